@@ -1,0 +1,1 @@
+"""What every stage shares: errors, processes, console, wheel files, records, stores."""

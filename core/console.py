@@ -1,0 +1,160 @@
+"""The one printer: rich on a terminal, folds in GitHub Actions, plain lines elsewhere.
+
+Stages print through this module only, so that secrets are masked in one place and a
+CI log and a terminal tell the same story.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+import time
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Literal
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+Mode = Literal["terminal", "github", "plain"]
+
+_URL_CREDENTIALS = re.compile(r"(?<=://)[^/\s:@]*(?::[^/\s@]*)?@")
+_SECRET_NAMES = re.compile(r"(?i)(secret|token|password|passwd|credential|access_key|api_key|private_key)")
+_KILOBYTE = 1024
+_MINUTE = 60
+
+
+def mode() -> Mode:
+    """Say how this process's output is read: by GitHub Actions, on a terminal, or as a plain log."""
+    if os.environ.get("GITHUB_ACTIONS") == "true":
+        return "github"
+    if sys.stderr.isatty() and os.environ.get("TERM") != "dumb":
+        return "terminal"
+    return "plain"
+
+
+def _secrets() -> tuple[str, ...]:
+    values = (value for name, value in os.environ.items() if _SECRET_NAMES.search(name))
+    return tuple(value for value in values if len(value) >= 6)  # noqa: PLR2004 - shorter ones hide words
+
+
+def mask(text: str) -> str:
+    """Take credentials out of a text: those in URLs, and values of secret-named variables."""
+    text = _URL_CREDENTIALS.sub("***@", text)
+    for secret in _secrets():
+        text = text.replace(secret, "***")
+    return text
+
+
+def _write(text: str) -> None:
+    print(mask(text), file=sys.stderr, flush=True)
+
+
+def _style(text: str, code: str) -> str:
+    return f"\033[{code}m{text}\033[0m" if mode() == "terminal" and "NO_COLOR" not in os.environ else text
+
+
+def result(text: str) -> None:
+    """Print what a command was asked for, on standard output, for people and pipes."""
+    print(mask(text), flush=True)
+
+
+def say(text: str) -> None:
+    """Print one line about what is going on."""
+    _write(text)
+
+
+def detail(text: str) -> None:
+    """Print a line that most readers skip: an echoed command, a file touched."""
+    _write(_style(text, "2"))
+
+
+def warn(text: str) -> None:
+    """Print a warning, marked for the reader and for GitHub's annotations."""
+    if mode() == "github":
+        _write(f"::warning::{text}".replace("\n", "%0A"))
+    else:
+        _write(f"{_style('warning:', '33')} {text}")
+
+
+def error(text: str) -> None:
+    """Print an error, marked for the reader and for GitHub's annotations."""
+    if mode() == "github":
+        _write(f"::error::{text}".replace("\n", "%0A"))
+    else:
+        _write(f"{_style('error:', '1;31')} {text}")
+
+
+def done(text: str) -> None:
+    """Print what a stage ended with."""
+    _write(_style(text, "32"))
+
+
+@contextmanager
+def group(title: str) -> Iterator[None]:
+    """Fold what is printed inside under `title` (GitHub Actions) and print how long it took."""
+    started = time.monotonic()
+    _write(f"::group::{title}" if mode() == "github" else _style(f"── {title}", "1;36"))
+    try:
+        yield
+    finally:
+        elapsed = duration(time.monotonic() - started)
+        if mode() == "github":
+            _write("::endgroup::")
+            _write(f"{title}: {elapsed}")
+        else:
+            _write(_style(f"── {title}: {elapsed}", "2"))
+
+
+def duration(seconds: float) -> str:
+    """Write seconds for people: ``0.4 s``, ``48 s``, ``3 min 05 s``."""
+    if seconds < 10:  # noqa: PLR2004 - below ten a digit after the point says something
+        return f"{seconds:.1f} s"
+    if seconds < _MINUTE:
+        return f"{seconds:.0f} s"
+    return f"{int(seconds) // _MINUTE} min {int(seconds) % _MINUTE:02d} s"
+
+
+def size(count: int) -> str:
+    """Write a number of bytes for people: ``812 B``, ``1.4 MiB``."""
+    value = float(count)
+    for unit in ("B", "KiB", "MiB"):
+        if value < _KILOBYTE:
+            return f"{int(value)} {unit}" if unit == "B" else f"{value:.1f} {unit}"
+        value /= _KILOBYTE
+    return f"{value:.1f} GiB"
+
+
+def table(columns: Sequence[str], rows: Sequence[Sequence[str]], *, title: str = "") -> None:
+    """Print a table: fitted to a terminal's width, unwrapped in logs."""
+    if not rows:
+        return
+    if mode() == "terminal":
+        _rich_table(columns, rows, title)
+        return
+    widths = [max(len(str(row[i])) for row in (columns, *rows)) for i in range(len(columns))]
+    if title:
+        _write(title)
+    for row in (columns, *rows):
+        _write("  ".join(str(cell).ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
+
+
+def _rich_table(columns: Sequence[str], rows: Sequence[Sequence[str]], title: str) -> None:
+    from rich.console import Console
+    from rich.markup import escape
+    from rich.table import Table
+
+    drawn = Table(title=title or None, title_justify="left", header_style="bold", pad_edge=False, box=None)
+    for column in columns:
+        drawn.add_column(column, overflow="fold")
+    for row in rows:
+        drawn.add_row(*(escape(mask(str(cell))) for cell in row))
+    Console(stderr=True).print(drawn)
+
+
+def summary(markdown: str) -> None:
+    """Append Markdown to the GitHub job summary; outside GitHub Actions do nothing."""
+    path = os.environ.get("GITHUB_STEP_SUMMARY")
+    if path:
+        with open(path, "a", encoding="utf-8") as stream:  # noqa: PTH123 - appended to, not owned
+            stream.write(mask(markdown).rstrip() + "\n\n")

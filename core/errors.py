@@ -1,0 +1,132 @@
+"""The one error family. Each class has an exit code of its own; only front doors exit.
+
+A message is up to three sentences: what was wrong, where, and the next action.
+`core.frontdoor.main` prints it and ends the process with the class's code.
+"""
+
+from __future__ import annotations
+
+from difflib import get_close_matches
+from typing import TYPE_CHECKING, ClassVar
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+
+class FatalError(Exception):
+    """An error that ends a stage with one clear message.
+
+    Args:
+        message: What was wrong and where.
+        hint: The next action: a command to run or a thing to change.
+    """
+
+    exit_code: ClassVar[int] = 1
+
+    def __init__(self, message: str, *, hint: str = "") -> None:
+        super().__init__(message)
+        self.message = message
+        self.hint = hint
+
+    def __str__(self) -> str:
+        return f"{self.message}\n{self.hint}" if self.hint else self.message
+
+
+class UsageError(FatalError):
+    """A command line, environment variable or label that cannot be meant as written."""
+
+    exit_code = 2
+
+
+class DataError(FatalError):
+    """A data file (refs, families, matrix, record, lock) that breaks its schema."""
+
+    exit_code = 3
+
+
+class MissingInputError(FatalError):
+    """An input that a stage needs and cannot fetch by itself. Zero inputs is one of these."""
+
+    exit_code = 4
+
+
+class ProcessError(FatalError):
+    """A process that could not be started, or that ended with a status other than zero."""
+
+    exit_code = 5
+
+    def __init__(
+        self, message: str, *, hint: str = "", returncode: int | None = None, output: str = ""
+    ) -> None:
+        super().__init__(message, hint=hint)
+        self.returncode = returncode
+        self.output = output
+
+
+class SourceError(FatalError):
+    """A source tree, commit, ref or pin that is not what the source lock says."""
+
+    exit_code = 6
+
+
+class RocmError(FatalError):
+    """A ROCm installation that is absent, incomplete or of another version or family."""
+
+    exit_code = 7
+
+
+class BuildError(FatalError):
+    """A build that left no wheel, several, or another one than the source lock promises."""
+
+    exit_code = 8
+
+
+class CheckError(FatalError):
+    """Checks or tests that ran and found errors."""
+
+    exit_code = 9
+
+
+class WheelError(FatalError):
+    """A wheel or sdist file whose name, metadata or RECORD is broken."""
+
+    exit_code = 10
+
+
+class StoreError(FatalError):
+    """A store that refused: a key that exists with other bytes, a listing that failed."""
+
+    exit_code = 11
+
+
+class ArtifactError(FatalError):
+    """A ROCm artifact that is malformed, hostile, incomplete or in conflict with another."""
+
+    exit_code = 12
+
+
+class EnvironmentSetupError(FatalError):
+    """A target environment that cannot be made or whose packages cannot be installed."""
+
+    exit_code = 13
+
+
+class InterruptedStageError(FatalError):
+    """A stage that a person or the machine stopped (Ctrl-C, SIGTERM)."""
+
+    exit_code = 130
+
+
+def nearest(word: str, known: Iterable[str]) -> str:
+    """Say which known name `word` is closest to, as the end of an error's sentence.
+
+    Returns:
+        A sentence such as ``Did you mean 'nightly'?``, or a list of what is known.
+    """
+    names = sorted(set(known))
+    close = get_close_matches(word, names, n=1, cutoff=0.6)
+    if not close:
+        close = [name for name in names if name.lower() == word.lower()]
+    if close:
+        return f"Did you mean {close[0]!r}?"
+    return f"Known: {', '.join(names)}." if names else "None is known."

@@ -1,0 +1,105 @@
+"""Files that appear whole or not at all, their digests, and locks between processes."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import tempfile
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, BinaryIO
+
+from core import console
+from core.errors import FatalError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+CHUNK = 1 << 20
+
+
+@contextmanager
+def atomic(path: Path) -> Iterator[BinaryIO]:
+    """Write a file that appears under its name only when it is complete.
+
+    Raises:
+        FatalError: The disk is full or the folder cannot be written; nothing is left behind.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".part")
+    temporary = Path(name)
+    try:
+        with os.fdopen(handle, "wb") as stream:
+            yield stream
+        temporary.chmod(0o644)
+        temporary.replace(path)
+    except OSError as problem:
+        temporary.unlink(missing_ok=True)
+        raise FatalError(
+            f"{path} could not be written: {problem.strerror}.", hint="Free space or change the folder."
+        ) from problem
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write UTF-8 text atomically, with line feeds on every platform."""
+    with atomic(path) as stream:
+        stream.write(text.encode())
+
+
+def write_json(path: Path, value: object) -> None:
+    """Write JSON atomically: two spaces, keys in the order given, one newline at the end."""
+    write_text(path, json.dumps(value, indent=2, ensure_ascii=False) + "\n")
+
+
+def sha256(path: Path) -> str:
+    """Hash a file: the hex SHA-256 of its bytes, read once."""
+    with path.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
+
+
+def sha256_text(text: str) -> str:
+    """Hash a text: the hex SHA-256 of its UTF-8 bytes."""
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def digest_of(value: object) -> str:
+    """Hash a JSON-able value by its canonical form (sorted keys, no spaces)."""
+    return sha256_text(json.dumps(value, sort_keys=True, separators=(",", ":"), default=str))
+
+
+def link_or_copy(source: Path, target: Path) -> None:
+    """Put a file under a second name: a hard link where the file system allows, else a copy.
+
+    An existing target is replaced atomically.
+    """
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=target.parent, prefix=".link.") as folder:
+        temporary = Path(folder) / target.name
+        try:
+            os.link(source, temporary)
+        except OSError:
+            shutil.copyfile(source, temporary)
+        temporary.replace(target)
+
+
+@contextmanager
+def locked(path: Path, *, what: str) -> Iterator[None]:
+    """Hold a lock file, so that two processes do not work on the same thing; wait for it aloud."""
+    from filelock import FileLock, Timeout
+
+    path.parent.mkdir(parents=True, exist_ok=True)
+    lock = FileLock(path)
+    try:
+        lock.acquire(timeout=0)
+    except Timeout:
+        console.say(f"Waiting for another process that works on {what} (lock {path}).")
+        lock.acquire()
+    try:
+        yield
+    finally:
+        lock.release()

@@ -1,0 +1,217 @@
+"""The one door for processes: argument lists, echoed, with explicit folder and environment.
+
+The tool's own environment is never changed; a child gets the mapping it is given.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+import shutil
+import signal
+import subprocess
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from core import console
+from core.errors import InterruptedStageError, ProcessError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from pathlib import Path
+
+_TAIL_LINES = 40
+_GRACE_SECONDS = 10.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Completed:
+    """What a captured process left.
+
+    Attributes:
+        returncode: Its exit status.
+        stdout: Its standard output, decoded as UTF-8.
+        stderr: Its standard error, decoded as UTF-8.
+    """
+
+    returncode: int
+    stdout: str
+    stderr: str
+
+
+def inherited(**changes: str | None) -> dict[str, str]:
+    """Copy this process's environment with `changes`; ``None`` takes a variable out."""
+    env = dict(os.environ)
+    for name, value in changes.items():
+        if value is None:
+            env.pop(name, None)
+        else:
+            env[name] = value
+    return env
+
+
+def which(program: str, *, path: str | None = None) -> Path | None:
+    """Find a program on `path` (default: this process's PATH)."""
+    from pathlib import Path
+
+    found = shutil.which(program, path=path)
+    return Path(found) if found else None
+
+
+def run(
+    argv: Sequence[str | Path],
+    *,
+    cwd: Path | None = None,
+    env: Mapping[str, str] | None = None,
+    log: Path | None = None,
+    hint: str = "",
+) -> None:
+    """Run a process whose output people follow, echoing the command first.
+
+    Args:
+        argv: Program and arguments.
+        cwd: Folder to run in (default: the current one).
+        env: The child's whole environment (default: a copy of ours).
+        log: Also write the output, stdout and stderr together, to this file.
+        hint: The next action, for the error if it fails.
+
+    Raises:
+        ProcessError: It could not be started or did not end with status 0.
+        InterruptedStageError: A person stopped it; the child had time to clean up.
+    """
+    words = [str(word) for word in argv]
+    console.detail(f"+ {shlex.join(words)}" + (f"  (in {cwd})" if cwd else ""))
+    if log is None:
+        returncode = _wait(_start(words, cwd, env, capture=False))
+        tail = ""
+    else:
+        returncode, tail = _tee(words, cwd, env, log)
+    if returncode != 0:
+        where = f" Its output is in {log}." if log else ""
+        raise ProcessError(
+            f"{_name(words)} ended with {_status(returncode)}.{where}",
+            hint=hint,
+            returncode=returncode,
+            output=tail,
+        )
+
+
+def capture(
+    argv: Sequence[str | Path],
+    *,
+    cwd: Path | None = None,
+    env: Mapping[str, str] | None = None,
+    stdin: str | None = None,
+    check: bool = True,
+    hint: str = "",
+) -> Completed:
+    """Run a process for its output, silently unless it fails.
+
+    Args:
+        argv: Program and arguments.
+        cwd: Folder to run in.
+        env: The child's whole environment (default: a copy of ours).
+        stdin: Text for its standard input (default: none).
+        check: Raise unless it ends with status 0.
+        hint: The next action, for the error if it fails.
+
+    Raises:
+        ProcessError: It could not be started, or failed and `check` is set; the message
+            ends with the last lines it printed.
+    """
+    words = [str(word) for word in argv]
+    process = _start(words, cwd, env, capture=True, stdin=stdin is not None)
+    try:
+        out, err = process.communicate(stdin)
+    except KeyboardInterrupt:
+        _stop(process)
+        raise InterruptedStageError(f"{_name(words)} was interrupted.") from None
+    if check and process.returncode != 0:
+        said = _last_lines(err or out)
+        raise ProcessError(
+            f"{shlex.join(words)} ended with {_status(process.returncode)}" + (f":\n{said}" if said else "."),
+            hint=hint,
+            returncode=process.returncode,
+            output=said,
+        )
+    return Completed(returncode=process.returncode, stdout=out, stderr=err)
+
+
+def _start(
+    words: Sequence[str],
+    cwd: Path | None,
+    env: Mapping[str, str] | None,
+    *,
+    capture: bool,
+    stdin: bool = False,
+    merge: bool = False,
+) -> subprocess.Popen[str]:
+    program = shutil.which(words[0], path=env.get("PATH") if env is not None else None)
+    if program is None:
+        raise ProcessError(f"{words[0]} is not installed or not on the PATH.", hint=f"Install {words[0]}.")
+    pipe = subprocess.PIPE if capture else None
+    try:
+        return subprocess.Popen(
+            [program, *words[1:]],
+            cwd=cwd,
+            env=dict(env) if env is not None else None,
+            stdin=subprocess.PIPE if stdin else subprocess.DEVNULL,
+            stdout=pipe,
+            stderr=subprocess.STDOUT if merge else pipe,
+            encoding="utf-8",
+            errors="replace",
+        )
+    except OSError as problem:
+        raise ProcessError(
+            f"{words[0]} could not be started in {cwd or '.'}: {problem.strerror}."
+        ) from problem
+
+
+def _wait(process: subprocess.Popen[str]) -> int:
+    try:
+        return process.wait()
+    except KeyboardInterrupt:
+        _stop(process)
+        raise InterruptedStageError("Interrupted; run the same command again to go on.") from None
+
+
+def _tee(words: Sequence[str], cwd: Path | None, env: Mapping[str, str] | None, log: Path) -> tuple[int, str]:
+    log.parent.mkdir(parents=True, exist_ok=True)
+    process = _start(words, cwd, env, capture=True, merge=True)
+    if process.stdout is None:
+        raise ProcessError(f"{words[0]} gave no output stream.")
+    tail: list[str] = []
+    try:
+        with log.open("a", encoding="utf-8") as stream:
+            for line in process.stdout:
+                stream.write(line)
+                console.say(line.rstrip("\n"))
+                tail = [*tail[-_TAIL_LINES:], line.rstrip("\n")]
+    except KeyboardInterrupt:
+        _stop(process)
+        raise InterruptedStageError("Interrupted; run the same command again to go on.") from None
+    return process.wait(), "\n".join(tail)
+
+
+def _stop(process: subprocess.Popen[str]) -> None:
+    """Give a child time to clean up after Ctrl-C, then end it."""
+    process.send_signal(signal.SIGINT if os.name == "posix" else signal.SIGTERM)
+    try:
+        process.wait(_GRACE_SECONDS)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+
+
+def _name(words: Sequence[str]) -> str:
+    return shlex.join(words[:4]) + (" …" if len(words) > 4 else "")  # noqa: PLR2004 - enough to know it
+
+
+def _status(returncode: int) -> str:
+    if returncode < 0:
+        return f"signal {signal.Signals(-returncode).name}"
+    return f"status {returncode}"
+
+
+def _last_lines(text: str) -> str:
+    return "\n".join(text.strip().splitlines()[-_TAIL_LINES:])
