@@ -1,0 +1,1 @@
+"""PyTorch for AMD GPUs: refs, sources, wheels, checks and tests."""

@@ -1,0 +1,176 @@
+"""Versions of the wheels: local version suffixes, dev tags, wheel tags, names of outputs.
+
+A wheel's version says what it runs on: ``2.10.0a0+rocm7.10.0a20251120``. Everything here
+answers before anything is built, and answers in the normal form of PEP 440, so that it
+equals the version in the wheel's file name.
+
+Two facts about the scheme, which is the field's and stays: ``+rocm7…`` sorts above
+``+rocm10…``, because PEP 440 compares ``rocm7`` and ``rocm10`` as words, and the git tags
+of dev wheels sort by hash, not by date. Pick dev wheels by their full version.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from packaging.utils import InvalidWheelFilename, parse_wheel_filename
+from packaging.version import InvalidVersion, Version
+
+from core.errors import BuildError, MissingInputError, SourceError, UsageError, WheelError, nearest
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+RELEASE_TYPES = ("ci", "dev", "dev-bkc", "nightly", "prerelease", "release")
+_GIT_TAGGED = frozenset({"dev", "dev-bkc"})
+_OUTPUTS = ("torch", "torchaudio", "torchvision", "triton", "apex")
+_GIT_TAG_LENGTH = 8
+_COMMIT = re.compile(r"[0-9a-f]{8,40}", re.ASCII)
+_LABEL = re.compile(r"[a-z0-9]+(?:\.[a-z0-9]+)*", re.ASCII)
+_PYTHON = re.compile(r"3\.([1-9][0-9]*)(?:\.[0-9]+(?:(?:a|b|rc)[0-9]+)?)?(t?)", re.ASCII)
+
+
+@dataclass(frozen=True, kw_only=True)
+class WheelTag:
+    """The part of a wheel's tag that its Python decides (PEP 425).
+
+    Attributes:
+        interpreter: ``cp313``.
+        abi: ``cp313``, or ``cp313t`` for the free-threaded build.
+    """
+
+    interpreter: str
+    abi: str
+
+    def __str__(self) -> str:
+        return f"{self.interpreter}-{self.abi}"
+
+
+def python_tag(version: str) -> WheelTag:
+    """Say which wheels a Python version takes: 3.12 -> cp312-cp312, 3.13t -> cp313-cp313t.
+
+    Args:
+        version: ``3.12``, ``3.12.4`` or, free-threaded, ``3.13t``.
+
+    Raises:
+        UsageError: It is no CPython version.
+    """
+    match = _PYTHON.fullmatch(version)
+    if match is None:
+        raise UsageError(
+            f"{version!r} is no Python version.", hint="Write 3.12, or 3.13t for free-threaded Python."
+        )
+    interpreter = f"cp3{match[1]}"
+    return WheelTag(interpreter=interpreter, abi=interpreter + match[2])
+
+
+def version_suffix(rocm_version: str) -> str:
+    """Make the local version suffix of wheels for a ROCm version.
+
+    The scheme of the field's ``determine_version.py``: ``rocm``, or ``devrocm`` for
+    development builds, then the ROCm version with its own ``+`` replaced. Given in the
+    normal form, so ``7.10.0.dev0+efed3c`` becomes ``+devrocm7.10.0.dev0.efed3c``.
+
+    Raises:
+        UsageError: The ROCm version is not PEP 440, or has an epoch, which no suffix can hold.
+    """
+    parsed = _parse(rocm_version)
+    if parsed is None or parsed.epoch:
+        raise UsageError(
+            f"{rocm_version!r} is no ROCm version.",
+            hint="Write it like 7.10.0a20251120 or 7.10.0.dev0+efed3c.",
+        )
+    prefix = "devrocm" if "dev" in str(parsed) else "rocm"
+    # A digits-only label loses its leading zeros here, as it will in the wheel's name.
+    return str(Version(f"0+{prefix}{str(parsed).replace('+', '-')}"))[1:]
+
+
+def cpu_suffix(label: str = "") -> str:
+    """Make the local version suffix of wheels without ROCm: ``+cpu``, or ``+cpu.{label}``.
+
+    Raises:
+        UsageError: The label is not lower-case words of letters and digits, with dots between.
+    """
+    if not label:
+        return "+cpu"
+    if not _LABEL.fullmatch(label):
+        raise UsageError(f"{label!r} is no local version label.", hint="Write it like sample or my.fork.")
+    return str(Version(f"0+cpu.{label}"))[1:]
+
+
+def wheel_version(base: str, suffix: str, *, release_type: str, commit: str) -> str:
+    """Put a wheel's full version together.
+
+    Args:
+        base: The project's own version, from its version.txt: ``2.10.0a0``.
+        suffix: From `version_suffix` or `cpu_suffix`.
+        release_type: One of `RELEASE_TYPES`; ``dev`` and ``dev-bkc`` carry a git tag.
+        commit: The commit that the wheel is built from, as hex; only the git tag needs it.
+
+    Returns:
+        ``2.10.0a0+rocm7.10.0``, or for dev ``2.10.0a0+git0123abcd.rocm7.10.0``.
+
+    Raises:
+        SourceError: The base is not PEP 440 or has a local version already, or the commit is no hash.
+        UsageError: An unknown release type, or a suffix that is no local version.
+    """
+    if release_type not in RELEASE_TYPES:
+        raise UsageError(f"{release_type!r} is no release type.", hint=nearest(release_type, RELEASE_TYPES))
+    parsed = _parse(base)
+    if parsed is None or parsed.local:
+        raise SourceError(
+            f"{base!r} is no base version for a wheel.",
+            hint="Look at the project's version.txt at this commit.",
+        )
+    git_tag = ""
+    if release_type in _GIT_TAGGED:
+        if not _COMMIT.fullmatch(commit):
+            raise SourceError(f"{commit!r} is no commit, so no git tag can be made from it.")
+        git_tag = f"git{commit[:_GIT_TAG_LENGTH]}."
+    whole = _parse(f"{parsed}+{git_tag}{suffix.removeprefix('+')}") if suffix.startswith("+") else None
+    if whole is None:
+        raise UsageError(f"{suffix!r} is no version suffix.", hint="A suffix looks like +rocm7.10.0 or +cpu.")
+    return str(whole)
+
+
+def read_versions(wheel_names: Iterable[str]) -> Mapping[str, str]:
+    """Read the versions of built wheels as outputs, for what runs after the build.
+
+    Args:
+        wheel_names: File names; wheels of other projects (ROCm's own) are passed over.
+
+    Returns:
+        Of what is there: ``torch_version``, ``torchaudio_version``, ``torchvision_version``,
+        ``triton_version``, ``apex_version``, in this order.
+
+    Raises:
+        WheelError: A name that is no wheel file name.
+        BuildError: Two versions of one project.
+        MissingInputError: Not one wheel of these projects.
+    """
+    found: dict[str, str] = {}
+    for file_name in wheel_names:
+        try:
+            name, version, _, _ = parse_wheel_filename(file_name)
+        except InvalidWheelFilename as problem:
+            raise WheelError(f"{file_name} is no wheel file name: {problem}") from problem
+        if found.setdefault(name, str(version)) != str(version) and name in _OUTPUTS:
+            raise BuildError(
+                f"There are wheels of {name} {found[name]} and of {version}, so neither is the output.",
+                hint="Remove the one that this run did not build.",
+            )
+    versions = {f"{name}_version": found[name] for name in _OUTPUTS if name in found}
+    if not versions:
+        raise MissingInputError(
+            "There is no wheel to read a version from.", hint=f"Expected any of: {', '.join(_OUTPUTS)}."
+        )
+    return versions
+
+
+def _parse(version: str) -> Version | None:
+    try:
+        return Version(version)
+    except InvalidVersion:
+        return None

@@ -1,0 +1,200 @@
+from __future__ import annotations
+
+import sys
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from packaging.tags import cpython_tags
+from packaging.utils import parse_wheel_filename
+from packaging.version import Version
+
+from core.errors import BuildError, MissingInputError, SourceError, UsageError, WheelError
+from pytorch_build.versions import (
+    RELEASE_TYPES,
+    WheelTag,
+    cpu_suffix,
+    python_tag,
+    read_versions,
+    version_suffix,
+    wheel_version,
+)
+
+COMMIT = "0123abcd" * 5
+
+numbers = st.integers(min_value=0, max_value=40)
+releases = st.builds("{}.{}.{}".format, st.integers(min_value=5, max_value=40), numbers, numbers)
+pre_parts = st.one_of(
+    st.just(""),
+    st.builds("{}{}".format, st.sampled_from(["a", "b", "rc"]), st.integers(0, 20300101)),
+    st.builds(".dev{}".format, numbers),
+)
+labels = st.from_regex(r"[a-z0-9]{1,12}", fullmatch=True)
+rocm_versions = st.builds(
+    lambda release, pre, local: release + pre + (f"+{local}" if local else ""),
+    releases,
+    pre_parts,
+    st.one_of(st.just(""), labels),
+)
+bases = st.builds("{}{}".format, releases, st.sampled_from(["", "a0", "rc1"]))
+commits = st.from_regex(r"[0-9a-f]{40}", fullmatch=True)
+
+
+@pytest.mark.parametrize(
+    ("rocm", "suffix"),
+    [
+        ("7.14.0a20260811", "+rocm7.14.0a20260811"),
+        ("7.10.0", "+rocm7.10.0"),
+        ("7.10.0.dev0+efed3c", "+devrocm7.10.0.dev0.efed3c"),
+        ("7.99.0.dev0+sample", "+devrocm7.99.0.dev0.sample"),
+        ("7.0.0-RC1", "+rocm7.0.0rc1"),
+    ],
+)
+def test_suffix_follows_the_fields_scheme(rocm: str, suffix: str) -> None:
+    assert version_suffix(rocm) == suffix
+
+
+@pytest.mark.parametrize("rocm", ["", "latest", "7.10.0 ; rm", "1!7.0", "7.10/x", "==7.10"])
+def test_a_rocm_version_of_unknown_form_is_refused(rocm: str) -> None:
+    with pytest.raises(UsageError, match="is no ROCm version"):
+        version_suffix(rocm)
+
+
+@pytest.mark.parametrize(
+    ("label", "suffix"), [("", "+cpu"), ("sample", "+cpu.sample"), ("my.fork", "+cpu.my.fork")]
+)
+def test_cpu_suffix(label: str, suffix: str) -> None:
+    assert cpu_suffix(label) == suffix
+
+
+@pytest.mark.parametrize("label", ["Sample", "a b", "a..b", "+x", "."])
+def test_a_label_that_a_version_cannot_hold_is_refused(label: str) -> None:
+    with pytest.raises(UsageError, match="local version label"):
+        cpu_suffix(label)
+
+
+def test_the_samples_version() -> None:
+    suffix = version_suffix("7.99.0.dev0+sample")
+    version = wheel_version("2.10.0a0", suffix, release_type="ci", commit="")
+    assert version == "2.10.0a0+devrocm7.99.0.dev0.sample"
+
+
+@pytest.mark.parametrize("release_type", RELEASE_TYPES)
+def test_only_dev_wheels_carry_a_git_tag(release_type: str) -> None:
+    version = wheel_version("2.10.0a0", "+rocm7.10.0", release_type=release_type, commit=COMMIT)
+    tagged = release_type in {"dev", "dev-bkc"}
+    assert version == ("2.10.0a0+git0123abcd.rocm7.10.0" if tagged else "2.10.0a0+rocm7.10.0")
+
+
+def test_bad_parts_of_a_version_are_named() -> None:
+    with pytest.raises(UsageError, match="'nightyl'") as unknown:
+        wheel_version("2.10.0", "+cpu", release_type="nightyl", commit=COMMIT)
+    assert "nightly" in unknown.value.hint
+    for base in ("", "main", "2.10.0+git123"):
+        with pytest.raises(SourceError, match="no base version"):
+            wheel_version(base, "+cpu", release_type="ci", commit=COMMIT)
+    with pytest.raises(SourceError, match="is no commit"):
+        wheel_version("2.10.0", "+cpu", release_type="dev", commit="main")
+    for suffix in ("", "rocm7", "+", "+a b"):
+        with pytest.raises(UsageError, match="no version suffix"):
+            wheel_version("2.10.0", suffix, release_type="ci", commit=COMMIT)
+
+
+@given(bases, rocm_versions, st.sampled_from(RELEASE_TYPES), commits)
+def test_versions_are_normal_and_keep_their_base(
+    base: str, rocm: str, release_type: str, commit: str
+) -> None:
+    version = wheel_version(base, version_suffix(rocm), release_type=release_type, commit=commit)
+    parsed = Version(version)
+    assert str(parsed) == version
+    assert parsed.public == str(Version(base))
+    assert ("devrocm" in version) == ("dev" in rocm)
+
+
+@given(bases, rocm_versions, st.sampled_from(RELEASE_TYPES), commits)
+def test_versions_survive_the_wheels_file_name(base: str, rocm: str, release_type: str, commit: str) -> None:
+    version = wheel_version(base, version_suffix(rocm), release_type=release_type, commit=commit)
+    file_name = f"torch-{version}-{python_tag('3.12')}-linux_x86_64.whl"
+    assert read_versions([file_name]) == {"torch_version": version}
+
+
+@given(bases, bases, rocm_versions)
+def test_a_newer_base_sorts_above_whatever_the_rocm(older: str, newer: str, rocm: str) -> None:
+    suffix = version_suffix(rocm)
+    left, right = (
+        Version(wheel_version(base, suffix, release_type="nightly", commit="")) for base in (older, newer)
+    )
+    assert (left < right) == (Version(older) < Version(newer))
+    assert left > Version(older), "a local version sorts above the plain one, so indexes prefer it"
+
+
+@given(st.integers(20250101, 20301231), st.integers(20250101, 20301231))
+def test_nightlies_of_one_rocm_sort_by_date(first: int, second: int) -> None:
+    left, right = (Version("2.10.0" + version_suffix(f"7.10.0a{date}")) for date in (first, second))
+    assert (left < right) == (first < second)
+
+
+@given(labels)
+def test_cpu_versions_are_normal(label: str) -> None:
+    version = wheel_version("2.10.0a0", cpu_suffix(label), release_type="ci", commit="")
+    assert str(Version(version)) == version
+    assert Version(version).local is not None
+
+
+@pytest.mark.parametrize(
+    ("version", "tag"),
+    [
+        ("3.12", "cp312-cp312"),
+        ("3.12.4", "cp312-cp312"),
+        ("3.13t", "cp313-cp313t"),
+        ("3.14.0rc1", "cp314-cp314"),
+    ],
+)
+def test_python_tag(version: str, tag: str) -> None:
+    assert str(python_tag(version)) == tag
+
+
+@given(st.integers(8, 40), st.booleans())
+def test_python_tag_agrees_with_packaging(minor: int, free_threaded: bool) -> None:  # noqa: FBT001 - drawn
+    tag = python_tag(f"3.{minor}" + ("t" if free_threaded else ""))
+    name, version, build, tags = parse_wheel_filename(f"torch-2.0-{tag}-linux_x86_64.whl")
+    assert (name, str(version), build, len(tags)) == ("torch", "2.0", (), 1)
+    abi = f"cp3{minor}t" if free_threaded else f"cp3{minor}"
+    assert tags <= set(cpython_tags((3, minor), abis=[abi], platforms=["linux_x86_64"]))
+
+
+def test_python_tag_of_this_python() -> None:
+    this = f"{sys.version_info.major}.{sys.version_info.minor}"
+    assert python_tag(this) == WheelTag(
+        interpreter=f"cp{this.replace('.', '')}", abi=f"cp{this.replace('.', '')}"
+    )
+
+
+@pytest.mark.parametrize("version", ["", "3", "2.7", "3.x", "cp312", "3.13tt", "python3.12", "3.1\uff12"])
+def test_what_is_no_python_version_is_refused(version: str) -> None:
+    with pytest.raises(UsageError, match="no Python version"):
+        python_tag(version)
+
+
+def test_outputs_come_in_build_order_and_leave_rocm_out() -> None:
+    names = [
+        "torchvision-0.25.0a0+cpu-cp312-cp312-linux_x86_64.whl",
+        "rocm_sdk_core-7.10.0-py3-none-linux_x86_64.whl",
+        "torch-2.10.0a0+cpu-cp312-cp312-linux_x86_64.whl",
+        "torch-2.10.0a0+cpu-cp311-cp311-linux_x86_64.whl",
+    ]
+    assert list(read_versions(names).items()) == [
+        ("torch_version", "2.10.0a0+cpu"),
+        ("torchvision_version", "0.25.0a0+cpu"),
+    ]
+
+
+def test_outputs_that_cannot_be_read() -> None:
+    with pytest.raises(MissingInputError, match="no wheel"):
+        read_versions([])
+    with pytest.raises(MissingInputError, match="no wheel"):
+        read_versions(["rocm_sdk_core-7.10.0-py3-none-linux_x86_64.whl"])
+    with pytest.raises(WheelError, match=r"torch\.zip"):
+        read_versions(["torch.zip"])
+    with pytest.raises(BuildError, match=r"2\.9\.0 and of 2\.10\.0"):
+        read_versions(["torch-2.9.0-py3-none-any.whl", "torch-2.10.0-py3-none-any.whl"])
