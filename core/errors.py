@@ -111,6 +111,12 @@ class EnvironmentSetupError(FatalError):
     exit_code = 13
 
 
+class ConflictError(StoreError):
+    """A conditional write that lost to another writer: list again, then write again."""
+
+    exit_code = 14
+
+
 class InterruptedStageError(FatalError):
     """A stage that a person or the machine stopped (Ctrl-C, SIGTERM)."""
 

@@ -1,0 +1,96 @@
+"""The front door of each package: `python -m PACKAGE VERB [options]`.
+
+A verb is a module with ``add_options(parser)`` and ``run(arguments)``; only the chosen
+one is imported. Errors are printed here, once, and become the process's exit code.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from dataclasses import dataclass
+from importlib import import_module
+from typing import TYPE_CHECKING, NoReturn, Protocol, cast
+
+from core import console
+from core.errors import FatalError, InterruptedStageError, UsageError, nearest
+from core.options import add_common
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+
+class VerbModule(Protocol):
+    """What a verb's module offers."""
+
+    def add_options(self, parser: argparse.ArgumentParser) -> None:
+        """Declare the verb's own options."""
+        ...
+
+    def run(self, arguments: argparse.Namespace) -> None:
+        """Do the work; errors are raised."""
+        ...
+
+
+@dataclass(frozen=True)
+class Verb:
+    """One verb of a front door.
+
+    Attributes:
+        name: What people type.
+        module: The module that does it, imported when it is chosen.
+        summary: One line for ``--help``.
+    """
+
+    name: str
+    module: str
+    summary: str
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        raise UsageError(f"{self.prog}: {message}", hint=f"See: {self.prog} --help")
+
+
+def main(package: str, about: str, verbs: Sequence[Verb], argv: Sequence[str] | None = None) -> int:
+    """Run one verb.
+
+    Args:
+        package: The package's name.
+        about: One line about it.
+        verbs: Its verbs, in the pipeline's order.
+        argv: Arguments (default: the process's).
+
+    Returns:
+        The process's exit code: 0, or that of the error's class.
+    """
+    words = list(sys.argv[1:] if argv is None else argv)
+    try:
+        _dispatch(package, about, verbs, words)
+    except KeyboardInterrupt:
+        console.error("Interrupted; run the same command again to go on.")
+        return InterruptedStageError.exit_code
+    except FatalError as problem:
+        if "--debug" in words:
+            raise
+        console.error(str(problem))
+        return problem.exit_code
+    return 0
+
+
+def _dispatch(package: str, about: str, verbs: Sequence[Verb], words: Sequence[str]) -> None:
+    if not words or words[0] in {"-h", "--help"}:
+        lines = [f"usage: python -m {package} VERB [options]", "", about, ""]
+        width = max(len(verb.name) for verb in verbs)
+        lines += [f"  {verb.name.ljust(width)}  {verb.summary}" for verb in verbs]
+        console.result("\n".join(lines))
+        return
+    known = {verb.name: verb for verb in verbs}
+    if words[0] not in known:
+        raise UsageError(f"python -m {package} has no verb {words[0]!r}.", hint=nearest(words[0], known))
+    verb = known[words[0]]
+    module = cast("VerbModule", import_module(verb.module))
+    parser = _Parser(prog=f"python -m {package} {verb.name}", description=verb.summary, allow_abbrev=False)
+    add_common(parser)
+    module.add_options(parser)
+    module.run(parser.parse_args(words[1:]))

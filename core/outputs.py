@@ -1,0 +1,124 @@
+"""Where everything a run leaves lies: pure paths, the same in every store.
+
+Layout (`docs/run-outputs.md`)::
+
+    {external_repo}{run_id}-{platform}/
+        python/{artifact_group}/     wheels, sdists, .metadata sidecars, index.html, simple/
+        manifests/                   source locks
+        manifests/{artifact_group}/  records
+        logs/{artifact_group}/
+        reports/
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from dataclasses import dataclass
+from typing import Literal
+from urllib.parse import quote
+
+from core.errors import UsageError
+
+Platform = Literal["linux", "windows"]
+LOCAL_RUN = "local"
+
+_RUN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+
+
+def this_platform() -> Platform:
+    """Name this machine's platform as run outputs do."""
+    return "windows" if sys.platform == "win32" else "linux"
+
+
+def key_name(name: str) -> str:
+    """Write a torch ref or another name with slashes as one path segment (``release-2.10``)."""
+    return name.replace("/", "-")
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunOutputs:
+    """The keys and addresses of one run's outputs.
+
+    Attributes:
+        run_id: The CI run's id, or ``local``.
+        platform: ``linux`` or ``windows``.
+        external_repo: ``{owner}-{repo}/`` in the bucket that forks and other repositories share, else empty.
+        bucket: The S3 bucket, for the addresses; empty for a directory store.
+    """
+
+    run_id: str
+    platform: Platform
+    external_repo: str = ""
+    bucket: str = ""
+
+    def __post_init__(self) -> None:
+        if not _RUN_ID.fullmatch(self.run_id):
+            raise UsageError(
+                f"--run-id {self.run_id!r} is not a run id.",
+                hint="Give the number of a CI run, or leave it out for the local run.",
+            )
+
+    @property
+    def immutable(self) -> bool:
+        """Whether a wheel may never be replaced by other bytes: true of every run but ``local``."""
+        return self.run_id != LOCAL_RUN
+
+    @property
+    def prefix(self) -> str:
+        """The key prefix of the run, without a slash at its end."""
+        return f"{self.external_repo}{self.run_id}-{self.platform}"
+
+    @property
+    def s3_uri(self) -> str:
+        """``s3://{bucket}/{prefix}``."""
+        return f"s3://{self.bucket}/{self.prefix}"
+
+    @property
+    def https_url(self) -> str:
+        """The public address of the run's outputs, without a slash at its end."""
+        return self.url_of(self.prefix)
+
+    def url_of(self, key: str) -> str:
+        """Give the public address of a key, quoted so that ``+`` in a version survives."""
+        return f"https://{self.bucket}.s3.amazonaws.com/{quote(key)}"
+
+    def python_prefix(self, artifact_group: str) -> str:
+        """Key prefix of the folder that holds a group's wheels and sdists."""
+        return f"{self.prefix}/python/{artifact_group}"
+
+    def python_dist_prefix(self, artifact_group: str) -> str:
+        """Key prefix of wheel and sdist files: the same folder, as there is no ``dist`` level."""
+        return self.python_prefix(artifact_group)
+
+    def python_index_prefix(self, artifact_group: str) -> str:
+        """Key prefix of the PEP 503 pages."""
+        return f"{self.python_prefix(artifact_group)}/simple"
+
+    def python_find_links_url(self, artifact_group: str) -> str:
+        """Public address of the flat page, for ``pip --find-links``."""
+        return self.url_of(f"{self.python_prefix(artifact_group)}/index.html")
+
+    def python_index_url(self, artifact_group: str) -> str:
+        """Public address of the PEP 503 root, for ``pip --index-url``."""
+        return self.url_of(f"{self.python_index_prefix(artifact_group)}/")
+
+    def manifests_prefix(self, artifact_group: str) -> str:
+        """Key prefix of a group's records."""
+        return f"{self.prefix}/manifests/{artifact_group}"
+
+    def record_key(self, artifact_group: str, name: str) -> str:
+        """Key of one record, such as ``build_torch-release-2.10-cp312``."""
+        return f"{self.manifests_prefix(artifact_group)}/{key_name(name)}.json"
+
+    def source_lock_key(self, torch_ref: str) -> str:
+        """Key of a torch ref's source lock."""
+        return f"{self.prefix}/manifests/source-lock-{key_name(torch_ref)}.json"
+
+    def logs_prefix(self, artifact_group: str) -> str:
+        """Key prefix of a group's logs."""
+        return f"{self.prefix}/logs/{artifact_group}"
+
+    def reports_prefix(self, artifact_group: str) -> str:
+        """Key prefix of a group's findings and test reports."""
+        return f"{self.prefix}/reports/{artifact_group}"

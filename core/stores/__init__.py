@@ -1,0 +1,152 @@
+"""Where run outputs live: a directory, or an S3 bucket, behind one protocol."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal, Protocol
+
+from core.errors import UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+Outcome = Literal["written", "unchanged", "planned"]
+
+_CONTENT_TYPES = {
+    ".whl": "application/zip",
+    ".metadata": "text/plain; charset=utf-8",
+    ".gz": "application/gzip",
+    ".xz": "application/x-xz",
+    ".zst": "application/zstd",
+    ".html": "text/html; charset=utf-8",
+    ".json": "application/json",
+    ".xml": "application/xml",
+    ".log": "text/plain; charset=utf-8",
+    ".md": "text/plain; charset=utf-8",
+}
+_PAGE_SUFFIXES = frozenset({".html", ".json"})
+
+
+@dataclass(frozen=True, kw_only=True)
+class Headers:
+    """What HTTP clients are told of an object.
+
+    Attributes:
+        content_type: Its media type.
+        cache_control: How long caches may keep it.
+    """
+
+    content_type: str
+    cache_control: str
+
+
+def headers_for(key: str) -> Headers:
+    """Choose an object's headers by its key: pages are asked for again, files are for ever."""
+    suffix = Path(key).suffix
+    page = suffix in _PAGE_SUFFIXES
+    return Headers(
+        content_type=_CONTENT_TYPES.get(suffix, "application/octet-stream"),
+        cache_control="no-cache, must-revalidate" if page else "public, max-age=31536000, immutable",
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stored:
+    """One object of a listing.
+
+    Attributes:
+        key: Its whole key.
+        size: Bytes.
+        etag: What changes when the object does; the argument of a conditional write.
+    """
+
+    key: str
+    size: int
+    etag: str
+
+
+class Store(Protocol):
+    """Objects under keys. Every write is whole or not at all, and carries its SHA-256."""
+
+    @property
+    def url(self) -> str:
+        """Where the store is, for people."""
+        ...
+
+    def list(self, prefix: str) -> Sequence[Stored]:
+        """List the objects under `prefix`, sorted by key."""
+        ...
+
+    def find(self, key: str) -> Stored | None:
+        """Look one object up."""
+        ...
+
+    def digest(self, key: str) -> str:
+        """Give an object's hex SHA-256.
+
+        Raises:
+            MissingInputError: There is no such object.
+        """
+        ...
+
+    def read(self, key: str) -> bytes:
+        """Read a small object whole.
+
+        Raises:
+            MissingInputError: There is no such object.
+        """
+        ...
+
+    def fetch(self, key: str, folder: Path) -> Path:
+        """Give an object as a file: itself where it lies on this machine, else a copy in `folder`.
+
+        Raises:
+            MissingInputError: There is no such object.
+        """
+        ...
+
+    def put_file(self, key: str, source: Path, *, sha256: str, replace: bool) -> Outcome:
+        """Put a file under `key`.
+
+        Raises:
+            StoreError: `replace` is false and the key holds other bytes.
+        """
+        ...
+
+    def put_bytes(
+        self, key: str, data: bytes, *, if_match: str | None = None, replace: bool = True
+    ) -> Outcome:
+        """Put a small object; with `if_match`, only over the object of that etag ("" = over none).
+
+        Raises:
+            ConflictError: Somebody else wrote in between.
+            StoreError: `replace` is false and the key holds other bytes.
+        """
+        ...
+
+    def delete(self, key: str) -> None:
+        """Delete an object; one that is not there is no error."""
+        ...
+
+
+def open_store(location: str, *, root: Path, dry_run: bool = False) -> Store:
+    """Open a store by what ``--store`` says: a folder, or ``s3://bucket``.
+
+    Args:
+        location: A path (relative to `root`) or an ``s3://`` URI.
+        root: The checkout.
+        dry_run: Plan writes and print them instead.
+
+    Raises:
+        UsageError: No store is of that form.
+    """
+    from core.stores.directory import DirectoryStore
+    from core.stores.dry_run import DryRunStore
+
+    if "://" in location:
+        raise UsageError(
+            f"--store {location!r} is no store that this version can open.", hint="Give a folder."
+        )
+    store: Store = DirectoryStore((root / location).resolve())
+    return DryRunStore(store) if dry_run else store

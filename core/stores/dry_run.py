@@ -1,0 +1,72 @@
+"""A store that reads from another one and only says what it would write."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from core import console
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from core.stores import Outcome, Store, Stored
+
+
+@dataclass(frozen=True)
+class DryRunStore:
+    """Reads pass through; writes are printed.
+
+    Attributes:
+        store: The store that would be written.
+    """
+
+    store: Store
+
+    @property
+    def url(self) -> str:
+        """The address of the store behind."""
+        return self.store.url
+
+    def list(self, prefix: str) -> Sequence[Stored]:
+        """List the objects of the store behind."""
+        return self.store.list(prefix)
+
+    def find(self, key: str) -> Stored | None:
+        """Look one object of the store behind up."""
+        return self.store.find(key)
+
+    def digest(self, key: str) -> str:
+        """Give the digest of an object of the store behind."""
+        return self.store.digest(key)
+
+    def read(self, key: str) -> bytes:
+        """Read an object of the store behind."""
+        return self.store.read(key)
+
+    def fetch(self, key: str, folder: Path) -> Path:
+        """Fetch an object of the store behind."""
+        return self.store.fetch(key, folder)
+
+    def put_file(self, key: str, source: Path, *, sha256: str, replace: bool) -> Outcome:  # noqa: ARG002 - nothing is replaced
+        """Print the write of a file."""
+        size = console.size(source.stat().st_size)
+        console.say(f"would write {self.url}/{key}  ({size}, sha256 {sha256[:12]})")
+        return "planned"
+
+    def put_bytes(
+        self,
+        key: str,
+        data: bytes,
+        *,
+        if_match: str | None = None,  # noqa: ARG002 - nothing is written, so nobody can be first
+        replace: bool = True,  # noqa: ARG002
+    ) -> Outcome:
+        """Print the write of a small object."""
+        console.say(f"would write {self.url}/{key}  ({console.size(len(data))})")
+        return "planned"
+
+    def delete(self, key: str) -> None:
+        """Print the deletion."""
+        console.say(f"would delete {self.url}/{key}")
