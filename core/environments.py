@@ -1,0 +1,91 @@
+"""Target environments: each holds just what its build or test needs, and is kept while that is the same."""
+
+from __future__ import annotations
+
+import json
+from contextlib import contextmanager
+from dataclasses import asdict
+from typing import TYPE_CHECKING
+
+from core import console, files, installer, process
+from core.errors import EnvironmentSetupError, ProcessError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+    from pathlib import Path
+
+    from core.installer import Backend, Install
+    from core.interpreters import Interpreter
+
+MARKER = "build-environment.json"
+
+
+def digest(target: Interpreter, calls: Sequence[Install], *, salt: object = None) -> str:
+    """Hash what an environment is made from: interpreter, requirements, files' contents, sources.
+
+    Args:
+        target: The environment's interpreter.
+        calls: The installer calls, in order.
+        salt: Anything else the contents depend on, such as digests of wheels given by path.
+    """
+    content = [
+        {**asdict(call), "files": [files.sha256(path) for path in call.files], "env": dict(call.env)}
+        for call in calls
+    ]
+    return files.digest_of(
+        {"python": target.version, "base": str(target.base_executable), "calls": content, "salt": salt}
+    )
+
+
+@contextmanager
+def prepared(
+    target: Interpreter,
+    calls: Sequence[Install],
+    *,
+    backend: Backend = "uv",
+    cache_dir: Path | None = None,
+    salt: object = None,
+    force: bool = False,
+) -> Iterator[None]:
+    """Make an environment hold what `calls` install and nothing else, and hold its lock while it is used.
+
+    An environment with the same digest is used as it is; another one is emptied first.
+
+    Raises:
+        EnvironmentSetupError: It cannot be made, or is no virtual environment.
+    """
+    if not target.virtual:
+        raise EnvironmentSetupError(
+            f"{target.executable} is no virtual environment; nothing is installed into an interpreter itself.",
+            hint="Run the stage through nox, or give --python a virtual environment's interpreter.",
+        )
+    # beside the environment, because emptying it would take a lock inside with it
+    with files.locked(target.prefix.parent / f".{target.prefix.name}.lock", what=str(target.prefix)):
+        wanted = digest(target, calls, salt=salt)
+        marker = target.prefix / MARKER
+        if (
+            not force
+            and marker.is_file()
+            and json.loads(marker.read_text(encoding="utf-8"))["digest"] == wanted
+        ):
+            console.detail(f"environment {target.prefix}: unchanged")
+        else:
+            _empty(target, backend)
+            for call in calls:
+                installer.install(target, call, backend=backend, cache_dir=cache_dir)
+            files.write_json(marker, {"digest": wanted})
+        yield
+
+
+def _empty(target: Interpreter, backend: Backend) -> None:
+    """Make the environment anew, from the interpreter it was made from."""
+    if backend == "uv":
+        argv = [installer.uv_program(), "venv", "--no-config", "--quiet", "--clear"]
+    else:
+        import sys
+
+        argv = [sys.executable, "-m", "virtualenv", "--quiet", "--clear"]
+    try:
+        process.run([*argv, "--python", target.base_executable, target.prefix])
+    except ProcessError as problem:
+        raise EnvironmentSetupError(f"The environment {target.prefix} could not be made anew.") from problem

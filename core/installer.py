@@ -1,0 +1,199 @@
+"""Installing into a target environment, with uv or pip underneath.
+
+uv does not read pip's configuration, so a person's indexes and find-links are read here
+and given to it; with either installer the same sources are asked.
+"""
+
+from __future__ import annotations
+
+import ast
+import sys
+from dataclasses import dataclass, field
+from functools import cache
+from typing import TYPE_CHECKING, Literal
+
+from core import process
+from core.errors import EnvironmentSetupError, ProcessError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from pathlib import Path
+
+    from core.interpreters import Interpreter
+
+Backend = Literal["uv", "pip"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sources:
+    """Where packages come from.
+
+    Attributes:
+        index_url: The index; "" for the installer's default.
+        extra_index_urls: Further indexes of the same rank.
+        find_links: Folders and flat pages.
+        no_index: Ask no index at all.
+        cert: A CA bundle for the indexes.
+    """
+
+    index_url: str = ""
+    extra_index_urls: tuple[str, ...] = ()
+    find_links: tuple[str, ...] = ()
+    no_index: bool = False
+    cert: str = ""
+
+    def with_find_links(self, *locations: str) -> Sources:
+        """Add folders or flat pages in front of those of the configuration."""
+        return Sources(
+            index_url=self.index_url,
+            extra_index_urls=self.extra_index_urls,
+            find_links=(*locations, *self.find_links),
+            no_index=self.no_index,
+            cert=self.cert,
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Install:
+    """One call of the installer. Hashed and unhashed requirements never share one.
+
+    Attributes:
+        requirements: PEP 508 requirements, or paths of wheels.
+        files: Requirements files.
+        sources: Where packages come from; None for the person's own configuration.
+        hashed: Every requirement carries hashes, and they are required.
+        dependencies: Install what the requirements require, too.
+        build_isolation: Build sdists in an environment of their own.
+        pre: Allow pre-releases that no requirement names.
+        config_settings: PEP 517 settings for sdists, which also keep their cached builds apart.
+        env: Variables for sdists' builds, over the process's own.
+    """
+
+    requirements: tuple[str, ...] = ()
+    files: tuple[Path, ...] = ()
+    sources: Sources | None = None
+    hashed: bool = False
+    dependencies: bool = True
+    build_isolation: bool = True
+    pre: bool = False
+    config_settings: tuple[str, ...] = ()
+    env: Mapping[str, str] = field(default_factory=dict)
+
+
+@cache
+def configured() -> Sources:
+    """Read the person's pip configuration: files and PIP_* variables, as pip itself sees them."""
+    listed = process.capture([sys.executable, "-m", "pip", "config", "list"]).stdout
+    return parse_configuration(listed)
+
+
+def parse_configuration(listed: str) -> Sources:
+    """Parse what `pip config list` prints; variables win over files, and ``install.`` over ``global.``."""
+    settings: dict[str, str] = {}
+    for scope in ("global.", "install.", ":env:."):
+        for line in listed.splitlines():
+            name, equals, value = line.partition("=")
+            if equals and name.startswith(scope):
+                settings[name.removeprefix(scope)] = str(ast.literal_eval(value))
+    return Sources(
+        index_url=settings.get("index-url", ""),
+        extra_index_urls=tuple(settings.get("extra-index-url", "").split()),
+        find_links=tuple(settings.get("find-links", "").split()),
+        no_index=settings.get("no-index", "").lower() in {"1", "true", "yes", "on"},
+        cert=settings.get("cert", ""),
+    )
+
+
+def install(
+    target: Interpreter, call: Install, *, backend: Backend = "uv", cache_dir: Path | None = None
+) -> None:
+    """Install into a target environment.
+
+    Raises:
+        EnvironmentSetupError: The installer could not satisfy the call.
+    """
+    sources = call.sources or configured()
+    argv = _uv(target, call, sources) if backend == "uv" else _pip(target, call, sources)
+    if cache_dir is not None:
+        argv += ["--cache-dir", str(cache_dir)]
+    env = process.inherited(**call.env)
+    if sources.cert and backend == "uv":
+        env.setdefault("SSL_CERT_FILE", sources.cert)
+    try:
+        process.run(argv, env=env)
+    except ProcessError as problem:
+        wanted = ", ".join((*call.requirements, *(path.name for path in call.files)))
+        raise EnvironmentSetupError(
+            f"{wanted} could not be installed into {target.prefix} (Python {target.version}).",
+            hint="The installer's own words stand above. See --rocm-find-links and your pip configuration.",
+        ) from problem
+
+
+def uv_program() -> str:
+    """Give the path of the tool's own uv."""
+    import uv
+
+    return uv.find_uv_bin()
+
+
+def _uv(target: Interpreter, call: Install, sources: Sources) -> list[str]:
+    argv = [uv_program(), "pip", "install", "--no-config", "--python", str(target.executable)]
+    # pip's rule: of all sources the highest version wins, so that both installers choose alike
+    argv += ["--index-strategy", "unsafe-best-match", "--no-progress"]
+    argv += [*_from(sources), *_what(call)]
+    if not call.build_isolation:
+        argv.append("--no-build-isolation")
+    if call.pre:
+        argv += ["--prerelease", "allow"]
+    return argv
+
+
+def _pip(target: Interpreter, call: Install, sources: Sources) -> list[str]:
+    argv = [sys.executable, "-m", "pip", "--python", str(target.executable)]
+    argv += ["--disable-pip-version-check", "--no-input", "install", "--progress-bar", "off"]
+    if call.sources is not None:
+        # only the sources of the call: what the person configured must not be able to win
+        argv.insert(3, "--isolated")
+        argv += [*_from(sources), *(["--cert", sources.cert] if sources.cert else [])]
+    argv += _what(call)
+    if not call.build_isolation:
+        argv.append("--no-build-isolation")
+    if call.config_settings:
+        # pip's cache of built wheels knows nothing of settings or of the family chosen
+        argv += ["--no-cache-dir"]
+    if call.pre:
+        argv.append("--pre")
+    return argv
+
+
+def _from(sources: Sources) -> list[str]:
+    argv: list[str] = []
+    if sources.no_index:
+        argv.append("--no-index")
+    elif sources.index_url:
+        argv += ["--index-url", sources.index_url]
+    for url in () if sources.no_index else sources.extra_index_urls:
+        argv += ["--extra-index-url", url]
+    for location in sources.find_links:
+        argv += ["--find-links", location]
+    return argv
+
+
+def _what(call: Install) -> list[str]:
+    argv: list[str] = []
+    if call.hashed:
+        argv.append("--require-hashes")
+    if not call.dependencies:
+        argv.append("--no-deps")
+    for setting in call.config_settings:
+        argv += ["--config-settings", setting]
+    for path in call.files:
+        argv += ["-r", str(path)]
+    return [*argv, *call.requirements]
+
+
+def missing_dependencies(target: Interpreter) -> Sequence[str]:
+    """List what installed packages require and the environment lacks, one sentence each."""
+    checked = process.capture([uv_program(), "pip", "check", "--python", str(target.executable)], check=False)
+    lines = (checked.stdout + checked.stderr).splitlines()
+    return [line for line in lines if line.startswith("The package")] if checked.returncode else []
