@@ -1,0 +1,182 @@
+"""Zip members from elsewhere, read strictly and without unpacking the archive.
+
+`zipfile` cuts a member off at the size its header declares, so it cannot tell a lie
+from the truth. Here a member's bytes are inflated by hand: they must end exactly where
+the central directory says, with its CRC, and no two members may share bytes
+(overlapping members are how small archives unpack to petabytes).
+"""
+
+from __future__ import annotations
+
+import stat
+import struct
+import zipfile
+import zlib
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, BinaryIO
+
+from core.errors import MissingInputError, WheelError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+CHUNK = 1 << 20
+_LOCAL_HEADER = struct.Struct("<4sHHHHHIIIHH")
+_LOCAL_MAGIC = b"PK\x03\x04"
+_UTF8_FLAG = 0x800
+_ENCRYPTED_FLAG = 0x1
+_UNIX = 3
+
+
+class MemberError(Exception):
+    """A member that is not what its header says. Callers name the archive and the member."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Span:
+    """Where a member's bytes lie in the archive.
+
+    Attributes:
+        header: Offset of the local header.
+        start: Offset of the first byte of (compressed) data.
+        end: Offset behind the last byte of data.
+    """
+
+    header: int
+    start: int
+    end: int
+
+
+@contextmanager
+def opened(path: Path) -> Iterator[zipfile.ZipFile]:
+    """Open an archive by its central directory.
+
+    Raises:
+        MissingInputError: There is no such file.
+        WheelError: It is no zip file, or its directory is damaged.
+    """
+    # zipfile raises any of these for a damaged directory, by where the damage lies.
+    damaged = (zipfile.BadZipFile, EOFError, ValueError, struct.error, NotImplementedError, OverflowError)
+    try:
+        archive = zipfile.ZipFile(path)
+    except FileNotFoundError:
+        raise MissingInputError(f"{path} does not exist.") from None
+    except OSError as problem:
+        raise WheelError(f"{path} could not be read: {problem.strerror or problem}.") from problem
+    except damaged as problem:
+        raise WheelError(
+            f"{path.name} is not a readable zip file: {problem}.", hint="Build or download it again."
+        ) from problem
+    with archive:
+        yield archive
+
+
+def unsafe_path(name: str) -> str:
+    """Say why a member's name may not be unpacked, or nothing.
+
+    Args:
+        name: The name as the archive holds it.
+    """
+    if not name or "\0" in name:
+        return "an empty or cut-off name"
+    if "\\" in name:
+        return "a backslash, which is a separator on Windows"
+    if name.startswith("/") or (len(name) > 1 and name[1] == ":"):
+        return "an absolute path"
+    parts = name.removesuffix("/").split("/")
+    if ".." in parts:
+        return "a path that leaves its folder"
+    if "" in parts or "." in parts:
+        return "a path that is not in its shortest form"
+    return ""
+
+
+def unsafe_kind(info: zipfile.ZipInfo) -> str:
+    """Say why a member is not a plain file or folder, or nothing."""
+    if info.flag_bits & _ENCRYPTED_FLAG:
+        return "encrypted"
+    if info.compress_type not in {zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED}:
+        return f"compressed by method {info.compress_type}; installers read only stored and deflated members"
+    kind = stat.S_IFMT(info.external_attr >> 16) if info.create_system == _UNIX else 0
+    if kind == stat.S_IFLNK:
+        return "a symbolic link"
+    if kind not in {0, stat.S_IFREG, stat.S_IFDIR}:
+        return "neither a file nor a folder"
+    return ""
+
+
+def span_of(stream: BinaryIO, info: zipfile.ZipInfo) -> Span:
+    """Find a member's data by its local header.
+
+    Raises:
+        MemberError: There is no local header of this name where the directory says.
+    """
+    stream.seek(info.header_offset)
+    head = stream.read(_LOCAL_HEADER.size)
+    if len(head) != _LOCAL_HEADER.size or not head.startswith(_LOCAL_MAGIC):
+        raise MemberError("no local header where the central directory says")
+    *_, name_length, extra_length = _LOCAL_HEADER.unpack(head)
+    expected = info.orig_filename.encode("utf-8" if info.flag_bits & _UTF8_FLAG else "cp437", "replace")
+    if stream.read(name_length) != expected:
+        raise MemberError("another name in its local header than in the central directory")
+    start = info.header_offset + _LOCAL_HEADER.size + name_length + extra_length
+    return Span(header=info.header_offset, start=start, end=start + info.compress_size)
+
+
+def chunks(stream: BinaryIO, info: zipfile.ZipInfo, span: Span) -> Iterator[bytes]:
+    """Yield a member's bytes, never more than its header declares, `CHUNK` at a time.
+
+    Args:
+        stream: The archive, opened for this caller alone.
+        info: The member; stored or deflated.
+        span: From `span_of`.
+
+    Raises:
+        MemberError: The data is damaged, shorter or longer than declared, or its CRC differs.
+    """
+    pieces = _inflated if info.compress_type == zipfile.ZIP_DEFLATED else _raw
+    left, crc = info.file_size, 0
+    for piece in filter(None, pieces(stream, span)):
+        left -= len(piece)
+        if left < 0:
+            raise MemberError(f"more data than the {info.file_size} bytes it declares")
+        crc = zlib.crc32(piece, crc)
+        yield piece
+    if left:
+        raise MemberError(f"{info.file_size - left} bytes of the {info.file_size} it declares")
+    if crc != info.CRC:
+        raise MemberError("data that its CRC does not match")
+
+
+def _raw(stream: BinaryIO, span: Span) -> Iterator[bytes]:
+    stream.seek(span.start)
+    left = span.end - span.start
+    while left:
+        piece = stream.read(min(CHUNK, left))
+        if not piece:
+            raise MemberError("data cut off by the end of the archive")
+        left -= len(piece)
+        yield piece
+
+
+def _inflated(stream: BinaryIO, span: Span) -> Iterator[bytes]:
+    inflater = zlib.decompressobj(-zlib.MAX_WBITS)
+    try:
+        for piece in _raw(stream, span):
+            if inflater.eof:
+                raise MemberError("data behind the end of its deflate stream")
+            pending = piece
+            while pending:
+                yield inflater.decompress(pending, CHUNK)
+                pending = inflater.unconsumed_tail
+        while not inflater.eof:
+            rest = inflater.decompress(b"", CHUNK)
+            if not rest:
+                raise MemberError("a deflate stream without an end")
+            yield rest
+    except zlib.error as problem:
+        raise MemberError(f"a damaged deflate stream ({problem})") from problem
+    if inflater.unused_data:
+        raise MemberError("data behind the end of its deflate stream")
