@@ -56,7 +56,7 @@ def prepared(
     """
     if not target.virtual:
         raise EnvironmentSetupError(
-            f"{target.executable} is no virtual environment; nothing is installed into an interpreter itself.",
+            f"{target.executable} is no virtual environment; a bare interpreter is left alone.",
             hint="Run the stage through nox, or give --python a virtual environment's interpreter.",
         )
     # beside the environment, because emptying it would take a lock inside with it

@@ -1,0 +1,21 @@
+"""The front door: `python -m ci VERB`."""
+
+from __future__ import annotations
+
+import sys
+
+from core.frontdoor import Verb, main
+
+VERBS = (
+    Verb("cells", "ci.cells", "print the cells of a matrix as JSON, for the noxfile and for CI"),
+    Verb("upload", "ci.upload", "put a run's wheels, sidecars and records into a store"),
+    Verb(
+        "index",
+        "ci.index",
+        "write the pages of a run's wheels: flat for --find-links, simple/ for --index-url",
+    ),
+    Verb("report", "ci.report", "print what a run made: wheels, versions, sizes, seconds, digests, paths"),
+)
+
+if __name__ == "__main__":
+    sys.exit(main("ci", "Plans, uploads, indexes and reports.", VERBS))

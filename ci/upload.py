@@ -1,0 +1,124 @@
+"""`upload`: put a run's wheels, sidecars and records into a store.
+
+Wheels first, then sidecars, then records, so that a reader never sees half; pages are the
+`index` stage's.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ci.groups import artifact_groups
+from core import console, distributions, records, stores
+from core.errors import MissingInputError, UsageError
+from core.options import DEFAULT_STORE, common_from
+from core.records import Cell, FileRecord, Record
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Sequence
+
+    from core.options import Common
+    from core.stores import Store
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Declare the verb's own options."""
+    parser.add_argument(
+        "--input-dir",
+        "--packages-dir",
+        "--input-packages-dir",
+        type=Path,
+        metavar="DIR",
+        help="a folder of wheels and sdists (default: the run's outputs in ./out)",
+    )
+    parser.add_argument(
+        "--artifact-group", default="", metavar="GROUP", help="group (default: the GPU family)"
+    )
+
+
+def run(arguments: argparse.Namespace) -> None:
+    """Upload a folder's files, or the run that lies in the default store."""
+    common = common_from(arguments)
+    group = arguments.artifact_group or common.gpu_family
+    if arguments.input_dir is not None:
+        if not group:
+            raise UsageError(
+                "--input-dir needs the group it goes to.", hint="Give --gpu-family or --artifact-group."
+            )
+        upload_folder(common, arguments.input_dir, group)
+        return
+    source = stores.open_store(DEFAULT_STORE, root=common.root)
+    for one in artifact_groups(source, common.outputs, group):
+        upload_group(common, source, one)
+
+
+def upload_folder(common: Common, folder: Path, artifact_group: str) -> Sequence[FileRecord]:
+    """Put a folder's wheels and sdists into the run, with a record that names them.
+
+    Raises:
+        MissingInputError: The folder holds none.
+        StoreError: A name is taken by other bytes in an immutable run.
+    """
+    paths = sorted(path for path in folder.glob("*") if distributions.is_distribution(path.name))
+    if not paths:
+        raise MissingInputError(
+            f"{folder} holds no wheel or sdist.", hint="Give a folder that does with --input-dir."
+        )
+    store, outputs = common.open_store(), common.outputs
+    named = {one.key for record in records.read_all(store, outputs, artifact_group) for one in record.files}
+    put = [distributions.publish(store, outputs, artifact_group, path) for path in paths]
+    for one in put:
+        if one.key in named:
+            continue
+        # each file has a record of its own, so that two uploads to one run never share one
+        record = Record(
+            stage=f"upload-{one.name}",
+            run_id=outputs.run_id,
+            platform=outputs.platform,
+            cell=Cell(gpu_family=artifact_group),
+            started=records.now(),
+            seconds=0,
+            files=(one,),
+        )
+        records.write(store, outputs, artifact_group, record)
+    _say(common, artifact_group, put)
+    return put
+
+
+def upload_group(common: Common, source: Store, artifact_group: str) -> Sequence[FileRecord]:
+    """Put one group of a run from the default store into the chosen one, each file held against its record.
+
+    Raises:
+        MissingInputError: The group has no record of a wheel.
+        StoreError: A file differs from its record, or its name is taken by other bytes.
+    """
+    store, outputs = common.open_store(), common.outputs
+    found = [record for record in records.read_all(source, outputs, artifact_group) if record.status == "ok"]
+    files = [one for record in found for one in record.files]
+    if not files:
+        raise MissingInputError(
+            f"No record of group {artifact_group} names a wheel.", hint="Build something first."
+        )
+    put = []
+    for one in files:
+        path = source.fetch(one.key, common.cache / "fetched")
+        if source.digest(one.key) != one.sha256:
+            raise MissingInputError(
+                f"{path} is not the file that its record names.", hint="Build it again with --force."
+            )
+        put.append(distributions.publish(store, outputs, artifact_group, path, sha256=one.sha256))
+    for record in found:
+        records.write(store, outputs, artifact_group, record)
+    _say(common, artifact_group, put)
+    return put
+
+
+def _say(common: Common, artifact_group: str, put: Sequence[FileRecord]) -> None:
+    where = f"{common.open_store().url}/{common.outputs.python_prefix(artifact_group)}"
+    verb = "would be put" if common.dry_run else "are"
+    console.table(
+        ("file", "size", "sha256"), [(one.name, console.size(one.size), one.sha256[:12]) for one in put]
+    )
+    console.done(f"upload: {len(put)} files {verb} in {where}")

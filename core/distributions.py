@@ -1,0 +1,147 @@
+"""Wheels and sdists in a run's outputs: how they get there, and how later stages find them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import PurePosixPath
+from typing import TYPE_CHECKING
+
+from packaging.utils import canonicalize_name
+
+from core import files, wheels
+from core.errors import MissingInputError
+from core.records import FileRecord
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from packaging.version import Version
+
+    from core.outputs import RunOutputs
+    from core.stores import Store
+
+SIDECAR = ".metadata"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Distribution:
+    """A wheel or sdist in a run's outputs.
+
+    Attributes:
+        key: Its key in the store.
+        filename: Its file name.
+        name: Normalised distribution name (PEP 503).
+        version: Its version (PEP 440).
+        size: Bytes.
+        tags: A wheel's tags; empty for an sdist.
+    """
+
+    key: str
+    filename: str
+    name: str
+    version: Version
+    size: int
+    tags: frozenset[str]
+
+    @property
+    def is_wheel(self) -> bool:
+        """Whether it is a wheel."""
+        return self.filename.endswith(".whl")
+
+
+def is_distribution(filename: str) -> bool:
+    """Say whether a file is a wheel or an sdist, by its name."""
+    return filename.endswith((".whl", ".tar.gz"))
+
+
+def publish(
+    store: Store, outputs: RunOutputs, artifact_group: str, path: Path, *, sha256: str = ""
+) -> FileRecord:
+    """Put a wheel or sdist into a run's outputs: the file, then its metadata sidecar (PEP 658).
+
+    Args:
+        store: Where the run's outputs live.
+        outputs: The run.
+        artifact_group: The group.
+        path: The file.
+        sha256: Its hex SHA-256, where the caller knows it; "" to hash it here.
+
+    Raises:
+        StoreError: The run is immutable and holds other bytes under that name.
+    """
+    digest = sha256 or files.sha256(path)
+    key = f"{outputs.python_prefix(artifact_group)}/{path.name}"
+    parsed = _parse(path.name)
+    sidecar = wheels.read_metadata(path).raw if path.suffix == ".whl" else None
+    store.put_file(key, path, sha256=digest, replace=not outputs.immutable)
+    if sidecar is not None:
+        store.put_bytes(f"{key}{SIDECAR}", sidecar, replace=not outputs.immutable)
+    return FileRecord(
+        name=path.name,
+        key=key,
+        size=path.stat().st_size,
+        sha256=digest,
+        distribution=parsed[0],
+        version=str(parsed[1]),
+    )
+
+
+def withdraw(store: Store, key: str) -> None:
+    """Take a distribution of the local run out again, sidecar included."""
+    store.delete(f"{key}{SIDECAR}")
+    store.delete(key)
+
+
+def in_run(store: Store, outputs: RunOutputs, artifact_group: str) -> Sequence[Distribution]:
+    """List a group's wheels and sdists, by name, version and file name."""
+    prefix = outputs.python_prefix(artifact_group)
+    found = []
+    for stored in store.list(prefix):
+        path = PurePosixPath(stored.key)
+        if str(path.parent) == prefix and is_distribution(path.name):
+            name, version, tags = _parse(path.name)
+            found.append(
+                Distribution(
+                    key=stored.key,
+                    filename=path.name,
+                    name=name,
+                    version=version,
+                    size=stored.size,
+                    tags=tags,
+                )
+            )
+    return sorted(found, key=lambda one: (one.name, one.version, one.filename))
+
+
+def one_wheel(
+    store: Store, outputs: RunOutputs, artifact_group: str, *, distribution: str, version: str, abi: str
+) -> Distribution:
+    """Find the one wheel of a distribution, version and Python in a run.
+
+    Args:
+        store: Where the run's outputs live.
+        outputs: The run.
+        artifact_group: The group.
+        distribution: Distribution name, in any spelling.
+        version: The whole version, local part included.
+        abi: The wheel's ABI tag, such as ``cp312``; wheels of ``none`` and ``abi3`` match any.
+
+    Raises:
+        MissingInputError: The run holds no such wheel.
+    """
+    wanted = canonicalize_name(distribution)
+    for one in in_run(store, outputs, artifact_group):
+        abis = {tag.split("-")[1] for tag in one.tags}
+        if one.name == wanted and str(one.version) == version and abis & {abi, "none", "abi3"}:
+            return one
+    where = f"{store.url}/{outputs.python_prefix(artifact_group)}"
+    raise MissingInputError(f"No {distribution} {version} wheel for {abi} in {where}.")
+
+
+def _parse(filename: str) -> tuple[str, Version, frozenset[str]]:
+    if filename.endswith(".whl"):
+        wheel = wheels.parse_wheel_name(filename)
+        return wheel.distribution, wheel.version, frozenset(str(tag) for tag in wheel.tags)
+    sdist = wheels.parse_sdist_name(filename)
+    return sdist.distribution, sdist.version, frozenset()

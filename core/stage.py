@@ -1,0 +1,148 @@
+"""The life of a stage that makes files: unchanged inputs, work, run outputs, record, closing table."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from core import console, distributions, files, records
+from core.errors import FatalError, InterruptedStageError
+from core.records import Cell, FileRecord, Record
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from pathlib import Path
+
+    from core.options import Common
+
+
+@dataclass(frozen=True, kw_only=True)
+class Made:
+    """What a stage's work left on disk.
+
+    Attributes:
+        files: Wheels and sdists, to be put into the run's outputs.
+        details: What the record should say beyond that.
+    """
+
+    files: tuple[Path, ...]
+    details: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stage:
+    """One stage on one cell.
+
+    Attributes:
+        name: The session's name.
+        common: What it was asked to run on.
+        artifact_group: The folder name under ``python/``.
+        cell: What the record names.
+        output_dir: A folder that also gets the files.
+    """
+
+    name: str
+    common: Common
+    artifact_group: str
+    cell: Cell = field(default_factory=Cell)
+    output_dir: Path | None = None
+
+
+def perform(stage: Stage, inputs: Mapping[str, Any], work: Callable[[], Made]) -> Record | None:
+    """Do a stage's work, unless a record says that it was done from the same inputs.
+
+    Args:
+        stage: The stage and its cell.
+        inputs: What the work depends on, JSON-able: digests, commits, versions, settings.
+        work: Makes the files.
+
+    Returns:
+        The record; None where a dry run leaves work undone.
+
+    Raises:
+        FatalError: The work failed; a record of the failure is written first.
+    """
+    store, outputs = stage.common.open_store(), stage.common.outputs
+    digest = files.digest_of(inputs)
+    before = records.read(store, outputs, stage.artifact_group, records.record_name(stage.name, stage.cell))
+    if before is not None and not stage.common.force and _holds(stage, before, digest):
+        console.done(f"{stage.name}: unchanged, nothing to do (--force does it again)")
+        _copy_out(stage, before)
+        show(before)
+        return before
+    if stage.common.dry_run:
+        console.say(f"{stage.name}: inputs have changed, would do the work")
+        return None
+    started, clock = records.now(), time.monotonic()
+
+    def record(**facts: Any) -> Record:  # noqa: ANN401 - fields of Record, which checks them
+        return Record(
+            stage=stage.name,
+            run_id=outputs.run_id,
+            platform=outputs.platform,
+            cell=stage.cell,
+            started=started,
+            seconds=round(time.monotonic() - clock, 3),
+            inputs=dict(inputs),
+            input_digest=digest,
+            **facts,
+        )
+
+    try:
+        made = work()
+        published = tuple(
+            distributions.publish(store, outputs, stage.artifact_group, path) for path in made.files
+        )
+    except (FatalError, KeyboardInterrupt) as problem:
+        code = problem.exit_code if isinstance(problem, FatalError) else InterruptedStageError.exit_code
+        records.write(
+            store,
+            outputs,
+            stage.artifact_group,
+            record(status="failed", exit_code=code, error=console.mask(str(problem) or "interrupted")),
+        )
+        raise
+    after = record(files=published, details=dict(made.details))
+    _withdraw_old(stage, before, published)
+    records.write(store, outputs, stage.artifact_group, after)
+    _copy_out(stage, after)
+    show(after)
+    return after
+
+
+def show(record: Record) -> None:
+    """Print a stage's closing table: file, size, seconds, digest."""
+    rows = [
+        (one.name, console.size(one.size), f"{record.seconds:.1f}", one.sha256[:12]) for one in record.files
+    ]
+    console.table(("file", "size", "seconds", "sha256"), rows)
+
+
+def _holds(stage: Stage, before: Record, digest: str) -> bool:
+    if before.status != "ok" or before.input_digest != digest or not before.files:
+        return False
+    store = stage.common.open_store()
+    return all(
+        store.find(one.key) is not None and store.digest(one.key) == one.sha256 for one in before.files
+    )
+
+
+def _withdraw_old(stage: Stage, before: Record | None, published: tuple[FileRecord, ...]) -> None:
+    """Take out what this cell had made before under other names; only ``local`` may replace."""
+    outputs = stage.common.outputs
+    if before is None or outputs.immutable:
+        return
+    kept = {one.key for one in published}
+    for one in before.files:
+        if one.key not in kept:
+            distributions.withdraw(stage.common.open_store(), one.key)
+
+
+def _copy_out(stage: Stage, record: Record) -> None:
+    if stage.output_dir is None:
+        return
+    store = stage.common.open_store()
+    for one in record.files:
+        files.link_or_copy(store.fetch(one.key, stage.common.cache / "fetched"), stage.output_dir / one.name)
+        console.say(f"copied to {stage.output_dir / one.name}")

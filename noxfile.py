@@ -1,0 +1,224 @@
+"""Every stage as a session, in the order of the pipeline; `nox -l` lists them.
+
+A session makes one call to a front door. Plain sessions run one thing at a time:
+`nox -s build_torch -P 3.12 -- --torch-ref release/2.10 --gpu-family gfx110X-all`. With
+`MATRIX=ci`, `MATRIX=release` or `MATRIX=<plan file>`, the sessions that build and test
+become cells, from what `python -m ci cells` prints.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import subprocess  # noqa: TID251 - nox runs outside the checkout's packages, so core is not importable here
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import nox
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+nox.needs_version = ">=2026.4"
+nox.options.default_venv_backend = "uv|virtualenv"
+nox.options.reuse_venv = "yes"
+nox.options.download_python = "never"
+nox.options.error_on_missing_interpreters = True
+nox.options.stop_on_first_error = True
+nox.options.sessions = ["lint", "typecheck", "tests"]
+
+if importlib.util.find_spec("pydantic") is None:
+    sys.exit(f"{sys.executable} runs nox without the tool's lock: pip install -r requirements.txt")
+
+MATRIX = os.environ.get("MATRIX", "")
+CELLS = json.loads(
+    subprocess.run(  # noqa: S603
+        [sys.executable, "-m", "ci", "cells", MATRIX], cwd=Path(__file__).parent, stdout=subprocess.PIPE, check=True
+    ).stdout
+    if MATRIX
+    else "{}"
+)
+
+
+def cells(stage: str) -> Callable[..., object]:
+    """Expand a session into the matrix's cells; without MATRIX it stays one plain session."""
+    pythons = nox.parametrize("python, torch_ref, gpu_family", CELLS.get(stage, []))
+    return pythons if MATRIX else lambda function: function
+
+
+def stage(session: nox.Session, package: str, *words: str, **cell: str | None) -> None:
+    """Call a front door: package, verb, the cell's options, the session's Python, what stands after ``--``."""
+    chosen = [f"--{name.replace('_', '-')}={value}" for name, value in cell.items() if value is not None]
+    own = session.virtualenv.venv_backend != "none"
+    python = [f"--python={Path(session.bin, 'python')}"] if own else []
+    session.run(
+        *(sys.executable, "-m", package, *words, *chosen, *python, *session.posargs),
+        external=True,
+        interrupt_timeout=30,
+        terminate_timeout=10,
+    )
+
+
+def tool(session: nox.Session, lock: str, *command: str) -> None:
+    """Run one of the project's own tools in its locked environment."""
+    session.install("--require-hashes", "-r", lock, silent=True)
+    session.run(*command)
+
+
+# --- what to build -------------------------------------------------------------------------
+
+
+@nox.session(venv_backend="none", tags=["pipeline"])
+def resolve(session: nox.Session) -> None:
+    """Torch ref -> source lock: every repository at a commit, every wheel's version."""
+    stage(session, "pytorch_build", "resolve")
+
+
+# --- ROCm ----------------------------------------------------------------------------------
+
+
+@nox.session(venv_backend="none", tags=["pipeline"])
+def build_rocm(session: nox.Session) -> None:
+    """ROCm artifacts -> rocm sdist and rocm-sdk-* wheels."""
+    stage(session, "rocm_packaging", "build")
+
+
+@nox.session
+def install_rocm(session: nox.Session) -> None:
+    """Install rocm[libraries,devel] into the session's environment, and ask it what it is."""
+    stage(session, "pytorch_build", "install-rocm")
+
+
+# --- sources and wheels --------------------------------------------------------------------
+
+
+@nox.session(venv_backend="none", tags=["pipeline"])
+def checkout(session: nox.Session) -> None:
+    """Source lock -> source trees at src/{ref}/{project}: tagged, hipified."""
+    stage(session, "pytorch_build", "checkout")
+
+
+@nox.session(tags=["pipeline"])
+@cells("build_triton")
+def build_triton(session: nox.Session, torch_ref: str | None = None, gpu_family: str | None = None) -> None:
+    """Build the triton wheel."""
+    stage(session, "pytorch_build", "build", "triton", torch_ref=torch_ref, gpu_family=gpu_family)
+
+
+@nox.session(tags=["pipeline"])
+@cells("build_torch")
+def build_torch(session: nox.Session, torch_ref: str | None = None, gpu_family: str | None = None) -> None:
+    """Build the torch wheel, against ROCm and triton."""
+    stage(session, "pytorch_build", "build", "torch", torch_ref=torch_ref, gpu_family=gpu_family)
+
+
+@nox.session(tags=["pipeline"])
+@cells("build_audio")
+def build_audio(session: nox.Session, torch_ref: str | None = None, gpu_family: str | None = None) -> None:
+    """Build the torchaudio wheel, against the run's torch."""
+    stage(session, "pytorch_build", "build", "audio", torch_ref=torch_ref, gpu_family=gpu_family)
+
+
+@nox.session(tags=["pipeline"])
+@cells("build_vision")
+def build_vision(session: nox.Session, torch_ref: str | None = None, gpu_family: str | None = None) -> None:
+    """Build the torchvision wheel, against the run's torch."""
+    stage(session, "pytorch_build", "build", "vision", torch_ref=torch_ref, gpu_family=gpu_family)
+
+
+@nox.session(tags=["pipeline"])
+@cells("build_apex")
+def build_apex(session: nox.Session, torch_ref: str | None = None, gpu_family: str | None = None) -> None:
+    """Build the apex wheel, against the run's torch."""
+    stage(session, "pytorch_build", "build", "apex", torch_ref=torch_ref, gpu_family=gpu_family)
+
+
+@nox.session(venv_backend="none", tags=["pipeline"])
+def check_wheels(session: nox.Session) -> None:
+    """Check wheels: RECORD, metadata, versions, libraries, device code, contents."""
+    stage(session, "pytorch_build", "check-wheels")
+
+
+# --- run outputs ---------------------------------------------------------------------------
+
+
+@nox.session(venv_backend="none", tags=["pipeline"])
+def upload(session: nox.Session) -> None:
+    """Put the run's wheels, sidecars and records into a store."""
+    stage(session, "ci", "upload")
+
+
+@nox.session(venv_backend="none", tags=["pipeline"])
+def index(session: nox.Session) -> None:
+    """Write the index pages of the run's wheels."""
+    stage(session, "ci", "index")
+
+
+# --- tests of wheels -----------------------------------------------------------------------
+
+
+@nox.session(tags=["pipeline"])
+@cells("test_smoke")
+def test_smoke(session: nox.Session, torch_ref: str | None = None, gpu_family: str | None = None) -> None:
+    """Install the run's wheels from their index into a clean environment; import and compute."""
+    stage(session, "pytorch_build", "test-smoke", torch_ref=torch_ref, gpu_family=gpu_family)
+
+
+@nox.session(venv_backend="none", tags=["pipeline"])
+def report(session: nox.Session) -> None:
+    """Print what the run made: wheels, versions, sizes, seconds, digests, paths."""
+    stage(session, "ci", "report")
+
+
+# --- this project itself -------------------------------------------------------------------
+
+
+@nox.session(tags=["tests"], python=CELLS.get("tests"))
+def tests(session: nox.Session) -> None:
+    """Run the unit tests."""
+    tool(session, "requirements/test.txt", "pytest", *session.posargs)
+
+
+@nox.session(tags=["checks"])
+def lint(session: nox.Session) -> None:
+    """Check style (ruff: rules and format)."""
+    tool(session, "requirements/lint.txt", "ruff", "check", *session.posargs)
+    session.run("ruff", "format", "--check")
+
+
+@nox.session(tags=["checks"])
+def typecheck(session: nox.Session) -> None:
+    """Check types (mypy, strict)."""
+    tool(session, "requirements/lint.txt", "mypy", *session.posargs)
+
+
+@nox.session
+def integration(session: nox.Session) -> None:
+    """Run the tests of real parts on this machine: git, compilers, pip, uv, nox, invoke."""
+    tool(session, "requirements/test.txt", "pytest", "tests/integration", *session.posargs)
+
+
+@nox.session
+def upstream(session: nox.Session) -> None:
+    """Run the tests on real upstream sources: -- --sources DIR."""
+    tool(session, "requirements/test.txt", "pytest", "tests/upstream", *session.posargs)
+
+
+@nox.session
+def bench(session: nox.Session) -> None:
+    """Measure what docs/performance.md claims, as ratios in one run."""
+    tool(session, "requirements/test.txt", "python", "-m", "tests.bench", *session.posargs)
+
+
+@nox.session
+def docs(session: nox.Session) -> None:
+    """Write the generated parts of docs/ (support table, commands); -- --check only compares."""
+    tool(session, "requirements/test.txt", "python", "-m", "docs.generate", *session.posargs)
+
+
+@nox.session(python="3.11")
+def lock(session: nox.Session) -> None:
+    """Compile requirements/*.in to hashed locks; -- --check says whether they are current."""
+    tool(session, "requirements/lint.txt", "python", "-m", "requirements.lock", *session.posargs)
