@@ -1,1 +1,1 @@
-"""PyTorch for AMD GPUs: refs, sources, wheels, checks and tests."""
+"""Torch refs to sources, sources to torch wheels, wheels to checks and tests."""

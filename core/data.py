@@ -1,0 +1,176 @@
+"""TOML and JSON that people edit or stages exchange, read into frozen pydantic models.
+
+Every problem of a file is reported at once, each with its key path, and an unknown key
+with the known one that it is nearest to.
+"""
+
+from __future__ import annotations
+
+import tomllib
+import types
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar, Union, get_args, get_origin
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from core.errors import DataError, MissingInputError, nearest
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+    from pathlib import Path
+
+    from pydantic_core import ErrorDetails
+
+
+class Model(BaseModel):
+    """A frozen model that refuses keys it does not know."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=False)
+
+
+AnyModel = TypeVar("AnyModel", bound=BaseModel)
+
+
+def load_toml(path: Path, model: type[AnyModel]) -> AnyModel:
+    """Read a TOML file into `model`.
+
+    Raises:
+        MissingInputError: There is no such file.
+        DataError: It is no TOML, or breaks the model; the message holds every problem.
+    """
+    return validated(read_toml(path), model, where=path)
+
+
+def read_toml(path: Path) -> dict[str, Any]:
+    """Read a TOML file without checking what it holds.
+
+    Raises:
+        MissingInputError: There is no such file.
+        DataError: It is no TOML; the message names the line.
+    """
+    return parse_toml(read_text(path), where=path)
+
+
+def read_text(path: Path) -> str:
+    """Read a UTF-8 file.
+
+    Raises:
+        MissingInputError: There is no such file, or it cannot be read.
+        DataError: It is not UTF-8.
+    """
+    try:
+        return path.read_text(encoding="utf-8")
+    except OSError as problem:
+        raise MissingInputError(f"{path} cannot be read: {problem.strerror}.") from problem
+    except UnicodeDecodeError as problem:
+        raise DataError(f"{path} is not UTF-8: {problem.reason} at byte {problem.start}.") from problem
+
+
+def parse_toml(text: str, *, where: Path | str) -> dict[str, Any]:
+    """Parse TOML text that came from `where`.
+
+    Raises:
+        DataError: A syntax error, with its line.
+    """
+    try:
+        return tomllib.loads(text)
+    except tomllib.TOMLDecodeError as problem:
+        raise DataError(f"{where} is not valid TOML: {problem}.", hint=f"Correct {where}.") from problem
+
+
+def parse_json(text: str, model: type[AnyModel], *, where: Path | str) -> AnyModel:
+    """Read JSON text that came from `where` into `model`.
+
+    Raises:
+        DataError: It is no JSON, or breaks the model.
+    """
+    try:
+        return model.model_validate_json(text)
+    except ValidationError as problem:
+        raise _as_data_error(problem, model, where) from problem
+
+
+def validated(value: Mapping[str, Any], model: type[AnyModel], *, where: Path | str) -> AnyModel:
+    """Check plain data from `where` against `model`.
+
+    Raises:
+        DataError: Every problem, one a line, with key paths such as ``refs.mine.audio.orgin``.
+    """
+    try:
+        return model.model_validate(value)
+    except ValidationError as problem:
+        raise _as_data_error(problem, model, where) from problem
+
+
+def _as_data_error(problem: ValidationError, model: type[BaseModel], where: Path | str) -> DataError:
+    lines = [_sentence(error, model) for error in problem.errors(include_url=False)]
+    if len(lines) == 1:
+        return DataError(f"{where}: {lines[0]}", hint=f"Correct {where}.")
+    listed = "\n".join(f"  {line}" for line in lines)
+    return DataError(f"{where} has {len(lines)} problems:\n{listed}", hint=f"Correct {where}.")
+
+
+def _sentence(error: ErrorDetails, model: type[BaseModel]) -> str:
+    location = error["loc"]
+    path = key_path(location)
+    match error["type"]:
+        case "extra_forbidden":
+            return f"{path}: unknown key. {nearest(str(location[-1]), _known_keys(model, location[:-1]))}"
+        case "missing":
+            return f"{path}: this key is missing."
+        case "json_invalid":
+            return f"not valid JSON: {error['msg'].removeprefix('Invalid JSON: ')}."
+        case "value_error" | "assertion_error":
+            said = error["msg"].removeprefix("Value error, ").removeprefix("Assertion failed, ")
+            return f"{path}: {said}"
+        case _:
+            return f"{path}: {error['msg']} (it is {error['input']!r})."
+
+
+def key_path(location: Sequence[str | int]) -> str:
+    """Write a location for people: ``refs."release/2.9".audio.origin``, ``features[2].name``."""
+    text = ""
+    for step in location:
+        if isinstance(step, int):
+            text += f"[{step}]"
+        else:
+            bare = all(letter.isalnum() or letter in "-_" for letter in step)
+            text += ("." if text else "") + (step if bare else f'"{step}"')
+    return text or "the file"
+
+
+def _known_keys(model: type[BaseModel], location: Sequence[str | int]) -> set[str]:
+    """Names the model would have taken at `location`."""
+    found: list[Any] = [model]
+    for step in location:
+        found = [inner for outer in found for inner in _step_into(outer, step)]
+    return {
+        field.alias or name
+        for inner in found
+        if isinstance(inner, type) and issubclass(inner, BaseModel)
+        for name, field in inner.model_fields.items()
+    }
+
+
+def _step_into(annotation: Any, step: str | int) -> Iterator[Any]:  # noqa: ANN401 - a type's annotation
+    """Give the types that a key or index of a value of this type may have."""
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        for name, field in annotation.model_fields.items():
+            if step in (name, field.alias):
+                yield from _alternatives(field.annotation)
+    elif get_origin(annotation) in (dict, list, tuple) or _is_mapping(annotation):
+        yield from _alternatives(next(arg for arg in reversed(get_args(annotation)) if arg is not Ellipsis))
+
+
+def _alternatives(annotation: Any) -> Iterator[Any]:  # noqa: ANN401 - a type's annotation
+    if get_origin(annotation) in (Union, types.UnionType):
+        for inner in get_args(annotation):
+            yield from _alternatives(inner)
+    elif get_origin(annotation) is Annotated:
+        yield from _alternatives(get_args(annotation)[0])
+    else:
+        yield annotation
+
+
+def _is_mapping(annotation: Any) -> bool:  # noqa: ANN401 - a type's annotation
+    origin = get_origin(annotation)
+    return isinstance(origin, type) and hasattr(origin, "keys")

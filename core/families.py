@@ -1,0 +1,195 @@
+"""GPU families: the gfx targets each stands for, and which one this machine's GPU needs."""
+
+from __future__ import annotations
+
+import functools
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Self
+
+from pydantic import model_validator
+
+from core import process
+from core.data import Model, load_toml
+from core.errors import UsageError, nearest
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+CPU = "cpu"
+FAMILIES_FILE = Path(__file__).with_name("families.toml")
+KFD_NODES = Path("/sys/class/kfd/kfd/topology/nodes")
+
+_TARGET = re.compile(r"gfx[0-9a-f]{3,4}")
+_INTEGRATED = "igpu-all"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Family:
+    """One GPU family.
+
+    Attributes:
+        name: Its name, as in ``gfx94X-dcgpu``; several joined by ``;`` name their union.
+        targets: Its gfx targets, in the order of the data file; empty for ``cpu``.
+    """
+
+    name: str
+    targets: tuple[str, ...]
+
+
+class _FamilyTable(Model):
+    targets: tuple[str, ...]
+    default: bool = False
+
+
+class _FamiliesFile(Model):
+    targets: tuple[str, ...]
+    families: dict[str, _FamilyTable]
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        owners: dict[str, str] = {}
+        for name, table in self.families.items():
+            if not table.targets:
+                raise ValueError(f"family {name} has no targets.")
+            for target in table.targets:
+                if target not in self.targets:
+                    raise ValueError(f"family {name}: {target}? {nearest(target, self.targets)}")
+                if table.default and owners.setdefault(target, name) != name:
+                    raise ValueError(f"{target} has two default families, {owners[target]} and {name}.")
+        return self
+
+
+@functools.cache
+def _file() -> _FamiliesFile:
+    return load_toml(FAMILIES_FILE, _FamiliesFile)
+
+
+@functools.cache
+def families() -> Mapping[str, Family]:
+    """Give every family by name: those of the data file, each gfx target, and ``cpu``."""
+    data = _file()
+    named = {name: Family(name=name, targets=table.targets) for name, table in data.families.items()}
+    single = {target: Family(name=target, targets=(target,)) for target in data.targets}
+    return {**named, **single, CPU: Family(name=CPU, targets=())}
+
+
+def family(name: str) -> Family:
+    """Find a family by name; a list (``a;b`` or ``a,b``) is the union of its members.
+
+    Raises:
+        UsageError: A name that is not known, an empty one, or ``cpu`` beside GPU families.
+    """
+    names = [part.strip() for part in re.split(r"[;,]", name) if part.strip()]
+    if not names:
+        raise UsageError("The GPU family is empty.", hint=_listing())
+    members = [_known(part) for part in names]
+    if len(members) == 1:
+        return members[0]
+    if any(member.name == CPU for member in members):
+        raise UsageError(f"GPU family {name!r}: {CPU} cannot be combined with GPU families.")
+    targets = dict.fromkeys(target for member in members for target in member.targets)
+    return Family(name=";".join(dict.fromkeys(member.name for member in members)), targets=tuple(targets))
+
+
+def _known(name: str) -> Family:
+    known = families()
+    if name not in known:
+        raise UsageError(f"Unknown GPU family {name!r}. {nearest(name, known)}", hint=_listing())
+    return known[name]
+
+
+def gpu_targets(name: str) -> tuple[str, ...]:
+    """Expand a family, or a list of families, into gfx targets; ``cpu`` has none.
+
+    Raises:
+        UsageError: As `family`.
+    """
+    return family(name).targets
+
+
+def detect(kfd_root: Path = KFD_NODES) -> tuple[str, ...]:
+    """Find this machine's gfx targets, each once, in the order of its GPUs.
+
+    The kernel's topology files come first (no program needs to be there), then
+    ``offload-arch``, then ``rocminfo``.
+
+    Returns:
+        Targets such as ``("gfx942",)``; empty where no GPU is seen.
+    """
+    return _kernel_targets(kfd_root) or _program_targets("offload-arch") or _program_targets("rocminfo")
+
+
+def _kernel_targets(kfd_root: Path) -> tuple[str, ...]:
+    found: dict[str, None] = {}
+    files = kfd_root.glob("*/properties")
+    for properties in sorted(files, key=lambda file: (len(file.parent.name), file.parent.name)):
+        try:
+            text = properties.read_text(encoding="utf-8")
+        except OSError:  # a GPU that another container owns may be listed but not readable
+            continue
+        version = re.search(r"^gfx_target_version (\d+)$", text, re.MULTILINE)
+        if version and int(version[1]):
+            found[target_of_version(int(version[1]))] = None
+    return tuple(found)
+
+
+def target_of_version(version: int) -> str:
+    """Turn the kernel's ``gfx_target_version`` into a gfx target.
+
+    The number is decimal, major * 10000 + minor * 100 + stepping; in the target's name
+    minor and stepping are one hexadecimal digit each: 90010 is ``gfx90a``.
+    """
+    return f"gfx{version // 10000}{version // 100 % 100:x}{version % 100:x}"
+
+
+def _program_targets(program: str) -> tuple[str, ...]:
+    path = process.which(program)
+    if path is None:
+        return ()
+    # these programs fail on machines without a GPU, which is an answer here
+    said = process.capture([path], check=False)
+    words = (word.partition(":")[0] for word in said.stdout.split()) if said.returncode == 0 else ()
+    return tuple(dict.fromkeys(word for word in words if _TARGET.fullmatch(word)))
+
+
+def default_family(detected: Iterable[str]) -> str:
+    """Choose the family to build for on a machine with these gfx targets.
+
+    A discrete GPU counts before the processor's integrated one.
+
+    Raises:
+        UsageError: No GPU, one of an unknown target, or GPUs of several families.
+    """
+    targets = tuple(detected)
+    if not targets:
+        raise UsageError(
+            "No GPU was found in this machine, so the GPU family must be given.", hint=_listing()
+        )
+    integrated = families()[_INTEGRATED].targets
+    discrete = [target for target in targets if target not in integrated]
+    chosen = {_default_for(target) for target in discrete or targets}
+    if len(chosen) > 1:
+        raise UsageError(
+            f"This machine has GPUs of several families: {', '.join(targets)}.",
+            hint=f"Choose: --gpu-family {' or --gpu-family '.join(sorted(chosen))}.",
+        )
+    return chosen.pop()
+
+
+def _default_for(target: str) -> str:
+    data = _file()
+    for name, table in data.families.items():
+        if table.default and target in table.targets:
+            return name
+    return _known(target).name
+
+
+def _listing() -> str:
+    names = ", ".join(_file().families)
+    return (
+        f"Families: {names}; a single gfx target (gfx1151) is one too.\n"
+        "Give one with --gpu-family; --gpu-family cpu builds without ROCm, "
+        "and --torch-ref sample tries everything out on a small sample."
+    )
