@@ -1,0 +1,1 @@
+"""ROCm artifacts to ROCm wheels, and the `rocm_sdk` runtime package."""

@@ -1,0 +1,241 @@
+"""Compile the miniature ROCm into an artifact directory, once."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import tempfile
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from core import console, process
+from core.errors import MissingInputError
+from core.files import digest_of, locked, sha256, write_text
+from rocm_packaging.sample.layout import (
+    AUX_OVERLAY,
+    DATA_FILES,
+    FAMILIES,
+    FAMILY,
+    LIBRARIES,
+    OFFLOAD_ARCH,
+    ROCM_VERSION,
+    SYMLINKS,
+    Library,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+TEMPLATES = Path(__file__).parent / "templates"
+_DIGEST_FILE = ".sample-digest"
+_COMPILERS = ("c++", "g++", "clang++")
+# No start files beyond libc's: most of the sample's time is starting compilers and linkers.
+_FLAGS = ("-shared", "-fPIC", "-O1", "-s", "-fno-exceptions", "-fno-rtti", "-fvisibility=hidden")
+
+_Artifact = tuple[str, str, str]
+
+
+def ensure_artifacts(dest: Path) -> Path:
+    """Generate the sample's artifact directory, unless it is there already and current.
+
+    Args:
+        dest: The directory; it is replaced as a whole when the sample has changed.
+
+    Returns:
+        `dest`, holding one ``{name}_{component}_{target}`` folder an artifact.
+
+    Raises:
+        MissingInputError: There is no C++ compiler.
+        ProcessError: The compiler failed.
+    """
+    compiler = _compiler()
+    digest = _digest(compiler)
+    if _is_current(dest, digest):
+        return dest
+    with locked(dest.with_name(f"{dest.name}.lock"), what="the sample's ROCm artifacts"):
+        if _is_current(dest, digest):
+            return dest
+        console.say(f"Compiling the sample's ROCm artifacts into {dest}.")
+        with tempfile.TemporaryDirectory(dir=dest.parent, prefix=f".{dest.name}.") as folder:
+            fresh = Path(folder) / "artifacts"
+            fresh.mkdir()
+            _generate(fresh, Path(folder), compiler)
+            write_text(fresh / _DIGEST_FILE, digest)
+            if dest.exists():
+                dest.rename(Path(folder) / "old")
+            fresh.rename(dest)
+    return dest
+
+
+def _is_current(dest: Path, digest: str) -> bool:
+    try:
+        return (dest / _DIGEST_FILE).read_text(encoding="utf-8") == digest
+    except OSError:
+        return False
+
+
+def _compiler() -> Path:
+    for name in _COMPILERS:
+        found = process.which(name)
+        if found is not None:
+            return found
+    raise MissingInputError(
+        f"No C++ compiler is on the PATH (looked for {', '.join(_COMPILERS)}).",
+        hint="Install one, such as the package g++, or give your own --artifacts-dir.",
+    )
+
+
+def _digest(compiler: Path) -> str:
+    """Digest all that the artifacts follow from: templates, this package's code, the compiler."""
+    sources = sorted(path for path in Path(__file__).parent.rglob("*") if path.is_file())
+    relevant = [path for path in sources if "__pycache__" not in path.parts]
+    binary = compiler.resolve().stat()
+    return digest_of(
+        {
+            "files": {str(path.relative_to(TEMPLATES.parent)): sha256(path) for path in relevant},
+            "compiler": [str(compiler.resolve()), binary.st_size, binary.st_mtime_ns],
+        }
+    )
+
+
+def _generate(root: Path, scratch: Path, compiler: Path) -> None:
+    for name, component, target in _artifact_names():
+        (root / f"{name}_{component}_{target}").mkdir()
+    _write_data(root)
+    _write_overlay(root)
+    bundles = {family: _bundle(scratch, family) for family in FAMILIES}
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        first = [library for library in LIBRARIES if library.short == "amdhip64"]
+        rest = [library for library in LIBRARIES if library.short != "amdhip64"]
+        for library in first:  # the others link to it
+            _compile(root, scratch, compiler, library, "generic", None)
+        program = pool.submit(_compile_program, root, compiler)
+        jobs = [
+            pool.submit(_compile, root, scratch, compiler, library, target, bundles.get(target))
+            for library in rest
+            for target in _targets(library)
+        ]
+        for job in jobs:
+            job.result()
+        program.result()
+    _write_manifests(root)
+
+
+def _targets(library: Library) -> Sequence[str]:
+    return tuple(FAMILIES) if library.per_family else ("generic",)
+
+
+def _expanded(artifact: _Artifact) -> Iterable[_Artifact]:
+    name, component, target = artifact
+    return [(name, component, each) for each in (FAMILIES if target == FAMILY else (target,))]
+
+
+def _artifact_names() -> list[_Artifact]:
+    names = {(lib.artifact[0], "lib", target) for lib in LIBRARIES for target in _targets(lib)}
+    names.update(each for data in DATA_FILES for each in _expanded(data.artifact))
+    names.update(artifact for artifact, _, _ in SYMLINKS)
+    names.update((OFFLOAD_ARCH[0], AUX_OVERLAY[0]))
+    return sorted(names)
+
+
+def _folder(root: Path, artifact: _Artifact) -> Path:
+    return root / "_".join(artifact)
+
+
+def _write_data(root: Path) -> None:
+    for data in DATA_FILES:
+        for artifact in _expanded(data.artifact):
+            path = _folder(root, artifact) / data.path
+            path.parent.mkdir(parents=True, exist_ok=True)
+            if data.template:
+                shutil.copyfile(TEMPLATES / data.template, path)
+            else:
+                path.write_bytes(data.text.encode("latin-1"))
+            path.chmod(0o755 if data.executable else 0o644)
+    for artifact, name, target in SYMLINKS:
+        path = _folder(root, artifact) / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.symlink_to(target)
+
+
+def _write_overlay(root: Path) -> None:
+    folder = _folder(root, AUX_OVERLAY[0]) / AUX_OVERLAY[1]
+    folder.mkdir(parents=True)
+    targets = ";".join(target for targets in FAMILIES.values() for target in targets)
+    manifest = {"rocm_version": ROCM_VERSION, "flags": {"KPACK_SPLIT_ARTIFACTS": False}}
+    for name, value in (
+        ("therock_manifest.json", manifest),
+        ("dist_info.json", {"dist_amdgpu_targets": targets}),
+    ):
+        (folder / name).write_text(json.dumps(value, indent=2) + "\n", encoding="utf-8")
+
+
+def _bundle(scratch: Path, family: str) -> Path:
+    """Let the sample's own compiler wrapper bundle the device code of a family."""
+    path = scratch / f"{family}.hipfb"
+    targets = [f"--offload-arch={target}" for target in FAMILIES[family]]
+    python = process.which("python3")
+    if python is None:
+        raise MissingInputError("No python3 is on the PATH, which the sample's hipcc runs under.")
+    process.capture([python, TEMPLATES / "bin" / "hipcc", "--genco", *targets, "-o", path])
+    return path
+
+
+def _compile(
+    root: Path, scratch: Path, compiler: Path, library: Library, target: str, bundle: Path | None
+) -> Path:
+    name, stage = library.artifact
+    folder = _folder(root, (name, "lib", target)) / stage / library.folder
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / f"{library.file}.{library.version}"
+    block = library.short.replace("-", "_")
+    device = [f'-D__HIP_FATBIN_FILE__="{bundle}"', "-DHAS_FATBIN"] if bundle else []
+    needed = [_path_of(root, short) for short in library.needs]
+    process.capture(
+        [
+            compiler,
+            *_FLAGS,
+            f"-I{TEMPLATES / 'include'}",
+            f'-DLIBRARY="{library.short}"',
+            f"-DIN_{block}",
+            *device,
+            TEMPLATES / "library.cpp",
+            "-o",
+            path,
+            f"-Wl,-soname,{library.soname}",
+            f"-Wl,-rpath,{library.rpath}",
+            "-Wl,--no-as-needed",
+            "-nodefaultlibs",
+            *needed,
+            "-lc",
+        ],
+        cwd=scratch,
+    )
+    for link in dict.fromkeys((library.soname, library.file)):
+        if link != path.name:
+            (folder / link).symlink_to(path.name)
+    return path
+
+
+def _path_of(root: Path, short: str) -> Path:
+    library = next(library for library in LIBRARIES if library.short == short)
+    name, stage = library.artifact
+    folder = _folder(root, (name, "lib", "generic")) / stage / library.folder
+    return folder / f"{library.file}.{library.version}"
+
+
+def _compile_program(root: Path, compiler: Path) -> None:
+    artifact, name = OFFLOAD_ARCH
+    path = _folder(root, artifact) / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    process.capture([compiler, "-O1", "-s", TEMPLATES / "offload_arch.cpp", "-o", path])
+
+
+def _write_manifests(root: Path) -> None:
+    """List the stage folders of each artifact, as a ROCm build does."""
+    for folder in sorted(root.iterdir()):
+        stages = {str(path.relative_to(folder)) for path in folder.rglob("stage") if path.is_dir()}
+        text = "".join(f"{stage}\n" for stage in sorted(stages))
+        (folder / "artifact_manifest.txt").write_text(text, encoding="utf-8")

@@ -1,0 +1,27 @@
+// Puts the offload bundle that the compiler wrapper names (__HIP_FATBIN_FILE__) into this object,
+// in the sections that the HIP runtime knows: .hip_fatbin holds the code objects of all targets,
+// .hipFatBinSegment points at them, and a constructor registers them.
+#ifdef __HIP_FATBIN_FILE__
+__asm__(
+    ".pushsection .hip_fatbin,\"a\",@progbits\n"
+    ".p2align 12\n"
+    "__hip_fatbin:\n"
+    ".incbin \"" __HIP_FATBIN_FILE__ "\"\n"
+    ".popsection\n");
+namespace {
+extern "C" __attribute__((visibility("hidden"))) const char __hip_fatbin[];
+struct __HipFatBinary { unsigned magic; unsigned version; const void* bundle; void* unused; };
+__attribute__((section(".hipFatBinSegment"), used)) __HipFatBinary __hip_fatbin_wrapper = {
+    0x48495046, 1, __hip_fatbin, nullptr};
+// Weak: an object that is linked without the runtime still loads.
+extern "C" __attribute__((weak)) void** __hipRegisterFatBinary(const void*);
+extern "C" __attribute__((weak)) void __hipUnregisterFatBinary(void**);
+void** __hip_fatbin_handle;
+__attribute__((constructor, used)) void __hip_module_ctor() {
+  if (__hipRegisterFatBinary) __hip_fatbin_handle = __hipRegisterFatBinary(&__hip_fatbin_wrapper);
+}
+__attribute__((destructor, used)) void __hip_module_dtor() {
+  if (__hipUnregisterFatBinary && __hip_fatbin_handle) __hipUnregisterFatBinary(__hip_fatbin_handle);
+}
+}  // namespace
+#endif
