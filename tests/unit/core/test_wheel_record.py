@@ -180,7 +180,7 @@ def test_methods_that_installers_cannot_read(tmp_path: Path) -> None:
     assert ("path", "demo/x") in kinds(path)
 
 
-def central_entry(data: bytes, member: str) -> int:
+def central_entry(data: bytes | bytearray, member: str) -> int:
     """Find a member's entry in the central directory."""
     at = data.index(b"PK\x01\x02")
     while data[at + 46 : at + 46 + len(member)] != member.encode():
