@@ -8,10 +8,11 @@ become cells, from what `python -m ci cells` prints.
 
 from __future__ import annotations
 
+import functools
 import importlib.util
 import json
 import os
-import subprocess  # noqa: TID251 - nox runs outside the checkout's packages, so core is not importable here
+import subprocess
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -34,22 +35,33 @@ if importlib.util.find_spec("pydantic") is None:
 
 MATRIX = os.environ.get("MATRIX", "")
 CELLS = json.loads(
-    subprocess.run(  # noqa: S603
-        [sys.executable, "-m", "ci", "cells", MATRIX], cwd=Path(__file__).parent, stdout=subprocess.PIPE, check=True
+    subprocess.run(
+        [sys.executable, "-m", "ci", "cells", MATRIX],
+        cwd=Path(__file__).parent,
+        stdout=subprocess.PIPE,
+        check=True,
     ).stdout
     if MATRIX
     else "{}"
 )
 
 
-def cells(stage: str) -> Callable[..., object]:
-    """Expand a session into the matrix's cells; without MATRIX it stays one plain session."""
-    pythons = nox.parametrize("python, torch_ref, gpu_family", CELLS.get(stage, []))
-    return pythons if MATRIX else lambda function: function
+def cells(function: Callable[..., None]) -> Callable[..., object]:
+    """Register a stage: one plain session, or with MATRIX a session a Python over its (ref, family) pairs."""
+    name = function.__name__
+    if not MATRIX:
+        return nox.session(tags=["pipeline", name])(function)
+    for python in dict.fromkeys(row[0] for row in CELLS[name]):
+        pairs = [row[1:] for row in CELLS[name] if row[0] == python]
+        # a function of its own, because parametrize leaves its mark on the one it gets
+        copy = functools.wraps(function)(functools.partial(function))
+        expanded = nox.parametrize("torch_ref, gpu_family", pairs)(copy)
+        nox.session(name=f"{name}-{python}", python=python, tags=["pipeline", name])(expanded)
+    return function
 
 
 def stage(session: nox.Session, package: str, *words: str, **cell: str | None) -> None:
-    """Call a front door: package, verb, the cell's options, the session's Python, what stands after ``--``."""
+    """Call a front door: package, verb, the cell's options, the session's Python, the posargs."""
     chosen = [f"--{name.replace('_', '-')}={value}" for name, value in cell.items() if value is not None]
     own = session.virtualenv.venv_backend != "none"
     python = [f"--python={Path(session.bin, 'python')}"] if own else []
@@ -100,36 +112,31 @@ def checkout(session: nox.Session) -> None:
     stage(session, "pytorch_build", "checkout")
 
 
-@nox.session(tags=["pipeline"])
-@cells("build_triton")
+@cells
 def build_triton(session: nox.Session, torch_ref: str | None = None, gpu_family: str | None = None) -> None:
     """Build the triton wheel."""
     stage(session, "pytorch_build", "build", "triton", torch_ref=torch_ref, gpu_family=gpu_family)
 
 
-@nox.session(tags=["pipeline"])
-@cells("build_torch")
+@cells
 def build_torch(session: nox.Session, torch_ref: str | None = None, gpu_family: str | None = None) -> None:
     """Build the torch wheel, against ROCm and triton."""
     stage(session, "pytorch_build", "build", "torch", torch_ref=torch_ref, gpu_family=gpu_family)
 
 
-@nox.session(tags=["pipeline"])
-@cells("build_audio")
+@cells
 def build_audio(session: nox.Session, torch_ref: str | None = None, gpu_family: str | None = None) -> None:
     """Build the torchaudio wheel, against the run's torch."""
     stage(session, "pytorch_build", "build", "audio", torch_ref=torch_ref, gpu_family=gpu_family)
 
 
-@nox.session(tags=["pipeline"])
-@cells("build_vision")
+@cells
 def build_vision(session: nox.Session, torch_ref: str | None = None, gpu_family: str | None = None) -> None:
     """Build the torchvision wheel, against the run's torch."""
     stage(session, "pytorch_build", "build", "vision", torch_ref=torch_ref, gpu_family=gpu_family)
 
 
-@nox.session(tags=["pipeline"])
-@cells("build_apex")
+@cells
 def build_apex(session: nox.Session, torch_ref: str | None = None, gpu_family: str | None = None) -> None:
     """Build the apex wheel, against the run's torch."""
     stage(session, "pytorch_build", "build", "apex", torch_ref=torch_ref, gpu_family=gpu_family)
@@ -159,8 +166,7 @@ def index(session: nox.Session) -> None:
 # --- tests of wheels -----------------------------------------------------------------------
 
 
-@nox.session(tags=["pipeline"])
-@cells("test_smoke")
+@cells
 def test_smoke(session: nox.Session, torch_ref: str | None = None, gpu_family: str | None = None) -> None:
     """Install the run's wheels from their index into a clean environment; import and compute."""
     stage(session, "pytorch_build", "test-smoke", torch_ref=torch_ref, gpu_family=gpu_family)

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import argparse
 import os
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,7 +15,6 @@ from core import stores
 from core.outputs import LOCAL_RUN, RunOutputs, this_platform
 
 if TYPE_CHECKING:
-    import argparse
     from collections.abc import Mapping
 
     from core.stores import Store
@@ -70,11 +70,32 @@ class Common:
         return self.root / ".cache"
 
 
+class Once(argparse.Action):
+    """An option that may be repeated but not contradicted: posargs cannot change a matrix cell."""
+
+    def __call__(
+        self,
+        parser: argparse.ArgumentParser,
+        namespace: argparse.Namespace,
+        values: object,
+        option_string: str | None = None,
+    ) -> None:
+        """Keep the value; refuse another one for the same option."""
+        given = namespace.__dict__.setdefault("_given", {})
+        if given.setdefault(self.dest, values) != values:
+            parser.error(f"{option_string} is {given[self.dest]!r} here and cannot be {values!r} too")
+        setattr(namespace, self.dest, values)
+
+
 def add_common(parser: argparse.ArgumentParser) -> None:
     """Declare the common options."""
     group = parser.add_argument_group("what to run on")
     group.add_argument(
-        "--torch-ref", default="", metavar="REF", help="a name in the refs data (default: nightly)"
+        "--torch-ref",
+        action=Once,
+        default="",
+        metavar="REF",
+        help="a name in the refs data (default: nightly)",
     )
     group.add_argument(
         "--refs-file", type=Path, metavar="FILE", help="refs of your own (default: ./pytorch-build.toml)"
@@ -82,6 +103,7 @@ def add_common(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--gpu-family",
         "--amdgpu-family",
+        action=Once,
         default="",
         metavar="FAMILY",
         help="GPU family, or 'cpu' (default: this machine's GPU, or the ref's own default)",

@@ -1,0 +1,170 @@
+"""`cells`: a matrix as the cells of each stage, for the noxfile and for CI.
+
+The output maps a session's name to rows of ``[python, torch_ref, gpu_family]``; ``tests``
+to a list of Pythons.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pydantic import Field
+
+from core import console
+from core.data import Model, load_toml
+from core.errors import DataError, UsageError, nearest
+from core.families import family
+from core.options import common_from
+from core.outputs import Platform, key_name
+from pytorch_build.refs import load_refs
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Mapping
+
+    from pytorch_build.refs import TorchRef
+
+MATRIX_FILE = Path(__file__).with_name("matrix.toml")
+BUILDS = {
+    "triton": "build_triton",
+    "torch": "build_torch",
+    "audio": "build_audio",
+    "vision": "build_vision",
+    "apex": "build_apex",
+}
+TESTS = ("test_smoke",)
+
+
+class Exclusion(Model):
+    """A GPU family that some refs do not have on a platform yet."""
+
+    gpu_family: str
+    platform: Platform
+    torch_refs: tuple[str, ...]
+    reason: str = Field(min_length=1)
+
+
+class Matrix(Model):
+    """One table of the matrix file: a product of Pythons, refs and families."""
+
+    pythons: tuple[str, ...] = Field(min_length=1)
+    torch_refs: tuple[str, ...] = Field(min_length=1)
+    tool_pythons: tuple[str, ...] = Field(min_length=1)
+    gpu_families: dict[Platform, tuple[str, ...]]
+    exclude: tuple[Exclusion, ...] = ()
+
+
+class _MatrixFile(Model):
+    ci: Matrix
+    release: Matrix
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cell:
+    """One cell: a Python, a torch ref, a GPU family."""
+
+    python: str
+    torch_ref: str
+    gpu_family: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Expanded:
+    """A matrix as cells by session, and what was left out, a sentence each."""
+
+    sessions: Mapping[str, tuple[Cell, ...]]
+    tool_pythons: tuple[str, ...]
+    left_out: tuple[str, ...]
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Declare the verb's own options."""
+    parser.add_argument("matrix", help="ci, release, or a TOML file with a table of the same shape")
+    parser.add_argument("--platform", choices=("linux", "windows"), help="default: this machine's")
+
+
+def run(arguments: argparse.Namespace) -> None:
+    """Print the cells as JSON, and what was left out for people."""
+    common = common_from(arguments)
+    platform: Platform = arguments.platform or common.outputs.platform
+    refs = load_refs(common.refs_file, common.root, platform=platform)
+    expanded = expand(load_matrix(arguments.matrix, common.root), refs, platform)
+    for sentence in expanded.left_out:
+        console.detail(f"left out: {sentence}")
+    rows = {
+        name: [[cell.python, cell.torch_ref, cell.gpu_family] for cell in cells]
+        for name, cells in expanded.sessions.items()
+    }
+    console.result(json.dumps({**rows, "tests": list(expanded.tool_pythons)}))
+
+
+def load_matrix(name: str, root: Path) -> Matrix:
+    """Read a matrix by name, or a file of the user's own.
+
+    Raises:
+        UsageError: Neither a name nor a file.
+        DataError: A file that breaks the schema.
+    """
+    embedded = load_toml(MATRIX_FILE, _MatrixFile)
+    known = {"ci": embedded.ci, "release": embedded.release}
+    if name in known:
+        return known[name]
+    if (root / name).is_file():
+        return load_toml(root / name, Matrix)
+    raise UsageError(f"MATRIX={name} is neither a matrix nor a file. {nearest(name, known)}")
+
+
+def expand(matrix: Matrix, refs: Mapping[str, TorchRef], platform: Platform) -> Expanded:
+    """Expand a matrix into the cells that can exist.
+
+    Raises:
+        DataError: A ref that no refs file knows, or names that share a folder.
+        UsageError: An unknown GPU family.
+    """
+    _refuse_collisions(matrix)
+    sessions: dict[str, list[Cell]] = {name: [] for name in (*BUILDS.values(), *TESTS)}
+    left_out: list[str] = []
+    for python in matrix.pythons:
+        for ref_name in matrix.torch_refs:
+            if ref_name not in refs:
+                raise DataError(f"The matrix names the torch ref {ref_name!r}. {nearest(ref_name, refs)}")
+            for name in matrix.gpu_families.get(platform, ()):
+                cell = Cell(python=python, torch_ref=ref_name, gpu_family=family(name).name)
+                reason = _missing(cell, matrix, refs[ref_name], platform)
+                if reason:
+                    left_out.append(f"{python} {ref_name} {name}: {reason}")
+                    continue
+                for component in refs[ref_name].components:
+                    sessions[BUILDS[component]].append(cell)
+                for test in TESTS:
+                    sessions[test].append(cell)
+    return Expanded(
+        sessions={name: tuple(cells) for name, cells in sessions.items()},
+        tool_pythons=matrix.tool_pythons,
+        left_out=tuple(left_out),
+    )
+
+
+def _missing(cell: Cell, matrix: Matrix, ref: TorchRef, platform: Platform) -> str:
+    if cell.python not in ref.pythons:
+        return f"{ref.name} is not built for Python {cell.python}"
+    if not ref.components:
+        return f"{ref.name} is not built on {platform}"
+    for row in matrix.exclude:
+        if (row.gpu_family, row.platform) == (cell.gpu_family, platform) and cell.torch_ref in row.torch_refs:
+            return row.reason
+    return ""
+
+
+def _refuse_collisions(matrix: Matrix) -> None:
+    """Refuse refs whose names differ only in what a folder's name cannot show."""
+    seen: dict[str, str] = {}
+    for name in matrix.torch_refs:
+        other = seen.setdefault(key_name(name), name)
+        if other != name:
+            raise DataError(
+                f"The torch refs {other!r} and {name!r} would share one folder.", hint="Rename one."
+            )

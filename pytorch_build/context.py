@@ -1,0 +1,83 @@
+"""What a stage of this package runs on: the torch ref and the GPU family behind the options."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from core import console
+from core.families import CPU, default_family, detect, family
+from pytorch_build.refs import default_ref, torch_ref
+
+if TYPE_CHECKING:
+    from core.options import Common
+    from pytorch_build.refs import TorchRef
+
+SAMPLE = "sample"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Context:
+    """A stage's options with their names looked up.
+
+    Attributes:
+        common: The options.
+        ref: The torch ref, as this platform builds it.
+        gpu_family: The family's name; ``cpu`` for none.
+        gpu_targets: The family's gfx targets; empty for ``cpu``.
+    """
+
+    common: Common
+    ref: TorchRef
+    gpu_family: str
+    gpu_targets: tuple[str, ...]
+
+    @property
+    def gpu(self) -> bool:
+        """Whether wheels are built against ROCm."""
+        return self.gpu_family != CPU
+
+    @property
+    def artifact_group(self) -> str:
+        """The folder name under ``python/``."""
+        return self.gpu_family.replace(";", "-")
+
+
+def chosen_ref(common: Common) -> TorchRef:
+    """Look the torch ref up; print which one the default is.
+
+    Raises:
+        UsageError: An unknown ref.
+        DataError: A refs file that breaks its schema.
+    """
+    name = common.torch_ref or default_ref(common.refs_file, common.root)
+    if not common.torch_ref:
+        console.say(f"torch ref: {name} (the default)")
+    return torch_ref(name, common.refs_file, common.root, platform=common.outputs.platform)
+
+
+def chosen_family(common: Common, ref: TorchRef) -> str:
+    """Choose the GPU family: the one given, the ref's own default, or this machine's.
+
+    Raises:
+        UsageError: An unknown family, or none given on a machine without a GPU.
+    """
+    if common.gpu_family:
+        return family(common.gpu_family).name
+    if ref.default_family:
+        console.say(f"GPU family: {ref.default_family} (default of {ref.name})")
+        return ref.default_family
+    found = default_family(detect())
+    console.say(f"GPU family: {found} (this machine's)")
+    return found
+
+
+def context(common: Common) -> Context:
+    """Look up what the options name.
+
+    Raises:
+        UsageError: As `chosen_ref` and `chosen_family`.
+    """
+    ref = chosen_ref(common)
+    name = chosen_family(common, ref)
+    return Context(common=common, ref=ref, gpu_family=name, gpu_targets=family(name).targets)
