@@ -1,0 +1,47 @@
+# Keeps the contract of pytorch's torch._C: the compiled part. Here plain libraries, loaded through ctypes.
+import ctypes
+from pathlib import Path
+
+LIB = Path(__file__).parent / "lib"
+
+_LONG = ctypes.c_int64
+_HANDLE = ctypes.c_void_p
+
+c10 = ctypes.CDLL(str(LIB / "libc10.so"), mode=ctypes.RTLD_GLOBAL)
+lib = ctypes.CDLL(str(LIB / "libtorch.so"), mode=ctypes.RTLD_GLOBAL)
+hip = ctypes.CDLL(str(LIB / "libtorch_hip.so")) if (LIB / "libtorch_hip.so").exists() else None
+
+
+def _declare(library, name, result, *arguments):
+    function = getattr(library, name)
+    function.restype, function.argtypes = result, arguments
+
+
+_declare(c10, "c10_tensor_new", _HANDLE, ctypes.POINTER(_LONG), _LONG)
+_declare(c10, "c10_tensor_free", None, _HANDLE)
+_declare(c10, "c10_tensor_dim", _LONG, _HANDLE)
+_declare(c10, "c10_tensor_shape", ctypes.POINTER(_LONG), _HANDLE)
+_declare(c10, "c10_tensor_numel", _LONG, _HANDLE)
+_declare(c10, "c10_tensor_data", ctypes.POINTER(ctypes.c_double), _HANDLE)
+_declare(c10, "c10_last_error", ctypes.c_char_p)
+_declare(lib, "at_mm", _HANDLE, _HANDLE, _HANDLE)
+_declare(lib, "at_binary", _HANDLE, ctypes.c_char, _HANDLE, _HANDLE)
+_declare(lib, "at_unary", _HANDLE, ctypes.c_char, _HANDLE)
+_declare(lib, "at_t", _HANDLE, _HANDLE)
+_declare(lib, "at_sum", _HANDLE, _HANDLE)
+_declare(lib, "at_config_show", ctypes.c_char_p)
+if hip:
+    _declare(hip, "at_cuda_arch_flags", ctypes.c_char_p)
+    _declare(hip, "at_cuda_device_count", ctypes.c_int)
+
+
+def _show_config():
+    return lib.at_config_show().decode()
+
+
+def _cuda_getArchFlags():
+    return hip.at_cuda_arch_flags().decode() if hip else ""
+
+
+def _cuda_getDeviceCount():
+    return hip.at_cuda_device_count() if hip else 0

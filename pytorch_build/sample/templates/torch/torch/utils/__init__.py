@@ -1,0 +1,1 @@
+# Keeps the contract of pytorch's torch.utils: a package for builders of extensions.

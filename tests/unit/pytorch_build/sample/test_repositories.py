@@ -1,0 +1,180 @@
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+import pytest
+
+from core import process
+from core.errors import ProcessError, UsageError
+from pytorch_build.sample import REPOSITORIES, ensure_repositories, repositories
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+pytestmark = pytest.mark.processes
+
+
+@pytest.fixture(scope="module")
+def sample(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Path]:
+    return ensure_repositories(tmp_path_factory.mktemp("sample") / "repos")
+
+
+def _git(repository: Path, *arguments: str) -> str:
+    return process.capture(["git", "-C", repository, *arguments]).stdout.strip()
+
+
+def _heads(made: Mapping[str, Path]) -> dict[str, str]:
+    return {name: _git(path, "rev-parse", "main") for name, path in made.items()}
+
+
+def test_makes_every_repository_with_a_main_branch(sample: Mapping[str, Path]) -> None:
+    assert set(sample) == {"triton", "torch", "audio", "vision", "apex", "miniblas", "minivec"}
+    assert all(path.name == name and path.parent.name == "repos" for name, path in sample.items())
+    assert all(len(commit) == 40 for commit in _heads(sample).values())
+    assert {_git(path, "symbolic-ref", "HEAD") for path in sample.values()} == {"refs/heads/main"}
+
+
+def test_nobodys_settings_change_a_commit(
+    sample: Mapping[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = tmp_path / "gitconfig"
+    config.write_text(
+        "[user]\n\tname = Someone\n\temail = some@one\n[commit]\n\tgpgSign = true\n[tag]\n\tgpgSign = true\n"
+        "[core]\n\tautocrlf = true\n[init]\n\tdefaultBranch = trunk\n[i18n]\n\tcommitEncoding = latin1\n"
+    )
+    ignore = tmp_path / "home" / ".config" / "git" / "ignore"
+    ignore.parent.mkdir(parents=True)
+    ignore.write_text("*.py\n")
+    (ignore.parent / "attributes").write_text("* text eol=crlf\n")
+    changes = {
+        "HOME": str(tmp_path / "home"),
+        "XDG_CONFIG_HOME": str(tmp_path / "home" / ".config"),
+        "GIT_CONFIG_GLOBAL": str(config),
+        "GIT_AUTHOR_NAME": "Someone",
+        "GIT_COMMITTER_DATE": "2001-01-01T00:00:00",
+        "GIT_DIR": str(tmp_path / "elsewhere"),
+        "GIT_DEFAULT_HASH": "sha256",
+        "TZ": "Asia/Tokyo",
+        "LANG": "de_DE.UTF-8",
+    }
+    for name, value in changes.items():
+        monkeypatch.setenv(name, value)
+    previous = os.umask(0o077)
+    try:
+        made = ensure_repositories(tmp_path / "repos")
+    finally:
+        os.umask(previous)
+    for name in changes:
+        monkeypatch.delenv(name)
+    assert _heads(made) == _heads(sample)
+    refs = "for-each-ref", "--format=%(refname) %(objectname)"
+    assert _git(made["torch"], *refs) == _git(sample["torch"], *refs)
+
+
+def test_every_template_is_in_its_repository_and_no_mode_differs(sample: Mapping[str, Path]) -> None:
+    for name, path in sample.items():
+        listed = [line.split("\t") for line in _git(path, "ls-tree", "-r", "main").splitlines()]
+        templates = set(repositories._template_files(name))
+        assert {file for mode, file in listed if mode.startswith("100644")} >= templates
+        assert all(mode.startswith(("100644", "160000")) for mode, _ in listed)
+
+
+def test_a_second_call_starts_no_process(sample: Mapping[str, Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(process, "capture", lambda *_, **__: pytest.fail("a process was started"))
+    assert ensure_repositories(sample["torch"].parent) == sample
+
+
+def test_other_templates_give_other_repositories(
+    tmp_path: Path, sample: Mapping[str, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = ensure_repositories(tmp_path / "repos")
+    read = repositories._template_files
+    monkeypatch.setattr(
+        repositories,
+        "_template_files",
+        lambda name: {**read(name), "version.txt": b"9.9\n"} if name == "audio" else read(name),
+    )
+    ensure_repositories(tmp_path / "repos")
+    before, after = _heads(sample), _heads(made)
+    assert {name for name in REPOSITORIES if before[name] != after[name]} == {"audio", "torch"}
+    assert [path.name for path in tmp_path.iterdir() if path.is_dir()] == ["repos"]
+
+
+@pytest.mark.parametrize("lost", ["torch/HEAD", repositories.STAMP])
+def test_what_is_half_there_is_made_again(tmp_path: Path, sample: Mapping[str, Path], lost: str) -> None:
+    made = ensure_repositories(tmp_path / "repos")
+    (tmp_path / "repos" / lost).unlink()
+    assert _heads(ensure_repositories(tmp_path / "repos")) == _heads(sample)
+    assert _git(made["torch"], "fsck", "--strict") == ""
+
+
+def test_a_failure_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = process.capture
+
+    def fails_at_vision(argv: list[str], **options: object) -> process.Completed:
+        if "commit" in argv and "Sample of vision" in argv:
+            raise ProcessError("git commit ended with status 128.")
+        return run(argv, **options)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(process, "capture", fails_at_vision)
+    with pytest.raises(ProcessError, match="status 128"):
+        ensure_repositories(tmp_path / "repos")
+    assert not [path for path in tmp_path.iterdir() if path.is_dir()]
+    monkeypatch.undo()
+    assert ensure_repositories(tmp_path / "repos")["torch"].is_dir()
+
+
+def test_a_folder_with_other_things_is_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "thesis.tex").write_text("years of work")
+    with pytest.raises(UsageError, match=r"thesis\.tex"):
+        ensure_repositories(tmp_path)
+    assert (tmp_path / "thesis.tex").read_text() == "years of work"
+
+
+def test_torch_pins_the_other_projects(sample: Mapping[str, Path]) -> None:
+    heads = _heads(sample)
+    rows = [line.split("|") for line in _git(sample["torch"], "show", "main:related_commits").splitlines()]
+    assert {len(row) for row in rows} == {6}
+    assert {row[0] for row in rows} == {"ubuntu", "centos"}
+    expected = {"torchaudio": "audio", "torchvision": "vision", "apex": "apex"}
+    for system in ("ubuntu", "centos"):
+        named = {row[2]: (row[4], row[5]) for row in rows if row[0] == system}
+        assert named == {dist: (heads[name], f"sample:{name}") for dist, name in expected.items()}
+    pin = _git(sample["torch"], "show", "main:.ci/docker/ci_commit_pins/triton.txt")
+    assert pin == heads["triton"]
+
+
+def test_torch_has_a_nightly_branch_and_a_tag(sample: Mapping[str, Path]) -> None:
+    main, nightly, tag = (
+        _git(sample["torch"], "rev-parse", ref)
+        for ref in ("main", "nightly", f"{repositories.TORCH_TAG}^{{commit}}")
+    )
+    assert tag == main
+    assert nightly != main
+    assert _git(sample["torch"], "rev-parse", "nightly^") == main
+    assert _git(sample["torch"], "diff", "--stat", "main", "nightly") == ""
+
+
+@pytest.mark.parametrize(
+    ("name", "folder", "submodule"),
+    [("torch", "third_party/miniblas", "miniblas"), ("miniblas", "third_party/minivec", "minivec")],
+)
+def test_submodules_lie_beside_their_parent(
+    sample: Mapping[str, Path], name: str, folder: str, submodule: str
+) -> None:
+    listed = _git(sample[name], "ls-tree", "main", folder)
+    assert listed == f"160000 commit {_heads(sample)[submodule]}\t{folder}"
+    settings = _git(sample[name], "config", "--blob", "main:.gitmodules", "--list")
+    assert f"submodule.{folder}.path={folder}" in settings
+    assert f"submodule.{folder}.url=../{submodule}" in settings
+
+
+def test_a_commit_can_be_fetched_by_its_id_at_depth_one(sample: Mapping[str, Path], tmp_path: Path) -> None:
+    commit = _heads(sample)["torch"]
+    _git(tmp_path, "init", "--quiet", "clone")
+    clone = tmp_path / "clone"
+    _git(clone, "remote", "add", "origin", str(sample["torch"]))
+    _git(clone, "fetch", "--quiet", "--depth", "1", "--filter=blob:none", "origin", commit)
+    assert _git(clone, "rev-parse", "FETCH_HEAD") == commit
