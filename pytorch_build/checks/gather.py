@@ -1,0 +1,132 @@
+"""One pass over a wheel: RECORD is verified and every fact that the checks judge is read."""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING
+
+from core import zip_members
+from core.errors import WheelError
+from core.wheel_record import RecordProblem, Tap, verify_record
+from core.wheels import parse_wheel_name, read_metadata, read_wheel_info
+from pytorch_build.checks import device_code, elf
+from pytorch_build.checks.bundles import BundleError
+from pytorch_build.checks.view import Binary, Member, WheelView
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from pathlib import Path
+
+    from core.wheels import WheelInfo, WheelMetadata
+    from pytorch_build.checks.view import DeviceFacts, ElfFacts
+
+_TEXT = (".py", ".cmake", ".pc", ".json", ".txt", ".la", ".h", ".toml", ".cfg")
+_MAX_TEXT = 4 << 20
+
+
+def gather(
+    path: Path, *, build_paths: Iterable[str] = (), jobs: int | None = None, scratch: Path | None = None
+) -> tuple[WheelView, tuple[RecordProblem, ...]]:
+    """Read a wheel.
+
+    Args:
+        path: The wheel.
+        build_paths: Folders of the build machine that no text file may mention.
+        jobs: Threads (default: one a core).
+        scratch: Where compiled members lie while they are read (default: the system's folder).
+
+    Raises:
+        WheelError: It is no zip file, or its name is no wheel's.
+        MissingInputError: There is no such file.
+    """
+    name = parse_wheel_name(path.name)
+    with zip_members.opened(path) as archive:
+        members = {
+            info.filename: Member(name=info.filename, size=info.file_size)
+            for info in archive.infolist()
+            if not info.is_dir()
+        }
+    reader = _Reader(members, tuple(build_paths))
+    problems = verify_record(
+        path, tap=Tap(wanted=reader.wanted, inspect=reader.inspect, folder=scratch), jobs=jobs
+    )
+    metadata, info, more = _texts(path)
+    view = WheelView(
+        name=name,
+        size=path.stat().st_size,
+        members=tuple(members[key] for key in sorted(members)),
+        metadata=metadata,
+        info=info,
+        binaries=tuple(sorted(reader.binaries, key=lambda binary: binary.member.name)),
+        mentions=tuple(sorted(reader.mentions)),
+    )
+    known = {problem.message for problem in problems}
+    return view, (*problems, *(one for one in more if one.message not in known))
+
+
+def _texts(path: Path) -> tuple[WheelMetadata | None, WheelInfo | None, list[RecordProblem]]:
+    metadata, info = None, None
+    problems: list[RecordProblem] = []
+    try:
+        metadata = read_metadata(path)
+    except WheelError as problem:
+        problems.append(RecordProblem(member="", kind="structure", message=problem.message))
+    try:
+        info = read_wheel_info(path)
+    except WheelError as problem:
+        problems.append(RecordProblem(member="", kind="structure", message=problem.message))
+    return metadata, info, problems
+
+
+class _Reader:
+    """Takes compiled and text members out of the verifying pass; called from several threads."""
+
+    def __init__(self, members: dict[str, Member], build_paths: tuple[str, ...]) -> None:
+        self._members = members
+        self._build_paths = build_paths
+        self._lock = threading.Lock()
+        self.binaries: list[Binary] = []
+        self.mentions: list[tuple[str, str]] = []
+
+    def wanted(self, name: str, first: bytes) -> bool:
+        return first.startswith((elf.MAGIC, *device_code.MAGICS)) or self._is_text(name)
+
+    def inspect(self, name: str, file: Path) -> None:
+        member = self._members[name]
+        with file.open("rb") as stream:
+            is_code = stream.read(24).startswith((elf.MAGIC, *device_code.MAGICS))
+        if is_code:
+            found = read_binary(member, file)
+            with self._lock:
+                self.binaries.append(found)
+        else:
+            data = file.read_bytes()
+            hits = [(name, folder) for folder in self._build_paths if folder.encode() in data]
+            with self._lock:
+                self.mentions += hits
+
+    def _is_text(self, name: str) -> bool:
+        return bool(self._build_paths) and name.endswith(_TEXT) and self._members[name].size <= _MAX_TEXT
+
+
+def read_binary(member: Member, file: Path) -> Binary:
+    """Read a compiled file's headers and device code; what cannot be read becomes a problem of it."""
+    problems: list[str] = []
+    headers: ElfFacts | None = None
+    device: DeviceFacts | None = None
+    with file.open("rb") as stream:
+        if stream.read(len(elf.MAGIC)) == elf.MAGIC:
+            from elftools.elf.elffile import ELFFile
+
+            try:
+                headers = elf.facts(ELFFile(stream))
+            except Exception as problem:  # noqa: BLE001 - the parser raises anything for hostile headers
+                problems.append(f"Its ELF headers cannot be read ({type(problem).__name__}: {problem}).")
+    try:
+        device = device_code.file_facts(file)
+    except BundleError as problem:
+        problems.append(f"Its device code cannot be read: {problem}.")
+    except Exception as problem:  # noqa: BLE001 - the same
+        if not problems:
+            problems.append(f"Its sections cannot be read ({type(problem).__name__}: {problem}).")
+    return Binary(member=member, elf=headers, device=device, problems=tuple(problems))

@@ -1,0 +1,110 @@
+"""The checks' data: limits, forbidden contents, and which libraries come from where."""
+
+from __future__ import annotations
+
+import re
+from fnmatch import fnmatchcase
+from functools import cache
+from pathlib import Path
+from typing import Literal
+
+from pydantic import Field, field_validator
+
+from core.data import Model, load_toml
+
+
+class SizeLimit(Model):
+    """Limits of a wheel file, in bytes; 0 is none."""
+
+    minimum: int = 0
+    warn_above: int = 0
+    error_above: int = 0
+
+
+class Forbidden(Model):
+    """Contents that do not belong into a wheel.
+
+    Attributes:
+        pattern: Regular expression, searched in the member's path.
+        severity: How bad it is.
+        message: Why, as a clause behind the member's name.
+        distributions: Shell patterns of the distributions it holds for.
+    """
+
+    pattern: str
+    severity: Literal["error", "warning", "note"] = "error"
+    message: str
+    distributions: tuple[str, ...] = ("*",)
+
+    @field_validator("pattern")
+    @classmethod
+    def _compiles(cls, value: str) -> str:
+        try:
+            re.compile(value)
+        except re.error as problem:
+            raise ValueError(f"{value!r} is no regular expression: {problem}") from problem
+        return value
+
+    def holds_for(self, distribution: str) -> bool:
+        """Whether the rule is meant for a distribution."""
+        return any(fnmatchcase(distribution, pattern) for pattern in self.distributions)
+
+
+class Provider(Model):
+    """Libraries that another distribution brings, loaded or on the search path at run time.
+
+    Attributes:
+        distributions: Shell patterns of the distributions that bring them.
+        libraries: Shell patterns of library names.
+        includes: Other providers that come with it.
+    """
+
+    distributions: tuple[str, ...]
+    libraries: tuple[str, ...]
+    includes: tuple[str, ...] = ()
+
+
+class Policy(Model):
+    """What the checks allow.
+
+    Attributes:
+        exempt_labels: Local version labels whose wheels have no minimum size (the miniature sample).
+        device_code: Distributions that must hold device code where GPU targets are expected.
+        system_libraries: Library names that every Linux of the manylinux standard has (PEP 600).
+        machine_libraries: Patterns of libraries that distributions of Linux have, wheels do not.
+        sizes: Limits by distribution.
+        forbidden: Rules about contents.
+        providers: Libraries of other distributions, by the provider's name.
+    """
+
+    exempt_labels: tuple[str, ...] = ()
+    device_code: tuple[str, ...] = ()
+    system_libraries: tuple[str, ...] = ()
+    machine_libraries: tuple[str, ...] = ()
+    sizes: dict[str, SizeLimit] = Field(default_factory=dict)
+    forbidden: tuple[Forbidden, ...] = ()
+    providers: dict[str, Provider] = Field(default_factory=dict)
+
+    @field_validator("providers")
+    @classmethod
+    def _includes_exist(cls, value: dict[str, Provider]) -> dict[str, Provider]:
+        for name, provider in value.items():
+            for other in provider.includes:
+                if other not in value:
+                    raise ValueError(f"{name} includes {other!r}, which is no provider")
+        return value
+
+
+def load_policy(path: Path | None = None) -> Policy:
+    """Read the policy (default: the one beside this module).
+
+    Raises:
+        MissingInputError: There is no such file.
+        DataError: The file breaks the schema; the message holds key paths.
+    """
+    return _default() if path is None else load_toml(path, Policy)
+
+
+@cache
+def _default() -> Policy:
+    return load_toml(Path(__file__).with_name("policy.toml"), Policy)
