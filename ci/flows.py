@@ -1,0 +1,98 @@
+"""Flows: which sessions a run takes, in the pipeline's order, and running them through nox.
+
+`tasks.py` gives them to people; CI's workflows call the same sessions a job each.
+"""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from ci.cells import BUILDS
+from core import console, process
+from core.errors import ProcessError
+from pytorch_build.context import context
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from core.options import Common
+    from pytorch_build.context import Context
+
+
+@dataclass(frozen=True, kw_only=True)
+class Step:
+    """One session of a flow.
+
+    Attributes:
+        session: The session's name.
+        left_out: Why it is left out; "" for a session that runs.
+    """
+
+    session: str
+    left_out: str = ""
+
+
+def ci_steps(context: Context) -> Sequence[Step]:
+    """List the sessions of `invoke ci`: refs to wheels that are installed from their index and tested."""
+    rocm = ""
+    if not context.gpu:
+        rocm = "family cpu has no ROCm"
+    elif not context.ref.rocm_version:
+        rocm = f"ROCm comes from the release index of {context.gpu_family}"
+    builds = [
+        Step(
+            session=session,
+            left_out="" if name in context.ref.components else f"not built for {context.ref.name}",
+        )
+        for name, session in BUILDS.items()
+    ]
+    return (
+        Step(session="resolve"),
+        Step(session="build_rocm", left_out=rocm),
+        Step(session="checkout"),
+        *builds,
+        *(Step(session=session) for session in ("check_wheels", "upload", "index", "test_smoke", "report")),
+    )
+
+
+def run_ci(common: Common, *, python: str = "") -> None:
+    """Run the CI flow's sessions in one nox, which stops at the first that fails.
+
+    Args:
+        common: What to run on.
+        python: Python series for the target environments; "" for nox's own.
+
+    Raises:
+        ProcessError: A session failed; it has said why.
+        UsageError: An unknown ref or family.
+    """
+    chosen = context(common)
+    steps = ci_steps(chosen)
+    for step in steps:
+        if step.left_out:
+            console.say(f"{step.session}: left out, {step.left_out}")
+    sessions = [step.session for step in steps if not step.left_out]
+    nox = [sys.executable, "-m", "nox", "--no-error-on-external-run", "-s", *sessions]
+    nox += ["-P", python] if python else []
+    try:
+        process.run([*nox, "--", *posargs(common, chosen)], cwd=common.root)
+    except ProcessError as problem:
+        raise ProcessError(
+            "invoke ci: a session failed; what it said stands above.", returncode=1
+        ) from problem
+
+
+def posargs(common: Common, chosen: Context) -> list[str]:
+    """Write the common options out, with what was chosen by default named."""
+    words = [
+        f"--torch-ref={chosen.ref.name}",
+        f"--gpu-family={chosen.gpu_family}",
+        f"--run-id={common.run_id}",
+    ]
+    words += [f"--store={common.store}", f"--release-type={common.release_type}"]
+    if common.refs_file is not None:
+        words.append(f"--refs-file={common.refs_file.resolve()}")
+    words += ["--force"] if common.force else []
+    return [*words, "--dry-run"] if common.dry_run else words

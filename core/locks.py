@@ -1,0 +1,94 @@
+"""Hashed requirements files: reading them, and taking parts of them.
+
+Both pip-compile and uv annotate each requirement with what it is there for (``# via``),
+which says what a part needs to be whole.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from packaging.utils import canonicalize_name
+
+from core.errors import DataError, nearest
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Sequence
+
+_START = re.compile(r"(?P<name>[A-Za-z0-9][A-Za-z0-9._-]*)(\[[^]]*\])?==")
+_VIA = re.compile(r"^ +#(?: +via)?(?P<parent> +\S.*)?$")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Locked:
+    """One requirement of a lock.
+
+    Attributes:
+        name: Normalised distribution name.
+        text: Its lines as they stand, hashes and annotation included.
+        via: Normalised names of what requires it; an ``.in`` file is none.
+    """
+
+    name: str
+    text: str
+    via: tuple[str, ...]
+
+
+def parse_lock(text: str) -> Sequence[Locked]:
+    """Read a lock's requirements, in their order."""
+    blocks: list[list[str]] = []
+    for line in text.splitlines():
+        if _START.match(line):
+            blocks.append([line])
+        elif blocks and line.startswith(" "):
+            blocks[-1].append(line)
+    return [_locked(block) for block in blocks]
+
+
+def only(text: str, roots: Collection[str]) -> str:
+    """Keep the named distributions and all that is there for their sake.
+
+    Raises:
+        DataError: The lock lacks one of them.
+    """
+    locked = parse_lock(text)
+    wanted = {str(canonicalize_name(root)) for root in roots}
+    names = {str(one.name) for one in locked}
+    for root in sorted(wanted - names):
+        raise DataError(
+            f"The lock has no {root!r}. {nearest(root, names)}", hint="Compile it again: nox -s lock."
+        )
+    while True:
+        more = {one.name for one in locked if wanted.intersection(one.via)} - wanted
+        if not more:
+            return _joined([one for one in locked if one.name in wanted])
+        wanted |= more
+
+
+def without(text: str, names: Collection[str]) -> str:
+    """Leave the named distributions out, for a caller that asks for other versions of them."""
+    unwanted = {canonicalize_name(name) for name in names}
+    return _joined([one for one in parse_lock(text) if one.name not in unwanted])
+
+
+def _locked(block: Sequence[str]) -> Locked:
+    match = _START.match(block[0])
+    if match is None:
+        raise DataError(f"{block[0]!r} is no pinned requirement.")
+    parents = []
+    for line in block:
+        via = _VIA.match(line)
+        if via and via["parent"]:
+            parents.append(via["parent"].strip())
+    names = (parent for parent in parents if not parent.startswith("-"))
+    return Locked(
+        name=canonicalize_name(match["name"]),
+        text="\n".join(block),
+        via=tuple(canonicalize_name(name.partition("[")[0]) for name in names if " " not in name),
+    )
+
+
+def _joined(locked: Sequence[Locked]) -> str:
+    return "".join(f"{one.text}\n" for one in locked)

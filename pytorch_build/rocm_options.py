@@ -1,0 +1,189 @@
+"""The options that say where a build's ROCm comes from, and what they come to."""
+
+from __future__ import annotations
+
+import re
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+from core import console, process
+from core.errors import MissingInputError, ProcessError, RocmError
+from pytorch_build import rocm
+from pytorch_build.rocm import RocmSource
+
+if TYPE_CHECKING:
+    import argparse
+
+    from core.installer import Backend
+    from pytorch_build.context import Context
+
+_LATEST = re.compile(r"^rocm \((?P<version>[^)]+)\)", re.MULTILINE)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RocmOptions:
+    """Where ROCm comes from, as the command line says it.
+
+    Attributes:
+        version: The exact version; "" for that of the source lock, or the newest there is.
+        index: Name of a release index; "" for the default one.
+        index_urls: Indexes.
+        find_links: Folders and flat pages.
+        extras: More extras of ``rocm``.
+        installer: ``uv`` or ``pip``.
+        pip_cache_dir: The installer's cache; None for its own default.
+    """
+
+    version: str = ""
+    index: str = ""
+    index_urls: tuple[str, ...] = ()
+    find_links: tuple[str, ...] = ()
+    extras: tuple[str, ...] = ()
+    installer: Backend = "uv"
+    pip_cache_dir: Path | None = None
+
+
+def add_rocm_options(parser: argparse.ArgumentParser) -> None:
+    """Declare the options."""
+    group = parser.add_argument_group(
+        "where ROCm comes from (default: this run, else the family's release index)"
+    )
+    group.add_argument("--rocm-version", default="", metavar="V", help="exact version of the rocm packages")
+    group.add_argument(
+        "--rocm-index", default="", metavar="NAME", help="a release index by name: nightly, dev, …"
+    )
+    group.add_argument(
+        "--rocm-index-url",
+        "--index-url",
+        action="append",
+        default=[],
+        metavar="URL",
+        help="an index; repeatable",
+    )
+    group.add_argument(
+        "--rocm-find-links",
+        "--find-links",
+        action="append",
+        default=[],
+        metavar="URL|DIR",
+        help="a folder or flat page; repeatable",
+    )
+    group.add_argument(
+        "--rocm-extras", default="", metavar="A,B", help="more extras of rocm, such as device-gfx942"
+    )
+    group.add_argument("--installer", choices=("uv", "pip"), default="uv", help="what installs (default: uv)")
+    group.add_argument("--pip-cache-dir", type=Path, metavar="DIR", help="the installer's cache")
+
+
+def rocm_options_from(arguments: argparse.Namespace) -> RocmOptions:
+    """Turn parsed arguments into the value that stages get."""
+    installer: Literal["uv", "pip"] = arguments.installer
+    return RocmOptions(
+        version=arguments.rocm_version,
+        index=arguments.rocm_index,
+        index_urls=tuple(arguments.rocm_index_url),
+        find_links=tuple(arguments.rocm_find_links),
+        extras=tuple(extra for extra in arguments.rocm_extras.split(",") if extra),
+        installer=installer,
+        pip_cache_dir=arguments.pip_cache_dir,
+    )
+
+
+def find_version(context: Context, options: RocmOptions) -> str:
+    """Find the ROCm version that wheels are built against: "" for family ``cpu``.
+
+    The one given, the ref's own, the run's outputs, the newest of the named sources or of
+    the family's release index.
+
+    Raises:
+        RocmError: No source answers with a version.
+    """
+    if not context.gpu:
+        return ""
+    if options.version or context.ref.rocm_version:
+        return options.version or context.ref.rocm_version
+    source = _named(context, options, version="")
+    if source is None:
+        own = rocm.in_run(context.common, context.artifact_group)
+        if own is not None:
+            return own.version
+        source = _release_index(context, options, version="")
+    return _newest(source)
+
+
+def find_source(context: Context, options: RocmOptions, version: str) -> RocmSource:
+    """Find where ROCm of this version comes from.
+
+    Raises:
+        MissingInputError: The run's outputs hold another version, or the sample's are not built.
+    """
+    named = _named(context, options, version=version)
+    if named is not None:
+        return named
+    own = rocm.in_run(context.common, context.artifact_group)
+    if own is not None:
+        if own.version != version:
+            raise MissingInputError(
+                f"The source lock says ROCm {version}; {own.origin} holds {own.version}.",
+                hint="Resolve again (nox -s resolve -- --update), or build that version: nox -s build_rocm.",
+            )
+        return own
+    if context.ref.rocm_version == version:
+        # the sample's ROCm is on no index
+        raise MissingInputError(
+            f"ROCm {version} for {context.gpu_family} is not among the run's outputs.",
+            hint=f"Build it first: nox -s build_rocm -- --torch-ref {context.ref.name} "
+            f"--gpu-family {context.gpu_family}",
+        )
+    return _release_index(context, options, version=version)
+
+
+def _named(context: Context, options: RocmOptions, *, version: str) -> RocmSource | None:
+    urls = options.index_urls
+    if options.index:
+        urls = (rocm.release_index_url(options.index, context.gpu_family), *urls)
+    if not (urls or options.find_links):
+        return None
+    # folders are named from the checkout's root, where the stage runs
+    links = tuple(link if "://" in link else str(Path(link).resolve()) for link in options.find_links)
+    return RocmSource(version=version, index_urls=urls, find_links=links, origin=", ".join((*urls, *links)))
+
+
+def _release_index(context: Context, options: RocmOptions, *, version: str) -> RocmSource:
+    url = rocm.release_index_url(options.index, context.gpu_family)
+    return RocmSource(version=version, index_urls=(url,), origin=url)
+
+
+def _newest(source: RocmSource) -> str:
+    argv = [
+        sys.executable,
+        "-m",
+        "pip",
+        "--isolated",
+        "--disable-pip-version-check",
+        "index",
+        "versions",
+        "--pre",
+    ]
+    sources = source.sources
+    argv += ["--no-index"] if sources.no_index else ["--index-url", sources.index_url]
+    for url in sources.extra_index_urls:
+        argv += ["--extra-index-url", url]
+    for link in sources.find_links:
+        argv += ["--find-links", link]
+    try:
+        said = process.capture([*argv, "rocm"]).stdout
+    except ProcessError as problem:
+        raise RocmError(
+            f"No version of rocm was found at {source.origin}.",
+            hint="Name a source (--rocm-find-links, --rocm-index-url), or the version (--rocm-version).",
+        ) from problem
+    match = _LATEST.search(said)
+    if match is None:
+        raise RocmError(
+            f"{source.origin} did not say which rocm versions it has.", hint="Give --rocm-version."
+        )
+    console.say(f"ROCm version: {match['version']} (the newest at {source.origin})")
+    return match["version"]

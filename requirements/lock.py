@@ -1,0 +1,101 @@
+"""Compile the locks: `nox -s lock`; with ``--check`` only say whether they are current.
+
+The tool's own locks come from pip-tools on Python 3.11 and hold for every supported
+Python and platform. Target locks differ by Python and platform, which pip-tools cannot
+compile for from elsewhere, so uv's compiler makes them in the same format.
+"""
+
+from __future__ import annotations
+
+import shutil
+import sys
+import tempfile
+from pathlib import Path
+
+from core import console, installer, process
+from core.errors import CheckError, FatalError
+
+FOLDER = Path(__file__).parent
+TOOL_LOCKS = {"run.in": "../requirements.txt", "test.in": "test.txt", "lint.in": "lint.txt"}
+PYTHONS = ("3.11", "3.12", "3.13")
+PLATFORMS = {"linux": "x86_64-manylinux_2_28", "windows": "x86_64-pc-windows-msvc"}
+
+
+def main(words: list[str]) -> int:
+    """Compile every lock, in place or beside for a comparison."""
+    try:
+        if "--check" in words:
+            check()
+        else:
+            compile_all(FOLDER)
+    except FatalError as problem:
+        console.error(str(problem))
+        return problem.exit_code
+    return 0
+
+
+def compile_all(folder: Path) -> None:
+    """Compile every lock of `folder`; pins that still hold stay as they are."""
+    # no index, find-links or certificate setting of this machine may enter a lock
+    names = [name for name in process.inherited() if name.startswith(("PIP_", "UV_")) and name != "PIP_CERT"]
+    env = process.inherited(
+        **dict.fromkeys(names), PIP_CONFIG_FILE="/dev/null", CUSTOM_COMPILE_COMMAND="nox -s lock"
+    )
+    for source, target in TOOL_LOCKS.items():
+        options = ["--generate-hashes", "--allow-unsafe", "--no-emit-index-url", "--no-emit-find-links"]
+        argv = [sys.executable, "-m", "piptools", "compile", "--quiet", "--strip-extras", *options]
+        process.run([*argv, "--output-file", target, source], cwd=folder, env=env)
+    for platform, triple in PLATFORMS.items():
+        for python in PYTHONS:
+            options = ["--generate-hashes", "--no-emit-index-url", "--no-emit-find-links", "--no-config"]
+            where = ["--python-version", python, "--python-platform", triple]
+            argv = [installer.uv_program(), "pip", "compile", "--quiet", *options, *where]
+            process.run([*argv, "-o", f"target-{platform}-{python}.txt", "target.in"], cwd=folder, env=env)
+    prove_windows(folder)
+
+
+def prove_windows(folder: Path) -> None:
+    """Show that the tool's lock resolves on Windows: every file it needs there is hashed in it."""
+    argv = [
+        installer.uv_program(),
+        "pip",
+        "install",
+        "--no-config",
+        "--dry-run",
+        "--quiet",
+        "--require-hashes",
+    ]
+    with tempfile.TemporaryDirectory() as temporary:
+        where = ["--python-platform", "windows", "--python-version", "3.11", "--target", temporary]
+        process.run([*argv, *where, "-r", TOOL_LOCKS["run.in"]], cwd=folder)
+
+
+def check() -> None:
+    """Compile into a copy and compare.
+
+    Raises:
+        CheckError: A lock is not what its source compiles to.
+    """
+    with tempfile.TemporaryDirectory() as temporary:
+        copy = Path(temporary) / FOLDER.name
+        shutil.copytree(FOLDER, copy, ignore=shutil.ignore_patterns("__pycache__"))
+        shutil.copy(FOLDER.parent / "requirements.txt", copy.parent)
+        compile_all(copy)
+        locks = [*FOLDER.glob("*.txt"), FOLDER.parent / "requirements.txt"]
+        stale = [
+            lock.name
+            for lock in locks
+            if (
+                copy / lock.relative_to(FOLDER.parent).name
+                if lock.parent == FOLDER
+                else copy.parent / lock.name
+            ).read_bytes()
+            != lock.read_bytes()
+        ]
+    if stale:
+        raise CheckError(f"Not current: {', '.join(sorted(stale))}.", hint="Compile them: nox -s lock.")
+    console.done("locks: current")
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
