@@ -1,0 +1,106 @@
+"""triton: ROCm's fork on Linux, triton-windows on Windows (which the refs leave off by default)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from core.errors import MissingInputError, SourceError
+from pytorch_build.builds.common import Steps, build_command, close, common_env, setup_command
+from pytorch_build.builds.types import Command
+
+if TYPE_CHECKING:
+    from pytorch_build.builds.common import Context
+    from pytorch_build.builds.types import BuildPlan
+
+_SUFFIX = "TRITON_WHEEL_VERSION_SUFFIX"
+# setup.py adds the commit to the version, except on a branch whose name begins like this.
+_BRANCH = "release/locked"
+
+
+def llvm_archive_url(llvm_hash: str) -> str:
+    """Say where the LLVM lies that triton-windows is built against.
+
+    Args:
+        llvm_hash: Content of ``cmake/llvm-hash.txt`` in triton's tree.
+    """
+    store = "https://oaitriton.blob.core.windows.net/public/llvm-builds"
+    return f"{store}/llvm-{llvm_hash.strip()[:8]}-windows-x64.tar.gz"
+
+
+def plan(context: Context) -> BuildPlan:
+    """Plan triton's wheel.
+
+    Raises:
+        SourceError: There is no setup.py, or it would add a commit to a version that has none.
+        MissingInputError: Windows, and LLVM is not there.
+    """
+    tree = context.facts.tree
+    suffix, on_branch = _version_suffix(context)
+    env = common_env(context) | dict(tree.build_env)
+    env[_SUFFIX] = env.get(_SUFFIX, "") + suffix
+    # ROCm's CMake folder is on CMAKE_PREFIX_PATH, and MLIR must not find ROCm's LLVM there.
+    env["TRITON_APPEND_CMAKE_ARGS"] = "-DCMAKE_FIND_USE_CMAKE_ENVIRONMENT_PATH=FALSE"
+    if context.windows:
+        env |= _windows_env(context)
+        folder, build = "", build_command(context)
+    else:
+        # Up to triton 3.3 setup.py lay in python/.
+        folder = "python" if "python/setup.py" in tree.files else ""
+        build = setup_command(context, "bdist_wheel", folder=folder)
+    own = ("build", "wheel") if context.windows else ("setuptools", "wheel", *tree.build_requires)
+    name = context.request.ref_env.get("TRITON_WHEEL_NAME", env.get("TRITON_WHEEL_NAME", "triton"))
+    steps = Steps(
+        distribution=name,
+        env=env,
+        commands=_on_branch(context, build) if on_branch else (build,),
+        import_code="import triton; print(triton.__version__)",
+        folder=folder,
+        uninstall=() if context.windows else (name,),
+        requirements_files=() if context.windows else ("python/requirements.txt",),
+        requirements=own,
+        install=not context.windows,
+    )
+    return close(context, steps)
+
+
+def _version_suffix(context: Context) -> tuple[str, bool]:
+    """Say what setup.py must be told to add, and whether it must be kept from adding the commit."""
+    tree = context.facts.tree
+    _, _, local = context.request.version.partition("+")
+    git = tree.git_suffix.removeprefix("+").lower()
+    if git and (local == git or local.startswith(f"{git}.")):
+        rest = local.removeprefix(git).removeprefix(".")
+        return (f"+{rest}" if rest else ""), False
+    if git and not tree.managed:
+        raise SourceError(
+            f"setup.py in {context.request.tree} would add {git} to triton's version"
+            f" {context.request.version}.",
+            hint="Put the tree on a branch whose name begins with 'release'.",
+        )
+    return (f"+{local}" if local else ""), bool(git)
+
+
+def _on_branch(context: Context, build: Command) -> tuple[Command, ...]:
+    tree = context.request.tree
+    return (
+        Command(argv=("git", "checkout", "--quiet", "-B", _BRANCH), cwd=tree),
+        build,
+        Command(argv=("git", "checkout", "--quiet", "--detach"), cwd=tree),
+    )
+
+
+def _windows_env(context: Context) -> dict[str, str]:
+    llvm = context.facts.llvm
+    if llvm is None:
+        raise MissingInputError(
+            "triton on Windows is built against an LLVM of its own, and none was given.",
+            hint="Unpack the archive that cmake/llvm-hash.txt names, and give its folder.",
+        )
+    return {
+        "LLVM_BUILD_DIR": str(llvm),
+        "LLVM_INCLUDE_DIRS": str(llvm / "include"),
+        "LLVM_LIBRARY_DIR": str(llvm / "lib"),
+        "LLVM_SYSPATH": str(llvm),
+        "TRITON_BUILD_PROTON": "OFF",
+        "TRITON_WHEEL_NAME": "triton",
+    }
