@@ -103,6 +103,7 @@ def capture(
     env: Mapping[str, str] | None = None,
     stdin: str | None = None,
     check: bool = True,
+    timeout: float | None = None,
     hint: str = "",
 ) -> Completed:
     """Run a process for its output, silently unless it fails.
@@ -113,16 +114,20 @@ def capture(
         env: The child's whole environment (default: a copy of ours).
         stdin: Text for its standard input (default: none).
         check: Raise unless it ends with status 0.
+        timeout: Seconds after which it is stopped (default: none).
         hint: The next action, for the error if it fails.
 
     Raises:
-        ProcessError: It could not be started, or failed and `check` is set; the message
-            ends with the last lines it printed.
+        ProcessError: It could not be started, took longer than `timeout`, or failed and
+            `check` is set; the message ends with the last lines it printed.
     """
     words = [str(word) for word in argv]
     process = _start(words, cwd, env, capture=True, stdin=stdin is not None)
     try:
-        out, err = process.communicate(stdin)
+        out, err = process.communicate(stdin, timeout)
+    except subprocess.TimeoutExpired:
+        _stop(process)
+        raise ProcessError(f"{_name(words)} did not end within {timeout:.0f} s.", hint=hint) from None
     except KeyboardInterrupt:
         _stop(process)
         raise InterruptedStageError(f"{_name(words)} was interrupted.") from None
@@ -201,6 +206,9 @@ def _stop(process: subprocess.Popen[str]) -> None:
     except subprocess.TimeoutExpired:
         process.kill()
         process.wait()
+    for stream in (process.stdin, process.stdout, process.stderr):
+        if stream is not None:
+            stream.close()
 
 
 def _name(words: Sequence[str]) -> str:

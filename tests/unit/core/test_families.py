@@ -15,6 +15,13 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
+TWICE = """
+targets = ["gfx942"]
+families.a = { targets = ["gfx942"], default = true }
+families.b = { targets = ["gfx942"], default = true }
+"""
+
+
 def kfd(folder: Path, *versions: int) -> Path:
     for number, version in enumerate(versions):
         node = folder / str(number)
@@ -141,7 +148,7 @@ def test_unknown_gpu_is_named() -> None:
         ('targets = ["gfx942"]\n[families.a]\ntargets = []\n', "no targets"),
         ('targets = ["gfx942"]\n[families.a]\ntargets = ["gfx943"]\n', "gfx942"),
         (
-            'targets = ["gfx942"]\nfamilies.a = {targets = ["gfx942"], default = true}\nfamilies.b = {targets = ["gfx942"], default = true}\n',
+            TWICE,
             "two default families",
         ),
     ],

@@ -1,0 +1,162 @@
+"""The source lock: every repository at a commit, with the versions of the wheels to come.
+
+It is resolved once per run; builds and tests take commits and versions from it alone. In
+CI it passes between jobs as one line, with its digest.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Literal, Self
+
+from pydantic import Field, field_validator, model_validator
+
+from core import data, files
+from core.data import Model
+from core.errors import DataError, SourceError, nearest
+from pytorch_build.pins import is_commit
+from pytorch_build.refs import PROJECTS
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+Kind = Literal["rocm", "cpu"]
+
+
+class LockedProject(Model):
+    """One project of a lock.
+
+    Attributes:
+        project: One of `PROJECTS`.
+        origin: The repository, as the ref or pin names it; empty for a prebuilt project.
+        ref: Branch, tag, commit or pin that the commit was resolved from.
+        commit: 40 hex digits; empty for a prebuilt project.
+        base_version: ``2.10.0a0``; of a prebuilt project the version it pins, if any.
+        versions: The wheel's full version with ROCm (``rocm``) and without (``cpu``).
+        prebuilt: The requirement that is installed instead of a build.
+    """
+
+    project: str
+    origin: str = ""
+    ref: str = ""
+    commit: str = ""
+    base_version: str = ""
+    versions: dict[Kind, str] = Field(default_factory=dict)
+    prebuilt: str = ""
+
+    @field_validator("project")
+    @classmethod
+    def _known(cls, project: str) -> str:
+        if project not in PROJECTS:
+            raise ValueError(f"{project!r} is no project. {nearest(project, PROJECTS)}")
+        return project
+
+    @model_validator(mode="after")
+    def _whole(self) -> Self:
+        if not self.prebuilt and not is_commit(self.commit):
+            raise ValueError(f"{self.project}: {self.commit!r} is no commit (40 hex digits).")
+        if not self.prebuilt and not (self.origin and self.base_version):
+            raise ValueError(f"{self.project}: origin and base_version must not be empty.")
+        return self
+
+
+class SourceLock(Model):
+    """A resolved torch ref.
+
+    Attributes:
+        torch_ref: The ref's name.
+        release_type: The release type that the versions are for.
+        rocm_version: The ROCm version that the versions are for; empty where only cpu is built.
+        projects: Locked projects by name, in build order.
+    """
+
+    schema_version: Literal[1] = 1
+    torch_ref: str
+    release_type: str
+    rocm_version: str = ""
+    projects: dict[str, LockedProject]
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        for name, locked in self.projects.items():
+            if locked.project != name:
+                raise ValueError(f"projects.{name} locks {locked.project}.")
+        return self
+
+    def digest(self) -> str:
+        """Hash what is locked: the hex SHA-256 of its canonical JSON."""
+        return files.digest_of(self.model_dump(mode="json"))
+
+    def project(self, name: str) -> LockedProject:
+        """Find a locked project.
+
+        Raises:
+            SourceError: The lock does not hold it.
+        """
+        if name not in self.projects:
+            raise SourceError(
+                f"The source lock of {self.torch_ref} does not hold {name}. {nearest(name, self.projects)}",
+                hint=f"Add {name} to the ref's components and run `nox -s resolve` again.",
+            )
+        return self.projects[name]
+
+    def version(self, project: str, *, gpu: bool) -> str:
+        """Give the full version of a wheel to come.
+
+        Raises:
+            SourceError: The project is not locked, is prebuilt, or the lock has no ROCm version.
+        """
+        locked = self.project(project)
+        if locked.prebuilt:
+            raise SourceError(f"{project} of {self.torch_ref} is not built: it is {locked.prebuilt}.")
+        kind: Kind = "rocm" if gpu else "cpu"
+        if kind not in locked.versions:
+            raise SourceError(
+                f"The source lock of {self.torch_ref} has no {kind} version of {project}.",
+                hint="Run `nox -s resolve -- --rocm-version …` again.",
+            )
+        return locked.versions[kind]
+
+    def write(self, path: Path) -> None:
+        """Write the lock as JSON, atomically; the same lock gives the same bytes."""
+        files.write_json(path, self.model_dump(mode="json"))
+
+    @classmethod
+    def read(cls, path: Path) -> SourceLock:
+        """Read a lock that `write` wrote.
+
+        Raises:
+            MissingInputError: There is no such file.
+            DataError: It is no source lock.
+        """
+        return data.parse_json(data.read_text(path), cls, where=path)
+
+    def compact(self) -> str:
+        """Write the lock and its digest as one line, for a job output or an environment variable."""
+        value = {"digest": self.digest(), "lock": self.model_dump(mode="json")}
+        return json.dumps(value, separators=(",", ":"), ensure_ascii=False)
+
+    @classmethod
+    def from_compact(cls, text: str) -> SourceLock:
+        """Read what `compact` wrote.
+
+        Raises:
+            DataError: It is something else, or its digest does not hold.
+        """
+        passed = data.parse_json(text, _Compact, where="SOURCE_LOCK")
+        if passed.lock.digest() != passed.digest:
+            raise DataError(
+                "SOURCE_LOCK: the lock does not have the digest that it came with.",
+                hint="Pass the job output on unchanged.",
+            )
+        return passed.lock
+
+
+class _Compact(Model):
+    digest: str
+    lock: SourceLock
+
+
+def lock_name(torch_ref: str) -> str:
+    """Name a ref's lock file: ``source-lock-release-2.10.json``."""
+    return f"source-lock-{torch_ref.replace('/', '-')}.json"

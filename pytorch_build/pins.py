@@ -1,0 +1,133 @@
+"""The files in a source tree that name other projects' commits and versions, read strictly.
+
+Formats (of the PyTorch tree): ``related_commits`` holds pipe-delimited rows
+``os|source|project|branch|commit|origin``; ``ci_commit_pins/*.txt`` a bare commit;
+``version.txt`` and ``triton_version.txt`` a version.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from packaging.version import InvalidVersion, Version
+
+from core.errors import SourceError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+RELATED_COMMITS_FILE = "related_commits"
+TRITON_PIN_FILE = ".ci/docker/ci_commit_pins/triton.txt"
+TRITON_VERSION_FILE = ".ci/docker/triton_version.txt"
+VERSION_FILE = "version.txt"
+
+_FIELDS = ("os", "source", "project", "branch", "commit", "origin")
+_OS = "ubuntu"
+_COMMIT = re.compile(r"[0-9a-f]{40}", re.ASCII)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RelatedCommit:
+    """One row of ``related_commits``.
+
+    Attributes:
+        project: Distribution name: ``torchaudio``, ``torchvision``, ``apex``, …
+        branch: The branch that the commit was taken from.
+        commit: 40 hex digits.
+        origin: The repository; without ``.git`` in the field.
+    """
+
+    project: str
+    branch: str
+    commit: str
+    origin: str
+
+
+def is_commit(text: str) -> bool:
+    """Say whether a text is a whole commit hash: 40 lower-case hex digits."""
+    return _COMMIT.fullmatch(text) is not None
+
+
+def parse_related_commits(text: str, where: str) -> Mapping[str, RelatedCommit]:
+    """Read ``related_commits``: every row is checked, the ``ubuntu`` rows count, on Windows too.
+
+    Args:
+        text: The file's text; blank lines and lines that begin with ``#`` are passed over.
+        where: What to name in an error, as in ``related_commits of pytorch at 1234…``.
+
+    Returns:
+        Rows by project.
+
+    Raises:
+        SourceError: A malformed row, or rows of a project that name different commits.
+    """
+    found: dict[str, RelatedCommit] = {}
+    first: dict[str, tuple[int, RelatedCommit]] = {}
+    for number, line in enumerate(text.splitlines(), start=1):
+        if not line.strip() or line.lstrip().startswith("#"):
+            continue
+        system, row = _parse_row(line, f"{where}, line {number}")
+        earlier_number, earlier = first.setdefault(row.project, (number, row))
+        if (earlier.commit, earlier.origin) != (row.commit, row.origin):
+            raise SourceError(
+                f"{where}: lines {earlier_number} and {number} name different commits of {row.project}: "
+                f"{earlier.origin} {earlier.commit} and {row.origin} {row.commit}.",
+                hint="Make its rows agree, or give the project's ref yourself.",
+            )
+        if system == _OS:
+            found[row.project] = row
+    return found
+
+
+def _parse_row(line: str, where: str) -> tuple[str, RelatedCommit]:
+    values = [value.strip() for value in line.split("|")]
+    if len(values) != len(_FIELDS):
+        raise SourceError(
+            f"{where}: {len(values)} fields instead of {len(_FIELDS)}: {line.strip()!r}.",
+            hint=f"A row reads {'|'.join(_FIELDS)}.",
+        )
+    row = dict(zip(_FIELDS, values, strict=True))
+    for name in ("os", "project", "origin"):
+        if not row[name]:
+            raise SourceError(f"{where}: the {name} is empty: {line.strip()!r}.")
+    if not is_commit(row["commit"]):
+        raise SourceError(f"{where}: {row['commit']!r} is no commit (40 hex digits).")
+    related = RelatedCommit(
+        project=row["project"], branch=row["branch"], commit=row["commit"], origin=row["origin"]
+    )
+    return row["os"], related
+
+
+def parse_commit_pin(text: str, where: str) -> str:
+    """Read a pin file that holds one commit, as ``triton.txt`` does.
+
+    Raises:
+        SourceError: It holds something else.
+    """
+    commit = text.strip()
+    if not is_commit(commit):
+        raise SourceError(f"{where}: expected one commit (40 hex digits), found {_shown(text)}.")
+    return commit
+
+
+def parse_version(text: str, where: str) -> str:
+    """Read a version file: one PEP 440 version without a local part, as written there.
+
+    Raises:
+        SourceError: It holds something else.
+    """
+    written = text.strip()
+    try:
+        version = Version(written)
+    except InvalidVersion as problem:
+        raise SourceError(f"{where}: expected a version, found {_shown(text)}.") from problem
+    if version.local:
+        raise SourceError(f"{where}: {written} has a local version, which the build adds itself.")
+    return str(version)
+
+
+def _shown(text: str) -> str:
+    line = text.strip().partition("\n")[0]
+    return repr(line[:80]) if line else "nothing"

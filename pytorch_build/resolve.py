@@ -1,0 +1,374 @@
+"""A torch ref becomes a source lock: commits by asking the origins, versions by reading their files.
+
+Nothing is cloned. Branches and tags are answered by ``git ls-remote``; files are read at a
+commit through a shallow fetch without blobs, kept in a small cache of repositories.
+"""
+
+from __future__ import annotations
+
+import re
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from packaging.requirements import InvalidRequirement, Requirement
+
+from core import files
+from core.errors import DataError, ProcessError, SourceError
+from pytorch_build import pins, versions
+from pytorch_build.git import (
+    ANSWER_SECONDS,
+    TRANSFER_SECONDS,
+    Origins,
+    Repository,
+    last_words,
+    ls_remote,
+    unreachable,
+)
+from pytorch_build.lock import LockedProject, SourceLock
+from pytorch_build.refs import DISTRIBUTIONS, PROJECTS
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+    from pathlib import Path
+
+    from core.errors import FatalError
+    from pytorch_build.lock import Kind
+    from pytorch_build.refs import ProjectSource, TorchRef
+
+_TRITON_VERSION = re.compile(r"""^__version__\s*=\s*["']([^"']+)["']""", re.MULTILINE)
+_TRITON_MODULES = ("python/triton/__init__.py", "triton/__init__.py")
+_REFUSED_WANT = re.compile(r"not our ref|unadvertised object|Server does not allow request")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Found:
+    """Where a project is: its repository at a commit, and the name that led there."""
+
+    project: str
+    origin: str
+    ref: str
+    commit: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reader:
+    """Reads refs and files of origins, without cloning them.
+
+    Attributes:
+        cache: Folder for the cache's bare repositories.
+        origins: How origins are reached.
+    """
+
+    cache: Path
+    origins: Origins = field(default_factory=Origins)
+
+    def commit(self, origin: str, ref: str) -> str:
+        """Resolve a branch, tag or commit; an annotated tag to the commit it stands for.
+
+        As in git, a tag comes before a branch of the same name.
+
+        Raises:
+            SourceError: The origin does not answer, or has no such ref.
+        """
+        if pins.is_commit(ref):
+            return self.fetched(origin, ref).commit_of(ref)
+        names = [f"refs/tags/{ref}^{{}}", f"refs/tags/{ref}", f"refs/heads/{ref}"]
+        if ref == "HEAD" or ref.startswith("refs/"):
+            names = [f"{ref}^{{}}", ref]
+        found = ls_remote(origin, tuple(names), self.origins)
+        for name in names:
+            if name in found:
+                return found[name]
+        hint = "Correct the ref, or give another origin."
+        if re.fullmatch(r"[0-9a-f]{7,39}", ref):
+            hint = "If it is a commit, write all 40 digits."
+        raise SourceError(f"{origin} has no branch or tag {ref!r}.", hint=hint)
+
+    def fetched(self, origin: str, commit: str) -> Repository:
+        """Fetch a commit's tree into the cache, unless it is there.
+
+        Raises:
+            SourceError: The origin does not answer, or does not have the commit.
+        """
+        address = self.origins.address(origin)
+        path = self.cache / files.sha256_text(address)[:16]
+        git = Repository(path=path, settings=self.origins.settings(origin))
+        with files.locked(self.cache / f"{path.name}.lock", what=f"the cache of {origin}"):
+            _ensure_cache(git, address)
+            # a ref of our own says that a commit is there: asking git for the commit itself
+            # would make it fetch, as objects may be missing from these repositories
+            kept = f"refs/kept/{commit}"
+            if git.run("show-ref", "--verify", "--quiet", kept, check=False).returncode != 0:
+                _fetch(git, origin, commit)
+                git.run("update-ref", kept, commit)
+        return git
+
+    def texts(self, origin: str, commit: str, paths: Iterable[str]) -> Mapping[str, str]:
+        """Read files at a commit: path -> text, of those that exist there.
+
+        Raises:
+            SourceError: The origin does not answer, or does not have the commit.
+        """
+        git = self.fetched(origin, commit)
+        listed = git.names("ls-tree", "-z", "--name-only", commit, "--", *paths)
+        try:
+            return {
+                path: git.run("cat-file", "blob", f"{commit}:{path}", timeout=ANSWER_SECONDS).stdout
+                for path in listed
+            }
+        except ProcessError as problem:
+            raise unreachable(origin, problem) from problem
+
+
+def _ensure_cache(git: Repository, address: str) -> None:
+    if (git.path / "complete").is_file():
+        return
+    git.path.mkdir(parents=True, exist_ok=True)
+    git.run("init", "--quiet", "--bare", "--template=")
+    if git.run("remote", "add", "origin", address, check=False).returncode != 0:
+        git.run("remote", "set-url", "origin", address)
+    (git.path / "complete").touch()
+
+
+def _fetch(git: Repository, origin: str, commit: str) -> None:
+    """Fetch a commit and its trees; a server that gives no single commits is asked for all refs."""
+    fetch = ("fetch", "--quiet", "--filter=blob:none", "--no-tags", "--no-write-fetch-head")
+    try:
+        git.run(*fetch, "--depth=1", "origin", commit, timeout=TRANSFER_SECONDS)
+    except ProcessError as problem:
+        if not _REFUSED_WANT.search(problem.output):
+            raise unreachable(origin, problem) from problem
+        try:
+            git.run(*fetch, "origin", "+refs/*:refs/fetched/*", timeout=TRANSFER_SECONDS)
+        except ProcessError as second:
+            raise unreachable(origin, second) from second
+        if not git.commit_of(commit):
+            raise SourceError(
+                f"{origin} does not have the commit {commit}: {last_words(problem)}",
+                hint="It may lie in a fork, or have been removed; correct the ref or the pin.",
+            ) from problem
+    if not git.commit_of(commit):
+        raise SourceError(f"{origin}: {commit} is no commit.")
+
+
+def resolve(
+    ref: TorchRef,
+    *,
+    rocm_version: str,
+    release_type: str,
+    cache: Path,
+    origins: Origins | None = None,
+    explicit: Mapping[str, str] | None = None,
+    require_related_commit: bool = False,
+) -> SourceLock:
+    """Resolve a torch ref's components, and its torch, into a source lock.
+
+    A ref given in `explicit` comes before a pin in torch's tree, and that before the ref's
+    default. Origins are asked side by side.
+
+    Args:
+        ref: The torch ref, as the platform builds it (`refs.torch_ref(…, platform=…)`).
+        rocm_version: The ROCm version for the wheels' versions; empty: no such versions.
+        release_type: One of `versions.RELEASE_TYPES`.
+        cache: Folder for small repositories that files are read through.
+        origins: The sample's repositories, and mirrors.
+        explicit: Project -> branch, tag or commit to take instead of the ref's.
+        require_related_commit: A project with a pin in ``related_commits`` must be there.
+
+    Raises:
+        SourceError: A ref, pin or version file that does not resolve, or an origin that does not answer.
+        UsageError: The ROCm version or release type is not known.
+    """
+    work = _Resolution(
+        ref=ref,
+        reader=Reader(cache=cache, origins=origins or Origins()),
+        explicit=explicit or {},
+        require_related_commit=require_related_commit,
+    )
+    suffixes = _suffixes(ref, rocm_version)
+    names = [name for name in PROJECTS if name in {"torch", *ref.components} & ref.projects.keys()]
+    if not names:
+        raise DataError(f"Torch ref {ref.name} has no components.", hint="Give it components to build.")
+    torch = work.torch()
+    with ThreadPoolExecutor(max_workers=len(names)) as pool:
+        locked = list(pool.map(lambda name: work.locked(name, torch), names))
+    return SourceLock(
+        torch_ref=ref.name,
+        release_type=release_type,
+        rocm_version=rocm_version,
+        projects={
+            project.project: project.model_copy(
+                update={"versions": _versions(project, suffixes, release_type)}
+            )
+            for project in locked
+        },
+    )
+
+
+def _suffixes(ref: TorchRef, rocm_version: str) -> Mapping[Kind, str]:
+    suffixes: dict[Kind, str] = {"cpu": versions.cpu_suffix(ref.local_label)}
+    if rocm_version:
+        suffix = versions.version_suffix(rocm_version)
+        labelled = not ref.local_label or ref.local_label in re.split(r"[.+]", suffix)
+        suffixes = {"rocm": suffix if labelled else f"{suffix}.{ref.local_label}", **suffixes}
+    return suffixes
+
+
+def _versions(project: LockedProject, suffixes: Mapping[Kind, str], release_type: str) -> dict[Kind, str]:
+    if project.prebuilt:
+        return {}
+    return {
+        kind: versions.wheel_version(
+            project.base_version, suffix, release_type=release_type, commit=project.commit
+        )
+        for kind, suffix in suffixes.items()
+    }
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Torch:
+    """torch's own tree, as far as it answers for other projects."""
+
+    found: Found | None = None
+    files: Mapping[str, str] = field(default_factory=dict)
+
+    def where(self, path: str) -> str:
+        return f"{path} of {self.found.origin} at {self.found.commit[:12]}" if self.found else path
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Resolution:
+    ref: TorchRef
+    reader: Reader
+    explicit: Mapping[str, str]
+    require_related_commit: bool
+
+    def torch(self) -> _Torch:
+        """Find torch first: its tree names commits and versions of others."""
+        source = self.ref.projects.get("torch")
+        if source is None or source.prebuilt:
+            return _Torch()
+        ref = self.explicit.get("torch") or source.ref
+        found = Found(
+            project="torch", origin=source.origin, ref=ref, commit=self._commit(source.origin, ref, "torch")
+        )
+        wanted = (
+            pins.VERSION_FILE,
+            pins.RELATED_COMMITS_FILE,
+            pins.TRITON_PIN_FILE,
+            pins.TRITON_VERSION_FILE,
+        )
+        return _Torch(found=found, files=self.reader.texts(found.origin, found.commit, wanted))
+
+    def locked(self, project: str, torch: _Torch) -> LockedProject:
+        source = self.ref.projects[project]
+        if source.prebuilt:
+            return prebuilt(project, source.prebuilt)
+        found = torch.found if project == "torch" and torch.found else self._find(source, torch)
+        base = self._base_version(found, torch)
+        return LockedProject(
+            project=project, origin=found.origin, ref=found.ref, commit=found.commit, base_version=base
+        )
+
+    def _find(self, source: ProjectSource, torch: _Torch) -> Found:
+        project, given = source.project, self.explicit.get(source.project)
+        if not given and (pinned := self._pinned(source, torch)):
+            return pinned
+        ref = given or source.ref
+        if not ref:
+            path = pins.RELATED_COMMITS_FILE if source.pin == "related_commits" else pins.TRITON_PIN_FILE
+            raise self._unpinned(source, torch.where(path))
+        return Found(
+            project=project, origin=source.origin, ref=ref, commit=self._commit(source.origin, ref, project)
+        )
+
+    def _pinned(self, source: ProjectSource, torch: _Torch) -> Found | None:
+        if source.pin == "triton":
+            if pins.TRITON_PIN_FILE not in torch.files:
+                return None
+            where = torch.where(pins.TRITON_PIN_FILE)
+            commit = pins.parse_commit_pin(torch.files[pins.TRITON_PIN_FILE], where)
+            return self._by_pin(source, source.origin, commit, where)
+        if source.pin == "related_commits":
+            where = torch.where(pins.RELATED_COMMITS_FILE)
+            rows = pins.parse_related_commits(torch.files.get(pins.RELATED_COMMITS_FILE, ""), where)
+            row = rows.get(DISTRIBUTIONS[source.project])
+            if row is None:
+                if self.require_related_commit:
+                    raise self._unpinned(source, where)
+                return None
+            origin = source.origin if source.own_origin else row.origin
+            return self._by_pin(source, origin, row.commit, where)
+        return None
+
+    def _by_pin(self, source: ProjectSource, origin: str, commit: str, where: str) -> Found:
+        try:
+            self.reader.fetched(origin, commit)
+        except SourceError as problem:
+            raise _prefixed(f"{source.project} is pinned by {where}: ", problem) from problem
+        return Found(project=source.project, origin=origin, ref=commit, commit=commit)
+
+    def _unpinned(self, source: ProjectSource, where: str) -> SourceError:
+        reason = (
+            "torch is prebuilt or not known" if not self._has_torch_tree() else f"{where} has no such row"
+        )
+        if source.pin == "triton" and self._has_torch_tree():
+            reason = f"{where} is not there"
+        return SourceError(
+            f"Torch ref {self.ref.name}: the commit of {source.project} should come from torch's tree, "
+            f"but {reason}.",
+            hint=f"Give it a ref: in the refs file, [refs.{self.ref.name}.{source.project}] ref = …",
+        )
+
+    def _has_torch_tree(self) -> bool:
+        source = self.ref.projects.get("torch")
+        return source is not None and not source.prebuilt
+
+    def _commit(self, origin: str, ref: str, project: str) -> str:
+        try:
+            return self.reader.commit(origin, ref)
+        except SourceError as problem:
+            raise _prefixed(f"{project} of torch ref {self.ref.name}: ", problem) from problem
+
+    def _base_version(self, found: Found, torch: _Torch) -> str:
+        if found.project == "triton" and pins.TRITON_VERSION_FILE in torch.files:
+            where = torch.where(pins.TRITON_VERSION_FILE)
+            return pins.parse_version(torch.files[pins.TRITON_VERSION_FILE], where)
+        modules = _TRITON_MODULES if found.project == "triton" else ()
+        texts = torch.files
+        if found is not torch.found:
+            texts = self.reader.texts(found.origin, found.commit, (pins.VERSION_FILE, *modules))
+        where = f"of {found.origin} at {found.commit[:12]}"
+        if pins.VERSION_FILE in texts:
+            return pins.parse_version(texts[pins.VERSION_FILE], f"{pins.VERSION_FILE} {where}")
+        for path in modules:
+            if said := _TRITON_VERSION.search(texts.get(path, "")):
+                return pins.parse_version(said[1], f"{path} {where}")
+        raise SourceError(
+            f"{pins.VERSION_FILE} {where} is not there, so the version of {found.project} is not known.",
+            hint="Check that origin and ref are those of this project.",
+        )
+
+
+def _prefixed(start: str, problem: FatalError) -> SourceError:
+    return SourceError(start + problem.message, hint=problem.hint)
+
+
+def prebuilt(project: str, requirement: str) -> LockedProject:
+    """Lock a project that is installed instead of built, as its requirement.
+
+    Raises:
+        DataError: The requirement is malformed, or of another distribution than the project's.
+    """
+    expected = DISTRIBUTIONS[project]
+    try:
+        parsed = Requirement(requirement)
+    except InvalidRequirement as problem:
+        raise DataError(f"{project}: prebuilt = {requirement!r} is no requirement: {problem}.") from problem
+    if parsed.name.lower() != expected:
+        raise DataError(f"{project}: prebuilt = {requirement!r} is not a requirement on {expected}.")
+    exact = [s.version for s in parsed.specifier if s.operator == "==" and not s.version.endswith("*")]
+    return LockedProject(
+        project=project, prebuilt=requirement, base_version=exact[0].partition("+")[0] if exact else ""
+    )

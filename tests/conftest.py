@@ -1,0 +1,64 @@
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+import pytest
+
+from core import process
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from pathlib import Path
+
+AUTHOR = {
+    "GIT_CONFIG_GLOBAL": os.devnull,
+    "GIT_CONFIG_NOSYSTEM": "1",
+    "GIT_AUTHOR_NAME": "author",
+    "GIT_AUTHOR_EMAIL": "author@invalid",
+    "GIT_COMMITTER_NAME": "author",
+    "GIT_COMMITTER_EMAIL": "author@invalid",
+}
+
+
+@pytest.fixture(name="git")
+def git_fixture() -> Callable[..., str]:
+    """Run git in a folder, as an author of upstream sources would, for what it prints."""
+
+    def git(folder: Path, *arguments: str | Path) -> str:
+        settings = ("-c", "init.defaultBranch=main", "-c", "protocol.file.allow=always")
+        said = process.capture(["git", *settings, *arguments], cwd=folder, env=process.inherited(**AUTHOR))
+        return said.stdout.strip()
+
+    return git
+
+
+@pytest.fixture
+def write_files() -> Callable[[Path, Mapping[str, str]], None]:
+    """Write files, path -> text, under a folder."""
+
+    def write(folder: Path, texts: Mapping[str, str]) -> None:
+        for path, text in texts.items():
+            target = folder / path
+            target.parent.mkdir(parents=True, exist_ok=True)
+            target.write_text(text, encoding="utf-8")
+
+    return write
+
+
+@pytest.fixture
+def commit_files(
+    git: Callable[..., str], write_files: Callable[[Path, Mapping[str, str]], None]
+) -> Callable[[Path, Mapping[str, str]], str]:
+    """Commit files to the repository in a folder, making it first where it is not there."""
+
+    def commit(folder: Path, texts: Mapping[str, str]) -> str:
+        if not (folder / ".git").exists():
+            folder.mkdir(parents=True, exist_ok=True)
+            git(folder, "init", "--quiet")
+        write_files(folder, texts)
+        git(folder, "add", "--all")
+        git(folder, "commit", "--quiet", "--allow-empty", "--message", "Upstream")
+        return git(folder, "rev-parse", "HEAD")
+
+    return commit
