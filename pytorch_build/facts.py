@@ -1,0 +1,264 @@
+"""Reads what builds have to know: of source trees, the ROCm SDK, the toolchain and the machine.
+
+The thin edge in front of `pytorch_build.builds` and `pytorch_build.preflight`, which are pure.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from core import process
+from core.data import parse_toml, read_text
+from core.errors import DataError, MissingInputError
+from pytorch_build.builds.types import BuildFacts, RocmFacts, TreeFacts
+from pytorch_build.platforms.windows import OPENMP_DLL, UV_DLL, choose_openmp
+from pytorch_build.preflight import MachineFacts
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping
+
+    from pytorch_build.platforms import Platform
+
+_ASKED = (
+    "pyproject.toml",
+    "setup.py",
+    "python/setup.py",
+    "python/requirements.txt",
+    "requirements.txt",
+    "requirements-build.txt",
+)
+_GIB = 1 << 30
+_CGROUP = Path("/sys/fs/cgroup")
+
+
+def tree_facts(tree: Path, *, managed: bool) -> TreeFacts:
+    """Read what a build has to know of a source tree.
+
+    Args:
+        tree: The tree's root.
+        managed: It is ours, not a developer's own.
+
+    Raises:
+        MissingInputError: There is no such folder.
+        DataError: Its pyproject.toml or build_env.json is broken.
+    """
+    if not tree.is_dir():
+        raise MissingInputError(f"There is no source tree at {tree}.", hint="Fetch it: nox -s checkout.")
+    files = frozenset(name for name in _ASKED if (tree / name).is_file())
+    backend, requires = _build_system(tree) if "pyproject.toml" in files else ("", ())
+    setup = _setup_text(tree)
+    return TreeFacts(
+        files=files,
+        build_backend=backend,
+        build_requires=requires,
+        build_env=_build_env(tree / "build_env.json"),
+        reads_build_version="BUILD_VERSION" in setup,
+        git_suffix=_git_suffix(tree) if "def get_git_commit_hash" in setup else "",
+        managed=managed,
+    )
+
+
+def _build_system(tree: Path) -> tuple[str, tuple[str, ...]]:
+    path = tree / "pyproject.toml"
+    table: Any = parse_toml(read_text(path), where=path).get("build-system", {})
+    requires = table.get("requires", [])
+    if not isinstance(requires, list) or not all(isinstance(entry, str) for entry in requires):
+        raise DataError(f"{path}: build-system.requires is no list of requirements.")
+    return str(table.get("build-backend", "")), tuple(requires)
+
+
+def _setup_text(tree: Path) -> str:
+    for name in ("setup.py", "python/setup.py"):
+        if (tree / name).is_file():
+            return (tree / name).read_text(encoding="utf-8", errors="replace")
+    return ""
+
+
+def _build_env(path: Path) -> dict[str, str]:
+    if not path.is_file():
+        return {}
+    try:
+        content = json.loads(read_text(path))
+    except json.JSONDecodeError as problem:
+        raise DataError(f"{path} is not valid JSON: {problem}.") from problem
+    if not isinstance(content, dict) or not all(isinstance(value, str) for value in content.values()):
+        raise DataError(f"{path} is no table of variables.", hint="Run nox -s checkout again.")
+    return content
+
+
+def _git_suffix(tree: Path) -> str:
+    """Say what triton's setup.py adds: the commit, except on a branch of a release."""
+    if not (tree / ".git").is_dir():
+        return ""
+    branch = process.capture(["git", "rev-parse", "--abbrev-ref", "HEAD"], cwd=tree).stdout.strip()
+    if branch.startswith("release"):
+        return ""
+    return "+git" + process.capture(["git", "rev-parse", "--short=8", "HEAD"], cwd=tree).stdout.strip()
+
+
+def rocm_facts(root: Path, libraries: Collection[str]) -> RocmFacts:
+    """Read what an SDK has; `libraries` is what `rocm_init.query_code` printed, split into words.
+
+    Raises:
+        MissingInputError: There is no such folder.
+    """
+    if not root.is_dir():
+        raise MissingInputError(f"There is no ROCm SDK at {root}.", hint="Install it: nox -s install_rocm.")
+    return RocmFacts(
+        device_libs=(root / "lib" / "llvm" / "amdgcn" / "bitcode").is_dir(),
+        host_math=(root / "lib" / "host-math").is_dir(),
+        sysdeps=(root / "lib" / "rocm_sysdeps").is_dir(),
+        libraries=frozenset(libraries),
+    )
+
+
+def build_facts(
+    tree: TreeFacts,
+    rocm: RocmFacts | None,
+    *,
+    platform: Platform,
+    base_env: Mapping[str, str],
+    llvm: Path | None = None,
+) -> BuildFacts:
+    """Add what the toolchain has to ship: Windows' DLLs, where its variables name them.
+
+    Args:
+        tree: From `tree_facts`.
+        rocm: From `rocm_facts`; None for family cpu.
+        platform: What the wheel is for.
+        base_env: Read for VCToolsRedistDir and libuv_ROOT.
+        llvm: The unpacked LLVM for triton on Windows.
+
+    Raises:
+        MissingInputError: A variable names a folder without the DLL, or with several right ones.
+    """
+    if platform.NAME != "windows":
+        return BuildFacts(tree=tree, rocm=rocm)
+    redist = platform.find_variable(base_env, "VCToolsRedistDir")
+    openmp = choose_openmp(sorted(Path(redist).rglob(OPENMP_DLL))) if redist else None
+    return BuildFacts(tree=tree, rocm=rocm, openmp=openmp, uv=_uv(platform, base_env), llvm=llvm)
+
+
+def _uv(platform: Platform, base_env: Mapping[str, str]) -> Path | None:
+    root = platform.find_variable(base_env, "libuv_ROOT")
+    if not root:
+        return None
+    found = Path(root) / "bin" / UV_DLL
+    if not found.is_file():
+        raise MissingInputError(
+            f"libuv_ROOT is {root}, and {found} does not exist.", hint="Build libuv, or unset libuv_ROOT."
+        )
+    return found
+
+
+def machine_facts(
+    platform: Platform, *, python: Path, include: Path, tree: Path, base_env: Mapping[str, str]
+) -> MachineFacts:
+    """Collect what `preflight.check` looks at.
+
+    Args:
+        platform: What the wheel is for.
+        python: The target interpreter.
+        include: The folder of its C headers.
+        tree: The source tree, which need not exist yet.
+        base_env: The environment of the build to come.
+    """
+    path = platform.find_variable(base_env, "PATH")
+    windows = platform.NAME == "windows"
+    # What is installed into the target environment comes first on the build's PATH; on Windows
+    # the environment's ninja is taken out again.
+    whole = platform.PATH_SEPARATOR.join(filter(None, (str(python.parent), path)))
+    return MachineFacts(
+        platform=platform.NAME,
+        python=python,
+        python_headers=(include / "Python.h").is_file(),
+        tree=tree,
+        compiler=_compiler(platform, base_env, path),
+        cmake=_tool_version("cmake", whole),
+        ninja=_tool_version("ninja", path if windows else whole),
+        disk_gib=_free_disk(tree) / _GIB,
+        memory_gib=memory_bytes() / _GIB,
+        cores=cores(),
+        long_paths=_long_paths() if windows else True,
+    )
+
+
+def _compiler(platform: Platform, base_env: Mapping[str, str], path: str) -> str:
+    named = platform.find_variable(base_env, "CXX").split()[:1]
+    usual = ("cl", "clang-cl") if platform.NAME == "windows" else ("c++", "g++", "clang++")
+    found = (process.which(program, path=path) for program in (named or usual))
+    return next((str(program) for program in found if program), "")
+
+
+def _tool_version(program: str, path: str) -> str:
+    found = process.which(program, path=path)
+    if found is None:
+        return ""
+    said = process.capture([found, "--version"], check=False).stdout
+    match = re.search(r"\d+(?:\.\d+)+", said)
+    return match[0] if match else ""
+
+
+def _free_disk(folder: Path) -> int:
+    while not folder.exists() and folder != folder.parent:
+        folder = folder.parent
+    return shutil.disk_usage(folder).free
+
+
+def cores() -> int:
+    """Count the cores that this process may use: fewer than the machine's in a container."""
+    # Windows has no such call, and no groups that limit a process to fewer cores.
+    affinity = getattr(os, "sched_getaffinity", None)
+    allowed = len(affinity(0)) if affinity else os.cpu_count() or 1
+    quota, _, period = _cgroup("cpu.max").partition(" ")
+    if quota.isdecimal() and period.isdecimal():
+        allowed = min(allowed, max(1, int(quota) // int(period)))
+    return allowed
+
+
+def memory_bytes() -> int:
+    """Measure the memory that this process may use: less than the machine's in a container."""
+    whole = _physical_memory()
+    limit = _cgroup("memory.max")
+    return min(whole, int(limit)) if limit.isdecimal() else whole
+
+
+def _cgroup(name: str) -> str:
+    try:
+        return (_CGROUP / name).read_text(encoding="ascii").strip()
+    except OSError:
+        return ""
+
+
+if sys.platform == "win32":
+
+    def _physical_memory() -> int:
+        import ctypes
+
+        kilobytes = ctypes.c_ulonglong()
+        ctypes.windll.kernel32.GetPhysicallyInstalledSystemMemory(ctypes.byref(kilobytes))
+        return kilobytes.value << 10
+
+    def _long_paths() -> bool:
+        import winreg
+
+        key = r"SYSTEM\CurrentControlSet\Control\FileSystem"
+        try:
+            with winreg.OpenKey(winreg.HKEY_LOCAL_MACHINE, key) as opened:
+                return bool(winreg.QueryValueEx(opened, "LongPathsEnabled")[0])
+        except OSError:
+            return False
+
+else:
+
+    def _physical_memory() -> int:
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+
+    def _long_paths() -> bool:
+        return True
