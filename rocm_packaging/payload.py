@@ -1,0 +1,140 @@
+"""Decide what of ROCm's tree goes into a wheel, and under which name. Pure.
+
+Wheels hold no symbolic links, so a library is written once, under its SONAME; its other
+names live in the development tree. A link to a program becomes a small program that starts
+it; other links to files become copies; links to folders, and dangling ones, are left out.
+"""
+
+from __future__ import annotations
+
+import posixpath
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from rocm_packaging.artifacts import resolve_link
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from rocm_packaging.artifacts import Entry
+    from rocm_packaging.elf import ElfFacts
+
+_MAX_LINKS = 40  # what Linux follows before it gives up
+
+
+@dataclass(frozen=True, kw_only=True)
+class PayloadFile:
+    """One file of a runtime wheel.
+
+    Attributes:
+        path: Its place below the payload folder.
+        entry: The file that holds its content.
+        facts: Its ELF facts, for files of the host's processor.
+        stub_for: For a stub, the program that it starts, relative to its own folder.
+    """
+
+    path: str
+    entry: Entry
+    facts: ElfFacts | None = None
+    stub_for: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Payload:
+    """The files of one runtime wheel, and the names that it cannot hold.
+
+    Attributes:
+        files: By path, sorted.
+        aliases: Other names of the files in `files`: path -> file name in the same folder.
+    """
+
+    files: Mapping[str, PayloadFile]
+    aliases: Mapping[str, str]
+
+
+def plan(tree: Mapping[str, Entry], facts: Mapping[str, ElfFacts], *, exclude: Sequence[str] = ()) -> Payload:
+    """Choose the files of a runtime wheel.
+
+    Args:
+        tree: The entries that belong to the package, by path.
+        facts: ELF facts of plain files, by path.
+        exclude: Glob patterns of paths to leave out; ``**`` stands for any number of folders.
+    """
+    refused = re.compile("|".join(map(_pattern, exclude)) or r"(?!)")
+    kept = {path: entry for path, entry in tree.items() if not refused.fullmatch(path)}
+    files: dict[str, PayloadFile] = {}
+    aliases: dict[str, str] = {}
+    for path, entry in kept.items():
+        real = follow(kept, path)
+        if real is None:
+            continue
+        known = facts.get(real)
+        canonical = _canonical(kept, path, real, known)
+        if canonical != path:
+            aliases[path] = posixpath.basename(canonical)
+        elif entry.link and known is not None and known.program:
+            target = posixpath.relpath(real, posixpath.dirname(path) or ".")
+            files[path] = PayloadFile(path=path, entry=kept[real], stub_for=target)
+        else:
+            files[path] = PayloadFile(path=path, entry=kept[real], facts=known)
+    return Payload(files=files, aliases=aliases)
+
+
+def follow(tree: Mapping[str, Entry], path: str) -> str | None:
+    """Follow links within a tree to a plain file; None where they dangle, circle or end in a folder."""
+    for _ in range(_MAX_LINKS):
+        entry = tree.get(path)
+        if entry is None:
+            return None
+        if not entry.link:
+            return path
+        path = resolve_link(path, entry.link)
+    return None
+
+
+def _canonical(tree: Mapping[str, Entry], path: str, real: str, facts: ElfFacts | None) -> str:
+    """Give the one name under which a library is written: its SONAME, where the folder has that name."""
+    if facts is None or not facts.soname:
+        return path
+    candidate = posixpath.join(posixpath.dirname(path), facts.soname)
+    return candidate if follow(tree, candidate) == real else path
+
+
+def _pattern(glob: str) -> str:
+    """Turn a glob into a regular expression: ``**/`` is any folders, ``*`` and ``?`` stay in one."""
+    parts = re.split(r"(\*\*/|\*\*|\*|\?)", glob)
+    meaning = {"**/": "(?:.*/)?", "**": ".*", "*": "[^/]*", "?": "[^/]"}
+    return "".join(meaning.get(part, re.escape(part)) for part in parts)
+
+
+def devel_only(
+    tree: Mapping[str, Entry], payloads: Iterable[Payload]
+) -> tuple[dict[str, Entry], dict[str, str]]:
+    """Choose what the development tree holds beyond the runtime wheels.
+
+    Returns:
+        Plain files by path, and links by path with the text of each.
+    """
+    carried: set[str] = set()
+    links: dict[str, str] = {}
+    for payload in payloads:
+        # A stub stands for a link, and in this tree links can be links.
+        carried.update(path for path, file in payload.files.items() if not file.stub_for)
+        links.update(payload.aliases)
+    files: dict[str, Entry] = {}
+    folders = {folder for path in tree for folder in _parents(path)}
+    for path, entry in tree.items():
+        if path in carried or path in links:
+            continue
+        if not entry.link:
+            files[path] = entry
+        elif follow(tree, path) is not None or resolve_link(path, entry.link) in folders:
+            links[path] = entry.link
+    return files, links
+
+
+def _parents(path: str) -> Iterable[str]:
+    while "/" in path:
+        path = posixpath.dirname(path)
+        yield path

@@ -1,0 +1,79 @@
+"""The command `rocm-sdk`, also `python -m rocm_sdk`."""
+
+import argparse
+import sys
+
+from . import _dist_info
+
+
+def _path(arguments):
+    from . import _devel
+
+    try:
+        root = _devel.get_devel_root()
+    except ModuleNotFoundError as problem:
+        hint = _dist_info.ALL_PACKAGES["devel"].install_hint
+        sys.exit(f"ERROR: Could not load the rocm[devel] package: {problem}. Please install it: {hint}")
+    except (OSError, RuntimeError) as problem:
+        sys.exit(f"ERROR: Could not expand the rocm[devel] package: {problem}")
+    if arguments.cmake:
+        print(root / "lib" / "cmake")
+    elif arguments.bin:
+        print(root / "bin")
+    else:
+        print(root)
+
+
+def _init(arguments):
+    from . import _devel
+
+    try:
+        root = _devel.get_devel_root(force=True)
+    except (ImportError, OSError, RuntimeError) as problem:
+        sys.exit(f"ERROR running init: {problem}")
+    if not arguments.quiet:
+        print(f"The ROCm development tree is ready in {root}")
+
+
+def _test(arguments):
+    from .tests import run
+
+    sys.exit(run.main())
+
+
+def _version(arguments):
+    print(_dist_info.__version__)
+
+
+def _targets(arguments):
+    print(";".join(_dist_info.get_targets()))
+
+
+def _parser():
+    parser = argparse.ArgumentParser(prog="rocm-sdk", description="ROCm in this Python environment")
+    commands = parser.add_subparsers(dest="command", required=True)
+    path = commands.add_parser("path", help="print a folder of the development tree")
+    which = path.add_mutually_exclusive_group(required=True)
+    which.add_argument("--root", action="store_true", help="the tree itself (ROCM_PATH)")
+    which.add_argument("--bin", action="store_true", help="its programs")
+    which.add_argument("--cmake", action="store_true", help="its CMake packages (CMAKE_PREFIX_PATH)")
+    path.set_defaults(run=_path)
+    init = commands.add_parser("init", help="expand the development tree, or bring it up to date")
+    init.add_argument("--quiet", action="store_true", help="print nothing")
+    init.set_defaults(run=_init)
+    for name, function, text in (
+        ("test", _test, "test this installation"),
+        ("targets", _targets, "print the gfx targets that the installed libraries hold code for"),
+        ("version", _version, "print the version"),
+    ):
+        commands.add_parser(name, help=text).set_defaults(run=function)
+    return parser
+
+
+def main(argv=None):
+    arguments = _parser().parse_args(argv)
+    arguments.run(arguments)
+
+
+if __name__ == "__main__":
+    main()

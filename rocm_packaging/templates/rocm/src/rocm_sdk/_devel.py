@@ -1,0 +1,315 @@
+"""Expands the development tree beside the packages it belongs to, and keeps it up to date.
+
+The devel wheel carries a tar with what only developers need. Expanded, it becomes one ROCm
+tree: the tar's files, and hard links to every file of the installed core and libraries
+packages. Each path is added to the wheel's RECORD before it appears, so that an uninstall
+after an interrupted expansion leaves nothing behind either.
+"""
+
+import csv
+import importlib.util
+import io
+import json
+import os
+import posixpath
+import shutil
+import sys
+import tarfile
+import tempfile
+from contextlib import contextmanager
+from pathlib import Path, PurePosixPath
+
+from . import _dist_info
+
+_TARS = ("_devel.tar", "_devel.tar.xz")
+_STATE = ".rocm_sdk_devel.json"
+
+
+def get_devel_root(force=False):
+    """The development tree, expanded if need be.
+
+    Args:
+        force: Compare every link, even if nothing seems to have changed.
+
+    Raises:
+        ModuleNotFoundError: The devel package is not installed.
+        RuntimeError: Its archive or its RECORD is damaged, or the folder cannot be written.
+    """
+    devel = _Devel()
+    if force or not devel.is_current():
+        try:
+            devel.bring_up_to_date(force=force)
+        except PermissionError as problem:
+            raise RuntimeError(
+                f"{problem.filename or devel.root} cannot be written; "
+                "run `rocm-sdk init` once as a user who may"
+            ) from problem
+    return devel.root
+
+
+class _Devel:
+    def __init__(self):
+        entry = _dist_info.ALL_PACKAGES["devel"]
+        spec = importlib.util.find_spec(entry.get_pure_py_package_name())
+        if spec is None or spec.origin is None:
+            raise ModuleNotFoundError(f"{entry.get_dist_package_name()} is not installed")
+        self.package = Path(spec.origin).absolute().parent
+        self.site = self.package.parent
+        self.root = self.site / entry.get_py_package_name()
+
+    @property
+    def tar(self):
+        return next((self.package / name for name in _TARS if (self.package / name).exists()), None)
+
+    @property
+    def record(self):
+        name = _dist_info.ALL_PACKAGES["devel"].get_dist_package_name().replace("-", "_")
+        found = sorted(self.site.glob(f"{name}-*.dist-info/RECORD"))
+        if len(found) != 1:
+            raise RuntimeError(f"{self.site} holds {len(found)} RECORD files of {name}, not one")
+        return found[0]
+
+    def sources(self):
+        """Installed packages whose files belong into the tree: name -> folder."""
+        found = {}
+        for name in ("core", "libraries"):
+            package = _dist_info.ALL_PACKAGES[name].get_py_package_name()
+            spec = importlib.util.find_spec(package)
+            if spec is not None and spec.origin:
+                found[package] = Path(spec.origin).absolute().parent
+        return found
+
+    def fingerprint(self):
+        """What the links follow from. It changes when a package is installed, removed or replaced."""
+        marks = {}
+        for package, folder in self.sources().items():
+            # Installers write this file anew; its times tell one installation from the next.
+            status = (folder / "__init__.py").stat()
+            marks[package] = [str(folder), status.st_ino, status.st_mtime_ns]
+        return marks
+
+    def state(self):
+        try:
+            return json.loads((self.root / _STATE).read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            return None
+
+    def is_current(self):
+        if self.tar is not None:
+            return False
+        state = self.state()
+        if state is None:
+            return False
+        return state["version"] == _dist_info.__version__ and state["sources"] == self.fingerprint()
+
+    def bring_up_to_date(self, force=False):
+        with _locked(self.record):
+            if not force and self.is_current():
+                return  # another process was faster
+            tar = self.tar
+            state = self.state()
+            if tar is not None:
+                own = self._extract(tar)
+            elif state is not None:
+                own = state["own"]
+            else:
+                raise RuntimeError(
+                    f"{self.package} holds no archive and {self.root} is not expanded; "
+                    "install rocm[devel] again"
+                )
+            linked = self._link(set(own), (state or {}).get("linked", []))
+            self._record([f"{self.root.name}/{_STATE}"])
+            _write_text(
+                self.root / _STATE,
+                json.dumps(
+                    {
+                        "version": _dist_info.__version__,
+                        "sources": self.fingerprint(),
+                        "own": own,
+                        "linked": linked,
+                    }
+                ),
+            )
+            if tar is not None:
+                tar.unlink()
+
+    def _extract(self, path):
+        with tarfile.open(path) as archive:
+            members = [member for member in archive if not member.isdir()]
+            names = [self._safe_name(member) for member in members]
+            self._record(names)
+            for member, name in zip(members, names):
+                self._extract_one(archive, member, self.site / name)
+        prefix = f"{self.root.name}/"
+        return sorted(name[len(prefix) :] for name in names)
+
+    def _safe_name(self, member):
+        name = posixpath.normpath(member.name)
+        if PurePosixPath(name).parts[:1] != (self.root.name,) or ".." in PurePosixPath(name).parts:
+            raise RuntimeError(f"the devel archive holds {member.name}, which is outside of its folder")
+        if member.issym():
+            target = posixpath.normpath(posixpath.join(posixpath.dirname(name), member.linkname))
+            if member.linkname.startswith("/") or not target.startswith("_rocm_"):
+                raise RuntimeError(
+                    f"the devel archive holds {member.name} -> {member.linkname}, which leaves the packages"
+                )
+        elif not member.isreg():
+            raise RuntimeError(f"the devel archive holds {member.name}, which is no file and no link")
+        return name
+
+    def _extract_one(self, archive, member, path):
+        self._real_folder(path.parent)
+        if not member.issym():
+            with _replacing(path) as temporary:
+                with archive.extractfile(member) as source, open(temporary, "wb") as out:
+                    shutil.copyfileobj(source, out, 1 << 20)
+                os.chmod(temporary, member.mode & 0o755)
+            return
+        target = Path(os.path.normpath(path.parent / member.linkname))
+        in_tree = self.root == target or self.root in target.parents
+        if not in_tree and target.is_file():
+            _hard_link(target, path)
+        else:
+            _symlink(member.linkname, path, target)
+
+    def _real_folder(self, folder):
+        """Make a folder, and see that no symbolic link leads out of the tree on the way to it."""
+        folder.mkdir(parents=True, exist_ok=True)
+        real = folder.resolve()
+        root = self.root.resolve()
+        if real != root and root not in real.parents:
+            raise RuntimeError(f"{folder} leads out of {self.root}")
+
+    def _link(self, own, before):
+        """Hard-link the files of the installed packages; what the tar brought comes first."""
+        wanted = {}
+        for folder in self.sources().values():
+            for relative, path in _files_below(folder):
+                if relative not in own and relative != "__init__.py":
+                    wanted.setdefault(relative, path)
+        known = set(before)
+        self._record([f"{self.root.name}/{relative}" for relative in sorted(wanted)])
+        for relative, path in wanted.items():
+            target = self.root / relative
+            if relative not in known or not _same(path, target):
+                self._real_folder(target.parent)
+                _hard_link(path, target)
+        for relative in known - set(wanted) - own:
+            (self.root / relative).unlink(missing_ok=True)
+        return sorted(wanted)
+
+    def _record(self, names):
+        """Add paths to the wheel's RECORD, so that an uninstall removes them."""
+        record = self.record
+        text = record.read_text(encoding="utf-8")
+        listed = {row[0] for row in csv.reader(io.StringIO(text)) if row}
+        rows = io.StringIO()
+        csv.writer(rows, lineterminator="\n").writerows(
+            (name, "", "") for name in names if name not in listed
+        )
+        if not rows.getvalue():
+            return
+        if text and not text.endswith("\n"):
+            rows = io.StringIO("\n" + rows.getvalue())
+        # In place, and in one write: the lock is held on this very file.
+        with open(record, "a", encoding="utf-8", newline="") as stream:
+            stream.write(rows.getvalue())
+            stream.flush()
+            os.fsync(stream.fileno())
+
+
+def _files_below(folder):
+    for current, folders, files in os.walk(folder):
+        folders[:] = sorted(name for name in folders if name != "__pycache__")
+        for name in sorted(files):
+            path = os.path.join(current, name)
+            yield os.path.relpath(path, folder).replace(os.sep, "/"), Path(path)
+
+
+def _same(one, other):
+    try:
+        return os.path.samestat(os.stat(one), os.lstat(other))
+    except OSError:
+        return False
+
+
+@contextmanager
+def _replacing(path):
+    """A free name beside `path`, which takes its place in the end."""
+    folder = tempfile.mkdtemp(dir=path.parent, prefix=".rocm-")
+    try:
+        temporary = os.path.join(folder, path.name)
+        yield temporary
+        os.replace(temporary, path)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _hard_link(source, path):
+    if _same(source, path):
+        return
+    with _replacing(path) as temporary:
+        try:
+            os.link(source, temporary)
+        except OSError:
+            shutil.copy2(source, temporary)
+
+
+def _symlink(text, path, target):
+    with _replacing(path) as temporary:
+        try:
+            os.symlink(text, temporary, target_is_directory=target.is_dir())
+        except OSError:
+            # Windows without the right to make links; a folder cannot be stood in for.
+            if not target.is_file():
+                raise
+            shutil.copy2(target, temporary)
+
+
+def _write_text(path, text):
+    with _replacing(path) as temporary:
+        Path(temporary).write_text(text, encoding="utf-8")
+
+
+@contextmanager
+def _locked(path):
+    """Hold the lock of a file that an installer may replace meanwhile."""
+    while True:
+        with open(path, "r+b") as stream:
+            _lock(stream)
+            try:
+                if os.path.samestat(os.fstat(stream.fileno()), os.stat(path)):
+                    yield
+                    return
+            finally:
+                _unlock(stream)
+
+
+if sys.platform == "win32":
+    import msvcrt
+    import time
+
+    # Far behind the file's end: Windows would refuse reads of locked bytes.
+    _LOCKED_BYTE = 1 << 30
+
+    def _lock(stream):
+        while True:
+            stream.seek(_LOCKED_BYTE)
+            try:
+                msvcrt.locking(stream.fileno(), msvcrt.LK_NBLCK, 1)
+                return
+            except OSError:
+                time.sleep(0.1)
+
+    def _unlock(stream):
+        stream.seek(_LOCKED_BYTE)
+        msvcrt.locking(stream.fileno(), msvcrt.LK_UNLCK, 1)
+
+else:
+    import fcntl
+
+    def _lock(stream):
+        fcntl.flock(stream, fcntl.LOCK_EX)
+
+    def _unlock(stream):
+        fcntl.flock(stream, fcntl.LOCK_UN)

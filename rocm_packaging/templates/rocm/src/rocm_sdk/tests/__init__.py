@@ -1,0 +1,1 @@
+"""What `rocm-sdk test` runs: tests of this installation, not of ROCm's code."""
