@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from invoke.context import Context
 from invoke.exceptions import Exit
 from invoke.tasks import task
 
@@ -12,6 +12,9 @@ from ci import flows
 from core import console
 from core.errors import FatalError
 from core.options import Common
+
+if TYPE_CHECKING:
+    from invoke.context import Context
 
 _HELP = {
     "torch-ref": "a name in the refs data (default: nightly); 'sample' tries everything on a small sample",

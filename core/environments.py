@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 MARKER = "build-environment.json"
 
 
-def digest(target: Interpreter, calls: Sequence[Install], *, salt: object = None) -> str:
+def digest_of_calls(target: Interpreter, calls: Sequence[Install], *, salt: object = None) -> str:
     """Hash what an environment is made from: interpreter, requirements, files' contents, sources.
 
     Args:
@@ -42,14 +42,21 @@ def prepared(
     target: Interpreter,
     calls: Sequence[Install],
     *,
+    digest: str,
     backend: Backend = "uv",
     cache_dir: Path | None = None,
-    salt: object = None,
     force: bool = False,
 ) -> Iterator[None]:
     """Make an environment hold what `calls` install and nothing else, and hold its lock while it is used.
 
-    An environment with the same digest is used as it is; another one is emptied first.
+    Args:
+        target: The environment's interpreter.
+        calls: The installer calls, in order.
+        digest: What the environment is known by (see `digest_of_calls`): the same digest is used as it
+            is, another one is emptied first.
+        backend: What installs.
+        cache_dir: The installer's cache; None for its default.
+        force: Make it anew in any case.
 
     Raises:
         EnvironmentSetupError: It cannot be made, or is no virtual environment.
@@ -61,19 +68,18 @@ def prepared(
         )
     # beside the environment, because emptying it would take a lock inside with it
     with files.locked(target.prefix.parent / f".{target.prefix.name}.lock", what=str(target.prefix)):
-        wanted = digest(target, calls, salt=salt)
         marker = target.prefix / MARKER
         if (
             not force
             and marker.is_file()
-            and json.loads(marker.read_text(encoding="utf-8"))["digest"] == wanted
+            and json.loads(marker.read_text(encoding="utf-8"))["digest"] == digest
         ):
             console.detail(f"environment {target.prefix}: unchanged")
         else:
             _empty(target, backend)
             for call in calls:
                 installer.install(target, call, backend=backend, cache_dir=cache_dir)
-            files.write_json(marker, {"digest": wanted})
+            files.write_json(marker, {"digest": digest})
         yield
 
 

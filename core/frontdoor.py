@@ -1,7 +1,8 @@
 """The front door of each package: `python -m PACKAGE VERB [options]`.
 
 A verb is a module with ``add_options(parser)`` and ``run(arguments)``; only the chosen
-one is imported. Errors are printed here, once, and become the process's exit code.
+one is imported. One with ``PASSES_REST = True`` hands options it does not know on, as
+``arguments.rest``. Errors are printed here, once, and become the process's exit code.
 """
 
 from __future__ import annotations
@@ -93,4 +94,9 @@ def _dispatch(package: str, about: str, verbs: Sequence[Verb], words: Sequence[s
     parser = _Parser(prog=f"python -m {package} {verb.name}", description=verb.summary, allow_abbrev=False)
     add_common(parser)
     module.add_options(parser)
-    module.run(parser.parse_args(words[1:]))
+    if getattr(module, "PASSES_REST", False):
+        arguments, rest = parser.parse_known_args(words[1:])
+        arguments.rest = [word for word in rest if word != "--"]
+    else:
+        arguments = parser.parse_args(words[1:])
+    module.run(arguments)

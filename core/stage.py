@@ -120,7 +120,7 @@ def show(record: Record) -> None:
 
 
 def _holds(stage: Stage, before: Record, digest: str) -> bool:
-    if before.status != "ok" or before.input_digest != digest or not before.files:
+    if before.status != "ok" or before.input_digest != digest:
         return False
     store = stage.common.open_store()
     return all(

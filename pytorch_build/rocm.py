@@ -14,7 +14,7 @@ from core import distributions, process
 from core.data import Model, load_toml
 from core.errors import ProcessError, RocmError, UsageError, nearest
 from core.installer import Install, Sources, configured
-from rocm_packaging.versions import parse_version
+from rocm_packaging import versions
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -159,7 +159,7 @@ def install_call(source: RocmSource, family: str, extras: Sequence[str] = ()) ->
     Raises:
         UsageError: A version of unknown form.
     """
-    parse_version(source.version)
+    versions.parse(source.version)
     return Install(
         requirements=requirements(source.version, family, extras),
         sources=source.sources,

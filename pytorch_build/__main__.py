@@ -1,0 +1,23 @@
+"""The front door: `python -m pytorch_build VERB`."""
+
+from __future__ import annotations
+
+import sys
+
+from core.frontdoor import Verb, main
+
+VERBS = (
+    Verb("resolve", "pytorch_build.verbs.resolve", "torch ref -> source lock: commits and versions"),
+    Verb("install-rocm", "pytorch_build.verbs.install_rocm", "install ROCm into a target environment"),
+    Verb("checkout", "pytorch_build.verbs.checkout", "source lock -> source trees, tagged and hipified"),
+    Verb("build", "pytorch_build.verbs.build", "source tree, ROCm, torch -> one wheel and its record"),
+    Verb("check-wheels", "pytorch_build.verbs.check_wheels", "wheels -> findings"),
+    Verb(
+        "test-smoke",
+        "pytorch_build.verbs.test_smoke",
+        "install a run's wheels from its index, import and compute",
+    ),
+)
+
+if __name__ == "__main__":
+    sys.exit(main("pytorch_build", "PyTorch sources to checked and tested wheels.", VERBS))

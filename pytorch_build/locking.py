@@ -1,0 +1,153 @@
+"""The source lock of a run: read where it lies, resolved where it is missing."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from core import console
+from core.data import parse_json
+from core.errors import MissingInputError, UsageError
+from core.options import environment
+from pytorch_build.git import Origins
+from pytorch_build.lock import SourceLock
+from pytorch_build.refs import SAMPLE_SCHEME
+from pytorch_build.resolve import resolve
+from pytorch_build.rocm_options import RocmOptions, find_version
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from core.options import Common
+    from pytorch_build.context import Context
+    from pytorch_build.refs import TorchRef
+
+PASSED = "SOURCE_LOCK"
+
+
+def origins(common: Common, ref: TorchRef, mirrors: Mapping[str, str]) -> Origins:
+    """Say how a ref's origins are reached; the sample's repositories are made where they are missing."""
+    if not any(source.origin.startswith(SAMPLE_SCHEME) for source in ref.projects.values()):
+        return Origins(mirrors=mirrors)
+    from pytorch_build.sample import ensure_repositories
+
+    return Origins(repositories=ensure_repositories(common.cache / "sample" / "repos"), mirrors=mirrors)
+
+
+def stored_lock(context: Context) -> SourceLock | None:
+    """Read the run's lock: the one passed in ``SOURCE_LOCK``, else the one among its outputs.
+
+    Raises:
+        DataError: It is broken, or its digest does not hold.
+        UsageError: The passed one is for another ref.
+    """
+    passed = environment().get(PASSED)
+    if passed:
+        lock = SourceLock.from_compact(passed)
+        if lock.torch_ref != context.ref.name:
+            raise UsageError(f"{PASSED} is for torch ref {lock.torch_ref}, not {context.ref.name}.")
+        return lock
+    store, key = context.common.open_store(), context.common.outputs.source_lock_key(context.ref.name)
+    if store.find(key) is None:
+        return None
+    return parse_json(store.read(key).decode(), SourceLock, where=key)
+
+
+def source_lock(
+    context: Context,
+    options: RocmOptions,
+    *,
+    update: bool = False,
+    explicit: Mapping[str, str] | None = None,
+    require_related_commit: bool = False,
+    mirrors: Mapping[str, str] | None = None,
+) -> SourceLock:
+    """Give the run's lock; resolve it where it is missing, and complete it where it lacks versions.
+
+    A stored lock keeps its commits until `update` is given. A ROCm version that it lacks is
+    added; one that it contradicts replaces it in the local run only.
+
+    Args:
+        context: The ref and family.
+        options: Where ROCm comes from.
+        update: Resolve again although there is a lock.
+        explicit: Project to branch, tag or commit, in the place of the ref's.
+        require_related_commit: Refuse a project that torch's ``related_commits`` does not name.
+        mirrors: Prefix of an origin to what takes its place.
+
+    Raises:
+        SourceError: A ref or pin that does not resolve.
+        MissingInputError: An immutable run has a lock that does not serve.
+    """
+    stored = None if update else stored_lock(context)
+    if stored is not None and _serves(stored, context, options) and not explicit:
+        return stored
+    if stored is not None and context.common.outputs.immutable:
+        raise MissingInputError(
+            f"The source lock of run {context.common.run_id} does not serve {context.ref.name} on "
+            f"{context.gpu_family} with ROCm {options.version or context.ref.rocm_version or 'of its own'}.",
+            hint="A run's lock is resolved once: use a run id of its own.",
+        )
+    version = find_version(context, options) or (stored.rocm_version if stored else "")
+    kept = _kept_commits(stored, context.ref) if stored is not None else {}
+    lock = resolve(
+        context.ref,
+        rocm_version=version,
+        release_type=context.common.release_type,
+        cache=context.common.cache / "refs",
+        origins=origins(context.common, context.ref, mirrors or {}),
+        explicit={**kept, **(explicit or {})},
+        require_related_commit=require_related_commit,
+    )
+    if stored is not None:
+        lock = _named_as_before(lock, stored, kept)
+    key = context.common.outputs.source_lock_key(context.ref.name)
+    text = lock.model_dump_json(indent=2) + "\n"
+    context.common.open_store().put_bytes(key, text.encode(), replace=not context.common.outputs.immutable)
+    console.say(
+        f"source lock of {context.ref.name}: {lock.digest()[:12]}, {len(lock.projects)} projects, in {key}"
+    )
+    return lock
+
+
+def with_components(context: Context, *components: str) -> Context:
+    """Widen a context's ref by components that a stage was asked for by name."""
+    return replace(context, ref=context.ref.only({*context.ref.components, *components}))
+
+
+def _serves(lock: SourceLock, context: Context, options: RocmOptions) -> bool:
+    wanted = options.version or context.ref.rocm_version
+    return (
+        lock.release_type == context.common.release_type
+        and set(context.ref.components) <= set(lock.projects)
+        and (not context.gpu or bool(lock.rocm_version))
+        and (not context.gpu or wanted in {"", lock.rocm_version})
+        and all(_same_source(lock, context.ref, name) for name in lock.projects)
+    )
+
+
+def _same_source(lock: SourceLock, ref: TorchRef, name: str) -> bool:
+    """Say whether a locked project still is what the refs data names; a pin's commit is torch's to say."""
+    source, locked = ref.projects.get(name), lock.projects[name]
+    if source is None:
+        return False
+    if source.prebuilt or locked.prebuilt:
+        return source.prebuilt == locked.prebuilt
+    return bool(source.pin) or (source.origin, source.ref) == (locked.origin, locked.ref)
+
+
+def _kept_commits(stored: SourceLock, ref: TorchRef) -> dict[str, str]:
+    return {
+        name: locked.commit
+        for name, locked in stored.projects.items()
+        if locked.commit and _same_source(stored, ref, name)
+    }
+
+
+def _named_as_before(lock: SourceLock, stored: SourceLock, kept: Mapping[str, str]) -> SourceLock:
+    """Keep the names that kept commits were once resolved from."""
+    projects = {
+        name: locked.model_copy(update={"ref": stored.projects[name].ref}) if name in kept else locked
+        for name, locked in lock.projects.items()
+    }
+    return lock.model_copy(update={"projects": projects})

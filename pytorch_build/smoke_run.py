@@ -1,0 +1,252 @@
+"""Installing a run's wheels as a user would, and running the smoke tests on them."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import tempfile
+import xml.etree.ElementTree as ET
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from core import console, environments, files, installer, process, records, serving, stage
+from core.errors import CheckError, MissingInputError, ProcessError
+from core.families import detect
+from core.installer import Install, Sources, configured
+from core.interpreters import require
+from core.records import Cell
+from core.stage import Made, Stage
+from core.stores.directory import DirectoryStore
+from pytorch_build.expected import run_lock
+from pytorch_build.refs import DISTRIBUTIONS
+from pytorch_build.rocm import is_rocm
+from pytorch_build.target import SMOKE_REQUIREMENTS, locked_call, pinned_file
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from core.installer import Backend
+    from core.interpreters import Interpreter
+    from core.records import FileRecord
+    from pytorch_build.context import Context
+
+SMOKE_TESTS = Path(__file__).parent / "smoke"
+
+
+@dataclass(frozen=True, kw_only=True)
+class SmokeOptions:
+    """How to test.
+
+    Attributes:
+        install: Install first; else the environment's content is tested.
+        allow_no_gpu: Skip the GPU tests of a GPU family where there is no GPU.
+        backend: What installs.
+        junit: A file that also gets the JUnit report.
+        pytest_arguments: More arguments for pytest.
+    """
+
+    install: bool = True
+    allow_no_gpu: bool = False
+    backend: Backend = "uv"
+    junit: Path | None = None
+    pytest_arguments: tuple[str, ...] = ()
+
+
+def test_run(context: Context, options: SmokeOptions) -> None:
+    """Test the run's wheels of one ref, family and Python.
+
+    Raises:
+        MissingInputError: The run holds no wheels for them, or no pages.
+        CheckError: A test failed, none ran, or a GPU family has no GPU to run on.
+        EnvironmentSetupError: The wheels cannot be installed as recorded.
+    """
+    target = require(context.common.python)
+    _refuse_missing_gpu(context, options)
+    wheels = wheels_of(context, target)
+    inputs = {
+        "files": {one.name: one.sha256 for one in wheels},
+        "prebuilt": _prebuilt(context),
+        "tests": {path.name: files.sha256(path) for path in sorted(SMOKE_TESTS.glob("*.py"))},
+        "arguments": [*options.pytest_arguments, options.backend],
+        "gpu": detect(),
+    }
+    cell = Cell(python=target.tag, torch_ref=context.ref.name, gpu_family=context.gpu_family)
+    run = Stage(name="test_smoke", common=context.common, artifact_group=context.artifact_group, cell=cell)
+
+    def work() -> Made:
+        if not options.install:
+            return Made(files=(), details={"tests": _pytest(context, target, wheels, options)})
+        digest = files.digest_of({"inputs": inputs, "python": target.version})
+        with (
+            _index_url(context, wheels) as url,
+            environments.prepared(
+                target,
+                install_calls(context, target, wheels, url),
+                digest=digest,
+                backend=options.backend,
+                force=context.common.force,
+            ),
+        ):
+            _refuse_missing_dependencies(target)
+            return Made(files=(), details={"tests": _pytest(context, target, wheels, options)})
+
+    stage.perform(run, inputs, work)
+
+
+def wheels_of(context: Context, target: Interpreter) -> Sequence[FileRecord]:
+    """Gather what the run's records promise for this ref, family and Python, ROCm included.
+
+    Raises:
+        MissingInputError: No record names a wheel of the ref.
+    """
+    store, outputs = context.common.open_store(), context.common.outputs
+    ours = set(DISTRIBUTIONS.values())
+    found: dict[str, FileRecord] = {}
+    rocm_version = run_lock(context).rocm_version if context.gpu else ""
+    for record in records.read_all(store, outputs, context.artifact_group):
+        same = record.cell.torch_ref == context.ref.name and record.cell.python == target.tag
+        for one in record.files if record.status == "ok" else ():
+            if (one.distribution in ours and same) or (
+                is_rocm(one.distribution) and one.version == rocm_version and context.gpu
+            ):
+                found[one.name] = one
+    if not any(one.distribution in ours for one in found.values()):
+        raise MissingInputError(
+            f"Run {outputs.run_id} has no wheels of {context.ref.name} for {context.gpu_family} and Python "
+            f"{target.series}.",
+            hint="Build some first: nox -s build_torch (with the same --torch-ref, --gpu-family and -P).",
+        )
+    return [found[name] for name in sorted(found)]
+
+
+def install_calls(
+    context: Context, target: Interpreter, wheels: Sequence[FileRecord], page: str
+) -> Sequence[Install]:
+    """Plan the installation: test tools, the recorded files by digest, then what they require.
+
+    Args:
+        context: The ref and family.
+        target: The environment's interpreter.
+        wheels: The recorded files.
+        page: Address of the run's flat page.
+    """
+    exact = Sources(find_links=(page,), no_index=True, cert=configured().cert)
+    pins = tuple(f"{one.distribution}=={one.version}" for one in wheels)
+    prebuilt = _prebuilt(context)
+    return (
+        locked_call(context.common, target, only=SMOKE_REQUIREMENTS),
+        Install(
+            files=(pinned_file(context.common, wheels),),
+            sources=exact,
+            hashed=True,
+            dependencies=False,
+            build_isolation=False,
+            config_settings=(f"gpu-family={context.gpu_family}",) if context.gpu else (),
+            env={"ROCM_SDK_TARGET_FAMILY": context.gpu_family} if context.gpu else {},
+        ),
+        # ours are there already and pinned, so only third parties' packages are added
+        Install(requirements=(*pins, *prebuilt), sources=configured().with_find_links(page)),
+    )
+
+
+@contextmanager
+def _index_url(context: Context, wheels: Sequence[FileRecord]) -> Iterator[str]:
+    """Give the address of the run's flat page, which must list what the records promise."""
+    store, outputs = context.common.open_store(), context.common.outputs
+    key = f"{outputs.python_prefix(context.artifact_group)}/index.html"
+    hint = "Write the pages: nox -s index (with the same --run-id and --store)."
+    if store.find(key) is None:
+        raise MissingInputError(f"{store.url}/{key} is not there.", hint=hint)
+    page = store.read(key).decode()
+    absent = [one.name for one in wheels if f">{one.name}</a>" not in page or one.sha256 not in page]
+    if absent:
+        raise MissingInputError(
+            f"{store.url}/{key} does not list {', '.join(absent)} as recorded.", hint=hint
+        )
+    if isinstance(store, DirectoryStore):
+        with serving.served(store.root) as url:
+            yield f"{url}/{key}"
+    else:
+        yield outputs.url_of(key)
+
+
+def _prebuilt(context: Context) -> Sequence[str]:
+    return tuple(source.prebuilt for source in context.ref.projects.values() if source.prebuilt)
+
+
+def _refuse_missing_gpu(context: Context, options: SmokeOptions) -> None:
+    if context.gpu and not detect():
+        if options.allow_no_gpu or context.ref.local_label:
+            console.say("No GPU in this machine: the GPU tests are skipped.")
+            return
+        raise CheckError(
+            f"Wheels for {context.gpu_family} are to be tested, and this machine has no GPU.",
+            hint="Run it on a machine with one, or say --allow-no-gpu.",
+        )
+
+
+def _refuse_missing_dependencies(target: Interpreter) -> None:
+    missing = installer.missing_dependencies(target)
+    if missing:
+        raise CheckError("The installed wheels do not fit together:\n" + "\n".join(missing))
+
+
+def _pytest(
+    context: Context, target: Interpreter, wheels: Sequence[FileRecord], options: SmokeOptions
+) -> Mapping[str, int]:
+    expect = {one.distribution: one.version for one in wheels if not one.distribution.startswith("rocm-")}
+    # the environment's own programs, and nothing of the tool's interpreter
+    env = process.inherited(
+        SMOKE_EXPECT=json.dumps(expect),
+        PYTHONPATH=None,
+        PYTHONHOME=None,
+        VIRTUAL_ENV=str(target.prefix),
+        PYTHONDONTWRITEBYTECODE="1",
+    )
+    with tempfile.TemporaryDirectory() as folder:
+        junit = Path(folder) / "junit.xml"
+        argv: list[str | Path] = [
+            target.executable,
+            "-m",
+            "pytest",
+            "-c",
+            SMOKE_TESTS / "pytest.ini",
+            "--rootdir",
+            SMOKE_TESTS,
+        ]
+        argv += ["-p", "no:cacheprovider", f"--junitxml={junit}", *options.pytest_arguments, SMOKE_TESTS]
+        failure: ProcessError | None = None
+        try:
+            process.run(argv, cwd=Path(folder), env=env)
+        except ProcessError as problem:
+            failure = problem
+        totals = _totals(junit, failure)
+        _keep(context, target, junit, options)
+    if failure is not None or totals["tests"] == totals["skipped"]:
+        raise CheckError(
+            f"Smoke tests: {totals['failures'] + totals['errors']} of {totals['tests']} failed.",
+            hint="Again, with pytest's arguments at the end: nox -s test_smoke -- "
+            f"--torch-ref {context.ref.name} --gpu-family {context.gpu_family} -k EXPR",
+        ) from failure
+    return totals
+
+
+def _totals(junit: Path, failure: ProcessError | None) -> dict[str, int]:
+    """Read the totals of a JUnit report; pytest that could not even write one is a failure of its own."""
+    if not junit.is_file():
+        raise CheckError("pytest ended without a report, so no test result is known.") from failure
+    suite = ET.parse(junit).getroot().find("testsuite")  # noqa: S314 - our own pytest wrote it
+    if suite is None or int(suite.get("tests", "0")) == 0:
+        raise CheckError("No smoke test ran.", hint="See the arguments that went to pytest.") from failure
+    return {name: int(suite.get(name, "0")) for name in ("tests", "failures", "errors", "skipped")}
+
+
+def _keep(context: Context, target: Interpreter, junit: Path, options: SmokeOptions) -> None:
+    name = records.record_name("smoke", Cell(python=target.tag, torch_ref=context.ref.name))
+    key = f"{context.common.outputs.reports_prefix(context.artifact_group)}/{name}.xml"
+    context.common.open_store().put_bytes(key, junit.read_bytes())
+    if options.junit is not None:
+        options.junit.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(junit, options.junit)

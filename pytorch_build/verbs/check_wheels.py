@@ -1,0 +1,91 @@
+"""`check-wheels`: wheels -> findings, a table of them, and a report among the run's outputs."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from core import console, distributions
+from core.errors import MissingInputError
+from core.options import common_from
+from pytorch_build.checks.findings import findings_json, findings_table, require_no_errors
+from pytorch_build.checks.run import CheckOptions, check_wheels, find_wheels
+from pytorch_build.context import context
+from pytorch_build.expected import expectations
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Sequence
+
+    from core.options import Common
+    from pytorch_build.checks.findings import Finding
+    from pytorch_build.context import Context
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Declare the verb's own options."""
+    parser.add_argument(
+        "paths",
+        nargs="*",
+        type=Path,
+        metavar="WHEEL|DIR",
+        help="what to check (default: the run's PyTorch wheels)",
+    )
+    parser.add_argument("--json", action="store_true", help="print the findings as JSON")
+
+
+def run(arguments: argparse.Namespace) -> None:
+    """Check, print, and fail on any error finding."""
+    common = common_from(arguments)
+    if arguments.paths:
+        checked: Sequence[Path] = find_wheels(arguments.paths)
+        findings = check_wheels(checked, options=CheckOptions(build_paths=(str(common.root),)))
+    else:
+        chosen = context(common)
+        checked = run_wheels(chosen)
+        findings = check_wheels(
+            checked, expectations(chosen), options=CheckOptions(build_paths=(str(common.root),))
+        )
+        _report(chosen, findings)
+    _show(common, checked, findings, as_json=arguments.json)
+    require_no_errors(findings)
+
+
+def run_wheels(chosen: Context) -> Sequence[Path]:
+    """Find the run's wheels of PyTorch projects.
+
+    Raises:
+        MissingInputError: There are none.
+    """
+    store, outputs = chosen.common.open_store(), chosen.common.outputs
+    expected = expectations(chosen)
+    found = [
+        store.fetch(one.key, chosen.common.cache / "fetched")
+        for one in distributions.in_run(store, outputs, chosen.artifact_group)
+        if one.is_wheel and one.name in expected and str(one.version) == expected[one.name].version
+    ]
+    if not found:
+        raise MissingInputError(
+            f"Run {outputs.run_id} has no wheel of {chosen.ref.name} for {chosen.gpu_family} to check.",
+            hint="Build one (nox -s build_torch), or name a folder: nox -s check_wheels -- DIR.",
+        )
+    return found
+
+
+def _report(chosen: Context, findings: Sequence[Finding]) -> None:
+    key = f"{chosen.common.outputs.reports_prefix(chosen.artifact_group)}/findings.json"
+    text = json.dumps(findings_json(findings), indent=2) + "\n"
+    chosen.common.open_store().put_bytes(key, text.encode())
+
+
+def _show(common: Common, checked: Sequence[Path], findings: Sequence[Finding], *, as_json: bool) -> None:
+    if as_json:
+        console.result(json.dumps(findings_json(findings), indent=2))
+    console.table(*findings_table(findings))
+    errors = sum(finding.severity == "error" for finding in findings)
+    warnings = sum(finding.severity == "warning" for finding in findings)
+    console.done(f"check_wheels: {len(checked)} wheels, {errors} errors, {warnings} warnings")
+    for path in checked:
+        shown = path.relative_to(common.root) if path.is_relative_to(common.root) else path
+        console.detail(f"  {shown}")

@@ -1,0 +1,49 @@
+"""`install-rocm`: ROCm for a family into a target environment, asked what it is."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from core import console, environments, process
+from core.errors import UsageError
+from core.interpreters import require
+from core.options import common_from
+from pytorch_build import rocm
+from pytorch_build.context import context
+from pytorch_build.rocm_options import add_rocm_options, find_source, find_version, rocm_options_from
+from pytorch_build.target import locked_call
+
+if TYPE_CHECKING:
+    import argparse
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Declare the verb's own options."""
+    add_rocm_options(parser)
+
+
+def run(arguments: argparse.Namespace) -> None:
+    """Install, ask, and print the answers."""
+    common = common_from(arguments)
+    target = require(common.python)
+    chosen = context(common)
+    if not chosen.gpu:
+        raise UsageError("Family cpu has no ROCm to install.", hint="Give a GPU family with --gpu-family.")
+    options = rocm_options_from(arguments)
+    source = find_source(chosen, options, find_version(chosen, options))
+    console.say(f"ROCm {source.version} for {chosen.gpu_family} from {source.origin}")
+    calls = (locked_call(common, target), rocm.install_call(source, chosen.gpu_family, options.extras))
+    digest = environments.digest_of_calls(target, calls, salt=source.digests)
+    with environments.prepared(
+        target,
+        calls,
+        digest=digest,
+        backend=options.installer,
+        cache_dir=options.pip_cache_dir,
+        force=common.force,
+    ):
+        env = process.inherited(ROCM_SDK_TARGET_FAMILY=chosen.gpu_family)
+        sdk = rocm.ask(target, version=source.version, family=chosen.gpu_family, env=env)
+    facts = [("version", sdk.version), ("root", sdk.root), ("bin", sdk.bin), ("cmake", sdk.cmake)]
+    facts.append(("targets", ";".join(sdk.targets)))
+    console.table(("rocm_sdk", target.prefix.name), [(name, str(value)) for name, value in facts])

@@ -1,0 +1,42 @@
+"""`test-smoke`: the run's wheels from their index into a clean environment, imported and used."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from core.options import common_from
+from pytorch_build.context import context
+from pytorch_build.smoke_run import SmokeOptions, test_run
+
+if TYPE_CHECKING:
+    import argparse
+
+PASSES_REST = True
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Declare the verb's own options."""
+    parser.add_argument("--no-install", action="store_true", help="test what the environment holds already")
+    parser.add_argument(
+        "--allow-no-gpu",
+        action="store_true",
+        help="do not fail where a GPU family's wheels are tested on a machine without a GPU",
+    )
+    parser.add_argument(
+        "--installer", choices=("uv", "pip"), default="uv", help="what installs (default: uv)"
+    )
+    parser.add_argument("--junit", type=Path, metavar="FILE", help="also write the JUnit report there")
+    parser.epilog = "Options that are not known here go to pytest."
+
+
+def run(arguments: argparse.Namespace) -> None:
+    """Install and test."""
+    options = SmokeOptions(
+        install=not arguments.no_install,
+        allow_no_gpu=arguments.allow_no_gpu,
+        backend=arguments.installer,
+        junit=arguments.junit,
+        pytest_arguments=tuple(arguments.rest),
+    )
+    test_run(context(common_from(arguments)), options)
