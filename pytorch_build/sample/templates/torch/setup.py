@@ -39,8 +39,8 @@ def cmake_options(environ):
 def build_deps():
     check_submodules()
     cmake = shutil.which("cmake") or sys.exit("cmake is not on the PATH: install requirements-build.txt.")
-    build_dir = ROOT / "build"
-    subprocess.check_call([cmake, "-GNinja", "-S", ROOT, "-B", build_dir, *cmake_options(os.environ)])
+    build_dir = str(ROOT / "build")
+    subprocess.check_call([cmake, "-GNinja", "-S", str(ROOT), "-B", build_dir, *cmake_options(os.environ)])
     jobs = ["-j", os.environ["MAX_JOBS"]] if os.environ.get("MAX_JOBS") else []
     subprocess.check_call([cmake, "--build", build_dir, "--target", "install", *jobs])
 

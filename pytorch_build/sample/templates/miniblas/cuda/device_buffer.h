@@ -8,9 +8,9 @@ namespace miniblas {
 
 // Device memory of `count` values; `data` is null where the device refused.
 struct DeviceBuffer {
-  double* data = nullptr;
+  float* data = nullptr;
   explicit DeviceBuffer(std::size_t count) {
-    if (cudaMalloc(reinterpret_cast<void**>(&data), count * sizeof(double)) != cudaSuccess) data = nullptr;
+    if (cudaMalloc(reinterpret_cast<void**>(&data), count * sizeof(float)) != cudaSuccess) data = nullptr;
   }
   DeviceBuffer(const DeviceBuffer&) = delete;
   DeviceBuffer& operator=(const DeviceBuffer&) = delete;

@@ -5,6 +5,6 @@
 namespace miniblas {
 
 // c (m x n) = a (m x k) * b (k x n), all row-major.
-void gemm(int64_t m, int64_t k, int64_t n, const double* a, const double* b, double* c);
+void gemm(int64_t m, int64_t k, int64_t n, const float* a, const float* b, float* c);
 
 }  // namespace miniblas

@@ -5,6 +5,6 @@
 namespace minivec {
 
 // y += alpha * x, over n values.
-void axpy(int64_t n, double alpha, const double* x, double* y);
+void axpy(int64_t n, float alpha, const float* x, float* y);
 
 }  // namespace minivec

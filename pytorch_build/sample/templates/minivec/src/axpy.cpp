@@ -3,7 +3,7 @@
 
 namespace minivec {
 
-void axpy(int64_t n, double alpha, const double* x, double* y) {
+void axpy(int64_t n, float alpha, const float* x, float* y) {
   for (int64_t i = 0; i < n; ++i) y[i] += alpha * x[i];
 }
 

@@ -50,3 +50,14 @@ add_custom_command(OUTPUT elementwise.hip.o
 add_library(torch_hip SHARED elementwise.hip.o)
 set_target_properties(torch_hip PROPERTIES LINKER_LANGUAGE CXX)
 target_link_libraries(torch_hip PRIVATE torch ${AMDHIP64})
+
+# CXXFLAGS and LDFLAGS lead to the tracer's roctx.h and to ROCm's own liblzma, as kineto and aotriton expect.
+if(USE_KINETO)
+  find_library(ROCTX64 roctx64 HINTS ${ROCM_HOME}/lib NO_DEFAULT_PATH REQUIRED)
+  target_sources(torch_hip PRIVATE aten/src/ATen/native/profiler.cpp)
+  target_link_libraries(torch_hip PRIVATE ${ROCTX64})
+endif()
+if(USE_FLASH_ATTENTION)
+  target_sources(torch_hip PRIVATE aten/src/ATen/native/flash_attention.cpp)
+  target_link_libraries(torch_hip PRIVATE rocm_sysdeps_liblzma)
+endif()

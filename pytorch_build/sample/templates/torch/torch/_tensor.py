@@ -1,4 +1,4 @@
-# Keeps the contract of pytorch's torch.Tensor, as far as the sample computes: dense values on the processor.
+# Keeps the contract of pytorch's torch.Tensor, as far as the sample computes: dense float32 values on the processor.
 import ctypes
 import math
 
@@ -95,7 +95,7 @@ def tensor(data):
     values, shape = _flattened(data)
     made = _empty(shape)
     ctypes.memmove(
-        _C.c10.c10_tensor_data(made._handle), (ctypes.c_double * len(values))(*values), 8 * len(values)
+        _C.c10.c10_tensor_data(made._handle), (ctypes.c_float * len(values))(*values), 4 * len(values)
     )
     return made
 

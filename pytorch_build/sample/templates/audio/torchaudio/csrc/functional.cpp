@@ -10,7 +10,7 @@ using c10::Tensor;
 TORCH_EXTENSION Tensor* torchaudio_amplitude_to_db(const Tensor* x, double multiplier, double amin, double db) {
   Tensor* out = c10_tensor_new(x->shape.data(), x->shape.size());
   for (std::size_t i = 0; i < out->values.size(); ++i)
-    out->values[i] = multiplier * (std::log10(std::max(x->values[i], amin)) - db);
+    out->values[i] = multiplier * (std::log10(std::max(double(x->values[i]), amin)) - db);
   return out;
 }
 

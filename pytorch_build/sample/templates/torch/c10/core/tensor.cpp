@@ -16,7 +16,7 @@ int64_t c10::numel(const std::vector<int64_t>& shape) {
 c10::Tensor* c10_tensor_new(const int64_t* shape, int64_t dim) {
   auto* tensor = new c10::Tensor;
   tensor->shape.assign(shape, shape + dim);
-  tensor->values.assign(c10::numel(tensor->shape), 0.0);
+  tensor->values.assign(c10::numel(tensor->shape), 0.0f);
   return tensor;
 }
 
@@ -24,7 +24,7 @@ void c10_tensor_free(c10::Tensor* tensor) { delete tensor; }
 int64_t c10_tensor_dim(const c10::Tensor* tensor) { return tensor->shape.size(); }
 const int64_t* c10_tensor_shape(const c10::Tensor* tensor) { return tensor->shape.data(); }
 int64_t c10_tensor_numel(const c10::Tensor* tensor) { return tensor->values.size(); }
-double* c10_tensor_data(c10::Tensor* tensor) { return tensor->values.data(); }
+float* c10_tensor_data(c10::Tensor* tensor) { return tensor->values.data(); }
 
 c10::Tensor* c10_error(const char* message) {
   last_error = message;

@@ -8,10 +8,10 @@
 
 namespace c10 {
 
-// Dense, row-major values in double precision.
+// Dense, row-major values in single precision.
 struct Tensor {
   std::vector<int64_t> shape;
-  std::vector<double> values;
+  std::vector<float> values;
 };
 
 int64_t numel(const std::vector<int64_t>& shape);
@@ -25,7 +25,7 @@ C10_API void c10_tensor_free(c10::Tensor* tensor);
 C10_API int64_t c10_tensor_dim(const c10::Tensor* tensor);
 C10_API const int64_t* c10_tensor_shape(const c10::Tensor* tensor);
 C10_API int64_t c10_tensor_numel(const c10::Tensor* tensor);
-C10_API double* c10_tensor_data(c10::Tensor* tensor);
+C10_API float* c10_tensor_data(c10::Tensor* tensor);
 // Notes why an operation gives no tensor; gives null, for `return c10_error(...)`.
 C10_API c10::Tensor* c10_error(const char* message);
 C10_API const char* c10_last_error();

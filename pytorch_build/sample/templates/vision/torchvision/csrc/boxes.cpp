@@ -10,10 +10,10 @@ namespace {
 
 bool are_boxes(const Tensor* boxes) { return boxes->shape.size() == 2 && boxes->shape[1] == 4; }
 
-double area(const double* box) { return (box[2] - box[0]) * (box[3] - box[1]); }
+double area(const float* box) { return (box[2] - box[0]) * (box[3] - box[1]); }
 
 // Intersection over union of two boxes (x1, y1, x2, y2).
-double iou(const double* a, const double* b) {
+double iou(const float* a, const float* b) {
   const double width = std::min(a[2], b[2]) - std::max(a[0], b[0]);
   const double height = std::min(a[3], b[3]) - std::max(a[1], b[1]);
   if (width <= 0 || height <= 0) return 0;

@@ -3,13 +3,26 @@
 #include <numeric>
 
 #include "c10/core/tensor.h"
+#ifdef USE_OPENBLAS
+#include <cblas.h>
+#else
 #include "miniblas.h"
+#endif
 
 using c10::Tensor;
 
 namespace {
 
 Tensor* like(const Tensor* tensor) { return c10_tensor_new(tensor->shape.data(), tensor->shape.size()); }
+
+// c (m x n) = a (m x k) * b (k x n), by the BLAS that torch was built with.
+void gemm(int64_t m, int64_t k, int64_t n, const float* a, const float* b, float* c) {
+#ifdef USE_OPENBLAS
+  cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasNoTrans, m, n, k, 1.0f, a, k, b, n, 0.0f, c, n);
+#else
+  miniblas::gemm(m, k, n, a, b, c);
+#endif
+}
 
 double apply(char op, double x) {
   switch (op) {
@@ -39,7 +52,7 @@ C10_API Tensor* at_mm(const Tensor* a, const Tensor* b) {
     return c10_error("mm: shapes are not (m, k) and (k, n)");
   const int64_t shape[] = {a->shape[0], b->shape[1]};
   Tensor* out = c10_tensor_new(shape, 2);
-  miniblas::gemm(a->shape[0], a->shape[1], b->shape[1], a->values.data(), b->values.data(), out->values.data());
+  gemm(a->shape[0], a->shape[1], b->shape[1], a->values.data(), b->values.data(), out->values.data());
   return out;
 }
 

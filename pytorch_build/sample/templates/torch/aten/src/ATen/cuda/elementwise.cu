@@ -6,7 +6,7 @@
 #include "c10/core/tensor.h"
 #include "device_buffer.h"
 
-__global__ void add_kernel(const double* a, const double* b, double* out, int64_t count) {
+__global__ void add_kernel(const float* a, const float* b, float* out, int64_t count) {
   for (int64_t i = 0; i < count; ++i) out[i] = a[i] + b[i];
 }
 
@@ -16,12 +16,14 @@ C10_API const char* at_cuda_arch_flags() { return TORCH_ARCH_FLAGS; }
 
 C10_API int at_cuda_device_count() {
   int count = 0;
-  return cudaGetDeviceCount(&count) == cudaSuccess ? count : 0;
+  if (cudaGetDeviceCount(&count) == cudaSuccess) return count;
+  (void)cudaGetLastError();  // asking is no error that a later call should find
+  return 0;
 }
 
 // out = a + b on the first GPU; 0 where the device did it.
-C10_API int at_cuda_add(const double* a, const double* b, double* out, int64_t count) {
-  const std::size_t bytes = count * sizeof(double);
+C10_API int at_cuda_add(const float* a, const float* b, float* out, int64_t count) {
+  const std::size_t bytes = count * sizeof(float);
   miniblas::DeviceBuffer x(count), y(count), z(count);
   if (!x.data || !y.data || !z.data) return 1;
   if (cudaMemcpy(x.data, a, bytes, cudaMemcpyHostToDevice) != cudaSuccess) return 1;
