@@ -236,7 +236,7 @@ def _cgroup(name: str) -> str:
         return ""
 
 
-if sys.platform == "win32":
+if sys.platform == "win32":  # pragma: no cover - no Windows runs the tests
 
     def _physical_memory() -> int:
         import ctypes

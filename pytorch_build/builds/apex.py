@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from pytorch_build.builds.common import (
     Steps,
     build_command,
+    build_requires,
     close,
     common_env,
     needed_torch,
@@ -47,7 +48,7 @@ def plan(context: Context) -> BuildPlan:
             "wheel",
             "packaging",
             "ninja",
-            *context.facts.tree.build_requires,
+            *build_requires(context),
         ),
         file_drops=drops,
     )

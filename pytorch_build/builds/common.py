@@ -6,6 +6,9 @@ import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from packaging.requirements import InvalidRequirement, Requirement
+from packaging.utils import canonicalize_name
+
 from core.errors import DataError, MissingInputError, RocmError, SourceError, UsageError
 from core.files import digest_of
 from pytorch_build.builds.types import BuildPlan, Command
@@ -20,10 +23,11 @@ if TYPE_CHECKING:
 
 # A GPU target given by this variable is no part of a compiler cache's key.
 _TARGET_VARIABLE = "HCC_AMDGPU_TARGET"
-_LEAKS = frozenset({_TARGET_VARIABLE, "PYTHONHOME", "PYTHONPATH", "TRITON_WHEEL_NAME"})
+_LEAKS = frozenset({_TARGET_VARIABLE, "PYTHONHOME", "PYTHONPATH", "PYTHONSAFEPATH", "TRITON_WHEEL_NAME"})
 # Another ROCm installation's variables, which would lead hipcc and CMake there.
 _OTHER_ROCM = frozenset({"HIP_PATH", "HIP_DEVICE_LIB_PATH", "HIP_CLANG_PATH", "HIP_CLANG_LAUNCHER"})
 _ANY_ROCM = _OTHER_ROCM | {"ROCM_HOME", "ROCM_PATH", "PYTORCH_ROCM_ARCH"}
+_OURS = frozenset({"rocm", "triton", "torch", "torchaudio", "torchvision", "apex"})
 # What differs from run to run and leaves a build folder's contents as they are.
 _PASSING = frozenset({"PATH", "MAX_JOBS", "CMAKE_BUILD_PARALLEL_LEVEL"})
 _TARGET = re.compile(r"gfx[0-9a-f]{3,4}(?::[a-z]+[+-])*", re.ASCII)
@@ -61,6 +65,27 @@ class Steps:
     file_drops: tuple[FileDrop, ...] = ()
     install: bool = False
     notes: tuple[str, ...] = field(default=())
+
+
+def build_requires(context: Context) -> tuple[str, ...]:
+    """Give what the project's pyproject.toml asks for, less what this pipeline itself installs.
+
+    Some projects name torch there; the installed one must stay, and no index may answer for it.
+
+    Raises:
+        SourceError: A line that is no requirement.
+    """
+    kept = []
+    for line in context.facts.tree.build_requires:
+        try:
+            name = canonicalize_name(Requirement(line).name)
+        except InvalidRequirement as problem:
+            raise SourceError(
+                f"{context.request.tree / 'pyproject.toml'}: {line!r} is no requirement: {problem}"
+            ) from problem
+        if name not in _OURS:
+            kept.append(line)
+    return tuple(kept)
 
 
 def gpu_targets(*, asked: str, inherited: str, sdk: Iterable[str]) -> tuple[str, ...]:

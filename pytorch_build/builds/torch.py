@@ -5,7 +5,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from core.errors import MissingInputError, UsageError
-from pytorch_build.builds.common import Steps, build_command, close, common_env, sysdeps_env, windows_env
+from pytorch_build.builds.common import (
+    Steps,
+    build_command,
+    build_requires,
+    close,
+    common_env,
+    sysdeps_env,
+    windows_env,
+)
 from pytorch_build.builds.types import FileDrop
 from pytorch_build.platforms.windows import OPENMP_DLL, UV_DLL
 from pytorch_build.rocm_init import PATH as ROCM_INIT
@@ -83,7 +91,7 @@ def plan(context: Context) -> BuildPlan:
         import_code="import torch; print(torch.__version__, torch.cuda.is_available())",
         uninstall=("torch",),
         requirements_files=("requirements.txt", "requirements-build.txt"),
-        requirements=("build", *context.facts.tree.build_requires),
+        requirements=("build", *build_requires(context)),
         # Wheels of ninja loop (1.11.1) or break link.exe's response files (1.13.0) on Windows.
         uninstall_after=("ninja",) if context.windows else (),
         # A file of an earlier build for ROCm would make this wheel ask for rocm_sdk.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from core.errors import MissingInputError, SourceError
-from pytorch_build.builds.common import Steps, build_command, close, common_env, setup_command
+from pytorch_build.builds.common import Steps, build_command, build_requires, close, common_env, setup_command
 from pytorch_build.builds.types import Command
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ def plan(context: Context) -> BuildPlan:
         # Up to triton 3.3 setup.py lay in python/.
         folder = "python" if "python/setup.py" in tree.files else ""
         build = setup_command(context, "bdist_wheel", folder=folder)
-    own = ("build", "wheel") if context.windows else ("setuptools", "wheel", *tree.build_requires)
+    own = ("build", "wheel") if context.windows else ("setuptools", "wheel", *build_requires(context))
     name = context.request.ref_env.get("TRITON_WHEEL_NAME", env.get("TRITON_WHEEL_NAME", "triton"))
     steps = Steps(
         distribution=name,

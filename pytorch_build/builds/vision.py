@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from pytorch_build.builds.common import (
     Steps,
+    build_requires,
     close,
     common_env,
     needed_torch,
@@ -43,6 +44,6 @@ def plan(context: Context) -> BuildPlan:
         env=env,
         commands=(setup_command(context, "bdist_wheel"),),
         import_code="import torchvision; print(torchvision.__version__)",
-        requirements=("setuptools", "wheel", "ninja", *context.facts.tree.build_requires),
+        requirements=("setuptools", "wheel", "ninja", *build_requires(context)),
     )
     return close(context, steps)

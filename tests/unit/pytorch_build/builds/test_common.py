@@ -187,6 +187,16 @@ def test_what_the_ref_needs_is_installed_with_the_rest(plan: Plan, project: str)
     assert len(set(made.requirements)) == len(made.requirements)
 
 
+@pytest.mark.parametrize("project", PROJECTS)
+def test_no_index_may_answer_for_what_this_pipeline_builds(plan: Plan, project: str) -> None:
+    asked = ("setuptools>=60", "torch", "Triton >= 3 ; sys_platform == 'linux'", "numpy")
+    made = plan(project, torch_version="2.10.0", tree={"build_requires": asked})
+    assert {"setuptools>=60", "numpy"} <= set(made.requirements)
+    assert not [line for line in made.requirements if line.lower().startswith(("torch", "triton"))]
+    with pytest.raises(SourceError, match=r"pyproject\.toml: '== 3' is no requirement"):
+        plan(project, torch_version="2.10.0", tree={"build_requires": ("== 3",)})
+
+
 def test_gpu_builds_without_targets_or_facts_are_refused(plan: Plan) -> None:
     with pytest.raises(RocmError, match="no GPU targets"):
         plan("torch", gpu_targets=())
