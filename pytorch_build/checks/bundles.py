@@ -266,7 +266,7 @@ def _read_table(source: _Source, offset: int) -> tuple[Entry, ...]:
 
 def _read_entry(source: _Source, offset: int) -> Entry:
     start, size, length = _ENTRY.unpack(_take(source, _ENTRY.size, offset))
-    if length > _MAX_ID:
+    if not 0 < length <= _MAX_ID:
         raise BundleError(f"the bundle at offset {offset} has an id of {length} bytes")
     kind, target = parse_entry_id(_take(source, length, offset).decode("utf-8", "replace"))
     return Entry(kind=kind, target=target, offset=start, size=size)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
 from core.errors import CheckError
@@ -47,6 +47,26 @@ def ordered(findings: Iterable[Finding]) -> tuple[Finding, ...]:
             ),
         )
     )
+
+
+def collapsed(findings: Iterable[Finding], *, limit: int = 3) -> tuple[Finding, ...]:
+    """Let one finding stand for many members of a wheel of which the same is said.
+
+    Args:
+        findings: Findings in any order.
+        limit: Members about which the same may be said one by one.
+    """
+    groups: dict[Finding, list[Finding]] = {}
+    for found in ordered(findings):
+        groups.setdefault(replace(found, where=""), []).append(found)
+    every: list[Finding] = []
+    for members in groups.values():
+        if len(members) <= limit:
+            every += members
+        else:
+            message = f"{members[0].message} (The same for {len(members) - 1} more files.)"
+            every.append(replace(members[0], message=message))
+    return ordered(every)
 
 
 def findings_table(findings: Iterable[Finding]) -> tuple[tuple[str, ...], tuple[tuple[str, ...], ...]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, BinaryIO
 
 from core import zip_members
 from core.errors import WheelError
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from core.wheels import WheelInfo, WheelMetadata
-    from pytorch_build.checks.view import DeviceFacts, ElfFacts
+    from pytorch_build.checks.view import ElfFacts
 
 _TEXT = (".py", ".cmake", ".pc", ".json", ".txt", ".la", ".h", ".toml", ".cfg")
 _MAX_TEXT = 4 << 20
@@ -111,22 +111,29 @@ class _Reader:
 
 def read_binary(member: Member, file: Path) -> Binary:
     """Read a compiled file's headers and device code; what cannot be read becomes a problem of it."""
-    problems: list[str] = []
-    headers: ElfFacts | None = None
-    device: DeviceFacts | None = None
     with file.open("rb") as stream:
         if stream.read(len(elf.MAGIC)) == elf.MAGIC:
-            from elftools.elf.elffile import ELFFile
-
-            try:
-                headers = elf.facts(ELFFile(stream))
-            except Exception as problem:  # noqa: BLE001 - the parser raises anything for hostile headers
-                problems.append(f"Its ELF headers cannot be read ({type(problem).__name__}: {problem}).")
+            return _read_elf(member, stream)
     try:
-        device = device_code.file_facts(file)
+        return Binary(member=member, device=device_code.file_facts(file))
     except BundleError as problem:
-        problems.append(f"Its device code cannot be read: {problem}.")
-    except Exception as problem:  # noqa: BLE001 - the same
-        if not problems:
-            problems.append(f"Its sections cannot be read ({type(problem).__name__}: {problem}).")
-    return Binary(member=member, elf=headers, device=device, problems=tuple(problems))
+        return Binary(member=member, problems=(f"Its device code cannot be read: {problem}.",))
+
+
+def _read_elf(member: Member, stream: BinaryIO) -> Binary:
+    import mmap
+
+    from elftools.elf.elffile import ELFFile
+
+    headers: ElfFacts | None = None
+    try:
+        opened = ELFFile(stream)
+        headers = elf.facts(opened)
+        # Closed by the collector: an error's traceback may still hold views of it.
+        data = mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ)
+        return Binary(member=member, elf=headers, device=device_code.elf_facts(opened, data))
+    except BundleError as problem:
+        said = f"Its device code cannot be read: {problem}."
+    except Exception as problem:  # noqa: BLE001 - the parser raises anything for hostile headers
+        said = f"Its ELF headers cannot be read ({type(problem).__name__}: {problem})."
+    return Binary(member=member, elf=headers, problems=(said,))

@@ -57,11 +57,13 @@ class Provider(Model):
         distributions: Shell patterns of the distributions that bring them.
         libraries: Shell patterns of library names.
         includes: Other providers that come with it.
+        assumed_by: Distributions that use the libraries without stating the requirement.
     """
 
     distributions: tuple[str, ...]
     libraries: tuple[str, ...]
     includes: tuple[str, ...] = ()
+    assumed_by: tuple[str, ...] = ()
 
 
 class Policy(Model):

@@ -11,7 +11,7 @@ from packaging.utils import canonicalize_name
 
 from core.errors import MissingInputError, WheelError
 from pytorch_build.checks import archive, contents, device_code, elf, expectations
-from pytorch_build.checks.findings import Finding, ordered
+from pytorch_build.checks.findings import Finding, collapsed, ordered
 from pytorch_build.checks.gather import gather
 from pytorch_build.checks.policy import load_policy
 
@@ -122,7 +122,7 @@ def check_wheel(
         return (
             Finding(severity="error", check="record", wheel=path.name, where="", message=problem.message),
         )
-    return ordered(judge(view, problems, expectation, policy))
+    return collapsed(judge(view, problems, expectation, policy))
 
 
 def judge(

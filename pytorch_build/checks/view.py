@@ -63,6 +63,7 @@ class ElfFacts:
     Attributes:
         machine: ``EM_X86_64``, ``EM_AMDGPU`` …
         kind: ``ET_DYN``, ``ET_EXEC``, ``ET_REL`` …
+        program: Whether it names an interpreter (PT_INTERP), as programs do and libraries do not.
         soname: DT_SONAME, or an empty text.
         needed: DT_NEEDED, in order.
         rpath: DT_RUNPATH where present (it wins), else DT_RPATH, split at colons.
@@ -73,6 +74,7 @@ class ElfFacts:
 
     machine: str
     kind: str
+    program: bool = False
     soname: str = ""
     needed: tuple[str, ...] = ()
     rpath: tuple[str, ...] = ()

@@ -1,0 +1,93 @@
+"""Real device code of ROCm 7: 45 compressed bundles in a library from the public Python index.
+
+The wheel (133 MB) goes into the folder that RUN_UPSTREAM_CACHE names, else into a temporary one.
+"""
+
+from __future__ import annotations
+
+import os
+import resource
+import sys
+import time
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from core import process
+from core.errors import ProcessError
+from core.wheel_record import verify_record
+from core.wheels import read_metadata
+from pytorch_build.checks.device_code import file_facts
+from pytorch_build.checks.run import check_wheel
+from pytorch_build.checks.view import Expectation
+
+WHEEL = "jax_rocm7_pjrt-0.12.0-py3-none-manylinux_2_27_x86_64.whl"
+MEMBER = "jax_plugins/xla_rocm7/xla_rocm_plugin.so"
+TARGETS = frozenset(
+    f"gfx{number}"
+    for number in (
+        *("900", "906", "908", "90a", "942", "950"),
+        *(1010, 1011, 1012, *range(1030, 1037), *range(1100, 1104), *range(1150, 1154)),
+        *(1200, 1201, 1250),
+    )
+)
+
+
+@pytest.fixture(scope="module")
+def jax_wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    named = os.environ.get("RUN_UPSTREAM_CACHE", "")  # noqa: TID251 - a test's own switch
+    folder = Path(named) if named else tmp_path_factory.mktemp("upstream")
+    if not (folder / WHEEL).is_file():
+        options = ["--no-deps", "--quiet", "--only-binary", ":all:", "--dest", str(folder)]
+        try:
+            process.capture([sys.executable, "-m", "pip", "download", *options, "jax-rocm7-pjrt==0.12.0"])
+        except ProcessError as problem:
+            pytest.skip(f"jax-rocm7-pjrt 0.12.0 cannot be had: {problem.message[-300:]}")
+    return folder / WHEEL
+
+
+def test_every_bundle_of_a_real_library_is_read(jax_wheel: Path, tmp_path: Path) -> None:
+    with zipfile.ZipFile(jax_wheel) as archive:
+        library = Path(archive.extract(MEMBER, tmp_path))
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    start = time.perf_counter()
+    facts = file_facts(library)
+    seconds = time.perf_counter() - start
+    grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
+
+    assert facts is not None
+    assert len(facts.bundles) == facts.registered == 45
+    assert {(one.form, one.version) for one in facts.bundles} == {("zstd", 3)}
+    assert sum(one.size for one in facts.bundles) == 29_400_285
+    assert sum(one.uncompressed for one in facts.bundles) == 2_436_893_448
+    assert all(one.targets == TARGETS for one in facts.bundles)
+    assert facts.targets == TARGETS
+    # Inflating all of it takes seconds and gigabytes; the tables alone take neither.
+    assert seconds < 2
+    assert grown < 300 * 1024
+
+
+def test_a_real_wheel_is_checked_in_one_pass(jax_wheel: Path) -> None:
+    assert verify_record(jax_wheel) == ()
+    assert read_metadata(jax_wheel).name == "jax-rocm7-pjrt"
+    promised = Expectation(
+        distribution="jax-rocm7-pjrt",
+        version="0.12.0",
+        python_tag="cp312",
+        gpu_targets=tuple(sorted(TARGETS)),
+    )
+    found = check_wheel(jax_wheel, promised)
+    # Its RUNPATH really names /opt/rocm/lib, and it finds ROCm without requiring it.
+    assert {(one.severity, one.check) for one in found} == {
+        ("error", "elf"),
+        ("warning", "elf"),
+        ("warning", "tags"),
+        ("note", "elf"),
+    }
+
+
+def test_a_target_that_is_missing_is_found(jax_wheel: Path) -> None:
+    promised = Expectation(distribution="jax-rocm7-pjrt", version="0.12.0", gpu_targets=("gfx942", "gfx803"))
+    errors = [one.message for one in check_wheel(jax_wheel, promised) if one.check == "device_code"]
+    assert errors[0] == "No device code for gfx803."
