@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from packaging.requirements import InvalidRequirement, Requirement
@@ -64,7 +64,7 @@ class Steps:
     removes: tuple[str, ...] = ()
     file_drops: tuple[FileDrop, ...] = ()
     install: bool = False
-    notes: tuple[str, ...] = field(default=())
+    notes: tuple[str, ...] = ()
 
 
 def build_requires(context: Context) -> tuple[str, ...]:

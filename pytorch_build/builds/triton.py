@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 _SUFFIX = "TRITON_WHEEL_VERSION_SUFFIX"
 # setup.py adds the commit to the version, except on a branch whose name begins like this.
-_BRANCH = "release/locked"
+_BRANCH = "release-locked"
 
 
 def llvm_archive_url(llvm_hash: str) -> str:

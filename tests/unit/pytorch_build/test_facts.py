@@ -89,7 +89,7 @@ def test_what_tritons_setup_adds_to_the_version(tmp_path: Path) -> None:
     assert facts.tree_facts(tmp_path, managed=True).git_suffix == expected
     git("checkout", "--quiet", "--detach")
     assert facts.tree_facts(tmp_path, managed=True).git_suffix == expected
-    git("checkout", "--quiet", "-B", "release/locked")
+    git("checkout", "--quiet", "-B", "release-locked")
     assert facts.tree_facts(tmp_path, managed=True).git_suffix == ""
 
 

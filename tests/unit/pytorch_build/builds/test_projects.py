@@ -190,7 +190,7 @@ def test_triton_is_kept_from_adding_the_commit_to_other_versions(plan: Plan) -> 
     made = plan("triton", version=TRITON, tree={"git_suffix": "+git0123abcd"})
     assert made.env["TRITON_WHEEL_VERSION_SUFFIX"] == "+rocm7.10.0a20251120"
     assert [command.argv for command in made.commands] == [
-        ("git", "checkout", "--quiet", "-B", "release/locked"),
+        ("git", "checkout", "--quiet", "-B", "release-locked"),
         ("/env/bin/python", "setup.py", "bdist_wheel"),
         ("git", "checkout", "--quiet", "--detach"),
     ]
