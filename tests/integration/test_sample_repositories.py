@@ -93,6 +93,7 @@ def _workshop(folder: Path, *, suffix: str, env: Mapping[str, str | None]) -> Wo
         process.capture(["git", "clone", "--quiet", origins[project], shop.tree(project)])
         local = ("-c", "protocol.file.allow=always")
         shop.git(project, *local, "submodule", "--quiet", "update", "--init", "--recursive")
+    shop.git("triton", "checkout", "--quiet", "-B", "release/locked")  # else the commit is in its version
     requirements = shop.tree("torch") / "requirements.txt"
     shop.install("--requirement", str(requirements), "build", "setuptools>=80")
     return shop
@@ -368,12 +369,24 @@ def test_a_tree_without_submodules_says_so(cpu: Workshop, tmp_path: Path) -> Non
         process.capture([cpu.python, *_BUILD], cwd=tmp_path / "torch", env=cpu.env)
 
 
-def test_triton_without_a_suffix_names_its_commit(cpu: Workshop, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("branch", "suffix", "local"),
+    [
+        ("", "", "+git{commit}"),
+        ("", "+cpu", "+git{commit}.cpu"),
+        ("release/3.6", "", ""),
+        ("release/3.6", "+cpu", "+cpu"),
+    ],
+)
+def test_triton_names_its_commit_except_on_a_release_branch(
+    cpu: Workshop, tmp_path: Path, branch: str, suffix: str, local: str
+) -> None:
     tree = tmp_path / "triton"
     process.capture(["git", "clone", "--quiet", cpu.origins["triton"], tree])
-    process.capture(["git", "-C", tree, "-c", "advice.detachedHead=false", "checkout", "--quiet", "--detach"])
-    version = process.capture([cpu.python, "setup.py", "--version"], cwd=tree, env=cpu.env).stdout.split()[-1]
-    assert version == f"3.6.0+git{cpu.git('triton', 'rev-parse', '--short=8', 'HEAD')}"
+    process.capture(["git", "-C", tree, "checkout", "--quiet", *(["-B", branch] if branch else ["--detach"])])
+    env = {**cpu.env, "TRITON_WHEEL_VERSION_SUFFIX": suffix}
+    said = process.capture([cpu.python, "setup.py", "--quiet", "--version"], cwd=tree, env=env).stdout
+    assert said.strip() == "3.6.0" + local.format(commit=cpu.git("triton", "rev-parse", "--short=8", "HEAD"))
 
 
 def test_compiler_launchers_are_used(cpu: Workshop, tmp_path: Path) -> None:

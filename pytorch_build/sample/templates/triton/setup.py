@@ -1,5 +1,5 @@
 # Keeps the contract of triton's setup.py (at the root since 3.4): TRITON_WHEEL_VERSION_SUFFIX, TRITON_WHEEL_NAME,
-# TRITON_APPEND_CMAKE_ARGS, MAX_JOBS; a commit's id in the version where nothing names a suffix.
+# TRITON_APPEND_CMAKE_ARGS, MAX_JOBS; the commit's id in the version, except on a branch named release….
 import os
 import shlex
 import subprocess
@@ -18,11 +18,17 @@ def git(*arguments):
         return ""
 
 
+def get_git_commit_hash(length=8):
+    commit = git("rev-parse", f"--short={length}", "HEAD")
+    return f"+git{commit}" if commit else ""
+
+
 def version_suffix():
+    released = git("rev-parse", "--abbrev-ref", "HEAD").startswith("release")
+    commit = get_git_commit_hash() if (ROOT / ".git").exists() and not released else ""
     named = os.environ.get("TRITON_WHEEL_VERSION_SUFFIX", "")
-    if named or not (ROOT / ".git").exists() or git("rev-parse", "--abbrev-ref", "HEAD").startswith("release"):
-        return named
-    return "+git" + git("rev-parse", "--short=8", "HEAD")
+    # A version holds one plus.
+    return commit + (named.replace("+", "-") if commit else named)
 
 
 class CMakeBuild(build_ext):

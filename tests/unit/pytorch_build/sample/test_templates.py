@@ -51,7 +51,7 @@ def test_versions_are_the_samples(project: str, version: str) -> None:
 def test_triton_has_the_version_that_torch_names() -> None:
     version = (TEMPLATES / "torch/dot_ci/docker/triton_version.txt").read_text().strip()
     assert version == "3.6.0"
-    assert f'version="{version}" + ' in (TEMPLATES / "triton/setup.py").read_text()
+    assert f'version="{version}" + version_suffix()' in (TEMPLATES / "triton/setup.py").read_text()
 
 
 def test_no_template_needs_pythons_headers() -> None:

@@ -2,6 +2,8 @@
 import ctypes
 from pathlib import Path
 
+from torch import version
+
 LIB = Path(__file__).parent / "lib"
 
 _LONG = ctypes.c_int64
@@ -9,7 +11,7 @@ _HANDLE = ctypes.c_void_p
 
 c10 = ctypes.CDLL(str(LIB / "libc10.so"), mode=ctypes.RTLD_GLOBAL)
 lib = ctypes.CDLL(str(LIB / "libtorch.so"), mode=ctypes.RTLD_GLOBAL)
-hip = ctypes.CDLL(str(LIB / "libtorch_hip.so")) if (LIB / "libtorch_hip.so").exists() else None
+hip = ctypes.CDLL(str(LIB / "libtorch_hip.so")) if version.hip else None
 
 
 def _declare(library, name, result, *arguments):
