@@ -20,12 +20,12 @@ from core.errors import UsageError
 
 Kind = Literal["release", "prerelease", "nightly", "nightly-bkc", "dev"]
 
-_BASE = r"(?P<base>(?:0|[1-9]\d*)(?:\.(?:0|[1-9]\d*)){2})"
+_BASE = r"(?P<base>(?:0|[1-9][0-9]*)(?:\.(?:0|[1-9][0-9]*)){2})"
 _FORMS: tuple[tuple[Kind, re.Pattern[str]], ...] = (
     ("release", re.compile(_BASE)),
-    ("prerelease", re.compile(_BASE + r"rc(?:0|[1-9]\d*)")),
-    ("nightly", re.compile(_BASE + r"a(?P<date>\d{8})")),
-    ("nightly-bkc", re.compile(_BASE + r"a(?P<date>\d{8})\+bkc\.(?P<bkc>\d{8})")),
+    ("prerelease", re.compile(_BASE + r"rc(?:0|[1-9][0-9]*)")),
+    ("nightly", re.compile(_BASE + r"a(?P<date>[0-9]{8})")),
+    ("nightly-bkc", re.compile(_BASE + r"a(?P<date>[0-9]{8})\+bkc\.(?P<bkc>[0-9]{8})")),
     ("dev", re.compile(_BASE + r"\.dev0(?:\+(?P<local>[0-9a-z]+(?:\.[0-9a-z]+)*))?")),
 )
 

@@ -31,7 +31,8 @@ def shared_libraries(root):
     return [
         path
         for path in found
-        if re.search(r"\.(dll|so(\.\d+)*)$", path.name) and not _NOT_ALONE.search(path.as_posix())
+        if re.search(r"\.(dll|so(\.\d+)*)$", path.name)
+        and not _NOT_ALONE.search("/" + path.relative_to(root).as_posix())
     ]
 
 

@@ -1,0 +1,154 @@
+from __future__ import annotations
+
+import importlib.machinery
+import importlib.util
+import struct
+from typing import TYPE_CHECKING
+
+import pytest
+
+from core.families import gpu_targets
+from rocm_packaging import rendering, versions
+from rocm_packaging.packages import packages
+from rocm_packaging.sample.artifacts import TEMPLATES
+from rocm_packaging.sample.layout import DATA_FILES, FAMILIES, LIBRARIES, ROCM_VERSION
+
+if TYPE_CHECKING:
+    from types import ModuleType
+
+PRELOADED = [
+    "amd_comgr",
+    "amdhip64",
+    "hiprtc",
+    "hipblas",
+    "hipfft",
+    "hiprand",
+    "hipsparse",
+    "hipsparselt",
+    "hipsolver",
+    "hipblaslt",
+    "miopen",
+    "hipdnn",
+    "rocm-openblas",
+    "amd_smi",
+    "rocm_sysdeps_liblzma",
+    "rocm_smi64",
+    "rocprofiler-sdk",
+    "rocprofiler-sdk-roctx",
+    "roctracer64",
+    "roctx64",
+    "rccl",
+    "hipfile",
+]
+
+
+@pytest.fixture(scope="module")
+def hipcc() -> ModuleType:
+    loader = importlib.machinery.SourceFileLoader("sample_hipcc", str(TEMPLATES / "bin" / "hipcc"))
+    spec = importlib.util.spec_from_loader("sample_hipcc", loader)
+    assert spec is not None
+    module = importlib.util.module_from_spec(spec)
+    loader.exec_module(module)
+    return module
+
+
+def test_the_version_is_marked_as_sample() -> None:
+    assert versions.parse(ROCM_VERSION).is_sample
+
+
+def test_families_are_real_ones() -> None:
+    for family, targets in FAMILIES.items():
+        assert gpu_targets(family) == targets
+
+
+def test_every_library_that_torch_preloads_is_there_and_known() -> None:
+    assert set(PRELOADED) <= {library.short for library in LIBRARIES}
+    core = [f"{lib.folder}/{lib.soname}" for lib in LIBRARIES if not lib.per_family]
+    math = [f"{lib.folder}/{lib.soname}" for lib in LIBRARIES if lib.per_family]
+    known = rendering.libraries_in("core", core, "linux") | rendering.libraries_in("libraries", math, "linux")
+    assert known == {library.short for library in LIBRARIES}
+
+
+def test_every_artifact_belongs_to_a_package() -> None:
+    data = packages()
+    known = {*data.core.artifacts, *data.libraries.artifacts, *data.devel.artifacts}
+    assert {library.artifact[0] for library in LIBRARIES} <= known
+    assert {file.artifact[0] for file in DATA_FILES} <= known
+
+
+def test_every_template_exists() -> None:
+    for file in DATA_FILES:
+        assert bool(file.template) != bool(file.text)
+        assert not file.template or (TEMPLATES / file.template).is_file()
+
+
+def test_bundles_have_an_entry_a_target(hipcc: ModuleType) -> None:
+    data = hipcc.bundle(["gfx942", "gfx1100"])
+    assert data[:24] == b"__CLANG_OFFLOAD_BUNDLE__"
+    (count,) = struct.unpack_from("<Q", data, 24)
+    position, triples = 32, []
+    for _ in range(count):
+        offset, size, length = struct.unpack_from("<QQQ", data, position)
+        triple = data[position + 24 : position + 24 + length].decode()
+        position += 24 + length
+        triples.append(triple)
+        if size:
+            code = data[offset : offset + size]
+            assert code[:4] == b"\x7fELF"
+            assert struct.unpack_from("<H", code, 18) == (224,)
+            (flags,) = struct.unpack_from("<I", code, 48)
+            assert flags & 0xFF == {"gfx942": 0x4C, "gfx1100": 0x41}[triple.rpartition("-")[2]]
+    assert triples == [
+        "host-x86_64-unknown-linux-gnu-",
+        "hipv4-amdgcn-amd-amdhsa--gfx942",
+        "hipv4-amdgcn-amd-amdhsa--gfx1100",
+    ]
+
+
+def test_hipcc_sorts_its_arguments(hipcc: ModuleType) -> None:
+    targets, host, sources = hipcc.split(
+        [
+            "-c",
+            "a.hip",
+            "-o",
+            "a.o",
+            "--offload-arch=gfx942,gfx950",
+            "--offload-arch=gfx942",
+            "-O2",
+            "-fno-gpu-rdc",
+            "-MF",
+            "a.d",
+            "--rocm-path=/x",
+            "-mllvm",
+            "-amdgpu-early-inline-all=true",
+            "-x",
+            "hip",
+            "b.txt",
+        ]
+    )
+    assert targets == ["gfx942", "gfx950"]
+    assert sources == 2
+    assert host == [
+        "-c",
+        "-x",
+        "c++",
+        "a.hip",
+        "-x",
+        "none",
+        "-o",
+        "a.o",
+        "-O2",
+        "-MF",
+        "a.d",
+        "-x",
+        "c++",
+        "b.txt",
+        "-x",
+        "none",
+    ]
+
+
+@pytest.mark.parametrize("target", ["gfx", "sm_90", "gfx942x9", ""])
+def test_hipcc_refuses_what_is_no_target(hipcc: ModuleType, target: str) -> None:
+    with pytest.raises(hipcc.WrongUse):
+        hipcc.code_object(target)
