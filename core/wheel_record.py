@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, Literal
 
 from core import zip_members
-from core.errors import WheelError
+from core.errors import FatalError, WheelError
 from core.wheels import find_dist_info, read_text_member
 from core.zip_members import MemberError, Span
 
@@ -93,6 +93,7 @@ def verify_record(
     Raises:
         WheelError: The file is no zip file or its name is no wheel's.
         MissingInputError: There is no such file.
+        FatalError: The disk failed or is full.
     """
     with zip_members.opened(path) as archive:
         problems, files = _survey(archive)
@@ -257,6 +258,11 @@ def _read_member(
             _consume(stream, info, span, hasher.update, tap)
     except MemberError as problem:
         return [_problem(name, "data", f"{name} has {problem}.")]
+    except OSError as problem:
+        raise FatalError(
+            f"{path.name}: {name} could not be read or kept: {problem.strerror or problem}.",
+            hint="Check the disk and the free space of the temporary folder.",
+        ) from problem
     problems: list[RecordProblem] = []
     if entry and entry.size is not None and entry.size != info.file_size:
         problems.append(

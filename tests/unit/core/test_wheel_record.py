@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from core import wheel_record
-from core.errors import WheelError
+from core.errors import FatalError, WheelError
 from core.wheel_record import Tap, require_sound, verify_record
 
 if TYPE_CHECKING:
@@ -293,3 +293,14 @@ def test_what_is_listed_right_holds(
 ) -> None:
     every = members() | files
     assert verify_record(write(tmp_path_factory.mktemp("w"), every, record_of(every))) == ()
+
+
+def test_a_full_disk_is_no_broken_wheel(tmp_path: Path) -> None:
+    path = write(tmp_path, members(), record_of(members()))
+
+    def inspect(_name: str, _file: Path) -> None:
+        raise OSError(28, "No space left on device")
+
+    with pytest.raises(FatalError, match="No space left on device") as caught:
+        verify_record(path, tap=Tap(wanted=lambda *_: True, inspect=inspect, folder=tmp_path))
+    assert not isinstance(caught.value, WheelError)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from core import process
+from pytorch_build.checks import import_check
 from pytorch_build.checks.imports import import_command, read_report
 
 if TYPE_CHECKING:
@@ -64,6 +65,31 @@ def imported(folder: Path, *options: str) -> Completed:
     return process.capture(
         [*words, *options], env=process.inherited(PYTHONPATH=str(folder)), cwd=folder, check=False
     )
+
+
+def test_the_script_reports_what_it_sees(capsys: pytest.CaptureFixture[str]) -> None:
+    report = import_check.check("packaging", "0", ["packaging", "no_such_module_anywhere"], public=False)
+    problems = report["problems"]
+    assert isinstance(problems, list)
+    assert [one.partition(";")[0].partition(":")[0].split()[0] for one in problems] == [
+        "packaging",
+        "packaging.__version__",
+        "import",
+    ]
+    assert "ModuleNotFoundError" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "same"),
+    [
+        ("1.0+A-b_c", "1.0+a.b.c", True),
+        ("1.0 ", "1.0", True),
+        ("1.0", "1.0+cpu", False),
+        ("1.0", "1.1", False),
+    ],
+)
+def test_spellings_of_versions(one: str, other: str, same: bool) -> None:  # noqa: FBT001 - a parameter
+    assert (import_check.normal(one) == import_check.normal(other)) is same
 
 
 @pytest.mark.processes
