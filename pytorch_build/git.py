@@ -28,7 +28,6 @@ _MANAGED = (
     "commit.gpgSign=false",
     "tag.gpgSign=false",
     f"core.hooksPath={os.devnull}",
-    f"core.excludesFile={os.devnull}",
     f"core.attributesFile={os.devnull}",
     "core.autocrlf=false",
     "core.fsmonitor=false",
@@ -40,10 +39,13 @@ _MANAGED = (
     "gc.auto=0",
     "maintenance.auto=false",
     "init.defaultBranch=main",
+    "init.templateDir=",
+    "i18n.commitEncoding=utf-8",
     # a server that stops sending is given up on
     "http.lowSpeedLimit=1000",
     "http.lowSpeedTime=60",
 )
+_REFUSED_WANT = re.compile(r"not our ref|unadvertised object|Server does not allow request")
 _WORDLESS = re.compile(
     r"^(hint|warning):|^fatal: Could not read from remote|^Please make sure|^and the repository exists"
 )
@@ -206,3 +208,8 @@ def unreachable(origin: str, problem: ProcessError) -> SourceError:
         f"{origin} does not answer: {last_words(problem)}",
         hint="Check the origin's spelling, the network and your access to it, or configure a mirror.",
     )
+
+
+def refuses_commits(problem: ProcessError) -> bool:
+    """Say whether a server refused a fetch because it was for a commit, or for one it lacks."""
+    return _REFUSED_WANT.search(problem.output) is not None

@@ -23,6 +23,7 @@ from pytorch_build.git import (
     Repository,
     last_words,
     ls_remote,
+    refuses_commits,
     unreachable,
 )
 from pytorch_build.lock import LockedProject, SourceLock
@@ -38,7 +39,6 @@ if TYPE_CHECKING:
 
 _TRITON_VERSION = re.compile(r"""^__version__\s*=\s*["']([^"']+)["']""", re.MULTILINE)
 _TRITON_MODULES = ("python/triton/__init__.py", "triton/__init__.py")
-_REFUSED_WANT = re.compile(r"not our ref|unadvertised object|Server does not allow request")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -137,7 +137,7 @@ def _fetch(git: Repository, origin: str, commit: str) -> None:
     try:
         git.run(*fetch, "--depth=1", "origin", commit, timeout=TRANSFER_SECONDS)
     except ProcessError as problem:
-        if not _REFUSED_WANT.search(problem.output):
+        if not refuses_commits(problem):
             raise unreachable(origin, problem) from problem
         try:
             git.run(*fetch, "origin", "+refs/*:refs/fetched/*", timeout=TRANSFER_SECONDS)

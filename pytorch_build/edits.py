@@ -1,0 +1,166 @@
+"""What a person did in a tree that is ours: never thrown away, never built by accident.
+
+Uncommitted edits go to a named stash before a tree is reset; commits stop the stage, or are
+kept as a branch. What an interrupted run of our own left is told from them by content.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from core import console
+from core.errors import ProcessError, SourceError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from pytorch_build.git import Repository
+
+UPSTREAM_TAG = "THEROCK_UPSTREAM_DIFFBASE"
+HIPIFY_TAG = "THEROCK_HIPIFY_DIFFBASE"
+HIPIFY_SUBJECT = "DO NOT SUBMIT: HIPIFY"
+AUTHOR = "pytorch-build"
+EMAIL = "pytorch-build@localhost"
+KEPT_BRANCH = "pytorch-build-kept-"
+
+_IDENTITY = {
+    "GIT_AUTHOR_NAME": AUTHOR,
+    "GIT_AUTHOR_EMAIL": EMAIL,
+    "GIT_COMMITTER_NAME": AUTHOR,
+    "GIT_COMMITTER_EMAIL": EMAIL,
+}
+_SHOWN = 3
+_NOTHING = "0" * 40
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stash:
+    """Edits that were put aside in one repository.
+
+    Attributes:
+        git: The repository.
+        commit: The stash's commit.
+        head: The commit that the edits were made on.
+    """
+
+    git: Repository
+    commit: str
+    head: str
+
+
+def identity(date: str) -> Mapping[str, str]:
+    """Give the environment of a commit of ours: who, and when (any date that git reads)."""
+    return {**_IDENTITY, "GIT_AUTHOR_DATE": date, "GIT_COMMITTER_DATE": date}
+
+
+def is_clean(git: Repository) -> bool:
+    """Say whether a repository has no edits and no untracked files, submodules not looked at."""
+    return not git.names("status", "--porcelain", "-z", "--untracked-files=all", "--ignore-submodules=all")
+
+
+def own_commits(git: Repository, ours: Iterable[str]) -> tuple[str, ...]:
+    """List a person's commits on HEAD that nothing else holds: ``hash subject``, newest first.
+
+    Args:
+        git: The repository; its HEAD may be unborn.
+        ours: Commits that we checked out or made, as far as they exist.
+    """
+    if not git.commit_of("HEAD"):
+        return ()
+    known = [commit for commit in ours if commit and git.commit_of(commit)]
+    log = git.out("log", "--format=%h%x09%ae%x09%s", "HEAD", "--not", *known, "--remotes", "--tags")
+    rows = [line.split("\t", 2) for line in log.splitlines()]
+    return tuple(f"{short} {subject}" for short, email, subject in rows if email != EMAIL)
+
+
+def keep_or_refuse(git: Repository, commits: tuple[str, ...], *, force: bool) -> None:
+    """Keep a person's commits as a branch if `force` is given; stop otherwise.
+
+    Raises:
+        SourceError: There are such commits and `force` is not given.
+    """
+    branch = KEPT_BRANCH + git.commit_of("HEAD")[:8]
+    if not force:
+        listed = "".join(f"\n  {commit}" for commit in commits[:_SHOWN])
+        more = f"\n  and {len(commits) - _SHOWN} more" if len(commits) > _SHOWN else ""
+        raise SourceError(
+            f"{git.path} has commits of your own, which a checkout would leave behind:{listed}{more}",
+            hint=f"--force checks out and keeps them as branch {branch}. To build them, give the tree "
+            "as your own (--pytorch-dir and its siblings).",
+        )
+    git.run("branch", "--force", branch, "HEAD")
+    console.warn(f"{git.path}: your own commits are kept as branch {branch}.")
+
+
+def put_aside(git: Repository) -> Stash | None:
+    """Put uncommitted edits and untracked files into a named stash; nothing where there are none.
+
+    Raises:
+        ProcessError: git could not stash them.
+    """
+    head = git.commit_of("HEAD")
+    if not head or is_clean(git):
+        return None
+    found = time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime())
+    words = ("stash", "push", "--quiet", "--include-untracked", "--message")
+    message = f"pytorch-build: edits found on {found} UTC at {head[:12]}"
+    before = git.commit_of("refs/stash")
+    env = identity(f"{found} +0000")
+    try:
+        git.run(*words, message, env=env)
+    except ProcessError:
+        # an interrupted merge has entries that a stash takes only when they are settled
+        git.run("add", "--all")
+        git.run(*words, message, env=env)
+    made = git.commit_of("refs/stash")
+    # a repository of a person's own inside the tree is no edit that a stash takes
+    return Stash(git=git, commit=made, head=head) if made != before else None
+
+
+def drop_if_ours(stash: Stash, ours: Iterable[str]) -> bool:
+    """Drop a stash that holds nothing but what a checkout or hipify of ours had written.
+
+    An interrupted run leaves files as they are in one of the commits `ours`, or the first
+    part of such a file. What differs from all of them is a person's, and the stash stays.
+
+    Returns:
+        Whether it was dropped.
+    """
+    git = stash.git
+    trees = [_tree(git, commit) for commit in (stash.head, *ours)]
+    if not all(_came_from(git, trees, path, blob) for path, blob in _contents(stash).items()):
+        console.warn(
+            f"{git.path}: edits were put into a stash. `git stash list` there names it, "
+            "`git stash pop` brings them back."
+        )
+        return False
+    if git.commit_of("refs/stash") == stash.commit:
+        git.run("stash", "drop", "--quiet")
+    return True
+
+
+def _contents(stash: Stash) -> Mapping[str, str]:
+    """What a stash changes: path -> blob, all zeros for a deleted file."""
+    raw = stash.git.names("diff-tree", "-r", "-z", "--no-renames", f"{stash.commit}^1", stash.commit)
+    changed = {path: entry.split()[3] for entry, path in zip(raw[::2], raw[1::2], strict=True)}
+    if stash.git.commit_of(f"{stash.commit}^3"):
+        changed |= _tree(stash.git, f"{stash.commit}^3")
+    return changed
+
+
+def _tree(git: Repository, commit: str) -> Mapping[str, str]:
+    entries = (entry.split("\t", 1) for entry in git.names("ls-tree", "-r", "-z", "--full-tree", commit))
+    return {path: fields.split()[2] for fields, path in entries}
+
+
+def _came_from(git: Repository, trees: list[Mapping[str, str]], path: str, blob: str) -> bool:
+    candidates = {tree.get(path, _NOTHING) for tree in trees}
+    if blob in candidates:
+        return True
+    if blob == _NOTHING:
+        return False
+    text = git.run("cat-file", "blob", blob).stdout
+    originals = (git.run("cat-file", "blob", one).stdout for one in candidates if one != _NOTHING)
+    return any(original.startswith(text) for original in originals)

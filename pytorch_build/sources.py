@@ -1,0 +1,428 @@
+"""Managed source trees: a locked project becomes a tree that is tagged, hipified and repaired.
+
+The contract of the field: the upstream commit is tagged ``THEROCK_UPSTREAM_DIFFBASE``, what
+hipify changes is committed as ``DO NOT SUBMIT: HIPIFY`` and tagged ``THEROCK_HIPIFY_DIFFBASE``,
+both in submodules too. A tree's files and the hipify commit depend on the lock alone.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path, PureWindowsPath
+from typing import TYPE_CHECKING
+
+from core import console, files
+from core.errors import ProcessError, SourceError
+from pytorch_build import edits, hipify, submodules
+from pytorch_build.edits import HIPIFY_SUBJECT, HIPIFY_TAG, UPSTREAM_TAG
+from pytorch_build.git import TRANSFER_SECONDS, Origins, Repository, refuses_commits, unreachable
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+    from contextlib import AbstractContextManager
+
+    from pytorch_build.edits import Stash
+    from pytorch_build.lock import LockedProject
+
+_STATE = "pytorch-build.json"
+_UPSTREAM_REF = "refs/pytorch-build/upstream"
+_WINDOWS_ROOT = PureWindowsPath("C:/b")  # command lines there are limited, so paths are short
+_LOCK_PATIENCE_SECONDS = 2.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class CheckoutOptions:
+    """How trees are checked out.
+
+    Attributes:
+        depth: Commits of history; 0 for all.
+        submodules: Whether submodules are checked out.
+        hipify: Whether CUDA sources are rewritten, where the tree brings the script for it.
+        python: The interpreter that runs that script; it needs nothing but its standard library.
+        jobs: How many submodules are fetched side by side.
+        force: Keep a person's own commits as a branch and go on.
+        origins: The sample's repositories, and mirrors.
+    """
+
+    depth: int = 1
+    submodules: bool = True
+    hipify: bool = False
+    python: Path = field(default_factory=lambda: Path(sys.executable))
+    jobs: int = 8
+    force: bool = False
+    origins: Origins = field(default_factory=Origins)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SourceTree:
+    """A tree that is as the lock says.
+
+    Attributes:
+        project: Its project.
+        path: Its folder.
+        commit: The upstream commit, which versions and records name.
+        head: The commit that is checked out: `commit`, or the hipify commit on it.
+        changed: Whether the checkout had anything to do.
+        stashed: Folders where a person's edits were put into a stash.
+    """
+
+    project: str
+    path: Path
+    commit: str
+    head: str
+    changed: bool
+    stashed: tuple[Path, ...] = ()
+
+    @property
+    def hipified(self) -> bool:
+        """Whether hipify changed anything in the tree or its submodules."""
+        return self.head != self.commit
+
+
+def tree_path(root: Path, torch_ref: str, project: str, *, platform: str) -> Path:
+    """Say where a project's managed tree lies: under ``src/``; on Windows at a short path."""
+    folder = torch_ref.replace("/", "-")
+    return (
+        Path(_WINDOWS_ROOT / folder / project) if platform == "windows" else root / "src" / folder / project
+    )
+
+
+def checkout(locked: LockedProject, tree: Path, options: CheckoutOptions) -> SourceTree:
+    """Make a tree what the lock says, whatever state it is in; do nothing if it is that already.
+
+    Ignored files, build folders among them, stay. Uncommitted edits go to a named stash.
+
+    Args:
+        locked: The project as it is locked.
+        tree: Its folder; made where it is not there.
+        options: How.
+
+    Raises:
+        SourceError: A person's own commits (without `force`), an origin that does not answer
+            or lacks the commit, a folder that is no tree of ours, a hipify that failed.
+    """
+    if locked.prebuilt:
+        raise SourceError(f"{locked.project} is prebuilt ({locked.prebuilt}): there is nothing to check out.")
+    tree = tree.absolute()
+    git = Repository(path=tree, settings=options.origins.settings(locked.origin))
+    with _locked(tree):
+        if found := _unchanged(git, locked, options):
+            return found
+        return _Checkout(git=git, locked=locked, options=options).perform()
+
+
+def verify(tree: Path, locked: LockedProject) -> SourceTree:
+    """Say that a tree is at the lock's commit, as every build must know.
+
+    Raises:
+        SourceError: It is not: absent, not checked out by us, or moved since.
+    """
+    hint = "Run `nox -s checkout` again, or give the tree as your own (--pytorch-dir and its siblings)."
+    git = Repository(path=tree)
+    if not (tree / ".git").exists():
+        raise SourceError(f"{tree} is no checkout of {locked.project}.", hint=hint)
+    head, upstream, hipified = (git.commit_of(name) for name in ("HEAD", UPSTREAM_TAG, HIPIFY_TAG))
+    if upstream != locked.commit:
+        at = f"at {upstream[:12]}" if upstream else f"not tagged {UPSTREAM_TAG}"
+        raise SourceError(f"{tree} is {at}; the source lock says {locked.commit[:12]}.", hint=hint)
+    if head not in (upstream, hipified):
+        raise SourceError(f"{tree}: HEAD is {head[:12]}, which is none of our commits.", hint=hint)
+    return SourceTree(project=locked.project, path=tree, commit=upstream, head=head, changed=False)
+
+
+def upstream_commit(tree: Path) -> str:
+    """Give the upstream commit of a managed tree: what versions and ``git_version`` name.
+
+    Raises:
+        SourceError: The tree was not checked out by us.
+    """
+    commit = Repository(path=tree).commit_of(UPSTREAM_TAG) if (tree / ".git").exists() else ""
+    if not commit:
+        raise SourceError(f"{tree} has no tag {UPSTREAM_TAG}.", hint="Run `nox -s checkout` first.")
+    return commit
+
+
+@contextmanager
+def building(tree: Path) -> Iterator[None]:
+    """Build in a tree: files that the build leaves are none of a person's edits later on.
+
+    What is untracked afterwards and was not before goes into ``.git/info/exclude``, in
+    submodules too. While it lasts no checkout touches the tree, and HEAD names the upstream
+    commit: upstream's build asks git for it (``torch.version.git_version``). A build that is
+    killed leaves HEAD there, with the sources hipified; the next checkout sets it right.
+    """
+    git = Repository(path=tree)
+    with _locked(tree):
+        repositories = [*submodules.submodules(git), git]
+        before = {one.path: set(_untracked(one)) for one in repositories}
+        git.run("update-ref", "--no-deref", "HEAD", upstream_commit(tree))
+        try:
+            yield
+        finally:
+            git.run("update-ref", "--no-deref", "HEAD", git.commit_of(HIPIFY_TAG) or upstream_commit(tree))
+            for one in repositories:
+                _exclude(one, sorted(set(_untracked(one)) - before[one.path]))
+
+
+def _locked(tree: Path) -> AbstractContextManager[None]:
+    return files.locked(tree.parent / f".{tree.name}.lock", what=str(tree))
+
+
+def _untracked(git: Repository) -> tuple[str, ...]:
+    return git.names("ls-files", "-z", "--others", "--exclude-standard")
+
+
+def _exclude(git: Repository, paths: list[str]) -> None:
+    if not paths:
+        return
+    target = _git_dir(git) / "info" / "exclude"
+    present = target.read_text(encoding="utf-8") if target.is_file() else ""
+    lines = ["/" + "".join(f"\\{c}" if c in "*?[]\\!# " else c for c in path) for path in paths]
+    files.write_text(target, present + "".join(f"{line}\n" for line in lines))
+
+
+def _git_dir(git: Repository) -> Path:
+    return git.path / git.out("rev-parse", "--git-dir")
+
+
+def _request(locked: LockedProject, options: CheckoutOptions) -> dict[str, object]:
+    return {
+        "origin": locked.origin,
+        "commit": locked.commit,
+        "submodules": options.submodules,
+        "hipify": options.hipify,
+        "full": options.depth == 0,
+    }
+
+
+def _unchanged(git: Repository, locked: LockedProject, options: CheckoutOptions) -> SourceTree | None:
+    """Recognise a finished checkout of the same request with nothing changed since, in two git calls."""
+    folder = git.path / ".git"
+    try:
+        state = json.loads((folder / _STATE).read_text(encoding="utf-8"))
+    except (OSError, ValueError):  # none, or half a one: the slow way repairs it
+        return None
+    head = state.get("head") if isinstance(state, dict) else None
+    if not head or state.get("request") != _request(locked, options) or (folder / "index.lock").exists():
+        return None
+    expected = {"HEAD": head, UPSTREAM_TAG: locked.commit}
+    if head != locked.commit:
+        expected[HIPIFY_TAG] = head
+    said = git.run("rev-parse", *(f"{name}^{{commit}}" for name in expected), check=False).stdout.split()
+    if said != list(expected.values()):
+        return None
+    status = ("status", "--porcelain", "-z", "--untracked-files=all", "--ignore-submodules=none")
+    if git.names(*status):
+        return None
+    return SourceTree(project=locked.project, path=git.path, commit=locked.commit, head=head, changed=False)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Checkout:
+    """One checkout that has something to do."""
+
+    git: Repository
+    locked: LockedProject
+    options: CheckoutOptions
+
+    def perform(self) -> SourceTree:
+        locked, git = self.locked, self.git
+        self._prepare()
+        (git.path / ".git" / _STATE).unlink(missing_ok=True)
+        self._fetch()
+        repositories = [*submodules.submodules(git), git]
+        ours = {one.path: self._ours(one) for one in repositories}
+        stashes = self._put_aside(repositories, ours)
+        head = self._restored() or self._rebuilt(stashes)
+        submodules.remove_left(ours, git)
+        kept = [
+            stash.git.path
+            for stash in stashes
+            if not edits.drop_if_ours(stash, [*ours[stash.git.path], *self._ours(stash.git)])
+        ]
+        state = {"request": _request(locked, self.options), "head": head}
+        files.write_json(git.path / ".git" / _STATE, state)
+        return SourceTree(
+            project=locked.project,
+            path=git.path,
+            commit=locked.commit,
+            head=head,
+            changed=True,
+            stashed=tuple(kept),
+        )
+
+    def _prepare(self) -> None:
+        """Make the repository, or settle what an interrupted git left in it."""
+        git, address = self.git, self.options.origins.address(self.locked.origin)
+        folder = git.path / ".git"
+        if folder.is_file():
+            raise SourceError(
+                f"{git.path} is a worktree or submodule of another repository.", hint="Name another folder."
+            )
+        if not folder.exists():
+            if git.path.is_dir() and any(git.path.iterdir()):
+                raise SourceError(
+                    f"{git.path} holds files but is no git repository.",
+                    hint="Name another folder, or move what it holds.",
+                )
+            git.path.mkdir(parents=True, exist_ok=True)
+        _remove_stale_locks(folder)
+        git.run("init", "--quiet", "--template=")
+        if git.run("remote", "set-url", "origin", address, check=False).returncode != 0:
+            git.run("remote", "add", "origin", address)
+
+    def _fetch(self) -> None:
+        git, commit, depth = self.git, self.locked.commit, self.options.depth
+        shallow = git.out("rev-parse", "--is-shallow-repository") == "true"
+        if git.commit_of(commit) and not (depth == 0 and shallow):
+            return
+        console.say(f"Fetching {self.locked.origin} at {commit[:12]}")
+        how = [f"--depth={depth}"] if depth else ["--unshallow"] if shallow else []
+        words = ("fetch", "--quiet", "--no-recurse-submodules", "--no-tags")
+        try:
+            git.run(*words, *how, "origin", commit, timeout=TRANSFER_SECONDS)
+        except ProcessError as problem:
+            if not refuses_commits(problem):
+                raise unreachable(self.locked.origin, problem) from problem
+            self._fetch_everything()
+
+    def _fetch_everything(self) -> None:
+        """Fetch all refs of a server that gives no single commits, or lacks this one."""
+        origin, commit = self.locked.origin, self.locked.commit
+        try:
+            self.git.run(
+                "fetch",
+                "--quiet",
+                "--no-recurse-submodules",
+                "--tags",
+                "origin",
+                "+refs/heads/*:refs/remotes/origin/*",
+                timeout=TRANSFER_SECONDS,
+            )
+        except ProcessError as problem:
+            raise unreachable(origin, problem) from problem
+        if not self.git.commit_of(commit):
+            raise SourceError(
+                f"{origin} does not have {commit} any more; it was {self.locked.ref!r} when it was locked.",
+                hint="Run `nox -s resolve` again for a new source lock.",
+            )
+
+    def _put_aside(self, repositories: list[Repository], ours: Mapping[Path, list[str]]) -> list[Stash]:
+        """Keep or refuse a person's commits, then stash edits, in every repository of the tree."""
+        for git in repositories:
+            if commits := edits.own_commits(git, ours[git.path]):
+                edits.keep_or_refuse(git, commits, force=self.options.force)
+        return [stash for git in repositories if (stash := edits.put_aside(git))]
+
+    def _ours(self, git: Repository) -> list[str]:
+        """Commits that a checkout of ours put into a repository of the tree."""
+        names = [UPSTREAM_TAG, HIPIFY_TAG, _UPSTREAM_REF]
+        if git.path == self.git.path:
+            names.append(self.locked.commit)
+        found = [commit for name in names if (commit := git.commit_of(name))]
+        return [*found, *([] if git.path == self.git.path else _named_by_parent(git))]
+
+    def _restored(self) -> str:
+        """Go back to a hipify commit that is whole; nothing where there is none."""
+        git, commit = self.git, self.locked.commit
+        hipified = git.commit_of(HIPIFY_TAG)
+        if not (self.options.hipify and hipified and git.commit_of(f"{hipified}^") == commit):
+            return ""
+        if git.commit_of(UPSTREAM_TAG) != commit:
+            return ""
+        git.run("checkout", "--quiet", "--force", "--detach", hipified)
+        if self.options.submodules:
+            submodules.update(git, depth=self.options.depth, jobs=self.options.jobs)
+        return hipified
+
+    def _rebuilt(self, stashes: list[Stash]) -> str:
+        """Check out the upstream commit, tag it, and hipify."""
+        git, commit = self.git, self.locked.commit
+        # said before HEAD moves, so that an interrupted checkout is known as ours
+        git.run("update-ref", _UPSTREAM_REF, commit)
+        git.run("checkout", "--quiet", "--force", "--detach", commit)
+        if self.options.submodules:
+            submodules.update(git, depth=self.options.depth, jobs=self.options.jobs)
+        # a half clone has no commit to stash on: files that are not upstream's are found now
+        if leftover := edits.put_aside(git):
+            stashes.append(leftover)
+        for one in [*submodules.submodules(git), git]:
+            one.run("tag", "--force", "--no-sign", UPSTREAM_TAG, "HEAD")
+            if one.commit_of(HIPIFY_TAG):
+                one.run("tag", "--delete", HIPIFY_TAG)
+        if not (self.options.hipify and hipify.can_hipify(git.path)):
+            return commit
+        before = {one.path: set(_all_untracked(one)) for one in [*submodules.submodules(git), git]}
+        hipify.hipify(git.path, self.options.python)
+        date = git.out("show", "--no-patch", "--format=%cI", commit)
+        return commit_hipified(git, date, before) or commit
+
+
+def commit_hipified(git: Repository, date: str, before: Mapping[Path, set[str]]) -> str:
+    """Commit and tag what hipify changed, submodules first; a clean repository gets neither.
+
+    The commit of a submodule is recorded in its parent's, so that the whole tree is clean.
+
+    Args:
+        git: The repository.
+        date: The commit's date.
+        before: By folder, the untracked files that were there before hipify.
+
+    Returns:
+        The commit, or nothing for a clean repository.
+    """
+    inner = {one.path: commit_hipified(one, date, before) for one in submodules.direct(git)}
+    git.run("add", "--update", "--", ":/")
+    made = set(_all_untracked(git)) - before.get(git.path, set())
+    if made:
+        names = "".join(f"{path}\0" for path in sorted(made))
+        git.run("add", "--force", "--pathspec-from-file=-", "--pathspec-file-nul", stdin=names)
+    for folder, commit in inner.items():
+        if commit:
+            path = folder.relative_to(git.path).as_posix()
+            git.run("update-index", "--cacheinfo", f"160000,{commit},{path}")
+    if git.run("diff", "--cached", "--quiet", "--ignore-submodules=none", check=False).returncode == 0:
+        return ""
+    message = ("--no-verify", "--no-gpg-sign", "--message", HIPIFY_SUBJECT)
+    git.run("commit", "--quiet", *message, env=edits.identity(date))
+    git.run("tag", "--force", "--no-sign", HIPIFY_TAG, "HEAD")
+    return git.commit_of("HEAD")
+
+
+def _all_untracked(git: Repository) -> tuple[str, ...]:
+    """List untracked files, those that only the user's own settings ignore included."""
+    return _untracked(replace(git, settings=(*git.settings, f"core.excludesFile={os.devnull}")))
+
+
+def _named_by_parent(git: Repository) -> list[str]:
+    """Commits of a submodule that its parent names, in its HEAD and in its index."""
+    top = git.run("rev-parse", "--show-superproject-working-tree", check=False).stdout.strip()
+    if not top:
+        return []
+    parent = replace(git, path=Path(top))
+    path = git.path.resolve().relative_to(Path(top).resolve()).as_posix()
+    said = (
+        parent.run("rev-parse", "--verify", "--quiet", f"{where}:{path}", check=False)
+        for where in ("HEAD", "")
+    )
+    return [one.stdout.strip() for one in said if one.returncode == 0]
+
+
+def _remove_stale_locks(folder: Path) -> None:
+    """Remove lock files of a git that was killed; one that is at work is given a moment."""
+    names = ("index.lock", "HEAD.lock", "shallow.lock", "config.lock", "packed-refs.lock")
+    roots = [folder, *(path.parent for path in (folder / "modules").rglob("HEAD"))]
+    stale = [root / name for root in roots for name in names if (root / name).exists()]
+    stale += list((folder / "refs").rglob("*.lock"))
+    deadline = time.monotonic() + _LOCK_PATIENCE_SECONDS
+    while any(path.exists() for path in stale) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    for path in stale:
+        if path.exists():
+            console.say(f"Removing {path}, which an interrupted git left")
+            path.unlink(missing_ok=True)
