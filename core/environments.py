@@ -76,9 +76,11 @@ def prepared(
         ):
             console.detail(f"environment {target.prefix}: unchanged")
         else:
-            _empty(target, backend)
-            for call in calls:
-                installer.install(target, call, backend=backend, cache_dir=cache_dir)
+            with console.group(f"environment {target.prefix.name}"):
+                marker.unlink(missing_ok=True)
+                _empty(target, backend)
+                for call in calls:
+                    installer.install(target, call, backend=backend, cache_dir=cache_dir)
             files.write_json(marker, {"digest": digest})
         yield
 

@@ -76,6 +76,13 @@ def main(package: str, about: str, verbs: Sequence[Verb], argv: Sequence[str] | 
             raise
         console.error(str(problem))
         return problem.exit_code
+    except Exception as problem:
+        if "--debug" in words:
+            raise
+        console.error(
+            f"{type(problem).__name__}: {problem}\nA fault of the tool: run it with --debug and report it."
+        )
+        return FatalError.exit_code
     return 0
 
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from pytorch_build.lock import SourceLock
 
 # projects whose wheels hold device code; audio's and triton's do not
-_DEVICE_CODE = frozenset({"torch", "vision"})
+DEVICE_CODE = frozenset({"torch", "vision"})
 
 
 def run_lock(context: Context) -> SourceLock:
@@ -48,7 +48,7 @@ def expectation(context: Context, lock: SourceLock, project: str) -> Expectation
         distribution=DISTRIBUTIONS[project],
         version=lock.version(project, gpu=context.gpu),
         requires=tuple(requires),
-        gpu_targets=context.gpu_targets if project in _DEVICE_CODE else (),
+        gpu_targets=context.gpu_targets if project in DEVICE_CODE else (),
         local_label=context.ref.local_label,
     )
 

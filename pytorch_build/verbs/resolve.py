@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Declare the verb's own options."""
-    parser.add_argument("--update", action="store_true", help="resolve again although the run has a lock")
     parser.add_argument(
         "--at",
         action="append",
@@ -45,11 +44,12 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> None:
     """Resolve the ref, and print what every project is at."""
     common = common_from(arguments)
-    chosen = _context(common)
+    chosen = any_context(common)
     lock = source_lock(
         chosen,
         rocm_options_from(arguments),
-        update=arguments.update or common.force,
+        # the local run's lock is resolved anew; any other run's once
+        update=not common.outputs.immutable,
         explicit=explicit_refs(arguments.at),
         require_related_commit=arguments.require_related_commit,
         mirrors=mirrors_from(arguments),
@@ -89,7 +89,7 @@ def explicit_refs(given: Sequence[str]) -> dict[str, str]:
     return pairs
 
 
-def _context(common: Common) -> Context:
+def any_context(common: Common) -> Context:
     """Look up ref and family; a machine without a GPU can resolve all the same, for cpu."""
     ref = chosen_ref(common)
     try:

@@ -1,0 +1,122 @@
+"""What a person may choose about a build, declared once."""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from core import process
+from core.errors import EnvironmentSetupError
+from pytorch_build.compiler_cache import KINDS, CompilerCache
+from pytorch_build.rocm_options import RocmOptions, add_rocm_options, rocm_options_from
+from pytorch_build.verbs.shared import add_source_options, mirrors_from
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+# the options that name a developer's own tree of each project
+OWN_TREE_OPTIONS = {
+    "triton": "--triton-dir",
+    "torch": "--pytorch-dir",
+    "audio": "--pytorch-audio-dir",
+    "vision": "--pytorch-vision-dir",
+    "apex": "--apex-dir",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class BuildChoices:
+    """What was chosen.
+
+    Attributes:
+        rocm: Where ROCm comes from.
+        own_trees: Project to a developer's own tree.
+        gpu_targets: ``--pytorch-rocm-arch`` as written; "" for the family's targets.
+        flash_attention: On or off as asked for; None for the rule.
+        compiler_cache: ``ccache`` or ``sccache``; None for none.
+        max_jobs: Compilers at a time, as written; "" for what cores and memory allow.
+        clean: Remove the build folder first.
+        update: Resolve the ref anew.
+        depth: Commits of history to fetch; 0 for all.
+        output_dir: A folder that also gets the wheel.
+        mirrors: Prefix of an origin to what takes its place.
+    """
+
+    rocm: RocmOptions
+    own_trees: Mapping[str, Path]
+    gpu_targets: str = ""
+    flash_attention: bool | None = None
+    compiler_cache: CompilerCache | None = None
+    max_jobs: str = ""
+    clean: bool = False
+    update: bool = False
+    depth: int = 1
+    output_dir: Path | None = None
+    mirrors: Mapping[str, str]
+
+
+def add_build_options(parser: argparse.ArgumentParser) -> None:
+    """Declare the options."""
+    trees = parser.add_argument_group("a developer's own trees, built as they are and never changed")
+    for project, option in OWN_TREE_OPTIONS.items():
+        trees.add_argument(option, type=Path, metavar="DIR", dest=f"own_{project}", help=f"tree of {project}")
+    group = parser.add_argument_group("how to build")
+    group.add_argument("--update", action="store_true", help="resolve the ref anew, to its newest commits")
+    group.add_argument("--output-dir", type=Path, metavar="DIR", help="also put the wheel there")
+    group.add_argument("--clean", action="store_true", help="remove the build folder first")
+    group.add_argument("--compiler-cache", choices=KINDS, help="send compilations through a cache")
+    group.add_argument(
+        "--pytorch-rocm-arch", default="", metavar="A;B", help="gfx targets (default: the family's)"
+    )
+    group.add_argument(
+        "--max-jobs", default="", metavar="N", help="compilers at a time (default: MAX_JOBS, else by memory)"
+    )
+    for platform in ("linux", "windows"):
+        group.add_argument(
+            f"--enable-pytorch-flash-attention-{platform}",
+            action=argparse.BooleanOptionalAction,
+            default=None,
+            dest=f"flash_{platform}",
+            help="flash attention (default: where triton and a target allow it)",
+        )
+    group.add_argument(
+        "--depth", type=int, default=1, metavar="N", help="history to fetch (default: 1; 0 for all)"
+    )
+    add_source_options(parser)
+    add_rocm_options(parser)
+
+
+def build_choices_from(arguments: argparse.Namespace, *, platform: str) -> BuildChoices:
+    """Turn parsed arguments into the value that the build gets.
+
+    Raises:
+        EnvironmentSetupError: The compiler cache is not installed.
+    """
+    own = {project: getattr(arguments, f"own_{project}") for project in OWN_TREE_OPTIONS}
+    flash: bool | None = arguments.flash_windows if platform == "windows" else arguments.flash_linux
+    return BuildChoices(
+        rocm=rocm_options_from(arguments),
+        own_trees={project: tree.resolve() for project, tree in own.items() if tree is not None},
+        gpu_targets=arguments.pytorch_rocm_arch,
+        flash_attention=flash,
+        compiler_cache=_cache(arguments.compiler_cache),
+        max_jobs=arguments.max_jobs,
+        clean=arguments.clean,
+        update=arguments.update,
+        depth=arguments.depth,
+        output_dir=arguments.output_dir,
+        mirrors=mirrors_from(arguments),
+    )
+
+
+def _cache(kind: str | None) -> CompilerCache | None:
+    if kind is None:
+        return None
+    program = process.which(kind)
+    if program is None:
+        raise EnvironmentSetupError(
+            f"{kind} is not on the PATH.", hint=f"Install {kind}, or leave --compiler-cache out."
+        )
+    return CompilerCache(kind=kind, program=program.absolute())

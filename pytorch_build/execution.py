@@ -1,0 +1,190 @@
+"""Executing a build's plan in a source tree and a prepared environment: no decision is taken here."""
+
+from __future__ import annotations
+
+import shutil
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from core import console, files, installer, process, wheels
+from core.errors import BuildError
+from core.installer import Install
+from pytorch_build.builds import environment
+from pytorch_build.checks.imports import import_command, read_report
+from pytorch_build.compiler_cache import parse_statistics, statistics_command, zero_command
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from core.installer import Backend
+    from core.interpreters import Interpreter
+    from pytorch_build.builds.types import BuildPlan, FileDrop
+    from pytorch_build.compiler_cache import CacheStatistics, CompilerCache
+    from pytorch_build.platforms import Platform
+
+CONFIGURATION_MARKER = ".configuration"
+
+
+def execute(
+    plan: BuildPlan, tree: Path, *, platform: Platform, base_env: Mapping[str, str], log: Path
+) -> tuple[Path, CacheStatistics | None]:
+    """Run a plan's commands and give the one wheel they leave, and what the compiler cache did.
+
+    Raises:
+        ProcessError: A command failed.
+        BuildError: There is no wheel, or several, or one of another version.
+    """
+    for note in plan.notes:
+        console.say(note)
+    env = environment(plan, platform=platform, base_env=base_env)
+    for pattern in plan.removes:
+        for path in tree.glob(pattern):
+            _remove(path)
+    _choose_build_folder(plan, tree)
+    statistics = None
+    with ExitStack() as stack:
+        for drop in plan.file_drops:
+            stack.enter_context(_dropped(drop, tree))
+        if plan.compiler_cache is not None:
+            process.capture(zero_command(plan.compiler_cache), env=env)
+        for command in plan.commands:
+            process.run(command.argv, cwd=Path(command.cwd), env=env, log=log)
+        if plan.compiler_cache is not None:
+            statistics = _statistics(plan.compiler_cache, env)
+    return the_wheel(plan), statistics
+
+
+def the_wheel(plan: BuildPlan) -> Path:
+    """Find the one wheel that a build left.
+
+    Raises:
+        BuildError: There is none, or several, or it is of another version than promised.
+    """
+    folder = Path(plan.wheel_dir)
+    found = sorted(folder.glob(plan.wheel_glob))
+    if len(found) != 1:
+        what = ", ".join(path.name for path in found) or "none"
+        raise BuildError(
+            f"The build of {plan.project} must leave one {plan.wheel_glob} in {folder}, and left: {what}.",
+            hint="See the build's output above; --clean starts from an empty build folder.",
+        )
+    version = str(wheels.parse_wheel_name(found[0].name).version)
+    if version != plan.version:
+        raise BuildError(
+            f"{found[0].name} has version {version}; the source lock promises {plan.version}.",
+            hint="Does the source's setup.py take its version from the environment?",
+        )
+    return found[0]
+
+
+def install_requirements(
+    target: Interpreter, plan: BuildPlan, tree: Path, *, backend: Backend, cache_dir: Path | None
+) -> None:
+    """Install what the project itself asks for, beyond the locked build requirements.
+
+    Raises:
+        EnvironmentSetupError: It cannot be had.
+    """
+    _uninstall(target, (*plan.uninstall, plan.distribution))
+    paths = tuple(tree / name for name in plan.requirements_files)
+    if paths or plan.requirements:
+        call = Install(files=paths, requirements=plan.requirements)
+        installer.install(target, call, backend=backend, cache_dir=cache_dir)
+    _uninstall(target, plan.uninstall_after)
+
+
+def check_import(target: Interpreter, plan: BuildPlan, wheel: Path) -> None:
+    """Install the wheel where it was built, and import it.
+
+    Raises:
+        BuildError: It does not import, or names another version.
+    """
+    installer.install(target, Install(requirements=(str(wheel),), dependencies=False))
+    env = process.inherited(PYTHONPATH=None, PYTHONHOME=None)
+    command = import_command(target.executable, plan.distribution, plan.version)
+    done = process.capture(command, cwd=target.prefix, env=env, check=False)
+    _, findings = read_report(wheel.name, done.returncode, done.stdout, done.stderr)
+    if findings:
+        raise BuildError(
+            f"{wheel.name} cannot be imported:\n" + "\n".join(finding.message for finding in findings),
+            hint=f"Try it by hand: {target.executable} -c 'import {plan.distribution}'",
+        )
+    console.say(f"{wheel.name} imports")
+
+
+@contextmanager
+def _dropped(drop: FileDrop, tree: Path) -> Iterator[None]:
+    """Put a file into the tree for the time of the build; what was there is put back."""
+    path = tree / drop.path
+    before = path.read_bytes() if path.is_file() else None
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if drop.source is not None:
+        shutil.copyfile(Path(drop.source), path)
+    else:
+        files.write_text(path, drop.content or "")
+    try:
+        yield
+    finally:
+        if before is None:
+            path.unlink(missing_ok=True)
+        else:
+            path.write_bytes(before)
+
+
+def _choose_build_folder(plan: BuildPlan, tree: Path) -> None:
+    """Let the build find its own build folder: one a configuration, kept beside the tree.
+
+    A folder made for another Python, family or setting would keep its old settings; moved
+    away and back, each goes on where it was left.
+    """
+    build, aside = tree / "build", tree.parent / ".builds"
+    made_with = _configuration_of(build)
+    if made_with == plan.configuration:
+        return
+    if build.is_dir() and made_with:
+        _remove(aside / f"{plan.project}-{made_with[:12]}")
+        aside.mkdir(exist_ok=True)
+        build.replace(aside / f"{plan.project}-{made_with[:12]}")
+    _remove(build)
+    kept = aside / f"{plan.project}-{plan.configuration[:12]}"
+    if _configuration_of(kept) == plan.configuration:
+        kept.replace(build)
+    files.write_text(build / CONFIGURATION_MARKER, plan.configuration)
+
+
+def _configuration_of(build: Path) -> str:
+    marker = build / CONFIGURATION_MARKER
+    return marker.read_text(encoding="utf-8") if marker.is_file() else ""
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
+
+
+def _uninstall(target: Interpreter, names: Sequence[str]) -> None:
+    unique = tuple(dict.fromkeys(names))
+    if unique:
+        argv: list[str | Path] = [
+            installer.uv_program(),
+            "pip",
+            "uninstall",
+            "--quiet",
+            "--python",
+            target.executable,
+            *unique,
+        ]
+        # what is not installed is no error to uv
+        process.capture(argv)
+
+
+def _statistics(cache: CompilerCache, env: Mapping[str, str]) -> CacheStatistics:
+    said = process.capture(statistics_command(cache), env=env).stdout
+    statistics = parse_statistics(cache.kind, said)
+    console.say(
+        f"{cache.kind}: {statistics.hits} hits, {statistics.misses} misses ({statistics.hit_rate:.0%})"
+    )
+    return statistics

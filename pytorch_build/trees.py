@@ -1,0 +1,141 @@
+"""The tree that a build works in: managed by us at the lock's commit, or a developer's own."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+
+from core import files
+from pytorch_build import sources, versions
+from pytorch_build.locking import origins
+from pytorch_build.sources import CheckoutOptions, tree_path
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+    from contextlib import AbstractContextManager
+    from pathlib import Path
+
+    from pytorch_build.build_options import BuildChoices
+    from pytorch_build.context import Context
+    from pytorch_build.lock import LockedProject, SourceLock
+    from pytorch_build.own_tree import OwnTree
+
+
+class Tree(Protocol):
+    """A source tree to build from.
+
+    Attributes:
+        inputs: What a record says of it: its commit, or a developer's edits by digest.
+        version: The full version of the wheel to come.
+        managed: It is ours to change.
+    """
+
+    @property
+    def inputs(self) -> Mapping[str, Any]:
+        """What a record says of it."""
+        ...
+
+    @property
+    def version(self) -> str:
+        """The full version of the wheel to come."""
+        ...
+
+    @property
+    def managed(self) -> bool:
+        """Whether it is ours to change."""
+        ...
+
+    def checked_out(self) -> AbstractContextManager[Path]:
+        """Make it ready, and hold it while it is built in."""
+        ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class ManagedTree:
+    """A tree at ``src/{ref}/{project}``, as the source lock says."""
+
+    locked: LockedProject
+    version: str
+    path: Path
+    options: CheckoutOptions
+    managed: bool = True
+
+    @property
+    def inputs(self) -> Mapping[str, Any]:
+        """The locked commit, and what is done to it."""
+        return {"origin": self.locked.origin, "commit": self.locked.commit, "hipify": self.options.hipify}
+
+    @contextmanager
+    def checked_out(self) -> Iterator[Path]:
+        """Check out what is not there yet, and build in it one at a time."""
+        with files.locked(self.path.parent / f".{self.path.name}.build.lock", what=str(self.path)):
+            sources.checkout(self.locked, self.path, self.options)
+            with sources.building(self.path):
+                yield self.path
+
+
+@dataclass(frozen=True, kw_only=True)
+class DevelopersTree:
+    """A tree that a developer named: built from a copy of ours that follows it, never changed."""
+
+    project: str
+    own: OwnTree
+    version: str
+    managed: bool = False
+
+    @property
+    def inputs(self) -> Mapping[str, Any]:
+        """Its commit and the digest of its edits."""
+        return {"tree": str(self.own.source), "commit": self.own.commit, "diff": self.own.diff}
+
+    @contextmanager
+    def checked_out(self) -> Iterator[Path]:
+        """Bring the copy up to date, and build in it one at a time."""
+        with files.locked(
+            self.own.path.parent / f".{self.own.path.name}.build.lock", what=str(self.own.path)
+        ):
+            from pytorch_build import own_tree
+
+            yield own_tree.synchronised(self.own)
+
+
+def checkout_options(
+    context: Context, choices_depth: int, mirrors: Mapping[str, str], project: str
+) -> CheckoutOptions:
+    """Say how a ref's project is checked out."""
+    return CheckoutOptions(
+        depth=choices_depth,
+        hipify=context.ref.projects[project].hipify,
+        force=context.common.force,
+        origins=origins(context.common, context.ref, mirrors),
+    )
+
+
+def managed_tree(context: Context, choices: BuildChoices, lock: SourceLock, project: str) -> ManagedTree:
+    """Find the managed tree of a project."""
+    common = context.common
+    return ManagedTree(
+        locked=lock.project(project),
+        version=lock.version(project, gpu=context.gpu),
+        path=tree_path(common.root, context.ref.name, project, platform=common.outputs.platform),
+        options=checkout_options(context, choices.depth, choices.mirrors, project),
+    )
+
+
+def developers_tree(context: Context, tree: Path, project: str, *, rocm_version: str) -> DevelopersTree:
+    """Take a developer's own tree: its base version with the run's suffix.
+
+    Raises:
+        SourceError: It is no source tree of git's.
+    """
+    from pytorch_build import own_tree
+
+    own = own_tree.inspect(tree, context.common.root / "src" / ".own", project)
+    suffix = (
+        versions.version_suffix(rocm_version) if context.gpu else versions.cpu_suffix(context.ref.local_label)
+    )
+    version = versions.wheel_version(
+        own.base_version, suffix, release_type=context.common.release_type, commit=own.commit
+    )
+    return DevelopersTree(project=project, own=own, version=version)

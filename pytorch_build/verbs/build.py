@@ -1,0 +1,73 @@
+"""`build`: one project's wheel, from the source lock or a developer's own tree."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from core import console
+from core.errors import UsageError, nearest
+from core.interpreters import require
+from core.options import common_from, environment
+from pytorch_build import building
+from pytorch_build.build_options import add_build_options, build_choices_from
+from pytorch_build.building import Build
+from pytorch_build.context import context
+from pytorch_build.dependencies import dependencies
+from pytorch_build.locking import source_lock, with_components
+from pytorch_build.refs import PROJECTS
+from pytorch_build.rocm_options import find_source, find_version
+from pytorch_build.trees import developers_tree, managed_tree
+
+if TYPE_CHECKING:
+    import argparse
+
+    from core.interpreters import Interpreter
+    from pytorch_build.build_options import BuildChoices
+    from pytorch_build.context import Context
+    from pytorch_build.trees import Tree
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Declare the verb's own options."""
+    parser.add_argument("project", help=", ".join(PROJECTS))
+    add_build_options(parser)
+
+
+def run(arguments: argparse.Namespace) -> None:
+    """Build the wheel, unless nothing has changed."""
+    project = arguments.project
+    if project not in PROJECTS:
+        raise UsageError(f"{project!r} is no component.", hint=nearest(project, PROJECTS))
+    common = common_from(arguments)
+    target = require(common.python)
+    chosen = with_components(context(common), project)
+    choices = build_choices_from(arguments, platform=common.outputs.platform)
+    building.perform(plan(chosen, choices, target=target, project=project))
+
+
+def plan(chosen: Context, choices: BuildChoices, *, target: Interpreter, project: str) -> Build:
+    """Find everything that the build follows from.
+
+    Raises:
+        MissingInputError: torch or ROCm is not there to build against.
+        SourceError: A ref or pin that does not resolve, or a tree that is none.
+    """
+    own = choices.own_trees.get(project)
+    if own is None:
+        lock = source_lock(chosen, choices.rocm, update=choices.update, mirrors=choices.mirrors)
+        rocm_version = lock.rocm_version
+        tree: Tree = managed_tree(chosen, choices, lock, project)
+    else:
+        rocm_version = find_version(chosen, choices.rocm)
+        tree = developers_tree(chosen, own, project, rocm_version=rocm_version)
+        console.say(f"{project} from {own}, as it is there")
+    return Build(
+        context=chosen,
+        choices=choices,
+        target=target,
+        project=project,
+        tree=tree,
+        rocm=find_source(chosen, choices.rocm, rocm_version) if chosen.gpu else None,
+        dependencies=dependencies(chosen, target, project),
+        base_env=environment(),
+    )

@@ -1,0 +1,135 @@
+"""`checkout`: source lock -> source trees, tagged and hipified; or one repository by its address."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from core import console
+from core.errors import UsageError
+from core.options import common_from
+from pytorch_build.locking import origins, source_lock, with_components
+from pytorch_build.refs import PROJECTS, absolute_origin
+from pytorch_build.resolve import resolve
+from pytorch_build.rocm_options import add_rocm_options, rocm_options_from
+from pytorch_build.sources import checkout, tree_path
+from pytorch_build.trees import checkout_options
+from pytorch_build.verbs.resolve import any_context
+from pytorch_build.verbs.shared import add_source_options, mirrors_from
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Sequence
+
+    from pytorch_build.context import Context
+    from pytorch_build.lock import SourceLock
+    from pytorch_build.sources import SourceTree
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Declare the verb's own options."""
+    parser.add_argument(
+        "--components",
+        default="",
+        metavar="A,B",
+        help=f"which projects (default: the ref's components): {', '.join(PROJECTS)}",
+    )
+    parser.add_argument("--checkout-dir", type=Path, metavar="DIR", help="check one component out there")
+    parser.add_argument("--gitrepo-origin", default="", metavar="URL", help="take it from this repository")
+    parser.add_argument("--repo-hashtag", default="", metavar="REF", help="take this branch, tag or commit")
+    parser.add_argument(
+        "--require-related-commit",
+        action="store_true",
+        help="refuse a project that torch's related_commits does not name",
+    )
+    parser.add_argument(
+        "--depth", type=int, default=1, metavar="N", help="history to fetch (default: 1; 0 for all)"
+    )
+    parser.add_argument("--no-hipify", action="store_true", help="leave CUDA sources as they are")
+    parser.add_argument("--no-submodules", action="store_true", help="leave submodules out")
+    add_source_options(parser)
+    add_rocm_options(parser)
+
+
+def run(arguments: argparse.Namespace) -> None:
+    """Check out every chosen project, and print where each is."""
+    chosen = any_context(common_from(arguments))
+    names = chosen_components(chosen, arguments.components)
+    if arguments.checkout_dir and len(names) != 1:
+        raise UsageError("--checkout-dir is for one project.", hint="Name it with --components.")
+    if arguments.gitrepo_origin or arguments.repo_hashtag:
+        if len(names) != 1:
+            raise UsageError(
+                "--gitrepo-origin and --repo-hashtag are for one project.", hint="Name it with --components."
+            )
+        lock = _lock_of(chosen, names[0], arguments)
+    else:
+        lock = source_lock(
+            with_components(chosen, *names),
+            rocm_options_from(arguments),
+            require_related_commit=arguments.require_related_commit,
+            mirrors=mirrors_from(arguments),
+        )
+    rows = []
+    for name in names:
+        options = replace(
+            checkout_options(chosen, arguments.depth, mirrors_from(arguments), name),
+            submodules=not arguments.no_submodules,
+        )
+        if arguments.no_hipify:
+            options = replace(options, hipify=False)
+        common = chosen.common
+        path = arguments.checkout_dir or tree_path(
+            common.root, chosen.ref.name, name, platform=common.outputs.platform
+        )
+        with console.group(f"checkout {name}"):
+            tree = checkout(lock.project(name), path, options)
+        rows.append(row(tree))
+    console.table(("project", "commit", "hipified", "folder", ""), rows)
+
+
+def chosen_components(chosen: Context, given: str) -> Sequence[str]:
+    """Say which projects are checked out: those asked for, else the ref's components.
+
+    Raises:
+        UsageError: An unknown project, or one that is prebuilt.
+    """
+    names = [name for name in given.split(",") if name] or list(chosen.ref.components)
+    ordered = chosen.ref.only(names).components
+    for name in ordered:
+        if chosen.ref.projects[name].prebuilt:
+            raise UsageError(f"{name} of {chosen.ref.name} is prebuilt: there is nothing to check out.")
+    return ordered
+
+
+def row(tree: SourceTree) -> tuple[str, str, str, str, str]:
+    """Give a tree's row of the closing table."""
+    hipified = tree.head[:12] if tree.hipified else "-"
+    state = "checked out" if tree.changed else "unchanged"
+    if tree.stashed:
+        state += ", edits kept in git stash"
+    return (tree.project, tree.commit[:12], hipified, str(tree.path), state)
+
+
+def _lock_of(chosen: Context, name: str, arguments: argparse.Namespace) -> SourceLock:
+    """Resolve one project from an address of its own, beside the run's lock."""
+    source = chosen.ref.projects[name]
+    source = replace(
+        source,
+        origin=absolute_origin(arguments.gitrepo_origin, chosen.common.root)
+        if arguments.gitrepo_origin
+        else source.origin,
+        own_origin=bool(arguments.gitrepo_origin) or source.own_origin,
+        ref=arguments.repo_hashtag or source.ref,
+        pin="" if arguments.repo_hashtag else source.pin,
+    )
+    ref = replace(chosen.ref, projects={**chosen.ref.projects, name: source}, components=(name,))
+    return resolve(
+        ref,
+        rocm_version="",
+        release_type=chosen.common.release_type,
+        cache=chosen.common.cache / "refs",
+        origins=origins(chosen.common, ref, mirrors_from(arguments)),
+        require_related_commit=arguments.require_related_commit,
+    )
