@@ -210,7 +210,7 @@ def _check_needed(
         message = f"It needs {_some(machine)}, which no wheel brings: the machine must have it."
         yield view.finding(severity, CHECK, message, where)
     if nowhere:
-        yield view.finding("error", CHECK, f"It needs {_some(nowhere)}, which is nowhere.", where)
+        yield view.finding("error", CHECK, f"It needs {_some(nowhere)}, which nothing brings.", where)
 
 
 def _check_inside(

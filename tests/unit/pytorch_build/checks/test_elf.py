@@ -141,7 +141,9 @@ def test_libraries_of_torch_need_no_rpath_where_torch_is_required(view: MakeView
 
 def test_torch_itself_must_hold_its_libraries(view: MakeView) -> None:
     wheel = view(files={"torch/lib/libtorch.so": library("libtorch_cpu.so")}, requires=["rocm[libraries]==7"])
-    assert found(wheel) == [("error", "torch/lib/libtorch.so", "It needs libtorch_cpu.so, which is nowhere.")]
+    assert found(wheel) == [
+        ("error", "torch/lib/libtorch.so", "It needs libtorch_cpu.so, which nothing brings.")
+    ]
 
 
 def test_rocm_wheels_load_each_other(view: MakeView) -> None:
@@ -180,7 +182,7 @@ def test_libraries_of_the_machine(view: MakeView, tag: str, severity: str) -> No
 
 def test_libraries_from_nowhere(view: MakeView) -> None:
     assert found(view(files={"a.so": library("libx.so", "liby.so")})) == [
-        ("error", "a.so", "It needs libx.so, liby.so, which is nowhere.")
+        ("error", "a.so", "It needs libx.so, liby.so, which nothing brings.")
     ]
 
 
