@@ -6,6 +6,7 @@ lists the stage folders in it. Taking a stage's prefix off gives a file's place 
 
 from __future__ import annotations
 
+import filecmp
 import json
 import os
 import posixpath
@@ -240,9 +241,7 @@ def resolve_link(path: str, link: str) -> str:
 def _same(one: Entry, other: Entry) -> bool:
     if one.link or other.link:
         return one.link == other.link
-    if one.source.stat().st_size != other.source.stat().st_size:
-        return False
-    return one.source.read_bytes() == other.source.read_bytes()
+    return filecmp.cmp(one.source, other.source, shallow=False)
 
 
 def families_of(artifacts: Sequence[Artifact]) -> tuple[str, ...]:

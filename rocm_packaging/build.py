@@ -9,12 +9,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
+from core import console
 from core.errors import ArtifactError, UsageError, nearest
-from core.families import gpu_targets
+from core.families import FAMILIES_FILE, gpu_targets
 from core.files import digest_of, sha256
 from core.wheel_writer import Member
 from rocm_packaging import artifacts as artifact_directory
-from rocm_packaging import elf, patching, versions, wheels
+from rocm_packaging import elf, patching, rendering, versions, wheels
 from rocm_packaging.artifacts import (
     GENERIC,
     Artifact,
@@ -26,7 +27,7 @@ from rocm_packaging.artifacts import (
     scan,
 )
 from rocm_packaging.packages import CORE_PAYLOAD, RuntimePackage, packages
-from rocm_packaging.patching import Neighbours
+from rocm_packaging.patching import Neighbours, needs_patch
 from rocm_packaging.payload import Payload, PayloadFile, devel_only, plan
 from rocm_packaging.rendering import Distribution, libraries_in
 
@@ -134,25 +135,31 @@ def inputs_digest(request: BuildRequest) -> str:
     Raises:
         MissingInputError: There are no artifacts.
     """
-    code = Path(__file__).parent
-    sources = [path for path in sorted(code.rglob("*")) if path.is_file() and "__pycache__" not in path.parts]
-    listed = [_signature(entry) for artifact in scan(request.artifact_dir) for entry in _all(artifact)]
+    root = request.artifact_dir
+    listed = [
+        _signature(root, entry) for artifact in scan(root) for entry in artifact_directory.entries(artifact)
+    ]
     return digest_of(
         {
             "artifacts": listed,
-            "code": {str(path.relative_to(code)): sha256(path) for path in sources},
+            "code": {path.name: sha256(path) for path in _code()},
             "request": [request.version, request.families, request.platform, request.epoch],
         }
     )
 
 
-def _all(artifact: Artifact) -> Iterable[Entry]:
-    return artifact_directory.entries(artifact)
+def _code() -> list[Path]:
+    """List the files that decide about the packages' bytes."""
+    here = Path(__file__).parent
+    own = [path for path in here.glob("*") if path.is_file()]
+    templates = [path for path in rendering.TEMPLATES.rglob("*") if path.is_file()]
+    shared = [here.parent / "core" / name for name in ("wheel_writer.py", "zip_writer.py")]
+    return sorted(path for path in [*own, *templates, *shared, FAMILIES_FILE] if path.suffix != ".pyc")
 
 
-def _signature(entry: Entry) -> tuple[str, str, int, int]:
+def _signature(root: Path, entry: Entry) -> tuple[str, str, int, int]:
     status = entry.source.lstat()
-    return str(entry.source), entry.link, status.st_size, status.st_mtime_ns
+    return str(entry.source.relative_to(root)), entry.link, status.st_size, status.st_mtime_ns
 
 
 def _plan(request: BuildRequest) -> _Plan:
@@ -271,13 +278,15 @@ def _members(runtime: _Runtime, work: Path, jobs: int | None) -> list[Member]:
     """Patch what needs it, side by side, and list the payload's members."""
     neighbours = Neighbours(payload=runtime.payload_name, core=CORE_PAYLOAD, folders=runtime.rpath)
     files = list(runtime.payload.files.values())
+    patches = sum(needs_patch(file, neighbours) for file in files)
+    console.say(f"{runtime.payload_name}: {len(files)} files, {patches} with an RPATH to set")
     template = patching.stub_template() if any(file.stub_for for file in files) else b""
 
     def member(file: PayloadFile) -> Member:
         executable = file.entry.executable or (file.facts is not None and file.facts.program)
         if file.stub_for:
             return Member(name=file.path, source=patching.stub(template, file.stub_for), executable=True)
-        needed = patching.needs_patch(file, neighbours)
+        needed = needs_patch(file, neighbours)
         source = patching.patched(file, neighbours, work) if needed else file.entry.source
         return Member(name=file.path, source=source, executable=executable)
 

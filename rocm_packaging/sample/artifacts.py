@@ -18,6 +18,7 @@ from rocm_packaging.sample.layout import (
     DATA_FILES,
     FAMILIES,
     FAMILY,
+    FAMILY_TARGETS,
     LIBRARIES,
     OFFLOAD_ARCH,
     ROCM_VERSION,
@@ -124,7 +125,7 @@ def _generate(root: Path, scratch: Path, compiler: Path) -> None:
 
 
 def _targets(library: Library) -> Sequence[str]:
-    return tuple(FAMILIES) if library.per_family else ("generic",)
+    return FAMILIES if library.per_family else ("generic",)
 
 
 def _expanded(artifact: _Artifact) -> Iterable[_Artifact]:
@@ -163,7 +164,7 @@ def _write_data(root: Path) -> None:
 def _write_overlay(root: Path) -> None:
     folder = _folder(root, AUX_OVERLAY[0]) / AUX_OVERLAY[1]
     folder.mkdir(parents=True)
-    targets = ";".join(target for targets in FAMILIES.values() for target in targets)
+    targets = ";".join(target for targets in FAMILY_TARGETS.values() for target in targets)
     manifest = {"rocm_version": ROCM_VERSION, "flags": {"KPACK_SPLIT_ARTIFACTS": False}}
     for name, value in (
         ("therock_manifest.json", manifest),
@@ -175,7 +176,7 @@ def _write_overlay(root: Path) -> None:
 def _bundle(scratch: Path, family: str) -> Path:
     """Let the sample's own compiler wrapper bundle the device code of a family."""
     path = scratch / f"{family}.hipfb"
-    targets = [f"--offload-arch={target}" for target in FAMILIES[family]]
+    targets = [f"--offload-arch={target}" for target in FAMILY_TARGETS[family]]
     python = process.which("python3")
     if python is None:
         raise MissingInputError("No python3 is on the PATH, which the sample's hipcc runs under.")

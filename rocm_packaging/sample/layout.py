@@ -9,10 +9,12 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 ROCM_VERSION = "7.99.0.dev0+sample"
-FAMILIES: Mapping[str, tuple[str, ...]] = {
+FAMILY_TARGETS: Mapping[str, tuple[str, ...]] = {
     "gfx94X-dcgpu": ("gfx942",),
     "gfx110X-all": ("gfx1100", "gfx1101", "gfx1102", "gfx1103"),
 }
+FAMILIES = tuple(FAMILY_TARGETS)
+"""The GPU families of the sample; the first is its default."""
 FAMILY = "{family}"
 """The target of artifacts that exist once a family."""
 

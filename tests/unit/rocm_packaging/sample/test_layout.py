@@ -11,34 +11,15 @@ from core.families import gpu_targets
 from rocm_packaging import rendering, versions
 from rocm_packaging.packages import packages
 from rocm_packaging.sample.artifacts import TEMPLATES
-from rocm_packaging.sample.layout import DATA_FILES, FAMILIES, LIBRARIES, ROCM_VERSION
+from rocm_packaging.sample.layout import DATA_FILES, FAMILY_TARGETS, LIBRARIES, ROCM_VERSION
 
 if TYPE_CHECKING:
     from types import ModuleType
 
 PRELOADED = [
-    "amd_comgr",
-    "amdhip64",
-    "hiprtc",
-    "hipblas",
-    "hipfft",
-    "hiprand",
-    "hipsparse",
-    "hipsparselt",
-    "hipsolver",
-    "hipblaslt",
-    "miopen",
-    "hipdnn",
-    "rocm-openblas",
-    "amd_smi",
-    "rocm_sysdeps_liblzma",
-    "rocm_smi64",
-    "rocprofiler-sdk",
-    "rocprofiler-sdk-roctx",
-    "roctracer64",
-    "roctx64",
-    "rccl",
-    "hipfile",
+    *("amd_comgr", "amdhip64", "hiprtc", "hipblas", "hipfft", "hiprand", "hipsparse", "hipsparselt"),
+    *("hipsolver", "hipblaslt", "miopen", "hipdnn", "rocm-openblas", "amd_smi", "rocm_sysdeps_liblzma"),
+    *("rocm_smi64", "rocprofiler-sdk", "rocprofiler-sdk-roctx", "roctracer64", "roctx64", "rccl", "hipfile"),
 ]
 
 
@@ -57,7 +38,7 @@ def test_the_version_is_marked_as_sample() -> None:
 
 
 def test_families_are_real_ones() -> None:
-    for family, targets in FAMILIES.items():
+    for family, targets in FAMILY_TARGETS.items():
         assert gpu_targets(family) == targets
 
 
@@ -106,46 +87,14 @@ def test_bundles_have_an_entry_a_target(hipcc: ModuleType) -> None:
 
 
 def test_hipcc_sorts_its_arguments(hipcc: ModuleType) -> None:
-    targets, host, sources = hipcc.split(
-        [
-            "-c",
-            "a.hip",
-            "-o",
-            "a.o",
-            "--offload-arch=gfx942,gfx950",
-            "--offload-arch=gfx942",
-            "-O2",
-            "-fno-gpu-rdc",
-            "-MF",
-            "a.d",
-            "--rocm-path=/x",
-            "-mllvm",
-            "-amdgpu-early-inline-all=true",
-            "-x",
-            "hip",
-            "b.txt",
-        ]
+    given = (
+        "-c a.hip -o a.o --offload-arch=gfx942,gfx950 --offload-arch=gfx942 -O2 -fno-gpu-rdc -MF a.d "
+        "--rocm-path=/x -mllvm -amdgpu-early-inline-all=true -x hip b.txt"
     )
+    targets, host, sources = hipcc.split(given.split())
     assert targets == ["gfx942", "gfx950"]
     assert sources == 2
-    assert host == [
-        "-c",
-        "-x",
-        "c++",
-        "a.hip",
-        "-x",
-        "none",
-        "-o",
-        "a.o",
-        "-O2",
-        "-MF",
-        "a.d",
-        "-x",
-        "c++",
-        "b.txt",
-        "-x",
-        "none",
-    ]
+    assert " ".join(host) == "-c -x c++ a.hip -x none -o a.o -O2 -MF a.d -x c++ b.txt -x none"
 
 
 @pytest.mark.parametrize("target", ["gfx", "sm_90", "gfx942x9", ""])

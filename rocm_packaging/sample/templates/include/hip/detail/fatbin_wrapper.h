@@ -1,7 +1,7 @@
 // Puts the offload bundle that the compiler wrapper names (__HIP_FATBIN_FILE__) into this object,
 // in the sections that the HIP runtime knows: .hip_fatbin holds the code objects of all targets,
 // .hipFatBinSegment points at them, and a constructor registers them.
-#ifdef __HIP_FATBIN_FILE__
+#if defined(__HIP_FATBIN_FILE__) && defined(__cplusplus)
 __asm__(
     ".pushsection .hip_fatbin,\"a\",@progbits\n"
     ".p2align 12\n"

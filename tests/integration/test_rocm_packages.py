@@ -1,0 +1,380 @@
+"""The sample's artifacts, packaged, installed, used, compiled with and removed again."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import re
+import struct
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from elftools.elf.elffile import ELFFile
+
+from core import process
+from core.errors import ProcessError
+from core.files import sha256
+from core.wheel_record import require_sound
+from rocm_packaging.build import BuildRequest, BuiltPackages, build
+from rocm_packaging.sample import FAMILIES, ROCM_VERSION, ensure_artifacts
+from rocm_packaging.sample.layout import FAMILY_TARGETS
+
+UV = Path(sys.executable).parent / "uv"
+FAMILY = "gfx94X-dcgpu"
+CORE = f"rocm-sdk-core=={ROCM_VERSION}"
+LIBRARIES = f"rocm-sdk-libraries-{FAMILY}=={ROCM_VERSION}"
+DEVEL = f"rocm-sdk-devel=={ROCM_VERSION}"
+PRELOAD = [
+    *("amd_comgr", "amdhip64", "hiprtc", "hipblas", "hipfft", "hiprand", "hipsparse", "hipsparselt"),
+    *("hipsolver", "hipblaslt", "miopen", "hipdnn", "rocm-openblas", "amd_smi", "rocm_sysdeps_liblzma"),
+    *("rocm_smi64", "rocprofiler-sdk", "rocprofiler-sdk-roctx", "roctracer64", "roctx64", "rccl", "hipfile"),
+]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Environment:
+    root: Path
+    packages: Path
+
+    @property
+    def python(self) -> Path:
+        return self.root / "bin" / "python"
+
+    @property
+    def site(self) -> Path:
+        return next((self.root / "lib").glob("python*")) / "site-packages"
+
+    def install(self, *requirements: str, family: str = FAMILY) -> None:
+        arguments = ["--no-index", "--no-build-isolation", "--find-links", self.packages]
+        # The setting keeps cached `rocm` wheels of different families apart.
+        arguments += ["--config-settings-package", f"rocm:family={family}"]
+        env = process.inherited(ROCM_SDK_TARGET_FAMILY=family)
+        process.capture([UV, "pip", "install", "--python", self.python, *arguments, *requirements], env=env)
+
+    def uninstall(self, *names: str) -> None:
+        process.capture([UV, "pip", "uninstall", "--python", self.python, *names])
+
+    def rocm_sdk(self, *arguments: str, check: bool = True, **env: str) -> process.Completed:
+        return self._python("-m", "rocm_sdk", *arguments, check=check, env=env)
+
+    def run(self, code: str, *arguments: str, check: bool = True, **env: str) -> process.Completed:
+        return self._python("-c", code, *arguments, check=check, env=env)
+
+    def _python(self, *arguments: str, check: bool, env: dict[str, str]) -> process.Completed:
+        clean = {"ROCM_SDK_TARGET_FAMILY": None, "PYTHONDONTWRITEBYTECODE": "1"}
+        return process.capture(
+            [self.python, *arguments], env=process.inherited(**{**clean, **env}), check=check
+        )
+
+
+@pytest.fixture(scope="session")
+def artifacts(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return ensure_artifacts(tmp_path_factory.mktemp("sample") / "artifacts")
+
+
+@pytest.fixture(scope="session")
+def built(artifacts: Path, tmp_path_factory: pytest.TempPathFactory) -> BuiltPackages:
+    output = tmp_path_factory.mktemp("packages")
+    return build(BuildRequest(artifact_dir=artifacts, output_dir=output, families=FAMILIES))
+
+
+@pytest.fixture(scope="session")
+def setuptools(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An environment's worth of setuptools, from the public index: what the sdist builds with."""
+    folder = tmp_path_factory.mktemp("setuptools")
+    process.capture([UV, "pip", "install", "--target", folder, "setuptools>=70.2"])
+    return folder
+
+
+@pytest.fixture
+def environment(tmp_path: Path, built: BuiltPackages, setuptools: Path) -> Environment:
+    root = tmp_path / "venv"
+    process.capture([UV, "venv", "--python", sys.executable, root])
+    made = Environment(root=root, packages=built.files[0].path.parent)
+    (made.site / "setuptools.pth").write_text(f"{setuptools}\n", encoding="utf-8")
+    return made
+
+
+@pytest.fixture
+def installed(environment: Environment) -> Environment:
+    environment.install(f"rocm[libraries,devel]=={ROCM_VERSION}")
+    return environment
+
+
+def digests(root: Path) -> dict[str, str]:
+    return {
+        str(path.relative_to(root)): os.readlink(path) if path.is_symlink() else sha256(path)  # noqa: PTH115
+        for path in sorted(root.rglob("*"))
+        if path.is_symlink() or path.is_file()
+    }
+
+
+def test_the_sample_is_generated_once_and_always_the_same(artifacts: Path, tmp_path: Path) -> None:
+    marker = artifacts / "base_lib_generic" / "artifact_manifest.txt"
+    before = marker.stat().st_ino
+    assert ensure_artifacts(artifacts) == artifacts
+    assert marker.stat().st_ino == before
+    stale = tmp_path / "artifacts"
+    stale.mkdir()
+    (stale / ".sample-digest").write_text("old", encoding="utf-8")
+    assert digests(ensure_artifacts(stale)) == digests(artifacts)
+
+
+def test_wheels_are_sound_and_the_same_every_time(
+    artifacts: Path, built: BuiltPackages, tmp_path: Path
+) -> None:
+    wheels = [file.path for file in built.files if file.path.suffix == ".whl"]
+    assert len(wheels) == 4
+    for wheel in wheels:
+        require_sound(wheel)
+    request = BuildRequest(artifact_dir=artifacts, output_dir=tmp_path, families=FAMILIES, jobs=1)
+    again = build(request)
+    assert [file.sha256 for file in again.files] == [file.sha256 for file in built.files]
+
+
+def test_a_whole_installation_works(installed: Environment) -> None:
+    assert installed.rocm_sdk("version").stdout == f"{ROCM_VERSION}\n"
+    assert installed.rocm_sdk("targets").stdout == "gfx942\n"
+    root = Path(installed.rocm_sdk("path", "--root").stdout.strip())
+    assert root == installed.site / "_rocm_sdk_devel"
+    assert Path(installed.rocm_sdk("path", "--bin").stdout.strip()) == root / "bin"
+    assert Path(installed.rocm_sdk("path", "--cmake").stdout.strip()) == root / "lib" / "cmake"
+    assert (root / "lib/cmake/hip/hip-config.cmake").is_file()
+    assert (root / "lib/llvm/amdgcn/bitcode/ocml.bc").read_bytes().startswith(b"BC\xc0\xde")
+    assert not (installed.site / "rocm_sdk_devel" / "_devel.tar").exists()
+    tested = installed.rocm_sdk("test", check=False)
+    assert tested.returncode == 0, tested.stdout
+    assert re.search(r"^Ran (2[0-9]|[3-9][0-9]) tests", tested.stderr + tested.stdout, re.MULTILINE)
+    assert "skipped" not in tested.stdout
+
+
+def test_libraries_are_found_and_preloaded(installed: Environment) -> None:
+    code = """
+import ctypes, sys, rocm_sdk
+paths = rocm_sdk.find_libraries(*sys.argv[1:])
+assert len(paths) == len(sys.argv) - 1 and all(path.is_absolute() and path.is_file() for path in paths)
+rocm_sdk.initialize_process(preload_shortnames=sys.argv[1:], check_version="7.99.*",
+                            fail_on_version_mismatch=True, something_new=1)
+everything = ctypes.CDLL(None)
+count = ctypes.c_int(7)
+print(everything.hipGetDeviceCount(ctypes.byref(count)), count.value)
+matrix = ctypes.c_float * 4
+a, b, c = matrix(1, 2, 3, 4), matrix(5, 6, 7, 8), matrix()
+one, zero, handle = ctypes.c_float(1), ctypes.c_float(0), ctypes.c_void_p()
+assert everything.hipblasCreate(ctypes.byref(handle)) == 0
+status = everything.hipblasSgemm(handle, 111, 111, 2, 2, 2, ctypes.byref(one), a, 2, b, 2,
+                                 ctypes.byref(zero), c, 2)
+print(status, list(c), everything.rocm_sample_registered())
+"""
+    said = installed.run(code, *PRELOAD).stdout.splitlines()
+    # Column-major: [1 3; 2 4] * [5 7; 6 8].
+    assert said == ["100 0", "0 [23.0, 34.0, 31.0, 46.0] 10"]
+
+
+def test_a_library_loads_by_itself_from_its_own_package(installed: Environment) -> None:
+    code = """
+import ctypes, rocm_sdk
+ctypes.CDLL(str(rocm_sdk.find_libraries("hipblas")[0]))
+print([line.split()[-1] for line in open("/proc/self/maps") if "libamdhip64" in line][0])
+"""
+    loaded = installed.run(code, LD_LIBRARY_PATH="").stdout.strip()
+    assert Path(loaded) == installed.site / "_rocm_sdk_core" / "lib" / "libamdhip64.so.7"
+
+
+def test_errors_say_what_to_install(environment: Environment) -> None:
+    environment.install(f"rocm=={ROCM_VERSION}")
+    missing = environment.run("import rocm_sdk; rocm_sdk.find_libraries('hipblas')", check=False)
+    assert "ModuleNotFoundError" in missing.stderr
+    assert f"pip install rocm[libraries]=={ROCM_VERSION}" in missing.stderr
+    unknown = environment.run("import rocm_sdk; rocm_sdk.find_libraries('hipblass')", check=False)
+    assert "ModuleNotFoundError: Unknown rocm library 'hipblass'" in unknown.stderr
+    path = environment.rocm_sdk("path", "--root", check=False)
+    assert path.returncode == 1
+    assert "Could not load the rocm[devel] package" in path.stderr
+    init = environment.rocm_sdk("init", check=False)
+    assert init.returncode == 1
+    assert init.stderr.startswith("ERROR running init: ")
+    tested = environment.rocm_sdk("test", check=False)
+    assert tested.returncode == 0, tested.stdout
+    assert "without tests of the libraries" in tested.stdout
+
+
+def test_versions_and_variables_are_checked(installed: Environment) -> None:
+    call = "import re, rocm_sdk; rocm_sdk.initialize_process({})"
+    for wanted in ("check_version='7.98*'", "check_version=re.compile('8.*')"):
+        warned = installed.run(call.format(wanted))
+        assert "UserWarning" in warned.stderr
+        failed = installed.run(call.format(wanted + ", fail_on_version_mismatch=True"), check=False)
+        assert "RuntimeError" in failed.stderr
+    installed.run(call.format(""), ROCM_SDK_PRELOAD_LIBRARIES="amdhip64; rccl,")
+    failed = installed.run(call.format(""), check=False, ROCM_SDK_PRELOAD_LIBRARIES="nonesuch")
+    assert "RuntimeError: ROCM_SDK_PRELOAD_LIBRARIES names 'nonesuch'" in failed.stderr
+    installed.run(call.format("env_override=False"), ROCM_SDK_PRELOAD_LIBRARIES="nonesuch")
+    failed = installed.run(
+        "import rocm_sdk; rocm_sdk.find_libraries('rccl')", check=False, ROCM_SDK_TARGET_FAMILY="gfx900-dgpu"
+    )
+    assert "Requested ROCM_SDK_TARGET_FAMILY=gfx900-dgpu is not available" in failed.stderr
+
+
+def test_concurrent_first_uses_agree(installed: Environment) -> None:
+    with ThreadPoolExecutor(6) as pool:
+        done = list(pool.map(lambda _: installed.rocm_sdk("path", "--root", check=False), range(6)))
+    assert {(each.returncode, each.stdout.strip()) for each in done} == {
+        (0, str(installed.site / "_rocm_sdk_devel"))
+    }, [each.stderr for each in done]
+    record = next(installed.site.glob("rocm_sdk_devel-*.dist-info")) / "RECORD"
+    rows = record.read_text(encoding="utf-8").splitlines()
+    assert len(rows) == len(set(rows))
+
+
+def test_the_devel_tree_shares_its_files(installed: Environment) -> None:
+    root = Path(installed.rocm_sdk("path", "--root").stdout.strip())
+    core = installed.site / "_rocm_sdk_core"
+    libraries = installed.site / "_rocm_sdk_libraries_gfx94X_dcgpu"
+    assert (root / "lib/libamdhip64.so").samefile(core / "lib/libamdhip64.so.7")
+    assert (root / "lib/libhipblas.so").samefile(libraries / "lib/libhipblas.so.3")
+    assert (root / "llvm").is_symlink()
+    assert (root / "bin/offload-arch").is_symlink()
+    assert not (core / "bin/offload-arch").is_symlink()
+    assert process.capture([core / "bin/offload-arch"], check=False).returncode == 1
+
+
+def test_libraries_that_come_later_join_the_devel_tree(environment: Environment) -> None:
+    environment.install(f"rocm[devel]=={ROCM_VERSION}")
+    root = Path(environment.rocm_sdk("path", "--root").stdout.strip())
+    assert not (root / "lib/libhipblas.so").exists()
+    environment.install(LIBRARIES)
+    environment.rocm_sdk("path", "--root")
+    payload = environment.site / "_rocm_sdk_libraries_gfx94X_dcgpu"
+    assert (root / "lib/libhipblas.so").samefile(payload / "lib/libhipblas.so.3")
+    other = f"rocm-sdk-libraries-gfx110X-all=={ROCM_VERSION}"
+    environment.uninstall("rocm-sdk-libraries-gfx94x-dcgpu")
+    environment.install(other)
+    environment.rocm_sdk("init", "--quiet")
+    payload = environment.site / "_rocm_sdk_libraries_gfx110X_all"
+    assert (root / "lib/libhipblas.so").samefile(payload / "lib/libhipblas.so.3")
+    assert environment.rocm_sdk("targets").stdout == "gfx1100;gfx1101;gfx1102;gfx1103\n"
+
+
+def test_an_interrupted_expansion_is_finished_and_removable(installed: Environment) -> None:
+    # A folder where a file belongs stops the expansion half-way.
+    blocked = installed.site / "_rocm_sdk_devel/include/rocprim/rocprim_version.hpp"
+    blocked.mkdir(parents=True)
+    stopped = installed.rocm_sdk("path", "--root", check=False)
+    assert stopped.returncode == 1
+    assert (installed.site / "rocm_sdk_devel/_devel.tar").exists()
+    blocked.rmdir()
+    installed.rocm_sdk("path", "--root")
+    assert blocked.is_file()
+    removed(installed)
+
+
+def removed(environment: Environment) -> None:
+    names = ("rocm", "rocm-sdk-core", "rocm-sdk-devel", "rocm-sdk-libraries-gfx94x-dcgpu")
+    environment.uninstall(*names)
+    left = [path for path in environment.site.rglob("*") if "rocm" in path.name.lower()]
+    assert left == []
+
+
+@pytest.mark.parametrize("expanded", [False, True])
+def test_an_uninstall_leaves_nothing(installed: Environment, *, expanded: bool) -> None:
+    if expanded:
+        installed.rocm_sdk("init")
+    removed(installed)
+
+
+def test_pip_removes_everything_too(installed: Environment) -> None:
+    installed.rocm_sdk("init")
+    names = ("rocm", "rocm-sdk-core", "rocm-sdk-devel", "rocm-sdk-libraries-gfx94x-dcgpu")
+    process.capture([sys.executable, "-m", "pip", "--python", installed.python, "uninstall", "-y", *names])
+    left = [path for path in installed.site.rglob("*") if "rocm" in path.name.lower()]
+    assert left == []
+
+
+def test_devel_installed_again_expands_again(installed: Environment) -> None:
+    installed.rocm_sdk("init")
+    installed.uninstall("rocm-sdk-devel")
+    installed.install(DEVEL)
+    root = Path(installed.rocm_sdk("path", "--root").stdout.strip())
+    assert (root / "include/hip/hip_runtime.h").is_file()
+    assert (root / "lib/libhipblas.so").exists()
+
+
+def test_the_sdist_follows_the_machine(environment: Environment) -> None:
+    environment.install(f"rocm[libraries]=={ROCM_VERSION}", family="gfx110X-all")
+    assert environment.rocm_sdk("targets").stdout == "gfx1100;gfx1101;gfx1102;gfx1103\n"
+    environment.uninstall("rocm")
+    with pytest.raises(ProcessError, match="gfx900-dgpu is not available"):
+        environment.install(f"rocm=={ROCM_VERSION}", family="gfx900-dgpu")
+
+
+KERNEL = """
+#include <hip/hip_runtime.h>
+__global__ void add(float* values, int count) {
+  int index = blockIdx.x * blockDim.x + threadIdx.x;
+  if (index < count) values[index] += index;
+}
+extern "C" int run() {
+  float values[6] = {0};
+  hipLaunchKernelGGL(add, dim3(2), dim3(4), 0, nullptr, values, 6);
+  return static_cast<int>(values[5]) * 100 + HIP_VERSION_MAJOR;
+}
+"""
+
+
+def compiled(environment: Environment, folder: Path, *targets: str) -> Path:
+    hipcc = Path(environment.rocm_sdk("path", "--bin").stdout.strip()) / "hipcc"
+    (folder / "kernel.hip").write_text(KERNEL, encoding="utf-8")
+    arches = [f"--offload-arch={target}" for target in targets]
+    process.capture(
+        [hipcc, "-fPIC", "-MD", "-MF", "k.d", *arches, "-c", "kernel.hip", "-o", "k.o"], cwd=folder
+    )
+    linker = process.which("c++")
+    assert linker is not None
+    process.capture([linker, "-shared", "-Wl,--gc-sections", "-o", "k.so", "k.o"], cwd=folder)
+    return folder / "k.so"
+
+
+def bundled_targets(library: Path) -> list[str]:
+    with library.open("rb") as stream:
+        section = ELFFile(stream).get_section_by_name(".hip_fatbin")
+        assert section is not None
+        data = section.data()
+    assert data.startswith(b"__CLANG_OFFLOAD_BUNDLE__")
+    (count,) = struct.unpack_from("<Q", data, 24)
+    position, found = 32, []
+    for _ in range(count):
+        offset, size, length = struct.unpack_from("<QQQ", data, position)
+        triple = data[position + 24 : position + 24 + length].decode()
+        position += 24 + length
+        if size:
+            assert struct.unpack_from("<H", data, offset + 18) == (224,)
+            found.append(triple.rpartition("-")[2])
+    return found
+
+
+def test_hipcc_compiles_for_every_target(installed: Environment, tmp_path: Path) -> None:
+    targets = FAMILY_TARGETS["gfx110X-all"]
+    library = compiled(installed, tmp_path, *targets)
+    assert bundled_targets(library) == list(targets)
+    assert "/hipcc-" not in (tmp_path / "k.d").read_text(encoding="utf-8")
+    loaded = ctypes.CDLL(os.fspath(library))
+    assert loaded.run() == 507
+
+
+def test_math_libraries_hold_their_family(installed: Environment) -> None:
+    payload = installed.site / "_rocm_sdk_libraries_gfx94X_dcgpu"
+    assert bundled_targets(payload / "lib" / "libhipblas.so.3") == ["gfx942"]
+
+
+def test_console_scripts_run_the_programs(installed: Environment) -> None:
+    scripts = installed.root / "bin"
+    assert process.capture([scripts / "offload-arch"], check=False).returncode == 1
+    assert (installed.site / "rocm_sdk_devel" / "_devel.tar").exists(), "looking for a GPU unpacks nothing"
+    said = process.capture([scripts / "hipconfig", "--rocmpath"]).stdout
+    assert said == str(installed.site / "_rocm_sdk_devel")
+    assert "HIP version: 7.99" in process.capture([scripts / "hipcc", "--version"]).stdout
+    assert process.capture([scripts / "rocm-sdk", "version"]).stdout == f"{ROCM_VERSION}\n"

@@ -1,0 +1,197 @@
+"""The part of the `rocm_sdk` runtime that writes into environments, run from its template."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import io
+import sys
+import tarfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from core.wheel_writer import Member, write_tar
+from rocm_packaging import rendering
+from rocm_packaging.rendering import Distribution
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+FAMILY = "gfx94X-dcgpu"
+CORE, DEVEL = "_rocm_sdk_core", "_rocm_sdk_devel"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Site:
+    root: Path
+    devel: Any
+
+    @property
+    def record(self) -> Path:
+        return self.root / "rocm_sdk_devel-1.0.0.dist-info" / "RECORD"
+
+    @property
+    def tree(self) -> Path:
+        return self.root / DEVEL
+
+    def recorded(self) -> list[str]:
+        return [line.partition(",")[0] for line in self.record.read_text(encoding="utf-8").splitlines()]
+
+    def add_package(self, name: str, **files: str) -> None:
+        for path, content in {"__init__.py": "", **files}.items():
+            target = self.root / name / path
+            target.parent.mkdir(parents=True, exist_ok=True)
+            target.write_text(content, encoding="utf-8")
+        importlib.invalidate_caches()
+
+    def add_devel(self, data: bytes) -> None:
+        self.add_package("rocm_sdk_devel")
+        (self.root / "rocm_sdk_devel" / "_devel.tar").write_bytes(data)
+        self.record.parent.mkdir()
+        self.record.write_text("rocm_sdk_devel/__init__.py,,\n", encoding="utf-8")
+
+    def expand(self, *, force: bool = False) -> Path:
+        return Path(self.devel.get_devel_root(force=force))
+
+
+@pytest.fixture
+def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
+    root, info = tmp_path / "site", tmp_path / "info"
+    root.mkdir()
+    info.mkdir()
+    distribution = Distribution(
+        version="1.0.0", platform="linux", families={FAMILY: ("gfx942",)}, libraries=()
+    )
+    (info / "_dist_info.py").write_bytes(rendering.dist_info(distribution, ""))
+    template = rendering.TEMPLATES / "rocm" / "src" / "rocm_sdk"
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+    monkeypatch.setenv("ROCM_SDK_TARGET_FAMILY", FAMILY)
+    monkeypatch.syspath_prepend(str(root))
+    spec = importlib.util.spec_from_file_location(
+        "rocm_sdk", template / "__init__.py", submodule_search_locations=[str(template), str(info)]
+    )
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    monkeypatch.setitem(sys.modules, "rocm_sdk", module)
+    spec.loader.exec_module(module)
+    yield Site(root=root, devel=importlib.import_module("rocm_sdk._devel"))
+    for name in [name for name in sys.modules if name.startswith("rocm_sdk.")]:
+        del sys.modules[name]
+
+
+def tar(files: dict[str, str], links: dict[str, str] | None = None) -> bytes:
+    stream = io.BytesIO()
+    members = [Member(name=f"{DEVEL}/{path}", source=text.encode()) for path, text in files.items()]
+    write_tar(stream, members, links={f"{DEVEL}/{path}": link for path, link in (links or {}).items()})
+    return stream.getvalue()
+
+
+def raw_tar(*members: tarfile.TarInfo) -> bytes:
+    stream = io.BytesIO()
+    with tarfile.open(fileobj=stream, mode="w") as archive:
+        for member in members:
+            archive.addfile(member, io.BytesIO(b"x" * member.size))
+    return stream.getvalue()
+
+
+def member(name: str, *, kind: bytes = tarfile.REGTYPE, link: str = "") -> tarfile.TarInfo:
+    info = tarfile.TarInfo(name)
+    info.type, info.linkname = kind, link
+    return info
+
+
+def test_the_tree_holds_the_tar_and_links_to_core(site: Site) -> None:
+    site.add_package(CORE, **{"lib/libx.so.1": "core", "bin/clang": "stub"})
+    links = {"lib/libx.so": "libx.so.1", "bin/clang": "../lib/llvm/clang", "llvm": "lib/llvm"}
+    site.add_devel(tar({"include/x.h": "h", "lib/llvm/clang": "real"}, links))
+    root = site.expand()
+    assert root == site.tree
+    assert (root / "lib/libx.so").samefile(site.root / CORE / "lib/libx.so.1")
+    assert (root / "bin/clang").read_text(encoding="utf-8") == "real"
+    assert (root / "include/x.h").read_text(encoding="utf-8") == "h"
+    assert not (site.root / "rocm_sdk_devel" / "_devel.tar").exists()
+    below = [path for path in root.rglob("*") if path.is_symlink() or path.is_file()]
+    recorded = site.recorded()
+    assert {f"{DEVEL}/{path.relative_to(root)}" for path in below} <= set(recorded)
+    assert len(recorded) == len(set(recorded))
+
+
+def test_a_second_call_changes_nothing(site: Site) -> None:
+    site.add_package(CORE, **{"lib/libx.so.1": "core"})
+    site.add_devel(tar({"include/x.h": "h"}))
+    site.expand()
+    before = site.record.stat().st_mtime_ns, (site.tree / "include/x.h").stat().st_ino
+    site.expand()
+    site.expand(force=True)
+    assert (site.record.stat().st_mtime_ns, (site.tree / "include/x.h").stat().st_ino) == before
+
+
+def test_a_replaced_core_is_linked_anew(site: Site) -> None:
+    site.add_package(CORE, **{"lib/libx.so.1": "old", "lib/gone.so": "old"})
+    site.add_devel(tar({"include/x.h": "h"}))
+    site.expand()
+    for path in ("__init__.py", "lib/libx.so.1", "lib/gone.so"):
+        (site.root / CORE / path).unlink()
+    site.add_package(CORE, **{"lib/libx.so.1": "new"})
+    root = site.expand(force=True)
+    assert (root / "lib/libx.so.1").read_text(encoding="utf-8") == "new"
+    assert not (root / "lib/gone.so").exists()
+    assert (root / "include/x.h").exists()
+
+
+def test_links_of_the_tar_into_core_become_hard_links(site: Site) -> None:
+    site.add_package(CORE, **{"lib/libx.so.1": "core"})
+    site.add_devel(tar({"include/x.h": "h"}, {"lib/libx.so.1": f"../../{CORE}/lib/libx.so.1"}))
+    linked = site.expand() / "lib/libx.so.1"
+    assert not linked.is_symlink()
+    assert linked.samefile(site.root / CORE / "lib/libx.so.1")
+
+
+@pytest.mark.parametrize(
+    "hostile",
+    [
+        member("../evil"),
+        member("/evil"),
+        member("rocm_sdk_devel/__init__.py"),
+        member(f"{DEVEL}/../evil"),
+        member(f"{DEVEL}/link", kind=tarfile.SYMTYPE, link="/etc/passwd"),
+        member(f"{DEVEL}/link", kind=tarfile.SYMTYPE, link="../../evil"),
+        member(f"{DEVEL}/link", kind=tarfile.LNKTYPE, link="evil"),
+        member(f"{DEVEL}/pipe", kind=tarfile.FIFOTYPE),
+    ],
+    ids=lambda info: f"{info.name}-{info.linkname}",
+)
+def test_hostile_members_are_refused_before_anything_is_written(site: Site, hostile: tarfile.TarInfo) -> None:
+    site.add_devel(raw_tar(member(f"{DEVEL}/good"), hostile))
+    before = site.recorded()
+    with pytest.raises(RuntimeError, match="the devel archive holds"):
+        site.expand()
+    assert not site.tree.exists()
+    assert site.recorded() == before
+
+
+def test_files_do_not_pass_through_links_to_other_packages(site: Site) -> None:
+    site.add_package(CORE, **{"lib/x": "core"})
+    link = member(f"{DEVEL}/out", kind=tarfile.SYMTYPE, link=f"../{CORE}")
+    site.add_devel(raw_tar(link, member(f"{DEVEL}/out/evil")))
+    with pytest.raises(RuntimeError, match="leads out of"):
+        site.expand()
+    assert not (site.root / CORE / "evil").exists()
+
+
+def test_a_missing_devel_package_is_a_missing_module(site: Site) -> None:
+    with pytest.raises(ModuleNotFoundError, match="rocm-sdk-devel is not installed"):
+        site.expand()
+
+
+def test_a_left_over_folder_is_not_taken_for_an_expanded_tree(site: Site) -> None:
+    site.add_package(DEVEL, **{"bin/old": "x"})
+    site.add_package("rocm_sdk_devel")
+    site.record.parent.mkdir()
+    site.record.write_text("", encoding="utf-8")
+    with pytest.raises(RuntimeError, match="install rocm"):
+        site.expand()
