@@ -24,7 +24,8 @@ if TYPE_CHECKING:
 class Model(BaseModel):
     """A frozen model that refuses keys it does not know."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=False)
+    # built at first use: a front door imports more models than it reads
+    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
 
 
 AnyModel = TypeVar("AnyModel", bound=BaseModel)

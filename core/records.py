@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class _Frozen(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
 
 
 class FileRecord(_Frozen):

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import sys
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from core import files
-from pytorch_build import sources, versions
+from core.data import read_text
+from core.errors import SourceError
+from pytorch_build import hipify, pins, sources, versions
 from pytorch_build.locking import origins
+from pytorch_build.own_tree import mirror
 from pytorch_build.sources import CheckoutOptions, tree_path
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from contextlib import AbstractContextManager
-    from pathlib import Path
 
     from pytorch_build.build_options import BuildChoices
     from pytorch_build.context import Context
@@ -77,27 +81,44 @@ class ManagedTree:
 
 @dataclass(frozen=True, kw_only=True)
 class DevelopersTree:
-    """A tree that a developer named: built from a copy of ours that follows it, never changed."""
+    """A tree that a developer named: built from a copy of ours that follows it, never changed.
+
+    Attributes:
+        project: Its project.
+        own: The tree, and our copy of it.
+        version: The full version of the wheel to come.
+        hipify: Rewrite CUDA sources, in the copy.
+    """
 
     project: str
     own: OwnTree
     version: str
+    hipify: bool
     managed: bool = False
 
     @property
     def inputs(self) -> Mapping[str, Any]:
         """Its commit and the digest of its edits."""
-        return {"tree": str(self.own.source), "commit": self.own.commit, "diff": self.own.diff}
+        return {
+            "tree": str(self.own.source),
+            "commit": self.own.commit,
+            "diff": self.own.diff_digest,
+            "hipify": self.hipify,
+        }
 
     @contextmanager
     def checked_out(self) -> Iterator[Path]:
         """Bring the copy up to date, and build in it one at a time."""
-        with files.locked(
-            self.own.path.parent / f".{self.own.path.name}.build.lock", what=str(self.own.path)
-        ):
-            from pytorch_build import own_tree
-
-            yield own_tree.synchronised(self.own)
+        path = self.own.path
+        with files.locked(path.parent / f".{path.name}.build.lock", what=str(path)):
+            copy = mirror(self.own.source, path)
+            if copy.diff_digest != self.own.diff_digest or copy.commit != self.own.commit:
+                raise SourceError(
+                    f"{self.own.source} was changed while its build began.", hint="Run the same again."
+                )
+            if self.hipify and hipify.can_hipify(path):
+                hipify.hipify(path, Path(sys.executable))
+            yield path
 
 
 def checkout_options(
@@ -123,19 +144,45 @@ def managed_tree(context: Context, choices: BuildChoices, lock: SourceLock, proj
     )
 
 
-def developers_tree(context: Context, tree: Path, project: str, *, rocm_version: str) -> DevelopersTree:
+def developers_tree(
+    context: Context, tree: Path, project: str, *, rocm_version: str, base_version: str
+) -> DevelopersTree:
     """Take a developer's own tree: its base version with the run's suffix.
+
+    Args:
+        context: The ref and family.
+        tree: The tree.
+        project: Its project.
+        rocm_version: The ROCm version that it is built against; "" for family cpu.
+        base_version: Its version without a suffix.
 
     Raises:
         SourceError: It is no source tree of git's.
     """
-    from pytorch_build import own_tree
-
-    own = own_tree.inspect(tree, context.common.root / "src" / ".own", project)
-    suffix = (
-        versions.version_suffix(rocm_version) if context.gpu else versions.cpu_suffix(context.ref.local_label)
-    )
+    common = context.common
+    # one copy a tree and project, whatever ref it is built for
+    work = common.root / "src" / ".own" / f"{project}-{files.sha256_text(str(tree))[:12]}"
+    own = mirror(tree, work)
+    suffix = versions.cpu_suffix(context.ref.local_label)
+    if context.gpu:
+        suffix = versions.version_suffix(rocm_version)
     version = versions.wheel_version(
-        own.base_version, suffix, release_type=context.common.release_type, commit=own.commit
+        base_version, suffix, release_type=common.release_type, commit=own.commit
     )
-    return DevelopersTree(project=project, own=own, version=version)
+    source = context.ref.projects.get(project)
+    return DevelopersTree(
+        project=project,
+        own=own,
+        version=version,
+        hipify=context.gpu and source is not None and source.hipify,
+    )
+
+
+def base_version_of(tree: Path) -> str:
+    """Read a tree's ``version.txt``; "" where it has none, as triton's.
+
+    Raises:
+        SourceError: The file is no version.
+    """
+    path = tree / pins.VERSION_FILE
+    return pins.parse_version(read_text(path), str(path)) if path.is_file() else ""

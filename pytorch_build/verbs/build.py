@@ -16,7 +16,7 @@ from pytorch_build.dependencies import dependencies
 from pytorch_build.locking import source_lock, with_components
 from pytorch_build.refs import PROJECTS
 from pytorch_build.rocm_options import find_source, find_version
-from pytorch_build.trees import developers_tree, managed_tree
+from pytorch_build.trees import base_version_of, developers_tree, managed_tree
 
 if TYPE_CHECKING:
     import argparse
@@ -59,7 +59,8 @@ def plan(chosen: Context, choices: BuildChoices, *, target: Interpreter, project
         tree: Tree = managed_tree(chosen, choices, lock, project)
     else:
         rocm_version = find_version(chosen, choices.rocm)
-        tree = developers_tree(chosen, own, project, rocm_version=rocm_version)
+        base = base_version_of(own) or source_lock(chosen, choices.rocm).project(project).base_version
+        tree = developers_tree(chosen, own, project, rocm_version=rocm_version, base_version=base)
         console.say(f"{project} from {own}, as it is there")
     return Build(
         context=chosen,
