@@ -142,6 +142,8 @@ def _choose_build_folder(plan: BuildPlan, tree: Path) -> None:
     made_with = _configuration_of(build)
     if made_with == plan.configuration:
         return
+    # libraries of the other configuration, which upstream's build would pack as its own
+    process.capture(["git", "clean", "-ffdXq", "--exclude=!/build"], cwd=tree)
     if build.is_dir() and made_with:
         _remove(aside / f"{plan.project}-{made_with[:12]}")
         aside.mkdir(exist_ok=True)

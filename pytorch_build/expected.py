@@ -15,9 +15,6 @@ if TYPE_CHECKING:
     from pytorch_build.context import Context
     from pytorch_build.lock import SourceLock
 
-# projects whose wheels hold device code; audio's and triton's do not
-DEVICE_CODE = frozenset({"torch", "vision"})
-
 
 def run_lock(context: Context) -> SourceLock:
     """Read the run's lock, which a stage after the builds must find.
@@ -48,7 +45,7 @@ def expectation(context: Context, lock: SourceLock, project: str) -> Expectation
         distribution=DISTRIBUTIONS[project],
         version=lock.version(project, gpu=context.gpu),
         requires=tuple(requires),
-        gpu_targets=context.gpu_targets if project in DEVICE_CODE else (),
+        gpu_targets=context.gpu_targets,
         local_label=context.ref.local_label,
     )
 

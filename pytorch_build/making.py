@@ -17,7 +17,6 @@ from pytorch_build.checks.run import CheckOptions, check_wheel
 from pytorch_build.checks.view import Expectation
 from pytorch_build.dependencies import dependency_inputs, wheel_paths
 from pytorch_build.execution import check_import, execute, install_requirements
-from pytorch_build.expected import DEVICE_CODE
 from pytorch_build.needs import max_jobs, need_of
 from pytorch_build.refs import DISTRIBUTIONS
 from pytorch_build.rocm_init import query_code
@@ -185,7 +184,7 @@ def _check(build: Build, wheel: Path) -> None:
         distribution=DISTRIBUTIONS[build.project],
         version=build.tree.version,
         python_tag=build.target.tag if build.project != "apex" else "",
-        gpu_targets=build.gpu_targets if build.project in DEVICE_CODE else (),
+        gpu_targets=build.gpu_targets,
         local_label=build.context.ref.local_label,
     )
     paths = (str(build.context.common.root),)
