@@ -48,6 +48,7 @@ _MANAGED = (
 _REFUSED_WANT = re.compile(r"not our ref|unadvertised object|Server does not allow request")
 _WORDLESS = re.compile(
     r"^(hint|warning):|^fatal: Could not read from remote|^Please make sure|^and the repository exists"
+    r"|^fatal: Failed to recurse|^Failed to clone|^fatal: clone of|^BUG:"
 )
 
 

@@ -1,36 +1,28 @@
 """A torch ref becomes a source lock: commits by asking the origins, versions by reading their files.
 
-Nothing is cloned. Branches and tags are answered by ``git ls-remote``; files are read at a
-commit through a shallow fetch without blobs, kept in a small cache of repositories.
+torch comes first: its tree names commits and versions of other projects. Then every other
+project is found, side by side.
 """
 
 from __future__ import annotations
 
 import re
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
 
 from packaging.requirements import InvalidRequirement, Requirement
 
-from core import files
-from core.errors import DataError, ProcessError, SourceError
+from core.data import read_text
+from core.errors import DataError, MissingInputError, SourceError
 from pytorch_build import pins, versions
-from pytorch_build.git import (
-    ANSWER_SECONDS,
-    TRANSFER_SECONDS,
-    Origins,
-    Repository,
-    last_words,
-    ls_remote,
-    refuses_commits,
-    unreachable,
-)
+from pytorch_build.git import Origins, Repository
 from pytorch_build.lock import LockedProject, SourceLock
-from pytorch_build.refs import DISTRIBUTIONS, PROJECTS
+from pytorch_build.refs import DISTRIBUTIONS, PROJECTS, default_ref, torch_ref
+from pytorch_build.remote import Reader
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Mapping
     from pathlib import Path
 
     from core.errors import FatalError
@@ -49,107 +41,6 @@ class Found:
     origin: str
     ref: str
     commit: str
-
-
-@dataclass(frozen=True, kw_only=True)
-class Reader:
-    """Reads refs and files of origins, without cloning them.
-
-    Attributes:
-        cache: Folder for the cache's bare repositories.
-        origins: How origins are reached.
-    """
-
-    cache: Path
-    origins: Origins = field(default_factory=Origins)
-
-    def commit(self, origin: str, ref: str) -> str:
-        """Resolve a branch, tag or commit; an annotated tag to the commit it stands for.
-
-        As in git, a tag comes before a branch of the same name.
-
-        Raises:
-            SourceError: The origin does not answer, or has no such ref.
-        """
-        if pins.is_commit(ref):
-            return self.fetched(origin, ref).commit_of(ref)
-        names = [f"refs/tags/{ref}^{{}}", f"refs/tags/{ref}", f"refs/heads/{ref}"]
-        if ref == "HEAD" or ref.startswith("refs/"):
-            names = [f"{ref}^{{}}", ref]
-        found = ls_remote(origin, tuple(names), self.origins)
-        for name in names:
-            if name in found:
-                return found[name]
-        hint = "Correct the ref, or give another origin."
-        if re.fullmatch(r"[0-9a-f]{7,39}", ref):
-            hint = "If it is a commit, write all 40 digits."
-        raise SourceError(f"{origin} has no branch or tag {ref!r}.", hint=hint)
-
-    def fetched(self, origin: str, commit: str) -> Repository:
-        """Fetch a commit's tree into the cache, unless it is there.
-
-        Raises:
-            SourceError: The origin does not answer, or does not have the commit.
-        """
-        address = self.origins.address(origin)
-        path = self.cache / files.sha256_text(address)[:16]
-        git = Repository(path=path, settings=self.origins.settings(origin))
-        with files.locked(self.cache / f"{path.name}.lock", what=f"the cache of {origin}"):
-            _ensure_cache(git, address)
-            # a ref of our own says that a commit is there: asking git for the commit itself
-            # would make it fetch, as objects may be missing from these repositories
-            kept = f"refs/kept/{commit}"
-            if git.run("show-ref", "--verify", "--quiet", kept, check=False).returncode != 0:
-                _fetch(git, origin, commit)
-                git.run("update-ref", kept, commit)
-        return git
-
-    def texts(self, origin: str, commit: str, paths: Iterable[str]) -> Mapping[str, str]:
-        """Read files at a commit: path -> text, of those that exist there.
-
-        Raises:
-            SourceError: The origin does not answer, or does not have the commit.
-        """
-        git = self.fetched(origin, commit)
-        listed = git.names("ls-tree", "-z", "--name-only", commit, "--", *paths)
-        try:
-            return {
-                path: git.run("cat-file", "blob", f"{commit}:{path}", timeout=ANSWER_SECONDS).stdout
-                for path in listed
-            }
-        except ProcessError as problem:
-            raise unreachable(origin, problem) from problem
-
-
-def _ensure_cache(git: Repository, address: str) -> None:
-    if (git.path / "complete").is_file():
-        return
-    git.path.mkdir(parents=True, exist_ok=True)
-    git.run("init", "--quiet", "--bare", "--template=")
-    if git.run("remote", "add", "origin", address, check=False).returncode != 0:
-        git.run("remote", "set-url", "origin", address)
-    (git.path / "complete").touch()
-
-
-def _fetch(git: Repository, origin: str, commit: str) -> None:
-    """Fetch a commit and its trees; a server that gives no single commits is asked for all refs."""
-    fetch = ("fetch", "--quiet", "--filter=blob:none", "--no-tags", "--no-write-fetch-head")
-    try:
-        git.run(*fetch, "--depth=1", "origin", commit, timeout=TRANSFER_SECONDS)
-    except ProcessError as problem:
-        if not refuses_commits(problem):
-            raise unreachable(origin, problem) from problem
-        try:
-            git.run(*fetch, "origin", "+refs/*:refs/fetched/*", timeout=TRANSFER_SECONDS)
-        except ProcessError as second:
-            raise unreachable(origin, second) from second
-        if not git.commit_of(commit):
-            raise SourceError(
-                f"{origin} does not have the commit {commit}: {last_words(problem)}",
-                hint="It may lie in a fork, or have been removed; correct the ref or the pin.",
-            ) from problem
-    if not git.commit_of(commit):
-        raise SourceError(f"{origin}: {commit} is no commit.")
 
 
 def resolve(
@@ -349,6 +240,65 @@ class _Resolution:
             f"{pins.VERSION_FILE} {where} is not there, so the version of {found.project} is not known.",
             hint="Check that origin and ref are those of this project.",
         )
+
+
+def resolve_project(
+    project: str,
+    *,
+    reader: Reader,
+    origin: str = "",
+    ref: str = "",
+    torch_tree: Path | None = None,
+    require_related_commit: bool = False,
+    platform: str = "linux",
+) -> LockedProject:
+    """Resolve one project without a torch ref of its own: what a checkout of it alone needs.
+
+    What is not given comes from the pins in `torch_tree`, and what they do not name from
+    the default torch ref, as that of ``--gitrepo-origin`` and ``--repo-hashtag`` in the field.
+
+    Args:
+        project: One of `PROJECTS`.
+        reader: Reads the origins.
+        origin: The repository.
+        ref: Branch, tag or commit.
+        torch_tree: A checked-out torch tree, whose pin files are read as they lie there.
+        require_related_commit: The project must be named in ``related_commits``.
+        platform: ``linux`` or ``windows``: triton's repository differs.
+
+    Raises:
+        SourceError: As `resolve`.
+        MissingInputError: `torch_tree` is needed and not there.
+    """
+    known = torch_ref(default_ref(), platform=platform)
+    source = known.projects[project]
+    changes: dict[str, Any] = {"origin": origin, "own_origin": True} if origin else {}
+    source = replace(source, **changes, prebuilt="")
+    work = _Resolution(
+        ref=replace(known, projects={**known.projects, project: source}),
+        reader=reader,
+        explicit={project: ref} if ref else {},
+        require_related_commit=require_related_commit,
+    )
+    if require_related_commit and not ref and not torch_tree:
+        raise MissingInputError(
+            f"{project}: --require-related-commit needs a torch tree to read related_commits from.",
+            hint="Check out torch first.",
+        )
+    return work.locked(project, _torch_of(torch_tree) if torch_tree and project != "torch" else _Torch())
+
+
+def _torch_of(tree: Path) -> _Torch:
+    """Read the pin files of a torch tree as they lie there."""
+    if not tree.is_dir():
+        raise MissingInputError(f"{tree}, the torch tree to read pins from, is not there.")
+    git = Repository(path=tree)
+    commit = git.commit_of("THEROCK_UPSTREAM_DIFFBASE") or git.commit_of("HEAD")
+    wanted = (pins.RELATED_COMMITS_FILE, pins.TRITON_PIN_FILE, pins.TRITON_VERSION_FILE)
+    return _Torch(
+        found=Found(project="torch", origin=str(tree), ref=commit, commit=commit),
+        files={name: read_text(tree / name) for name in wanted if (tree / name).is_file()},
+    )
 
 
 def _prefixed(start: str, problem: FatalError) -> SourceError:

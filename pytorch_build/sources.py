@@ -336,8 +336,12 @@ class _Checkout:
         if git.commit_of(UPSTREAM_TAG) != commit:
             return ""
         git.run("checkout", "--quiet", "--force", "--detach", hipified)
-        if self.options.submodules:
-            submodules.update(git, depth=self.options.depth, jobs=self.options.jobs)
+        try:
+            if self.options.submodules:
+                submodules.update(git, depth=self.options.depth, jobs=self.options.jobs)
+        except SourceError:
+            # a submodule was cloned again, and its hipify commit is nowhere else
+            return ""
         return hipified
 
     def _rebuilt(self, stashes: list[Stash]) -> str:

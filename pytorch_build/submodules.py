@@ -64,7 +64,9 @@ def update(git: Repository, *, depth: int, jobs: int) -> None:
     if not listed(git):
         return
     words = ("submodule", "update", "--init", "--recursive", "--force", f"--jobs={jobs}")
-    git.run("submodule", "--quiet", "sync", "--recursive")
+    if (git.path / ".git" / "modules").is_dir():
+        # their origins may be others than at the last checkout
+        git.run("submodule", "--quiet", "sync", "--recursive")
     console.say(f"Fetching the submodules of {git.path}")
     shallow = [f"--depth={depth}"] if depth else []
     try:

@@ -9,7 +9,8 @@ from pytorch_build.refs import DISTRIBUTIONS, PLATFORMS
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from pytorch_build.refs import FeatureRow, HistoryRow, ProjectSource, RefsFile, TorchRef
+    from pytorch_build.refs import ProjectSource, TorchRef
+    from pytorch_build.refs_schema import FeatureRow, HistoryRow, RefsFile
 
 PIN_FILES: Mapping[str, str] = {
     "related_commits": "related_commits",

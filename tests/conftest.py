@@ -21,7 +21,7 @@ AUTHOR = {
 }
 
 
-@pytest.fixture(name="git")
+@pytest.fixture(scope="session", name="git")
 def git_fixture() -> Callable[..., str]:
     """Run git in a folder, as an author of upstream sources would, for what it prints."""
 
@@ -33,7 +33,7 @@ def git_fixture() -> Callable[..., str]:
     return git
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def write_files() -> Callable[[Path, Mapping[str, str]], None]:
     """Write files, path -> text, under a folder."""
 
@@ -46,7 +46,7 @@ def write_files() -> Callable[[Path, Mapping[str, str]], None]:
     return write
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def commit_files(
     git: Callable[..., str], write_files: Callable[[Path, Mapping[str, str]], None]
 ) -> Callable[[Path, Mapping[str, str]], str]:

@@ -81,19 +81,15 @@ def test_the_telling_line_of_gits_output(output: str, said: str) -> None:
 def test_users_settings_do_not_reach_managed_trees(
     tmp_path: Path, git: Callable[..., str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    config = tmp_path / "gitconfig"
-    (tmp_path / "ignore").write_text("*.c\n")
-    config.write_text(f"[core]\n\texcludesFile = {tmp_path / 'ignore'}\n")
+    (tmp_path / ".gitconfig").write_text("[core]\n\tautocrlf = true\n[commit]\n\tgpgSign = true\n")
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
-    config.rename(tmp_path / ".gitconfig")
     tree = tmp_path / "tree"
     tree.mkdir()
     git(tree, "init", "--quiet")
-    (tree / "a.c").write_text("")
-    assert Repository(path=tree).names("ls-files", "-z", "--others", "--exclude-standard") == ("a.c",)
-    theirs = Repository(path=tree, managed=False)
-    assert theirs.names("ls-files", "-z", "--others", "--exclude-standard") == ()
+    for managed, said in ((True, ["false", "false"]), (False, ["true", "true"])):
+        ours = Repository(path=tree, managed=managed)
+        assert [ours.out("config", name) for name in ("core.autocrlf", "commit.gpgSign")] == said
 
 
 @pytest.mark.processes

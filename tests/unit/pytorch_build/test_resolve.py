@@ -5,11 +5,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from core.errors import DataError, SourceError
+from core.errors import DataError, MissingInputError, SourceError
 from pytorch_build import resolve as module
 from pytorch_build.git import Origins
 from pytorch_build.refs import ProjectSource, TorchRef
-from pytorch_build.resolve import Reader, resolve
+from pytorch_build.remote import Reader
+from pytorch_build.resolve import resolve, resolve_project
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -50,6 +51,10 @@ class World:
             pythons=("3.12",),
             platforms={},
         )
+
+    @property
+    def reader(self) -> Reader:
+        return Reader(cache=self.root / ".cache")
 
     def commit(self, name: str, texts: Mapping[str, str]) -> str:
         return self._commit(self.root / name, texts)
@@ -136,7 +141,7 @@ def test_annotated_tags_are_peeled_and_come_before_branches(world: World, git: C
     git(tree, "tag", "--annotate", "--message", "x", "v2")
     world.commit("torch", {"version.txt": "2.11.0\n"})
     git(tree, "branch", "v2")
-    reader = Reader(cache=world.root / ".cache")
+    reader = world.reader
     assert reader.commit(str(tree), "v2") == world.torch
     assert reader.commit(str(tree), "refs/heads/v2") != world.torch
     assert reader.commit(str(tree), "HEAD") == git(tree, "rev-parse", "HEAD")
@@ -145,7 +150,7 @@ def test_annotated_tags_are_peeled_and_come_before_branches(world: World, git: C
 def test_a_commit_is_resolved_by_fetching_it(world: World) -> None:
     ref = world.with_source("audio", ref=world.audio, pin="")
     assert world.resolve(ref).project("audio").commit == world.audio
-    reader = Reader(cache=world.root / ".cache")
+    reader = world.reader
     with pytest.raises(SourceError, match=f"does not have the commit {'0' * 40}"):
         reader.commit(str(world.root / "audio"), "0" * 40)
 
@@ -153,7 +158,7 @@ def test_a_commit_is_resolved_by_fetching_it(world: World) -> None:
 def test_a_hash_that_is_no_commit_is_refused(world: World, git: Callable[..., str]) -> None:
     tree = git(world.root / "audio", "rev-parse", "HEAD^{tree}")
     with pytest.raises(SourceError, match="is no commit"):
-        Reader(cache=world.root / ".cache").commit(str(world.root / "audio"), tree)
+        world.reader.commit(str(world.root / "audio"), tree)
 
 
 def test_a_ref_that_has_gone_is_named_with_its_origin(world: World) -> None:
@@ -263,3 +268,32 @@ def test_resolved_commits_are_read_from_the_cache_again(world: World) -> None:
     lock = world.resolve()
     (world.root / "audio").rename(world.root / "gone")
     assert world.resolve() == lock
+
+
+def test_one_project_is_resolved_by_what_is_given(world: World) -> None:
+    locked = resolve_project("audio", reader=world.reader, origin=str(world.root / "audio"), ref="main")
+    assert (locked.commit, locked.base_version) == (world.newer_audio, "2.10.0a0")
+    assert locked.versions == {}
+
+
+def test_one_project_is_resolved_by_the_pins_of_a_tree(world: World) -> None:
+    reader, tree = world.reader, world.root / "torch"
+    locked = resolve_project("audio", reader=reader, torch_tree=tree)
+    assert (locked.origin, locked.commit) == (str(world.root / "audio"), world.audio)
+    # what is given comes before the pin
+    locked = resolve_project(
+        "audio", reader=reader, torch_tree=tree, ref=world.newer_audio, origin=locked.origin
+    )
+    assert locked.commit == world.newer_audio
+    triton = resolve_project("triton", reader=reader, torch_tree=tree, origin=str(world.root / "triton"))
+    assert (triton.commit, triton.base_version) == (world.triton, "3.6.0")
+
+
+def test_a_required_related_commit_must_be_there(world: World) -> None:
+    reader = world.reader
+    with pytest.raises(SourceError, match=r"vision should come from torch's tree, but related_commits"):
+        resolve_project("vision", reader=reader, torch_tree=world.root / "torch", require_related_commit=True)
+    with pytest.raises(MissingInputError, match="needs a torch tree"):
+        resolve_project("vision", reader=reader, require_related_commit=True)
+    with pytest.raises(MissingInputError, match="is not there"):
+        resolve_project("vision", reader=reader, torch_tree=world.root / "absent")

@@ -1,0 +1,413 @@
+from __future__ import annotations
+
+import shutil
+from dataclasses import dataclass, replace
+from pathlib import Path, PureWindowsPath
+from typing import TYPE_CHECKING
+
+import pytest
+
+from core.errors import SourceError
+from pytorch_build import sources
+from pytorch_build.git import Origins
+from pytorch_build.lock import LockedProject
+from pytorch_build.sources import CheckoutOptions, SourceTree, checkout, verify
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    Git = Callable[..., str]
+    Write = Callable[[Path, Mapping[str, str]], None]
+    Commit = Callable[[Path, Mapping[str, str]], str]
+
+pytestmark = pytest.mark.processes
+
+# what upstream's script does: rewrites in place, in submodules too, and writes new files
+BUILD_AMD = """
+import pathlib, sys
+root = pathlib.Path(__file__).parents[2]
+for path in [root / "kernel.cpp", root / "third_party/sub/code.cpp"]:
+    if path.exists():
+        path.write_text(path.read_text().replace("cuda", "hip"))
+(root / "hip").mkdir(exist_ok=True)
+(root / "hip/a.hip").write_text((root / "a.cu").read_text().replace("cuda", "hip"))
+if (root / "fail").exists():
+    sys.exit("no such kernel")
+"""
+FILES = {
+    "version.txt": "2.10.0a0\n",
+    "kernel.cpp": "cuda();\n",
+    "a.cu": "cuda();\ncuda();\n",
+    ".gitignore": "build/\n",
+    "tools/amd_build/build_amd.py": BUILD_AMD,
+}
+
+
+@dataclass
+class World:
+    """An upstream repository with nested submodules, and a managed tree of it."""
+
+    root: Path
+    commit_files: Commit
+    git: Git
+    write: Write
+    locked: LockedProject
+    options: CheckoutOptions
+
+    @property
+    def tree(self) -> Path:
+        return self.root / "src" / "torch"
+
+    @property
+    def sub(self) -> Path:
+        return self.tree / "third_party" / "sub"
+
+    def checkout(self, **changes: object) -> SourceTree:
+        return checkout(self.locked, self.tree, replace(self.options, **changes))  # type: ignore[arg-type]
+
+    def upstream(self, texts: Mapping[str, str]) -> str:
+        commit = self.commit_files(self.root / "torch", texts)
+        self.locked = self.locked.model_copy(update={"commit": commit})
+        return commit
+
+    def subjects(self, folder: Path) -> list[str]:
+        return self.git(folder, "log", "--format=%s").splitlines()
+
+    def stashes(self, folder: Path) -> list[str]:
+        return self.git(folder, "stash", "list").splitlines()
+
+    def is_finished(self) -> bool:
+        """Say whether the tree is as a first checkout leaves it."""
+        status = self.git(self.tree, "status", "--porcelain", "--ignore-submodules=none")
+        return (
+            not status
+            and self.subjects(self.tree) == ["DO NOT SUBMIT: HIPIFY", "Upstream"]
+            and (self.tree / "hip/a.hip").read_text() == "hip();\nhip();\n"
+            and (self.tree / "kernel.cpp").read_text() == "hip();\n"
+            and (self.sub / "code.cpp").read_text() == "hip();\n"
+            and verify(self.tree, self.locked).hipified
+        )
+
+
+@pytest.fixture(scope="module")
+def upstream(tmp_path_factory: pytest.TempPathFactory, commit_files: Commit, git: Git) -> Path:
+    root = tmp_path_factory.mktemp("upstream")
+    commit_files(root / "inner", {"inner.h": "cuda\n"})
+    commit_files(root / "sub", {"code.cpp": "cuda();\n"})
+    git(root / "sub", "submodule", "--quiet", "add", "../inner", "inner")
+    commit_files(root / "sub", {})
+    commit_files(root / "torch", FILES)
+    git(root / "torch", "submodule", "--quiet", "add", "--name", "sub", "../sub", "third_party/sub")
+    commit_files(root / "torch", {})
+    return root
+
+
+@pytest.fixture
+def world(tmp_path: Path, upstream: Path, commit_files: Commit, git: Git, write_files: Write) -> World:
+    shutil.copytree(upstream, tmp_path, symlinks=True, dirs_exist_ok=True)
+    commit = git(tmp_path / "torch", "rev-parse", "HEAD")
+    locked = LockedProject(
+        project="torch", origin=str(tmp_path / "torch"), ref="main", commit=commit, base_version="2.10.0a0"
+    )
+    return World(tmp_path, commit_files, git, write_files, locked, CheckoutOptions(hipify=True, jobs=2))
+
+
+def test_a_checkout_is_tagged_and_hipified_with_its_submodules(world: World) -> None:
+    made = world.checkout()
+    assert world.is_finished()
+    assert made.commit == world.locked.commit
+    assert made.changed
+    assert made.head == world.git(world.tree, "rev-parse", "THEROCK_HIPIFY_DIFFBASE")
+    assert world.git(world.tree, "rev-parse", "THEROCK_UPSTREAM_DIFFBASE") == world.locked.commit
+    # the submodule has its own commit and tags, the one that hipify did not touch only the first
+    assert world.subjects(world.sub)[0] == "DO NOT SUBMIT: HIPIFY"
+    assert world.git(world.sub, "tag").split() == ["THEROCK_HIPIFY_DIFFBASE", "THEROCK_UPSTREAM_DIFFBASE"]
+    assert world.git(world.sub / "inner", "tag").split() == ["THEROCK_UPSTREAM_DIFFBASE"]
+    # one commit of history, as depth says
+    assert world.git(world.tree, "rev-list", "--count", "THEROCK_UPSTREAM_DIFFBASE") == "1"
+
+
+def test_the_hipify_commit_depends_on_the_lock_alone(world: World) -> None:
+    head = world.checkout().head
+    shutil.rmtree(world.tree)
+    assert world.checkout().head == head
+
+
+def test_a_finished_tree_is_left_alone(world: World) -> None:
+    first = world.checkout()
+    kernel = (world.tree / "kernel.cpp").stat().st_mtime_ns
+    second = world.checkout()
+    assert second == replace(first, changed=False)
+    assert (world.tree / "kernel.cpp").stat().st_mtime_ns == kernel
+
+
+def test_edits_go_to_a_named_stash(world: World) -> None:
+    world.checkout()
+    world.write(world.tree, {"kernel.cpp": "mine();\n", "notes.txt": "mine\n", "build/object.o": "built\n"})
+    world.write(world.sub, {"code.cpp": "mine();\n"})
+    untouched = (world.tree / "hip/a.hip").stat().st_mtime_ns
+    made = world.checkout()
+    assert world.is_finished()
+    assert set(made.stashed) == {world.tree, world.sub}
+    (stash,) = world.stashes(world.tree)
+    assert "pytorch-build: edits found on" in stash
+    # ignored files stay, and so do the times of files that nobody edited
+    assert (world.tree / "build/object.o").read_text() == "built\n"
+    assert (world.tree / "hip/a.hip").stat().st_mtime_ns == untouched
+    world.git(world.tree, "stash", "pop")
+    assert (world.tree / "kernel.cpp").read_text() == "mine();\n"
+    assert (world.tree / "notes.txt").read_text() == "mine\n"
+    world.git(world.sub, "stash", "pop")
+    assert (world.sub / "code.cpp").read_text() == "mine();\n"
+
+
+def test_an_interrupted_hipify_leaves_no_stash(world: World) -> None:
+    world.checkout(hipify=False)
+    # in the middle: one file rewritten, another half written
+    world.write(world.tree, {"kernel.cpp": "hip();\n", "hip/a.hip": "hip();\nh"})
+    world.write(world.sub, {"code.cpp": "hip();\n"})
+    made = world.checkout()
+    assert world.is_finished()
+    assert made.stashed == ()
+    assert not world.stashes(world.tree)
+    assert not world.stashes(world.sub)
+
+
+def test_edits_beside_an_interrupted_hipify_are_kept(world: World) -> None:
+    world.checkout(hipify=False)
+    world.write(world.tree, {"kernel.cpp": "hip();\n", "a.cu": "mine();\n"})
+    assert world.checkout().stashed == (world.tree,)
+    assert world.git(world.tree, "show", "stash@{0}:a.cu") == "mine();"
+
+
+def test_a_deleted_file_is_an_edit(world: World) -> None:
+    world.checkout()
+    (world.tree / "version.txt").unlink()
+    assert world.checkout().stashed == (world.tree,)
+    assert world.is_finished()
+
+
+def test_an_interrupted_commit_of_hipify_is_finished(world: World) -> None:
+    head = world.checkout().head
+    world.git(world.tree, "tag", "--delete", "THEROCK_HIPIFY_DIFFBASE")
+    world.git(world.sub, "tag", "--delete", "THEROCK_HIPIFY_DIFFBASE")
+    made = world.checkout()
+    assert (made.head, made.stashed) == (head, ())
+    assert world.is_finished()
+
+
+def test_own_commits_stop_the_checkout(world: World) -> None:
+    world.checkout()
+    own = world.commit_files(world.tree, {"kernel.cpp": "mine();\n"})
+    with pytest.raises(SourceError, match=r"commits of your own.*\n +[0-9a-f]+ Upstream") as caught:
+        world.checkout()
+    assert f"pytorch-build-kept-{own[:8]}" in caught.value.hint
+    assert world.git(world.tree, "rev-parse", "HEAD") == own
+    made = world.checkout(force=True)
+    assert made.changed
+    assert world.is_finished()
+    assert world.git(world.tree, "rev-parse", f"pytorch-build-kept-{own[:8]}") == own
+
+
+def test_own_commits_in_a_submodule_stop_it_too(world: World) -> None:
+    world.checkout()
+    own = world.commit_files(world.sub, {"code.cpp": "mine();\n"})
+    with pytest.raises(SourceError, match=r"third_party/sub has commits of your own"):
+        world.checkout()
+    world.checkout(force=True)
+    assert world.is_finished()
+    assert world.git(world.sub, "rev-parse", f"pytorch-build-kept-{own[:8]}") == own
+
+
+def test_another_upstream_commit_is_no_commit_of_ones_own(world: World) -> None:
+    world.checkout()
+    world.git(world.tree, "checkout", "--quiet", "THEROCK_UPSTREAM_DIFFBASE")
+    assert world.checkout().stashed == ()
+    assert world.is_finished()
+
+
+def test_a_new_lock_moves_the_tree(world: World) -> None:
+    world.checkout()
+    world.write(world.tree, {"build/object.o": "built\n"})
+    commit = world.upstream({"a.cu": "cuda();\ncuda();\n", "b.cu": "cuda();\n"})
+    made = world.checkout()
+    assert (made.commit, made.stashed) == (commit, ())
+    assert world.is_finished()
+    assert (world.tree / "b.cu").is_file()
+    assert (world.tree / "build/object.o").is_file()
+
+
+def test_a_submodule_that_has_gone_leaves_nothing(world: World) -> None:
+    world.checkout()
+    world.git(world.root / "torch", "rm", "--quiet", "--force", "third_party/sub")
+    world.upstream({})
+    made = world.checkout()
+    assert not world.sub.exists()
+    assert made.stashed == ()
+    assert not world.checkout().changed
+
+
+def test_an_interrupted_clone_is_finished(world: World) -> None:
+    world.git(world.root, "init", "--quiet", world.tree)
+    world.write(world.tree, {"kernel.cpp": "cu", ".git/index.lock": "", ".git/shallow.lock": ""})
+    assert world.checkout().changed
+    assert world.is_finished()
+    assert not (world.tree / ".git/index.lock").exists()
+
+
+def test_an_interrupted_clone_of_a_submodule_is_finished(world: World) -> None:
+    world.checkout()
+    shutil.rmtree(world.sub)
+    modules = world.tree / ".git/modules/sub"
+    shutil.rmtree(modules)
+    modules.mkdir()
+    (modules / "config").write_text("")
+    assert world.checkout(force=True).changed
+    assert world.is_finished()
+
+
+def test_a_broken_merge_is_settled(world: World) -> None:
+    world.checkout()
+    for name, text in (("one", "1\n"), ("two", "2\n")):
+        world.git(world.tree, "checkout", "--quiet", "-B", name, "THEROCK_HIPIFY_DIFFBASE")
+        world.commit_files(world.tree, {"kernel.cpp": text})
+    world.git(world.tree, "tag", "mine", "HEAD")
+    world.git(world.tree, "checkout", "--quiet", "THEROCK_HIPIFY_DIFFBASE")
+    world.git(world.tree, "merge", "--quiet", "one")
+    with pytest.raises(Exception, match="status 1"):
+        world.git(world.tree, "merge", "two")
+    made = world.checkout(force=True)
+    assert made.stashed == (world.tree,)
+    assert world.is_finished()
+
+
+def test_full_history_where_asked_for(world: World) -> None:
+    world.checkout()
+    world.checkout(depth=0)
+    count = world.git(world.root / "torch", "rev-list", "--count", "HEAD")
+    assert world.git(world.tree, "rev-list", "--count", "THEROCK_UPSTREAM_DIFFBASE") == count
+    assert not world.checkout(depth=0).changed
+
+
+def test_a_checkout_without_hipify_or_submodules(world: World) -> None:
+    made = world.checkout(hipify=False, submodules=False)
+    assert made.head == world.locked.commit
+    assert not made.hipified
+    assert not (world.sub / "code.cpp").exists()
+    assert not world.checkout(hipify=False, submodules=False).changed
+    assert world.checkout().changed
+    assert world.is_finished()
+
+
+def test_a_tree_without_the_script_is_not_hipified(world: World) -> None:
+    world.git(world.root / "torch", "rm", "--quiet", "tools/amd_build/build_amd.py")
+    world.upstream({})
+    assert not world.checkout().hipified
+    assert not world.checkout().changed
+
+
+def test_a_hipify_that_fails_says_why_and_can_be_run_again(world: World) -> None:
+    broken = world.upstream({"fail": ""})
+    with pytest.raises(SourceError, match=r"(?s)hipify failed in .*no such kernel"):
+        world.checkout()
+    world.git(world.root / "torch", "rm", "--quiet", "fail")
+    assert world.upstream({}) != broken
+    assert world.checkout().stashed == ()
+    assert world.is_finished()
+
+
+def test_a_commit_that_has_gone_is_named_with_its_ref(world: World) -> None:
+    world.locked = world.locked.model_copy(update={"commit": "1" * 40})
+    with pytest.raises(SourceError, match=rf"does not have {'1' * 40} any more; it was 'main'") as caught:
+        world.checkout()
+    assert "nox -s resolve" in caught.value.hint
+
+
+def test_an_origin_that_does_not_answer_is_named(world: World) -> None:
+    (world.root / "torch").rename(world.root / "gone")
+    with pytest.raises(SourceError, match=r"torch does not answer: .*git repository"):
+        world.checkout()
+
+
+def test_a_submodule_that_does_not_answer_is_named(world: World) -> None:
+    (world.root / "inner").rename(world.root / "gone")
+    with pytest.raises(SourceError, match=r"submodules of .* could not be fetched: .*inner"):
+        world.checkout()
+
+
+def test_an_origin_is_found_through_a_mirror(world: World) -> None:
+    world.locked = world.locked.model_copy(update={"origin": "https://example.invalid/torch"})
+    mirrors = {"https://example.invalid/": f"{world.root}/"}
+    assert world.checkout(origins=Origins(mirrors=mirrors)).changed
+    assert world.is_finished()
+
+
+def test_a_folder_with_other_files_is_refused(world: World) -> None:
+    world.write(world.tree, {"thesis.txt": "mine\n"})
+    with pytest.raises(SourceError, match="holds files but is no git repository"):
+        world.checkout()
+    assert (world.tree / "thesis.txt").read_text() == "mine\n"
+
+
+def test_a_worktree_of_another_repository_is_refused(world: World) -> None:
+    world.git(world.root / "torch", "worktree", "add", "--quiet", "--detach", world.tree)
+    with pytest.raises(SourceError, match="worktree or submodule of another repository"):
+        world.checkout()
+
+
+def test_a_prebuilt_project_has_no_sources(world: World) -> None:
+    world.locked = LockedProject(project="torch", prebuilt="torch==2.13.0")
+    with pytest.raises(SourceError, match="nothing to check out"):
+        world.checkout()
+
+
+def test_builds_are_refused_on_other_commits(world: World) -> None:
+    with pytest.raises(SourceError, match="is no checkout of torch"):
+        verify(world.tree, world.locked)
+    world.checkout()
+    assert sources.upstream_commit(world.tree) == world.locked.commit
+    other = world.locked.model_copy(update={"commit": "1" * 40})
+    with pytest.raises(SourceError, match=f"is at {world.locked.commit[:12]}; the source lock says 1111"):
+        verify(world.tree, other)
+    world.commit_files(world.tree, {"kernel.cpp": "mine();\n"})
+    with pytest.raises(SourceError, match="none of our commits"):
+        verify(world.tree, world.locked)
+    with pytest.raises(SourceError, match="has no tag THEROCK_UPSTREAM_DIFFBASE"):
+        sources.upstream_commit(world.root / "torch")
+    with pytest.raises(SourceError, match="not tagged THEROCK_UPSTREAM_DIFFBASE"):
+        verify(world.root / "torch", world.locked)
+
+
+def test_a_build_sees_the_upstream_commit_and_leaves_no_edits(world: World) -> None:
+    head = world.checkout().head
+    with sources.building(world.tree):
+        assert world.git(world.tree, "rev-parse", "HEAD") == world.locked.commit
+        assert (world.tree / "kernel.cpp").read_text() == "hip();\n"
+        world.write(world.tree, {"torch/_rocm_init.py": "", "odd [name]!.txt": "", "build/x": ""})
+        world.write(world.sub, {"generated.h": ""})
+    assert world.git(world.tree, "rev-parse", "HEAD") == head
+    assert not world.checkout().changed
+    assert (world.tree / "odd [name]!.txt").exists()
+
+
+def test_a_build_that_was_killed_leaves_a_tree_that_is_set_right(world: World) -> None:
+    head = world.checkout().head
+    world.git(world.tree, "update-ref", "--no-deref", "HEAD", world.locked.commit)
+    made = world.checkout()
+    assert (made.head, made.stashed) == (head, ())
+    assert world.is_finished()
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{}", '{"head": 1}', "{"])
+def test_a_damaged_state_file_only_costs_time(world: World, text: str) -> None:
+    world.checkout()
+    (world.tree / ".git/pytorch-build.json").write_text(text)
+    assert world.checkout().changed
+    assert not world.checkout().changed
+
+
+def test_trees_lie_at_short_paths_on_windows(tmp_path: Path) -> None:
+    path = sources.tree_path(tmp_path, "release/2.10", "torch", platform="linux")
+    assert path == tmp_path / "src" / "release-2.10" / "torch"
+    path = sources.tree_path(tmp_path, "release/2.10", "torch", platform="windows")
+    assert PureWindowsPath(path) == PureWindowsPath("C:/b/release-2.10/torch")
