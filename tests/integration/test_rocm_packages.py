@@ -89,13 +89,25 @@ def setuptools(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.fixture
-def environment(tmp_path: Path, built: BuiltPackages, setuptools: Path) -> Environment:
-    root = tmp_path / "venv"
+def make_environment(root: Path, built: BuiltPackages, setuptools: Path) -> Environment:
     process.capture([UV, "venv", "--python", sys.executable, root])
     made = Environment(root=root, packages=built.files[0].path.parent)
     (made.site / "setuptools.pth").write_text(f"{setuptools}\n", encoding="utf-8")
     return made
+
+
+@pytest.fixture(scope="session")
+def shared(tmp_path_factory: pytest.TempPathFactory, built: BuiltPackages, setuptools: Path) -> Environment:
+    """A whole installation that tests only look at."""
+    made = make_environment(tmp_path_factory.mktemp("shared") / "venv", built, setuptools)
+    made.install(f"rocm[libraries,devel]=={ROCM_VERSION}")
+    made.rocm_sdk("init")
+    return made
+
+
+@pytest.fixture
+def environment(tmp_path: Path, built: BuiltPackages, setuptools: Path) -> Environment:
+    return make_environment(tmp_path / "venv", built, setuptools)
 
 
 @pytest.fixture
@@ -151,7 +163,7 @@ def test_a_whole_installation_works(installed: Environment) -> None:
     assert "skipped" not in tested.stdout
 
 
-def test_libraries_are_found_and_preloaded(installed: Environment) -> None:
+def test_libraries_are_found_and_preloaded(shared: Environment) -> None:
     code = """
 import ctypes, sys, rocm_sdk
 paths = rocm_sdk.find_libraries(*sys.argv[1:])
@@ -169,19 +181,19 @@ status = everything.hipblasSgemm(handle, 111, 111, 2, 2, 2, ctypes.byref(one), a
                                  ctypes.byref(zero), c, 2)
 print(status, list(c), everything.rocm_sample_registered())
 """
-    said = installed.run(code, *PRELOAD).stdout.splitlines()
+    said = shared.run(code, *PRELOAD).stdout.splitlines()
     # Column-major: [1 3; 2 4] * [5 7; 6 8].
     assert said == ["100 0", "0 [23.0, 34.0, 31.0, 46.0] 10"]
 
 
-def test_a_library_loads_by_itself_from_its_own_package(installed: Environment) -> None:
+def test_a_library_loads_by_itself_from_its_own_package(shared: Environment) -> None:
     code = """
 import ctypes, rocm_sdk
 ctypes.CDLL(str(rocm_sdk.find_libraries("hipblas")[0]))
 print([line.split()[-1] for line in open("/proc/self/maps") if "libamdhip64" in line][0])
 """
-    loaded = installed.run(code, LD_LIBRARY_PATH="").stdout.strip()
-    assert Path(loaded) == installed.site / "_rocm_sdk_core" / "lib" / "libamdhip64.so.7"
+    loaded = shared.run(code, LD_LIBRARY_PATH="").stdout.strip()
+    assert Path(loaded) == shared.site / "_rocm_sdk_core" / "lib" / "libamdhip64.so.7"
 
 
 def test_errors_say_what_to_install(environment: Environment) -> None:
@@ -202,18 +214,18 @@ def test_errors_say_what_to_install(environment: Environment) -> None:
     assert "without tests of the libraries" in tested.stdout
 
 
-def test_versions_and_variables_are_checked(installed: Environment) -> None:
+def test_versions_and_variables_are_checked(shared: Environment) -> None:
     call = "import re, rocm_sdk; rocm_sdk.initialize_process({})"
     for wanted in ("check_version='7.98*'", "check_version=re.compile('8.*')"):
-        warned = installed.run(call.format(wanted))
+        warned = shared.run(call.format(wanted))
         assert "UserWarning" in warned.stderr
-        failed = installed.run(call.format(wanted + ", fail_on_version_mismatch=True"), check=False)
+        failed = shared.run(call.format(wanted + ", fail_on_version_mismatch=True"), check=False)
         assert "RuntimeError" in failed.stderr
-    installed.run(call.format(""), ROCM_SDK_PRELOAD_LIBRARIES="amdhip64; rccl,")
-    failed = installed.run(call.format(""), check=False, ROCM_SDK_PRELOAD_LIBRARIES="nonesuch")
+    shared.run(call.format(""), ROCM_SDK_PRELOAD_LIBRARIES="amdhip64; rccl,")
+    failed = shared.run(call.format(""), check=False, ROCM_SDK_PRELOAD_LIBRARIES="nonesuch")
     assert "RuntimeError: ROCM_SDK_PRELOAD_LIBRARIES names 'nonesuch'" in failed.stderr
-    installed.run(call.format("env_override=False"), ROCM_SDK_PRELOAD_LIBRARIES="nonesuch")
-    failed = installed.run(
+    shared.run(call.format("env_override=False"), ROCM_SDK_PRELOAD_LIBRARIES="nonesuch")
+    failed = shared.run(
         "import rocm_sdk; rocm_sdk.find_libraries('rccl')", check=False, ROCM_SDK_TARGET_FAMILY="gfx900-dgpu"
     )
     assert "Requested ROCM_SDK_TARGET_FAMILY=gfx900-dgpu is not available" in failed.stderr
@@ -230,10 +242,10 @@ def test_concurrent_first_uses_agree(installed: Environment) -> None:
     assert len(rows) == len(set(rows))
 
 
-def test_the_devel_tree_shares_its_files(installed: Environment) -> None:
-    root = Path(installed.rocm_sdk("path", "--root").stdout.strip())
-    core = installed.site / "_rocm_sdk_core"
-    libraries = installed.site / "_rocm_sdk_libraries_gfx94X_dcgpu"
+def test_the_devel_tree_shares_its_files(shared: Environment) -> None:
+    root = Path(shared.rocm_sdk("path", "--root").stdout.strip())
+    core = shared.site / "_rocm_sdk_core"
+    libraries = shared.site / "_rocm_sdk_libraries_gfx94X_dcgpu"
     assert (root / "lib/libamdhip64.so").samefile(core / "lib/libamdhip64.so.7")
     assert (root / "lib/libhipblas.so").samefile(libraries / "lib/libhipblas.so.3")
     assert (root / "llvm").is_symlink()
@@ -356,17 +368,17 @@ def bundled_targets(library: Path) -> list[str]:
     return found
 
 
-def test_hipcc_compiles_for_every_target(installed: Environment, tmp_path: Path) -> None:
+def test_hipcc_compiles_for_every_target(shared: Environment, tmp_path: Path) -> None:
     targets = FAMILY_TARGETS["gfx110X-all"]
-    library = compiled(installed, tmp_path, *targets)
+    library = compiled(shared, tmp_path, *targets)
     assert bundled_targets(library) == list(targets)
     assert "/hipcc-" not in (tmp_path / "k.d").read_text(encoding="utf-8")
     loaded = ctypes.CDLL(os.fspath(library))
     assert loaded.run() == 507
 
 
-def test_math_libraries_hold_their_family(installed: Environment) -> None:
-    payload = installed.site / "_rocm_sdk_libraries_gfx94X_dcgpu"
+def test_math_libraries_hold_their_family(shared: Environment) -> None:
+    payload = shared.site / "_rocm_sdk_libraries_gfx94X_dcgpu"
     assert bundled_targets(payload / "lib" / "libhipblas.so.3") == ["gfx942"]
 
 
