@@ -1,0 +1,97 @@
+"""Checkouts of real upstream sources; PYTORCH_BUILD_UPSTREAM_SOURCES names a folder of repositories."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from core import process
+from core.errors import DataError
+from pytorch_build import hipify
+from pytorch_build.refs import torch_ref
+from pytorch_build.resolve import resolve
+from pytorch_build.sources import CheckoutOptions, checkout
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from pytorch_build.lock import LockedProject
+
+    Git = Callable[..., str]
+
+VARIABLE = "PYTORCH_BUILD_UPSTREAM_SOURCES"
+REPOSITORIES = {"torch": "pytorch", "audio": "torchaudio", "vision": "torchvision"}
+
+
+def repository(project: str) -> Path:
+    folder = process.inherited().get(VARIABLE)
+    if not folder:
+        pytest.skip(f"{VARIABLE} does not name a folder of upstream repositories")
+    path = Path(folder).resolve() / REPOSITORIES[project]
+    if not path.is_dir():
+        pytest.skip(f"{path} is not there")
+    return path
+
+
+def locked(project: str, scratch: Path, release_type: str = "nightly") -> LockedProject:
+    text = f'[refs.mine.{project}]\norigin = "{repository(project).as_posix()}"\nref = "HEAD"\n'
+    file = scratch / "refs.toml"
+    file.write_text(text)
+    lock = resolve(
+        torch_ref("mine", file), rocm_version="", release_type=release_type, cache=scratch / "cache"
+    )
+    return lock.project(project)
+
+
+@pytest.mark.parametrize("project", REPOSITORIES)
+def test_versions_are_read_from_real_trees(project: str, tmp_path: Path, git: Git) -> None:
+    found = locked(project, tmp_path)
+    assert found.commit == git(repository(project), "rev-parse", "HEAD")
+    assert found.versions["cpu"] == f"{found.base_version}+cpu"
+
+
+def test_the_real_torch_is_hipified_and_repaired(
+    tmp_path: Path, git: Git, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = locked("torch", tmp_path)
+    tree = tmp_path / "src" / "torch"
+    options = CheckoutOptions(hipify=True)
+
+    def half(folder: Path, python: Path) -> None:
+        """Hipify as far as a kill would let it: some files not rewritten, one half written."""
+        hipify_whole(folder, python)
+        changed = git(folder, "diff", "--name-only").splitlines()
+        git(folder, "checkout", "--quiet", "--", *changed[::2])
+        torn = folder / changed[1]
+        torn.write_bytes(torn.read_bytes()[: torn.stat().st_size // 2])
+        raise DataError("killed")
+
+    hipify_whole = hipify.hipify
+    with monkeypatch.context() as patch:
+        patch.setattr(hipify, "hipify", half)
+        with pytest.raises(DataError, match="killed"):
+            checkout(source, tree, options)
+    first = checkout(source, tree, options)
+    assert first.stashed == ()
+    assert git(tree, "log", "--format=%s").splitlines()[0] == "DO NOT SUBMIT: HIPIFY"
+    changed = git(tree, "diff", "--name-only", "THEROCK_UPSTREAM_DIFFBASE", "HEAD").splitlines()
+    assert len(changed) > 500
+    assert git(tree, "status", "--porcelain") == ""
+    assert not checkout(source, tree, options).changed
+
+    # a person's edit, and what a build leaves where upstream does not ignore it
+    (tree / "setup.py").write_text("mine\n")
+    (tree / "notes.txt").write_text("mine\n")
+    again = checkout(source, tree, options)
+    assert (again.head, again.stashed) == (first.head, (tree,))
+    assert git(tree, "show", "stash@{0}:setup.py") == "mine"
+    assert not checkout(source, tree, options).changed
+
+    # from nothing: the same commit
+    shutil.rmtree(tree)
+    assert checkout(source, tree, options).head == first.head
+    assert os.listdir(tree / "aten" / "src" / "ATen" / "hip")  # noqa: PTH208 - any name will do
