@@ -1,0 +1,23 @@
+"""`--sources DIR`: a folder of git repositories of real upstream sources (pytorch, torchaudio, torchvision)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+REPOSITORIES = {"torch": "pytorch", "audio": "torchaudio", "vision": "torchvision"}
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--sources", type=Path, metavar="DIR", help="folder of upstream repositories")
+
+
+@pytest.fixture(scope="session")
+def upstream_sources(pytestconfig: pytest.Config) -> dict[str, Path]:
+    """Project -> repository, of those that are there."""
+    folder: Path | None = pytestconfig.getoption("--sources")
+    if folder is None:
+        pytest.skip("--sources names no folder of upstream repositories")
+    found = {project: folder.resolve() / name for project, name in REPOSITORIES.items()}
+    return {project: path for project, path in found.items() if path.is_dir()}
