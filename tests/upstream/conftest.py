@@ -1,4 +1,4 @@
-"""`--sources DIR`: a folder of git repositories of real upstream sources (pytorch, torchaudio, torchvision)."""
+"""`--sources DIR`: a folder of repositories of real upstream sources (pytorch, torchaudio, torchvision)."""
 
 from __future__ import annotations
 
