@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from core import files, stage
+from core import console, files, stage
 from core.records import Cell, record_name
 from core.stage import Made, Stage
 from pytorch_build.builds.common import gpu_targets
 from pytorch_build.dependencies import dependency_inputs
 from pytorch_build.platforms import platform_named
-from pytorch_build.target import target_lock
+from pytorch_build.target import UNLOCKED, target_lock
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -26,8 +27,15 @@ if TYPE_CHECKING:
     from pytorch_build.rocm import RocmSource
     from pytorch_build.trees import Tree
 
-# a person's variables that change what compilers make
-_FLAGS = ("CC", "CXX", "CFLAGS", "CXXFLAGS", "CPPFLAGS", "LDFLAGS", "CMAKE_ARGS", "USE_KINETO", "DEBUG")
+# a person's variables that change what upstream's builds and compilers make
+_FLAGS = re.compile(
+    r"CC|CXX|DEBUG|REL_WITH_DEB_INFO|SOURCE_DATE_EPOCH|BLAS|[A-Z]*FLAGS"
+    r"|(USE|BUILD|CMAKE|TORCH|PYTORCH|TORCHVISION|TRITON|APEX|LLVM)_\w+"
+)
+# what CI servers set to another value for every job, and what says how fast to build
+_PASSING = frozenset(
+    {"BUILD_ID", "BUILD_NUMBER", "BUILD_TAG", "BUILD_URL", "CMAKE_BUILD_PARALLEL_LEVEL", "PYTORCH_ROCM_ARCH"}
+)
 _CODE = ("builds", "platforms", "rocm_init.py", "execution.py", "making.py")
 
 
@@ -111,9 +119,18 @@ def inputs(build: Build) -> dict[str, Any]:
         "ref_env": dict(source.env) if source else {},
         "build_requirements": list(source.build_requirements) if source else [],
         "flash_attention": build.choices.flash_attention,
-        "flags": {name: build.base_env[name] for name in _FLAGS if name in build.base_env},
-        "lock": files.sha256(lock) if lock else "none",
+        "flags": _flags(build.base_env),
+        "lock": files.sha256(lock or build.context.common.root / "requirements" / UNLOCKED),
         "code": _code_digest(),
+    }
+
+
+def _flags(base_env: Mapping[str, str]) -> dict[str, str]:
+    """Take a person's variables that reach the build out of the environment."""
+    return {
+        name: console.mask(value)
+        for name, value in sorted(base_env.items())
+        if _FLAGS.fullmatch(name) and name not in _PASSING
     }
 
 
@@ -125,4 +142,4 @@ def _code_digest() -> str:
         for name in _CODE
         for path in ([here / name] if name.endswith(".py") else (here / name).glob("*.py"))
     ]
-    return files.digest_of({path.name: files.sha256(path) for path in sorted(paths)})
+    return files.digest_of({str(path.relative_to(here)): files.sha256(path) for path in paths})

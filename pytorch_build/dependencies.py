@@ -77,7 +77,7 @@ def _wheel(context: Context, target: Interpreter, project: str) -> Dependency | 
     record = records.read(
         store, outputs, context.artifact_group, records.record_name(f"build_{project}", cell)
     )
-    if record is None or not record.files:
+    if record is None or not record.files or store.find(record.files[0].key) is None:
         return None
     wheel = record.files[0]
     path = store.fetch(wheel.key, context.common.cache / "fetched" / outputs.prefix)
@@ -85,11 +85,11 @@ def _wheel(context: Context, target: Interpreter, project: str) -> Dependency | 
 
 
 def _missing(context: Context, target: Interpreter, project: str) -> MissingInputError:
-    words = f"--torch-ref {context.ref.name} --gpu-family {context.gpu_family}"
+    words = f"-P {target.series} -- --torch-ref {context.ref.name} --gpu-family {context.gpu_family}"
     return MissingInputError(
         f"Run {context.common.run_id} has no {DISTRIBUTIONS[project]} wheel of {context.ref.name} for "
         f"{context.gpu_family} and Python {target.series}.",
-        hint=f"Build it first: nox -s build_{project} -- {words}",
+        hint=f"Build it first: nox -s build_{project} {words}",
     )
 
 

@@ -38,10 +38,12 @@ def execute(
     for note in plan.notes:
         console.say(note)
     env = environment(plan, platform=platform, base_env=base_env)
+    build = _choose_build_folder(plan, tree)
+    # after the choice: what --clean takes out must not come back from where it was kept
     for pattern in plan.removes:
         for path in tree.glob(pattern):
             _remove(path)
-    _choose_build_folder(plan, tree)
+    files.write_text(build / CONFIGURATION_MARKER, plan.configuration)
     statistics = None
     with ExitStack() as stack:
         for drop in plan.file_drops:
@@ -119,11 +121,11 @@ def _dropped(drop: FileDrop, tree: Path) -> Iterator[None]:
     path = tree / drop.path
     before = path.read_bytes() if path.is_file() else None
     path.parent.mkdir(parents=True, exist_ok=True)
-    if drop.source is not None:
-        shutil.copyfile(Path(drop.source), path)
-    else:
-        files.write_text(path, drop.content or "")
     try:
+        if drop.source is not None:
+            shutil.copyfile(Path(drop.source), path)
+        else:
+            files.write_text(path, drop.content or "")
         yield
     finally:
         if before is None:
@@ -132,27 +134,30 @@ def _dropped(drop: FileDrop, tree: Path) -> Iterator[None]:
             path.write_bytes(before)
 
 
-def _choose_build_folder(plan: BuildPlan, tree: Path) -> None:
+def _choose_build_folder(plan: BuildPlan, tree: Path) -> Path:
     """Let the build find its own build folder: one a configuration, kept beside the tree.
 
     A folder made for another Python, family or setting would keep its old settings; moved
     away and back, each goes on where it was left.
     """
-    build, aside = tree / "build", tree.parent / ".builds"
+    # beside `dist`: up to triton 3.3 both lie in python/
+    build, aside = Path(plan.wheel_dir).parent / "build", tree.parent / ".builds"
     made_with = _configuration_of(build)
     if made_with == plan.configuration:
-        return
+        return build
     # libraries of the other configuration, which upstream's build would pack as its own
-    process.capture(["git", "clean", "-ffdXq", "--exclude=!/build"], cwd=tree)
+    spared = f"--exclude=!/{build.relative_to(tree).as_posix()}"
+    process.capture(["git", "clean", "-ffdXq", spared], cwd=tree)
+    # named by the tree: CMake's folders hold its path, and developers' trees share what is beside them
     if build.is_dir() and made_with:
-        _remove(aside / f"{plan.project}-{made_with[:12]}")
+        _remove(aside / f"{tree.name}-{made_with[:12]}")
         aside.mkdir(exist_ok=True)
-        build.replace(aside / f"{plan.project}-{made_with[:12]}")
+        build.replace(aside / f"{tree.name}-{made_with[:12]}")
     _remove(build)
-    kept = aside / f"{plan.project}-{plan.configuration[:12]}"
+    kept = aside / f"{tree.name}-{plan.configuration[:12]}"
     if _configuration_of(kept) == plan.configuration:
         kept.replace(build)
-    files.write_text(build / CONFIGURATION_MARKER, plan.configuration)
+    return build
 
 
 def _configuration_of(build: Path) -> str:

@@ -34,6 +34,7 @@ class LockedProject(Model):
         base_version: ``2.10.0a0``; of a prebuilt project the version it pins, if any.
         versions: The wheel's full version with ROCm (``rocm``) and without (``cpu``).
         prebuilt: The requirement that is installed instead of a build.
+        chosen: A person named `ref`, in the place of the ref's data.
     """
 
     project: str
@@ -43,6 +44,7 @@ class LockedProject(Model):
     base_version: str = ""
     versions: dict[Kind, str] = Field(default_factory=dict)
     prebuilt: str = ""
+    chosen: bool = False
 
     @field_validator("project")
     @classmethod

@@ -16,10 +16,11 @@ from pytorch_build.resolve import resolve
 from pytorch_build.rocm_options import RocmOptions, find_version
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Container, Mapping
 
     from core.options import Common
     from pytorch_build.context import Context
+    from pytorch_build.lock import LockedProject
     from pytorch_build.refs import TorchRef
 
 PASSED = "SOURCE_LOCK"
@@ -80,27 +81,29 @@ def source_lock(
         MissingInputError: An immutable run has a lock that does not serve.
     """
     stored = None if update else stored_lock(context)
-    if stored is not None and _serves(stored, context, options) and not explicit:
+    chosen = explicit or {}
+    if stored is not None and not chosen and _serves(stored, context, options) and not require_related_commit:
         return stored
-    if stored is not None and context.common.outputs.immutable:
+    if stored is not None and context.common.outputs.immutable and not require_related_commit:
         raise MissingInputError(
             f"The source lock of run {context.common.run_id} does not serve {context.ref.name} on "
             f"{context.gpu_family} with ROCm {options.version or context.ref.rocm_version or 'of its own'}.",
             hint="A run's lock is resolved once: use a run id of its own.",
         )
     version = find_version(context, options) or (stored.rocm_version if stored else "")
-    kept = _kept_commits(stored, context.ref) if stored is not None else {}
+    kept = {}
+    if stored is not None:
+        kept = _kept(stored, context.ref, given=chosen, read_pins=require_related_commit)
     lock = resolve(
-        context.ref,
+        _at_kept(context.ref, kept),
         rocm_version=version,
         release_type=context.common.release_type,
         cache=context.common.cache / "refs",
         origins=origins(context.common, context.ref, mirrors or {}),
-        explicit={**kept, **(explicit or {})},
+        explicit=chosen,
         require_related_commit=require_related_commit,
     )
-    if stored is not None:
-        lock = _named_as_before(lock, stored, kept)
+    lock = _named(lock, kept, chosen)
     key = context.common.outputs.source_lock_key(context.ref.name)
     text = lock.model_dump_json(indent=2) + "\n"
     context.common.open_store().put_bytes(key, text.encode(), replace=not context.common.outputs.immutable)
@@ -133,21 +136,53 @@ def _same_source(lock: SourceLock, ref: TorchRef, name: str) -> bool:
         return False
     if source.prebuilt or locked.prebuilt:
         return source.prebuilt == locked.prebuilt
-    return bool(source.pin) or (source.origin, source.ref) == (locked.origin, locked.ref)
+    if source.pin == "related_commits" and not source.own_origin and not locked.chosen:
+        # its origin, too, is torch's to say
+        return True
+    return source.origin == locked.origin and (locked.chosen or bool(source.pin) or source.ref == locked.ref)
 
 
-def _kept_commits(stored: SourceLock, ref: TorchRef) -> dict[str, str]:
-    return {
-        name: locked.commit
+def _kept(
+    stored: SourceLock, ref: TorchRef, *, given: Container[str], read_pins: bool
+) -> dict[str, LockedProject]:
+    """Choose the projects whose commits stay; those that a pin names only beside the torch that has it.
+
+    Args:
+        stored: The lock so far.
+        ref: The torch ref.
+        given: Projects that a person has just chosen a ref for.
+        read_pins: Ask torch's tree again what it pins.
+    """
+    kept = {
+        name: locked
         for name, locked in stored.projects.items()
-        if locked.commit and _same_source(stored, ref, name)
+        if locked.commit and name not in given and _same_source(stored, ref, name)
     }
+    if "torch" in kept and not read_pins:
+        return kept
+    return {name: locked for name, locked in kept.items() if locked.chosen or not ref.projects[name].pin}
 
 
-def _named_as_before(lock: SourceLock, stored: SourceLock, kept: Mapping[str, str]) -> SourceLock:
-    """Keep the names that kept commits were once resolved from."""
+def _at_kept(ref: TorchRef, kept: Mapping[str, LockedProject]) -> TorchRef:
+    """Let a ref name commits that are kept: where they were found, which a pin may have said."""
     projects = {
-        name: locked.model_copy(update={"ref": stored.projects[name].ref}) if name in kept else locked
+        name: replace(source, origin=kept[name].origin, ref=kept[name].commit, pin="")
+        if name in kept
+        else source
+        for name, source in ref.projects.items()
+    }
+    # what was asked for by name once stays locked, too
+    return replace(ref, projects=projects).only({*ref.components, *kept})
+
+
+def _named(lock: SourceLock, kept: Mapping[str, LockedProject], chosen: Container[str]) -> SourceLock:
+    """Keep the names that kept commits were once resolved from, and mark those that a person chose."""
+    projects = {
+        name: locked.model_copy(
+            update={"ref": kept[name].ref, "chosen": kept[name].chosen}
+            if name in kept
+            else {"chosen": name in chosen}
+        )
         for name, locked in lock.projects.items()
     }
     return lock.model_copy(update={"projects": projects})

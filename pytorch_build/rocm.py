@@ -147,7 +147,15 @@ def requirements(version: str, family: str, extras: Sequence[str] = ()) -> tuple
         version: The exact version.
         family: The GPU family.
         extras: More extras of ``rocm``, such as ``profiler`` or ``device-gfx942``.
+
+    Raises:
+        UsageError: Several families.
     """
+    if ";" in family:
+        raise UsageError(
+            f"A build takes the ROCm of one GPU family, and {family} are several.",
+            hint="Give one with --gpu-family, and further gfx targets with --pytorch-rocm-arch.",
+        )
     names = ["rocm-sdk-core", f"rocm-sdk-libraries-{canonicalize_name(family)}", "rocm-sdk-devel"]
     names += ["rocm-profiler" if extra == "profiler" else f"rocm-sdk-{extra}" for extra in extras]
     return tuple(f"{name}=={version}" for name in ("rocm", *names))
@@ -157,7 +165,7 @@ def install_call(source: RocmSource, family: str, extras: Sequence[str] = ()) ->
     """Plan the installation of ROCm for a family.
 
     Raises:
-        UsageError: A version of unknown form.
+        UsageError: A version of unknown form, or several families.
     """
     versions.parse(source.version)
     return Install(
@@ -185,7 +193,11 @@ def ask(target: Interpreter, *, version: str, family: str, env: Mapping[str, str
     Raises:
         RocmError: It does not answer, or is of another version or family.
     """
-    facts = json.loads(_python(target, env, "-c", _QUERY))
+    said = _python(target, env, "-c", _QUERY)
+    try:
+        facts = json.loads(said)
+    except ValueError as problem:
+        raise RocmError(f"rocm_sdk in {target.prefix} answered {said.strip()!r}.") from problem
     if facts["version"] != version:
         raise RocmError(
             f"rocm_sdk in {target.prefix} is {facts['version']}, not {version}.", hint="Use --force."
@@ -195,12 +207,15 @@ def ask(target: Interpreter, *, version: str, family: str, env: Mapping[str, str
             f"rocm_sdk in {target.prefix} is for {facts['family']!r}, not {family!r}.",
             hint="A cached build of another family was installed: run the stage again with --force.",
         )
+    targets = tuple(_python(target, env, "-m", "rocm_sdk", "targets").replace(";", " ").split())
+    if not targets:
+        raise RocmError(f"rocm_sdk in {target.prefix} names no GPU targets.")
     return RocmSdk(
         version=version,
         root=_path(target, env, "--root"),
         bin=_path(target, env, "--bin"),
         cmake=_path(target, env, "--cmake"),
-        targets=tuple(_python(target, env, "-m", "rocm_sdk", "targets").replace(";", " ").split()),
+        targets=targets,
     )
 
 

@@ -127,7 +127,7 @@ def find_source(context: Context, options: RocmOptions, version: str) -> RocmSou
         if own.version != version:
             raise MissingInputError(
                 f"The source lock says ROCm {version}; {own.origin} holds {own.version}.",
-                hint="Resolve again (nox -s resolve -- --update), or build that version: nox -s build_rocm.",
+                hint="Resolve again (nox -s resolve), or build that version: nox -s build_rocm.",
             )
         return own
     if context.ref.rocm_version == version:
@@ -173,6 +173,7 @@ def _newest(source: RocmSource) -> str:
         argv += ["--extra-index-url", url]
     for link in sources.find_links:
         argv += ["--find-links", link]
+    argv += ["--cert", sources.cert] if sources.cert else []
     try:
         said = process.capture([*argv, "rocm"]).stdout
     except ProcessError as problem:

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from core.records import FileRecord
 
 SMOKE_REQUIREMENTS = ("pytest", "setuptools")
+# the build requirements of a Python that has no lock
+UNLOCKED = "target.in"
 
 
 def target_lock(common: Common, target: Interpreter) -> Path | None:
@@ -46,7 +48,7 @@ def locked_call(
         console.warn(f"There is no lock for Python {target.series}; build requirements are not pinned.")
         if only:
             return Install(requirements=tuple(only))
-        return Install(files=(common.root / "requirements" / "target.in",))
+        return Install(files=(common.root / "requirements" / UNLOCKED,))
     text = path.read_text(encoding="utf-8")
     if only:
         text = locks.only(text, only)

@@ -182,7 +182,9 @@ def base_version_of(tree: Path) -> str:
     """Read a tree's ``version.txt``; "" where it has none, as triton's.
 
     Raises:
-        SourceError: The file is no version.
+        SourceError: The tree is not there, or the file is no version.
     """
+    if not tree.is_dir():
+        raise SourceError(f"{tree} is not there.", hint="Give the folder of a git checkout of the project.")
     path = tree / pins.VERSION_FILE
     return pins.parse_version(read_text(path), str(path)) if path.is_file() else ""

@@ -42,7 +42,7 @@ def run(arguments: argparse.Namespace) -> None:
         cache_dir=options.pip_cache_dir,
         force=common.force,
     ):
-        env = process.inherited(ROCM_SDK_TARGET_FAMILY=chosen.gpu_family)
+        env = process.inherited(ROCM_SDK_TARGET_FAMILY=chosen.gpu_family, PYTHONPATH=None)
         sdk = rocm.ask(target, version=source.version, family=chosen.gpu_family, env=env)
     facts = [("version", sdk.version), ("root", sdk.root), ("bin", sdk.bin), ("cmake", sdk.cmake)]
     facts.append(("targets", ";".join(sdk.targets)))
