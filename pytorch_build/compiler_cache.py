@@ -107,7 +107,7 @@ def statistics_command(cache: CompilerCache) -> tuple[str, ...]:
 
 
 def parse_statistics(kind: str, text: str) -> CacheStatistics:
-    """Read what `statistics_command` printed (seen with ccache 4.7 and 4.11, sccache 0.14 and 0.16).
+    """Read what `statistics_command` printed (seen with ccache 4.7 and sccache 0.16).
 
     Raises:
         DataError: It is not the output of this cache.

@@ -94,7 +94,8 @@ class DevelopersTree:
     own: OwnTree
     version: str
     hipify: bool
-    managed: bool = False
+    # the copy that is built in is ours
+    managed: bool = True
 
     @property
     def inputs(self) -> Mapping[str, Any]:
