@@ -7,6 +7,7 @@ to a list of Pythons.
 from __future__ import annotations
 
 import json
+from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -23,7 +24,7 @@ from pytorch_build.refs import load_refs
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from pytorch_build.refs import TorchRef
 
@@ -36,6 +37,7 @@ BUILDS = {
     "apex": "build_apex",
 }
 TESTS = ("test_smoke",)
+MAX_CELLS = 256  # jobs of one matrix in GitHub Actions
 
 
 class Exclusion(Model):
@@ -121,10 +123,12 @@ def expand(matrix: Matrix, refs: Mapping[str, TorchRef], platform: Platform) -> 
     """Expand a matrix into the cells that can exist.
 
     Raises:
-        DataError: A ref that no refs file knows, or names that share a folder.
+        DataError: A ref that no refs file knows, names that share a folder or stand there twice, an
+            exclusion of what the matrix does not have, no cell at all, or too many for CI.
         UsageError: An unknown GPU family.
     """
     _refuse_collisions(matrix)
+    _refuse_idle_exclusions(matrix)
     sessions: dict[str, list[Cell]] = {name: [] for name in (*BUILDS.values(), *TESTS)}
     left_out: list[str] = []
     for python in matrix.pythons:
@@ -141,6 +145,7 @@ def expand(matrix: Matrix, refs: Mapping[str, TorchRef], platform: Platform) -> 
                     sessions[BUILDS[component]].append(cell)
                 for test in TESTS:
                     sessions[test].append(cell)
+    _refuse_size(sessions, platform)
     return Expanded(
         sessions={name: tuple(cells) for name, cells in sessions.items()},
         tool_pythons=matrix.tool_pythons,
@@ -157,6 +162,38 @@ def _missing(cell: Cell, matrix: Matrix, ref: TorchRef, platform: Platform) -> s
         if (row.gpu_family, row.platform) == (cell.gpu_family, platform) and cell.torch_ref in row.torch_refs:
             return row.reason
     return ""
+
+
+def _refuse_size(sessions: Mapping[str, Sequence[Cell]], platform: Platform) -> None:
+    """Refuse a matrix without cells, which would pass in CI, and one with more than CI takes."""
+    if not any(sessions.values()):
+        raise DataError(f"The matrix has no cell on {platform}.", hint=f"Name GPU families for {platform}.")
+    for name, cells in sessions.items():
+        if len(cells) > MAX_CELLS:
+            raise DataError(
+                f"{name} has {len(cells)} cells on {platform}; a matrix of CI holds {MAX_CELLS}.",
+                hint="Split the matrix into several files.",
+            )
+        twice = [cell for cell, count in Counter(cells).items() if count > 1]
+        if twice:
+            raise DataError(
+                f"The matrix has {twice[0].python} {twice[0].torch_ref} {twice[0].gpu_family} more than once."
+            )
+
+
+def _refuse_idle_exclusions(matrix: Matrix) -> None:
+    """Refuse an exclusion that matches nothing: a name in it is misspelled or has gone."""
+    for number, row in enumerate(matrix.exclude):
+        families = matrix.gpu_families.get(row.platform, ())
+        for name, known in [
+            (row.gpu_family, families),
+            *((one, matrix.torch_refs) for one in row.torch_refs),
+        ]:
+            if name not in known:
+                raise DataError(
+                    f"exclude[{number}] names {name!r}, which the matrix does not have on {row.platform}. "
+                    f"{nearest(name, known)}"
+                )
 
 
 def _refuse_collisions(matrix: Matrix) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
 from core.errors import MissingInputError, nearest
@@ -13,8 +14,13 @@ if TYPE_CHECKING:
     from core.stores import Store
 
 
+def group_name(gpu_family: str) -> str:
+    """Give the group of a GPU family; a list of families shares one folder (``gfx942-gfx1100``)."""
+    return "-".join(part.strip() for part in re.split(r"[;,]", gpu_family) if part.strip())
+
+
 def artifact_groups(store: Store, outputs: RunOutputs, chosen: str) -> Sequence[str]:
-    """List the groups that hold wheels: all, or the chosen one.
+    """List the groups that hold wheels: all, or the one of the chosen GPU family.
 
     Raises:
         MissingInputError: The run holds none, or not the chosen one.
@@ -26,6 +32,7 @@ def artifact_groups(store: Store, outputs: RunOutputs, chosen: str) -> Sequence[
             f"Run {outputs.run_id} has no wheels in {store.url}/{prefix}.",
             hint="Build something first (nox -s build_torch), or name another run with --run-id.",
         )
+    chosen = group_name(chosen)
     if chosen and chosen not in found:
         raise MissingInputError(
             f"Run {outputs.run_id} has no group {chosen!r} in {store.url}.", hint=nearest(chosen, found)

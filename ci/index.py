@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import dataclass
 from email import message_from_bytes
 from typing import TYPE_CHECKING
@@ -11,12 +12,11 @@ from ci.pages import Entry, flat_page, simple_pages
 from core import console, distributions, records
 from core.distributions import SIDECAR
 from core.errors import ConflictError, MissingInputError, StoreError
-from core.files import sha256_text
 from core.options import common_from
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
     from core.distributions import Distribution
     from core.outputs import RunOutputs
@@ -51,7 +51,8 @@ def run(arguments: argparse.Namespace) -> None:
         indexed = write_pages(store, outputs, group)
         where = f"{store.url}/{outputs.python_prefix(group)}"
         if indexed.written:
-            console.done(f"index: {indexed.files} files, {len(indexed.written)} pages written in {where}")
+            verb = "would be written" if common.dry_run else "written"
+            console.done(f"index: {indexed.files} files, {len(indexed.written)} pages {verb} in {where}")
         else:
             console.done(f"index: unchanged, {indexed.files} files listed in {where}/index.html")
 
@@ -104,29 +105,31 @@ def _recorded(
     store: Store, outputs: RunOutputs, artifact_group: str, listed: Sequence[Distribution]
 ) -> Sequence[tuple[Distribution, str]]:
     """Pair each listed file with the digest that its record promises, and hold them against each other."""
-    promised: Mapping[str, str] = {
-        one.key: one.sha256
-        for record in records.read_all(store, outputs, artifact_group)
-        if record.status == "ok"
-        for one in record.files
-    }
+    # more than one where the local run's file was uploaded over, or built again
+    promised: dict[str, set[str]] = {}
+    for record in records.read_all(store, outputs, artifact_group):
+        for one in record.files if record.status == "ok" else ():
+            promised.setdefault(one.key, set()).add(one.sha256)
     present = {one.key for one in listed}
     for key in promised:
         if key not in present:
             raise StoreError(
                 f"{key} is recorded but not in {store.url}.", hint="Run the stage that made it again."
             )
-    for one in listed:
-        if one.key not in promised:
+    held = []
+    for found in listed:
+        if found.key not in promised:
             raise StoreError(
-                f"{one.key} is in {store.url} but no record names it.",
+                f"{found.key} is in {store.url} but no record names it.",
                 hint="Put it there with nox -s upload -- --input-dir DIR, or take it away.",
             )
-        if store.digest(one.key) != promised[one.key]:
+        digest = store.digest(found.key)
+        if digest not in promised[found.key]:
             raise StoreError(
-                f"{one.key} in {store.url} differs from its record.", hint="Build it again with --force."
+                f"{found.key} in {store.url} differs from its record.", hint="Build it again with --force."
             )
-    return [(one, promised[one.key]) for one in listed]
+        held.append((found, digest))
+    return held
 
 
 def _entry(store: Store, one: Distribution, sha256: str) -> Entry:
@@ -140,5 +143,5 @@ def _entry(store: Store, one: Distribution, sha256: str) -> Entry:
         version=one.version,
         sha256=sha256,
         requires_python=str(message_from_bytes(metadata).get("Requires-Python", "")),
-        metadata_sha256=sha256_text(metadata.decode()),
+        metadata_sha256=hashlib.sha256(metadata).hexdigest(),
     )

@@ -9,9 +9,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ci.groups import artifact_groups
+from ci.groups import artifact_groups, group_name
 from core import console, distributions, records, stores
-from core.errors import MissingInputError, UsageError
+from core.errors import MissingInputError, StoreError, UsageError
 from core.options import DEFAULT_STORE, common_from
 from core.records import Cell, FileRecord, Record
 
@@ -41,7 +41,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> None:
     """Upload a folder's files, or the run that lies in the default store."""
     common = common_from(arguments)
-    group = arguments.artifact_group or common.gpu_family
+    group = arguments.artifact_group or group_name(common.gpu_family)
     if arguments.input_dir is not None:
         if not group:
             raise UsageError(
@@ -67,10 +67,11 @@ def upload_folder(common: Common, folder: Path, artifact_group: str) -> Sequence
             f"{folder} holds no wheel or sdist.", hint="Give a folder that does with --input-dir."
         )
     store, outputs = common.open_store(), common.outputs
-    named = {one.key for record in records.read_all(store, outputs, artifact_group) for one in record.files}
+    found = records.read_all(store, outputs, artifact_group)
+    named = {(one.key, one.sha256) for record in found for one in record.files if record.status == "ok"}
     put = [distributions.publish(store, outputs, artifact_group, path) for path in paths]
     for one in put:
-        if one.key in named:
+        if (one.key, one.sha256) in named:
             continue
         # each file has a record of its own, so that two uploads to one run never share one
         record = Record(
@@ -105,7 +106,7 @@ def upload_group(common: Common, source: Store, artifact_group: str) -> Sequence
     for one in files:
         path = source.fetch(one.key, common.cache / "fetched")
         if source.digest(one.key) != one.sha256:
-            raise MissingInputError(
+            raise StoreError(
                 f"{path} is not the file that its record names.", hint="Build it again with --force."
             )
         put.append(distributions.publish(store, outputs, artifact_group, path, sha256=one.sha256))

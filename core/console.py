@@ -18,8 +18,10 @@ if TYPE_CHECKING:
 
 Mode = Literal["terminal", "github", "plain"]
 
-_URL_CREDENTIALS = re.compile(r"(?<=://)[^/\s:@]*(?::[^/\s@]*)?@")
+# up to the last @ of the authority, because a password may hold one
+_URL_CREDENTIALS = re.compile(r"(?<=://)[^/?#\s\"<>]*@")
 _SECRET_NAMES = re.compile(r"(?i)(secret|token|password|passwd|credential|access_key|api_key|private_key)")
+_SHORTEST_SECRET = 6  # shorter values are words, which logs need
 _KILOBYTE = 1024
 _MINUTE = 60
 
@@ -34,8 +36,13 @@ def mode() -> Mode:
 
 
 def _secrets() -> tuple[str, ...]:
-    values = (value for name, value in os.environ.items() if _SECRET_NAMES.search(name))
-    return tuple(value for value in values if len(value) >= 6)  # noqa: PLR2004 - shorter ones hide words
+    values = [value for name, value in os.environ.items() if _SECRET_NAMES.search(name)]
+    # a key of several lines is read and printed line by line
+    parts = {
+        part for value in values for part in (value, *value.splitlines()) if len(part) >= _SHORTEST_SECRET
+    }
+    # longest first: taking out a part of another secret would leave its rest to be read
+    return tuple(sorted(parts, key=lambda part: (-len(part), part)))
 
 
 def mask(text: str) -> str:
@@ -72,7 +79,7 @@ def detail(text: str) -> None:
 def warn(text: str) -> None:
     """Print a warning, marked for the reader and for GitHub's annotations."""
     if mode() == "github":
-        _write(f"::warning::{text}".replace("\n", "%0A"))
+        _write(_annotation("warning", text))
     else:
         _write(f"{_style('warning:', '33')} {text}")
 
@@ -80,9 +87,15 @@ def warn(text: str) -> None:
 def error(text: str) -> None:
     """Print an error, marked for the reader and for GitHub's annotations."""
     if mode() == "github":
-        _write(f"::error::{text}".replace("\n", "%0A"))
+        _write(_annotation("error", text))
     else:
         _write(f"{_style('error:', '1;31')} {text}")
+
+
+def _annotation(kind: str, text: str) -> str:
+    # masked first, as escaping may change how a secret is spelled
+    escaped = mask(text).replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
+    return f"::{kind}::{escaped}"
 
 
 def done(text: str) -> None:
@@ -144,7 +157,9 @@ def _rich_table(columns: Sequence[str], rows: Sequence[Sequence[str]], title: st
     from rich.markup import escape
     from rich.table import Table
 
-    drawn = Table(title=title or None, title_justify="left", header_style="bold", pad_edge=False, box=None)
+    drawn = Table(
+        title=escape(mask(title)) or None, title_justify="left", header_style="bold", pad_edge=False, box=None
+    )
     for column in columns:
         drawn.add_column(column, overflow="fold")
     for row in rows:

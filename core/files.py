@@ -27,8 +27,11 @@ def atomic(path: Path) -> Iterator[BinaryIO]:
     Raises:
         FatalError: The disk is full or the folder cannot be written; nothing is left behind.
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".part")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".part")
+    except OSError as problem:
+        raise _unwritten(path, problem) from problem
     temporary = Path(name)
     try:
         with os.fdopen(handle, "wb") as stream:
@@ -37,12 +40,17 @@ def atomic(path: Path) -> Iterator[BinaryIO]:
         temporary.replace(path)
     except OSError as problem:
         temporary.unlink(missing_ok=True)
-        raise FatalError(
-            f"{path} could not be written: {problem.strerror}.", hint="Free space or change the folder."
-        ) from problem
+        raise _unwritten(path, problem) from problem
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
+
+
+def _unwritten(path: Path, problem: OSError) -> FatalError:
+    return FatalError(
+        f"{path} could not be written: {problem.strerror or problem}.",
+        hint="Free space or change the folder.",
+    )
 
 
 def write_text(path: Path, text: str) -> None:
@@ -76,15 +84,21 @@ def link_or_copy(source: Path, target: Path) -> None:
     """Put a file under a second name: a hard link where the file system allows, else a copy.
 
     An existing target is replaced atomically.
+
+    Raises:
+        FatalError: The disk is full, the folder cannot be written, or there is no source.
     """
-    target.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=target.parent, prefix=".link.") as folder:
-        temporary = Path(folder) / target.name
-        try:
-            os.link(source, temporary)
-        except OSError:
-            shutil.copyfile(source, temporary)
-        temporary.replace(target)
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=target.parent, prefix=".link.") as folder:
+            temporary = Path(folder) / target.name
+            try:
+                os.link(source, temporary)
+            except OSError:
+                shutil.copyfile(source, temporary)
+            temporary.replace(target)
+    except OSError as problem:
+        raise _unwritten(target, problem) from problem
 
 
 @contextmanager

@@ -7,6 +7,7 @@ and given to it; with either installer the same sources are asked.
 from __future__ import annotations
 
 import ast
+import os
 import sys
 from dataclasses import dataclass, field
 from functools import cache
@@ -22,6 +23,18 @@ if TYPE_CHECKING:
     from core.interpreters import Interpreter
 
 Backend = Literal["uv", "pip"]
+
+_TRUE = frozenset({"1", "true", "t", "yes", "y", "on"})  # what pip takes for yes
+_UV_SOURCES = frozenset(
+    {
+        "UV_DEFAULT_INDEX",
+        "UV_INDEX",
+        "UV_INDEX_URL",
+        "UV_EXTRA_INDEX_URL",
+        "UV_FIND_LINKS",
+        "UV_NO_INDEX",
+    }
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,7 +112,7 @@ def parse_configuration(listed: str) -> Sources:
         index_url=settings.get("index-url", ""),
         extra_index_urls=tuple(settings.get("extra-index-url", "").split()),
         find_links=tuple(settings.get("find-links", "").split()),
-        no_index=settings.get("no-index", "").lower() in {"1", "true", "yes", "on"},
+        no_index=settings.get("no-index", "").lower() in _TRUE,
         cert=settings.get("cert", ""),
     )
 
@@ -114,9 +127,12 @@ def install(
     """
     sources = call.sources or configured()
     argv = _uv(target, call, sources) if backend == "uv" else _pip(target, call, sources)
-    if cache_dir is not None:
+    # pip's cache of built wheels knows nothing of settings or of the family chosen
+    if backend == "pip" and call.config_settings:
+        argv.append("--no-cache-dir")
+    elif cache_dir is not None:
         argv += ["--cache-dir", str(cache_dir)]
-    env = process.inherited(**call.env)
+    env = {**_environment(exact=call.sources is not None), **call.env}
     if sources.cert and backend == "uv":
         env.setdefault("SSL_CERT_FILE", sources.cert)
     try:
@@ -127,6 +143,18 @@ def install(
             f"{wanted} could not be installed into {target.prefix} (Python {target.version}).",
             hint="The installer's own words stand above. See --rocm-find-links and your pip configuration.",
         ) from problem
+
+
+def _environment(*, exact: bool) -> dict[str, str]:
+    """Give the installer's variables; for exact sources without any that could add another one.
+
+    ``--no-config`` of uv does not concern its variables, nor ``--isolated`` of pip the machine's file.
+    """
+    env = process.inherited()
+    if not exact:
+        return env
+    kept = {name: value for name, value in env.items() if name not in _UV_SOURCES}
+    return {**kept, "PIP_CONFIG_FILE": os.devnull}
 
 
 def uv_program() -> str:
@@ -158,9 +186,6 @@ def _pip(target: Interpreter, call: Install, sources: Sources) -> list[str]:
     argv += _what(call)
     if not call.build_isolation:
         argv.append("--no-build-isolation")
-    if call.config_settings:
-        # pip's cache of built wheels knows nothing of settings or of the family chosen
-        argv += ["--no-cache-dir"]
     if call.pre:
         argv.append("--pre")
     return argv

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from core import console
-from core.errors import InterruptedStageError, ProcessError
+from core.errors import FatalError, InterruptedStageError, ProcessError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -187,15 +187,21 @@ def _tee(words: Sequence[str], cwd: Path | None, env: Mapping[str, str] | None, 
         raise ProcessError(f"{words[0]} gave no output stream.")
     tail: list[str] = []
     try:
-        with log.open("a", encoding="utf-8") as stream:
-            for line in process.stdout:
+        with process.stdout as lines, log.open("a", encoding="utf-8") as stream:
+            for line in lines:
                 stream.write(line)
                 console.say(line.rstrip("\n"))
-                tail = [*tail[-_TAIL_LINES:], line.rstrip("\n")]
+                tail = [*tail[-_TAIL_LINES + 1 :], line.rstrip("\n")]
     except KeyboardInterrupt:
         _stop(process)
         raise InterruptedStageError("Interrupted; run the same command again to go on.") from None
-    return process.wait(), "\n".join(tail)
+    except OSError as problem:
+        _stop(process)
+        raise FatalError(
+            f"{log} could not be written: {problem.strerror or problem}.",
+            hint="Free space or change the folder.",
+        ) from problem
+    return _wait(process), "\n".join(tail)
 
 
 def _stop(process: subprocess.Popen[str]) -> None:
@@ -217,7 +223,8 @@ def _name(words: Sequence[str]) -> str:
 
 def _status(returncode: int) -> str:
     if returncode < 0:
-        return f"signal {signal.Signals(-returncode).name}"
+        names = {int(one): one.name for one in signal.Signals}
+        return f"signal {names.get(-returncode, -returncode)}"
     return f"status {returncode}"
 
 

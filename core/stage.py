@@ -61,7 +61,8 @@ def perform(stage: Stage, inputs: Mapping[str, Any], work: Callable[[], Made]) -
         The record; None where a dry run leaves work undone.
 
     Raises:
-        FatalError: The work failed; a record of the failure is written first.
+        FatalError: The work failed; a record of the failure is written first, as of anything else
+            that ends it.
     """
     store, outputs = stage.common.open_store(), stage.common.outputs
     digest = files.digest_of(inputs)
@@ -94,13 +95,12 @@ def perform(stage: Stage, inputs: Mapping[str, Any], work: Callable[[], Made]) -
         published = tuple(
             distributions.publish(store, outputs, stage.artifact_group, path) for path in made.files
         )
-    except (FatalError, KeyboardInterrupt) as problem:
-        code = problem.exit_code if isinstance(problem, FatalError) else InterruptedStageError.exit_code
+    except (Exception, KeyboardInterrupt) as problem:
         records.write(
             store,
             outputs,
             stage.artifact_group,
-            record(status="failed", exit_code=code, error=console.mask(str(problem) or "interrupted")),
+            record(status="failed", exit_code=_code(problem), error=console.mask(_sentence(problem))),
         )
         raise
     after = record(files=published, details=dict(made.details))
@@ -109,6 +109,19 @@ def perform(stage: Stage, inputs: Mapping[str, Any], work: Callable[[], Made]) -
     _copy_out(stage, after)
     show(after)
     return after
+
+
+def _code(problem: BaseException) -> int:
+    """Give the code that the front door will end with."""
+    if isinstance(problem, KeyboardInterrupt):
+        return InterruptedStageError.exit_code
+    return problem.exit_code if isinstance(problem, FatalError) else FatalError.exit_code
+
+
+def _sentence(problem: BaseException) -> str:
+    if isinstance(problem, KeyboardInterrupt):
+        return "interrupted"
+    return str(problem) if isinstance(problem, FatalError) else f"{type(problem).__name__}: {problem}"
 
 
 def show(record: Record) -> None:
@@ -140,7 +153,7 @@ def _withdraw_old(stage: Stage, before: Record | None, published: tuple[FileReco
 
 
 def _copy_out(stage: Stage, record: Record) -> None:
-    if stage.output_dir is None:
+    if stage.output_dir is None or stage.common.dry_run:
         return
     store = stage.common.open_store()
     for one in record.files:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, Protocol
 
-from core.errors import UsageError
+from core.errors import StoreError, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -128,6 +128,14 @@ class Store(Protocol):
     def delete(self, key: str) -> None:
         """Delete an object; one that is not there is no error."""
         ...
+
+
+def refuse_other_bytes(key: str, url: str) -> StoreError:
+    """Write the error of a write that would replace what may not be replaced."""
+    return StoreError(
+        f"{key} exists in {url} with other bytes.",
+        hint="A run other than 'local' is immutable: use a run id of its own.",
+    )
 
 
 def open_store(location: str, *, root: Path, dry_run: bool = False) -> Store:

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import PurePath
 from typing import TYPE_CHECKING
 
 from core import files
-from core.errors import ConflictError, MissingInputError, StoreError, UsageError
-from core.stores import Outcome, Stored
+from core.errors import ConflictError, FatalError, MissingInputError, UsageError
+from core.stores import Outcome, Stored, refuse_other_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from contextlib import AbstractContextManager
     from pathlib import Path
 
 _DIGESTS = ".digests"
@@ -37,10 +40,13 @@ class DirectoryStore:
     def list(self, prefix: str) -> Sequence[Stored]:
         """List the objects under `prefix`, sorted by key."""
         folder = self._path(prefix)
-        if not folder.is_dir():
-            return ()
-        paths = (path for path in folder.rglob("*") if path.is_file() and not path.name.startswith("."))
-        return sorted((self._stored(path) for path in paths), key=lambda stored: stored.key)
+        found = []
+        for path in folder.rglob("*") if folder.is_dir() else ():
+            # what begins with a dot is half written, or remembered; any may go while this looks
+            if not any(part.startswith(".") for part in path.relative_to(self.root).parts):
+                with suppress(FileNotFoundError):
+                    found += [self._stored(path)] if path.is_file() else []
+        return sorted(found, key=lambda stored: stored.key)
 
     def find(self, key: str) -> Stored | None:
         """Look one object up."""
@@ -57,7 +63,8 @@ class DirectoryStore:
             if known == etag:
                 return digest
         digest = files.sha256(path)
-        files.write_text(memory, f"{etag} {digest}")
+        with suppress(FatalError):  # a store that can only be read has no memory
+            files.write_text(memory, f"{etag} {digest}")
         return digest
 
     def read(self, key: str) -> bytes:
@@ -70,33 +77,32 @@ class DirectoryStore:
 
     def put_file(self, key: str, source: Path, *, sha256: str, replace: bool) -> Outcome:
         """Link (or copy) a file under `key`."""
-        present = self.find(key)
-        if present is not None and self.digest(key) == sha256:
-            return "unchanged"
-        if present is not None and not replace:
-            raise _refuse_other_bytes(key, self.url)
         path = self._path(key)
-        files.link_or_copy(source, path)
-        files.write_text(self.root / _DIGESTS / key, f"{_etag(path)} {sha256}")
+        with self._writing(key):
+            present = self.find(key)
+            if present is not None and self.digest(key) == sha256:
+                return "unchanged"
+            if present is not None and not replace:
+                raise refuse_other_bytes(key, self.url)
+            files.link_or_copy(source, path)
+            files.write_text(self.root / _DIGESTS / key, f"{_etag(path)} {sha256}")
         return "written"
 
     def put_bytes(
         self, key: str, data: bytes, *, if_match: str | None = None, replace: bool = True
     ) -> Outcome:
-        """Write a small object, under a lock where the write is conditional."""
+        """Write a small object; every writer of it holds its lock, so that conditions hold, too."""
         path = self._path(key)
-        if path.is_file() and path.read_bytes() == data:
-            return "unchanged"
-        if path.is_file() and not replace:
-            raise _refuse_other_bytes(key, self.url)
-        if if_match is None:
-            self._write(path, data)
-            return "written"
-        with files.locked(self.root / _DIGESTS / f"{key}.lock", what=key):
+        with self._writing(key):
             present = self.find(key)
-            if (present.etag if present else "") != if_match:
+            if present is not None and path.read_bytes() == data:
+                return "unchanged"
+            if present is not None and not replace:
+                raise refuse_other_bytes(key, self.url)
+            if if_match is not None and (present.etag if present else "") != if_match:
                 raise ConflictError(f"{key} in {self.url} was written by somebody else meanwhile.")
-            self._write(path, data)
+            with files.atomic(path) as stream:
+                stream.write(data)
         return "written"
 
     def delete(self, key: str) -> None:
@@ -104,10 +110,8 @@ class DirectoryStore:
         self._path(key).unlink(missing_ok=True)
         (self.root / _DIGESTS / key).unlink(missing_ok=True)
 
-    @staticmethod
-    def _write(path: Path, data: bytes) -> None:
-        with files.atomic(path) as stream:
-            stream.write(data)
+    def _writing(self, key: str) -> AbstractContextManager[None]:
+        return files.locked(self.root / _DIGESTS / f"{key}.lock", what=key)
 
     def _stored(self, path: Path) -> Stored:
         return Stored(key=path.relative_to(self.root).as_posix(), size=path.stat().st_size, etag=_etag(path))
@@ -120,7 +124,7 @@ class DirectoryStore:
 
     def _path(self, key: str) -> Path:
         path = self.root / key
-        if key.startswith("/") or ".." in path.parts:
+        if key.startswith("/") or any(part.startswith(".") for part in PurePath(key).parts):
             raise UsageError(f"{key!r} is no key of the store {self.url}.")
         return path
 
@@ -128,10 +132,3 @@ class DirectoryStore:
 def _etag(path: Path) -> str:
     status = path.stat()
     return f"{status.st_size}-{status.st_mtime_ns}-{status.st_ino}"
-
-
-def _refuse_other_bytes(key: str, url: str) -> StoreError:
-    return StoreError(
-        f"{key} exists in {url} with other bytes.",
-        hint="A run other than 'local' is immutable: use a run id of its own.",
-    )

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from core import console
+from core.stores import refuse_other_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -49,8 +51,10 @@ class DryRunStore:
         """Fetch an object of the store behind."""
         return self.store.fetch(key, folder)
 
-    def put_file(self, key: str, source: Path, *, sha256: str, replace: bool) -> Outcome:  # noqa: ARG002 - nothing is replaced
-        """Print the write of a file."""
+    def put_file(self, key: str, source: Path, *, sha256: str, replace: bool) -> Outcome:
+        """Print the write of a file; refuse what the store behind would refuse."""
+        if self._holds(key, sha256, replace=replace):
+            return "unchanged"
         size = console.size(source.stat().st_size)
         console.say(f"would write {self.url}/{key}  ({size}, sha256 {sha256[:12]})")
         return "planned"
@@ -61,12 +65,23 @@ class DryRunStore:
         data: bytes,
         *,
         if_match: str | None = None,  # noqa: ARG002 - nothing is written, so nobody can be first
-        replace: bool = True,  # noqa: ARG002
+        replace: bool = True,
     ) -> Outcome:
-        """Print the write of a small object."""
+        """Print the write of a small object; refuse what the store behind would refuse."""
+        if self._holds(key, hashlib.sha256(data).hexdigest(), replace=replace):
+            return "unchanged"
         console.say(f"would write {self.url}/{key}  ({console.size(len(data))})")
         return "planned"
 
     def delete(self, key: str) -> None:
-        """Print the deletion."""
-        console.say(f"would delete {self.url}/{key}")
+        """Print the deletion of an object that is there."""
+        if self.store.find(key) is not None:
+            console.say(f"would delete {self.url}/{key}")
+
+    def _holds(self, key: str, sha256: str, *, replace: bool) -> bool:
+        if self.store.find(key) is None:
+            return False
+        same = self.store.digest(key) == sha256
+        if not same and not replace:
+            raise refuse_other_bytes(key, self.url)
+        return same
