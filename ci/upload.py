@@ -6,7 +6,7 @@ Wheels first, then sidecars, then records, so that a reader never sees half; pag
 
 from __future__ import annotations
 
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
 from ci.groups import artifact_groups, group_name
@@ -52,6 +52,7 @@ def run(arguments: argparse.Namespace) -> None:
     source = stores.open_store(DEFAULT_STORE, root=common.root)
     for one in artifact_groups(source, common.outputs, group):
         upload_group(common, source, one)
+    upload_locks(common, source)
 
 
 def upload_folder(common: Common, folder: Path, artifact_group: str) -> Sequence[FileRecord]:
@@ -114,6 +115,16 @@ def upload_group(common: Common, source: Store, artifact_group: str) -> Sequence
         records.write(store, outputs, artifact_group, record)
     _say(common, artifact_group, put)
     return put
+
+
+def upload_locks(common: Common, source: Store) -> Sequence[str]:
+    """Put the run's source locks into the store, which stages there take commits and versions from."""
+    store, outputs = common.open_store(), common.outputs
+    keys = [stored.key for stored in source.list(f"{outputs.prefix}/manifests")]
+    locks = [key for key in keys if PurePosixPath(key).name.startswith("source-lock-")]
+    for key in locks:
+        store.put_bytes(key, source.read(key), replace=not outputs.immutable)
+    return locks
 
 
 def _say(common: Common, artifact_group: str, put: Sequence[FileRecord]) -> None:
