@@ -97,13 +97,24 @@ def _dispatch(package: str, about: str, verbs: Sequence[Verb], words: Sequence[s
     if words[0] not in known:
         raise UsageError(f"python -m {package} has no verb {words[0]!r}.", hint=nearest(words[0], known))
     verb = known[words[0]]
-    module = cast("VerbModule", import_module(verb.module))
-    parser = _Parser(prog=f"python -m {package} {verb.name}", description=verb.summary, allow_abbrev=False)
-    add_common(parser)
-    module.add_options(parser)
+    module, parser = verb_parser(package, verb)
     if getattr(module, "PASSES_REST", False):
         arguments, rest = parser.parse_known_args(words[1:])
         arguments.rest = [word for word in rest if word != "--"]
     else:
         arguments = parser.parse_args(words[1:])
     module.run(arguments)
+
+
+def verb_parser(package: str, verb: Verb) -> tuple[VerbModule, argparse.ArgumentParser]:
+    """Import a verb, and give it with the parser of its options, the common ones first.
+
+    Args:
+        package: The package's name.
+        verb: One of its verbs.
+    """
+    module = cast("VerbModule", import_module(verb.module))
+    parser = _Parser(prog=f"python -m {package} {verb.name}", description=verb.summary, allow_abbrev=False)
+    add_common(parser)
+    module.add_options(parser)
+    return module, parser

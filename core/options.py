@@ -106,7 +106,7 @@ def add_common(parser: argparse.ArgumentParser) -> None:
         action=Once,
         default="",
         metavar="FAMILY",
-        help="GPU family, or 'cpu' (default: this machine's GPU, or the ref's own default)",
+        help="GPU family, or 'cpu' (default: the ref's own, else this machine's)",
     )
     group.add_argument(
         "--run-id", default=LOCAL_RUN, metavar="ID", help="run whose outputs are used (default: local)"

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Declare the verb's own options."""
-    parser.add_argument("project", help=", ".join(PROJECTS))
+    parser.add_argument("project", help=f"what to build: {', '.join(PROJECTS)}")
     add_build_options(parser)
 
 

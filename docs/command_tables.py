@@ -1,0 +1,200 @@
+"""The commands as Markdown: sessions from the noxfile, flows from tasks.py, verbs from their parsers."""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import copy
+from dataclasses import dataclass
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+from core.frontdoor import verb_parser
+from core.options import ROOT, add_common
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from core.frontdoor import Verb
+
+PACKAGES = ("pytorch_build", "rocm_packaging", "ci")
+_OPTIONS = ("option", "meaning")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Session:
+    """One session of the noxfile.
+
+    Attributes:
+        name: What ``nox -s`` takes.
+        summary: The first line of its docstring.
+        calls: The front door's package, the verb, and what follows it; empty where none is called.
+    """
+
+    name: str
+    summary: str
+    calls: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class OptionGroup:
+    """Options that a verb declares together: (option, meaning) each."""
+
+    title: str
+    rows: tuple[tuple[str, str], ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class VerbOptions:
+    """A verb with the options that not every verb has."""
+
+    package: str
+    verb: Verb
+    groups: tuple[OptionGroup, ...]
+    epilog: str
+
+
+def sessions(noxfile: str) -> tuple[Session, ...]:
+    """Read the sessions from a noxfile's text, in its order: every function with a decorator."""
+    return tuple(
+        Session(
+            name=node.name,
+            summary=(ast.get_docstring(node) or "").partition("\n")[0],
+            calls=_front_door(node),
+        )
+        for node in ast.parse(noxfile).body
+        if isinstance(node, ast.FunctionDef) and node.decorator_list
+    )
+
+
+def _front_door(session: ast.FunctionDef) -> tuple[str, ...]:
+    for call in ast.walk(session):
+        if isinstance(call, ast.Call) and isinstance(call.func, ast.Name) and call.func.id == "stage":
+            return tuple(str(word.value) for word in call.args if isinstance(word, ast.Constant))
+    return ()
+
+
+def options_of(parser: argparse.ArgumentParser) -> tuple[OptionGroup, ...]:
+    """Read what a parser declares, group by group; a group without a title has the parser's own.
+
+    argparse has no public way to say it but a text that differs by Python version.
+    """
+    found = []
+    for group in parser._action_groups:  # noqa: SLF001 - see above
+        rows = tuple(_row(action) for action in group._group_actions if action.dest != "help")  # noqa: SLF001
+        untitled = group.title in {"positional arguments", "options"}
+        if rows:
+            found.append(OptionGroup(title="" if untitled else group.title or "", rows=rows))
+    return tuple(found)
+
+
+def _row(action: argparse.Action) -> tuple[str, str]:
+    value = action.metavar or ("{" + ",".join(map(str, action.choices)) + "}" if action.choices else "")
+    words = [f"{name} {value}".rstrip() for name in action.option_strings] or [str(value or action.dest)]
+    return ", ".join(f"`{word}`" for word in words), action.help or ""
+
+
+def session_table() -> str:
+    """Write every session with its summary and the front door that it calls."""
+    rows = [
+        (f"`nox -s {one.name}`", one.summary, f"`{' '.join(one.calls)}`" if one.calls else "")
+        for one in _sessions()
+    ]
+    return "\n".join(table(("session", "what it does", "calls `python -m …`"), rows))
+
+
+def flow_tables() -> str:
+    """Write every flow of tasks.py with its options."""
+    from invoke.collection import Collection
+
+    flows = Collection.from_module(import_module("tasks"))
+    lines: list[str] = []
+    for name in sorted(flows.task_names):
+        # a copy, because a task forgets its help once it has been asked for its arguments
+        arguments = copy.deepcopy(flows[name]).get_arguments()
+        options = [(f"`--{one.name.replace('_', '-')}`", one.help or "") for one in arguments]
+        summary = (flows[name].__doc__ or "").partition("\n")[0]
+        lines += [f"### invoke {name}", "", summary, "", *table(_OPTIONS, options), ""]
+    return _text(lines)
+
+
+def common_table() -> str:
+    """Write the options that every verb takes."""
+    return _text(table(_OPTIONS, [row for group in _common() for row in group.rows]))
+
+
+def verb_tables() -> str:
+    """Write every verb with its own options; a group that verbs share stands once, at the end."""
+    found = [_verb_options(package, verb) for package in PACKAGES for verb in verbs(package)]
+    every = [group for one in found for group in one.groups if group.title]
+    shared = {group: None for group in every if every.count(group) > 1}
+    lines = [line for one in found for line in _verb_section(one, shared)]
+    for group in shared:
+        rest = group.title.partition(" (")[2]
+        lines += [f"### {_heading(group)}", ""]
+        lines += [f"{_sentence(rest.removesuffix(')'))}", ""] if rest else []
+        lines += [*table(_OPTIONS, group.rows), ""]
+    return _text(lines)
+
+
+def verbs(package: str) -> Sequence[Verb]:
+    """Give a front door's verbs, in its order."""
+    found: Sequence[Verb] = import_module(f"{package}.__main__").VERBS
+    return found
+
+
+def table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
+    """Write a Markdown table, a line each."""
+    lines = [columns, ["---"] * len(columns), *rows]
+    return [f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in line)} |" for line in lines]
+
+
+def _verb_options(package: str, verb: Verb) -> VerbOptions:
+    parser = verb_parser(package, verb)[1]
+    common = _common()
+    groups = tuple(group for group in options_of(parser) if group not in common)
+    return VerbOptions(package=package, verb=verb, groups=groups, epilog=parser.epilog or "")
+
+
+def _verb_section(one: VerbOptions, shared: Iterable[OptionGroup]) -> list[str]:
+    calling = [each for each in _sessions() if each.calls[:2] == (one.package, one.verb.name)]
+    named = ", ".join(f"`nox -s {each.name}`" for each in calling)
+    lines = [f"### {one.package} {one.verb.name}", "", _sentence(one.verb.summary), ""]
+    lines += [f"Called by {named}." if named else "Called by the noxfile and by CI, not by a session.", ""]
+    own = [group for group in one.groups if group not in shared]
+    for title in dict.fromkeys(group.title for group in own):
+        rows = [row for group in own if group.title == title for row in group.rows]
+        lines += [
+            *([f"{_sentence(title).removesuffix('.')}:", ""] if title else []),
+            *table(_OPTIONS, rows),
+            "",
+        ]
+    links = [f"[{_heading(group)}](#{_anchor(_heading(group))})" for group in one.groups if group in shared]
+    lines += [f"More options: {', '.join(links)}.", ""] if links else []
+    return [*lines, one.epilog, ""] if one.epilog else lines
+
+
+def _sessions() -> tuple[Session, ...]:
+    return sessions((ROOT / "noxfile.py").read_text(encoding="utf-8"))
+
+
+def _common() -> tuple[OptionGroup, ...]:
+    parser = argparse.ArgumentParser(add_help=False)
+    add_common(parser)
+    return options_of(parser)
+
+
+def _heading(group: OptionGroup) -> str:
+    return _sentence(group.title.partition(" (")[0]).removesuffix(".")
+
+
+def _anchor(heading: str) -> str:
+    return heading.lower().replace(" ", "-")
+
+
+def _sentence(text: str) -> str:
+    return f"{text[:1].upper()}{text[1:]}".removesuffix(".") + "."
+
+
+def _text(lines: Iterable[str]) -> str:
+    return "\n".join(lines).rstrip()

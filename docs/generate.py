@@ -1,0 +1,169 @@
+"""Write the parts of the documentation that follow from data and code: `nox -s docs`.
+
+A page keeps such a part between two comments, ``<!-- generated: NAME -->`` and
+``<!-- end of NAME -->``; what stands around it is written by hand. ``--check`` compares only.
+"""
+
+from __future__ import annotations
+
+import inspect
+import json
+import re
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from core import console, errors, files, records
+from core.data import read_toml
+from core.errors import CheckError, DataError, FatalError, UsageError
+from core.families import CPU, FAMILIES_FILE, families
+from docs import command_tables
+from docs.command_tables import table
+from pytorch_build import refs
+from pytorch_build.rocm import INDEXES_FILE
+from pytorch_build.support_table import support_tables
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+FOLDER = Path(__file__).parent
+RECORD_SCHEMA = FOLDER / "record.schema.json"
+
+_PART = re.compile(r"<!-- generated: (?P<name>[\w-]+) -->\n(?P<text>.*?)<!-- end of (?P=name) -->", re.DOTALL)
+
+
+def support() -> str:
+    """Write the support tables of the refs data, without the sample."""
+    by_platform = {platform: refs.load_refs(platform=platform) for platform in refs.PLATFORMS}
+    return support_tables(refs.embedded(), by_platform)
+
+
+def gpu_families() -> str:
+    """Write the GPU families with their targets, those of the data file first."""
+    rows = [
+        (f"`{name}`", " ".join(families()[name].targets)) for name in read_toml(FAMILIES_FILE)["families"]
+    ]
+    single = [name for name, family in families().items() if family.targets == (name,)]
+    rows.append((f"a target by itself, such as `{single[-1]}`", "itself"))
+    return "\n".join(table(("GPU family", "gfx targets"), [*rows, (f"`{CPU}`", "none: built without ROCm")]))
+
+
+def rocm_indexes() -> str:
+    """Write the release indexes that have a name."""
+    rows = [
+        (f"`{name}`" + (" (the default)" if "default" in row else ""), f"`{row['url']}`")
+        for name, row in read_toml(INDEXES_FILE)["indexes"].items()
+    ]
+    return "\n".join(table(("name", "address"), rows))
+
+
+def exit_codes() -> str:
+    """Write the exit code of every class of errors, from its docstring."""
+    classes = {
+        one
+        for _, one in inspect.getmembers(errors, inspect.isclass)
+        if issubclass(one, FatalError) and one is not FatalError
+    }
+    rows = [(str(one.exit_code), _first_sentence(one)) for one in classes]
+    rows = [("0", "The stage did its work, or found that nothing has changed."), *rows]
+    rows.append(
+        (str(FatalError.exit_code), "A fault of the tool itself: run it with `--debug` and report it.")
+    )
+    return "\n".join(table(("code", "meaning"), sorted(rows, key=lambda row: int(row[0]))))
+
+
+def record_schema() -> str:
+    """Write the JSON schema of records."""
+    return json.dumps(records.schema(), indent=2) + "\n"
+
+
+PARTS: Mapping[str, Callable[[], str]] = {
+    "support": support,
+    "gpu-families": gpu_families,
+    "rocm-indexes": rocm_indexes,
+    "exit-codes": exit_codes,
+    "sessions": command_tables.session_table,
+    "flows": command_tables.flow_tables,
+    "common-options": command_tables.common_table,
+    "verbs": command_tables.verb_tables,
+}
+
+
+def filled(text: str, parts: Mapping[str, Callable[[], str]], *, where: str) -> str:
+    """Put the generated parts into a page.
+
+    Args:
+        text: The page.
+        parts: What writes each part, by name.
+        where: The page's name, for errors.
+
+    Raises:
+        DataError: It names a part that nothing writes, or one does not end.
+    """
+    marks = len(re.findall(r"<!-- generated: ", text))
+    if marks != len(_PART.findall(text)):
+        raise DataError(f"{where}: a generated part does not end.", hint="<!-- end of NAME --> ends it.")
+
+    def written(match: re.Match[str]) -> str:
+        name = match["name"]
+        if name not in parts:
+            raise DataError(f"{where}: no part is called {name!r}. {errors.nearest(name, parts)}")
+        return f"<!-- generated: {name} -->\n\n{parts[name]().strip()}\n\n<!-- end of {name} -->"
+
+    return _PART.sub(written, text)
+
+
+def pages() -> Mapping[Path, str]:
+    """Give every page that has a generated part, as it should be.
+
+    Raises:
+        DataError: A page's marks are wrong, or a part stands on no page.
+    """
+    current = {path: path.read_text(encoding="utf-8") for path in sorted(FOLDER.glob("*.md"))}
+    marked = {path: text for path, text in current.items() if _PART.search(text)}
+    placed = {match["name"] for text in marked.values() for match in _PART.finditer(text)}
+    if absent := sorted(PARTS.keys() - placed):
+        raise DataError(f"No page has the generated parts {', '.join(absent)}.", hint="Put their marks in.")
+    return {
+        **{path: filled(text, PARTS, where=path.name) for path, text in marked.items()},
+        RECORD_SCHEMA: record_schema(),
+    }
+
+
+def stale() -> Mapping[Path, str]:
+    """Give the pages that differ from what they should be, as they should be."""
+    return {
+        path: text
+        for path, text in pages().items()
+        if not path.is_file() or path.read_text(encoding="utf-8") != text
+    }
+
+
+def main(words: list[str]) -> int:
+    """Write the pages; with ``--check`` only say whether they are current."""
+    try:
+        if words not in ([], ["--check"]):
+            raise UsageError(f"Unknown: {' '.join(words)}.", hint="python -m docs.generate [--check]")
+        _run(check=bool(words))
+    except FatalError as problem:
+        console.error(str(problem))
+        return problem.exit_code
+    return 0
+
+
+def _run(*, check: bool) -> None:
+    outdated = stale()
+    names = ", ".join(path.name for path in outdated)
+    if check and outdated:
+        raise CheckError(f"Not current: {names}.", hint="Write them: nox -s docs.")
+    for path, text in outdated.items():
+        files.write_text(path, text)
+    console.done(f"docs: {names} written" if outdated else "docs: current")
+
+
+def _first_sentence(one: type) -> str:
+    return (one.__doc__ or "").strip().partition("\n")[0]
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,134 @@
+from __future__ import annotations
+
+import json
+import re
+from typing import TYPE_CHECKING
+
+import pytest
+
+from core.errors import CheckError, DataError
+from docs import command_tables, generate
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+NOXFILE = '''
+def helper(session):
+    """Not a session."""
+
+@nox.session(tags=["pipeline"])
+def checkout(session: nox.Session) -> None:
+    """Check sources out.
+
+    And more.
+    """
+    stage(session, "pytorch_build", "checkout")
+
+@cells
+def build_torch(session, torch_ref=None):
+    """Build torch."""
+    stage(session, "pytorch_build", "build", "torch", torch_ref=torch_ref)
+
+@nox.session
+def lint(session):
+    """Check style."""
+    tool(session, "lint.txt", "ruff")
+'''
+
+
+def test_the_committed_pages_are_current() -> None:
+    assert [path.name for path in generate.stale()] == []
+
+
+def test_pages_come_out_the_same_twice() -> None:
+    assert generate.pages() == generate.pages()
+
+
+def test_sessions_are_read_with_the_front_door_that_they_call() -> None:
+    found = command_tables.sessions(NOXFILE)
+    assert [(one.name, one.summary, one.calls) for one in found] == [
+        ("checkout", "Check sources out.", ("pytorch_build", "checkout")),
+        ("build_torch", "Build torch.", ("pytorch_build", "build", "torch")),
+        ("lint", "Check style.", ()),
+    ]
+
+
+def test_every_verb_has_a_section_and_every_option_stands_once_in_it() -> None:
+    text = command_tables.verb_tables()
+    for package in command_tables.PACKAGES:
+        for verb in command_tables.verbs(package):
+            assert f"### {package} {verb.name}\n" in text
+    build = text.partition("### pytorch_build build\n")[2].partition("\n### ")[0]
+    assert build.count("`--pytorch-audio-dir DIR`") == 1
+    assert "--torch-ref" not in build
+    assert "[Where ROCm comes from](#where-rocm-comes-from)" in build
+    assert text.count("\n### Where ROCm comes from\n") == 1
+
+
+def test_flows_keep_the_help_of_their_options() -> None:
+    assert re.search(r"^\| `--gpu-family` \| GPU family, ", command_tables.flow_tables(), re.MULTILINE)
+
+
+def test_every_error_class_has_its_exit_code_in_the_table() -> None:
+    rows = generate.exit_codes().splitlines()
+    codes = [int(row.split("|")[1]) for row in rows[2:]]
+    assert codes == [*range(15), 130]
+
+
+def test_families_and_indexes_come_from_the_data() -> None:
+    assert "| `gfx110X-all` | gfx1100 gfx1101 gfx1102 gfx1103 |" in generate.gpu_families()
+    assert "| `nightly` (the default) | `https://rocm.nightlies.amd.com/v2/{family}/` |" in (
+        generate.rocm_indexes()
+    )
+
+
+def test_the_schema_is_one_of_records() -> None:
+    schema = json.loads(generate.record_schema())
+    assert {"stage", "files", "input_digest"} <= schema["properties"].keys()
+
+
+def test_a_part_is_put_between_its_marks_and_replaced_the_next_time() -> None:
+    page = "before\n<!-- generated: one -->\nold\n<!-- end of one -->\nafter\n"
+    once = generate.filled(page, {"one": lambda: "new\n"}, where="page")
+    assert once == "before\n<!-- generated: one -->\n\nnew\n\n<!-- end of one -->\nafter\n"
+    assert generate.filled(once, {"one": lambda: "new"}, where="page") == once
+
+
+@pytest.mark.parametrize(
+    ("page", "message"),
+    [
+        ("<!-- generated: two -->\n<!-- end of two -->", "no part is called 'two'"),
+        ("<!-- generated: one -->\n", "does not end"),
+        ("<!-- generated: one -->\n<!-- end of two -->", "does not end"),
+    ],
+)
+def test_wrong_marks_are_refused(page: str, message: str) -> None:
+    with pytest.raises(DataError, match=message):
+        generate.filled(page, {"one": str}, where="page")
+
+
+def test_check_fails_on_a_stale_page_and_leaves_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    page = tmp_path / "page.md"
+    page.write_text("<!-- generated: one -->\nold\n<!-- end of one -->\n", encoding="utf-8")
+    monkeypatch.setattr(generate, "FOLDER", tmp_path)
+    monkeypatch.setattr(generate, "RECORD_SCHEMA", tmp_path / "schema.json")
+    monkeypatch.setattr(generate, "PARTS", {"one": lambda: "new"})
+    assert generate.main(["--check"]) == CheckError.exit_code
+    assert "Not current: page.md, schema.json." in capsys.readouterr().err
+    assert "old" in page.read_text(encoding="utf-8")
+    assert generate.main([]) == 0
+    assert "new" in page.read_text(encoding="utf-8")
+    assert generate.main(["--check"]) == 0
+
+
+def test_a_part_that_stands_nowhere_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(generate, "FOLDER", tmp_path)
+    with pytest.raises(DataError, match="No page has the generated parts"):
+        generate.pages()
+
+
+def test_unknown_words_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    assert generate.main(["--chekc"]) == 2
+    assert "--check" in capsys.readouterr().err
