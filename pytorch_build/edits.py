@@ -55,9 +55,24 @@ def identity(date: str) -> Mapping[str, str]:
     return {**_IDENTITY, "GIT_AUTHOR_DATE": date, "GIT_COMMITTER_DATE": date}
 
 
-def is_clean(git: Repository) -> bool:
-    """Say whether a repository has no edits and no untracked files, submodules not looked at."""
-    return not git.names("status", "--porcelain", "-z", "--untracked-files=all", "--ignore-submodules=all")
+def is_clean(git: Repository, *, submodules: bool = False) -> bool:
+    """Say whether a repository has no edits and no untracked files.
+
+    A repository of a person's own inside the tree is nothing that git would stash, so it
+    is no edit either.
+
+    Args:
+        git: The repository.
+        submodules: Whether edits in submodules count.
+    """
+    ignored = "none" if submodules else "all"
+    words = ("status", "--porcelain", "-z", "--untracked-files=all", f"--ignore-submodules={ignored}")
+    return all(_is_inner_repository(entry) for entry in git.names(*words))
+
+
+def _is_inner_repository(entry: str) -> bool:
+    """Recognise what ``status`` says of one: with all untracked files listed, no other folder is."""
+    return entry.startswith("?? ") and entry.endswith("/")
 
 
 def own_commits(git: Repository, ours: Iterable[str]) -> tuple[str, ...]:
@@ -104,19 +119,18 @@ def put_aside(git: Repository) -> Stash | None:
     if not head or is_clean(git):
         return None
     found = time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime())
-    words = ("stash", "push", "--quiet", "--include-untracked", "--message")
+    words = ["stash", "push", "--quiet", "--include-untracked", "--message"]
     message = f"pytorch-build: edits found on {found} UTC at {head[:12]}"
-    before = git.commit_of("refs/stash")
+    others = [f":(exclude,top,literal){path}" for path in git.untracked() if path.endswith("/")]
+    paths = ["--", ":/", *others] if others else []
     env = identity(f"{found} +0000")
     try:
-        git.run(*words, message, env=env)
+        git.run(*words, message, *paths, env=env)
     except ProcessError:
         # an interrupted merge has entries that a stash takes only when they are settled
         git.run("add", "--all")
-        git.run(*words, message, env=env)
-    made = git.commit_of("refs/stash")
-    # a repository of a person's own inside the tree is no edit that a stash takes
-    return Stash(git=git, commit=made, head=head) if made != before else None
+        git.run(*words, message, *paths, env=env)
+    return Stash(git=git, commit=git.commit_of("refs/stash"), head=head)
 
 
 def drop_if_ours(stash: Stash, ours: Iterable[str]) -> bool:

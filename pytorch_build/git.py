@@ -152,6 +152,10 @@ class Repository:
         """Run one git command that prints names ended by NUL (``-z``)."""
         return tuple(name for name in self.run(*arguments).stdout.split("\0") if name)
 
+    def untracked(self) -> tuple[str, ...]:
+        """List files that git does not track and is not told to ignore, submodules not looked at."""
+        return self.names("ls-files", "-z", "--others", "--exclude-standard")
+
     def commit_of(self, name: str) -> str:
         """Give the commit that a name stands for, or nothing where there is no such commit."""
         found = self.run("rev-parse", "--verify", "--quiet", f"{name}^{{commit}}", check=False)

@@ -8,7 +8,6 @@ both in submodules too. A tree's files and the hipify commit depend on the lock 
 from __future__ import annotations
 
 import json
-import os
 import sys
 import time
 from contextlib import contextmanager
@@ -19,7 +18,7 @@ from typing import TYPE_CHECKING
 from core import console, files
 from core.errors import ProcessError, SourceError
 from pytorch_build import edits, hipify, submodules
-from pytorch_build.edits import HIPIFY_SUBJECT, HIPIFY_TAG, UPSTREAM_TAG
+from pytorch_build.edits import HIPIFY_TAG, UPSTREAM_TAG
 from pytorch_build.git import TRANSFER_SECONDS, Origins, Repository, refuses_commits, unreachable
 
 if TYPE_CHECKING:
@@ -159,22 +158,18 @@ def building(tree: Path) -> Iterator[None]:
     git = Repository(path=tree)
     with _locked(tree):
         repositories = [*submodules.submodules(git), git]
-        before = {one.path: set(_untracked(one)) for one in repositories}
+        before = {one.path: set(one.untracked()) for one in repositories}
         git.run("update-ref", "--no-deref", "HEAD", upstream_commit(tree))
         try:
             yield
         finally:
             git.run("update-ref", "--no-deref", "HEAD", git.commit_of(HIPIFY_TAG) or upstream_commit(tree))
             for one in repositories:
-                _exclude(one, sorted(set(_untracked(one)) - before[one.path]))
+                _exclude(one, sorted(set(one.untracked()) - before[one.path]))
 
 
 def _locked(tree: Path) -> AbstractContextManager[None]:
     return files.locked(tree.parent / f".{tree.name}.lock", what=str(tree))
-
-
-def _untracked(git: Repository) -> tuple[str, ...]:
-    return git.names("ls-files", "-z", "--others", "--exclude-standard")
 
 
 def _exclude(git: Repository, paths: list[str]) -> None:
@@ -216,8 +211,7 @@ def _unchanged(git: Repository, locked: LockedProject, options: CheckoutOptions)
     said = git.run("rev-parse", *(f"{name}^{{commit}}" for name in expected), check=False).stdout.split()
     if said != list(expected.values()):
         return None
-    status = ("status", "--porcelain", "-z", "--untracked-files=all", "--ignore-submodules=none")
-    if git.names(*status):
+    if not edits.is_clean(git, submodules=True):
         return None
     return SourceTree(project=locked.project, path=git.path, commit=locked.commit, head=head, changed=False)
 
@@ -361,46 +355,10 @@ class _Checkout:
                 one.run("tag", "--delete", HIPIFY_TAG)
         if not (self.options.hipify and hipify.can_hipify(git.path)):
             return commit
-        before = {one.path: set(_all_untracked(one)) for one in [*submodules.submodules(git), git]}
+        before = {one.path: set(hipify.all_untracked(one)) for one in [*submodules.submodules(git), git]}
         hipify.hipify(git.path, self.options.python)
         date = git.out("show", "--no-patch", "--format=%cI", commit)
-        return commit_hipified(git, date, before) or commit
-
-
-def commit_hipified(git: Repository, date: str, before: Mapping[Path, set[str]]) -> str:
-    """Commit and tag what hipify changed, submodules first; a clean repository gets neither.
-
-    The commit of a submodule is recorded in its parent's, so that the whole tree is clean.
-
-    Args:
-        git: The repository.
-        date: The commit's date.
-        before: By folder, the untracked files that were there before hipify.
-
-    Returns:
-        The commit, or nothing for a clean repository.
-    """
-    inner = {one.path: commit_hipified(one, date, before) for one in submodules.direct(git)}
-    git.run("add", "--update", "--", ":/")
-    made = set(_all_untracked(git)) - before.get(git.path, set())
-    if made:
-        names = "".join(f"{path}\0" for path in sorted(made))
-        git.run("add", "--force", "--pathspec-from-file=-", "--pathspec-file-nul", stdin=names)
-    for folder, commit in inner.items():
-        if commit:
-            path = folder.relative_to(git.path).as_posix()
-            git.run("update-index", "--cacheinfo", f"160000,{commit},{path}")
-    if git.run("diff", "--cached", "--quiet", "--ignore-submodules=none", check=False).returncode == 0:
-        return ""
-    message = ("--no-verify", "--no-gpg-sign", "--message", HIPIFY_SUBJECT)
-    git.run("commit", "--quiet", *message, env=edits.identity(date))
-    git.run("tag", "--force", "--no-sign", HIPIFY_TAG, "HEAD")
-    return git.commit_of("HEAD")
-
-
-def _all_untracked(git: Repository) -> tuple[str, ...]:
-    """List untracked files, those that only the user's own settings ignore included."""
-    return _untracked(replace(git, settings=(*git.settings, f"core.excludesFile={os.devnull}")))
+        return hipify.commit_hipified(git, date, before) or commit
 
 
 def _named_by_parent(git: Repository) -> list[str]:

@@ -64,24 +64,29 @@ def update(git: Repository, *, depth: int, jobs: int) -> None:
     if not listed(git):
         return
     words = ("submodule", "update", "--init", "--recursive", "--force", f"--jobs={jobs}")
-    if (git.path / ".git" / "modules").is_dir():
-        # their origins may be others than at the last checkout
-        git.run("submodule", "--quiet", "sync", "--recursive")
     console.say(f"Fetching the submodules of {git.path}")
     shallow = [f"--depth={depth}"] if depth else []
     try:
+        _synced(git)
         git.run(*words, *shallow, timeout=TRANSFER_SECONDS)
     except ProcessError:
         # a clone that broke off is cloned again, and a server that gives no single
         # commits is asked for the whole history
         _remove_broken(git)
         try:
+            _synced(git)
             git.run(*words, timeout=TRANSFER_SECONDS)
         except ProcessError as problem:
             raise SourceError(
                 f"The submodules of {git.path} could not be fetched: {last_words(problem)}",
                 hint="Check the network and your access to them, or configure a mirror; then run again.",
             ) from problem
+
+
+def _synced(git: Repository) -> None:
+    """Take origins over from ``.gitmodules``: they may be others than at the last checkout."""
+    if (git.path / ".git" / "modules").is_dir():
+        git.run("submodule", "--quiet", "sync", "--recursive")
 
 
 def remove_left(before: Iterable[Path], git: Repository) -> None:

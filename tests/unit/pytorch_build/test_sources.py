@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from core.errors import SourceError
+from pytorch_build import git as git_module
 from pytorch_build import sources
 from pytorch_build.git import Origins
 from pytorch_build.lock import LockedProject
@@ -266,6 +267,16 @@ def test_an_interrupted_clone_of_a_submodule_is_finished(world: World) -> None:
     assert world.is_finished()
 
 
+def test_a_repository_inside_the_tree_is_left_alone(world: World) -> None:
+    world.checkout()
+    world.commit_files(world.tree / "inside", {"x": "theirs\n"})
+    assert not world.checkout().changed
+    world.write(world.tree, {"kernel.cpp": "mine();\n"})
+    assert world.checkout().stashed == (world.tree,)
+    assert (world.tree / "inside/x").read_text() == "theirs\n"
+    assert not world.checkout().changed
+
+
 def test_a_broken_merge_is_settled(world: World) -> None:
     world.checkout()
     for name, text in (("one", "1\n"), ("two", "2\n")):
@@ -411,3 +422,15 @@ def test_trees_lie_at_short_paths_on_windows(tmp_path: Path) -> None:
     assert path == tmp_path / "src" / "release-2.10" / "torch"
     path = sources.tree_path(tmp_path, "release/2.10", "torch", platform="windows")
     assert PureWindowsPath(path) == PureWindowsPath("C:/b/release-2.10/torch")
+
+
+def test_servers_that_give_no_single_commits_are_asked_for_all(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    locked = world.locked
+    world.upstream({"a.cu": "newer\n"})
+    world.locked = locked
+    monkeypatch.setattr(git_module, "_MANAGED", (*git_module._MANAGED, "protocol.version=0"))
+    world.checkout()
+    assert (world.tree / "hip/a.hip").read_text() == "hip();\nhip();\n"
+    assert verify(world.tree, locked).hipified
