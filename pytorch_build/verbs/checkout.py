@@ -124,7 +124,9 @@ def _lock_of(chosen: Context, name: str, arguments: argparse.Namespace) -> Sourc
         ref=arguments.repo_hashtag or source.ref,
         pin="" if arguments.repo_hashtag else source.pin,
     )
-    ref = replace(chosen.ref, projects={**chosen.ref.projects, name: source}, components=(name,))
+    # torch's tree has nothing to say about a project that names its own ref, but for triton's version
+    others = {} if arguments.repo_hashtag and name != "triton" else chosen.ref.projects
+    ref = replace(chosen.ref, projects={**others, name: source}, components=(name,))
     return resolve(
         ref,
         rocm_version="",
