@@ -117,6 +117,12 @@ class ConflictError(StoreError):
     exit_code = 14
 
 
+class ServiceError(FatalError):
+    """A service, such as GitHub's API, that cannot be reached, refuses, or answers what it should not."""
+
+    exit_code = 15
+
+
 class InterruptedStageError(FatalError):
     """A stage that a person or the machine stopped (Ctrl-C, SIGTERM)."""
 

@@ -15,10 +15,13 @@ from __future__ import annotations
 import re
 import sys
 from dataclasses import dataclass
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 from urllib.parse import quote
 
 from core.errors import UsageError
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 Platform = Literal["linux", "windows"]
 LOCAL_RUN = "local"
@@ -82,6 +85,10 @@ class RunOutputs:
     def url_of(self, key: str) -> str:
         """Give the public address of a key, quoted so that ``+`` in a version survives."""
         return f"https://{self.bucket}.s3.amazonaws.com/{quote(key)}"
+
+    def artifacts_folder(self, cache: Path, artifact_group: str) -> Path:
+        """Folder on this machine that a group's artifacts are fetched into, and packaged from."""
+        return cache / "artifacts" / f"{self.run_id}-{self.platform}" / artifact_group
 
     def python_prefix(self, artifact_group: str) -> str:
         """Key prefix of the folder that holds a group's wheels and sdists."""

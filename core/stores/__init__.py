@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, Protocol
+from typing import TYPE_CHECKING, BinaryIO, Literal, Protocol
 
 from core.errors import StoreError, UsageError
 
@@ -74,8 +74,8 @@ class Store(Protocol):
         """Where the store is, for people."""
         ...
 
-    def list(self, prefix: str) -> Sequence[Stored]:
-        """List the objects under `prefix`, sorted by key."""
+    def list(self, prefix: str, *, recursive: bool = True) -> Sequence[Stored]:
+        """List the objects under `prefix`, sorted by key; or only those directly in that folder."""
         ...
 
     def find(self, key: str) -> Stored | None:
@@ -95,6 +95,15 @@ class Store(Protocol):
 
         Raises:
             MissingInputError: There is no such object.
+        """
+        ...
+
+    def open(self, key: str) -> BinaryIO:
+        """Open an object for reading it once, from its beginning; the caller closes it.
+
+        Raises:
+            MissingInputError: There is no such object.
+            StoreError: Reading broke off (raised by the stream's methods, too).
         """
         ...
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import PurePath
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, BinaryIO
 
 from core import files
 from core.errors import ConflictError, FatalError, MissingInputError, UsageError
@@ -37,11 +37,11 @@ class DirectoryStore:
         """The folder."""
         return str(self.root)
 
-    def list(self, prefix: str) -> Sequence[Stored]:
-        """List the objects under `prefix`, sorted by key."""
+    def list(self, prefix: str, *, recursive: bool = True) -> Sequence[Stored]:
+        """List the objects under `prefix`, sorted by key; or only those directly in that folder."""
         folder = self._path(prefix)
         found = []
-        for path in folder.rglob("*") if folder.is_dir() else ():
+        for path in folder.glob("**/*" if recursive else "*") if folder.is_dir() else ():
             # what begins with a dot is half written, or remembered; any may go while this looks
             if not any(part.startswith(".") for part in path.relative_to(self.root).parts):
                 with suppress(FileNotFoundError):
@@ -70,6 +70,10 @@ class DirectoryStore:
     def read(self, key: str) -> bytes:
         """Read a small object whole."""
         return self._existing(key).read_bytes()
+
+    def open(self, key: str) -> BinaryIO:
+        """Open an object's file."""
+        return self._existing(key).open("rb")
 
     def fetch(self, key: str, folder: Path) -> Path:  # noqa: ARG002 - it lies here already
         """Give the object's own path."""

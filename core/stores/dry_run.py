@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, BinaryIO
 
 from core import console
 from core.stores import refuse_other_bytes
@@ -31,9 +31,9 @@ class DryRunStore:
         """The address of the store behind."""
         return self.store.url
 
-    def list(self, prefix: str) -> Sequence[Stored]:
+    def list(self, prefix: str, *, recursive: bool = True) -> Sequence[Stored]:
         """List the objects of the store behind."""
-        return self.store.list(prefix)
+        return self.store.list(prefix, recursive=recursive)
 
     def find(self, key: str) -> Stored | None:
         """Look one object of the store behind up."""
@@ -46,6 +46,10 @@ class DryRunStore:
     def read(self, key: str) -> bytes:
         """Read an object of the store behind."""
         return self.store.read(key)
+
+    def open(self, key: str) -> BinaryIO:
+        """Open an object of the store behind."""
+        return self.store.open(key)
 
     def fetch(self, key: str, folder: Path) -> Path:
         """Fetch an object of the store behind."""
