@@ -26,7 +26,7 @@ def run(arguments: argparse.Namespace) -> None:
     common = common_from(arguments)
     store, outputs = common.open_store(), common.outputs
     for group in artifact_groups(store, outputs, common.gpu_family):
-        found = records.read_all(store, outputs, group)
+        found = sorted(records.read_all(store, outputs, group), key=lambda record: record.started)
         if arguments.json:
             console.result(json.dumps([record.model_dump(mode="json") for record in found], indent=2))
             continue

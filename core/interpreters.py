@@ -104,3 +104,13 @@ def interpreter(python: Path) -> Interpreter:
         include=Path(answer["include"]),
         virtual=answer["prefix"] != answer["base_prefix"],
     )
+
+
+def installed_version(target: Interpreter, distribution: str) -> str:
+    """Ask an environment for the full version of an installed distribution.
+
+    Raises:
+        ProcessError: It is not installed there.
+    """
+    code = f"from importlib.metadata import version; print(version({distribution!r}))"
+    return process.capture([target.executable, "-I", "-c", code]).stdout.strip()

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from core import console, environments, files, process
 from core.installer import Install, configured
+from core.interpreters import installed_version
 from core.stage import Made
 from pytorch_build import facts, preflight, rocm
 from pytorch_build.builds import plan_build
@@ -84,7 +85,7 @@ def _plan(build: Build, tree: Path, sdk: RocmSdk | None) -> BuildPlan:
         python=build.target.executable,
         rocm=sdk,
         gpu_targets=build.gpu_targets,
-        torch_version=_installed(build, "torch") if torch else "",
+        torch_version=installed_version(build.target, "torch") if torch else "",
         triton_version=triton.version if triton else "",
         ref_env=source.env if source else {},
         build_requirements=(),
@@ -160,12 +161,6 @@ def _preflight(build: Build, tree: Path) -> None:
         base_env=build.base_env,
     )
     preflight.require(preflight.check(build.project, machine, sample=_is_sample(build)))
-
-
-def _installed(build: Build, distribution: str) -> str:
-    """Ask the target environment for the full version of an installed distribution."""
-    code = f"from importlib.metadata import version; print(version({distribution!r}))"
-    return process.capture([build.target.executable, "-I", "-c", code]).stdout.strip()
 
 
 def _libraries(build: Build) -> tuple[str, ...]:

@@ -10,11 +10,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from packaging.requirements import Requirement
+
 from core import console, environments, files, installer, process, records, serving, stage
 from core.errors import CheckError, MissingInputError, ProcessError
 from core.families import detect
 from core.installer import Install, Sources, configured
-from core.interpreters import require
+from core.interpreters import installed_version, require
 from core.records import Cell
 from core.stage import Made, Stage
 from core.stores.directory import DirectoryStore
@@ -200,6 +202,9 @@ def _pytest(
     context: Context, target: Interpreter, wheels: Sequence[FileRecord], options: SmokeOptions
 ) -> Mapping[str, int]:
     expect = {one.distribution: one.version for one in wheels if not one.distribution.startswith("rocm-")}
+    for one in _prebuilt(context):
+        name = Requirement(one).name
+        expect[name] = installed_version(target, name)
     # the environment's own programs, and nothing of the tool's interpreter
     env = process.inherited(
         SMOKE_EXPECT=json.dumps(expect),
