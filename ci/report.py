@@ -26,7 +26,7 @@ def run(arguments: argparse.Namespace) -> None:
     common = common_from(arguments)
     store, outputs = common.open_store(), common.outputs
     for group in artifact_groups(store, outputs, common.gpu_family):
-        found = sorted(records.read_all(store, outputs, group), key=lambda record: record.started)
+        found = chosen(records.read_all(store, outputs, group), common.torch_ref)
         if arguments.json:
             console.result(json.dumps([record.model_dump(mode="json") for record in found], indent=2))
             continue
@@ -40,6 +40,12 @@ def run(arguments: argparse.Namespace) -> None:
         console.say(f"index    {prefix}/index.html  (pip install --find-links)")
         console.say(f"records  {store.url}/{outputs.manifests_prefix(group)}/")
         console.summary(markdown(title, found))
+
+
+def chosen(found: Sequence[Record], torch_ref: str) -> Sequence[Record]:
+    """Take the records of one ref, if one is named, in the order that their stages ran."""
+    ours = (record for record in found if not torch_ref or record.cell.torch_ref in {"", torch_ref})
+    return sorted(ours, key=lambda record: record.started)
 
 
 def rows(found: Sequence[Record]) -> Sequence[tuple[str, str, str, str, str]]:
