@@ -1,0 +1,153 @@
+"""A run in a folder: its options, its wheels and its records, as the stages would leave them."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from core import distributions, records
+from core.families import family
+from core.interpreters import Interpreter
+from core.options import Common
+from core.records import Cell, FileRecord, Record
+from core.wheel_writer import Member, WheelSpec, metadata_text, write_sdist, write_wheel
+from pytorch_build.context import Context
+from pytorch_build.lock import LockedProject, SourceLock
+from pytorch_build.refs import DISTRIBUTIONS, PROJECTS, torch_ref
+
+if TYPE_CHECKING:
+    from core.stores import Store
+
+ROCM = "7.99.0.dev0+sample"
+SUFFIX = "devrocm7.99.0.dev0.sample"
+FAMILY = "gfx94X-dcgpu"
+BASES = {"triton": "3.6.0", "torch": "2.10.0a0", "audio": "2.10.0a0", "vision": "0.25.0a0", "apex": "1.10.0"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Run:
+    """One run's outputs, below a folder that stands for the checkout."""
+
+    root: Path
+
+    def common(self, **changes: Any) -> Common:
+        return replace(Common(root=self.root, torch_ref="sample"), **changes)
+
+    def context(self, gpu_family: str = FAMILY, *, ref: str = "sample", **changes: Any) -> Context:
+        chosen = family(gpu_family)
+        return Context(
+            common=self.common(torch_ref=ref, gpu_family=gpu_family, **changes),
+            ref=torch_ref(ref),
+            gpu_family=chosen.name,
+            gpu_targets=chosen.targets,
+        )
+
+    def target(self, version: str = "3.12.4", **changes: Any) -> Interpreter:
+        env = self.root / "env"
+        made = Interpreter(
+            executable=env / "bin" / "python",
+            version=version,
+            free_threaded=False,
+            prefix=env,
+            base_executable=Path(sys.executable),
+            purelib=env / "lib",
+            scripts=env / "bin",
+            include=env / "include",
+            virtual=True,
+        )
+        return replace(made, **changes)
+
+    @property
+    def store(self) -> Store:
+        return self.common().open_store()
+
+    def wheel(self, distribution: str, version: str, tag: str = "cp312-cp312-linux_x86_64") -> Path:
+        spec = WheelSpec(
+            distribution=distribution,
+            version=version,
+            tag=tag,
+            metadata=metadata_text((("Name", distribution), ("Version", version))),
+        )
+        member = Member(name=f"{distribution.replace('-', '_')}.py", source=b"__version__ = '0'\n")
+        return write_wheel(self.root / "made", spec, [member]).path
+
+    def sdist(self, distribution: str, version: str) -> Path:
+        text = metadata_text((("Name", distribution), ("Version", version)))
+        member = Member(name="setup.py", source=b"")
+        return write_sdist(self.root / "made", distribution, version, [member], metadata=text).path
+
+    def publish(self, path: Path, *, group: str = FAMILY, run_id: str = "local") -> FileRecord:
+        return distributions.publish(self.store, self.common(run_id=run_id).outputs, group, path)
+
+    def rocm(self, version: str = ROCM, *, group: str = FAMILY, run_id: str = "local") -> list[FileRecord]:
+        wheels = ("rocm-sdk-core", f"rocm-sdk-libraries-{group}", "rocm-sdk-devel")
+        paths = [self.wheel(name, version, "py3-none-linux_x86_64") for name in wheels]
+        return [
+            self.publish(path, group=group, run_id=run_id) for path in (*paths, self.sdist("rocm", version))
+        ]
+
+    def record(
+        self, stage: str, *files: FileRecord, group: str = FAMILY, run_id: str = "local", **cell: str
+    ) -> Record:
+        record = Record(
+            stage=stage,
+            run_id=run_id,
+            platform="linux",
+            cell=Cell(**cell),
+            started=records.now(),
+            seconds=1.0,
+            files=files,
+        )
+        records.write(self.store, self.common(run_id=run_id).outputs, group, record)
+        return record
+
+    def built(
+        self, project: str, *, gpu_family: str = FAMILY, python: str = "cp312", run_id: str = "local"
+    ) -> FileRecord:
+        """Put a project's wheel and record into the run, as its build stage does."""
+        local = "cpu.sample" if gpu_family == "cpu" else SUFFIX
+        tag = f"{python}-{python}-linux_x86_64"
+        path = self.wheel(DISTRIBUTIONS[project], f"{BASES[project]}+{local}", tag)
+        file = self.publish(path, group=gpu_family, run_id=run_id)
+        self.record(
+            f"build_{project}",
+            file,
+            group=gpu_family,
+            run_id=run_id,
+            torch_ref="sample",
+            gpu_family=gpu_family,
+            python=python,
+        )
+        return file
+
+    def lock(self, **changes: Any) -> SourceLock:
+        """Give a lock of the sample, as `resolve` writes it."""
+        projects = {
+            name: LockedProject(
+                project=name,
+                origin=f"sample:{name}",
+                ref="main",
+                commit=f"{PROJECTS.index(name) + 1}" * 40,
+                base_version=BASES[name],
+                versions={"rocm": f"{BASES[name]}+{SUFFIX}", "cpu": f"{BASES[name]}+cpu.sample"},
+            )
+            for name in PROJECTS
+        }
+        made = SourceLock(torch_ref="sample", release_type="ci", rocm_version=ROCM, projects=projects)
+        return made.model_copy(update=changes)
+
+    def put_lock(self, lock: SourceLock | None = None, *, run_id: str = "local") -> SourceLock:
+        chosen = lock or self.lock()
+        key = self.common(run_id=run_id).outputs.source_lock_key(chosen.torch_ref)
+        self.store.put_bytes(key, chosen.model_dump_json().encode())
+        return chosen
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Run:
+    """Give an empty run below a folder of the test's own."""
+    return Run(root=tmp_path)

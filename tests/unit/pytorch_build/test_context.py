@@ -1,0 +1,90 @@
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from core.errors import DataError, MissingInputError, UsageError
+from pytorch_build import context as module
+from pytorch_build.context import context
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def test_names_are_looked_up(run: Any) -> None:
+    found = context(run.common(torch_ref="release/2.10", gpu_family="gfx110X-all"))
+    assert found.ref.name == "release/2.10"
+    assert found.gpu
+    assert "gfx1100" in found.gpu_targets
+    assert found.artifact_group == "gfx110X-all"
+
+
+def test_cpu_has_no_targets(run: Any) -> None:
+    found = context(run.common(torch_ref="sample", gpu_family="cpu"))
+    assert not found.gpu
+    assert found.gpu_targets == ()
+    assert found.artifact_group == "cpu"
+
+
+def test_several_families_share_a_folder_whose_name_a_shell_can_take(run: Any) -> None:
+    found = context(run.common(gpu_family="gfx94X-dcgpu,gfx110X-all"))
+    assert found.artifact_group == "gfx94X-dcgpu-gfx110X-all"
+    assert {"gfx942", "gfx1100"} <= set(found.gpu_targets)
+
+
+def test_defaults_are_printed(
+    run: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(module, "detect", lambda: ("gfx942",))
+    found = context(run.common(torch_ref=""))
+    assert (found.ref.name, found.gpu_family) == ("nightly", "gfx94X-dcgpu")
+    said = capsys.readouterr().err
+    assert "torch ref: nightly (the default)" in said
+    assert "GPU family: gfx94X-dcgpu (this machine's)" in said
+
+
+def test_the_samples_own_family_needs_no_gpu(
+    run: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(module, "detect", lambda: pytest.fail("nobody has to look for a GPU"))
+    assert context(run.common(torch_ref="sample")).gpu_family == "gfx94X-dcgpu"
+    assert "default of sample" in capsys.readouterr().err
+
+
+def test_without_a_gpu_the_message_lists_what_can_be_given(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "detect", lambda: ())
+    with pytest.raises(UsageError) as caught:
+        context(run.common(torch_ref=""))
+    for word in ("gfx94X-dcgpu", "--gpu-family cpu", "--torch-ref sample"):
+        assert word in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"torch_ref": "nightyl"}, "Did you mean 'nightly'?"),
+        ({"gpu_family": "gfx94x-dcgpu"}, "Did you mean 'gfx94X-dcgpu'?"),
+        ({"gpu_family": "cpu;gfx110X-all"}, "cannot be combined"),
+    ],
+)
+def test_unknown_names_are_refused_with_the_nearest(run: Any, options: dict[str, str], words: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        context(run.common(**options))
+    assert words in str(caught.value)
+
+
+def test_a_refs_file_of_ones_own_is_read_and_its_typo_named(run: Any, tmp_path: Path) -> None:
+    file = tmp_path / "mine.toml"
+    file.write_text('[refs.mine]\ncomponents = ["audio"]\n[refs.mine.audio]\norigin = "a"\nrefs = "v1"\n')
+    with pytest.raises(DataError) as caught:
+        context(run.common(torch_ref="mine", refs_file=file, gpu_family="cpu"))
+    assert "refs.mine.audio" in str(caught.value)
+    with pytest.raises(MissingInputError):
+        context(run.common(torch_ref="mine", refs_file=tmp_path / "none.toml"))
+
+
+def test_the_default_ref_is_the_users_file_to_say(run: Any, tmp_path: Path) -> None:
+    text = 'default = "mine"\n[refs.mine]\nextends = "sample"\n'
+    (tmp_path / "pytorch-build.toml").write_text(text)
+    assert context(run.common(torch_ref="", gpu_family="cpu")).ref.name == "mine"

@@ -1,0 +1,265 @@
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from core.errors import DataError, MissingInputError, SourceError, StoreError, UsageError
+from core.options import Common
+from pytorch_build import locking as module
+from pytorch_build.context import Context
+from pytorch_build.locking import PASSED, source_lock, stored_lock, with_components
+from pytorch_build.refs import ProjectSource, TorchRef
+from pytorch_build.rocm_options import RocmOptions
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from pytorch_build.lock import SourceLock
+
+    Commit = Callable[[Path, Mapping[str, str]], str]
+
+ROCM = RocmOptions(version="7.10.0")
+
+
+class World:
+    """Upstream repositories in a folder, a torch ref over them, and the run that builds it."""
+
+    def __init__(self, root: Path, commit_files: Commit) -> None:
+        self.root, self._commit = root, commit_files
+        self.fork = self.commit("audio-fork", {"version.txt": "2.9.0\n"})
+        self.audio = self.commit("audio", {"version.txt": "2.10.0a0\n"})
+        self.vision = self.commit("vision", {"version.txt": "0.25.0a0\n"})
+        self.torch = self.pin(self.fork)
+        self.ref = TorchRef(
+            name="mine",
+            projects={
+                "torch": ProjectSource(project="torch", origin=str(root / "torch"), ref="main"),
+                "audio": ProjectSource(
+                    project="audio", origin=str(root / "audio"), ref="main", pin="related_commits"
+                ),
+                "vision": ProjectSource(project="vision", origin=str(root / "vision"), ref="main"),
+            },
+            components=("torch", "audio"),
+            pythons=("3.12",),
+            platforms={},
+        )
+
+    def commit(self, name: str, texts: Mapping[str, str]) -> str:
+        return self._commit(self.root / name, texts)
+
+    def pin(self, audio: str) -> str:
+        row = f"ubuntu|p|torchaudio|main|{audio}|{self.root / 'audio-fork'}\n"
+        return self.commit("torch", {"version.txt": "2.10.0a0\n", "related_commits": row})
+
+    def with_source(self, project: str, **changes: Any) -> TorchRef:
+        source = replace(self.ref.projects[project], **changes)
+        return replace(self.ref, projects={**self.ref.projects, project: source})
+
+    def context(self, *, cpu: bool = False, ref: TorchRef | None = None, **options: Any) -> Context:
+        common = Common(root=self.root / "checkout", torch_ref="mine", **options)
+        name, targets = ("cpu", ()) if cpu else ("gfx942", ("gfx942",))
+        return Context(common=common, ref=ref or self.ref, gpu_family=name, gpu_targets=targets)
+
+
+@pytest.fixture
+def world(tmp_path: Path, commit_files: Commit) -> World:
+    return World(tmp_path, commit_files)
+
+
+def commits(lock: SourceLock) -> dict[str, str]:
+    return {name: locked.commit for name, locked in lock.projects.items()}
+
+
+@pytest.mark.processes
+def test_a_lock_is_kept_until_it_is_to_be_updated(world: World) -> None:
+    first = source_lock(world.context(), ROCM)
+    assert commits(first) == {"torch": world.torch, "audio": world.fork}
+    newer = world.commit("torch", {"new.py": ""})
+    assert source_lock(world.context(), ROCM) == first
+    updated = source_lock(world.context(), ROCM, update=True)
+    assert updated.project("torch").commit == newer
+    assert stored_lock(world.context()) == updated
+
+
+@pytest.mark.processes
+def test_a_rocm_version_is_added_without_changing_commits(world: World) -> None:
+    first = source_lock(world.context(cpu=True), RocmOptions())
+    assert first.rocm_version == ""
+    world.pin(world.commit("audio-fork", {"newer.py": ""}))
+    completed = source_lock(world.context(), ROCM)
+    assert completed.version("audio", gpu=True) == "2.9.0+rocm7.10.0"
+    assert completed.version("audio", gpu=False) == first.version("audio", gpu=False)
+    for name, locked in first.projects.items():
+        kept = completed.project(name)
+        # where a pin led to stays, even in another repository than the ref's
+        assert (kept.commit, kept.ref, kept.origin) == (locked.commit, locked.ref, locked.origin)
+    # and a cpu build does not take the ROCm versions out again
+    assert source_lock(world.context(cpu=True), RocmOptions()) == completed
+
+
+@pytest.mark.processes
+def test_another_rocm_version_replaces_that_of_the_local_run_only(world: World) -> None:
+    first = source_lock(world.context(), ROCM)
+    other = source_lock(world.context(), RocmOptions(version="7.11.0"))
+    assert other.rocm_version == "7.11.0"
+    assert commits(other) == commits(first)
+    source_lock(world.context(run_id="77"), ROCM)
+    with pytest.raises(MissingInputError, match=r"run 77 does not serve mine on gfx942 with ROCm 7\.11\.0"):
+        source_lock(world.context(run_id="77"), RocmOptions(version="7.11.0"))
+
+
+@pytest.mark.processes
+def test_a_component_asked_for_by_name_is_added_and_stays(world: World) -> None:
+    first = source_lock(world.context(), ROCM)
+    world.commit("torch", {"new.py": ""})
+    more = source_lock(with_components(world.context(), "vision"), ROCM)
+    assert commits(more) == {**commits(first), "vision": world.vision}
+    assert source_lock(world.context(), ROCM) == more
+    again = source_lock(world.context(), RocmOptions(version="7.11.0"))
+    assert commits(again) == commits(more)
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize("what", ["origin", "ref"])
+def test_a_changed_origin_or_ref_resolves_that_project_again(world: World, git: Any, what: str) -> None:
+    widened = replace(world.ref, components=("torch", "audio", "vision"))
+    first = source_lock(world.context(ref=widened), ROCM)
+    other = world.commit("vision-fork", {"version.txt": "0.26.0\n"})
+    git(world.root / "vision", "branch", "other")
+    world.commit("torch", {"new.py": ""})
+    changes = {"origin": str(world.root / "vision-fork")} if what == "origin" else {"ref": "other"}
+    changed = replace(world.with_source("vision", **changes), components=widened.components)
+    lock = source_lock(world.context(ref=changed), ROCM)
+    assert lock.project("vision").commit == (other if what == "origin" else world.vision)
+    assert lock.project("vision").ref == changes.get("ref", "main")
+    assert lock.project("torch") == first.project("torch")
+
+
+@pytest.mark.processes
+def test_an_own_origin_replaces_that_of_a_pin(world: World, git: Any) -> None:
+    source_lock(world.context(), ROCM)
+    git(world.root, "clone", "--quiet", "audio-fork", "audio-mine")
+    mine = world.with_source("audio", origin=str(world.root / "audio-mine"), own_origin=True)
+    assert source_lock(world.context(ref=mine), ROCM).project("audio").origin.endswith("audio-mine")
+
+
+@pytest.mark.processes
+def test_another_torch_brings_its_own_pins(world: World, git: Any) -> None:
+    source_lock(world.context(), ROCM)
+    newer = world.commit("audio-fork", {"newer.py": ""})
+    world.pin(newer)
+    git(world.root / "torch", "branch", "newer")
+    lock = source_lock(world.context(ref=world.with_source("torch", ref="newer")), ROCM)
+    assert lock.project("audio").commit == newer
+
+
+@pytest.mark.processes
+def test_a_ref_that_a_person_chose_outlives_the_next_stage(world: World, git: Any) -> None:
+    git(world.root / "torch", "checkout", "--quiet", "-b", "mine")
+    chosen = world.commit("torch", {"mine.py": ""})
+    git(world.root / "torch", "checkout", "--quiet", "main")
+    git(world.root / "audio-fork", "fetch", "--quiet", "../audio", "main:from-audio")
+    given = {"torch": "mine", "audio": world.audio}
+    lock = source_lock(world.context(), ROCM, update=True, explicit=given)
+    assert commits(lock) == {"torch": chosen, "audio": world.audio}
+    assert source_lock(world.context(), ROCM) == lock
+    assert commits(source_lock(world.context(), RocmOptions(version="7.11.0"))) == commits(lock)
+    assert commits(source_lock(world.context(), ROCM, update=True)) == {
+        "torch": world.torch,
+        "audio": world.fork,
+    }
+
+
+@pytest.mark.processes
+def test_related_commits_can_be_required_of_a_run_that_has_its_lock(world: World) -> None:
+    first = source_lock(world.context(run_id="77"), ROCM)
+    assert source_lock(world.context(run_id="77"), ROCM, require_related_commit=True) == first
+    vision = replace(world.with_source("vision", pin="related_commits"), components=("torch", "vision"))
+    lenient = source_lock(world.context(ref=vision), ROCM)
+    assert lenient.project("vision").commit == world.vision
+    with pytest.raises(SourceError, match="has no such row"):
+        source_lock(world.context(ref=vision), ROCM, require_related_commit=True)
+
+
+@pytest.mark.processes
+def test_another_run_resolves_on_its_own_and_never_twice(world: World) -> None:
+    first = source_lock(world.context(run_id="77"), ROCM)
+    world.commit("torch", {"new.py": ""})
+    assert source_lock(world.context(run_id="77"), ROCM) == first
+    with pytest.raises(StoreError, match="other bytes"):
+        source_lock(world.context(run_id="77"), ROCM, update=True)
+    assert stored_lock(world.context(run_id="77")) == first
+    assert source_lock(world.context(run_id="78"), ROCM) != first
+
+
+@pytest.mark.processes
+def test_a_prebuilt_torch_replaces_a_locked_one(world: World) -> None:
+    source_lock(world.context(), ROCM)
+    prebuilt = replace(world.with_source("torch", prebuilt="torch==2.13.0"), components=("vision",))
+    prebuilt = replace(prebuilt, projects={k: v for k, v in prebuilt.projects.items() if k != "audio"})
+    lock = source_lock(world.context(ref=prebuilt, cpu=True), RocmOptions())
+    assert lock.project("torch").prebuilt == "torch==2.13.0"
+    assert "audio" not in lock.projects
+    again = source_lock(world.context(ref=world.ref), ROCM)
+    assert again.project("torch").commit == world.torch
+
+
+@pytest.mark.processes
+def test_a_release_type_has_versions_of_its_own(world: World) -> None:
+    source_lock(world.context(), ROCM)
+    lock = source_lock(world.context(release_type="dev"), ROCM)
+    assert f"git{world.torch[:8]}" in lock.version("torch", gpu=True)
+
+
+@pytest.mark.processes
+def test_a_dry_run_writes_no_lock(world: World) -> None:
+    source_lock(world.context(dry_run=True), ROCM)
+    assert stored_lock(world.context()) is None
+
+
+def test_a_lock_that_a_job_passes_comes_before_the_stored_one(
+    run: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run.put_lock()
+    passed = run.lock(rocm_version="7.1")
+    monkeypatch.setenv(PASSED, passed.compact())
+    assert stored_lock(run.context()) == passed
+    monkeypatch.delenv(PASSED)
+    assert stored_lock(run.context()) == run.lock()
+
+
+def test_a_passed_lock_must_hold_its_digest_and_name_the_ref(
+    run: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(PASSED, run.lock().compact().replace("2.10.0a0", "2.11.0a0"))
+    with pytest.raises(DataError, match="digest"):
+        stored_lock(run.context())
+    monkeypatch.setenv(PASSED, run.lock().compact())
+    with pytest.raises(UsageError, match="is for torch ref sample, not nightly"):
+        stored_lock(run.context(ref="nightly"))
+
+
+def test_a_broken_lock_is_named_by_its_key(run: Any) -> None:
+    run.store.put_bytes("local-linux/manifests/source-lock-sample.json", b"{")
+    with pytest.raises(DataError, match=r"local-linux/manifests/source-lock-sample\.json"):
+        stored_lock(run.context())
+
+
+def test_a_lock_that_serves_is_given_without_asking_anybody(
+    run: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "resolve", lambda *_, **__: pytest.fail("resolved again"))
+    lock = run.put_lock()
+    assert source_lock(run.context(), RocmOptions()) == lock
+    assert source_lock(run.context("cpu"), RocmOptions()) == lock
+    assert source_lock(run.context(), RocmOptions(version=lock.rocm_version)) == lock
+
+
+def test_origins_of_real_repositories_make_no_sample(run: Any) -> None:
+    found = module.origins(run.common(), run.context(ref="nightly").ref, {"https://github.com/": "/mirror/"})
+    assert dict(found.mirrors) == {"https://github.com/": "/mirror/"}
+    assert not found.repositories
+    assert not (run.root / ".cache").exists()
