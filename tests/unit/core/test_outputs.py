@@ -16,7 +16,7 @@ WHEELS = st.from_regex(r"torch-2\.10\.0(a0)?\+(dev)?rocm7\.[0-9]{1,2}(\.dev0)?-c
 
 
 def of(run_id: str = "17123441166", **more: str) -> RunOutputs:
-    return RunOutputs(run_id=run_id, platform="linux", bucket="artifacts", **more)  # type: ignore[arg-type]
+    return RunOutputs(run_id=run_id, platform="linux", bucket="artifacts", **more)
 
 
 def test_the_layout_of_a_run() -> None:

@@ -3,6 +3,7 @@ from __future__ import annotations
 import hashlib
 import os
 import threading
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
@@ -211,9 +212,9 @@ def test_of_racing_conditional_writers_exactly_one_wins(store: DirectoryStore, *
         if present:
             store.put_bytes(key, b"before")
         seen = store.find(key)
-        etag = seen.etag if seen else ""
+        when = {"if_match": seen.etag if seen else ""}
         pages = [f"page {writer}".encode() for writer in range(4)]
-        ends = race([lambda page=page, key=key: store.put_bytes(key, page, if_match=etag) for page in pages])  # type: ignore[misc]
+        ends = race([partial(store.put_bytes, key, page, **when) for page in pages])
         assert sorted(map(str, ends)) == sorted(map(str, ["written", *[ConflictError] * 3]))
         assert store.read(key) in pages
 
@@ -228,9 +229,7 @@ def test_of_racing_writers_of_an_immutable_file_exactly_one_wins(
             source.write_text(source.name)
         ends = race(
             [
-                lambda source=source, key=key: store.put_file(  # type: ignore[misc]
-                    key, source, sha256=files.sha256(source), replace=False
-                )
+                partial(store.put_file, key, source, sha256=files.sha256(source), replace=False)
                 for source in sources
             ]
         )

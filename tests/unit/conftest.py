@@ -1,0 +1,48 @@
+"""What a unit test may not do: start a process (unless it is marked so), or leave this machine."""
+
+from __future__ import annotations
+
+import socket
+import subprocess  # noqa: TID251 - forbidden here, for everybody
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Generator
+
+LOOPBACK = ("127.0.0.1", "::1", "localhost")
+
+
+def _no_process(*arguments: object, **_options: object) -> None:
+    pytest.fail(f"A unit test started a process, {arguments[0] if arguments else ''}: mark it 'processes'.")
+
+
+def _guarded(connect: Callable[..., Any]) -> Callable[..., Any]:
+    def guarded(self: socket.socket, address: Any) -> Any:
+        if self.family != getattr(socket, "AF_UNIX", None) and address[0] not in LOOPBACK:
+            pytest.fail(f"A unit test connected to {address}.")
+        return connect(self, address)
+
+    return guarded
+
+
+def _local_names(getaddrinfo: Callable[..., Any]) -> Callable[..., Any]:
+    def guarded(host: Any, *arguments: Any, **options: Any) -> Any:
+        if host not in {*LOOPBACK, None, ""}:
+            pytest.fail(f"A unit test looked {host} up.")
+        return getaddrinfo(host, *arguments, **options)
+
+    return guarded
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
+    # a hook and no fixture, so that fixtures of every scope are held to it
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(socket.socket, "connect", _guarded(socket.socket.connect))
+        patch.setattr(socket.socket, "connect_ex", _guarded(socket.socket.connect_ex))
+        patch.setattr(socket, "getaddrinfo", _local_names(socket.getaddrinfo))
+        if item.get_closest_marker("processes") is None:
+            patch.setattr(subprocess, "Popen", _no_process)
+        return (yield)

@@ -1,0 +1,183 @@
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from core import console
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+SECRETS = st.text("abcdefghijklmnopqrstuvwxyz0123456789", min_size=6, max_size=20)
+CREDENTIALS = st.text("abcXYZ019-._~!$&'()*+,;=%@:", min_size=1, max_size=20)
+AROUND = st.text(" ./\n\"'=", max_size=10)
+
+
+@pytest.fixture(autouse=True)
+def _plain(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("GITHUB_ACTIONS", "GITHUB_STEP_SUMMARY", "NO_COLOR"):
+        monkeypatch.delenv(name, raising=False)
+
+
+@pytest.fixture
+def github(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GITHUB_ACTIONS", "true")
+
+
+@pytest.fixture
+def terminal(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    capsys.readouterr()  # the stream in place from here on is the one that says it is a terminal
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("COLUMNS", "200")
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+
+
+@pytest.fixture
+def took_65_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
+    times = iter((0.0, 65.0))
+    monkeypatch.setattr(console.time, "monotonic", lambda: next(times))
+
+
+def test_output_is_read_by_github_on_a_terminal_or_as_a_log(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert console.mode() == "plain"
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    monkeypatch.setenv("TERM", "dumb")
+    assert console.mode() == "plain"
+    monkeypatch.setenv("TERM", "xterm")
+    assert console.mode() == "terminal"
+    monkeypatch.setenv("GITHUB_ACTIONS", "true")
+    assert console.mode() == "github"
+
+
+@given(SECRETS, SECRETS, AROUND, AROUND)
+def test_no_secret_of_the_environment_is_printed(one: str, more: str, before: str, after: str) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        # one secret begins like the other: taking it out first would leave the rest to be read
+        patch.setenv("A_TOKEN", one)
+        patch.setenv("B_SECRET_KEY", one + more)
+        assert console.mask(f"{before}{one}{more}{after}") == f"{before}***{after}"
+        assert console.mask(f"{before}{one}{after}") == f"{before}***{after}"
+
+
+@given(CREDENTIALS, st.sampled_from(["/simple/", "/a@b", "", ":8080/x?mail=a@b"]))
+def test_credentials_of_an_address_are_not_printed(credentials: str, rest: str) -> None:
+    assert console.mask(f"see https://{credentials}@host{rest} ok") == f"see https://***@host{rest} ok"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "git@example.invalid:owner/repo",
+        "https://host/path@2x.png",
+        "https://host?mail=a@b",
+        '{"url": "https://host","mail":"a@b"}',
+        "torch @ file:///wheels/torch.whl",
+    ],
+)
+def test_what_holds_no_credentials_stays(text: str) -> None:
+    assert console.mask(text) == text
+
+
+def test_each_line_of_a_key_is_masked_and_short_values_are_words(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SIGNING_PRIVATE_KEY", "-----BEGIN\nabcdefghij\nx")
+    monkeypatch.setenv("TOKEN_USE", "true")
+    assert console.mask("line abcdefghij is true x") == "line *** is true x"
+
+
+def test_lines_go_to_stderr_and_results_to_stdout(capsys: pytest.CaptureFixture[str]) -> None:
+    console.say("a")
+    console.detail("b")
+    console.done("c")
+    console.warn("d")
+    console.error("e")
+    console.result("f")
+    assert capsys.readouterr() == ("f\n", "a\nb\nc\nwarning: d\nerror: e\n")
+
+
+@pytest.mark.usefixtures("github")
+def test_github_gets_annotations_of_one_escaped_line(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("A_TOKEN", "50%-sure")
+    console.error("torch%2Brocm of 50%-sure\nsecond line")
+    console.warn("careful\r\n")
+    said = capsys.readouterr().err
+    assert said == "::error::torch%252Brocm of ***%0Asecond line\n::warning::careful%0D%0A\n"
+
+
+@pytest.mark.usefixtures("took_65_seconds")
+def test_a_group_ends_with_its_duration_in_a_log(capsys: pytest.CaptureFixture[str]) -> None:
+    with console.group("checkout"):
+        console.say("inside")
+    assert capsys.readouterr().err == "── checkout\ninside\n── checkout: 1 min 05 s\n"
+
+
+@pytest.mark.usefixtures("github", "took_65_seconds")
+def test_a_group_folds_in_github_also_when_it_fails(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(ValueError, match="broken"), console.group("checkout"):
+        raise ValueError("broken")
+    assert capsys.readouterr().err == "::group::checkout\n::endgroup::\ncheckout: 1 min 05 s\n"
+
+
+@pytest.mark.parametrize(
+    ("seconds", "said"),
+    [(0, "0.0 s"), (0.44, "0.4 s"), (48.2, "48 s"), (185, "3 min 05 s"), (3600, "60 min 00 s")],
+)
+def test_durations(seconds: float, said: str) -> None:
+    assert console.duration(seconds) == said
+
+
+@pytest.mark.parametrize(
+    ("count", "said"),
+    [(0, "0 B"), (1023, "1023 B"), (1024, "1.0 KiB"), (1_468_006, "1.4 MiB"), (3 << 30, "3.0 GiB")],
+)
+def test_sizes(count: int, said: str) -> None:
+    assert console.size(count) == said
+
+
+def test_a_table_in_a_log_is_aligned_and_not_wrapped(capsys: pytest.CaptureFixture[str]) -> None:
+    console.table(("file", "size"), [("a" * 150, "1 B"), ("b", "2 B")], title="made")
+    lines = capsys.readouterr().err.splitlines()
+    assert lines == ["made", "file" + " " * 148 + "size", "a" * 150 + "  1 B", "b" + " " * 151 + "2 B"]
+
+
+def test_a_table_without_rows_is_not_printed(capsys: pytest.CaptureFixture[str]) -> None:
+    console.table(("file",), [], title="made")
+    assert capsys.readouterr().err == ""
+
+
+@pytest.mark.usefixtures("terminal")
+def test_a_table_on_a_terminal_takes_brackets_as_text_and_masks(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("A_TOKEN", "swordfish")
+    console.table(("file",), [("rocm[devel] swordfish",)], title="[bold] swordfish")
+    said = capsys.readouterr().err
+    assert "rocm[devel] ***" in said
+    assert "[bold] ***" in said
+    assert "swordfish" not in said
+
+
+@pytest.mark.usefixtures("terminal")
+def test_colours_on_a_terminal_only_where_they_are_wanted(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    console.done("made")
+    monkeypatch.setenv("NO_COLOR", "1")
+    console.done("made")
+    assert capsys.readouterr().err == "\033[32mmade\033[0m\nmade\n"
+
+
+def test_a_summary_is_appended_for_github_and_goes_nowhere_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    console.summary("### lost")
+    summary = tmp_path / "summary.md"
+    monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(summary))
+    console.summary("### one\n")
+    console.summary("### https://me:pw@host")
+    assert summary.read_text() == "### one\n\n### https://***@host\n\n"

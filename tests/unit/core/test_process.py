@@ -1,0 +1,202 @@
+from __future__ import annotations
+
+import os
+import signal
+import subprocess  # noqa: TID251 - stands in for a child
+import sys
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from core import process
+from core.errors import FatalError, InterruptedStageError, ProcessError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+processes = pytest.mark.processes
+
+
+def python(code: str) -> list[str]:
+    return [sys.executable, "-c", code]
+
+
+def test_a_childs_environment_is_a_changed_copy(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("KEPT", "1")
+    monkeypatch.setenv("GONE", "1")
+    before = dict(os.environ)  # noqa: TID251 - what must not change
+    env = process.inherited(GONE=None, NEVER_THERE=None, ADDED="2")
+    assert (env["KEPT"], env["ADDED"]) == ("1", "2")
+    assert not {"GONE", "NEVER_THERE"} & set(env)
+    assert dict(os.environ) == before  # noqa: TID251
+
+
+def test_a_program_is_found_on_the_path_that_is_asked(tmp_path: Path) -> None:
+    program = tmp_path / "mycc"
+    program.write_text("#!/bin/sh\n")
+    program.chmod(0o755)
+    assert process.which("mycc", path=str(tmp_path)) == program
+    assert process.which("mycc") is None
+
+
+def test_a_program_that_is_not_installed_is_named() -> None:
+    with pytest.raises(ProcessError, match="no-such-program is not installed or not on the PATH"):
+        process.run(["no-such-program", "x"])
+
+
+def test_the_childs_own_path_is_the_one_that_counts(tmp_path: Path) -> None:
+    with pytest.raises(ProcessError, match="python3 is not installed"):
+        process.capture(["python3"], env={"PATH": str(tmp_path)})
+
+
+def test_a_program_that_cannot_start_says_where(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_arguments: Any, **_options: Any) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(subprocess, "Popen", refuse)
+    with pytest.raises(ProcessError, match=r"could not be started in .*: Permission denied"):
+        process.run([sys.executable], cwd=tmp_path)
+
+
+@processes
+def test_a_command_is_echoed_and_runs_in_its_folder_and_environment(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    code = "import os; print(os.getcwd(), os.environ.get('WORD'), 'HOME' in os.environ)"
+    process.run(python(code), cwd=tmp_path, env={"WORD": "two words"})
+    out, err = capfd.readouterr()
+    assert out == f"{tmp_path} two words False\n"
+    assert err.startswith(f"+ {sys.executable} -c 'import os;")
+    assert err.rstrip().endswith(f"(in {tmp_path})")
+
+
+@processes
+def test_a_status_other_than_zero_is_an_error_with_the_next_action() -> None:
+    with pytest.raises(ProcessError) as caught:
+        process.run([*python("raise SystemExit(7)"), "a", "b", "c"], hint="Look there.")
+    assert caught.value.returncode == 7
+    assert caught.value.message.endswith("a … ended with status 7.")
+    assert caught.value.hint == "Look there."
+
+
+@processes
+@pytest.mark.parametrize(("number", "said"), [(int(signal.SIGKILL), "signal SIGKILL"), (40, "signal 40")])
+def test_a_signal_is_named_or_numbered_where_it_has_no_name(number: int, said: str) -> None:
+    with pytest.raises(ProcessError, match=said):
+        process.run(python(f"import os; os.kill(os.getpid(), {number})"))
+
+
+@processes
+def test_a_log_holds_both_streams_after_what_was_there(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    log = tmp_path / "logs" / "build.log"
+    process.run(python("print('first')"), log=log)
+    code = "import sys; print('out', flush=True); print('err', file=sys.stderr); sys.exit(3)"
+    with pytest.raises(ProcessError, match=r"Its output is in .*build\.log") as caught:
+        process.run(python(code), log=log)
+    assert log.read_text() == "first\nout\nerr\n"
+    assert caught.value.output == "out\nerr"
+    assert "out\nerr\n" in capfd.readouterr().err
+
+
+@processes
+def test_only_the_last_lines_of_a_log_are_kept_with_the_error(tmp_path: Path) -> None:
+    with pytest.raises(ProcessError) as caught:
+        process.run(python("for i in range(100): print(i)\nraise SystemExit(1)"), log=tmp_path / "log")
+    assert caught.value.output.splitlines() == [str(number) for number in range(60, 100)]
+
+
+@processes
+def test_a_log_that_cannot_be_written_ends_the_child(tmp_path: Path) -> None:
+    (tmp_path / "log").mkdir()
+    with pytest.raises(FatalError, match="log could not be written: Is a directory"):
+        process.run(python("import time; time.sleep(60)"), log=tmp_path / "log")
+
+
+@processes
+def test_capturing_is_silent_and_keeps_the_streams_apart(capfd: pytest.CaptureFixture[str]) -> None:
+    code = "import sys; print(sys.stdin.read().upper()); print('e', file=sys.stderr); sys.exit(4)"
+    said = process.capture(python(code), stdin="abc", check=False)
+    assert (said.returncode, said.stdout, said.stderr) == (4, "ABC\n", "e\n")
+    assert capfd.readouterr() == ("", "")
+
+
+@processes
+def test_without_text_for_it_standard_input_is_empty() -> None:
+    assert process.capture(python("import sys; print(repr(sys.stdin.read()))")).stdout == "''\n"
+
+
+@processes
+def test_a_captured_failure_says_what_the_process_said() -> None:
+    code = "import sys; print('not this'); print('but this', file=sys.stderr); sys.exit(2)"
+    with pytest.raises(ProcessError, match=r"ended with status 2:\nbut this") as caught:
+        process.capture(python(code), hint="Do that.")
+    assert (caught.value.returncode, caught.value.output, caught.value.hint) == (2, "but this", "Do that.")
+    with pytest.raises(ProcessError, match=r"ended with status 1\.$"):
+        process.capture(python("raise SystemExit(1)"))
+
+
+@processes
+def test_bytes_that_are_no_utf8_are_kept_readable() -> None:
+    said = process.capture(python(r"import sys; sys.stdout.buffer.write(b'a\xffb')"))
+    assert said.stdout == "a\N{REPLACEMENT CHARACTER}b"
+
+
+@processes
+def test_what_takes_too_long_is_stopped() -> None:
+    with pytest.raises(ProcessError, match=r"did not end within 0 s\."):
+        process.capture(python("import time; time.sleep(60)"), timeout=0.3)
+
+
+class Child:
+    """A child in which a person presses Ctrl-C, and that goes only when it is killed."""
+
+    returncode = -9
+    stdin = stdout = stderr = None
+
+    def __init__(self, *, stubborn: bool) -> None:
+        self.stubborn = stubborn
+        self.got: list[object] = []
+
+    def communicate(self, *_arguments: object) -> None:
+        raise KeyboardInterrupt
+
+    def wait(self, timeout: float | None = None) -> int:
+        if not self.got:
+            raise KeyboardInterrupt
+        if self.stubborn and timeout is not None:
+            raise subprocess.TimeoutExpired("child", timeout)
+        return -9
+
+    def send_signal(self, number: int) -> None:
+        self.got.append(number)
+
+    def kill(self) -> None:
+        self.got.append("kill")
+
+
+@pytest.mark.parametrize(("stubborn", "got"), [(False, [signal.SIGINT]), (True, [signal.SIGINT, "kill"])])
+@pytest.mark.parametrize("call", [process.run, process.capture])
+def test_ctrl_c_lets_the_child_clean_up_and_ends_the_stage(
+    monkeypatch: pytest.MonkeyPatch, call: Any, got: list[object], *, stubborn: bool
+) -> None:
+    child = Child(stubborn=stubborn)
+    monkeypatch.setattr(subprocess, "Popen", lambda *_arguments, **_options: child)
+    with pytest.raises(InterruptedStageError):
+        call([sys.executable])
+    assert child.got == got
+
+
+@processes
+def test_ctrl_c_while_a_log_is_written_ends_the_stage(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupt(_text: str) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(process.console, "say", interrupt)
+    code = "import time; print('started', flush=True); time.sleep(60)"
+    with pytest.raises(InterruptedStageError, match="run the same command again"):
+        process.run(python(code), log=tmp_path / "log")
+    assert (tmp_path / "log").read_text() == "started\n"
