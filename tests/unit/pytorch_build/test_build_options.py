@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from core import process
 from core.errors import EnvironmentSetupError, UsageError
-from pytorch_build import build_options
 from pytorch_build.build_options import add_build_options, build_choices_from
 
 if TYPE_CHECKING:
@@ -26,7 +26,8 @@ def test_nothing_is_chosen_by_default() -> None:
     assert chosen.flash_attention is None
     assert chosen.compiler_cache is None
     assert (chosen.depth, chosen.max_jobs, chosen.gpu_targets) == (1, "", "")
-    assert not (chosen.clean or chosen.update)
+    assert not (chosen.clean)
+    assert not (chosen.update)
 
 
 @pytest.mark.parametrize(
@@ -56,14 +57,14 @@ def test_flash_attention_is_the_platforms_own(platform: str) -> None:
 
 
 def test_a_compiler_cache_is_given_by_its_absolute_path(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(build_options.process, "which", lambda name: Path(f"bin/{name}"))
+    monkeypatch.setattr(process, "which", lambda name: Path(f"bin/{name}"))
     cache = choices("--compiler-cache", "ccache").compiler_cache
     assert cache is not None
     assert (cache.kind, cache.program) == ("ccache", Path.cwd() / "bin" / "ccache")
 
 
 def test_a_compiler_cache_that_is_not_there_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(build_options.process, "which", lambda _name: None)
+    monkeypatch.setattr(process, "which", lambda _name: None)
     with pytest.raises(EnvironmentSetupError, match="sccache is not on the PATH"):
         choices("--compiler-cache", "sccache")
 

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from contextlib import AbstractContextManager
 
+ROCM = RocmSource(version="7.1", digests=(("rocm.whl", "aa"),), origin="somewhere")
 VERSION = "2.10.0a0+devrocm7.99.0.dev0.sample"
 
 
@@ -48,7 +49,7 @@ def build(run: Any) -> Build:
         target=run.target(),
         project="torch",
         tree=FakeTree(),
-        rocm=RocmSource(version="7.1", digests=(("rocm.whl", "aa"),), origin="somewhere"),
+        rocm=ROCM,
         dependencies=(Dependency(project="triton", requirement="/t.whl", version="3.6", digest="bb"),),
         base_env={"PATH": "/usr/bin", "HOME": "/home/me"},
     )
@@ -76,7 +77,7 @@ def with_env(**changes: str) -> Callable[[Build], Build]:
 
 
 def with_rocm(**changes: Any) -> Callable[[Build], Build]:
-    return lambda build: replace(build, rocm=replace(build.rocm, **changes))
+    return lambda build: replace(build, rocm=replace(build.rocm or ROCM, **changes))
 
 
 def with_target(**changes: Any) -> Callable[[Build], Build]:
@@ -132,7 +133,7 @@ def test_every_input_counts(name: str, build: Build) -> None:
         with_env(BUILD_NUMBER="17"),
         with_choice(max_jobs="3"),
         with_choice(clean=True),
-        with_choice(output_dir=Path("/tmp/other")),
+        with_choice(output_dir=Path("/elsewhere")),
         with_rocm(origin="elsewhere"),
         with_target(executable=Path("/other/bin/python")),
     ],

@@ -1,0 +1,160 @@
+from __future__ import annotations
+
+import argparse
+import sys
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from core import process
+from core.errors import MissingInputError, ProcessError, RocmError, UsageError
+from core.installer import Sources
+from core.process import Completed
+from pytorch_build import rocm
+from pytorch_build.rocm_options import (
+    RocmOptions,
+    add_rocm_options,
+    find_source,
+    find_version,
+    rocm_options_from,
+)
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+ROCM = "7.99.0.dev0+sample"
+NONE = RocmOptions()
+
+
+@pytest.fixture(autouse=True)
+def _configuration(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rocm, "configured", lambda: Sources(cert="/ca.pem"))
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
+    """Answer for `pip index versions`, and keep what was asked."""
+    calls: list[list[str]] = []
+
+    def capture(argv: list[str]) -> Completed:
+        calls.append(argv)
+        said = "rocm (7.2.0a20250102)\nAvailable versions: 7.2.0a20250102, 7.1.0\n"
+        return Completed(returncode=0, stdout=said, stderr="")
+
+    monkeypatch.setattr(process, "capture", capture)
+    return calls
+
+
+def parsed(*words: str) -> RocmOptions:
+    parser = argparse.ArgumentParser()
+    add_rocm_options(parser)
+    return rocm_options_from(parser.parse_args(words))
+
+
+def test_sources_may_be_given_together_and_several_times() -> None:
+    words = ["--rocm-index-url", "https://a", "--index-url", "https://b", "--rocm-find-links", "/c"]
+    options = parsed(*words, "--find-links", "/d", "--rocm-extras", "profiler,,device-gfx942")
+    assert options.index_urls == ("https://a", "https://b")
+    assert options.find_links == ("/c", "/d")
+    assert options.extras == ("profiler", "device-gfx942")
+    assert parsed() == NONE
+
+
+def test_family_cpu_has_no_rocm_even_where_a_version_is_given(run: Any) -> None:
+    assert find_version(run.context("cpu"), RocmOptions(version="7.1.0")) == ""
+
+
+def test_a_given_version_comes_before_the_refs_own(run: Any) -> None:
+    assert find_version(run.context(), RocmOptions(version="7.1.0")) == "7.1.0"
+    assert find_version(run.context(), NONE) == ROCM
+
+
+def test_a_runs_outputs_name_the_version_before_the_release_index(run: Any, asked: list[list[str]]) -> None:
+    run.rocm("7.1.0")
+    assert find_version(run.context(ref="nightly"), NONE) == "7.1.0"
+    assert asked == []
+    named = RocmOptions(index_urls=("https://a",))
+    assert find_version(run.context(ref="nightly"), named) == "7.2.0a20250102"
+
+
+def test_the_newest_of_named_sources_is_asked_of_them_alone(run: Any, asked: list[list[str]]) -> None:
+    options = RocmOptions(index_urls=("https://a", "https://b"), find_links=("/links",))
+    assert find_version(run.context(ref="nightly"), options) == "7.2.0a20250102"
+    (argv,) = asked
+    assert argv[:4] == [sys.executable, "-m", "pip", "--isolated"]
+    assert argv[argv.index("--index-url") + 1] == "https://a"
+    assert argv[argv.index("--extra-index-url") + 1] == "https://b"
+    assert argv[argv.index("--find-links") + 1] == "/links"
+    assert argv[argv.index("--cert") + 1] == "/ca.pem"
+    assert argv[-1] == "rocm"
+
+
+def test_find_links_alone_ask_no_index(run: Any, asked: list[list[str]]) -> None:
+    find_version(run.context(ref="nightly"), RocmOptions(find_links=("/links",)))
+    assert "--no-index" in asked[0]
+    assert "--index-url" not in asked[0]
+
+
+def test_without_anything_the_familys_release_index_is_asked(run: Any, asked: list[list[str]]) -> None:
+    find_version(run.context("gfx110X-all", ref="nightly"), RocmOptions(index="dev"))
+    url = asked[0][asked[0].index("--index-url") + 1]
+    assert url == rocm.release_index_url("dev", "gfx110X-all")
+
+
+def test_sources_without_a_version_are_an_error_that_names_them(
+    run: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(_argv: list[str]) -> Completed:
+        raise ProcessError("pip ended with status 1")
+
+    monkeypatch.setattr(process, "capture", fails)
+    with pytest.raises(RocmError, match=r"No version of rocm was found at https://a") as caught:
+        find_version(run.context(ref="nightly"), RocmOptions(index_urls=("https://a",)))
+    assert "--rocm-version" in caught.value.hint
+    empty = Completed(returncode=0, stdout="something else\n", stderr="")
+    monkeypatch.setattr(process, "capture", lambda _argv: empty)
+    with pytest.raises(RocmError, match="did not say"):
+        find_version(run.context(ref="nightly"), RocmOptions(index_urls=("https://a",)))
+
+
+def test_named_sources_come_before_the_runs_outputs(run: Any, tmp_path: Path, monkeypatch: Any) -> None:
+    run.rocm()
+    monkeypatch.chdir(tmp_path)
+    source = find_source(run.context(), RocmOptions(find_links=("wheels", "https://page")), ROCM)
+    assert source.find_links == (str(tmp_path / "wheels"), "https://page")
+    assert source.index_urls == ()
+    both = find_source(run.context(), RocmOptions(index="dev", index_urls=("https://a",)), ROCM)
+    assert both.index_urls == (rocm.release_index_url("dev", "gfx94X-dcgpu"), "https://a")
+    assert both.version == ROCM
+
+
+def test_then_come_the_runs_outputs(run: Any) -> None:
+    run.rocm()
+    source = find_source(run.context(), NONE, ROCM)
+    assert len(source.digests) == 4
+    assert "this run's outputs" in source.origin
+
+
+def test_outputs_of_another_version_are_refused(run: Any) -> None:
+    run.rocm("7.1.0")
+    with pytest.raises(MissingInputError, match=r"says ROCm 7\.2\.0;.*holds 7\.1\.0") as caught:
+        find_source(run.context(ref="nightly"), NONE, "7.2.0")
+    # the hint's command exists as written
+    assert "(nox -s resolve)" in caught.value.hint
+    assert "nox -s build_rocm" in caught.value.hint
+
+
+def test_the_samples_rocm_is_on_no_index(run: Any) -> None:
+    run.rocm(run_id="77")
+    with pytest.raises(MissingInputError) as caught:
+        find_source(run.context(), NONE, ROCM)
+    assert "nox -s build_rocm -- --torch-ref sample --gpu-family gfx94X-dcgpu" in caught.value.hint
+    assert find_source(run.context(run_id="77"), NONE, ROCM).version == ROCM
+
+
+def test_last_comes_the_release_index(run: Any) -> None:
+    source = find_source(run.context(ref="nightly"), RocmOptions(), "7.2.0")
+    assert source.index_urls == (rocm.release_index_url("", "gfx94X-dcgpu"),)
+    assert source.find_links == ()
+    with pytest.raises(UsageError):
+        find_source(run.context(ref="nightly"), RocmOptions(index="no-such-index"), "7.2.0")

@@ -1,0 +1,86 @@
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from core.errors import DataError
+from pytorch_build.target import locked_call, pinned_file, target_lock
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+LOCK = """\
+iniconfig==2.0.0 \\
+    --hash=sha256:aa
+    # via pytest
+numpy==2.1.0 \\
+    --hash=sha256:bb
+    # via -r requirements/target.in
+pytest==8.3.0 \\
+    --hash=sha256:cc
+    # via -r requirements/target.in
+setuptools==80.0.0 \\
+    --hash=sha256:dd
+    # via -r requirements/target.in
+"""
+
+
+@pytest.fixture
+def lock(run: Any) -> Path:
+    path: Path = run.root / "requirements" / "target-linux-3.12.txt"
+    path.parent.mkdir()
+    path.write_text(LOCK)
+    (path.parent / "target.in").write_text("numpy\n")
+    return path
+
+
+def test_a_lock_is_one_a_python(run: Any, lock: Path) -> None:
+    assert target_lock(run.common(), run.target()) == lock
+    assert target_lock(run.common(), run.target("3.13.0")) is None
+    assert target_lock(run.common(), run.target(free_threaded=True)) is None
+
+
+def test_the_whole_lock_is_installed_as_it_stands(run: Any, lock: Path) -> None:
+    call = locked_call(run.common(), run.target())
+    assert call.files == (lock,)
+    assert call.hashed
+
+
+@pytest.mark.usefixtures("lock")
+def test_a_part_of_the_lock_keeps_what_it_requires(run: Any) -> None:
+    call = locked_call(run.common(), run.target(), only=("pytest",))
+    text = call.files[0].read_text()
+    assert call.hashed
+    assert "pytest==8.3.0" in text
+    assert "iniconfig==2.0.0" in text
+    assert "numpy" not in text
+    with pytest.raises(DataError):
+        locked_call(run.common(), run.target(), only=("flit",))
+
+
+def test_a_refs_own_requirement_takes_the_place_of_the_locked_one(run: Any, lock: Path) -> None:
+    call = locked_call(run.common(), run.target(), replaced=("Setuptools<70",))
+    text = call.files[0].read_text()
+    assert "setuptools" not in text
+    assert "numpy==2.1.0" in text
+    assert "setuptools" in lock.read_text()
+
+
+def test_a_python_without_a_lock_is_warned_of(
+    run: Any, lock: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    call = locked_call(run.common(), run.target("3.14.0"))
+    assert (call.files, call.hashed) == ((lock.parent / "target.in",), False)
+    assert "no lock for Python 3.14" in capsys.readouterr().err
+    assert locked_call(run.common(), run.target("3.14.0"), only=("pytest",)).requirements == ("pytest",)
+
+
+def test_recorded_files_are_pinned_by_digest(run: Any) -> None:
+    torch, audio = run.built("torch"), run.built("audio")
+    text = pinned_file(run.common(), [torch, audio]).read_text()
+    assert text.splitlines() == [
+        f"torch=={torch.version} --hash=sha256:{torch.sha256}",
+        f"torchaudio=={audio.version} --hash=sha256:{audio.sha256}",
+    ]
+    assert pinned_file(run.common(), [audio, torch]).read_text() == text
