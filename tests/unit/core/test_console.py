@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import sys
+import time
 from typing import TYPE_CHECKING
 
 import pytest
@@ -29,17 +30,15 @@ def github(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def terminal(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    capsys.readouterr()  # the stream in place from here on is the one that says it is a terminal
-    monkeypatch.setenv("TERM", "xterm")
+def terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "200")
-    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    monkeypatch.setattr(console, "mode", lambda: "terminal")
 
 
 @pytest.fixture
 def took_65_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
     times = iter((0.0, 65.0))
-    monkeypatch.setattr(console.time, "monotonic", lambda: next(times))
+    monkeypatch.setattr(time, "monotonic", lambda: next(times, 65.0))
 
 
 def test_output_is_read_by_github_on_a_terminal_or_as_a_log(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,6 +3,7 @@ from __future__ import annotations
 import errno
 import hashlib
 import os
+import shutil
 import threading
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -103,7 +104,7 @@ def test_where_links_are_refused_a_file_is_copied(tmp_path: Path, monkeypatch: p
 
 def test_a_copy_onto_a_full_disk_is_one_clear_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "link", no_space)
-    monkeypatch.setattr(files.shutil, "copyfile", no_space)
+    monkeypatch.setattr(shutil, "copyfile", no_space)
     (tmp_path / "source").write_text("new")
     with pytest.raises(FatalError, match="target could not be written: No space left"):
         files.link_or_copy(tmp_path / "source", tmp_path / "target")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from core import process
+from core import console, process
 from core.errors import FatalError, InterruptedStageError, ProcessError
 
 if TYPE_CHECKING:
@@ -195,7 +195,7 @@ def test_ctrl_c_while_a_log_is_written_ends_the_stage(
     def interrupt(_text: str) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(process.console, "say", interrupt)
+    monkeypatch.setattr(console, "say", interrupt)
     code = "import time; print('started', flush=True); time.sleep(60)"
     with pytest.raises(InterruptedStageError, match="run the same command again"):
         process.run(python(code), log=tmp_path / "log")

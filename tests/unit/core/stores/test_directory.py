@@ -212,9 +212,9 @@ def test_of_racing_conditional_writers_exactly_one_wins(store: DirectoryStore, *
         if present:
             store.put_bytes(key, b"before")
         seen = store.find(key)
-        when = {"if_match": seen.etag if seen else ""}
+        put = partial(store.put_bytes, key, if_match=seen.etag if seen else "")
         pages = [f"page {writer}".encode() for writer in range(4)]
-        ends = race([partial(store.put_bytes, key, page, **when) for page in pages])
+        ends = race([partial(put, page) for page in pages])
         assert sorted(map(str, ends)) == sorted(map(str, ["written", *[ConflictError] * 3]))
         assert store.read(key) in pages
 
