@@ -6,9 +6,10 @@ from typing import TYPE_CHECKING
 import pytest
 
 from core import process
+from core.wheel_writer import Member, WheelSpec, metadata_text, write_wheel
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
 AUTHOR = {
@@ -62,3 +63,27 @@ def commit_files(
         return git(folder, "rev-parse", "HEAD")
 
     return commit
+
+
+@pytest.fixture(scope="session")
+def make_wheel() -> Callable[..., Path]:
+    """Write a small wheel of one module: folder, name, version and what else it says of itself."""
+
+    def make(
+        folder: Path,
+        name: str = "torch",
+        version: str = "2.10.0+rocm7.1",
+        *,
+        tag: str = "py3-none-any",
+        content: str = "",
+        fields: Sequence[tuple[str, str]] = (),
+    ) -> Path:
+        folder.mkdir(parents=True, exist_ok=True)
+        module = Member(
+            name=f"{name.replace('-', '_')}.py", source=f"VERSION = {version!r}\n{content}".encode()
+        )
+        metadata = metadata_text([("Name", name), ("Version", version), *fields])
+        spec = WheelSpec(distribution=name, version=version, tag=tag, metadata=metadata)
+        return write_wheel(folder, spec, [module]).path
+
+    return make
