@@ -1,0 +1,338 @@
+"""The whole pipeline on the sample, in a clone of this checkout: real nox, real builds, real installers."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import shutil
+import signal
+import subprocess  # noqa: TID251 - a build is interrupted here, which the door for processes cannot do
+import sys
+import threading
+import zipfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from core import process
+from core.wheel_writer import Member, WheelSpec, metadata_text, write_wheel
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from core.process import Completed
+
+ROOT = Path(__file__).parents[2]
+FAMILY = "gfx94X-dcgpu"
+ROCM = "7.99.0.dev0+sample"
+SERIES = f"{sys.version_info.major}.{sys.version_info.minor}"
+TAG = f"cp{sys.version_info.major}{sys.version_info.minor}"
+BUILDS = ("build_triton", "build_torch", "build_audio", "build_vision", "build_apex")
+SAMPLE = ("--torch-ref", "sample")
+CPU = ("--torch-ref=sample", "--gpu-family=cpu")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Checkout:
+    """A clone of this checkout, with outputs, environments and caches of its own."""
+
+    path: Path
+
+    def run(self, *words: str | Path, env: Mapping[str, str | None] | None = None) -> Completed:
+        own = {"NO_COLOR": "1", "GITHUB_ACTIONS": None, "MATRIX": None, "SOURCE_LOCK": None, **(env or {})}
+        argv = [sys.executable, "-m", *words]
+        return process.capture(argv, cwd=self.path, env=process.inherited(**own), check=False)
+
+    def nox(self, *words: str | Path, env: Mapping[str, str | None] | None = None) -> Completed:
+        return self.run("nox", *words, env=env)
+
+    def record(self, name: str, group: str = FAMILY) -> dict[str, Any]:
+        path = self.path / "out" / "local-linux" / "manifests" / group / f"{name}.json"
+        found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        return found
+
+    def failed(self, name: str, group: str = FAMILY) -> Path:
+        return self.path / "out" / "local-linux" / "manifests" / group / f"{name}.failed.json"
+
+    def wheels(self, group: str = FAMILY) -> Path:
+        return self.path / "out" / "local-linux" / "python" / group
+
+
+def said(done: Completed) -> str:
+    return done.stdout + done.stderr
+
+
+def sha256(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+@pytest.fixture(scope="module")
+def checkout(tmp_path_factory: pytest.TempPathFactory) -> Checkout:
+    path = tmp_path_factory.mktemp("pipeline") / "checkout"
+    process.capture(["git", "clone", "--quiet", ROOT, path])
+    return Checkout(path=path)
+
+
+@pytest.fixture(scope="module")
+def first(checkout: Checkout) -> Completed:
+    """Run the whole pipeline once; everything else stands on it."""
+    done = checkout.run("invoke", "ci", *SAMPLE)
+    assert done.returncode == 0, said(done)[-4000:]
+    return done
+
+
+@pytest.fixture
+def built(checkout: Checkout, first: Completed) -> Checkout:
+    assert first.returncode == 0
+    return checkout
+
+
+def test_the_pipeline_ends_with_a_table_of_every_wheel(built: Checkout, first: Completed) -> None:
+    table = said(first)[said(first).rindex("run local") :]
+    for stage in ("build_rocm", *BUILDS):
+        name = stage if stage == "build_rocm" else f"{stage}-sample-{TAG}"
+        record = built.record(name)
+        assert (record["status"], record["exit_code"]) == ("ok", 0)
+        for one in record["files"]:
+            path = built.path / "out" / one["key"]
+            assert sha256(path) == one["sha256"]
+            assert path.stat().st_size == one["size"]
+            assert "sample" in one["version"]
+            row = next(line for line in table.splitlines() if line.startswith(one["name"]))
+            assert one["sha256"][:12] in row
+            assert one["version"] in row
+    tests = built.record(f"test_smoke-sample-{TAG}")["details"]["tests"]
+    assert tests["tests"] > tests["skipped"]
+    assert tests["failures"] == tests["errors"] == 0
+
+
+def test_the_index_lists_every_wheel_with_its_digest(built: Checkout) -> None:
+    page = (built.wheels() / "index.html").read_text(encoding="utf-8")
+    wheels = sorted(built.wheels().glob("*.whl"))
+    assert len(wheels) == 8
+    for path in wheels:
+        assert f">{path.name}</a>" in page
+        assert sha256(path) in page
+        assert (path.parent / f"{path.name}.metadata").is_file()
+
+
+def test_versions_follow_from_the_lock(built: Checkout) -> None:
+    lock = json.loads((built.path / "out/local-linux/manifests/source-lock-sample.json").read_text())
+    promised = {project["versions"]["rocm"] for project in lock["projects"].values()}
+    found = {built.record(f"{stage}-sample-{TAG}")["files"][0]["version"] for stage in BUILDS}
+    assert found == promised
+    assert all(version.endswith("+devrocm7.99.0.dev0.sample") for version in found)
+
+
+def test_again_nothing_has_changed_stage_by_stage(built: Checkout) -> None:
+    before = {path.name: path.stat().st_mtime_ns for path in built.wheels().glob("*.whl")}
+    again = built.run("invoke", "ci", *SAMPLE)
+    assert again.returncode == 0, said(again)[-4000:]
+    for stage in ("build_rocm", *BUILDS, "test_smoke"):
+        assert f"{stage}: unchanged" in said(again)
+    assert {path.name: path.stat().st_mtime_ns for path in built.wheels().glob("*.whl")} == before
+
+
+def test_family_cpu_through_nox_alone(built: Checkout) -> None:
+    done = built.nox("-s", "build_torch", "build_audio", "--", *CPU)
+    assert done.returncode == 0, said(done)[-4000:]
+    assert "Run local has no triton wheel" in said(done)
+    torch, audio = (built.record(f"{stage}-sample-{TAG}", "cpu") for stage in ("build_torch", "build_audio"))
+    assert torch["files"][0]["version"] == audio["files"][0]["version"] == "2.10.0a0+cpu.sample"
+    assert torch["inputs"]["rocm"] is None
+    assert audio["inputs"]["dependencies"] == {"torch": {"digest": torch["files"][0]["sha256"]}}
+
+
+@pytest.mark.parametrize("installer", ["uv", "pip"])
+def test_placeholders_of_a_persons_index_are_never_installed(
+    built: Checkout, tmp_path: Path, installer: str
+) -> None:
+    names = ("rocm", "rocm-sdk-core", "rocm-sdk-devel", f"rocm-sdk-libraries-{FAMILY.lower()}")
+    for name in names:
+        spec = WheelSpec(
+            distribution=name,
+            version="99.0",
+            tag="py3-none-any",
+            metadata=metadata_text((("Name", name), ("Version", "99.0"))),
+        )
+        write_wheel(tmp_path / name, spec, [Member(name=f"placeholder_{name}.py", source=b"")])
+        page = "".join(f'<a href="{path.name}">{path.name}</a>' for path in (tmp_path / name).iterdir())
+        (tmp_path / name / "index.html").write_text(page)
+    env = {"PIP_EXTRA_INDEX_URL": tmp_path.as_uri(), "PIP_FIND_LINKS": str(tmp_path / "rocm")}
+    words = ("--force", f"--installer={installer}")
+    done = built.nox("-s", "install_rocm", "--", *SAMPLE, *words, env=env)
+    assert done.returncode == 0, said(done)[-4000:]
+    freeze = [sys.executable, "-m", "uv", "pip", "freeze", "--python", built.path / ".nox" / "install_rocm"]
+    frozen = process.capture(freeze).stdout
+    for name in names:
+        assert re.search(rf"^{name}(==| @ ).*{re.escape(ROCM)}", frozen, re.MULTILINE), frozen
+    assert "99.0\n" not in frozen
+
+
+def test_cells_are_named_by_what_they_build(checkout: Checkout) -> None:
+    listed = checkout.nox("-l", "--json", env={"MATRIX": "ci"})
+    cells = [one for one in json.loads(listed.stdout) if "build_torch" in one["tags"]]
+    assert [one["session"] for one in cells] == [
+        f"build_torch-3.12(torch_ref='nightly', gpu_family='{FAMILY}')"
+    ]
+    assert cells[0]["python"] == "3.12"
+    plain = checkout.nox("-l", "--json")
+    names = [one["session"] for one in json.loads(plain.stdout)]
+    assert "build_torch" in names
+    assert len(names) == len(set(names))
+
+
+@pytest.fixture
+def matrix(checkout: Checkout) -> dict[str, str | None]:
+    """Give a matrix of one cell that this machine's Python can run."""
+    text = f'pythons = ["{SERIES}"]\ntorch_refs = ["sample"]\ntool_pythons = ["{SERIES}"]\n'
+    (checkout.path / "plan.toml").write_text(text + '[gpu_families]\nlinux = ["cpu"]\n')
+    return {"MATRIX": "plan.toml"}
+
+
+def test_a_posarg_cannot_contradict_a_cell(built: Checkout, matrix: Mapping[str, str | None]) -> None:
+    cell = f"build_triton-{SERIES}(torch_ref='sample', gpu_family='cpu')"
+    done = built.nox("-s", cell, "--", f"--gpu-family={FAMILY}", env=matrix)
+    assert done.returncode == 1
+    assert f"--gpu-family is 'cpu' here and cannot be '{FAMILY}' too" in said(done)
+    assert not (built.wheels("cpu") / "triton").exists()
+    agreed = built.nox("-s", cell, "--", "--gpu-family=cpu", "--dry-run", env=matrix)
+    assert agreed.returncode == 0, said(agreed)[-4000:]
+
+
+def test_a_missing_interpreter_is_an_error(checkout: Checkout) -> None:
+    done = checkout.nox("-s", "build_torch", "-P", "3.99", "--", *CPU)
+    assert done.returncode == 1
+    assert "3.99" in said(done)
+    assert "skipped" not in said(done).lower()
+
+
+def test_an_interrupted_build_says_so_and_the_next_one_completes(built: Checkout) -> None:
+    record = f"build_torch-sample-{TAG}"
+    assert built.nox("-s", "build_torch", "--", *CPU).returncode == 0
+    argv = [sys.executable, "-m", "nox", "-s", "build_torch", "--", *CPU, "--force", "--clean"]
+    nox = subprocess.Popen(
+        argv,
+        cwd=built.path,
+        env=process.inherited(NO_COLOR="1", MATRIX=None),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+    )
+    watchdog = threading.Timer(120, nox.kill)
+    watchdog.start()
+    assert nox.stdout is not None
+    lines = []
+    for line in nox.stdout:
+        lines.append(line)
+        if line.startswith("+ ") and "-m build --wheel" in line:
+            # to nox alone: it passes the signal on, as it does for Ctrl-C
+            nox.send_signal(signal.SIGINT)
+    code = nox.wait()
+    watchdog.cancel()
+    text = "".join(lines)
+    assert code != 0, text
+    assert "Traceback" not in text, text
+    assert re.search(r"(?i)interrupted", text), text
+    failed = json.loads(built.failed(record, "cpu").read_text())
+    assert (failed["status"], failed["exit_code"]) == ("failed", 130)
+    done = built.nox("-s", "build_torch", "--", *CPU, "--force")
+    assert done.returncode == 0, said(done)[-4000:]
+    assert built.record(record, "cpu")["status"] == "ok"
+    assert not built.failed(record, "cpu").exists()
+
+
+def break_record(source: Path, target: Path) -> Path:
+    """Copy a wheel with one member's bytes changed and its RECORD left as it was."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with zipfile.ZipFile(source) as old, zipfile.ZipFile(target, "w") as new:
+        for info in old.infolist():
+            data = old.read(info)
+            new.writestr(info, data + b"# more\n" if info.filename.endswith("__init__.py") else data)
+    return target
+
+
+def test_a_wheel_with_a_broken_record_is_found(built: Checkout, tmp_path: Path) -> None:
+    (audio,) = built.wheels().glob("torchaudio-*.whl")
+    folder = break_record(audio, tmp_path / "wheels" / audio.name).parent
+    through_nox = built.nox("-s", "check_wheels", "--", folder)
+    assert through_nox.returncode == 1
+    assert "RECORD" in said(through_nox)
+    direct = built.run("pytorch_build", "check-wheels", folder)
+    assert direct.returncode == 9, said(direct)
+    assert "Traceback" not in said(direct)
+
+
+def test_a_damaged_wheel_of_the_run_is_found_and_made_again(built: Checkout, tmp_path: Path) -> None:
+    (audio,) = built.wheels().glob("torchaudio-*.whl")
+    good = sha256(audio)
+    shutil.copy(break_record(audio, tmp_path / audio.name), f"{audio}.part")
+    Path(f"{audio}.part").replace(audio)
+    found = built.run("pytorch_build", "check-wheels", *SAMPLE)
+    assert found.returncode == 9, said(found)
+    smoke = built.nox("-s", "test_smoke", "--", *SAMPLE, "--force")
+    assert smoke.returncode == 1
+    done = built.nox("-s", "build_audio", "--", *SAMPLE)
+    assert done.returncode == 0, said(done)[-4000:]
+    assert sha256(audio) == good
+
+
+@pytest.fixture
+def own_audio(built: Checkout, tmp_path: Path) -> Path:
+    tree = tmp_path / "mine"
+    process.capture(["git", "clone", "--quiet", built.path / ".cache/sample/repos/audio", tree])
+    return tree
+
+
+def snapshot(tree: Path) -> dict[str, tuple[int, bytes]]:
+    files = (path for path in sorted(tree.rglob("*")) if path.is_file())
+    return {str(path): (path.stat().st_mtime_ns, path.read_bytes()) for path in files}
+
+
+def test_a_developers_tree_is_recorded_and_left_as_it_is(built: Checkout, own_audio: Path) -> None:
+    init = own_audio / "torchaudio" / "__init__.py"
+    init.write_text(init.read_text() + "MINE = 1\n")
+    before = snapshot(own_audio)
+    done = built.nox("-s", "build_torch", "build_audio", "--", *CPU, f"--pytorch-audio-dir={own_audio}")
+    assert done.returncode == 0, said(done)[-4000:]
+    assert snapshot(own_audio) == before
+    record = built.record(f"build_audio-sample-{TAG}", "cpu")
+    commit = process.capture(["git", "rev-parse", "HEAD"], cwd=own_audio).stdout.strip()
+    assert record["inputs"]["source"]["commit"] == commit
+    first = record["inputs"]["source"]["diff"]
+    assert re.fullmatch("[0-9a-f]{64}", first)
+    with zipfile.ZipFile(built.path / "out" / record["files"][0]["key"]) as wheel:
+        assert b"MINE = 1" in wheel.read("torchaudio/__init__.py")
+    init.write_text(init.read_text().replace("MINE = 1", "MINE = 2"))
+    done = built.nox("-s", "build_audio", "--", *CPU, f"--pytorch-audio-dir={own_audio}")
+    assert done.returncode == 0, said(done)[-4000:]
+    assert built.record(f"build_audio-sample-{TAG}", "cpu")["inputs"]["source"]["diff"] != first
+
+
+@pytest.mark.parametrize(
+    ("edit", "code", "words"),
+    [
+        (lambda text: "raise SystemExit(7)\n" + text, 5, "status 7"),
+        (lambda text: "raise SystemExit(0)\n" + text, 8, "must leave one torchaudio-*.whl"),
+        (lambda text: text.replace("version=", 'version="1.2.3" or '), 8, "the source lock promises"),
+    ],
+)
+def test_a_failing_build_is_recorded_with_the_front_doors_code(
+    built: Checkout, own_audio: Path, edit: Callable[[str], str], code: int, words: str
+) -> None:
+    assert built.nox("-s", "build_torch", "--", *CPU).returncode == 0
+    setup = own_audio / "setup.py"
+    setup.write_text(edit(setup.read_text()))
+    done = built.nox("-s", "build_audio", "--", *CPU, f"--pytorch-audio-dir={own_audio}")
+    assert done.returncode == 1, said(done)[-4000:]
+    assert words in said(done)
+    assert "Traceback" not in said(done).partition("error:")[2]
+    failed = json.loads(built.failed(f"build_audio-sample-{TAG}", "cpu").read_text())
+    assert (failed["status"], failed["exit_code"]) == ("failed", code)
+    good = built.nox("-s", "build_audio", "--", *CPU)
+    assert good.returncode == 0, said(good)[-4000:]
+    assert not built.failed(f"build_audio-sample-{TAG}", "cpu").exists()
