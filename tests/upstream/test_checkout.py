@@ -1,15 +1,15 @@
-"""Checkouts of real upstream sources; PYTORCH_BUILD_UPSTREAM_SOURCES names a folder of repositories."""
+"""Checkouts of real upstream sources (--sources DIR)."""
 
 from __future__ import annotations
 
 import os
 import shutil
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
-from core import process
 from core.errors import DataError
 from pytorch_build import hipify
 from pytorch_build.refs import torch_ref
@@ -23,41 +23,32 @@ if TYPE_CHECKING:
 
     Git = Callable[..., str]
 
-VARIABLE = "PYTORCH_BUILD_UPSTREAM_SOURCES"
-REPOSITORIES = {"torch": "pytorch", "audio": "torchaudio", "vision": "torchvision"}
+Sources = Mapping[str, Path]
 
 
-def repository(project: str) -> Path:
-    folder = process.inherited().get(VARIABLE)
-    if not folder:
-        pytest.skip(f"{VARIABLE} does not name a folder of upstream repositories")
-    path = Path(folder).resolve() / REPOSITORIES[project]
-    if not path.is_dir():
-        pytest.skip(f"{path} is not there")
-    return path
-
-
-def locked(project: str, scratch: Path, release_type: str = "nightly") -> LockedProject:
-    text = f'[refs.mine.{project}]\norigin = "{repository(project).as_posix()}"\nref = "HEAD"\n'
+def locked(sources: Sources, project: str, scratch: Path) -> LockedProject:
+    if project not in sources:
+        pytest.skip(f"--sources has no {project}")
+    text = f'[refs.mine.{project}]\norigin = "{sources[project].as_posix()}"\nref = "HEAD"\n'
     file = scratch / "refs.toml"
     file.write_text(text)
-    lock = resolve(
-        torch_ref("mine", file), rocm_version="", release_type=release_type, cache=scratch / "cache"
-    )
+    lock = resolve(torch_ref("mine", file), rocm_version="", release_type="nightly", cache=scratch / "cache")
     return lock.project(project)
 
 
-@pytest.mark.parametrize("project", REPOSITORIES)
-def test_versions_are_read_from_real_trees(project: str, tmp_path: Path, git: Git) -> None:
-    found = locked(project, tmp_path)
-    assert found.commit == git(repository(project), "rev-parse", "HEAD")
+@pytest.mark.parametrize("project", ["torch", "audio", "vision"])
+def test_versions_are_read_from_real_trees(
+    project: str, tmp_path: Path, git: Git, upstream_sources: Sources
+) -> None:
+    found = locked(upstream_sources, project, tmp_path)
+    assert found.commit == git(upstream_sources[project], "rev-parse", "HEAD")
     assert found.versions["cpu"] == f"{found.base_version}+cpu"
 
 
 def test_the_real_torch_is_hipified_and_repaired(
-    tmp_path: Path, git: Git, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, git: Git, monkeypatch: pytest.MonkeyPatch, upstream_sources: Sources
 ) -> None:
-    source = locked("torch", tmp_path)
+    source = locked(upstream_sources, "torch", tmp_path)
     tree = tmp_path / "src" / "torch"
     options = CheckoutOptions(hipify=True)
 
