@@ -186,7 +186,7 @@ def report(session: nox.Session) -> None:
 @nox.session(tags=["tests"], python=CELLS.get("tests"))
 def tests(session: nox.Session) -> None:
     """Run the unit tests."""
-    tool(session, "requirements/test.txt", "pytest", *session.posargs)
+    tool(session, "requirements/test.txt", "pytest", "--numprocesses=auto", *session.posargs)
 
 
 @nox.session(tags=["checks"])
