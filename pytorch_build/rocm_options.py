@@ -2,24 +2,20 @@
 
 from __future__ import annotations
 
-import re
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from core import console, process
-from core.errors import MissingInputError, ProcessError, RocmError
+from core.errors import MissingInputError
 from pytorch_build import rocm
 from pytorch_build.rocm import RocmSource
+from rocm_packaging.sources import newest
 
 if TYPE_CHECKING:
     import argparse
 
     from core.installer import Backend
     from pytorch_build.context import Context
-
-_LATEST = re.compile(r"^rocm \((?P<version>[^)]+)\)", re.MULTILINE)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -110,7 +106,7 @@ def find_version(context: Context, options: RocmOptions) -> str:
         if own is not None:
             return own.version
         source = _release_index(context, options, version="")
-    return _newest(source)
+    return newest(source)
 
 
 def find_source(context: Context, options: RocmOptions, version: str) -> RocmSource:
@@ -154,37 +150,3 @@ def _named(context: Context, options: RocmOptions, *, version: str) -> RocmSourc
 def _release_index(context: Context, options: RocmOptions, *, version: str) -> RocmSource:
     url = rocm.release_index_url(options.index, context.gpu_family)
     return RocmSource(version=version, index_urls=(url,), origin=url)
-
-
-def _newest(source: RocmSource) -> str:
-    argv = [
-        sys.executable,
-        "-m",
-        "pip",
-        "--isolated",
-        "--disable-pip-version-check",
-        "index",
-        "versions",
-        "--pre",
-    ]
-    sources = source.sources
-    argv += ["--no-index"] if sources.no_index else ["--index-url", sources.index_url]
-    for url in sources.extra_index_urls:
-        argv += ["--extra-index-url", url]
-    for link in sources.find_links:
-        argv += ["--find-links", link]
-    argv += ["--cert", sources.cert] if sources.cert else []
-    try:
-        said = process.capture([*argv, "rocm"]).stdout
-    except ProcessError as problem:
-        raise RocmError(
-            f"No version of rocm was found at {source.origin}.",
-            hint="Name a source (--rocm-find-links, --rocm-index-url), or the version (--rocm-version).",
-        ) from problem
-    match = _LATEST.search(said)
-    if match is None:
-        raise RocmError(
-            f"{source.origin} did not say which rocm versions it has.", hint="Give --rocm-version."
-        )
-    console.say(f"ROCm version: {match['version']} (the newest at {source.origin})")
-    return match["version"]

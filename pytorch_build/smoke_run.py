@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import tempfile
 import xml.etree.ElementTree as ET
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -19,14 +18,14 @@ from core.installer import Install, Sources, configured
 from core.interpreters import installed_version, require
 from core.records import Cell
 from core.stage import Made, Stage
-from core.stores.directory import DirectoryStore
 from pytorch_build.expected import run_lock
 from pytorch_build.refs import DISTRIBUTIONS
 from pytorch_build.rocm import is_rocm
 from pytorch_build.target import SMOKE_REQUIREMENTS, locked_call, pinned_file
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
+    from contextlib import AbstractContextManager
 
     from core.installer import Backend
     from core.interpreters import Interpreter
@@ -156,25 +155,10 @@ def install_calls(
     )
 
 
-@contextmanager
-def _index_url(context: Context, wheels: Sequence[FileRecord]) -> Iterator[str]:
+def _index_url(context: Context, wheels: Sequence[FileRecord]) -> AbstractContextManager[str]:
     """Give the address of the run's flat page, which must list what the records promise."""
-    store, outputs = context.common.open_store(), context.common.outputs
-    key = f"{outputs.python_prefix(context.artifact_group)}/index.html"
-    hint = "Write the pages: nox -s index (with the same --run-id and --store)."
-    if store.find(key) is None:
-        raise MissingInputError(f"{store.url}/{key} is not there.", hint=hint)
-    page = store.read(key).decode()
-    absent = [one.name for one in wheels if f">{one.name}</a>" not in page or one.sha256 not in page]
-    if absent:
-        raise MissingInputError(
-            f"{store.url}/{key} does not list {', '.join(absent)} as recorded.", hint=hint
-        )
-    if isinstance(store, DirectoryStore):
-        with serving.served(store.root) as url:
-            yield f"{url}/{key}"
-    else:
-        yield outputs.url_of(key)
+    common = context.common
+    return serving.flat_page(common.open_store(), common.outputs, context.artifact_group, wheels)
 
 
 def _prebuilt(context: Context) -> Sequence[str]:

@@ -11,6 +11,7 @@ from core.errors import RocmError, UsageError
 from core.installer import Sources
 from pytorch_build import rocm
 from pytorch_build.rocm import RocmSource
+from rocm_packaging import sources
 
 FAMILY = "gfx94X-dcgpu"
 SDK = """
@@ -35,7 +36,7 @@ else:
 @pytest.fixture(autouse=True)
 def _configuration(monkeypatch: pytest.MonkeyPatch) -> None:
     mine = Sources(index_url="https://mine.invalid", find_links=("/mine",), cert="/ca.pem")
-    monkeypatch.setattr(rocm, "configured", lambda: mine)
+    monkeypatch.setattr(sources, "configured", lambda: mine)
 
 
 def test_nothing_of_rocm_comes_from_a_persons_own_indexes() -> None:

@@ -18,6 +18,7 @@ from pytorch_build.rocm_options import (
     find_version,
     rocm_options_from,
 )
+from rocm_packaging import sources
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -28,7 +29,7 @@ NONE = RocmOptions()
 
 @pytest.fixture(autouse=True)
 def _configuration(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rocm, "configured", lambda: Sources(cert="/ca.pem"))
+    monkeypatch.setattr(sources, "configured", lambda: Sources(cert="/ca.pem"))
 
 
 @pytest.fixture

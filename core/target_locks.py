@@ -1,0 +1,68 @@
+"""What target environments are made from: locked build requirements, and recorded files by digest."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from packaging.requirements import Requirement
+
+from core import console, files, locks
+from core.installer import Install
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Sequence
+    from pathlib import Path
+
+    from core.interpreters import Interpreter
+    from core.options import Common
+    from core.records import FileRecord
+
+# the build requirements of a Python that has no lock
+UNLOCKED = "target.in"
+
+
+def target_lock(common: Common, target: Interpreter) -> Path | None:
+    """Find the lock of build requirements for a platform and Python; None for a Python without one."""
+    name = f"target-{common.outputs.platform}-{target.series}.txt"
+    path = common.root / "requirements" / name
+    return path if path.is_file() else None
+
+
+def locked_call(
+    common: Common, target: Interpreter, *, only: Collection[str] = (), replaced: Collection[str] = ()
+) -> Install:
+    """Plan the installation of locked requirements.
+
+    Args:
+        common: The options.
+        target: The environment's interpreter.
+        only: Names to take, with what they require; all where none is given.
+        replaced: Requirements that take the place of locked ones of the same name.
+
+    Returns:
+        A call with hashes; for a Python that has no lock, the unlocked requirements.
+    """
+    path = target_lock(common, target)
+    if path is None:
+        console.warn(f"There is no lock for Python {target.series}; build requirements are not pinned.")
+        if only:
+            return Install(requirements=tuple(only))
+        return Install(files=(common.root / "requirements" / UNLOCKED,))
+    text = path.read_text(encoding="utf-8")
+    if only:
+        text = locks.only(text, only)
+    text = locks.without(text, [Requirement(one).name for one in replaced])
+    if not only and not replaced:
+        return Install(files=(path,), hashed=True)
+    part = common.cache / "locks" / f"{files.sha256_text(text)[:16]}.txt"
+    files.write_text(part, text)
+    return Install(files=(part,), hashed=True)
+
+
+def pinned_file(common: Common, wheels: Sequence[FileRecord]) -> Path:
+    """Write a requirements file that pins recorded distributions by version and digest."""
+    lines = [f"{one.distribution}=={one.version} --hash=sha256:{one.sha256}" for one in wheels]
+    text = "".join(f"{line}\n" for line in sorted(lines))
+    path = common.cache / "locks" / f"pinned-{files.sha256_text(text)[:16]}.txt"
+    files.write_text(path, text)
+    return path
