@@ -2,8 +2,7 @@ from __future__ import annotations
 
 import json
 from datetime import datetime
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from pydantic import ValidationError
@@ -13,6 +12,9 @@ from core.errors import DataError
 from core.outputs import RunOutputs
 from core.records import Cell, FileRecord, Record
 from core.stores.directory import DirectoryStore
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 OUTPUTS = RunOutputs(run_id="17", platform="linux")
 GROUP = "gfx110X-all"

@@ -1,0 +1,186 @@
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from core import records
+from core.errors import BuildError, StoreError
+from core.options import Common
+from core.records import Cell, Record
+from core.stage import Made, Stage, perform
+
+MakeWheel = Callable[..., Path]
+INPUTS = {"commit": "abc", "rocm": "7.1"}
+NAME = "build_torch-nightly-cp312"
+
+
+class Work:
+    """A stage's work that counts how often it is done."""
+
+    def __init__(self, *files: Path, problem: BaseException | None = None) -> None:
+        self.files = files
+        self.problem = problem
+        self.done = 0
+
+    def __call__(self) -> Made:
+        self.done += 1
+        if self.problem is not None:
+            raise self.problem
+        return Made(files=self.files, details={"hits": 3})
+
+
+@pytest.fixture(name="wheel")
+def wheel_fixture(tmp_path: Path, make_wheel: MakeWheel) -> Path:
+    return make_wheel(tmp_path / "dist")
+
+
+def stage(root: Path, *, output_dir: Path | None = None, **common: Any) -> Stage:
+    return Stage(
+        name="build_torch",
+        common=Common(root=root, **common),
+        artifact_group="cpu",
+        cell=Cell(python="cp312", torch_ref="nightly", gpu_family="cpu"),
+        output_dir=output_dir,
+    )
+
+
+def read(one: Stage, name: str = NAME) -> Record | None:
+    return records.read(one.common.open_store(), one.common.outputs, "cpu", name)
+
+
+def keys(one: Stage) -> Sequence[str]:
+    prefix = one.common.outputs.python_prefix("cpu")
+    return [stored.key.removeprefix(f"{prefix}/") for stored in one.common.open_store().list(prefix)]
+
+
+def test_what_was_made_is_put_recorded_and_shown(
+    tmp_path: Path, wheel: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    one = stage(tmp_path)
+    made = perform(one, INPUTS, Work(wheel))
+    assert made is not None
+    assert made == read(one)
+    assert (made.status, made.exit_code, made.inputs, made.details) == ("ok", 0, INPUTS, {"hits": 3})
+    assert keys(one) == [wheel.name, f"{wheel.name}.metadata"]
+    said = capsys.readouterr().err
+    assert wheel.name in said
+    assert made.files[0].sha256[:12] in said
+
+
+def test_the_same_inputs_are_not_worked_on_again(
+    tmp_path: Path, wheel: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    work = Work(wheel)
+    first = perform(stage(tmp_path), INPUTS, work)
+    assert perform(stage(tmp_path), dict(reversed(INPUTS.items())), work) == first
+    assert work.done == 1
+    assert "build_torch: unchanged, nothing to do" in capsys.readouterr().err
+
+
+def test_other_inputs_force_and_lost_or_changed_files_are(tmp_path: Path, wheel: Path) -> None:
+    work = Work(wheel)
+    first = perform(stage(tmp_path), INPUTS, work)
+    assert first is not None
+    perform(stage(tmp_path), {**INPUTS, "commit": "def"}, work)
+    assert work.done == 2
+    perform(stage(tmp_path, force=True), {**INPUTS, "commit": "def"}, work)
+    assert work.done == 3
+    stored = tmp_path / "out" / first.files[0].key
+    stored.unlink()
+    perform(stage(tmp_path), {**INPUTS, "commit": "def"}, work)
+    assert work.done == 4
+    stored.unlink()
+    stored.write_bytes(b"other bytes")
+    perform(stage(tmp_path), {**INPUTS, "commit": "def"}, work)
+    assert work.done == 5
+    assert stored.read_bytes() == wheel.read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("problem", "code", "error"),
+    [
+        (
+            BuildError("Two wheels in https://me:pw@host.", hint="Look."),
+            8,
+            "Two wheels in https://***@host.\nLook.",
+        ),
+        (KeyboardInterrupt(), 130, "interrupted"),
+        (KeyError("x"), 1, "KeyError: 'x'"),
+    ],
+)
+def test_a_failure_is_recorded_beside_the_last_success_until_the_next(
+    tmp_path: Path, wheel: Path, problem: BaseException, code: int, error: str
+) -> None:
+    one = stage(tmp_path)
+    good = perform(one, INPUTS, Work(wheel))
+    other = {**INPUTS, "commit": "def"}
+    with pytest.raises(type(problem)):
+        perform(one, other, Work(problem=problem))
+    failed = read(one, f"{NAME}.failed")
+    assert failed is not None
+    assert (failed.status, failed.exit_code, failed.error, failed.files) == ("failed", code, error, ())
+    assert failed.inputs == other
+    assert read(one) == good
+    again = Work(wheel)
+    perform(one, other, again)
+    assert again.done == 1
+    assert read(one, f"{NAME}.failed") is None
+
+
+def test_a_failed_stage_is_worked_on_again(tmp_path: Path, wheel: Path) -> None:
+    with pytest.raises(BuildError):
+        perform(stage(tmp_path), INPUTS, Work(problem=BuildError("No wheel.")))
+    work = Work(wheel)
+    perform(stage(tmp_path), INPUTS, work)
+    assert work.done == 1
+
+
+def test_the_local_run_withdraws_what_its_cell_had_made_before(tmp_path: Path, make_wheel: MakeWheel) -> None:
+    old = make_wheel(tmp_path / "dist", version="2.9.0")
+    new = make_wheel(tmp_path / "dist", version="2.10.0")
+    perform(stage(tmp_path), INPUTS, Work(old))
+    perform(stage(tmp_path), {"commit": "new"}, Work(new))
+    assert keys(stage(tmp_path)) == [new.name, f"{new.name}.metadata"]
+
+
+def test_an_immutable_run_keeps_what_it_has_and_takes_no_other_bytes(
+    tmp_path: Path, make_wheel: MakeWheel
+) -> None:
+    one = stage(tmp_path, run_id="17")
+    old = make_wheel(tmp_path / "dist", version="2.9.0")
+    new = make_wheel(tmp_path / "dist", version="2.10.0")
+    perform(one, INPUTS, Work(old))
+    perform(one, {"commit": "new"}, Work(new))
+    assert keys(one) == [new.name, f"{new.name}.metadata", old.name, f"{old.name}.metadata"]
+    with pytest.raises(StoreError, match="with other bytes"):
+        perform(one, {"commit": "newer"}, Work(make_wheel(tmp_path / "dist2", version="2.10.0", content="x")))
+    failed = read(one, f"{NAME}.failed")
+    assert failed is not None
+    assert failed.exit_code == StoreError.exit_code
+
+
+def test_an_output_folder_gets_the_files_also_when_nothing_has_changed(tmp_path: Path, wheel: Path) -> None:
+    work = Work(wheel)
+    for _ in range(2):
+        perform(stage(tmp_path, output_dir=tmp_path / "mine"), INPUTS, work)
+        assert [path.name for path in (tmp_path / "mine").iterdir()] == [wheel.name]
+        (tmp_path / "mine" / wheel.name).unlink()
+    assert work.done == 1
+
+
+def test_a_dry_run_does_and_writes_nothing(
+    tmp_path: Path, wheel: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    work = Work(wheel)
+    dry = stage(tmp_path, dry_run=True, output_dir=tmp_path / "mine")
+    assert perform(dry, INPUTS, work) is None
+    assert "would do the work" in capsys.readouterr().err
+    assert sorted(os.listdir(tmp_path)) == ["dist"]
+    first = perform(stage(tmp_path), INPUTS, work)
+    assert perform(dry, INPUTS, work) == first
+    assert work.done == 1
+    assert not (tmp_path / "mine").exists()
