@@ -1,12 +1,15 @@
 from __future__ import annotations
 
-from pathlib import Path
+from typing import TYPE_CHECKING
 from urllib.error import HTTPError
 from urllib.request import urlopen
 
 import pytest
 
 from core.serving import served
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 def test_a_folder_is_served_while_it_is_needed(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -179,7 +178,7 @@ def test_a_dry_run_does_and_writes_nothing(
     dry = stage(tmp_path, dry_run=True, output_dir=tmp_path / "mine")
     assert perform(dry, INPUTS, work) is None
     assert "would do the work" in capsys.readouterr().err
-    assert sorted(os.listdir(tmp_path)) == ["dist"]
+    assert [path.name for path in tmp_path.iterdir()] == ["dist"]
     first = perform(stage(tmp_path), INPUTS, work)
     assert perform(dry, INPUTS, work) == first
     assert work.done == 1
