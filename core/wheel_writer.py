@@ -22,15 +22,19 @@ from packaging.utils import canonicalize_version
 
 from core.errors import WheelError
 from core.files import atomic
-from core.zip_writer import EARLIEST, HashingStream, Member, Written, ZipWriter
+from core.zip_packing import LEVEL, Made, Member, Workers, file_of
+from core.zip_writer import EARLIEST, HashingStream, Written, ZipWriter
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
     from typing import BinaryIO
 
 __all__ = [
+    "LEVEL",
+    "Made",
     "Member",
     "WheelSpec",
+    "Workers",
     "WrittenFile",
     "file_stem",
     "metadata_text",
@@ -110,6 +114,8 @@ def write_wheel(
     *,
     epoch: int | None = None,
     jobs: int | None = None,
+    workers: Workers | None = None,
+    level: int = LEVEL,
 ) -> WrittenFile:
     """Write a wheel: `members` sorted by name, then ``.dist-info``, RECORD last.
 
@@ -118,7 +124,9 @@ def write_wheel(
         spec: What the wheel says of itself.
         members: The files outside ``.dist-info``.
         epoch: SOURCE_DATE_EPOCH, in seconds (default: 1980-01-01, the earliest a zip holds).
-        jobs: How many threads compress (default: one a core).
+        jobs: How many threads compress (default: one a core), unless `workers` are given.
+        workers: Threads shared with other archives.
+        level: How hard to compress, 1 to 12; 0 not at all.
 
     Raises:
         WheelError: Two members share a name, or a name leaves the archive.
@@ -131,7 +139,7 @@ def write_wheel(
     described = [Member(name=f"{info}/{name}", source=text.encode()) for name, text in _info_files(spec)]
     with atomic(target) as raw:
         stream = HashingStream(raw)
-        archive = ZipWriter(stream, epoch=epoch, jobs=jobs)
+        archive = ZipWriter(stream, epoch=epoch, jobs=jobs, workers=workers, level=level, scratch=folder)
         written = archive.add([*content, *described])
         archive.add([Member(name=f"{info}/RECORD", source=_record(written, info).encode())])
         archive.finish()
@@ -199,8 +207,8 @@ def write_tar(
                 info.size = len(entry.source)
                 archive.addfile(info, io.BytesIO(entry.source))
                 continue
-            with entry.source.open("rb") as content:
-                info.size = entry.source.stat().st_size
+            with file_of(entry) as path, path.open("rb") as content:
+                info.size = path.stat().st_size
                 archive.addfile(info, content)
 
 

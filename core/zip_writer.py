@@ -1,38 +1,30 @@
-"""Zip files written fast and the same every time: deflated on all cores, hashed in the same pass.
+"""Zip files written fast and the same every time, front to back.
 
-Members up to `BIG` bytes are deflated whole by libdeflate, many at a time. Larger ones are
-cut into chunks that zlib deflates side by side, each primed with the 32 KiB before it, and
-joined at byte boundaries into one ordinary deflate stream (as pigz does). Where the cuts
-lie depends on the size alone, so the number of cores never shows in the bytes.
+Members are compressed by `core.zip_packing`, on all cores. Members of another archive can be
+taken over as they are compressed there. Format: APPNOTE.TXT of PKWARE, with ZIP64.
 """
 
 from __future__ import annotations
 
 import hashlib
-import mmap
-import os
 import struct
-import zlib
-from collections import deque
-from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
+import zipfile
+from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, BinaryIO
 
-import deflate
-
-from core.errors import FatalError, MissingInputError
+from core import zip_members
+from core.errors import WheelError
+from core.zip_members import MemberError
+from core.zip_packing import DEFLATED, LEVEL, STORED, Made, Member, Packed, Workers, packed_in_order
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
     from pathlib import Path
 
-BIG = 32 << 20
-_WINDOW = 32 << 10
-_LEVEL = 4  # 0.32 at 110 MB/s a core; level 6 saves 3 % more and takes 1.5 times as long
-_BIG_LEVEL = 1  # zlib's: 0.35 at 76 MB/s a core
-_STORED, _DEFLATED = 0, 8
+__all__ = ["EARLIEST", "HashingStream", "Made", "Member", "Workers", "Written", "ZipWriter"]
+
 _UTF8_FLAG = 0x800
 _UNIX = 3 << 8
 _REGULAR_FILE = 0o100000
@@ -48,21 +40,6 @@ _LATEST = int(datetime(2107, 12, 31, 23, 59, 58, tzinfo=UTC).timestamp())
 
 
 @dataclass(frozen=True, kw_only=True)
-class Member:
-    """One file to write into an archive.
-
-    Attributes:
-        name: Its path in the archive, with forward slashes.
-        source: The file that holds its bytes, or the bytes themselves.
-        executable: Whether it is unpacked with mode 755 instead of 644.
-    """
-
-    name: str
-    source: Path | bytes
-    executable: bool = False
-
-
-@dataclass(frozen=True, kw_only=True)
 class Written:
     """What was written of one member.
 
@@ -75,21 +52,6 @@ class Written:
     name: str
     sha256: bytes
     size: int
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Packed:
-    member: Member
-    method: int
-    pieces: Sequence[bytes | bytearray | memoryview]
-    crc: int
-    size: int
-    sha256: bytes
-    release: Callable[[], None] = lambda: None
-
-    @property
-    def packed_size(self) -> int:
-        return sum(len(piece) for piece in self.pieces)
 
 
 class HashingStream:
@@ -120,13 +82,27 @@ class ZipWriter:
         stream: Where the bytes go.
         epoch: The time that every member carries, in seconds since 1970 UTC; times that
             a zip cannot hold (before 1980) become the earliest that it can.
-        jobs: How many threads compress (default: one a core).
+        jobs: How many threads compress (default: one a core), unless `workers` are given.
+        workers: Threads shared with other archives; they are left running.
+        level: libdeflate's level, 1 to 12; 0 stores members as they are.
+        scratch: Where very large members lie, compressed, before they are written (default:
+            the system's temporary folder).
     """
 
-    def __init__(self, stream: HashingStream, *, epoch: int | None = None, jobs: int | None = None) -> None:
+    def __init__(
+        self,
+        stream: HashingStream,
+        *,
+        epoch: int | None = None,
+        jobs: int | None = None,
+        workers: Workers | None = None,
+        level: int = LEVEL,
+        scratch: Path | None = None,
+    ) -> None:
         self._stream = stream
         self._date, self._time = _dos_time(EARLIEST if epoch is None else epoch)
-        self._jobs = max(1, jobs or os.cpu_count() or 1)
+        self._jobs, self._workers = jobs, workers
+        self._level, self._scratch = level, scratch
         self._directory: list[bytes] = []
 
     def add(self, members: Sequence[Member]) -> list[Written]:
@@ -135,8 +111,32 @@ class ZipWriter:
         Raises:
             MissingInputError: A member's source file does not exist.
         """
-        with ThreadPoolExecutor(self._jobs) as pool:
-            return [self._put(packed) for packed in _packed_in_order(members, pool, self._jobs)]
+        with ExitStack() as held:
+            workers = self._workers or held.enter_context(Workers(jobs=self._jobs))
+            packed = packed_in_order(members, workers, level=self._level, scratch=self._scratch)
+            return [self._put(one) for one in held.enter_context(closing(packed))]
+
+    def copy_from(self, source: Path, digests: Mapping[str, bytes]) -> list[Written]:
+        """Take members of another archive over as they are compressed there, in its order.
+
+        Nothing is inflated, so what the other archive says of them is believed; see that
+        `core.wheel_record.require_sound` holds for one from elsewhere.
+
+        Args:
+            source: The other archive.
+            digests: The members to take -> the raw SHA-256 of their uncompressed bytes, as
+                that archive's RECORD has them.
+
+        Raises:
+            MissingInputError: There is no such archive.
+            WheelError: It is damaged, or lacks one of the members.
+        """
+        with zip_members.opened(source) as archive, source.open("rb") as stream:
+            found = {info.filename: info for info in archive.infolist() if info.filename in digests}
+            missing = sorted(set(digests) - set(found))
+            if missing:
+                raise WheelError(f"{source.name} holds no {missing[0]}.")
+            return [self._put(_borrowed(source, stream, info, digests[name])) for name, info in found.items()]
 
     def finish(self) -> None:
         """Write the central directory. Nothing may be added afterwards."""
@@ -156,7 +156,14 @@ class ZipWriter:
         count16 = min(count, _U16)
         self._stream.write(_END.pack(b"PK\5\6", 0, 0, count16, count16, min(size, _U32), min(start, _U32), 0))
 
-    def _put(self, packed: _Packed) -> Written:
+    def _put(self, packed: Packed) -> Written:
+        try:
+            self._write_member(packed)
+        finally:
+            packed.release()
+        return Written(name=packed.member.name, sha256=packed.sha256, size=packed.size)
+
+    def _write_member(self, packed: Packed) -> None:
         name = packed.member.name.encode()
         offset, compressed = self._stream.size, packed.packed_size
         sizes64 = struct.pack("<HHQQ", 1, 16, packed.size, compressed)
@@ -166,32 +173,45 @@ class ZipWriter:
         version = _ZIP64_VERSION if needs64 else _PLAIN_VERSION
         common = (_UTF8_FLAG, packed.method, self._time, self._date, packed.crc)
         sizes = (_U32, _U32) if large else (compressed, packed.size)
-        self._stream.write(
-            _LOCAL.pack(b"PK\3\4", version, *common, *sizes, len(name), len(local_extra)) + name + local_extra
-        )
-        for piece in packed.pieces:
+        lengths = (len(name), len(local_extra))
+        self._stream.write(_LOCAL.pack(b"PK\3\4", version, *common, *sizes, *lengths) + name + local_extra)
+        for piece in packed.pieces():
             self._stream.write(piece)
-        packed.release()
-        mode = _REGULAR_FILE | (0o755 if packed.member.executable else 0o644)
-        self._directory.append(
-            _CENTRAL.pack(
-                b"PK\1\2",
-                _UNIX | version,
-                version,
-                *common,
-                *sizes,
-                len(name),
-                len(central_extra),
-                0,
-                0,
-                0,
-                mode << 16,
-                min(offset, _U32),
-            )
-            + name
-            + central_extra
-        )
-        return Written(name=packed.member.name, sha256=packed.sha256, size=packed.size)
+        mode = (_REGULAR_FILE | (0o755 if packed.member.executable else 0o644)) << 16
+        head = (b"PK\1\2", _UNIX | version, version, *common, *sizes, len(name), len(central_extra))
+        tail = (0, 0, 0, mode, min(offset, _U32))
+        self._directory.append(_CENTRAL.pack(*head, *tail) + name + central_extra)
+
+
+def _borrowed(source: Path, stream: BinaryIO, info: zipfile.ZipInfo, digest: bytes) -> Packed:
+    refused = zip_members.unsafe_path(info.filename) or zip_members.unsafe_kind(info)
+    if refused:
+        raise WheelError(f"{source.name} holds {info.filename!r}: {refused}.")
+    try:
+        span = zip_members.span_of(stream, info)
+    except MemberError as problem:
+        raise WheelError(f"{source.name} has {problem} for {info.filename}.") from problem
+
+    def pieces() -> Iterator[bytes]:
+        stream.seek(span.start)
+        left = info.compress_size
+        while left:
+            piece = stream.read(min(zip_members.CHUNK, left))
+            if not piece:
+                raise WheelError(f"{source.name} is cut off within {info.filename}.")
+            left -= len(piece)
+            yield piece
+
+    return Packed(
+        member=Member(name=info.filename, source=source, executable=bool(info.external_attr >> 16 & 0o111)),
+        method=STORED if info.compress_type == zipfile.ZIP_STORED else DEFLATED,
+        packed_size=info.compress_size,
+        pieces=pieces,
+        crc=info.CRC,
+        size=info.file_size,
+        sha256=digest,
+        release=lambda: None,
+    )
 
 
 def _central_extra(size: int, compressed: int, offset: int) -> tuple[bytes, bool]:
@@ -209,102 +229,3 @@ def _dos_time(epoch: int) -> tuple[int, int]:
     moment = datetime.fromtimestamp(min(max(epoch, EARLIEST), _LATEST), tz=UTC)
     date = (moment.year - 1980) << 9 | moment.month << 5 | moment.day
     return date, moment.hour << 11 | moment.minute << 5 | moment.second // 2
-
-
-def _packed_in_order(members: Sequence[Member], pool: ThreadPoolExecutor, jobs: int) -> Iterator[_Packed]:
-    """Compress ahead of the writer, but never hold more than a few members a thread."""
-    waiting: deque[Future[_Packed]] = deque()
-    for member in members:
-        if _size(member) > BIG:
-            while waiting:
-                yield waiting.popleft().result()
-            yield _pack_big(member, pool)
-            continue
-        waiting.append(pool.submit(_pack, member))
-        while len(waiting) >= 4 * jobs:
-            yield waiting.popleft().result()
-    while waiting:
-        yield waiting.popleft().result()
-
-
-def _size(member: Member) -> int:
-    if isinstance(member.source, bytes):
-        return len(member.source)
-    try:
-        return member.source.stat().st_size
-    except OSError as problem:
-        raise _unreadable(member, problem) from problem
-
-
-def _pack(member: Member) -> _Packed:
-    try:
-        data = member.source if isinstance(member.source, bytes) else member.source.read_bytes()
-    except OSError as problem:
-        raise _unreadable(member, problem) from problem
-    packed = deflate.deflate_compress(data, _LEVEL) if data else b""
-    smaller = len(packed) < len(data)
-    return _Packed(
-        member=member,
-        method=_DEFLATED if smaller else _STORED,
-        pieces=(packed if smaller else data,),
-        crc=zlib.crc32(data),
-        size=len(data),
-        sha256=hashlib.sha256(data).digest(),
-    )
-
-
-def _pack_big(member: Member, pool: ThreadPoolExecutor) -> _Packed:
-    """Deflate one large member on all threads.
-
-    Its bytes stay in the page cache; only the compressed chunks are held.
-    """
-    with _mapped(member) as data:
-        size = len(data)
-        digest = pool.submit(lambda: hashlib.sha256(data).digest())
-        starts = range(0, size, BIG // 4)
-        futures = [pool.submit(_pack_chunk, data, start, start + BIG // 4 >= size) for start in starts]
-        crc = pool.submit(zlib.crc32, data)
-        pieces = [future.result() for future in futures]
-        packed_size = sum(len(piece) for piece in pieces)
-        sha256, checksum = digest.result(), crc.result()
-    if packed_size < size:
-        return _Packed(member=member, method=_DEFLATED, pieces=pieces, crc=checksum, size=size, sha256=sha256)
-    held = ExitStack()
-    view = held.enter_context(_mapped(member))
-    return _Packed(
-        member=member,
-        method=_STORED,
-        pieces=(view,),
-        crc=checksum,
-        size=size,
-        sha256=sha256,
-        release=held.close,
-    )
-
-
-def _pack_chunk(data: memoryview, start: int, last: bool) -> bytes:  # noqa: FBT001 - private, called once
-    before = bytes(data[max(0, start - _WINDOW) : start])
-    deflater = zlib.compressobj(_BIG_LEVEL, zlib.DEFLATED, -zlib.MAX_WBITS, 9, zdict=before)
-    body = deflater.compress(data[start : start + BIG // 4])
-    return body + deflater.flush(zlib.Z_FINISH if last else zlib.Z_SYNC_FLUSH)
-
-
-@contextmanager
-def _mapped(member: Member) -> Iterator[memoryview]:
-    if isinstance(member.source, bytes):
-        yield memoryview(member.source)
-        return
-    try:
-        stream = member.source.open("rb")
-    except OSError as problem:
-        raise _unreadable(member, problem) from problem
-    with stream, mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ) as mapping:
-        view = memoryview(mapping)
-        try:
-            yield view
-        finally:
-            view.release()
-
-
-def _unreadable(member: Member, problem: OSError) -> FatalError:
-    return MissingInputError(f"{member.source!s} ({member.name}) could not be read: {problem.strerror}.")

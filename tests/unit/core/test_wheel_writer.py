@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from core import zip_writer
+from core import zip_packing, zip_writer
 from core.errors import MissingInputError, WheelError
 from core.wheel_writer import (
     Member,
@@ -86,7 +86,8 @@ def test_same_inputs_same_bytes_whatever_the_order_and_the_cores(tmp_path: Path)
 def test_large_members_become_one_ordinary_stream(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, compressible: bool
 ) -> None:
-    monkeypatch.setattr(zip_writer, "BIG", 1 << 16)
+    monkeypatch.setattr(zip_packing, "BIG", 1 << 16)
+    monkeypatch.setattr(zip_packing, "CHUNK", 1 << 16)
     data = b"".join(b"%d," % number for number in range(60_000)) if compressible else os.urandom(200_001)
     source = tmp_path / "big"
     source.write_bytes(data)

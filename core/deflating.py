@@ -1,0 +1,110 @@
+"""Deflate streams of large data, made by libdeflate on all cores with little memory.
+
+libdeflate packs better and faster than zlib, but only whole buffers: each of its streams ends
+with a block that is marked as the last. To join the streams of neighbouring chunks, that mark
+is taken out and an empty stored block is added, which ends on a byte boundary (as zlib's
+sync flush does). Where the last block begins is found by inflating the chunk: a decoder
+gives nothing out while it reads the code tables at a block's start. Every joint is proved by
+inflating the changed block to the chunk's own bytes; where that fails (such as for a last
+block without tables), zlib packs the chunk instead. Format: RFC 1951, section 3.2.3.
+"""
+
+from __future__ import annotations
+
+import zlib
+from typing import TYPE_CHECKING, Any
+
+import deflate
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+_RAW = -zlib.MAX_WBITS
+_PIECE = 64 << 10
+_STEP = 16  # bytes; most tables fill two of these, and other data gives something out in one
+_MOST_LAST_BLOCK = 160 << 10  # libdeflate's blocks hold at most some 300 kB
+_EMPTY_STORED = b"\x00\x00\xff\xff"
+_FINAL_EMPTY_STORED = b"\x01\x00\x00\xff\xff"
+_FINAL_WITH_TABLES = 0b101  # BFINAL is set, BTYPE is 2; the lowest bit comes first
+_ZLIB_LEVEL = 6
+
+
+def chunk(data: bytes | memoryview, level: int, *, last: bool) -> bytes:
+    """Deflate one chunk of a larger stream, without reference to what is before it.
+
+    Args:
+        data: The chunk.
+        level: libdeflate's level, 1 to 12.
+        last: Whether the stream ends with it; else it ends on a byte boundary, and any other
+            chunk may follow.
+    """
+    packed = bytes(deflate.deflate_compress(data, level))
+    if last:
+        return packed
+    return _opened(packed, data) or _by_zlib(data)
+
+
+def _by_zlib(data: bytes | memoryview) -> bytes:
+    deflater = zlib.compressobj(_ZLIB_LEVEL, zlib.DEFLATED, _RAW, 9)
+    return deflater.compress(data) + deflater.flush(zlib.Z_SYNC_FLUSH)
+
+
+def _opened(packed: bytes, data: bytes | memoryview) -> bytes | None:
+    """Give a stream whose last block is no longer marked as such; None where none was found."""
+    found = _before_last_tables(packed)
+    if found is None:
+        return None
+    before, start, given = found
+    wanted = bytes(data[given:])
+    for bit in _final_marks(packed[start : start + 4 * _STEP]):
+        changed = bytearray(packed[start:])
+        changed[bit >> 3] ^= 1 << (bit & 7)
+        # The empty block's three bits fit behind the last code, or need another byte.
+        for ending in (_EMPTY_STORED, b"\x00" + _EMPTY_STORED):
+            joined = bytes(changed) + ending
+            if _inflates_to(before, joined, wanted):
+                return packed[:start] + joined
+    return None
+
+
+def _before_last_tables(packed: bytes) -> tuple[Any, int, int] | None:
+    """Find the last place where a decoder reads tables.
+
+    Returns:
+        The decoder's state a little before it, the offset in `packed` that it stands at, and how
+        many bytes it has given out until there.
+    """
+    inflater = zlib.decompressobj(_RAW)
+    start = max(0, len(packed) - _MOST_LAST_BLOCK)
+    pieces = range(0, start, _PIECE)
+    given = sum(len(inflater.decompress(packed[at : min(at + _PIECE, start)])) for at in pieces)
+    here = inflater.copy()
+    tables, reading = -1, False
+    for at in range(start, len(packed) - _STEP, _STEP):
+        silent = not inflater.decompress(packed[at : at + _STEP])
+        if silent and not reading:
+            tables = at
+        reading = silent
+    if tables < 0:
+        return None
+    begin = max(start, tables - 2 * _STEP)
+    given += len(here.decompress(packed[start:begin]))
+    return here, begin, given
+
+
+def _final_marks(window: bytes) -> Iterator[int]:
+    """List the bits that could mark a last block with tables of its own: 1, then 0 1."""
+    bits = int.from_bytes(window, "little")
+    for bit in range(8 * len(window) - 2):
+        if bits >> bit & 0b111 == _FINAL_WITH_TABLES:
+            yield bit
+
+
+def _inflates_to(before: Any, joined: bytes, wanted: bytes) -> bool:  # noqa: ANN401 - zlib's class has no public name
+    inflater = before.copy()
+    try:
+        out = inflater.decompress(joined)
+        rest = inflater.decompress(_FINAL_EMPTY_STORED)
+    except zlib.error:
+        return False
+    return bool(out == wanted and not rest and inflater.eof and not inflater.unused_data)

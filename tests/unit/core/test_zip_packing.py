@@ -1,0 +1,111 @@
+from __future__ import annotations
+
+import io
+import os
+import threading
+import zipfile
+from typing import TYPE_CHECKING
+
+import pytest
+
+from core import zip_packing
+from core.errors import BuildError, MissingInputError
+from core.zip_packing import Made, Member, Workers
+from core.zip_writer import HashingStream, ZipWriter
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def archived(members: list[Member], **options: object) -> bytes:
+    raw = io.BytesIO()
+    writer = ZipWriter(HashingStream(raw), **options)  # type: ignore[arg-type]
+    writer.add(members)
+    writer.finish()
+    return raw.getvalue()
+
+
+def test_a_made_member_is_made_when_its_turn_comes_and_goes_afterwards(tmp_path: Path) -> None:
+    path = tmp_path / "made"
+
+    def make() -> Path:
+        path.write_bytes(b"content")
+        return path
+
+    data = archived([Member(name="a", source=Made(size=7, make=make))])
+    assert zipfile.ZipFile(io.BytesIO(data)).read("a") == b"content"
+    assert not path.exists()
+
+
+def test_what_fails_to_be_made_says_so_and_gives_its_memory_back() -> None:
+    def make() -> Path:
+        raise BuildError("patchelf did not like it.")
+
+    members = [Member(name=f"m{number}", source=Made(size=40, make=make)) for number in range(9)]
+    with Workers(jobs=2, memory=100) as workers:
+        with pytest.raises(BuildError, match="did not like"):
+            archived(members, workers=workers)
+        archived([Member(name="a", source=b"1" * 90)], workers=workers)
+        assert workers.take(100, wait=False), "memory of the failed archive is still held"
+
+
+def test_memory_is_held_to_its_bound(tmp_path: Path) -> None:
+    held, most, lock = 0, 0, threading.Lock()
+
+    def maker(number: int) -> Made:
+        def make() -> Path:
+            nonlocal held, most
+            with lock:
+                held += 1
+                most = max(most, held)
+            path = tmp_path / str(number)
+            path.write_bytes(bytes(1000))
+            with lock:
+                held -= 1
+            return path
+
+        return Made(size=1000, make=make)
+
+    members = [Member(name=f"m{number}", source=maker(number)) for number in range(20)]
+    with Workers(jobs=8, memory=2000) as workers:
+        archived(members, workers=workers)
+    assert most <= 2
+
+
+@pytest.mark.parametrize("shared", [1, 4])
+def test_archives_written_side_by_side_share_workers(shared: int) -> None:
+    contents = [[Member(name=f"{n}", source=os.urandom(300) * 9) for n in range(30)] for _ in range(4)]
+    expected = [archived(members, jobs=1) for members in contents]
+    got: dict[int, bytes] = {}
+    with Workers(jobs=shared, memory=5000) as workers:
+        threads = [
+            threading.Thread(target=lambda n=n: got.update({n: archived(contents[n], workers=workers)}))
+            for n in range(4)
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(60)
+    assert [got[n] for n in range(4)] == expected
+
+
+@pytest.mark.parametrize("level", [0, 1, 5])
+def test_a_big_member_is_one_stream_at_any_level(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, level: int
+) -> None:
+    monkeypatch.setattr(zip_packing, "BIG", 1 << 16)
+    monkeypatch.setattr(zip_packing, "CHUNK", 50_000)
+    source = tmp_path / "big"
+    source.write_bytes(b"".join(b"%d," % number for number in range(60_000)))
+    data = archived([Member(name="big", source=source)], level=level, scratch=tmp_path)
+    with zipfile.ZipFile(io.BytesIO(data)) as archive:
+        assert archive.testzip() is None
+        assert archive.read("big") == source.read_bytes()
+        stored = archive.getinfo("big").compress_type == zipfile.ZIP_STORED
+    assert stored == (level == 0)
+    assert list(tmp_path.iterdir()) == [source]
+
+
+def test_a_source_that_vanishes_is_named(tmp_path: Path) -> None:
+    with pytest.raises(MissingInputError, match="absent"):
+        archived([Member(name="a", source=tmp_path / "absent")])
