@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from core import environments, installer, process
+from core import files, installer, process
 from core.environments import MARKER, digest_of_calls, prepared
 from core.errors import EnvironmentSetupError, ProcessError
 from core.installer import Install, Sources
@@ -140,7 +140,7 @@ def test_the_lock_lies_beside_the_environment_and_is_held_in_use(
         yield
         held.remove(path)
 
-    monkeypatch.setattr(environments.files, "locked", locked)
+    monkeypatch.setattr(files, "locked", locked)
     (target.prefix / MARKER).write_text('{"digest": "d1"}')
     with prepared(target, CALLS, digest="d1"):
         assert held == [target.prefix.parent / ".venv.lock"]
