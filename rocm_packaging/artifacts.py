@@ -113,7 +113,7 @@ def _artifact(path: Path) -> Artifact:
     return Artifact(
         name=match["name"],
         component=match["component"],
-        target=match["target"].partition(":")[0],
+        target=re.split("[:~]", match["target"])[0],  # on Windows ~ stands for the colon
         path=path,
         stages=_stages(path),
     )
@@ -121,15 +121,25 @@ def _artifact(path: Path) -> Artifact:
 
 def _stages(path: Path) -> tuple[str, ...]:
     try:
-        lines = (path / MANIFEST).read_text(encoding="utf-8").splitlines()
+        text = (path / MANIFEST).read_text(encoding="utf-8")
     except FileNotFoundError:
         raise ArtifactError(f"{path} has no {MANIFEST}.", hint="Fetch the artifact again.") from None
     except (OSError, UnicodeDecodeError) as problem:
         raise ArtifactError(f"{path / MANIFEST} cannot be read: {problem}.") from problem
-    stages = [line.strip() for line in lines if line.strip()]
+    return parse_stages(text, path / MANIFEST)
+
+
+def parse_stages(text: str, where: Path | str) -> tuple[str, ...]:
+    """Read a manifest: one stage folder a line, relative to the artifact.
+
+    Raises:
+        ArtifactError: A line leads out of the artifact, or is no folder in it.
+    """
+    stages = [line.strip() for line in text.splitlines() if line.strip()]
     for stage in stages:
-        if posixpath.isabs(stage) or posixpath.normpath(stage) != stage or stage.startswith(".."):
-            raise ArtifactError(f"{path / MANIFEST} lists {stage!r}, which is outside of the artifact.")
+        first = stage.partition("/")[0]
+        if posixpath.isabs(stage) or posixpath.normpath(stage) != stage or first in {".", ".."}:
+            raise ArtifactError(f"{where} lists {stage!r}, which is outside of the artifact.")
     return tuple(dict.fromkeys(stages))
 
 
