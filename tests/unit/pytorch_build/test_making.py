@@ -1,0 +1,289 @@
+from __future__ import annotations
+
+import sys
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from core import environments, process
+from core.errors import BuildError, CheckError, EnvironmentSetupError, ProcessError
+from core.installer import Sources
+from core.process import Completed
+from pytorch_build import facts, making, preflight, rocm
+from pytorch_build.build_options import BuildChoices
+from pytorch_build.building import Build
+from pytorch_build.builds.types import BuildFacts, TreeFacts
+from pytorch_build.checks.findings import Finding
+from pytorch_build.compiler_cache import CacheStatistics
+from pytorch_build.dependencies import Dependency
+from pytorch_build.rocm import RocmSdk, RocmSource
+from pytorch_build.rocm_options import RocmOptions
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from core.installer import Install
+    from pytorch_build.builds.types import BuildRequest
+
+VERSION = "2.10.0a0+devrocm7.99.0.dev0.sample"
+ROCM = RocmSource(version="7.1.0", find_links=("/rocm",), digests=(("rocm.tar.gz", "aa"),))
+
+
+@dataclass(frozen=True, kw_only=True)
+class FakeTree:
+    """A tree that lies there, ready."""
+
+    path: Path
+    version: str = VERSION
+    inputs: Mapping[str, Any] = field(default_factory=lambda: {"commit": "1" * 40})
+    managed: bool = True
+
+    @contextmanager
+    def checked_out(self) -> Iterator[Path]:
+        yield self.path
+
+
+@dataclass
+class Workshop:
+    """What the parts around a build were asked for."""
+
+    calls: Sequence[Install] = ()
+    digest: str = ""
+    options: Mapping[str, Any] = field(default_factory=dict)
+    request: BuildRequest | None = None
+    env: Mapping[str, str] = field(default_factory=dict)
+    done: list[str] = field(default_factory=list)
+    findings: tuple[Finding, ...] = ()
+    statistics: CacheStatistics | None = None
+
+
+@pytest.fixture
+def build(run: Any) -> Build:
+    requirements = run.root / "requirements"
+    requirements.mkdir()
+    (requirements / "target-linux-3.12.txt").write_text("setuptools==80.0 \\\n    --hash=sha256:aa\n")
+    tree = run.root / "src"
+    tree.mkdir()
+    (tree / "setup.py").touch()
+    return Build(
+        context=run.context(),
+        choices=BuildChoices(rocm=RocmOptions(), own_trees={}, mirrors={}),
+        target=run.target(),
+        project="torch",
+        tree=FakeTree(path=tree),
+        rocm=ROCM,
+        dependencies=(
+            Dependency(project="triton", requirement="/run/triton.whl", version="3.6.0", digest="bb"),
+        ),
+        base_env={"PATH": "/usr/bin", "SOURCE_DATE_EPOCH": "17"},
+    )
+
+
+@pytest.fixture
+def shop(run: Any, monkeypatch: pytest.MonkeyPatch) -> Workshop:
+    shop = Workshop()
+
+    @contextmanager
+    def prepared(_target: Any, calls: Sequence[Install], *, digest: str, **options: Any) -> Iterator[None]:
+        shop.calls, shop.digest, shop.options = calls, digest, options
+        yield
+        shop.done.append("left")
+
+    def plan(request: BuildRequest, *_: Any, **__: Any) -> Any:
+        shop.request = request
+        return "the plan"
+
+    def execute(*_: Any, base_env: Mapping[str, str], log: Path, **__: Any) -> Any:
+        shop.env = base_env
+        log.parent.mkdir(parents=True, exist_ok=True)
+        log.write_text("compiling\n")
+        shop.done.append("built")
+        return run.wheel("torch", VERSION), shop.statistics
+
+    sdk = RocmSdk(version="7.1.0", root=run.root, bin=run.root, cmake=run.root, targets=("gfx942",))
+    monkeypatch.setattr(environments, "prepared", prepared)
+    monkeypatch.setattr(rocm, "ask", lambda *_, **__: sdk)
+    monkeypatch.setattr(rocm, "configured", lambda: Sources(index_url="https://mine"))
+    monkeypatch.setattr(
+        making, "configured", lambda: Sources(index_url="https://mine", find_links=("/mine",))
+    )
+    monkeypatch.setattr(making, "plan_build", plan)
+    monkeypatch.setattr(facts, "build_facts", lambda *_, **__: BuildFacts(tree=TreeFacts(files=frozenset())))
+    monkeypatch.setattr(facts, "machine_facts", lambda *_, **__: None)
+    monkeypatch.setattr(facts, "cores", lambda: 4)
+    monkeypatch.setattr(facts, "memory_bytes", lambda: 64 << 30)
+    monkeypatch.setattr(preflight, "check", lambda *_, **__: ())
+    monkeypatch.setattr(making, "execute", execute)
+    monkeypatch.setattr(making, "install_requirements", lambda *_, **__: shop.done.append("requirements"))
+    monkeypatch.setattr(making, "check_import", lambda *_: shop.done.append("imported"))
+    monkeypatch.setattr(making, "check_wheel", lambda *_, **__: shop.findings)
+    answer = Completed(returncode=0, stdout="amdhip64\nhipblas\n", stderr="")
+    monkeypatch.setattr(process, "capture", lambda *_, **__: answer)
+    return shop
+
+
+def log_of(run: Any) -> Path:
+    found: Path = run.root / "out" / "local-linux" / "logs" / "gfx94X-dcgpu" / "build_torch.log"
+    return found
+
+
+def test_a_build_is_prepared_built_imported_and_checked(build: Build, run: Any, shop: Workshop) -> None:
+    made = making.make(build, "build_torch")
+    assert [path.name for path in made.files] == [f"torch-{VERSION}-cp312-cp312-linux_x86_64.whl"]
+    assert made.details == {"source": {"commit": "1" * 40}}
+    assert shop.done == ["requirements", "built", "imported", "left"]
+    assert log_of(run).read_text() == "compiling\n"
+
+
+def test_the_environment_gets_locked_requirements_rocm_and_triton(build: Build, shop: Workshop) -> None:
+    making.make(build, "build_torch")
+    locked, rocm_call, triton = shop.calls
+    assert locked.hashed
+    assert rocm_call.requirements[0] == "rocm==7.1.0"
+    assert rocm_call.sources is not None
+    assert rocm_call.sources.no_index
+    assert triton.requirements == ("/run/triton.whl",)
+    assert triton.sources is not None
+    # what it requires may be among the run's wheels, and else where the person says
+    assert triton.sources.find_links == ("/run", "/mine")
+    assert triton.sources.index_url == "https://mine"
+
+
+def test_a_refs_requirements_replace_locked_ones(build: Build, shop: Workshop) -> None:
+    ref = build.context.ref
+    torch = replace(ref.projects["torch"], build_requirements=("setuptools<70",), env={"USE_X": "1"})
+    ref = replace(ref, projects={**ref.projects, "torch": torch})
+    making.make(replace(build, context=replace(build.context, ref=ref)), "build_torch")
+    locked, wanted = shop.calls[:2]
+    assert "setuptools" not in locked.files[0].read_text()
+    assert wanted.requirements == ("setuptools<70",)
+    assert shop.request is not None
+    assert dict(shop.request.ref_env) == {"USE_X": "1"}
+
+
+def test_family_cpu_installs_and_asks_no_rocm(
+    build: Build, run: Any, shop: Workshop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rocm, "ask", lambda *_, **__: pytest.fail("there is none"))
+    cpu = replace(build, context=run.context("cpu"), rocm=None, dependencies=())
+    making.make(cpu, "build_torch")
+    assert len(shop.calls) == 1
+    assert shop.request is not None
+    assert shop.request.rocm is None
+    assert shop.request.gpu_targets == ()
+
+
+def test_the_plan_is_asked_for_what_was_locked_and_chosen(build: Build, run: Any, shop: Workshop) -> None:
+    choices = replace(build.choices, clean=True, flash_attention=False, max_jobs="3", gpu_targets="gfx950")
+    torch = Dependency(project="torch", requirement="/run/torch.whl", version="x", digest="cc")
+    chosen = replace(build, project="audio", choices=choices, dependencies=(*build.dependencies, torch))
+    making.make(chosen, "build_audio")
+    request = shop.request
+    assert request is not None
+    assert (request.project, request.version, request.gpu_targets) == ("audio", VERSION, ("gfx950",))
+    assert request.python == run.target().executable
+    assert request.triton_version == "3.6.0"
+    # what the installed torch says of itself, whatever was asked for
+    assert request.torch_version == "amdhip64\nhipblas"
+    assert (request.options.clean, request.options.flash_attention) == (True, False)
+    assert request.options.max_jobs == 3
+
+
+def test_max_jobs_of_the_environment_is_kept(build: Build, shop: Workshop) -> None:
+    making.make(replace(build, base_env={**build.base_env, "MAX_JOBS": "2"}), "build_torch")
+    assert shop.request is not None
+    assert shop.request.options.max_jobs == 2
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda build: replace(build, rocm=replace(ROCM, digests=(("rocm.tar.gz", "bb"),))),
+        lambda build: replace(build, dependencies=(replace(build.dependencies[0], digest="cc"),)),
+        lambda build: (build.tree.path / "requirements.txt").write_text("numpy\n") and build,
+    ],
+)
+def test_an_environment_is_known_by_all_that_it_is_made_from(
+    build: Build, shop: Workshop, change: Any
+) -> None:
+    making.make(build, "build_torch")
+    first = shop.digest
+    making.make(build, "build_torch")
+    assert shop.digest == first
+    making.make(change(build), "build_torch")
+    assert shop.digest != first
+
+
+def test_a_compiler_caches_statistics_are_recorded(build: Build, shop: Workshop) -> None:
+    shop.statistics = CacheStatistics(kind="ccache", hits=3, misses=1, uncacheable=0, errors=0)
+    details = making.make(build, "build_torch").details["compiler_cache"]
+    assert (details["kind"], details["hits"], details["hit_rate"]) == ("ccache", 3, 0.75)
+
+
+def test_a_failing_build_leaves_its_log_among_the_outputs(
+    build: Build, run: Any, shop: Workshop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(*_: Any, log: Path, **__: Any) -> Any:
+        log.parent.mkdir(parents=True, exist_ok=True)
+        log.write_text("error: no such header\n")
+        raise BuildError("no wheel")
+
+    monkeypatch.setattr(making, "execute", fails)
+    with pytest.raises(BuildError):
+        making.make(build, "build_torch")
+    assert "no such header" in log_of(run).read_text()
+    assert shop.done == ["requirements"]
+
+
+def test_a_log_is_of_one_build(build: Build, run: Any, shop: Workshop, monkeypatch: Any) -> None:
+    making.make(build, "build_torch")
+    assert shop.done
+
+    def fails(*_: Any, **__: Any) -> Any:
+        raise ProcessError("stopped before the first command")
+
+    monkeypatch.setattr(making, "execute", fails)
+    with pytest.raises(ProcessError):
+        making.make(build, "build_torch")
+    # the log of the last build that wrote one stays readable
+    assert log_of(run).read_text() == "compiling\n"
+
+
+def test_error_findings_keep_a_wheel_from_being_published(build: Build, shop: Workshop) -> None:
+    shop.findings = (
+        Finding(wheel="torch.whl", check="elf", severity="error", message="needs libfoo.so", hint=""),
+    )
+    with pytest.raises(CheckError):
+        making.make(build, "build_torch")
+    shop.findings = (replace(shop.findings[0], severity="warning"),)
+    assert making.make(build, "build_torch").files
+
+
+def test_what_will_fail_later_is_said_first(build: Build, shop: Workshop, monkeypatch: Any) -> None:
+    def refuses(_problems: Any) -> None:
+        raise EnvironmentSetupError("There is no compiler.")
+
+    monkeypatch.setattr(preflight, "require", refuses)
+    with pytest.raises(EnvironmentSetupError, match="no compiler"):
+        making.make(build, "build_torch")
+    assert shop.calls == ()
+
+
+def test_a_wheel_is_dated_by_a_person_or_by_its_commit(
+    build: Build, shop: Workshop, monkeypatch: Any
+) -> None:
+    making.make(build, "build_torch")
+    assert shop.env["SOURCE_DATE_EPOCH"] == "17"
+    answer = Completed(returncode=0, stdout="1700000000\n", stderr="")
+    monkeypatch.setattr(process, "capture", lambda *_, **__: answer)
+    making.make(replace(build, base_env={"PATH": "/usr/bin"}), "build_torch")
+    assert shop.env == {"PATH": "/usr/bin", "SOURCE_DATE_EPOCH": "1700000000"}
+
+
+@pytest.mark.processes
+def test_the_installed_torch_is_asked_for_its_version(build: Build, run: Any) -> None:
+    real = replace(build, target=run.target(executable=Path(sys.executable)))
+    assert making._installed(real, "pytest") == pytest.__version__

@@ -1,0 +1,260 @@
+from __future__ import annotations
+
+import json
+import sys
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from core import environments, installer, records
+from core.errors import CheckError, MissingInputError
+from core.installer import Sources
+from pytorch_build import smoke_run
+from pytorch_build.smoke_run import SmokeOptions, install_calls, wheels_of
+from pytorch_build.smoke_run import test_run as smoke
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+FAMILY = "gfx94X-dcgpu"
+PASSES = "def test_one():\n    assert True\n"
+FAILS = "def test_two():\n    assert False\n"
+SKIPS = "import pytest\ndef test_three():\n    pytest.skip('no GPU')\n"
+
+
+@pytest.fixture(autouse=True)
+def _machine(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    requirements = run.root / "requirements"
+    requirements.mkdir()
+    text = "".join(f"{name}==1 \\\n    --hash=sha256:aa\n" for name in ("pytest", "setuptools"))
+    (requirements / "target-linux-3.12.txt").write_text(text)
+    monkeypatch.setattr(smoke_run, "detect", lambda: ())
+    monkeypatch.setattr(smoke_run, "configured", lambda: Sources(index_url="https://mine", cert="/ca.pem"))
+
+
+@pytest.fixture
+def tests(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    folder = tmp_path / "smoke"
+    folder.mkdir()
+    (folder / "pytest.ini").write_text("[pytest]\naddopts = -ra\n")
+    (folder / "test_it.py").write_text(PASSES)
+    monkeypatch.setattr(smoke_run, "SMOKE_TESTS", folder)
+    return folder
+
+
+@pytest.fixture
+def target(run: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Give this interpreter in the place of an installed environment, and keep what would be installed."""
+    interpreter = run.target(executable=Path(sys.executable))
+    monkeypatch.setattr(smoke_run, "require", lambda _python: interpreter)
+    monkeypatch.setattr(installer, "missing_dependencies", lambda _target: ())
+
+    @contextmanager
+    def prepared(*_: Any, **__: Any) -> Iterator[None]:
+        yield
+
+    monkeypatch.setattr(environments, "prepared", prepared)
+    return interpreter
+
+
+def put_page(run: Any, *files: Any, group: str = FAMILY) -> None:
+    lines = [f'<a href="{one.name}#sha256={one.sha256}">{one.name}</a>' for one in files]
+    run.store.put_bytes(f"local-linux/python/{group}/index.html", "\n".join(lines).encode())
+
+
+@pytest.fixture
+def torch(run: Any) -> Any:
+    """Put a run's torch for processors there, recorded and on its page."""
+    run.put_lock()
+    file = run.built("torch", gpu_family="cpu")
+    put_page(run, file, group="cpu")
+    return file
+
+
+def totals(run: Any) -> Any:
+    record = records.read(run.store, run.common().outputs, "cpu", "test_smoke-sample-cp312")
+    return record and record.details["tests"]
+
+
+@pytest.mark.processes
+@pytest.mark.usefixtures("target", "torch")
+def test_passing_tests_are_recorded_and_not_repeated(
+    run: Any, tests: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tests.joinpath("test_more.py").write_text(SKIPS)
+    smoke(run.context("cpu"), SmokeOptions())
+    assert totals(run) == {"tests": 2, "failures": 0, "errors": 0, "skipped": 1}
+    junit = run.root / "mine" / "junit.xml"
+    smoke(run.context("cpu"), SmokeOptions(junit=junit))
+    assert "test_smoke: unchanged" in capsys.readouterr().err
+    # asked for, it is given although nothing ran again
+    assert "test_it" in junit.read_text()
+    tests.joinpath("test_more.py").write_text(FAILS)
+    with pytest.raises(CheckError, match=r"1 of 2 failed"):
+        smoke(run.context("cpu"), SmokeOptions())
+
+
+@pytest.mark.processes
+@pytest.mark.usefixtures("target", "torch")
+@pytest.mark.parametrize(
+    ("text", "arguments", "words"),
+    [
+        (FAILS, (), "1 of 1 failed"),
+        (PASSES + FAILS, (), "1 of 2 failed"),
+        (SKIPS, (), "all 1 were skipped"),
+        ("", (), "No smoke test ran"),
+        (PASSES, ("-k", "nothing"), "No smoke test ran"),
+        ("import nowhere\n", (), "1 of 1 failed"),
+        (PASSES, ("--no-such-option",), "without a report"),
+        ("import os\ndef test_dies():\n    os._exit(3)\n", (), "without a report"),
+    ],
+)
+def test_what_is_no_pass_is_an_error(
+    run: Any, tests: Path, text: str, arguments: tuple[str, ...], words: str
+) -> None:
+    tests.joinpath("test_it.py").write_text(text)
+    junit = run.root / "junit.xml"
+    with pytest.raises(CheckError, match=words):
+        smoke(run.context("cpu"), SmokeOptions(pytest_arguments=arguments, junit=junit))
+    assert totals(run) is None
+    failed = records.read(run.store, run.common().outputs, "cpu", "test_smoke-sample-cp312.failed")
+    assert failed is not None
+    assert failed.exit_code == 9
+    if "failed" in words or "skipped" in words:
+        assert "<testsuite" in junit.read_text()
+        assert run.store.find("local-linux/reports/cpu/smoke-sample-cp312.xml")
+
+
+@pytest.mark.processes
+@pytest.mark.usefixtures("target")
+def test_the_tests_are_told_what_is_recorded(run: Any, tests: Path, torch: Any) -> None:
+    text = "import json, os\ndef test_told():\n"
+    text += f"    assert json.loads(os.environ['SMOKE_EXPECT']) == {{'torch': {torch.version!r}}}\n"
+    text += "    assert 'PYTHONPATH' not in os.environ\n"
+    tests.joinpath("test_it.py").write_text(text)
+    smoke(run.context("cpu"), SmokeOptions())
+    assert totals(run)["tests"] == 1
+
+
+@pytest.mark.processes
+@pytest.mark.usefixtures("target", "torch", "tests")
+def test_an_environment_filled_by_hand_is_tested_each_time_and_is_no_tested_run(
+    run: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ran: list[int] = []
+
+    def pytests(*_: Any) -> dict[str, int]:
+        ran.append(1)
+        return {"tests": 1, "failures": 0, "errors": 0, "skipped": 0}
+
+    monkeypatch.setattr(smoke_run, "_pytest", pytests)
+    for _ in range(2):
+        smoke(run.context("cpu"), SmokeOptions(install=False))
+    assert len(ran) == 2
+    smoke(run.context("cpu"), SmokeOptions())
+    assert len(ran) == 3
+
+
+@pytest.mark.usefixtures("target", "torch", "tests")
+def test_wheels_that_do_not_fit_together_are_an_error(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    said = "The package `torch` requires `triton==3.6.0`, but it's not installed"
+    monkeypatch.setattr(installer, "missing_dependencies", lambda _target: (said,))
+    with pytest.raises(CheckError, match=r"triton==3\.6\.0"):
+        smoke(run.context("cpu"), SmokeOptions())
+
+
+@pytest.mark.usefixtures("target", "tests")
+def test_a_page_must_list_what_is_recorded(run: Any, torch: Any) -> None:
+    put_page(run, replace_digest(torch), group="cpu")
+    with pytest.raises(MissingInputError, match=r"does not list torch-.* as recorded") as caught:
+        smoke(run.context("cpu"), SmokeOptions())
+    assert "nox -s index" in caught.value.hint
+    run.store.delete("local-linux/python/cpu/index.html")
+    with pytest.raises(MissingInputError, match="is not there"):
+        smoke(run.context("cpu"), SmokeOptions())
+
+
+def replace_digest(file: Any) -> Any:
+    return file.model_copy(update={"sha256": "0" * 64})
+
+
+def test_a_runs_wheels_are_those_of_its_ref_python_and_rocm(run: Any) -> None:
+    run.put_lock()
+    torch, audio = run.built("torch"), run.built("audio")
+    run.built("torch", python="cp313")
+    run.built("torch", gpu_family="cpu")
+    ours = run.rocm()
+    run.record("build_rocm", *ours, *run.rocm("7.1.0"))
+    found = wheels_of(run.context(), run.target())
+    assert {one.name for one in found} == {torch.name, audio.name, *(one.name for one in ours)}
+    other = run.context()
+    other = replace(other, ref=replace(other.ref, name="nightly"))
+    run.put_lock(run.lock(torch_ref="nightly"))
+    with pytest.raises(MissingInputError, match="no wheels of nightly") as caught:
+        wheels_of(other, run.target())
+    assert "nox -s build_torch" in caught.value.hint
+
+
+def test_failed_builds_offer_nothing(run: Any) -> None:
+    run.put_lock()
+    file = run.built("torch")
+    record = run.record("build_torch", file, torch_ref="sample", python="cp312", gpu_family=FAMILY)
+    run.store.delete(run.common().outputs.record_key(FAMILY, record.name))
+    failed = record.model_copy(update={"status": "failed"})
+    records.write(run.store, run.common().outputs, FAMILY, failed)
+    with pytest.raises(MissingInputError):
+        wheels_of(run.context(), run.target())
+
+
+def test_recorded_files_are_installed_by_digest_from_the_runs_page_alone(run: Any) -> None:
+    run.put_lock()
+    run.built("torch")
+    run.record("build_rocm", *run.rocm())
+    found = wheels_of(run.context(), run.target())
+    tools, ours, rest = install_calls(run.context(), run.target(), found, "http://page")
+    assert tools.hashed
+    assert ours.hashed
+    assert not ours.dependencies
+    assert ours.sources == Sources(find_links=("http://page",), no_index=True, cert="/ca.pem")
+    assert ours.config_settings == (f"gpu-family={FAMILY}",)
+    pinned = ours.files[0].read_text()
+    for one in found:
+        assert f"{one.distribution}=={one.version} --hash=sha256:{one.sha256}" in pinned
+        assert f"{one.distribution}=={one.version}" in rest.requirements
+    assert rest.sources is not None
+    assert rest.sources.index_url == "https://mine"
+
+
+def test_a_prebuilt_torch_is_installed_with_the_rest(run: Any) -> None:
+    chosen = run.context("cpu")
+    torch = replace(chosen.ref.projects["torch"], prebuilt="torch==2.13.0")
+    chosen = replace(chosen, ref=replace(chosen.ref, projects={"torch": torch}))
+    audio = run.built("audio", gpu_family="cpu")
+    calls = install_calls(chosen, run.target(), [audio], "http://page")
+    assert calls[-1].requirements == (f"torchaudio=={audio.version}", "torch==2.13.0")
+    assert dict(calls[1].env) == {}
+
+
+@pytest.mark.usefixtures("target")
+def test_wheels_for_a_gpu_are_not_passed_without_one(run: Any) -> None:
+    chosen = run.context("gfx110X-all", ref="nightly")
+    with pytest.raises(CheckError, match="has no GPU") as caught:
+        smoke(chosen, SmokeOptions())
+    assert "--allow-no-gpu" in caught.value.hint
+    # allowed, it is the run's wheels that are asked for next
+    run.put_lock(run.lock(torch_ref="nightly"))
+    with pytest.raises(MissingInputError):
+        smoke(chosen, SmokeOptions(allow_no_gpu=True))
+
+
+@pytest.mark.processes
+@pytest.mark.usefixtures("target")
+def test_the_smoke_tests_themselves_fail_where_nothing_is_installed(run: Any, torch: Any) -> None:
+    with pytest.raises(CheckError, match="failed"):
+        smoke(run.context("cpu"), SmokeOptions())
+    report = run.store.read("local-linux/reports/cpu/smoke-sample-cp312.xml").decode()
+    assert "No module named 'torch'" in report or "PackageNotFoundError" in report
+    assert json.dumps(torch.version).strip('"') or report
