@@ -105,11 +105,7 @@ def _recorded(
     store: Store, outputs: RunOutputs, artifact_group: str, listed: Sequence[Distribution]
 ) -> Sequence[tuple[Distribution, str]]:
     """Pair each listed file with the digest that its record promises, and hold them against each other."""
-    # more than one where the local run's file was uploaded over, or built again
-    promised: dict[str, set[str]] = {}
-    for record in records.read_all(store, outputs, artifact_group):
-        for one in record.files if record.status == "ok" else ():
-            promised.setdefault(one.key, set()).add(one.sha256)
+    promised = records.promised(records.read_all(store, outputs, artifact_group))
     present = {one.key for one in listed}
     for key in promised:
         if key not in present:

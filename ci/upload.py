@@ -68,11 +68,13 @@ def upload_folder(common: Common, folder: Path, artifact_group: str) -> Sequence
             f"{folder} holds no wheel or sdist.", hint="Give a folder that does with --input-dir."
         )
     store, outputs = common.open_store(), common.outputs
-    found = records.read_all(store, outputs, artifact_group)
-    named = {(one.key, one.sha256) for record in found for one in record.files if record.status == "ok"}
-    put = [distributions.publish(store, outputs, artifact_group, path) for path in paths]
-    for one in put:
-        if (one.key, one.sha256) in named:
+    named = records.promised(records.read_all(store, outputs, artifact_group))
+    put = []
+    for path in paths:
+        # recorded one by one: what a later file's refusal leaves behind can be indexed
+        one = distributions.publish(store, outputs, artifact_group, path)
+        put.append(one)
+        if one.sha256 in named.get(one.key, ()):
             continue
         # each file has a record of its own, so that two uploads to one run never share one
         record = Record(
@@ -98,19 +100,20 @@ def upload_group(common: Common, source: Store, artifact_group: str) -> Sequence
     """
     store, outputs = common.open_store(), common.outputs
     found = [record for record in records.read_all(source, outputs, artifact_group) if record.status == "ok"]
-    files = [one for record in found for one in record.files]
-    if not files:
+    promised = records.promised(found)
+    if not promised:
         raise MissingInputError(
             f"No record of group {artifact_group} names a wheel.", hint="Build something first."
         )
     put = []
-    for one in files:
-        path = source.fetch(one.key, common.cache / "fetched")
-        if source.digest(one.key) != one.sha256:
+    for key in sorted(promised):
+        path = source.fetch(key, common.cache / "fetched")
+        digest = source.digest(key)
+        if digest not in promised[key]:
             raise StoreError(
                 f"{path} is not the file that its record names.", hint="Build it again with --force."
             )
-        put.append(distributions.publish(store, outputs, artifact_group, path, sha256=one.sha256))
+        put.append(distributions.publish(store, outputs, artifact_group, path, sha256=digest))
     for record in found:
         records.write(store, outputs, artifact_group, record)
     _say(common, artifact_group, put)

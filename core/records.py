@@ -15,7 +15,7 @@ from core.errors import DataError
 from core.outputs import key_name
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from core.outputs import RunOutputs
     from core.stores import Store
@@ -143,6 +143,18 @@ def read_all(store: Store, outputs: RunOutputs, artifact_group: str) -> Sequence
         if stored.key.endswith(".json")
     ]
     return [parse(store.read(key), where=key) for key in keys]
+
+
+def promised(found: Sequence[Record]) -> Mapping[str, frozenset[str]]:
+    """Give the digests that successful stages recorded, by key.
+
+    A key has more than one where a file of the local run was uploaded over, or built again.
+    """
+    digests: dict[str, frozenset[str]] = {}
+    for record in found:
+        for one in record.files if record.status == "ok" else ():
+            digests[one.key] = digests.get(one.key, frozenset()) | {one.sha256}
+    return digests
 
 
 def write(store: Store, outputs: RunOutputs, artifact_group: str, record: Record) -> None:
