@@ -1,0 +1,66 @@
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from core import distributions, records
+from core.options import Common
+from core.records import Cell, FileRecord, Record
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from core.outputs import RunOutputs
+    from core.stores import Store
+
+Publish = "Callable[..., FileRecord]"
+
+
+@pytest.fixture
+def common(tmp_path: Path) -> Common:
+    return Common(root=tmp_path, run_id="17")
+
+
+@pytest.fixture
+def store(common: Common) -> Store:
+    return common.open_store()
+
+
+@pytest.fixture
+def outputs(common: Common) -> RunOutputs:
+    return common.outputs
+
+
+@pytest.fixture
+def record_of(outputs: RunOutputs) -> Callable[..., Record]:
+    """Write down what a stage made, as the stage would."""
+
+    def make(*files: FileRecord, stage: str = "build_torch", **facts: Any) -> Record:
+        values = {"run_id": outputs.run_id, "platform": "linux", "started": records.now(), "seconds": 2.5}
+        cell = Cell(python="cp312", torch_ref="nightly")
+        return Record(stage=stage, files=files, **{**values, "cell": cell, **facts})
+
+    return make
+
+
+@pytest.fixture
+def publish(
+    store: Store,
+    outputs: RunOutputs,
+    tmp_path: Path,
+    make_wheel: Callable[..., Path],
+    record_of: Callable[..., Record],
+) -> Callable[..., FileRecord]:
+    """Put a wheel into the run, with the record of a stage that made it."""
+
+    def put(
+        name: str = "torch", version: str = "2.10.0+rocm7.1", *, group: str = "g", **facts: Any
+    ) -> FileRecord:
+        path = make_wheel(tmp_path / "dist", name, version, **facts)
+        one = distributions.publish(store, outputs, group, path)
+        records.write(store, outputs, group, record_of(one, stage=f"build_{name}_{version}"))
+        return one
+
+    return put
