@@ -50,7 +50,14 @@ class Verb:
 
 class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
-        raise UsageError(f"{self.prog}: {message}", hint=f"See: {self.prog} --help")
+        raise UsageError(f"{self.prog}: {message}", hint=f"{self._meant(message)}See: {self.prog} --help")
+
+    def _meant(self, message: str) -> str:
+        """Name the option that a misspelt one is nearest to."""
+        words = message.split() if message.startswith("unrecognized arguments") else []
+        options = [word.partition("=")[0] for word in words if word.startswith("--")]
+        guesses = (nearest(option, self._option_string_actions) for option in options)
+        return next((f"{guess} " for guess in guesses if guess.startswith("Did you mean")), "")
 
 
 def main(package: str, about: str, verbs: Sequence[Verb], argv: Sequence[str] | None = None) -> int:

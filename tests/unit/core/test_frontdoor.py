@@ -118,3 +118,18 @@ def test_debug_shows_where_an_error_came_from(build: Build, problem: Exception) 
     build.problem = problem
     with pytest.raises(type(problem)):
         call("build", "torch", "--debug")
+
+
+@pytest.mark.usefixtures("build")
+@pytest.mark.parametrize(
+    ("option", "said"),
+    [
+        ("--gpu-famly=cpu", "Did you mean '--gpu-family'? See: python -m pytorch_build build --help"),
+        ("--zzz", "unrecognized arguments: --zzz\nSee: python -m pytorch_build build --help"),
+    ],
+)
+def test_a_misspelt_option_is_told_the_nearest(
+    option: str, said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert call("build", "torch", option) == 2
+    assert said in capsys.readouterr().err
