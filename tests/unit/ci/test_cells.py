@@ -1,0 +1,164 @@
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from ci import cells
+from ci.cells import BUILDS, MAX_CELLS, Cell, Matrix, expand, load_matrix
+from core.errors import DataError, UsageError
+from core.frontdoor import Verb, main
+from core.options import ROOT
+from pytorch_build.refs import PROJECTS, load_refs
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+    from core.outputs import Platform
+    from pytorch_build.refs import TorchRef
+
+VERBS = (Verb("cells", "ci.cells", "print cells"),)
+
+
+def refs(platform: Platform = "linux") -> Mapping[str, TorchRef]:
+    return load_refs(None, ROOT / "core", platform=platform)
+
+
+def matrix(**changes: Any) -> Matrix:
+    values = {
+        "pythons": ("3.12",),
+        "torch_refs": ("nightly",),
+        "tool_pythons": ("3.11",),
+        "gpu_families": {"linux": ("gfx94X-dcgpu",)},
+    }
+    return Matrix.model_validate({**values, **changes})
+
+
+@pytest.mark.parametrize("platform", ["linux", "windows"])
+@pytest.mark.parametrize("name", ["ci", "release"])
+def test_the_embedded_matrices_expand_and_fit_into_ci(name: str, platform: Platform) -> None:
+    expanded = expand(load_matrix(name, ROOT), refs(platform), platform)
+    assert expanded.sessions["build_torch"]
+    assert expanded.sessions["test_smoke"] == expanded.sessions["build_torch"]
+    assert all(len(found) <= MAX_CELLS for found in expanded.sessions.values())
+    assert expanded.tool_pythons == ("3.11", "3.12", "3.13")
+
+
+def test_the_release_matrix_leaves_out_what_it_says_and_nothing_else() -> None:
+    release = load_matrix("release", ROOT)
+    expanded = expand(release, refs(), "linux")
+    families = release.gpu_families["linux"]
+    every = {
+        Cell(python=python, torch_ref=ref, gpu_family=family)
+        for python in release.pythons
+        for ref in release.torch_refs
+        for family in families
+    }
+    excluded = {
+        cell
+        for cell in every
+        if cell.gpu_family == "gfx90c-igpu" and cell.torch_ref in {"release/2.13", "release/2.14"}
+    }
+    possible = {cell for cell in every - excluded if cell.python in refs()[cell.torch_ref].pythons}
+    assert excluded
+    assert set(expanded.sessions["build_torch"]) == possible
+    assert len(expanded.left_out) == len(every) - len(possible)
+    assert "3.12 release/2.13 gfx90c-igpu: not supported yet" in expanded.left_out
+
+
+def test_a_ref_gets_only_the_stages_of_its_components() -> None:
+    one = refs()["nightly"].only(["torch", "audio"])
+    sessions = expand(matrix(), {"nightly": one}, "linux").sessions
+    cell = Cell(python="3.12", torch_ref="nightly", gpu_family="gfx94X-dcgpu")
+    assert {name for name, found in sessions.items() if found} == {"build_torch", "build_audio", "test_smoke"}
+    assert sessions["build_torch"] == (cell,)
+
+
+def test_every_project_has_a_stage() -> None:
+    assert tuple(BUILDS) == PROJECTS
+
+
+def test_a_python_that_a_ref_lacks_is_left_out_with_its_reason() -> None:
+    expanded = expand(matrix(pythons=("3.12", "3.99")), refs(), "linux")
+    assert expanded.left_out == ("3.99 nightly gfx94X-dcgpu: nightly is not built for Python 3.99",)
+    assert {cell.python for cell in expanded.sessions["build_torch"]} == {"3.12"}
+
+
+def test_a_ref_that_is_not_built_on_a_platform_is_left_out() -> None:
+    known = {**refs(), "main": refs()["main"].only([])}
+    expanded = expand(matrix(torch_refs=("nightly", "main")), known, "linux")
+    assert expanded.left_out == ("3.12 main gfx94X-dcgpu: main is not built on linux",)
+
+
+@pytest.mark.parametrize(
+    ("changes", "error", "said"),
+    [
+        ({"torch_refs": ("nigtly",)}, DataError, r"the torch ref 'nigtly'\. Did you mean 'nightly'\?"),
+        ({"gpu_families": {"linux": ("gfx94x-dcgpu",)}}, UsageError, "Unknown GPU family 'gfx94x-dcgpu'"),
+        ({"torch_refs": ("release/2.10", "release-2.10")}, DataError, "would share one folder"),
+        ({"torch_refs": ("nightly", "nightly")}, DataError, "3.12 nightly gfx94X-dcgpu more than once"),
+        ({"pythons": ("3.12", "3.12")}, DataError, "more than once"),
+        ({"gpu_families": {"windows": ("gfx110X-all",)}}, DataError, "has no cell on linux"),
+        ({"pythons": ("3.99",)}, DataError, "has no cell on linux"),
+    ],
+)
+def test_a_matrix_that_cannot_be_meant_is_refused(
+    changes: dict[str, Any], error: type[Exception], said: str
+) -> None:
+    with pytest.raises(error, match=said):
+        expand(matrix(**changes), refs(), "linux")
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"gpu_family": "gfx90c-igpu"}, r"exclude\[0\] names 'gfx90c-igpu', which the matrix does not have"),
+        ({"torch_refs": ("nigtly",)}, "Did you mean 'nightly'"),
+        ({"platform": "windows"}, "does not have on windows"),
+    ],
+)
+def test_an_exclusion_that_matches_nothing_is_refused(changes: dict[str, Any], said: str) -> None:
+    row = {"gpu_family": "gfx94X-dcgpu", "platform": "linux", "torch_refs": ("nightly",), "reason": "why"}
+    families = {"linux": ("gfx94X-dcgpu", "gfx1151")}
+    assert expand(matrix(exclude=(row,), gpu_families=families), refs(), "linux").left_out
+    with pytest.raises(DataError, match=said):
+        expand(matrix(exclude=({**row, **changes},), gpu_families=families), refs(), "linux")
+
+
+def test_more_cells_than_ci_takes_are_refused() -> None:
+    ref = refs()["nightly"]
+    many = {f"r{number}": ref for number in range(MAX_CELLS + 1)}
+    exact = dict(list(many.items())[:MAX_CELLS])
+    assert len(expand(matrix(torch_refs=tuple(exact)), exact, "linux").sessions["build_torch"]) == MAX_CELLS
+    with pytest.raises(DataError, match=f"has {MAX_CELLS + 1} cells on linux; a matrix of CI holds 256"):
+        expand(matrix(torch_refs=tuple(many)), many, "linux")
+
+
+def test_a_matrix_is_named_or_a_file(tmp_path: Path) -> None:
+    (tmp_path / "mine.toml").write_text(
+        'pythons = ["3.12"]\ntorch_refs = ["sample"]\ntool_pythons = ["3.11"]\n'
+        '[gpu_families]\nlinux = ["cpu"]\n'
+    )
+    mine = load_matrix("mine.toml", tmp_path)
+    assert mine == matrix(torch_refs=("sample",), gpu_families={"linux": ("cpu",)})
+    for name in ("", "relase"):
+        with pytest.raises(UsageError, match="is neither a matrix nor a file"):
+            load_matrix(name, tmp_path)
+    (tmp_path / "typo.toml").write_text('python = ["3.12"]\n')
+    with pytest.raises(DataError, match="pythons"):
+        load_matrix("typo.toml", tmp_path)
+
+
+def test_the_verb_prints_rows_for_the_noxfile(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main("ci", "", VERBS, ["cells", "ci", "--platform", "windows"]) == 0
+    printed = json.loads(capsys.readouterr().out)
+    assert printed["tests"] == ["3.11", "3.12", "3.13"]
+    assert printed["build_torch"] == [["3.12", "nightly", "gfx110X-all"]]
+    assert set(printed) == {*cells.BUILDS.values(), *cells.TESTS, "tests"}
+
+
+def test_the_verb_says_what_it_left_out(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main("ci", "", VERBS, ["cells", "release", "--platform", "linux"]) == 0
+    assert "left out: 3.11 release/2.13 gfx90c-igpu: not supported yet" in capsys.readouterr().err

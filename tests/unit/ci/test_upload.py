@@ -1,0 +1,182 @@
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from ci import index, upload
+from core import distributions, files, records
+from core.errors import MissingInputError, StoreError, UsageError
+from core.frontdoor import Verb, main
+from core.options import Common
+from core.stores.directory import DirectoryStore
+
+if TYPE_CHECKING:
+    from core.outputs import RunOutputs
+    from core.records import FileRecord, Record
+    from core.stores import Store
+
+MakeWheel = Callable[..., Path]
+VERBS = (Verb("upload", "ci.upload", "put wheels"),)
+
+
+def everything(store: Store) -> Sequence[tuple[str, str]]:
+    return [(one.key, store.digest(one.key)) for one in store.list("")]
+
+
+def test_a_folder_is_put_with_records_that_the_index_takes(
+    common: Common, store: Store, outputs: RunOutputs, make_wheel: MakeWheel, tmp_path: Path
+) -> None:
+    path = make_wheel(tmp_path / "mine")
+    (tmp_path / "mine" / "notes.txt").write_text("not uploaded")
+    (one,) = upload.upload_folder(common, tmp_path / "mine", "g")
+    assert (one.key, one.sha256) == (f"{outputs.python_prefix('g')}/{path.name}", files.sha256(path))
+    (record,) = records.read_all(store, outputs, "g")
+    assert (record.files, record.cell.gpu_family) == ((one,), "g")
+    assert index.write_pages(store, outputs, "g").files == 1
+
+
+def test_a_folder_is_put_once(
+    common: Common, store: Store, outputs: RunOutputs, make_wheel: MakeWheel, tmp_path: Path
+) -> None:
+    make_wheel(tmp_path / "mine")
+    upload.upload_folder(common, tmp_path / "mine", "g")
+    before = everything(store)
+    upload.upload_folder(common, tmp_path / "mine", "g")
+    assert everything(store) == before
+    assert len(records.read_all(store, outputs, "g")) == 1
+
+
+def test_a_folder_without_wheels_is_an_error(common: Common, tmp_path: Path) -> None:
+    with pytest.raises(MissingInputError, match="holds no wheel or sdist"):
+        upload.upload_folder(common, tmp_path, "g")
+
+
+def test_other_bytes_in_an_immutable_run_are_refused_and_the_rest_can_be_indexed(
+    common: Common, store: Store, outputs: RunOutputs, make_wheel: MakeWheel, tmp_path: Path
+) -> None:
+    make_wheel(tmp_path / "first")
+    upload.upload_folder(common, tmp_path / "first", "g")
+    make_wheel(tmp_path / "second", content="other")
+    make_wheel(tmp_path / "second", "apex", "1.10.0")
+    with pytest.raises(StoreError, match="with other bytes"):
+        upload.upload_folder(common, tmp_path / "second", "g")
+    assert index.write_pages(store, outputs, "g").files == 2
+
+
+def test_the_local_run_may_be_uploaded_over(
+    tmp_path: Path, make_wheel: MakeWheel, record_of: Callable[..., Record]
+) -> None:
+    local = Common(root=tmp_path)
+    store, outputs = local.open_store(), local.outputs
+    built = distributions.publish(store, outputs, "g", make_wheel(tmp_path / "built"))
+    records.write(store, outputs, "g", record_of(built, run_id="local"))
+    (one,) = upload.upload_folder(local, make_wheel(tmp_path / "mine", content="x").parent, "g")
+    assert one.sha256 != built.sha256
+    assert index.write_pages(store, outputs, "g").files == 1
+    elsewhere = Common(root=tmp_path, store="elsewhere")
+    assert [put.sha256 for put in upload.upload_group(elsewhere, store, "g")] == [one.sha256]
+
+
+def test_a_runs_group_is_put_into_another_store_with_its_records(
+    store: Store, outputs: RunOutputs, publish: Callable[..., FileRecord], tmp_path: Path
+) -> None:
+    publish()
+    publish("apex", "1.10.0")
+    target = Common(root=tmp_path, run_id="17", store="elsewhere")
+    put = upload.upload_group(target, store, "g")
+    assert [one.distribution for one in put] == ["apex", "torch"]
+    assert everything(target.open_store()) == everything(store)
+    assert index.write_pages(target.open_store(), outputs, "g").files == 2
+
+
+def test_failures_stay_where_they_were(
+    store: Store,
+    outputs: RunOutputs,
+    publish: Callable[..., FileRecord],
+    record_of: Callable[..., Record],
+    tmp_path: Path,
+) -> None:
+    publish()
+    records.write(store, outputs, "g", record_of(stage="build_audio", status="failed", error="No."))
+    target = Common(root=tmp_path, run_id="17", store="elsewhere")
+    upload.upload_group(target, store, "g")
+    assert [one.status for one in records.read_all(target.open_store(), outputs, "g")] == ["ok"]
+
+
+def test_a_file_that_differs_from_its_record_is_not_uploaded(
+    store: Store, publish: Callable[..., FileRecord], tmp_path: Path
+) -> None:
+    one = publish()
+    store.put_bytes(one.key, b"other")
+    target = Common(root=tmp_path, run_id="17", store="elsewhere")
+    with pytest.raises(StoreError, match="is not the file that its record names"):
+        upload.upload_group(target, store, "g")
+    assert list(target.open_store().list("")) == []
+
+
+def test_a_group_without_records_is_an_error(common: Common, store: Store) -> None:
+    with pytest.raises(MissingInputError, match="No record of group g names a wheel"):
+        upload.upload_group(common, store, "g")
+
+
+def test_a_dry_run_writes_nothing_and_refuses_what_would_be_refused(
+    common: Common,
+    store: Store,
+    make_wheel: MakeWheel,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    dry = Common(root=common.root, run_id="17", dry_run=True)
+    path = make_wheel(tmp_path / "mine")
+    upload.upload_folder(dry, path.parent, "g")
+    assert list(store.list("")) == []
+    assert not (tmp_path / "out").exists()
+    said = capsys.readouterr().err
+    assert f"/python/g/{path.name}  (" in said
+    assert "upload: 1 files would be put in" in said
+    upload.upload_folder(common, path.parent, "g")
+    make_wheel(tmp_path / "mine", content="other")
+    with pytest.raises(StoreError, match="with other bytes"):
+        upload.upload_folder(dry, path.parent, "g")
+
+
+@pytest.mark.parametrize(
+    ("words", "code"),
+    [
+        (["--input-dir", "mine"], UsageError.exit_code),
+        (["--input-dir", "mine", "--gpu-family", "gfx942;gfx1100"], 0),
+        (["--packages-dir", "mine", "--artifact-group", "gfx942-debug"], 0),
+        (["--input-packages-dir", "nothing", "--gpu-family", "cpu"], MissingInputError.exit_code),
+    ],
+)
+def test_a_folder_needs_the_group_that_it_goes_to(
+    words: list[str], code: int, tmp_path: Path, make_wheel: MakeWheel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    make_wheel(tmp_path / "mine")
+    assert main("ci", "", VERBS, ["upload", "--store", str(tmp_path / "s"), *words]) == code
+    groups = {one.key.split("/")[2] for one in DirectoryStore(tmp_path / "s").list("")}
+    assert groups == ({words[-1].replace(";", "-")} if code == 0 else set())
+
+
+def test_without_a_folder_the_run_of_the_default_store_is_put_with_its_locks(
+    common: Common,
+    store: Store,
+    outputs: RunOutputs,
+    publish: Callable[..., FileRecord],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    publish(group="cpu")
+    publish(group="gfx110X-all")
+    store.put_bytes(outputs.source_lock_key("nightly"), b"{}")
+    target = Common(root=common.root, run_id="17", store="elsewhere")
+
+    def common_of(_arguments: Any) -> Common:
+        return target
+
+    monkeypatch.setattr(upload, "common_from", common_of)
+    assert main("ci", "", VERBS, ["upload"]) == 0
+    assert everything(target.open_store()) == everything(store)
