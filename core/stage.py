@@ -69,6 +69,8 @@ def perform(stage: Stage, inputs: Mapping[str, Any], work: Callable[[], Made]) -
     before = records.read(store, outputs, stage.artifact_group, records.record_name(stage.name, stage.cell))
     if before is not None and not stage.common.force and _holds(stage, before, digest):
         console.done(f"{stage.name}: unchanged, nothing to do (--force does it again)")
+        # a failure since then, of other inputs, is over
+        records.write(store, outputs, stage.artifact_group, before)
         _copy_out(stage, before)
         show(before)
         return before

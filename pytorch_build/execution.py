@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from core import console, files, installer, process, wheels
-from core.errors import BuildError
+from core.errors import BuildError, DataError, ProcessError
 from core.installer import Install
 from pytorch_build.builds import environment
 from pytorch_build.checks.imports import import_command, read_report
@@ -188,9 +188,14 @@ def _uninstall(target: Interpreter, names: Sequence[str]) -> None:
         process.capture(argv)
 
 
-def _statistics(cache: CompilerCache, env: Mapping[str, str]) -> CacheStatistics:
-    said = process.capture(statistics_command(cache), env=env).stdout
-    statistics = parse_statistics(cache.kind, said)
+def _statistics(cache: CompilerCache, env: Mapping[str, str]) -> CacheStatistics | None:
+    try:
+        said = process.capture(statistics_command(cache), env=env).stdout
+        statistics = parse_statistics(cache.kind, said)
+    except (ProcessError, DataError) as problem:
+        # hours of building are not thrown away for a counter
+        console.warn(f"What {cache.kind} did is not known: {problem.message}")
+        return None
     console.say(
         f"{cache.kind}: {statistics.hits} hits, {statistics.misses} misses ({statistics.hit_rate:.0%})"
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import re
 import shutil
 import signal
@@ -165,7 +166,15 @@ def test_placeholders_of_a_persons_index_are_never_installed(
     words = ("--force", f"--installer={installer}")
     done = built.nox("-s", "install_rocm", "--", *SAMPLE, *words, env=env)
     assert done.returncode == 0, said(done)[-4000:]
-    freeze = [sys.executable, "-m", "uv", "pip", "freeze", "--python", built.path / ".nox" / "install_rocm"]
+    freeze: list[str | Path] = [
+        sys.executable,
+        "-m",
+        "uv",
+        "pip",
+        "freeze",
+        "--python",
+        built.path / ".nox" / "install_rocm",
+    ]
     frozen = process.capture(freeze).stdout
     for name in names:
         assert re.search(rf"^{name}(==| @ ).*{re.escape(ROCM)}", frozen, re.MULTILINE), frozen
@@ -179,10 +188,9 @@ def test_cells_are_named_by_what_they_build(checkout: Checkout) -> None:
         f"build_torch-3.12(torch_ref='nightly', gpu_family='{FAMILY}')"
     ]
     assert cells[0]["python"] == "3.12"
-    plain = checkout.nox("-l", "--json")
-    names = [one["session"] for one in json.loads(plain.stdout)]
-    assert "build_torch" in names
-    assert len(names) == len(set(names))
+    plain = checkout.nox("-l").stdout
+    assert re.search(r"^[*-] build_torch ->", plain, re.MULTILINE)
+    assert "gpu_family" not in plain
 
 
 @pytest.fixture
@@ -230,8 +238,8 @@ def test_an_interrupted_build_says_so_and_the_next_one_completes(built: Checkout
     for line in nox.stdout:
         lines.append(line)
         if line.startswith("+ ") and "-m build --wheel" in line:
-            # to nox alone: it passes the signal on, as it does for Ctrl-C
-            nox.send_signal(signal.SIGINT)
+            # as a terminal does for Ctrl-C: to every process of the group
+            os.killpg(nox.pid, signal.SIGINT)
     code = nox.wait()
     watchdog.cancel()
     text = "".join(lines)
