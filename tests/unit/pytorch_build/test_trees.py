@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from core.errors import SourceError
-from pytorch_build import sources, trees
+from pytorch_build import hipify, sources, trees
 from pytorch_build.build_options import BuildChoices
 from pytorch_build.git import Origins
 from pytorch_build.rocm_options import RocmOptions
@@ -130,8 +130,8 @@ def test_only_builds_for_gpus_are_hipified_and_only_in_the_copy(
     run: Any, own: tuple[Path, str], monkeypatch: pytest.MonkeyPatch, gpu_family: str
 ) -> None:
     hipified: list[Path] = []
-    monkeypatch.setattr(trees.hipify, "can_hipify", lambda _path: True)
-    monkeypatch.setattr(trees.hipify, "hipify", lambda path, _python: hipified.append(path))
+    monkeypatch.setattr(hipify, "can_hipify", lambda _path: True)
+    monkeypatch.setattr(hipify, "hipify", lambda path, _python: hipified.append(path))
     with developers(run, own[0], gpu_family=gpu_family).checked_out() as path:
         pass
     assert hipified == ([path] if gpu_family != "cpu" else [])
