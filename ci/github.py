@@ -1,0 +1,221 @@
+"""GitHub's REST API, as far as this project asks it anything: a thin edge over urllib3.
+
+API version 2022-11-28; https://docs.github.com/rest/actions/workflow-runs.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeVar
+from urllib.parse import quote, urlsplit
+
+import urllib3
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from ci.runs import Run
+from core import console
+from core.errors import MissingInputError, ServiceError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+
+    from ci.runs import RunQuery
+
+API = "https://api.github.com"
+_PAGE = 100
+_TRIES = 6
+_LONGEST_WAIT = 900.0
+_SECONDARY_WAIT = 60.0  # what GitHub asks for where it names no time
+_TIMEOUT = urllib3.Timeout(connect=15, read=60)
+_ONLY_REDIRECTS = urllib3.Retry(total=None, connect=0, read=0, status=0, other=0, redirect=3)
+
+_UNAUTHORIZED, _FORBIDDEN, _NOT_FOUND, _UNPROCESSABLE, _TOO_MANY, _SERVER = 401, 403, 404, 422, 429, 500
+_OK = 200
+
+
+class _Answer(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="ignore", defer_build=True)
+
+
+class _Repository(_Answer):
+    full_name: str
+
+
+class _Run(_Answer):
+    id: int
+    head_sha: str
+    head_branch: str | None = None
+    status: str | None = None
+    conclusion: str | None = None
+    created_at: str
+    html_url: str
+    head_repository: _Repository | None = None  # null once a fork is deleted
+
+
+class _Runs(_Answer):
+    workflow_runs: tuple[_Run, ...]
+
+
+class _Commit(_Answer):
+    sha: str
+
+
+_AnyAnswer = TypeVar("_AnyAnswer", bound=_Answer)
+
+
+@dataclass(frozen=True, kw_only=True)
+class GitHub:
+    """A `RunSource` that asks GitHub.
+
+    Attributes:
+        pool: What requests go through.
+        address: The API's address, without a slash at its end.
+        token: Sent to that address only; "" asks as anybody.
+        sleep: Waits for some seconds.
+        clock: Gives the seconds since 1970.
+    """
+
+    pool: urllib3.PoolManager
+    address: str = API
+    token: str = ""
+    sleep: Callable[[float], object] = time.sleep
+    clock: Callable[[], float] = time.time
+
+    def whole_commit(self, repository: str, commit: str) -> str:
+        """Give all 40 digits of a commit."""
+        return self._get(f"/repos/{repository}/commits/{commit}", {}, _Commit).sha
+
+    def runs(self, query: RunQuery) -> Iterator[Run]:
+        """Give runs, the newest first, page by page."""
+        path = f"/repos/{query.repository}/actions/workflows/{quote(query.workflow, safe='')}/runs"
+        asked = {
+            "head_sha": query.commit,
+            "branch": query.branch,
+            "status": "success" if query.require_successful else "",
+        }
+        fields = {name: value for name, value in asked.items() if value}
+        page = 1
+        while True:
+            found = self._get(path, {**fields, "per_page": str(_PAGE), "page": str(page)}, _Runs)
+            for run in found.workflow_runs:
+                yield _as_run(run, query.repository)
+            if len(found.workflow_runs) < _PAGE:
+                return
+            page += 1
+
+    def _get(self, path: str, fields: Mapping[str, str], model: type[_AnyAnswer]) -> _AnyAnswer:
+        answer = self._answered(path, fields)
+        if answer.status != _OK:
+            raise _refusal(path, answer, token=bool(self.token))
+        try:
+            return model.model_validate_json(answer.data)
+        except ValidationError as problem:
+            first = problem.errors(include_url=False)[0]
+            where = ".".join(str(step) for step in first["loc"])
+            raise ServiceError(
+                f"GitHub's answer to {path} is not as documented: {where}: {first['msg']}."
+            ) from problem
+
+    def _answered(self, path: str, fields: Mapping[str, str]) -> urllib3.BaseHTTPResponse:
+        """Ask until there is an answer that waiting would not change, or patience ends."""
+        headers = {"Accept": "application/vnd.github+json", "X-GitHub-Api-Version": "2022-11-28"}
+        headers |= {"User-Agent": "rocm-pytorch-wheels"}
+        headers |= {"Authorization": f"Bearer {self.token}"} if self.token else {}
+        waited = 0.0
+        for attempt in range(1, _TRIES + 1):
+            try:
+                answer = self.pool.request(
+                    "GET",
+                    f"{self.address}{path}",
+                    fields=dict(fields),
+                    headers=headers,
+                    retries=_ONLY_REDIRECTS,
+                    timeout=_TIMEOUT,
+                )
+            except urllib3.exceptions.HTTPError as problem:
+                wait, said = 2.0**attempt, f"cannot be reached: {problem}"
+                if attempt == _TRIES:
+                    raise ServiceError(f"{self.address} {said}.", hint="Try again later.") from problem
+            else:
+                wait, said = pause(answer.status, answer.headers, answer.data, attempt, self.clock())
+                if wait < 0:
+                    return answer
+            if attempt == _TRIES or waited + wait > _LONGEST_WAIT:
+                raise ServiceError(
+                    f"GitHub {said}: {path} is left unanswered after {attempt} tries "
+                    f"(next one in {console.duration(wait)}).",
+                    hint="Give a token in GITHUB_TOKEN (more requests are granted), or try again later.",
+                )
+            console.say(f"GitHub {said}; asking again in {console.duration(wait)}.")
+            self.sleep(wait)
+            waited += wait
+        raise ServiceError(f"{self.address} was not asked for {path}.")
+
+
+def pause(
+    status: int, headers: Mapping[str, str], body: bytes, attempt: int, now: float
+) -> tuple[float, str]:
+    """Decide how long to wait before asking again.
+
+    Args:
+        status: The answer's status.
+        headers: Its headers.
+        body: Its body.
+        attempt: How many times this was asked, this one included.
+        now: Seconds since 1970.
+
+    Returns:
+        Seconds, and why; negative seconds where asking again would change nothing.
+    """
+    after, left = headers.get("retry-after", ""), headers.get("x-ratelimit-remaining", "")
+    if status in {_TOO_MANY, _FORBIDDEN}:
+        if after.isdigit():
+            return float(after), "limits our requests"
+        reset = headers.get("x-ratelimit-reset", "")
+        if left == "0" and reset.isdigit():
+            return max(float(reset) - now, 0.0) + 1.0, "has no requests left for us"
+        if status == _TOO_MANY or b"rate limit" in body.lower():
+            return _SECONDARY_WAIT * attempt, "limits our requests"
+    elif status >= _SERVER:
+        return float(after) if after.isdigit() else 2.0**attempt, f"has a fault (status {status})"
+    return -1.0, ""
+
+
+def _refusal(path: str, answer: urllib3.BaseHTTPResponse, *, token: bool) -> ServiceError | MissingInputError:
+    if answer.status in {_NOT_FOUND, _UNPROCESSABLE}:
+        hint = "" if token else "If the repository is private, give a token in GITHUB_TOKEN."
+        return MissingInputError(f"GitHub knows nothing at {path}.", hint=hint)
+    if answer.status == _UNAUTHORIZED:
+        return ServiceError(
+            "GitHub does not take the token.", hint="Renew or unset GITHUB_TOKEN (or GH_TOKEN)."
+        )
+    return ServiceError(f"GitHub refuses {path}: status {answer.status}.")
+
+
+def _as_run(run: _Run, repository: str) -> Run:
+    head = run.head_repository
+    return Run(
+        run_id=str(run.id),
+        commit=run.head_sha,
+        branch=run.head_branch or "",
+        status=run.status or "",
+        conclusion=run.conclusion or "",
+        created=run.created_at,
+        url=run.html_url,
+        fork=head is None or head.full_name.casefold() != repository.casefold(),
+    )
+
+
+def from_environment(env: Mapping[str, str]) -> GitHub:
+    """Make the edge from a front door's variables.
+
+    ``GITHUB_TOKEN`` or ``GH_TOKEN``, ``GITHUB_API_URL``, and ``HTTPS_PROXY`` and ``NO_PROXY``.
+    """
+    address = env.get("GITHUB_API_URL", "").rstrip("/") or API
+    proxy = env.get("HTTPS_PROXY") or env.get("https_proxy") or ""
+    exempt = (env.get("NO_PROXY") or env.get("no_proxy") or "").replace(" ", "").split(",")
+    host = f".{urlsplit(address).hostname}"
+    direct = not proxy or any(one == "*" or (one and host.endswith(f".{one.lstrip('.')}")) for one in exempt)
+    pool = urllib3.PoolManager() if direct else urllib3.ProxyManager(proxy)
+    return GitHub(pool=pool, address=address, token=env.get("GITHUB_TOKEN") or env.get("GH_TOKEN") or "")

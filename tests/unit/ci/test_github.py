@@ -1,0 +1,211 @@
+"""GitHub's API, played by a server on this machine from recorded answers."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field, replace
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from threading import Thread
+from typing import TYPE_CHECKING, Any
+from urllib.parse import parse_qs, urlsplit
+
+import pytest
+import urllib3
+
+from ci.github import GitHub, from_environment, pause
+from ci.runs import RunQuery, find_run
+from core.errors import MissingInputError, ServiceError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+RECORDED = Path(__file__).with_name("recorded")
+QUERY = RunQuery(
+    repository="ROCm/TheRock", workflow="multi_arch_ci.yml", branch="main", require_successful=False
+)
+NOW = 1_787_000_000.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Answer:
+    body: bytes = b"{}"
+    status: int = 200
+    headers: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass
+class Played:
+    """The server's script, and what was asked of it."""
+
+    answers: list[Answer] = field(default_factory=list)
+    asked: list[tuple[str, dict[str, list[str]], str]] = field(default_factory=list)
+    slept: list[float] = field(default_factory=list)
+    address: str = ""
+
+    def hub(self, token: str = "") -> GitHub:
+        pool = urllib3.PoolManager()
+        return GitHub(
+            pool=pool, address=self.address, token=token, sleep=self.slept.append, clock=lambda: NOW
+        )
+
+
+@pytest.fixture
+def played() -> Iterator[Played]:
+    script = Played()
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            url = urlsplit(self.path)
+            script.asked.append((url.path, parse_qs(url.query), self.headers.get("Authorization", "")))
+            answer = script.answers.pop(0)
+            self.send_response(answer.status)
+            for name, value in answer.headers.items():
+                self.send_header(name, value)
+            self.send_header("Content-Length", str(len(answer.body)))
+            self.end_headers()
+            self.wfile.write(answer.body)
+
+        def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the base class's name
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    thread = Thread(target=server.serve_forever, args=(0.01,), daemon=True)
+    thread.start()
+    script.address = f"http://127.0.0.1:{server.server_port}"
+    try:
+        yield script
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+
+
+def recorded(name: str) -> bytes:
+    return (RECORDED / name).read_bytes()
+
+
+def page(count: int) -> bytes:
+    one: dict[str, Any] = json.loads(recorded("workflow_runs.json"))["workflow_runs"][-1]
+    runs = [one | {"id": number} for number in range(count)]
+    return json.dumps({"total_count": 1000, "workflow_runs": runs}).encode()
+
+
+def test_recorded_runs_are_read(played: Played) -> None:
+    played.answers = [Answer(body=recorded("workflow_runs.json"))]
+    found = list(played.hub().runs(QUERY))
+    assert [(run.run_id, run.conclusion, run.fork) for run in found] == [
+        ("17123441200", "", False),
+        ("17123441190", "failure", False),
+        ("17123441180", "success", True),  # its fork is deleted: head_repository is null
+        ("17123441170", "success", True),
+        ("17123441166", "success", False),
+    ]
+    path, query, authorization = played.asked[0]
+    assert path == "/repos/ROCm/TheRock/actions/workflows/multi_arch_ci.yml/runs"
+    assert query == {"branch": ["main"], "per_page": ["100"], "page": ["1"]}
+    assert authorization == ""
+
+
+def test_the_newest_successful_run_is_found(played: Played) -> None:
+    played.answers = [Answer(body=recorded("commit.json")), Answer(body=recorded("workflow_runs.json"))]
+    query = replace(QUERY, branch="", commit="ddddddd", require_successful=True)
+    found = find_run(played.hub("secret"), query, lambda run: not run.fork)
+    assert found.run_id == "17123441166"
+    assert [asked[0] for asked in played.asked] == [
+        "/repos/ROCm/TheRock/commits/ddddddd",
+        "/repos/ROCm/TheRock/actions/workflows/multi_arch_ci.yml/runs",
+    ]
+    assert played.asked[1][1]["head_sha"] == ["d" * 40]
+    assert played.asked[1][1]["status"] == ["success"]
+    assert {asked[2] for asked in played.asked} == {"Bearer secret"}
+
+
+def test_pages_are_asked_for_as_they_are_needed(played: Played) -> None:
+    played.answers = [Answer(body=page(100)), Answer(body=page(100)), Answer(body=page(7))]
+    runs = played.hub().runs(QUERY)
+    for _ in range(100):
+        next(runs)
+    assert len(played.asked) == 1
+    assert len(list(runs)) == 107
+    assert [asked[1]["page"] for asked in played.asked] == [["1"], ["2"], ["3"]]
+
+
+def test_limits_and_faults_are_waited_for(played: Played) -> None:
+    played.answers = [
+        Answer(status=429, headers={"Retry-After": "7"}),
+        Answer(status=403, headers={"X-RateLimit-Remaining": "0", "X-RateLimit-Reset": str(int(NOW) + 30)}),
+        Answer(status=500),
+        Answer(status=403, body=b'{"message": "You have exceeded a secondary rate limit"}'),
+        Answer(body=recorded("workflow_runs.json")),
+    ]
+    assert len(list(played.hub().runs(QUERY))) == 5
+    assert played.slept == [7.0, 31.0, 8.0, 240.0]
+
+
+def test_patience_ends(played: Played) -> None:
+    played.answers = [Answer(status=502) for _ in range(9)]
+    with pytest.raises(ServiceError, match=r"has a fault \(status 502\).* after 6 tries"):
+        list(played.hub().runs(QUERY))
+    assert len(played.asked) == 6
+    played.answers = [Answer(status=429, headers={"Retry-After": "3600"})]
+    with pytest.raises(ServiceError, match=r"limits our requests.*next one in 60 min") as caught:
+        list(played.hub().runs(QUERY))
+    assert "GITHUB_TOKEN" in caught.value.hint
+
+
+def test_refusals_are_not_asked_again(played: Played) -> None:
+    played.answers = [Answer(status=404), Answer(status=401), Answer(status=403), Answer(status=422)]
+    with pytest.raises(MissingInputError, match="GitHub knows nothing at /repos/ROCm/TheRock"):
+        list(played.hub().runs(QUERY))
+    with pytest.raises(ServiceError, match="does not take the token"):
+        list(played.hub().runs(QUERY))
+    with pytest.raises(ServiceError, match="status 403"):
+        list(played.hub().runs(QUERY))
+    with pytest.raises(MissingInputError):
+        played.hub().whole_commit("ROCm/TheRock", "abcdef0")
+    assert (len(played.asked), played.slept) == (4, [])
+
+
+@pytest.mark.parametrize("body", [b"<html>", b"[]", b'{"workflow_runs": [{"id": 1}]}'])
+def test_an_answer_of_another_form_is_an_error(played: Played, body: bytes) -> None:
+    played.answers = [Answer(body=body)]
+    with pytest.raises(ServiceError, match="not as documented"):
+        list(played.hub().runs(QUERY))
+
+
+def test_the_token_stays_with_the_api(played: Played) -> None:
+    elsewhere = played.address.replace("127.0.0.1", "localhost")
+    played.answers = [
+        Answer(status=301, headers={"Location": f"{elsewhere}/moved"}),
+        Answer(body=recorded("workflow_runs.json")),
+    ]
+    assert len(list(played.hub("secret").runs(QUERY))) == 5
+    assert [asked[2] for asked in played.asked] == ["Bearer secret", ""]
+
+
+def test_an_address_without_a_server_is_an_error() -> None:
+    slept: list[float] = []
+    hub = GitHub(pool=urllib3.PoolManager(), address="http://127.0.0.1:1", sleep=slept.append)
+    with pytest.raises(ServiceError, match="cannot be reached"):
+        list(hub.runs(QUERY))
+    assert slept == [2.0, 4.0, 8.0, 16.0, 32.0]
+
+
+def test_a_wait_is_never_negative() -> None:
+    headers = {"x-ratelimit-remaining": "0", "x-ratelimit-reset": str(int(NOW) - 100)}
+    assert pause(403, headers, b"", 1, NOW)[0] == 1.0
+    assert pause(200, {}, b"", 1, NOW)[0] < 0
+
+
+def test_the_environment_says_where_and_as_whom() -> None:
+    assert from_environment({}).address == "https://api.github.com"
+    tokens = {"GITHUB_TOKEN": "a", "GH_TOKEN": "b"}
+    assert [from_environment(env).token for env in ({}, {"GH_TOKEN": "b"}, tokens)] == ["", "b", "a"]
+    env = {"HTTPS_PROXY": "http://proxy:3128", "GITHUB_API_URL": "https://ghe.example.com/api/v3/"}
+    hub = from_environment(env)
+    assert hub.address == "https://ghe.example.com/api/v3"
+    assert isinstance(hub.pool, urllib3.ProxyManager)
+    for exempt in ("example.com", ".example.com", "x, ghe.example.com", "*"):
+        assert not isinstance(from_environment(env | {"NO_PROXY": exempt}).pool, urllib3.ProxyManager)
+    assert isinstance(from_environment(env | {"NO_PROXY": "ample.com"}).pool, urllib3.ProxyManager)
