@@ -10,7 +10,6 @@ from core.records import Cell, FileRecord, Record
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from pathlib import Path
 
     import pytest
 
@@ -27,7 +26,7 @@ WHEEL = FileRecord(
     distribution="torch",
     version="2.10.0",
 )
-ROW = ("torch", "2.10.0", "2.0 KiB", "2.5", "abababababab")
+ROW = (WHEEL.name, "2.10.0", "2.0 KiB", "2.5", "abababababab")
 
 
 def test_a_row_a_file_of_what_succeeded(record_of: Callable[..., Record]) -> None:
@@ -41,7 +40,7 @@ def test_the_summary_is_the_same_table(record_of: Callable[..., Record]) -> None
         "",
         "| wheel | version | size | seconds | sha256 |",
         "|---|---|---|---|---|",
-        "| torch | 2.10.0 | 2.0 KiB | 2.5 | abababababab |",
+        f"| {WHEEL.name} | 2.10.0 | 2.0 KiB | 2.5 | abababababab |",
     ]
 
 
@@ -61,11 +60,10 @@ def test_the_verb_prints_tables_failures_and_paths(
     outputs: RunOutputs,
     publish: Callable[..., FileRecord],
     record_of: Callable[..., Record],
-    tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(tmp_path / "summary.md"))
+    monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(common.root / "summary.md"))
     one = publish()
     records.write(
         store, outputs, "g", record_of(stage="build_apex", status="failed", exit_code=8, error="Two wheels.")
@@ -76,7 +74,7 @@ def test_the_verb_prints_tables_failures_and_paths(
     assert one.sha256[:12] in said
     assert "build_apex failed: Two wheels." in said
     assert f"wheels   {store.url}/{outputs.python_prefix('g')}/\n" in said
-    assert f"| torch | {one.version} |" in (tmp_path / "summary.md").read_text()
+    assert f"| {one.name} | {one.version} |" in (common.root / "summary.md").read_text()
     assert main("ci", "", VERBS, [*words, "--json"]) == 0
     printed = [Record.model_validate(value) for value in json.loads(capsys.readouterr().out)]
     assert {record.stage for record in printed} == {"build_apex", "build_torch_2.10.0+rocm7.1"}
