@@ -8,7 +8,10 @@ one is imported. One with ``PASSES_REST = True`` hands options it does not know 
 from __future__ import annotations
 
 import argparse
+import signal
 import sys
+import threading
+from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import import_module
 from typing import TYPE_CHECKING, NoReturn, Protocol, cast
@@ -18,7 +21,7 @@ from core.errors import FatalError, InterruptedStageError, UsageError, nearest
 from core.options import add_common
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
 
 class VerbModule(Protocol):
@@ -74,7 +77,8 @@ def main(package: str, about: str, verbs: Sequence[Verb], argv: Sequence[str] | 
     """
     words = list(sys.argv[1:] if argv is None else argv)
     try:
-        _dispatch(package, about, verbs, words)
+        with _stopped_by_sigterm():
+            _dispatch(package, about, verbs, words)
     except KeyboardInterrupt:
         console.error("Interrupted; run the same command again to go on.")
         return InterruptedStageError.exit_code
@@ -91,6 +95,23 @@ def main(package: str, about: str, verbs: Sequence[Verb], argv: Sequence[str] | 
         )
         return FatalError.exit_code
     return 0
+
+
+@contextmanager
+def _stopped_by_sigterm() -> Iterator[None]:
+    """Let a cancelled job end as Ctrl-C does: children stopped, locks released, the failure recorded."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def stop(_number: int, _frame: object) -> NoReturn:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGTERM, stop)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def _dispatch(package: str, about: str, verbs: Sequence[Verb], words: Sequence[str]) -> None:
