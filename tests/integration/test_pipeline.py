@@ -218,10 +218,15 @@ def test_a_missing_interpreter_is_an_error(checkout: Checkout) -> None:
     assert "skipped" not in said(done).lower()
 
 
-def test_an_interrupted_build_says_so_and_the_next_one_completes(built: Checkout) -> None:
+@pytest.mark.parametrize("how", ["Ctrl-C", "a cancelled job"])
+def test_an_interrupted_build_says_so_and_the_next_one_completes(built: Checkout, how: str) -> None:
     record = f"build_torch-sample-{TAG}"
     assert built.nox("-s", "build_torch", "--", *CPU).returncode == 0
-    argv = [sys.executable, "-m", "nox", "-s", "build_torch", "--", *CPU, "--force", "--clean"]
+    words = ["nox", "-s", "build_torch", "--", *CPU, "--force", "--clean"]
+    if how != "Ctrl-C":
+        python = built.path / ".nox" / "build_torch" / "bin" / "python"
+        words = ["pytorch_build", "build", "torch", *CPU, "--force", "--clean", f"--python={python}"]
+    argv = [sys.executable, "-m", *words]
     nox = subprocess.Popen(
         argv,
         cwd=built.path,
@@ -238,8 +243,11 @@ def test_an_interrupted_build_says_so_and_the_next_one_completes(built: Checkout
     for line in nox.stdout:
         lines.append(line)
         if line.startswith("+ ") and "-m build --wheel" in line:
-            # as a terminal does for Ctrl-C: to every process of the group
-            os.killpg(nox.pid, signal.SIGINT)
+            if how == "Ctrl-C":
+                # as a terminal does: to every process of the group
+                os.killpg(nox.pid, signal.SIGINT)
+            else:
+                nox.terminate()
     code = nox.wait()
     watchdog.cancel()
     text = "".join(lines)
