@@ -65,18 +65,30 @@ def perform(stage: Stage, inputs: Mapping[str, Any], work: Callable[[], Made]) -
             that ends it.
     """
     store, outputs = stage.common.open_store(), stage.common.outputs
-    digest = files.digest_of(inputs)
     before = records.read(store, outputs, stage.artifact_group, records.record_name(stage.name, stage.cell))
-    if before is not None and not stage.common.force and _holds(stage, before, digest):
+    if before is not None and not stage.common.force and _holds(stage, before, files.digest_of(inputs)):
         console.done(f"{stage.name}: unchanged, nothing to do (--force does it again)")
-        # a failure since then, of other inputs, is over
-        records.write(store, outputs, stage.artifact_group, before)
-        _copy_out(stage, before)
-        show(before)
-        return before
+        return _finished(stage, before)
     if stage.common.dry_run:
         console.say(f"{stage.name}: inputs have changed, would do the work")
         return None
+    made = _worked(stage, inputs, work)
+    _withdraw_old(stage, before, made.files)
+    return _finished(stage, made)
+
+
+def _finished(stage: Stage, record: Record) -> Record:
+    """Write a success's record, which ends that of a failure since the last one; show what there is."""
+    common = stage.common
+    records.write(common.open_store(), common.outputs, stage.artifact_group, record)
+    _copy_out(stage, record)
+    show(record)
+    return record
+
+
+def _worked(stage: Stage, inputs: Mapping[str, Any], work: Callable[[], Made]) -> Record:
+    """Do the work and put its files into the run; record what ends it early."""
+    store, outputs = stage.common.open_store(), stage.common.outputs
     started, clock = records.now(), time.monotonic()
 
     def record(**facts: Any) -> Record:  # noqa: ANN401 - fields of Record, which checks them
@@ -88,7 +100,7 @@ def perform(stage: Stage, inputs: Mapping[str, Any], work: Callable[[], Made]) -
             started=started,
             seconds=round(time.monotonic() - clock, 3),
             inputs=dict(inputs),
-            input_digest=digest,
+            input_digest=files.digest_of(inputs),
             **facts,
         )
 
@@ -105,12 +117,7 @@ def perform(stage: Stage, inputs: Mapping[str, Any], work: Callable[[], Made]) -
             record(status="failed", exit_code=_code(problem), error=console.mask(_sentence(problem))),
         )
         raise
-    after = record(files=published, details=dict(made.details))
-    _withdraw_old(stage, before, published)
-    records.write(store, outputs, stage.artifact_group, after)
-    _copy_out(stage, after)
-    show(after)
-    return after
+    return record(files=published, details=dict(made.details))
 
 
 def _code(problem: BaseException) -> int:

@@ -45,6 +45,10 @@ SECRETS_OF_THE_PLACE = [
 ]
 
 
+# what this project's CI runs on its own machine may say where real sources come from there
+NAMES_ITS_MACHINE = {".ci/run"}
+
+
 def relative(path: Path) -> str:
     return path.relative_to(ROOT).as_posix()
 
@@ -75,7 +79,7 @@ def imports(path: Path) -> set[str]:
             assert node.level == 0, f"{path} has a relative import"
             found |= {f"{node.module}.{alias.name}" for alias in node.names} | {str(node.module)}
         elif isinstance(node, ast.Call) and ast.unparse(node.func).endswith("import_module"):
-            found |= {argument.value for argument in node.args if isinstance(argument, ast.Constant)}
+            found |= {str(argument.value) for argument in node.args if isinstance(argument, ast.Constant)}
     return found
 
 
@@ -247,7 +251,7 @@ def test_no_file_names_registries_or_the_place_where_it_was_written() -> None:
         f"{relative(path)}: {needle}"
         for path in tracked()
         for needle in SECRETS_OF_THE_PLACE
-        if needle.encode() in path.read_bytes()
+        if needle.encode() in path.read_bytes() and relative(path) not in NAMES_ITS_MACHINE
     }
     assert found == set()
 

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -72,10 +73,8 @@ def test_every_session_gets_what_was_chosen_by_name() -> None:
 def test_every_option_that_was_given_is_passed_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     one = chosen("sample", "gfx942;gfx1100")
-    common = Common(
-        refs_file=Path("r.toml"), run_id="17", store="s", release_type="dev", force=True, dry_run=True
-    )
-    words = flows.posargs(common, one)
+    given = Common(refs_file=Path("r.toml"), run_id="17", store="s", release_type="dev")
+    words = flows.posargs(replace(given, force=True, dry_run=True), one)
     assert words[1:] == [
         "--gpu-family=gfx942;gfx1100",
         "--run-id=17",

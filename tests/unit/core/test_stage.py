@@ -130,6 +130,15 @@ def test_a_failure_is_recorded_beside_the_last_success_until_the_next(
     assert read(one, f"{NAME}.failed") is None
 
 
+def test_a_failure_of_other_inputs_is_over_when_the_old_ones_hold_again(tmp_path: Path, wheel: Path) -> None:
+    one = stage(tmp_path)
+    good = perform(one, INPUTS, Work(wheel))
+    with pytest.raises(BuildError):
+        perform(one, {"commit": "def"}, Work(problem=BuildError("No wheel.")))
+    assert perform(one, INPUTS, Work(wheel)) == good
+    assert read(one, f"{NAME}.failed") is None
+
+
 def test_a_failed_stage_is_worked_on_again(tmp_path: Path, wheel: Path) -> None:
     with pytest.raises(BuildError):
         perform(stage(tmp_path), INPUTS, Work(problem=BuildError("No wheel.")))
