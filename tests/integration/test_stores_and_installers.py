@@ -1,0 +1,228 @@
+"""Wheels of a run, installed by uv and by pip from the index that was written for them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from ci import index
+from core import distributions, environments, files, installer, process, records, serving
+from core.errors import EnvironmentSetupError
+from core.installer import Install, Sources
+from core.interpreters import Interpreter, interpreter
+from core.outputs import RunOutputs
+from core.records import Record
+from core.stores.directory import DirectoryStore
+
+if TYPE_CHECKING:
+    from core.installer import Backend
+
+MakeWheel = Callable[..., Path]
+OUTPUTS = RunOutputs(run_id="17", platform="linux")
+GROUP = "gfx110X-all"
+ROCM = "7.99.0+sample"
+TORCH = "2.10.0+devrocm7.99.0.sample"
+BACKENDS = pytest.mark.parametrize("backend", ["uv", "pip"])
+
+
+@pytest.fixture(name="asked")
+def asked_fixture(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Every path that an installer asks a server of ours for."""
+    asked: list[str] = []
+
+    def note(handler: serving._Quiet, *_code: object) -> None:
+        asked.append(handler.path)
+
+    monkeypatch.setattr(serving._Quiet, "log_request", note)
+    return asked
+
+
+def indexed(folder: Path, *wheels: Path, group: str = GROUP) -> str:
+    """Put wheels into a run and write its pages; give the path of the flat one."""
+    store = DirectoryStore(folder)
+    for path in wheels:
+        one = distributions.publish(store, OUTPUTS, group, path)
+        made = Record(
+            stage=path.name, run_id="17", platform="linux", started=records.now(), seconds=0, files=(one,)
+        )
+        records.write(store, OUTPUTS, group, made)
+    index.write_pages(store, OUTPUTS, group)
+    return OUTPUTS.python_prefix(group)
+
+
+@pytest.fixture(name="run")
+def run_fixture(tmp_path: Path, make_wheel: MakeWheel) -> Iterator[str]:
+    """The address of a run's wheels: torch, and the ROCm that it requires."""
+    dist = tmp_path / "dist"
+    rocm = make_wheel(dist, "rocm", ROCM)
+    torch = make_wheel(dist, "torch", TORCH, fields=[("Requires-Dist", f"rocm=={ROCM}")])
+    prefix = indexed(tmp_path / "out", rocm, torch)
+    with serving.served(tmp_path / "out") as url:
+        yield f"{url}/{prefix}"
+
+
+@pytest.fixture(name="target")
+def target_fixture(tmp_path: Path) -> Interpreter:
+    process.run([installer.uv_program(), "venv", "--no-config", "--quiet", tmp_path / "venv"])
+    return interpreter(tmp_path / "venv" / "bin" / "python")
+
+
+def version_of(target: Interpreter, module: str) -> str:
+    return process.capture(
+        [target.executable, "-c", f"import {module}; print({module}.VERSION)"]
+    ).stdout.strip()
+
+
+def installed(target: Interpreter) -> set[str]:
+    code = "import importlib.metadata as m; print(*(d.name for d in m.distributions()))"
+    names = process.capture([target.executable, "-I", "-c", code]).stdout.split()
+    return set(names) - {"pip", "setuptools", "wheel"}
+
+
+def install(
+    tmp_path: Path, target: Interpreter, backend: Backend, *requirements: str, sources: Sources
+) -> None:
+    call = Install(requirements=requirements, sources=sources)
+    installer.install(target, call, backend=backend, cache_dir=tmp_path / "cache")
+
+
+@BACKENDS
+@pytest.mark.parametrize("simple", [False, True])
+def test_a_runs_wheels_are_installed_from_either_index_by_their_sidecars(
+    tmp_path: Path, target: Interpreter, run: str, backend: Backend, asked: list[str], *, simple: bool
+) -> None:
+    flat = Sources(find_links=(f"{run}/index.html",), no_index=True)
+    sources = Sources(index_url=f"{run}/simple/") if simple else flat
+    install(tmp_path, target, backend, f"torch=={TORCH}", sources=sources)
+    assert (version_of(target, "torch"), version_of(target, "rocm")) == (TORCH, ROCM)
+    sidecar = next(
+        number for number, path in enumerate(asked) if "torch" in path and path.endswith(".metadata")
+    )
+    wheel = next(number for number, path in enumerate(asked) if "torch" in path and path.endswith(".whl"))
+    assert sidecar < wheel, "requirements come from the sidecar, before gigabytes are fetched"
+    assert installer.missing_dependencies(target) == []
+
+
+@BACKENDS
+def test_a_hash_pinned_install_refuses_a_changed_wheel(
+    tmp_path: Path, target: Interpreter, make_wheel: MakeWheel, backend: Backend
+) -> None:
+    honest = make_wheel(tmp_path / "honest", "rocm", ROCM)
+    changed = make_wheel(tmp_path / "changed", "rocm", ROCM, content="CHANGED = True")
+    lock = tmp_path / "lock.txt"
+    lock.write_text(f"rocm=={ROCM} --hash=sha256:{files.sha256(honest)}\n")
+    for folder in (changed.parent, honest.parent):
+        sources = Sources(find_links=(str(folder),), no_index=True)
+        call = Install(files=(lock,), sources=sources, hashed=True)
+        if folder == changed.parent:
+            with pytest.raises(EnvironmentSetupError, match=r"lock\.txt could not be installed"):
+                installer.install(target, call, backend=backend, cache_dir=tmp_path / "cache")
+            assert installed(target) == set()
+        else:
+            installer.install(target, call, backend=backend, cache_dir=tmp_path / "cache")
+            assert version_of(target, "rocm") == ROCM
+
+
+@BACKENDS
+def test_an_environment_is_kept_by_its_digest_and_emptied_for_another(
+    tmp_path: Path, target: Interpreter, make_wheel: MakeWheel, backend: Backend
+) -> None:
+    dist = make_wheel(tmp_path / "dist", "rocm", ROCM).parent
+    make_wheel(dist, "apex", "1.10.0")
+    sources = Sources(find_links=(str(dist),), no_index=True)
+    stray = target.purelib / "stray.py"
+    for wanted, kept in (("rocm", False), ("rocm", True), ("apex", False)):
+        calls = [Install(requirements=(wanted,), sources=sources)]
+        digest = environments.digest_of_calls(target, calls)
+        with environments.prepared(
+            target, calls, digest=digest, backend=backend, cache_dir=tmp_path / "cache"
+        ):
+            assert installed(target) == {wanted}
+            assert stray.exists() is kept
+            assert interpreter.__wrapped__(target.executable) == target
+        stray.write_text("")
+
+
+@pytest.fixture(name="placeholders")
+def placeholders_fixture(
+    tmp_path: Path, make_wheel: MakeWheel, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[str]:
+    """An index that the person has configured in every way there is, with packages of our names."""
+    dist = tmp_path / "placeholders"
+    names = ("rocm", "rocm-sdk-core", "torch")
+    wheels = [make_wheel(dist, name, version) for name in names for version in ("0.1", "99.0")]
+    prefix = indexed(tmp_path / "elsewhere", *wheels, group="placeholders")
+    with serving.served(tmp_path / "elsewhere") as url:
+        simple, flat = f"{url}/{prefix}/simple/", f"{url}/{prefix}/index.html"
+        configuration = tmp_path / "pip.conf"
+        configuration.write_text(f"[global]\nindex-url = {simple}\n[install]\nfind-links = {flat}\n")
+        monkeypatch.setenv("PIP_CONFIG_FILE", str(configuration))
+        for name in ("PIP_EXTRA_INDEX_URL", "UV_EXTRA_INDEX_URL", "UV_DEFAULT_INDEX", "UV_INDEX"):
+            monkeypatch.setenv(name, simple)
+        for name in ("PIP_FIND_LINKS", "UV_FIND_LINKS"):
+            monkeypatch.setenv(name, flat)
+        yield url
+
+
+@BACKENDS
+@pytest.mark.parametrize("simple", [False, True])
+@pytest.mark.parametrize("requirement", ["rocm", f"rocm=={ROCM}", "torch"])
+@pytest.mark.usefixtures("placeholders")
+def test_placeholders_of_another_index_are_never_taken(
+    tmp_path: Path,
+    target: Interpreter,
+    run: str,
+    backend: Backend,
+    requirement: str,
+    asked: list[str],
+    *,
+    simple: bool,
+) -> None:
+    flat = Sources(find_links=(f"{run}/index.html",), no_index=True)
+    sources = Sources(index_url=f"{run}/simple/") if simple else flat
+    install(tmp_path, target, backend, requirement, sources=sources)
+    assert version_of(target, "rocm") == ROCM
+    assert [path for path in asked if "placeholders" in path] == []
+
+
+@BACKENDS
+@pytest.mark.usefixtures("placeholders")
+def test_what_the_exact_sources_lack_is_not_taken_from_elsewhere(
+    tmp_path: Path, target: Interpreter, run: str, backend: Backend, asked: list[str]
+) -> None:
+    sources = Sources(find_links=(f"{run}/index.html",), no_index=True)
+    with pytest.raises(EnvironmentSetupError, match="rocm-sdk-core could not be installed"):
+        install(tmp_path, target, backend, "rocm-sdk-core", sources=sources)
+    assert installed(target) == set()
+    assert [path for path in asked if "placeholders" in path] == []
+
+
+@BACKENDS
+@pytest.mark.usefixtures("placeholders")
+def test_the_persons_own_configuration_is_honoured_by_either(
+    tmp_path: Path, target: Interpreter, backend: Backend
+) -> None:
+    installer.configured.cache_clear()
+    try:
+        call = Install(requirements=("rocm",))
+        installer.install(target, call, backend=backend, cache_dir=tmp_path / "cache")
+    finally:
+        installer.configured.cache_clear()
+    assert version_of(target, "rocm") == "99.0"
+
+
+@BACKENDS
+def test_a_dependency_that_is_missing_is_reported(
+    tmp_path: Path, target: Interpreter, run: str, backend: Backend
+) -> None:
+    call = Install(
+        requirements=(f"torch=={TORCH}",),
+        sources=Sources(find_links=(f"{run}/index.html",), no_index=True),
+        dependencies=False,
+    )
+    installer.install(target, call, backend=backend, cache_dir=tmp_path / "cache")
+    (missing,) = installer.missing_dependencies(target)
+    assert "rocm" in missing
