@@ -1,0 +1,146 @@
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from core.errors import MissingInputError, SourceError
+from pytorch_build import building, locking
+from pytorch_build.build_options import BuildChoices
+from pytorch_build.git import Origins
+from pytorch_build.rocm_options import RocmOptions
+from pytorch_build.verbs import build as verb
+from rocm_packaging import sources
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from pathlib import Path
+
+    from pytorch_build.building import Build
+
+    Commit = Callable[[Path, Mapping[str, str]], str]
+
+SAMPLE = ("--torch-ref", "sample")
+CHOICES = BuildChoices(rocm=RocmOptions(), own_trees={}, mirrors={})
+
+
+@pytest.fixture(autouse=True)
+def _no_sample(monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in ("pytorch_build.locking", "pytorch_build.trees"):
+        monkeypatch.setattr(f"{module}.origins", lambda *_: Origins())
+    monkeypatch.setattr(locking, "resolve", lambda *_, **__: pytest.fail("the lock serves"))
+
+
+@pytest.fixture
+def planned(run: Any, monkeypatch: pytest.MonkeyPatch) -> list[Build]:
+    """Keep what would be built."""
+    builds: list[Build] = []
+    monkeypatch.setattr(building, "perform", builds.append)
+    monkeypatch.setattr(verb, "require", lambda _python: run.target())
+    return builds
+
+
+def test_a_build_follows_from_the_lock_the_runs_rocm_and_its_triton(
+    front: Any, run: Any, planned: list[Build]
+) -> None:
+    run.put_lock()
+    run.rocm()
+    run.built("triton")
+    answer = front("build", "torch", *SAMPLE)
+    assert answer.code == 0, answer.said
+    (build,) = planned
+    assert build.tree.version == "2.10.0a0+devrocm7.99.0.dev0.sample"
+    assert build.tree.managed
+    assert build.rocm is not None
+    assert build.rocm.version == "7.99.0.dev0+sample"
+    assert [one.project for one in build.dependencies] == ["triton"]
+
+
+def test_family_cpu_needs_no_rocm(front: Any, run: Any, planned: list[Build]) -> None:
+    run.put_lock()
+    assert front("build", "torch", *SAMPLE, "--gpu-family", "cpu").code == 0
+    assert planned[0].rocm is None
+
+
+@pytest.mark.usefixtures("planned")
+def test_what_is_missing_names_the_stage_that_makes_it(front: Any, run: Any) -> None:
+    run.put_lock()
+    rocm = front("build", "torch", *SAMPLE)
+    assert rocm.code == 4
+    assert "nox -s build_rocm -- --torch-ref sample" in rocm.said
+    run.rocm()
+    torch = front("build", "audio", *SAMPLE)
+    assert torch.code == 4
+    assert "nox -s build_torch" in torch.said
+
+
+@pytest.mark.usefixtures("planned")
+def test_a_prebuilt_project_is_not_built(front: Any, run: Any, tmp_path: Path) -> None:
+    text = '[refs.mine]\nextends = "sample"\ntorch = { prebuilt = "torch==2.13.0" }\n'
+    (tmp_path / "pytorch-build.toml").write_text(text)
+    lock = run.lock(torch_ref="mine")
+    torch = lock.project("torch").model_copy(update={"prebuilt": "torch==2.13.0"})
+    run.put_lock(lock.model_copy(update={"projects": {**lock.projects, "torch": torch}}))
+    answer = front("build", "torch", "--torch-ref", "mine", "--gpu-family", "cpu")
+    assert answer.code in {2, 6}, answer.said
+    assert "torch==2.13.0" in answer.said or "prebuilt" in answer.said
+
+
+@pytest.mark.processes
+def test_a_developers_tree_needs_no_lock(
+    front: Any, run: Any, planned: list[Build], tmp_path: Path, commit_files: Commit
+) -> None:
+    tree = tmp_path / "mine"
+    commit = commit_files(tree, {"setup.py": "", "version.txt": "2.11.0a0\n"})
+    answer = front("build", "torch", *SAMPLE, "--gpu-family", "cpu", "--pytorch-dir", tree)
+    assert answer.code == 0, answer.said
+    assert f"torch from {tree}" in answer.said
+    (build,) = planned
+    assert build.tree.version == "2.11.0a0+cpu.sample"
+    assert build.tree.inputs["commit"] == commit
+    assert not (run.root / "out").exists()
+
+
+@pytest.mark.processes
+def test_a_tree_without_a_version_takes_the_locks(
+    front: Any, run: Any, planned: list[Build], tmp_path: Path, commit_files: Commit
+) -> None:
+    commit_files(tmp_path / "mine", {"setup.py": ""})
+    run.put_lock()
+    words = ("--gpu-family", "cpu", "--triton-dir", tmp_path / "mine")
+    assert front("build", "triton", *SAMPLE, *words).code == 0
+    assert planned[0].tree.version == "3.6.0+cpu.sample"
+
+
+@pytest.mark.processes
+@pytest.mark.usefixtures("planned")
+@pytest.mark.parametrize(
+    ("texts", "words"),
+    [(None, "is not there"), ({}, "no git repository"), ({"README": "hello\n"}, "nothing to build")],
+)
+def test_a_folder_that_is_no_tree_is_refused(
+    front: Any, tmp_path: Path, commit_files: Commit, texts: Mapping[str, str] | None, words: str
+) -> None:
+    tree = tmp_path / "mine"
+    if texts is not None:
+        tree.mkdir()
+        (tree / "version.txt").write_text("1.0\n")
+    if texts:
+        commit_files(tree, texts)
+    answer = front("build", "torch", *SAMPLE, "--gpu-family", "cpu", "--pytorch-dir", tree)
+    assert answer.code == 6, answer.said
+    assert words in answer.said
+    assert len(answer.errors) == 1
+
+
+def test_a_plan_says_what_it_lacks_as_errors(run: Any) -> None:
+    run.put_lock(run_id="77")
+    with pytest.raises(MissingInputError):
+        verb.plan(run.context(run_id="77"), CHOICES, target=run.target(), project="torch")
+    chosen = run.context("cpu", run_id="77")
+    torch = replace(chosen.ref.projects["torch"], ref="other")
+    changed = replace(chosen, ref=replace(chosen.ref, projects={**chosen.ref.projects, "torch": torch}))
+    with pytest.raises((MissingInputError, SourceError), match="does not serve"):
+        verb.plan(changed, CHOICES, target=run.target(), project="torch")
+    assert sources is not None

@@ -1,0 +1,65 @@
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+CPU = ("--torch-ref", "sample", "--gpu-family", "cpu")
+
+
+@pytest.fixture
+def audio(run: Any) -> Path:
+    path: Path = run.wheel("torchaudio", "2.10.0a0+cpu.sample", "cp312-cp312-linux_x86_64")
+    return path
+
+
+def broken(wheel: Path) -> Path:
+    """Change a stored member of a wheel behind its RECORD."""
+    import zipfile
+
+    target = wheel.parent / "broken" / wheel.name
+    target.parent.mkdir()
+    with zipfile.ZipFile(wheel) as old, zipfile.ZipFile(target, "w") as new:
+        for info in old.infolist():
+            new.writestr(info, old.read(info) + (b"#" if info.filename.endswith(".py") else b""))
+    return target
+
+
+def test_named_wheels_are_checked_without_a_run(front: Any, audio: Path, run: Any) -> None:
+    answer = front("check-wheels", audio, "--json")
+    findings = json.loads(answer.out)
+    assert answer.code == 0, answer.said
+    assert "check_wheels: 1 wheels, 0 errors" in answer.said
+    assert audio.name in answer.said
+    assert all(one["severity"] != "error" for one in findings["findings"]), findings
+    assert not (run.root / "out").exists()
+
+
+def test_a_folder_is_searched_and_a_broken_record_is_an_error(front: Any, audio: Path) -> None:
+    answer = front("check-wheels", broken(audio).parent)
+    assert answer.code == 9
+    assert "torchaudio.py" in answer.said
+    assert len(answer.errors) == 1
+
+
+def test_the_runs_wheels_are_held_to_its_lock(front: Any, run: Any) -> None:
+    run.put_lock()
+    run.built("audio", gpu_family="cpu")
+    answer = front("check-wheels", *CPU)
+    # a torchaudio that does not require the run's torch
+    assert answer.code == 9, answer.said
+    assert "torch==2.10.0a0+cpu.sample" in answer.said
+    report = json.loads((run.root / "out/local-linux/reports/cpu/findings.json").read_text())
+    assert any("torch==" in one["message"] for one in report["findings"])
+
+
+def test_wheels_of_other_versions_are_not_the_runs(front: Any, run: Any) -> None:
+    run.put_lock()
+    run.publish(run.wheel("torchaudio", "2.9.0+cpu.sample"), group="cpu")
+    answer = front("check-wheels", *CPU)
+    assert answer.code == 4
+    assert "has no wheel of sample for cpu to check" in answer.said

@@ -1,0 +1,86 @@
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from pathlib import Path
+
+    Commit = Callable[[Path, Mapping[str, str]], str]
+
+MINE = ("--torch-ref", "mine", "--gpu-family", "cpu")
+
+
+@pytest.fixture
+def refs(tmp_path: Path, commit_files: Commit) -> dict[str, str]:
+    """Give the commits of two projects beside a prebuilt torch."""
+    names = ("audio", "vision")
+    commits = {
+        name: commit_files(tmp_path / "upstream" / name, {"setup.py": "", "version.txt": "1.0\n"})
+        for name in names
+    }
+    tables = "".join(
+        f'[refs.mine.{name}]\norigin = "{tmp_path / "upstream" / name}"\nref = "main"\n' for name in names
+    )
+    text = '[refs.mine]\ncomponents = ["audio", "vision"]\n[refs.mine.torch]\nprebuilt = "torch==2.13.0"\n'
+    (tmp_path / "pytorch-build.toml").write_text(text + tables)
+    return commits
+
+
+def head(git: Any, tree: Path) -> str:
+    found: str = git(tree, "rev-parse", "THEROCK_UPSTREAM_DIFFBASE")
+    return found
+
+
+@pytest.mark.processes
+def test_every_component_is_checked_out_and_then_unchanged(
+    front: Any, refs: dict[str, str], tmp_path: Path, git: Any
+) -> None:
+    answer = front("checkout", *MINE)
+    assert answer.code == 0, answer.said
+    for name, commit in refs.items():
+        assert head(git, tmp_path / "src" / "mine" / name) == commit
+    assert answer.said.count("checked out") == 2
+    again = front("checkout", *MINE)
+    assert again.said.count("unchanged") == 2
+    (tmp_path / "src/mine/audio/setup.py").write_text("# an edit\n")
+    edited = front("checkout", *MINE, "--components", "audio")
+    assert edited.code == 0, edited.said
+    assert "edits kept in git stash" in edited.said
+
+
+@pytest.mark.processes
+def test_one_project_from_an_address_of_its_own(
+    front: Any, refs: dict[str, str], tmp_path: Path, git: Any, commit_files: Commit
+) -> None:
+    fork = tmp_path / "fork"
+    git(tmp_path, "clone", "--quiet", tmp_path / "upstream" / "audio", fork)
+    git(fork, "checkout", "--quiet", "-b", "topic")
+    topic = commit_files(fork, {"new.py": ""})
+    answer = front(
+        *("checkout", *MINE, "--components", "audio", "--checkout-dir", tmp_path / "here"),
+        *("--gitrepo-origin", fork, "--repo-hashtag", "topic", "--no-submodules", "--no-hipify"),
+    )
+    assert answer.code == 0, answer.said
+    assert head(git, tmp_path / "here") == topic
+    # the run's lock is another matter
+    assert not (tmp_path / "out").exists()
+    assert refs["audio"] != topic
+
+
+@pytest.mark.processes
+def test_a_prebuilt_project_has_nothing_to_check_out(front: Any, refs: dict[str, str]) -> None:
+    assert refs
+    answer = front("checkout", *MINE, "--components", "torch")
+    assert answer.code == 2
+    assert "torch of mine is prebuilt" in answer.said
+
+
+@pytest.mark.processes
+def test_a_ref_that_has_gone_is_named(front: Any, refs: dict[str, str]) -> None:
+    assert refs
+    answer = front("checkout", *MINE, "--components", "audio", "--repo-hashtag", "gone")
+    assert answer.code == 6
+    assert "'gone'" in answer.said or "gone" in answer.errors[0]

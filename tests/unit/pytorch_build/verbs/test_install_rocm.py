@@ -1,0 +1,88 @@
+from __future__ import annotations
+
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from core import environments
+from core.installer import Sources
+from pytorch_build import rocm
+from pytorch_build.rocm import RocmSdk
+from pytorch_build.verbs import install_rocm
+from rocm_packaging import sources
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from core.installer import Install
+
+SAMPLE = ("--torch-ref", "sample")
+
+
+@pytest.fixture
+def installed(run: Any, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """Keep the calls that would fill the environment, and the question put to it."""
+    made: list[Any] = []
+    requirements = run.root / "requirements"
+    requirements.mkdir()
+    (requirements / "target-linux-3.12.txt").write_text("setuptools==80.0 \\\n    --hash=sha256:aa\n")
+
+    @contextmanager
+    def prepared(_target: Any, calls: Sequence[Install], **options: Any) -> Iterator[None]:
+        made.append((calls, options))
+        yield
+
+    def ask(_target: Any, *, version: str, family: str, env: Mapping[str, str]) -> RocmSdk:
+        made.append((version, family, env))
+        return RocmSdk(version=version, root=run.root, bin=run.root, cmake=run.root, targets=("gfx942",))
+
+    monkeypatch.setattr(install_rocm, "require", lambda _python: run.target())
+    monkeypatch.setattr(environments, "prepared", prepared)
+    monkeypatch.setattr(rocm, "ask", ask)
+    monkeypatch.setattr(sources, "configured", Sources)
+    return made
+
+
+def test_the_runs_rocm_is_installed_by_name_and_asked(
+    front: Any, run: Any, installed: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYTHONPATH", "/of/the/person")
+    run.rocm()
+    answer = front("install-rocm", *SAMPLE, "--rocm-extras", "device-gfx942", "--force")
+    assert answer.code == 0, answer.said
+    (calls, options), (version, family, env) = installed
+    assert [one.hashed for one in calls] == [True, False]
+    assert "rocm-sdk-device-gfx942==7.99.0.dev0+sample" in calls[1].requirements
+    assert calls[1].sources.no_index
+    assert options["force"]
+    assert (version, family) == ("7.99.0.dev0+sample", "gfx94X-dcgpu")
+    assert env["ROCM_SDK_TARGET_FAMILY"] == "gfx94X-dcgpu"
+    assert "PYTHONPATH" not in env
+    for word in ("version", "root", "cmake", "gfx942"):
+        assert word in answer.said
+
+
+def test_other_digests_are_another_environment(front: Any, run: Any, installed: list[Any]) -> None:
+    run.rocm()
+    front("install-rocm", *SAMPLE)
+    other = run.wheel("rocm-sdk-core", "7.99.0.dev0+sample", "py3-none-manylinux_2_28_x86_64")
+    run.publish(other)
+    front("install-rocm", *SAMPLE)
+    first, second = (options["digest"] for _, options in installed[::2])
+    assert first != second
+
+
+@pytest.mark.usefixtures("installed")
+def test_family_cpu_has_none_to_install(front: Any) -> None:
+    answer = front("install-rocm", *SAMPLE, "--gpu-family", "cpu")
+    assert answer.code == 2
+    assert "Family cpu has no ROCm" in answer.said
+
+
+@pytest.mark.usefixtures("installed")
+def test_a_version_of_unknown_form_is_refused(front: Any) -> None:
+    words = ("--rocm-version", "newest", "--rocm-find-links", "/wheels")
+    answer = front("install-rocm", *SAMPLE, *words)
+    assert answer.code == 2
+    assert "newest" in answer.said

@@ -1,0 +1,94 @@
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from core.errors import UsageError
+from pytorch_build import context
+from pytorch_build.lock import SourceLock
+from pytorch_build.verbs.resolve import any_context, rows
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from pathlib import Path
+
+    Commit = Callable[[Path, Mapping[str, str]], str]
+
+
+@pytest.fixture
+def refs(tmp_path: Path, commit_files: Commit) -> dict[str, str]:
+    """Give the commits of two projects that a refs file of one's own names."""
+    commits = {
+        name: commit_files(tmp_path / name, {"setup.py": "", "version.txt": "2.10.0\n"})
+        for name in ("torch", "audio")
+    }
+    tables = "".join(
+        f'[refs.mine.{name}]\norigin = "{tmp_path / name}"\nref = "main"\nhipify = false\n'
+        for name in commits
+    )
+    (tmp_path / "pytorch-build.toml").write_text(f'[refs.mine]\ncomponents = ["torch", "audio"]\n{tables}')
+    return commits
+
+
+@pytest.mark.processes
+def test_a_ref_becomes_a_lock_that_a_job_can_pass_on(front: Any, refs: dict[str, str], run: Any) -> None:
+    answer = front("resolve", "--torch-ref", "mine", "--gpu-family", "cpu", "--compact")
+    assert answer.code == 0, answer.said
+    lock = SourceLock.from_compact(answer.out)
+    assert {name: one.commit for name, one in lock.projects.items()} == refs
+    assert (run.root / "out/local-linux/manifests/source-lock-mine.json").is_file()
+    for name, commit in refs.items():
+        assert any(line.startswith(name) and commit[:12] in line for line in answer.said.splitlines())
+    assert "2.10.0+cpu" in answer.said
+
+
+@pytest.mark.processes
+def test_the_local_run_is_resolved_anew_and_any_other_once(
+    front: Any, refs: dict[str, str], tmp_path: Path, commit_files: Commit
+) -> None:
+    words = ("resolve", "--torch-ref", "mine", "--gpu-family", "cpu")
+    front(*words)
+    front(*words, "--run-id", "77")
+    newer = commit_files(tmp_path / "torch", {"new.py": ""})
+    assert newer[:12] in front(*words).said
+    assert refs["torch"][:12] in front(*words, "--run-id", "77").said
+    assert front(*words, "--at", f"torch={refs['torch']}").code == 0
+    # what was named by --at stays for the stages that follow
+    checked_out = front("checkout", *words[1:], "--components", "torch")
+    assert checked_out.code == 0, checked_out.said
+    assert refs["torch"][:12] in checked_out.said
+
+
+@pytest.mark.processes
+def test_an_origin_that_has_gone_is_named(front: Any, refs: dict[str, str], tmp_path: Path) -> None:
+    assert refs
+    (tmp_path / "audio").rename(tmp_path / "moved")
+    answer = front("resolve", "--torch-ref", "mine", "--gpu-family", "cpu")
+    assert answer.code == 6
+    assert "audio of torch ref mine" in answer.said
+    assert len(answer.errors) == 1
+    moved = front(
+        *("resolve", "--torch-ref", "mine", "--gpu-family", "cpu"),
+        *("--git-mirror", f"{tmp_path / 'audio'}={tmp_path / 'moved'}"),
+    )
+    assert moved.code == 0, moved.said
+
+
+def test_rows_say_what_is_prebuilt(run: Any) -> None:
+    lock = run.lock()
+    torch = lock.project("torch").model_copy(update={"prebuilt": "torch==2.13.0"})
+    lock = lock.model_copy(update={"projects": {**lock.projects, "torch": torch}})
+    table = {row[0]: row for row in rows(lock, gpu=True)}
+    assert table["torch"] == ("torch", "prebuilt", "torch==2.13.0", "")
+    assert table["audio"][2:] == ("2.10.0a0+devrocm7.99.0.dev0.sample", "sample:audio main")
+
+
+def test_a_machine_without_a_gpu_resolves_all_the_same(
+    run: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(context, "detect", lambda: ())
+    assert any_context(run.common(torch_ref="nightly")).gpu_family == "cpu"
+    assert "versions without ROCm are locked" in capsys.readouterr().err
+    with pytest.raises(UsageError, match="gfx94x"):
+        any_context(run.common(torch_ref="nightly", gpu_family="gfx94x"))
