@@ -11,7 +11,6 @@ from pytorch_build.build_options import BuildChoices
 from pytorch_build.git import Origins
 from pytorch_build.rocm_options import RocmOptions
 from pytorch_build.verbs import build as verb
-from rocm_packaging import sources
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -143,4 +142,3 @@ def test_a_plan_says_what_it_lacks_as_errors(run: Any) -> None:
     changed = replace(chosen, ref=replace(chosen.ref, projects={**chosen.ref.projects, "torch": torch}))
     with pytest.raises((MissingInputError, SourceError), match="does not serve"):
         verb.plan(changed, CHOICES, target=run.target(), project="torch")
-    assert sources is not None

@@ -36,7 +36,7 @@ def test_every_verb_has_its_help(front: Any, verb: str, capsys: pytest.CaptureFi
         (("build", "torch", *CPU, "--gpu-family", "gfx110X-all"), 2, "cannot be 'gfx110X-all' too"),
         (("build", "torch", "--torch-ref", "a", "--torch-ref", "b"), 2, "--torch-ref is 'a' here"),
         (("build", "torch", *CPU, "--release-type", "weekly"), 2, "weekly"),
-        (("build", "torch", *CPU, "--run-id", "../x"), 2, "is not a run id"),
+        (("resolve", *CPU, "--run-id", "../x"), 2, "is not a run id"),
         (("resolve", "--torch-ref", "nightyl"), 2, "Did you mean 'nightly'?"),
         (("resolve", "--torch-ref", "sample", "--gpu-family", "gfx94x"), 2, "Unknown GPU family 'gfx94x'"),
         (("resolve", *CPU, "--at", "torch"), 2, "is not PROJECT=REF"),
