@@ -7,6 +7,7 @@ compile for from elsewhere, so uv's compiler makes them in the same format.
 
 from __future__ import annotations
 
+import os
 import shutil
 import sys
 import tempfile
@@ -39,7 +40,7 @@ def compile_all(folder: Path) -> None:
     # no index, find-links or certificate setting of this machine may enter a lock
     names = [name for name in process.inherited() if name.startswith(("PIP_", "UV_")) and name != "PIP_CERT"]
     env = process.inherited(
-        **dict.fromkeys(names), PIP_CONFIG_FILE="/dev/null", CUSTOM_COMPILE_COMMAND="nox -s lock"
+        **dict.fromkeys(names), PIP_CONFIG_FILE=os.devnull, CUSTOM_COMPILE_COMMAND="nox -s lock"
     )
     for source, target in TOOL_LOCKS.items():
         options = ["--generate-hashes", "--allow-unsafe", "--no-emit-index-url", "--no-emit-find-links"]
