@@ -47,27 +47,39 @@ class Payload:
     Attributes:
         files: By path, sorted.
         aliases: Other names of the files in `files`: path -> file name in the same folder.
+        dropped: Paths that it leaves out: by a pattern, links to folders, dangling links.
     """
 
     files: Mapping[str, PayloadFile]
     aliases: Mapping[str, str]
+    dropped: tuple[str, ...] = ()
 
 
-def plan(tree: Mapping[str, Entry], facts: Mapping[str, ElfFacts], *, exclude: Sequence[str] = ()) -> Payload:
+def plan(
+    tree: Mapping[str, Entry],
+    facts: Mapping[str, ElfFacts],
+    *,
+    include: Sequence[str] = (),
+    exclude: Sequence[str] = (),
+) -> Payload:
     """Choose the files of a runtime wheel.
 
     Args:
         tree: The entries that belong to the package, by path.
         facts: ELF facts of plain files, by path.
+        include: Glob patterns of the paths to take; none: all.
         exclude: Glob patterns of paths to leave out; ``**`` stands for any number of folders.
     """
+    taken = re.compile("|".join(map(_pattern, include)) or r".*")
     refused = re.compile("|".join(map(_pattern, exclude)) or r"(?!)")
-    kept = {path: entry for path, entry in tree.items() if not refused.fullmatch(path)}
+    kept = {p: entry for p, entry in tree.items() if taken.fullmatch(p) and not refused.fullmatch(p)}
     files: dict[str, PayloadFile] = {}
     aliases: dict[str, str] = {}
+    dropped = [path for path in tree if path not in kept]
     for path, entry in kept.items():
         real = follow(kept, path)
         if real is None:
+            dropped.append(path)
             continue
         known = facts.get(real)
         canonical = _canonical(kept, path, real, known)
@@ -78,7 +90,7 @@ def plan(tree: Mapping[str, Entry], facts: Mapping[str, ElfFacts], *, exclude: S
             files[path] = PayloadFile(path=path, entry=kept[real], stub_for=target)
         else:
             files[path] = PayloadFile(path=path, entry=kept[real], facts=known)
-    return Payload(files=files, aliases=aliases)
+    return Payload(files=files, aliases=aliases, dropped=tuple(sorted(dropped)))
 
 
 def follow(tree: Mapping[str, Entry], path: str) -> str | None:
@@ -132,6 +144,21 @@ def devel_only(
         elif follow(tree, path) is not None or resolve_link(path, entry.link) in folders:
             links[path] = entry.link
     return files, links
+
+
+def usual_links(tree: Mapping[str, Entry], links: Mapping[str, str]) -> dict[str, str]:
+    """Choose the links between folders that every ROCm tree has, and that this one lacks.
+
+    Args:
+        tree: The entries of the whole tree, by path.
+        links: Paths with the folder that each stands for.
+    """
+    folders = {folder for path in tree for folder in _parents(path)}
+    return {
+        path: folder
+        for path, folder in links.items()
+        if folder in folders and path not in tree and path not in folders
+    }
 
 
 def _parents(path: str) -> Iterable[str]:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import importlib.util
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from core.errors import BuildError
+from rocm_packaging.packages import payload_folder
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -27,14 +28,33 @@ class Distribution:
     Attributes:
         version: The ROCm version.
         platform: What the packages run on.
-        families: GPU family -> its gfx targets; the first is the default.
+        families: GPU family -> its gfx targets; the first is the default. In a split build each
+            gfx target is a family of its own.
         libraries: Short names of the libraries that the packages hold.
+        split: Whether device code lies in packages of its own.
+        suffix: What payload folders' names end with.
+        profiler: Whether there is a profiler package.
+        linux: The families that there are packages of for Linux; empty: all, for `platform`.
+        windows: The same for Windows.
+        aliases: In a split build, names of GPU families -> their gfx targets among `families`.
     """
 
     version: str
     platform: Literal["linux", "windows"]
     families: Mapping[str, tuple[str, ...]]
     libraries: tuple[str, ...]
+    split: bool = False
+    suffix: str = ""
+    profiler: bool = False
+    linux: tuple[str, ...] = ()
+    windows: tuple[str, ...] = ()
+    aliases: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+
+    def led_by(self, family: str) -> Distribution:
+        """Give the same distribution with another default family; with "", this one."""
+        if not family:
+            return self
+        return replace(self, families={family: self.families[family], **self.families})
 
 
 def dist_info(distribution: Distribution, package: str, family: str = "") -> bytes:
@@ -46,20 +66,26 @@ def dist_info(distribution: Distribution, package: str, family: str = "") -> byt
         family: The package's GPU family, if it has one.
     """
     names = list(distribution.families)
-    linux = names if distribution.platform == "linux" else []
-    windows = names if distribution.platform == "windows" else []
+    offered = {"linux": list(distribution.linux), "windows": list(distribution.windows)}
+    if not any(offered.values()):
+        offered[distribution.platform] = names
+    targets = {**distribution.aliases, **distribution.families}
     values = {
         "__version__": distribution.version,
-        "PY_PACKAGE_SUFFIX_NONCE": "",
+        "PY_PACKAGE_SUFFIX_NONCE": distribution.suffix,
+        "SPLIT": distribution.split,
         "DEFAULT_TARGET_FAMILY": names[0],
         "AVAILABLE_TARGET_FAMILIES": names,
-        "LINUX_TARGET_FAMILIES": linux,
-        "WINDOWS_TARGET_FAMILIES": windows,
-        "FAMILY_TARGETS": {name: list(targets) for name, targets in distribution.families.items()},
+        "LINUX_TARGET_FAMILIES": offered["linux"],
+        "WINDOWS_TARGET_FAMILIES": offered["windows"],
+        "FAMILY_TARGETS": {name: list(of) for name, of in targets.items()},
         "DISTRIBUTED_LIBRARIES": sorted(distribution.libraries),
         "THIS_TARGET_FAMILY": family or None,
     }
     lines = [f"{name} = {value!r}\n" for name, value in values.items()]
+    lines.append(
+        f"ALL_PACKAGES = packages_of(split={distribution.split}, profiler={distribution.profiler})\n"
+    )
     lines.append(f"THIS_PACKAGE_ENTRY = ALL_PACKAGES.get({package!r})\n")
     return (_DIST_INFO.read_text(encoding="utf-8") + "".join(lines)).encode()
 
@@ -105,11 +131,18 @@ def function_of(script: str) -> str:
     return re.sub(r"\W", "_", script.replace("+", "x"))
 
 
-def cli(found: Mapping[str, str], programs: Mapping[str, Program], core_payload: str) -> bytes:
-    """Write ``rocm_sdk_core/_cli.py``: one function a console script."""
-    text = (
-        (TEMPLATES / "core" / "_cli.py").read_text(encoding="utf-8").replace("@CORE_PAYLOAD@", core_payload)
-    )
+def cli(package: str, found: Mapping[str, str], programs: Mapping[str, Program], suffix: str = "") -> bytes:
+    """Write the ``_cli.py`` of a package: one function a console script.
+
+    Args:
+        package: ``core`` or ``profiler``.
+        found: Script name -> its program's path below the payload.
+        programs: What the data says of each.
+        suffix: What payload folders' names end with.
+    """
+    text = (TEMPLATES / package / "_cli.py").read_text(encoding="utf-8")
+    for name in ("core", "profiler"):
+        text = text.replace(f"@{name.upper()}_PAYLOAD@", payload_folder(name, suffix=suffix))
     parts = [text, "\n\nPROGRAMS = ", repr(dict(found)), "\n"]
     for name, relative in found.items():
         parts.append(f"\n\ndef {function_of(name)}():\n    _run({relative!r}, {programs[name].expand})\n")

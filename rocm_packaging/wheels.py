@@ -2,25 +2,38 @@
 
 from __future__ import annotations
 
+import json
 import re
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from core.wheel_writer import Member, WheelSpec, metadata_text, write_sdist, write_tar, write_wheel
+from core.wheel_writer import (
+    LEVEL,
+    Member,
+    WheelSpec,
+    Workers,
+    metadata_text,
+    write_sdist,
+    write_tar,
+    write_wheel,
+)
 from rocm_packaging import rendering
-from rocm_packaging.packages import CORE_PAYLOAD, DEVEL_PAYLOAD, packages
+from rocm_packaging.packages import identifier, packages, payload_folder
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from core.wheel_writer import WrittenFile
     from rocm_packaging.artifacts import Entry
+    from rocm_packaging.packages import Program
+    from rocm_packaging.planning import DevelPlan, RuntimePlan
     from rocm_packaging.rendering import Distribution
 
-_TAGS = {"linux": "py3-none-linux_x86_64", "windows": "py3-none-win_amd64"}
+_PLATFORMS = {"linux": "linux_x86_64", "windows": "win_amd64"}
 _REQUIRES_PYTHON = ">=3.10"
+LINKS_FOLDER = ".devel_links"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,75 +43,106 @@ class Output:
     Attributes:
         folder: The folder for wheels and the sdist.
         epoch: SOURCE_DATE_EPOCH, or None.
-        jobs: How many threads compress; None for one a core.
+        workers: The threads that compress.
+        level: How hard they do; None for the default.
+        platform_tag: The wheels' platform, in place of the usual one.
     """
 
     folder: Path
     epoch: int | None
-    jobs: int | None
+    workers: Workers
+    level: int | None = None
+    platform_tag: str = ""
 
 
-def payload_name(family: str) -> str:
-    """Name the folder of a family's libraries in site-packages: ``_rocm_sdk_libraries_gfx94X_dcgpu``."""
-    return f"_rocm_sdk_libraries_{_identifier(family)}"
+def runtime_wheel(
+    distribution: Distribution, plan: RuntimePlan, members: Sequence[Member], output: Output
+) -> WrittenFile:
+    """Write the wheel of a runtime package.
 
-
-def _identifier(family: str) -> str:
-    return re.sub(r"\W", "_", family)
-
-
-def core_wheel(distribution: Distribution, members: Sequence[Member], output: Output) -> WrittenFile:
-    """Write ``rocm-sdk-core``; `members` are its payload, by path below the payload folder."""
-    programs = packages().programs
+    Args:
+        distribution: What all packages know of each other.
+        plan: Which package.
+        members: Its payload, by path below the payload folder.
+        output: Where it goes.
+    """
+    if plan.kind == "device":
+        return _device_wheel(distribution, plan, members, output)
+    name, summary, programs = _described(plan)
+    module = re.sub(r"\W", "_", name) if not plan.family else f"rocm_sdk_libraries_{identifier(plan.family)}"
     found = rendering.scripts(programs, [member.name for member in members], distribution.platform)
-    module = {
-        "rocm_sdk_core/__init__.py": _docstring("Console scripts of ROCm's programs."),
-        "rocm_sdk_core/_cli.py": rendering.cli(found, programs, CORE_PAYLOAD),
-        "rocm_sdk_core/_dist_info.py": rendering.dist_info(distribution, "core"),
+    files = {
+        f"{module}/__init__.py": _docstring(f"{summary}."),
+        f"{module}/_dist_info.py": rendering.dist_info(distribution, plan.kind, plan.family),
     }
+    if programs:
+        files[f"{module}/_cli.py"] = rendering.cli(plan.kind, found, programs, distribution.suffix)
     spec = _spec(
         distribution,
-        "rocm-sdk-core",
-        "ROCm's runtime, compiler and tools",
-        scripts={name: f"rocm_sdk_core._cli:{rendering.function_of(name)}" for name in found},
+        output,
+        name,
+        summary,
+        requires=() if plan.kind == "core" else (f"rocm-sdk-core=={distribution.version}",),
+        scripts={script: f"{module}._cli:{rendering.function_of(script)}" for script in found},
     )
-    return _write(output, spec, module, _payload(CORE_PAYLOAD, members))
+    marker = Member(name=f"{plan.folder}/__init__.py", source=b"")
+    return _write(output, spec, files, [*_rooted(plan.folder, members), marker])
 
 
-def libraries_wheel(
-    distribution: Distribution, family: str, members: Sequence[Member], output: Output
+def _described(plan: RuntimePlan) -> tuple[str, str, Mapping[str, Program]]:
+    if plan.kind == "core":
+        return "rocm-sdk-core", "ROCm's runtime, compiler and tools", packages().programs
+    if plan.kind == "profiler":
+        return "rocm-profiler", "ROCm's profilers", packages().profiler_programs
+    if plan.family:
+        return f"rocm-sdk-libraries-{plan.family}", f"ROCm's math libraries for {plan.family}", {}
+    return "rocm-sdk-libraries", "ROCm's math libraries, without device code", {}
+
+
+def _device_wheel(
+    distribution: Distribution, plan: RuntimePlan, members: Sequence[Member], output: Output
 ) -> WrittenFile:
-    """Write ``rocm-sdk-libraries-{family}``."""
-    name = f"rocm_sdk_libraries_{_identifier(family)}"
-    module = {
-        f"{name}/__init__.py": _docstring(f"ROCm's math libraries for {family}."),
-        f"{name}/_dist_info.py": rendering.dist_info(distribution, "libraries", family),
-    }
+    """Write ``rocm-sdk-device-gfxN``: its files lie over the libraries, and no file is owned by both."""
     spec = _spec(
         distribution,
-        f"rocm-sdk-libraries-{family}",
-        f"ROCm's math libraries for {family}",
-        requires=(f"rocm-sdk-core=={distribution.version}",),
+        output,
+        f"rocm-sdk-device-{plan.family}",
+        f"Device code of ROCm's math libraries for {plan.family}",
+        requires=(f"rocm-sdk-libraries=={distribution.version}",),
     )
-    return _write(output, spec, module, _payload(payload_name(family), members))
+    links = {"version": distribution.version, "links": devel_links(plan)}
+    text = json.dumps(links, indent=1) + "\n"
+    listed = Member(name=f"{plan.folder}/{LINKS_FOLDER}/{plan.family}.json", source=text.encode())
+    return _write(output, spec, {}, [*_rooted(plan.folder, members), listed])
 
 
-def devel_wheel(
-    distribution: Distribution, files: Mapping[str, Entry], links: Mapping[str, str], output: Output
-) -> WrittenFile:
+def devel_links(plan: RuntimePlan) -> list[dict[str, str]]:
+    """List what a device package adds to the development tree.
+
+    Returns:
+        ``relpath`` in the tree, and ``target`` as a symbolic link there would have it.
+    """
+    found = {}
+    for path in plan.payload.files:
+        up = "../" * (path.count("/") + 1)
+        found[path] = f"{up}{plan.folder}/{path}"
+    found.update(plan.payload.aliases)
+    return [{"relpath": path, "target": target} for path, target in sorted(found.items())]
+
+
+def devel_wheel(distribution: Distribution, plan: DevelPlan, output: Output) -> WrittenFile:
     """Write ``rocm-sdk-devel``: a tar that `rocm_sdk` expands beside the runtime packages."""
-    members = [
-        Member(name=f"{DEVEL_PAYLOAD}/{path}", source=entry.source, executable=entry.executable)
-        for path, entry in files.items()
-    ]
-    members.append(Member(name=f"{DEVEL_PAYLOAD}/__init__.py", source=_docstring("ROCm's development tree.")))
-    rooted = {f"{DEVEL_PAYLOAD}/{path}": link for path, link in links.items()}
+    root = payload_folder("devel", suffix=distribution.suffix)
+    members = [_devel_member(root, path, entry) for path, entry in plan.files.items()]
+    members.append(Member(name=f"{root}/__init__.py", source=_docstring("ROCm's development tree.")))
+    rooted = {f"{root}/{path}": link for path, link in plan.links.items()}
     module = {
         "rocm_sdk_devel/__init__.py": _docstring("Holds ROCm's development tree until it is expanded."),
         "rocm_sdk_devel/_dist_info.py": rendering.dist_info(distribution, "devel"),
     }
     spec = _spec(
         distribution,
+        output,
         "rocm-sdk-devel",
         "ROCm's headers, CMake packages and development tools",
         requires=(f"rocm-sdk-core=={distribution.version}",),
@@ -109,6 +153,10 @@ def devel_wheel(
         with tar.open("wb") as stream:
             write_tar(stream, members, links=rooted, epoch=output.epoch)
         return _write(output, spec, module, [Member(name="rocm_sdk_devel/_devel.tar", source=tar)])
+
+
+def _devel_member(root: str, path: str, entry: Entry) -> Member:
+    return Member(name=f"{root}/{path}", source=entry.source, executable=entry.executable)
 
 
 def rocm_sdist(distribution: Distribution, output: Output) -> WrittenFile:
@@ -135,16 +183,16 @@ def _docstring(text: str) -> bytes:
     return f'"""{text}"""\n'.encode()
 
 
-def _payload(folder: str, members: Sequence[Member]) -> list[Member]:
-    rooted = [
+def _rooted(folder: str, members: Sequence[Member]) -> list[Member]:
+    return [
         Member(name=f"{folder}/{member.name}", source=member.source, executable=member.executable)
         for member in members
     ]
-    return [*rooted, Member(name=f"{folder}/__init__.py", source=b"")]
 
 
 def _spec(
     distribution: Distribution,
+    output: Output,
     name: str,
     summary: str,
     *,
@@ -161,7 +209,7 @@ def _spec(
     return WheelSpec(
         distribution=name,
         version=distribution.version,
-        tag=_TAGS[distribution.platform],
+        tag=f"py3-none-{output.platform_tag or _PLATFORMS[distribution.platform]}",
         metadata=metadata_text(fields),
         console_scripts=scripts,
     )
@@ -171,4 +219,12 @@ def _write(
     output: Output, spec: WheelSpec, module: Mapping[str, bytes], members: Sequence[Member]
 ) -> WrittenFile:
     pure = [Member(name=name, source=content) for name, content in module.items()]
-    return write_wheel(output.folder, spec, [*pure, *members], epoch=output.epoch, jobs=output.jobs)
+    level = LEVEL if output.level is None else output.level
+    return write_wheel(
+        output.folder,
+        spec,
+        [*pure, *members],
+        epoch=output.epoch,
+        workers=output.workers,
+        level=level,
+    )

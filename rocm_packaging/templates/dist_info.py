@@ -8,20 +8,28 @@ import shutil
 import subprocess
 import sys
 import sysconfig
+import warnings
+
+
+def locations(spec):
+    """The folders of a package, whether or not it has an ``__init__.py``."""
+    return list(spec.submodule_search_locations or ())
 
 
 class PackageEntry:
     """One of the distribution's packages.
 
     `dist`, `payload` and `module` may hold ``{family}``: such a package exists once a GPU family.
+    One with a `marker` lies over another's folder, and the marker is the file that tells it is there.
     """
 
-    def __init__(self, logical_name, *, dist, payload, module, extra=""):
+    def __init__(self, logical_name, *, dist, payload, module, extra="", marker=""):
         self.logical_name = logical_name
         self.dist = dist
         self.payload = payload
         self.module = module
         self.extra = extra
+        self.marker = marker
 
     def __repr__(self):
         return f"PackageEntry({self.dist!r})"
@@ -55,8 +63,13 @@ class PackageEntry:
     def has_py_package(self, target_family=None):
         """Whether the package is installed."""
         spec = importlib.util.find_spec(self.get_py_package_name(target_family))
+        if spec is None:
+            return False
+        if self.marker:
+            marker = self.marker.replace("{family}", self._family(target_family))
+            return any(os.path.isfile(os.path.join(folder, marker)) for folder in locations(spec))
         # A folder that an uninstall left behind is found too, but without an __init__.py.
-        return spec is not None and spec.origin is not None
+        return spec.origin is not None
 
     @property
     def install_hint(self):
@@ -91,25 +104,43 @@ def _by_name(entries):
     return {entry.name: entry for entry in entries}
 
 
-ALL_PACKAGES = {
-    "core": PackageEntry(
-        "core", dist="rocm-sdk-core", payload="_rocm_sdk_core", module="rocm_sdk_core"
-    ),
-    "libraries": PackageEntry(
-        "libraries",
-        dist="rocm-sdk-libraries-{family}",
-        payload="_rocm_sdk_libraries_{family}",
-        module="rocm_sdk_libraries_{family}",
-        extra="libraries",
-    ),
-    "devel": PackageEntry(
-        "devel",
-        dist="rocm-sdk-devel",
-        payload="_rocm_sdk_devel",
-        module="rocm_sdk_devel",
-        extra="devel",
-    ),
-}
+_CORE = PackageEntry("core", dist="rocm-sdk-core", payload="_rocm_sdk_core", module="rocm_sdk_core")
+_PROFILER = PackageEntry(
+    "profiler", dist="rocm-profiler", payload="_rocm_profiler", module="rocm_profiler", extra="profiler"
+)
+_DEVEL = PackageEntry(
+    "devel", dist="rocm-sdk-devel", payload="_rocm_sdk_devel", module="rocm_sdk_devel", extra="devel"
+)
+_FAMILY_LIBRARIES = PackageEntry(
+    "libraries",
+    dist="rocm-sdk-libraries-{family}",
+    payload="_rocm_sdk_libraries_{family}",
+    module="rocm_sdk_libraries_{family}",
+    extra="libraries",
+)
+_LIBRARIES = PackageEntry(
+    "libraries",
+    dist="rocm-sdk-libraries",
+    payload="_rocm_sdk_libraries",
+    module="rocm_sdk_libraries",
+    extra="libraries",
+)
+_DEVICE = PackageEntry(
+    "device",
+    dist="rocm-sdk-device-{family}",
+    payload="_rocm_sdk_libraries",
+    module="",
+    extra="device",
+    marker=".devel_links/{family}.json",
+)
+
+
+def packages_of(*, split, profiler):
+    """The packages of a distribution by logical name."""
+    entries = [_CORE, *([_LIBRARIES, _DEVICE] if split else [_FAMILY_LIBRARIES])]
+    entries += [*([_PROFILER] if profiler else []), _DEVEL]
+    return {entry.logical_name: entry for entry in entries}
+
 
 ALL_LIBRARIES = _by_name(
     [
@@ -187,16 +218,11 @@ def determine_target_family():
     """The GPU family whose libraries to use, decided once a process.
 
     ROCM_SDK_TARGET_FAMILY; else the only family whose libraries are installed; else that of
-    this machine's GPU; else the distribution's default.
+    this machine's GPU; else the distribution's default, with a warning.
     """
-    requested = os.environ.get("ROCM_SDK_TARGET_FAMILY")
+    requested = requested_target_family()
     if requested:
-        if requested not in AVAILABLE_TARGET_FAMILIES:
-            raise ValueError(
-                f"Requested ROCM_SDK_TARGET_FAMILY={requested} is not available in the distribution "
-                f"(available: {', '.join(AVAILABLE_TARGET_FAMILIES)})"
-            )
-        return requested
+        return requested[0]
     installed = installed_target_families()
     if len(installed) == 1:
         return installed[0]
@@ -205,19 +231,77 @@ def determine_target_family():
         return found
     if installed and DEFAULT_TARGET_FAMILY not in installed:
         return installed[0]
+    if not installed and len(AVAILABLE_TARGET_FAMILIES) > 1:
+        warnings.warn(
+            "No GPU of this distribution was found and ROCM_SDK_TARGET_FAMILY is not set; "
+            f"taking {DEFAULT_TARGET_FAMILY} of {', '.join(AVAILABLE_TARGET_FAMILIES)}",
+            stacklevel=2,
+        )
     return DEFAULT_TARGET_FAMILY
+
+
+def requested_target_family():
+    """The families that ROCM_SDK_TARGET_FAMILY stands for; none where it is not set.
+
+    In a split distribution each gfx target is a family, and the name of a group stands for several.
+    """
+    requested = os.environ.get("ROCM_SDK_TARGET_FAMILY")
+    if not requested:
+        return []
+    if requested in AVAILABLE_TARGET_FAMILIES:
+        return [requested]
+    if SPLIT and requested in FAMILY_TARGETS:
+        return list(FAMILY_TARGETS[requested])
+    raise ValueError(
+        f"Requested ROCM_SDK_TARGET_FAMILY={requested} is not available in the distribution "
+        f"(available: {', '.join(AVAILABLE_TARGET_FAMILIES)})"
+    )
 
 
 def installed_target_families():
     """Families of this distribution whose libraries are installed here, sorted."""
-    entry = ALL_PACKAGES["libraries"]
+    entry = ALL_PACKAGES.get("device") or ALL_PACKAGES["libraries"]
     return sorted(name for name in AVAILABLE_TARGET_FAMILIES if entry.has_py_package(name))
+
+
+def has_libraries():
+    """Whether libraries are installed, of any GPU family."""
+    entry = ALL_PACKAGES["libraries"]
+    if entry.is_target_specific:
+        return bool(installed_target_families())
+    return entry.has_py_package()
 
 
 def get_targets():
     """Gfx targets that the installed libraries hold code for; of the whole distribution, without any."""
     families = installed_target_families() or AVAILABLE_TARGET_FAMILIES
     return list(dict.fromkeys(target for name in families for target in FAMILY_TARGETS.get(name, ())))
+
+
+def get_extras():
+    """Extras of the `rocm` package -> the requirements of each, for this machine."""
+    extras = {}
+    for entry in ALL_PACKAGES.values():
+        if entry.logical_name == "device":
+            chosen = requested_target_family() or [determine_target_family()]
+            extras["device"] = [entry.get_dist_package_require(name) for name in chosen]
+            if len(AVAILABLE_TARGET_FAMILIES) > 1:
+                every = {name: _marked(entry, name) for name in AVAILABLE_TARGET_FAMILIES}
+                extras.update((f"device-{name}", [line]) for name, line in every.items())
+                extras["device-all"] = list(every.values())
+        elif entry.extra:
+            extras[entry.extra] = [entry.get_dist_package_require()]
+    return extras
+
+
+def _marked(entry, name):
+    """The requirement of a device package, only for the platform that has one."""
+    line = entry.get_dist_package_require(name)
+    if not (LINUX_TARGET_FAMILIES and WINDOWS_TARGET_FAMILIES):
+        return line
+    platforms = {"linux": name in LINUX_TARGET_FAMILIES, "win32": name in WINDOWS_TARGET_FAMILIES}
+    only = [platform for platform, has in platforms.items() if has]
+    return f'{line} ; sys_platform == "{only[0]}"' if len(only) == 1 else line
 
 
 # The facts of this build.

@@ -31,10 +31,6 @@ setup(
     package_dir={"": "src"},
     packages=find_packages(where="src"),
     install_requires=[info.ALL_PACKAGES["core"].get_dist_package_require()],
-    extras_require={
-        entry.extra: [entry.get_dist_package_require(family)]
-        for entry in info.ALL_PACKAGES.values()
-        if entry.extra
-    },
+    extras_require=info.get_extras(),
     entry_points={"console_scripts": ["rocm-sdk = rocm_sdk.__main__:main"]},
 )

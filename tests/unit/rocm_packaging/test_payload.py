@@ -4,7 +4,7 @@ from pathlib import Path
 
 from rocm_packaging.artifacts import Entry
 from rocm_packaging.elf import ElfFacts
-from rocm_packaging.payload import devel_only, follow, plan
+from rocm_packaging.payload import devel_only, follow, plan, usual_links
 
 
 def entries(links: dict[str, str], *files: str) -> dict[str, Entry]:
@@ -97,3 +97,11 @@ def test_devel_holds_what_the_runtime_does_not() -> None:
         "lib/x.so.1.2": "x.so.1",
         "llvm": "lib/llvm",
     }
+
+
+def test_a_tree_without_the_usual_link_gets_it() -> None:
+    usual = {"llvm": "lib/llvm"}
+    assert usual_links(entries({}, "lib/llvm/bin/clang"), usual) == usual
+    assert usual_links(entries({"llvm": "lib/llvm"}, "lib/llvm/bin/clang"), usual) == {}
+    assert usual_links(entries({}, "lib/llvm/bin/clang", "llvm/bin/clang"), usual) == {}
+    assert usual_links(entries({}, "lib/x.so"), usual) == {}

@@ -50,8 +50,11 @@ def test_dist_info_knows_its_package() -> None:
     assert loaded().THIS_PACKAGE_ENTRY is None
 
 
-def test_the_family_is_the_default_without_anything_else() -> None:
-    assert loaded().determine_target_family() == "gfx94X-dcgpu"
+def test_the_family_is_the_default_without_anything_else_and_that_is_said_aloud() -> None:
+    with pytest.warns(UserWarning, match="No GPU of this distribution was found .* taking gfx94X-dcgpu"):
+        assert loaded().determine_target_family() == "gfx94X-dcgpu"
+    one = Distribution(version="1.0.0", platform="linux", families={"gfx1100": ("gfx1100",)}, libraries=())
+    assert loaded(distribution=one).determine_target_family() == "gfx1100"
 
 
 def test_the_variable_decides(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -115,7 +118,7 @@ def test_every_script_has_its_function() -> None:
     programs = packages().programs
     found = {name: f"bin/{name}" for name in programs}
     module = ModuleType("cli")
-    exec(compile(rendering.cli(found, programs, "_rocm_sdk_core"), "_cli.py", "exec"), module.__dict__)  # noqa: S102 - our own file
+    exec(compile(rendering.cli("core", found, programs), "_cli.py", "exec"), module.__dict__)  # noqa: S102 - our own file
     calls: list[tuple[str, bool]] = []
     module.__dict__["_run"] = lambda path, expand: calls.append((path, expand))
     for name in programs:

@@ -3,7 +3,9 @@
 The devel wheel carries a tar with what only developers need. Expanded, it becomes one ROCm
 tree: the tar's files, and hard links to every file of the installed core and libraries
 packages. Each path is added to the wheel's RECORD before it appears, so that an uninstall
-after an interrupted expansion leaves nothing behind either.
+after an interrupted expansion leaves nothing behind either. Device packages lie over the
+libraries and say in ``.devel_links/{target}.json`` which links they bring; those are in their
+own RECORD too, so that they go with them.
 """
 
 import csv
@@ -12,10 +14,12 @@ import io
 import json
 import os
 import posixpath
+import re
 import shutil
 import sys
 import tarfile
 import tempfile
+import warnings
 from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
 
@@ -23,6 +27,7 @@ from . import _dist_info
 
 _TARS = ("_devel.tar", "_devel.tar.xz")
 _STATE = ".rocm_sdk_devel.json"
+_DEVICE_LINKS = ".devel_links"
 
 
 def get_devel_root(force=False):
@@ -63,7 +68,10 @@ class _Devel:
 
     @property
     def record(self):
-        name = _dist_info.ALL_PACKAGES["devel"].get_dist_package_name().replace("-", "_")
+        return self.record_of(_dist_info.ALL_PACKAGES["devel"].get_dist_package_name())
+
+    def record_of(self, package):
+        name = package.replace("-", "_")
         found = sorted(self.site.glob(f"{name}-*.dist-info/RECORD"))
         if len(found) != 1:
             raise RuntimeError(f"{self.site} holds {len(found)} RECORD files of {name}, not one")
@@ -72,7 +80,7 @@ class _Devel:
     def sources(self):
         """Installed packages whose files belong into the tree: name -> folder."""
         found = {}
-        for name in ("core", "libraries"):
+        for name in ("core", *(["libraries"] if _dist_info.has_libraries() else [])):
             package = _dist_info.ALL_PACKAGES[name].get_py_package_name()
             spec = importlib.util.find_spec(package)
             if spec is not None and spec.origin:
@@ -86,7 +94,39 @@ class _Devel:
             # Installers write this file anew; its times tell one installation from the next.
             status = (folder / "__init__.py").stat()
             marks[package] = [str(folder), status.st_ino, status.st_mtime_ns]
+            for path in sorted((folder / _DEVICE_LINKS).glob("*.json")):
+                status = path.stat()
+                marks[f"{package}:{path.stem}"] = [str(path), status.st_ino, status.st_mtime_ns]
         return marks
+
+    def devices(self):
+        """Links that installed device packages bring: target -> (version, path in the tree -> file)."""
+        found = {}
+        for folder in self.sources().values():
+            for path in sorted((folder / _DEVICE_LINKS).glob("*.json")):
+                try:
+                    said = json.loads(path.read_text(encoding="utf-8"))
+                    links = {link["relpath"]: link["target"] for link in said["links"]}
+                    found[path.stem] = (said["version"], self._resolved(links, folder))
+                except (ValueError, KeyError, TypeError) as problem:
+                    raise RuntimeError(f"{path} is damaged ({problem}); install its package again") from None
+        return found
+
+    def _resolved(self, links, folder):
+        """Follow links of a device package to its files; none may leave the packages."""
+        files = {}
+        for relative in links:
+            target, seen = relative, set()
+            while target in links and target not in seen:
+                seen.add(target)
+                target = posixpath.normpath(posixpath.join(posixpath.dirname(target), links[target]))
+            path = Path(os.path.normpath(self.root / target))
+            if posixpath.normpath(relative) != relative or relative.startswith(("/", "../")):
+                raise ValueError(f"{relative} leaves the tree")
+            if folder not in path.parents:
+                raise ValueError(f"{relative} links to {path}")
+            files[relative] = path
+        return files
 
     def state(self):
         try:
@@ -182,11 +222,26 @@ class _Devel:
 
     def _link(self, own, before):
         """Hard-link the files of the installed packages; what the tar brought comes first."""
+        devices = self.devices()
+        claimed = {path for _, files in devices.values() for path in files.values()}
         wanted = {}
         for folder in self.sources().values():
             for relative, path in _files_below(folder):
-                if relative not in own and relative != "__init__.py":
+                skipped = relative == "__init__.py" or relative.startswith(f"{_DEVICE_LINKS}/")
+                if relative not in own and not skipped and path not in claimed:
                     wanted.setdefault(relative, path)
+        for target, (version, files) in devices.items():
+            if _without_post(version) != _without_post(_dist_info.__version__):
+                warnings.warn(
+                    f"The device package of {target} has version {version}, and rocm has "
+                    f"{_dist_info.__version__}; its files stay out of the development tree",
+                    stacklevel=2,
+                )
+                continue
+            brought = {relative: path for relative, path in files.items() if relative not in own}
+            wanted.update(brought)
+            package = _dist_info.ALL_PACKAGES["device"].get_dist_package_name(target)
+            self._record([f"{self.root.name}/{name}" for name in sorted(brought)], self.record_of(package))
         known = set(before)
         self._record([f"{self.root.name}/{relative}" for relative in sorted(wanted)])
         for relative, path in wanted.items():
@@ -198,9 +253,9 @@ class _Devel:
             (self.root / relative).unlink(missing_ok=True)
         return sorted(wanted)
 
-    def _record(self, names):
-        """Add paths to the wheel's RECORD, so that an uninstall removes them."""
-        record = self.record
+    def _record(self, names, record=None):
+        """Add paths to a wheel's RECORD, this one's by default, so that an uninstall removes them."""
+        record = record or self.record
         text = record.read_text(encoding="utf-8")
         listed = {row[0] for row in csv.reader(io.StringIO(text)) if row}
         rows = io.StringIO()
@@ -224,6 +279,10 @@ def _files_below(folder):
         for name in sorted(files):
             path = os.path.join(current, name)
             yield os.path.relpath(path, folder).replace(os.sep, "/"), Path(path)
+
+
+def _without_post(version):
+    return re.sub(r"\.post\d+", "", version)
 
 
 def _same(one, other):
