@@ -21,6 +21,7 @@ _HELP = {
     "gpu-family": "GPU family, or 'cpu' (default: the ref's own, or this machine's)",
     "refs-file": "refs of your own",
     "run-id": "run whose outputs are used (default: local)",
+    "release-type": "whose policy and version form apply: ci, dev, nightly, prerelease, release",
     "store": "where run outputs live (default: out)",
     "python": "Python of the target environments, such as 3.12",
     "force": "do the work although nothing has changed",
@@ -36,6 +37,7 @@ def ci(
     refs_file: str = "",
     run_id: str = "local",
     store: str = "out",
+    release_type: str = "ci",
     python: str = "",
     force: bool = False,
     dry_run: bool = False,
@@ -47,6 +49,7 @@ def ci(
         refs_file=Path(refs_file) if refs_file else None,
         run_id=run_id,
         store=store,
+        release_type=release_type,
         force=force,
         dry_run=dry_run,
     )

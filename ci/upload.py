@@ -6,11 +6,12 @@ Wheels first, then sidecars, then records, so that a reader never sees half; pag
 
 from __future__ import annotations
 
+import tempfile
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
 from ci.groups import artifact_groups, group_name
-from core import console, distributions, records, stores
+from core import console, distributions, files, records, stores
 from core.errors import MissingInputError, StoreError, UsageError
 from core.options import DEFAULT_STORE, common_from
 from core.records import Cell, FileRecord, Record
@@ -72,7 +73,7 @@ def upload_folder(common: Common, folder: Path, artifact_group: str) -> Sequence
     put = []
     for path in paths:
         # recorded one by one: what a later file's refusal leaves behind can be indexed
-        one = distributions.publish(store, outputs, artifact_group, path)
+        one = _publish_copy(common, artifact_group, path)
         put.append(one)
         if one.sha256 in named.get(one.key, ()):
             continue
@@ -89,6 +90,19 @@ def upload_folder(common: Common, folder: Path, artifact_group: str) -> Sequence
         records.write(store, outputs, artifact_group, record)
     _say(common, artifact_group, put)
     return put
+
+
+def _publish_copy(common: Common, artifact_group: str, path: Path) -> FileRecord:
+    """Publish a copy, as the store may link what it gets and the folder is a person's to write in."""
+    with tempfile.TemporaryDirectory(dir=_made(common.cache), prefix="upload.") as folder:
+        mine = Path(folder) / path.name
+        files.copy(path, mine)
+        return distributions.publish(common.open_store(), common.outputs, artifact_group, mine)
+
+
+def _made(folder: Path) -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
 
 
 def upload_group(common: Common, source: Store, artifact_group: str) -> Sequence[FileRecord]:

@@ -15,7 +15,7 @@ from core import console
 from core.errors import FatalError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
 CHUNK = 1 << 20
 
@@ -81,21 +81,40 @@ def digest_of(value: object) -> str:
 
 
 def link_or_copy(source: Path, target: Path) -> None:
-    """Put a file under a second name: a hard link where the file system allows, else a copy.
+    """Put a file of ours under a second name: a hard link where the file system allows, else a copy.
+
+    An existing target is replaced atomically. Both names are one file: neither may be written to.
+
+    Raises:
+        FatalError: The disk is full, the folder cannot be written, or there is no source.
+    """
+
+    def link(source: Path, temporary: Path) -> None:
+        try:
+            os.link(source, temporary)
+        except OSError:
+            shutil.copyfile(source, temporary)
+
+    _placed(source, target, link)
+
+
+def copy(source: Path, target: Path) -> None:
+    """Copy a file to or from a folder of a person's, who may write to their file later.
 
     An existing target is replaced atomically.
 
     Raises:
         FatalError: The disk is full, the folder cannot be written, or there is no source.
     """
+    _placed(source, target, shutil.copyfile)
+
+
+def _placed(source: Path, target: Path, place: Callable[[Path, Path], object]) -> None:
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=target.parent, prefix=".link.") as folder:
             temporary = Path(folder) / target.name
-            try:
-                os.link(source, temporary)
-            except OSError:
-                shutil.copyfile(source, temporary)
+            place(source, temporary)
             temporary.replace(target)
     except OSError as problem:
         raise _unwritten(target, problem) from problem

@@ -166,5 +166,5 @@ def _copy_out(stage: Stage, record: Record) -> None:
         return
     store = stage.common.open_store()
     for one in record.files:
-        files.link_or_copy(store.fetch(one.key, stage.common.cache / "fetched"), stage.output_dir / one.name)
+        files.copy(store.fetch(one.key, stage.common.cache / "fetched"), stage.output_dir / one.name)
         console.say(f"copied to {stage.output_dir / one.name}")

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from core import process
-from core.errors import EnvironmentSetupError
+from core.errors import EnvironmentSetupError, UsageError
 from pytorch_build.compiler_cache import KINDS, CompilerCache
 from pytorch_build.rocm_options import RocmOptions, add_rocm_options, rocm_options_from
 from pytorch_build.verbs.shared import add_source_options, mirrors_from
@@ -93,7 +93,10 @@ def build_choices_from(arguments: argparse.Namespace, *, platform: str) -> Build
 
     Raises:
         EnvironmentSetupError: The compiler cache is not installed.
+        UsageError: ``--max-jobs`` is no number.
     """
+    if arguments.max_jobs and not (arguments.max_jobs.isascii() and arguments.max_jobs.isdecimal()):
+        raise UsageError(f"--max-jobs {arguments.max_jobs!r} is no number of compilers.")
     own = {project: getattr(arguments, f"own_{project}") for project in OWN_TREE_OPTIONS}
     flash: bool | None = arguments.flash_windows if platform == "windows" else arguments.flash_linux
     return BuildChoices(

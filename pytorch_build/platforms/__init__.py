@@ -42,10 +42,6 @@ class Platform(Protocol):
         """Give the glob that a shared library's file name matches."""
         ...
 
-    def default_source_dir(self, project: str, *, ref_folder: str, checkout: PurePath) -> PurePath:
-        """Say where a project's managed tree lies unless a person says otherwise."""
-        ...
-
     def compiler_settings(self, env: Mapping[str, str], rocm_root: PurePath | None) -> Mapping[str, str]:
         """Give the variables that choose and steer the compilers, on top of `env`."""
         ...

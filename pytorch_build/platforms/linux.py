@@ -46,11 +46,6 @@ def library_pattern(name: str) -> str:
     return f"lib{name}.so*"
 
 
-def default_source_dir(project: str, *, ref_folder: str, checkout: PurePath) -> PurePath:
-    """Managed trees lie in the checkout, a folder each ref: ``src/release-2.10/torch``."""
-    return checkout / "src" / ref_folder / project
-
-
 def compiler_settings(env: Mapping[str, str], rocm_root: PurePath | None) -> Mapping[str, str]:
     """Keep the compiler and flags that `env` names, and add flags; CC and CXX stay as they are."""
     del rocm_root  # hipcc compiles device code; host code is gcc's or the person's compiler's

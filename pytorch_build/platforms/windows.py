@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from pathlib import PurePath, PureWindowsPath
 from typing import TYPE_CHECKING
 
 from core.errors import MissingInputError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+    from pathlib import PurePath
 
 NAME = "windows"
 WHEEL_TAG = "win_amd64"
@@ -39,12 +39,6 @@ _OTHER_KINDS = ("debug", "nonredist", "onecore", "spectre")
 def library_pattern(name: str) -> str:
     """Give the glob that a DLL's file name matches: ``amdhip64*.dll`` (ROCm's carry a version)."""
     return f"{name}*.dll"
-
-
-def default_source_dir(project: str, *, ref_folder: str, checkout: PurePath) -> PurePath:
-    """Managed trees lie in ``C:/b/{project}``: longer paths break the limit of command lines."""
-    del ref_folder, checkout
-    return PureWindowsPath("C:/b") / project
 
 
 def compiler_settings(env: Mapping[str, str], rocm_root: PurePath | None) -> Mapping[str, str]:

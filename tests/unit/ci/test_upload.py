@@ -180,3 +180,18 @@ def test_without_a_folder_the_run_of_the_default_store_is_put_with_its_locks(
     monkeypatch.setattr(upload, "common_from", common_of)
     assert main("ci", "", VERBS, ["upload"]) == 0
     assert everything(target.open_store()) == everything(store)
+
+
+def test_an_uploaded_file_is_a_copy_that_a_later_write_in_the_folder_cannot_change(
+    tmp_path: Path, make_wheel: MakeWheel
+) -> None:
+    common = Common(run_id="42", root=tmp_path)
+    wheel = make_wheel(tmp_path / "mine")
+    (one,) = upload.upload_folder(common, wheel.parent, "g")
+    stored = tmp_path / "out" / one.key
+    before = stored.read_bytes()
+    with wheel.open("ab") as stream:  # as cp and editors do: the same file, other bytes
+        stream.write(b"other bytes")
+    assert stored.read_bytes() == before
+    with pytest.raises(StoreError, match="exists in"):
+        upload.upload_folder(common, wheel.parent, "g")

@@ -30,14 +30,6 @@ def test_this_platform(monkeypatch: pytest.MonkeyPatch) -> None:
         this_platform()
 
 
-def test_default_source_trees_are_short_on_windows() -> None:
-    checkout = PurePosixPath("/home/me/checkout")
-    tree = linux.default_source_dir("torch", ref_folder="release-2.10", checkout=checkout)
-    assert tree == PurePosixPath("/home/me/checkout/src/release-2.10/torch")
-    tree = windows.default_source_dir("torch", ref_folder="release-2.10", checkout=PureWindowsPath("D:/long"))
-    assert tree == PureWindowsPath("C:/b/torch")
-
-
 def test_library_patterns() -> None:
     assert PurePosixPath("libamdhip64.so.7").match(linux.library_pattern("amdhip64"))
     assert PureWindowsPath("amdhip64_7.dll").match(windows.library_pattern("amdhip64"))
