@@ -94,6 +94,12 @@ def resolve(session: nox.Session) -> None:
 
 
 @nox.session(venv_backend="none", tags=["pipeline"])
+def fetch_artifacts(session: nox.Session) -> None:
+    """Fetch a CI run's ROCm artifacts of a GPU family, for build_rocm."""
+    stage(session, "ci", "fetch-artifacts")
+
+
+@nox.session(venv_backend="none", tags=["pipeline"])
 def build_rocm(session: nox.Session) -> None:
     """ROCm artifacts -> rocm sdist and rocm-sdk-* wheels."""
     stage(session, "rocm_packaging", "build")

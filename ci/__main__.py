@@ -8,6 +8,7 @@ from core.frontdoor import Verb, main
 
 VERBS = (
     Verb("cells", "ci.cells", "print the cells of a matrix as JSON, for the noxfile and for CI"),
+    Verb("fetch-artifacts", "ci.fetch_artifacts", "a run's artifacts of a GPU family -> artifact directory"),
     Verb("upload", "ci.upload", "put a run's wheels, sidecars and records into a store"),
     Verb("index", "ci.index", "write a run's pages: flat for --find-links, simple/ for --index-url"),
     Verb("report", "ci.report", "print what a run made: wheels, versions, sizes, seconds, digests, paths"),

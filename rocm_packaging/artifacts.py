@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 COMPONENTS = ("lib", "run", "dbg", "dev", "doc", "test")
 GENERIC = "generic"
 MANIFEST = "artifact_manifest.txt"
+INCOMPLETE = ".incomplete"  # while a directory has this file, artifacts of its set are missing
 _NAME = re.compile(r"(?P<name>[A-Za-z][A-Za-z0-9-]*)_(?P<component>[a-z]+)_(?P<target>[^_]+)")
 _OVERLAY = PurePosixPath("base/aux-overlay/stage/share/therock")
 
@@ -89,6 +90,11 @@ def scan(directory: Path) -> tuple[Artifact, ...]:
     if not directory.is_dir():
         raise MissingInputError(
             f"{directory} is no directory.", hint="Fetch artifacts: nox -s fetch_artifacts."
+        )
+    if (directory / INCOMPLETE).exists():
+        raise ArtifactError(
+            f"{directory} is incomplete: fetching artifacts into it has not ended, or has failed.",
+            hint="Run the same nox -s fetch_artifacts again.",
         )
     found = [_artifact(path) for path in sorted(directory.iterdir()) if _is_candidate(path)]
     if not found:

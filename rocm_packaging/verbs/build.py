@@ -29,7 +29,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--output-dir", type=Path, metavar="DIR", help="also put the packages there")
     parser.epilog = (
-        "With --torch-ref sample and no --artifact-dir, the embedded sample's artifacts are packaged."
+        "Without --artifact-dir: the artifacts that fetch_artifacts fetched for --run-id and --gpu-family; "
+        "with --torch-ref sample, the embedded sample's."
     )
 
 
@@ -72,20 +73,31 @@ def _made(request: BuildRequest) -> Made:
     )
 
 
+def _fetched(common: Common) -> tuple[Path, str]:
+    """Find what fetch_artifacts left for this run and family; name the family too."""
+    name = family(common.gpu_family or default_family(detect())).name
+    folder = common.outputs.artifacts_folder(common.cache, name.replace(";", "-"))
+    if not folder.is_dir():
+        raise MissingInputError(
+            f"No artifact directory was given, and none was fetched into {folder}.",
+            hint="Give one with --artifact-dir DIR, fetch a run's with nox -s fetch_artifacts (the same "
+            "--run-id and --gpu-family), or package the embedded sample's with --torch-ref sample.",
+        )
+    return folder, name
+
+
 def _what(common: Common, given: Path | None, version: str) -> tuple[Path, str, str]:
     """Say which artifacts, which version and which family.
 
     Raises:
-        MissingInputError: No artifact directory was given, and the ref is not the sample.
+        MissingInputError: No artifact directory was given, none was fetched, and the ref is not the sample.
         UsageError: No family was given on a machine without a GPU.
     """
     if given is not None:
         return given, version, common.gpu_family or default_family(detect())
     if common.torch_ref != SAMPLE:
-        raise MissingInputError(
-            "No artifact directory was given.",
-            hint="Give one with --artifact-dir DIR, or --torch-ref sample for the embedded sample's.",
-        )
+        folder, name = _fetched(common)
+        return folder, version, name
     from rocm_packaging.sample import FAMILIES, ROCM_VERSION, ensure_artifacts
 
     artifacts = ensure_artifacts(common.cache / "sample" / "artifacts")
