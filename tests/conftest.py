@@ -4,6 +4,7 @@ import os
 from typing import TYPE_CHECKING
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from core import process
 from core.wheel_writer import Member, WheelSpec, metadata_text, write_wheel
@@ -11,6 +12,10 @@ from core.wheel_writer import Member, WheelSpec, metadata_text, write_wheel
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
+
+# a busy machine is no fault of the code
+settings.register_profile("any-machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("any-machine")
 
 AUTHOR = {
     "GIT_CONFIG_GLOBAL": os.devnull,
