@@ -105,6 +105,12 @@ def build_rocm(session: nox.Session) -> None:
     stage(session, "rocm_packaging", "build")
 
 
+@nox.session(tags=["pipeline"])
+def test_rocm(session: nox.Session) -> None:
+    """Install ROCm's packages into a clean environment and run rocm-sdk test."""
+    stage(session, "rocm_packaging", "test")
+
+
 @nox.session
 def install_rocm(session: nox.Session) -> None:
     """Install rocm[libraries,devel] into the session's environment, and ask it what it is."""

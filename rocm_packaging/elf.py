@@ -71,7 +71,7 @@ def read(path: Path) -> ElfFacts | None:
             return None
         try:
             return _facts(stream, head)
-        except (struct.error, ValueError, OverflowError) as problem:
+        except (struct.error, ValueError, OverflowError, OSError) as problem:
             raise ArtifactError(
                 f"{path} is a damaged ELF file: {problem}.", hint="Fetch the artifact again."
             ) from problem

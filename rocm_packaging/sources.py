@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import re
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import quote
 
 from packaging.utils import canonicalize_name
+from packaging.version import Version
 
-from core import console, distributions, process
+from core import console, distributions, files, process, records
 from core.data import Model, load_toml
-from core.errors import ProcessError, RocmError, UsageError, nearest
+from core.errors import MissingInputError, ProcessError, RocmError, UsageError, nearest
+from core.families import gpu_targets
 from core.installer import Install, Sources, configured
 from rocm_packaging import versions
 
@@ -21,6 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from core.options import Common
+    from core.records import FileRecord
 
 INDEXES_FILE = Path(__file__).with_name("rocm_indexes.toml")
 
@@ -58,6 +61,29 @@ class RocmSource:
             no_index=not self.index_urls,
             cert=configured().cert,
         )
+
+    def of_version(self, version: str) -> RocmSource:
+        """Give the same source for a version."""
+        return replace(self, version=version)
+
+    def contents(self) -> dict[str, str] | None:
+        """Digest what folders hold of ROCm: file name to SHA-256; None where an address may change.
+
+        Raises:
+            MissingInputError: The folders hold none.
+        """
+        if self.index_urls or any("://" in link for link in self.find_links):
+            return None
+        found = [path for link in self.find_links for path in sorted(Path(link).glob("rocm*"))]
+        digests = {
+            path.name: files.sha256(path) for path in found if distributions.is_distribution(path.name)
+        }
+        if not digests:
+            raise MissingInputError(
+                f"There are no ROCm packages in {', '.join(self.find_links)}.",
+                hint="Name the folder that holds rocm-V.tar.gz and the wheels: --find-links DIR.",
+            )
+        return digests
 
 
 class _Index(Model):
@@ -108,6 +134,53 @@ def in_run(common: Common, artifact_group: str) -> RocmSource | None:
     )
 
 
+def in_record(
+    common: Common, artifact_group: str, families: Sequence[str], version: str = ""
+) -> Sequence[FileRecord]:
+    """List the ROCm packages that the run's records promise for GPU families, sorted by file name.
+
+    Args:
+        common: The run and its store.
+        artifact_group: The group.
+        families: The families; libraries of other ones are left out.
+        version: The version; "" for the newest.
+
+    Raises:
+        MissingInputError: The run has no ``rocm`` of that version.
+    """
+    store, outputs = common.open_store(), common.outputs
+    recorded = {
+        one.name: one
+        for record in records.read_all(store, outputs, artifact_group)
+        for one in (record.files if record.status == "ok" else ())
+        if is_rocm(one.distribution)
+    }
+    known = sorted({one.version for one in recorded.values() if one.distribution == "rocm"}, key=Version)
+    chosen = version or (known[-1] if known else "")
+    if chosen not in known:
+        what = f"ROCm {version}" if version else "ROCm packages"
+        raise MissingInputError(
+            f"Run {outputs.run_id} has no {what} for {', '.join(families)} in {store.url}.",
+            hint="Build some (nox -s build_rocm), name another run (--run-id, --store), or where they are: "
+            "--find-links DIR, --index-url URL.",
+        )
+    found = [
+        one for one in recorded.values() if one.version == chosen and _serves(one.distribution, families)
+    ]
+    return sorted(found, key=lambda one: one.name)
+
+
+def _serves(distribution: str, families: Sequence[str]) -> bool:
+    """Say whether a package is for one of the families, or for all."""
+    for kind, members in (
+        ("rocm-sdk-libraries-", families),
+        ("rocm-sdk-device-", [target for one in families for target in gpu_targets(one)]),
+    ):
+        if distribution.startswith(kind):
+            return distribution in {canonicalize_name(f"{kind}{member}") for member in members}
+    return True
+
+
 def is_rocm(name: str) -> bool:
     """Say whether a normalised distribution name is one of ROCm's own packages."""
     return name in {"rocm", "rocm-profiler"} or name.startswith("rocm-sdk-")
@@ -151,6 +224,32 @@ def install_call(source: RocmSource, family: str, extras: Sequence[str] = ()) ->
         pre=True,
         config_settings=(f"gpu-family={family}",),
         env={"ROCM_SDK_TARGET_FAMILY": family},
+    )
+
+
+def named_call(source: RocmSource, families: Sequence[str], extras: Sequence[str]) -> Install:
+    """Plan the installation of ``rocm`` with extras from named sources, as its own metadata asks for it.
+
+    Args:
+        source: The sources and the version.
+        families: GPU families: the first is the one that the extras are for.
+        extras: Extras of ``rocm``.
+
+    Raises:
+        UsageError: A version of unknown form.
+    """
+    versions.parse(source.version)
+    listed = f"[{','.join(extras)}]" if extras else ""
+    more = families[1:] if "libraries" in extras else ()
+    libraries = (f"rocm-sdk-libraries-{canonicalize_name(family)}=={source.version}" for family in more)
+    return Install(
+        requirements=(f"rocm{listed}=={source.version}", *libraries),
+        sources=source.sources,
+        # setuptools is there already, and these sources need not have it
+        build_isolation=False,
+        pre=True,
+        config_settings=(f"gpu-family={families[0]}",),
+        env={"ROCM_SDK_TARGET_FAMILY": families[0]},
     )
 
 

@@ -18,6 +18,7 @@ from core import process
 from core.errors import ProcessError
 from core.files import sha256
 from core.wheel_record import require_sound
+from rocm_packaging import reports
 from rocm_packaging.build import BuildRequest, BuiltPackages, build
 from rocm_packaging.sample import FAMILIES, ROCM_VERSION, ensure_artifacts
 from rocm_packaging.sample.layout import FAMILY_TARGETS
@@ -159,8 +160,13 @@ def test_a_whole_installation_works(installed: Environment) -> None:
     assert not (installed.site / "rocm_sdk_devel" / "_devel.tar").exists()
     tested = installed.rocm_sdk("test", check=False)
     assert tested.returncode == 0, tested.stdout
-    assert re.search(r"^Ran (2[0-9]|[3-9][0-9]) tests", tested.stderr + tested.stdout, re.MULTILINE)
-    assert "skipped" not in tested.stdout
+    ran = re.search(
+        r"^Ran (\d+) checks .* (\d+) passed, 0 failed, (\d+) skipped$", tested.stdout, re.MULTILINE
+    )
+    assert ran is not None
+    assert int(ran[1]) == int(ran[2]) + int(ran[3]) > 100
+    left_out = {line.partition(" (")[2] for line in tested.stdout.splitlines() if line.startswith("skip")}
+    assert left_out == {"it traces the program that loads it)"}
 
 
 def test_libraries_are_found_and_preloaded(shared: Environment) -> None:
@@ -211,7 +217,54 @@ def test_errors_say_what_to_install(environment: Environment) -> None:
     assert init.stderr.startswith("ERROR running init: ")
     tested = environment.rocm_sdk("test", check=False)
     assert tested.returncode == 0, tested.stdout
-    assert "without tests of the libraries" in tested.stdout
+    assert "skip  libraries: all checks (the libraries are not installed)" in tested.stdout
+    assert "skip  devel: all checks (the development tree is not installed)" in tested.stdout
+
+
+def outcomes(environment: Environment, junit: Path, **env: str) -> dict[str, str]:
+    tested = environment.rocm_sdk("test", "--junit", str(junit), check=False, **env)
+    report = reports.read(junit.read_bytes())
+    assert tested.returncode == (1 if report.failed else 0), tested.stdout
+    return {f"{case.group}: {case.name}": f"{case.outcome} {case.text}" for case in report.cases}
+
+
+def test_every_damage_fails_the_check_that_it_belongs_to(installed: Environment, tmp_path: Path) -> None:
+    sound = outcomes(installed, tmp_path / "sound.xml")
+    core = installed.site / "_rocm_sdk_core"
+    library = next((core / "lib").glob("librocm_smi64.so.*"))
+    # not written in place: an installer may share its files among environments
+    library.unlink()
+    library.write_bytes(b"no library")
+    script = installed.root / "bin" / "rocminfo"
+    script.unlink()
+    (installed.site / "_rocm_sdk_devel/lib/dangling.so").symlink_to("nothing")
+    fft = next((installed.site / "_rocm_sdk_libraries_gfx94X_dcgpu/lib").glob("libhipfft.so.*"))
+    fft.unlink()
+    found = outcomes(installed, tmp_path / "damaged.xml")
+    assert [name for name in found if name in sound] == [name for name in sound if name in found]
+    failed = {name for name, outcome in found.items() if outcome.startswith("failed")}
+    assert failed == {
+        "base: rocm-sdk-core is whole",
+        "base: rocm-sdk-libraries-gfx94x-dcgpu is whole",
+        f"core: lib/{library.name} loads",
+        "core: rocminfo runs",
+        "core: initialize_process loads rocm_smi64",
+        "core: initialize_process loads all of them",
+        "libraries: initialize_process loads hipfft",
+        "libraries: initialize_process loads all of them",
+        "devel: no link dangles",
+        f"devel: lib/{library.name} loads",
+    }
+    assert f"lib/{fft.name} is missing" in found["base: rocm-sdk-libraries-gfx94x-dcgpu is whole"]
+
+
+def test_a_library_that_is_found_elsewhere_has_not_passed(shared: Environment, tmp_path: Path) -> None:
+    other = tmp_path / "elsewhere"
+    other.mkdir()
+    for path in (shared.site / "_rocm_sdk_core/lib").glob("*.so*"):
+        (other / path.name).write_bytes(path.read_bytes())
+    found = outcomes(shared, tmp_path / "junit.xml", LD_PRELOAD=str(other / "libamdhip64.so.7"))
+    assert found["core: lib/libamdhip64.so.7 loads"].startswith("failed 1 libraries come from elsewhere")
 
 
 def test_versions_and_variables_are_checked(shared: Environment) -> None:
@@ -319,7 +372,7 @@ def test_the_sdist_follows_the_machine(environment: Environment) -> None:
     environment.install(f"rocm[libraries]=={ROCM_VERSION}", family="gfx110X-all")
     assert environment.rocm_sdk("targets").stdout == "gfx1100;gfx1101;gfx1102;gfx1103\n"
     environment.uninstall("rocm")
-    with pytest.raises(ProcessError, match="gfx900-dgpu is not available"):
+    with pytest.raises(ProcessError, match=r"gfx900-dgpu is not\s+available"):
         environment.install(f"rocm=={ROCM_VERSION}", family="gfx900-dgpu")
 
 

@@ -38,7 +38,7 @@ def _init(arguments):
 def _test(arguments):
     from .tests import run
 
-    sys.exit(run.main())
+    sys.exit(run.main(junit=arguments.junit, jobs=arguments.jobs))
 
 
 def _version(arguments):
@@ -47,6 +47,13 @@ def _version(arguments):
 
 def _targets(arguments):
     print(";".join(_dist_info.get_targets()))
+
+
+def _positive(text):
+    number = int(text)
+    if number < 1:
+        raise ValueError(text)
+    return number
 
 
 def _parser():
@@ -61,8 +68,13 @@ def _parser():
     init = commands.add_parser("init", help="expand the development tree, or bring it up to date")
     init.add_argument("--quiet", action="store_true", help="print nothing")
     init.set_defaults(run=_init)
+    test = commands.add_parser("test", help="test this installation")
+    test.add_argument("--junit", metavar="FILE", help="also write the results as a JUnit file")
+    test.add_argument(
+        "--jobs", type=_positive, metavar="N", help="how many checks run side by side (default: one a core)"
+    )
+    test.set_defaults(run=_test)
     for name, function, text in (
-        ("test", _test, "test this installation"),
         ("targets", _targets, "print the gfx targets that the installed libraries hold code for"),
         ("version", _version, "print the version"),
     ):

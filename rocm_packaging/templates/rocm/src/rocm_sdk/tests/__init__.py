@@ -1,1 +1,1 @@
-"""What `rocm-sdk test` runs: tests of this installation, not of ROCm's code."""
+"""What `rocm-sdk test` runs: checks of this installation, not tests of ROCm's code."""

@@ -1,0 +1,111 @@
+"""Reading what `rocm-sdk test` reports, and showing it as a table."""
+
+from __future__ import annotations
+
+import xml.etree.ElementTree as ET
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from core import console
+from core.errors import CheckError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+_PREFIX = "rocm_sdk."
+
+
+@dataclass(frozen=True, kw_only=True)
+class Case:
+    """One check.
+
+    Attributes:
+        group: What it is about: ``base``, ``core``, ``libraries``, ``devel`` …
+        name: What it checks.
+        outcome: ``passed``, ``failed`` or ``skipped``.
+        text: Why it failed or was skipped.
+        seconds: How long it took.
+    """
+
+    group: str
+    name: str
+    outcome: str
+    text: str
+    seconds: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Report:
+    """All checks of one run, and facts about what was checked."""
+
+    cases: tuple[Case, ...]
+    properties: Mapping[str, str]
+
+    @property
+    def total(self) -> int:
+        """How many checks there are."""
+        return len(self.cases)
+
+    @property
+    def failed(self) -> tuple[Case, ...]:
+        """The checks that failed."""
+        return tuple(case for case in self.cases if case.outcome == "failed")
+
+    @property
+    def passed(self) -> tuple[Case, ...]:
+        """The checks that passed."""
+        return tuple(case for case in self.cases if case.outcome == "passed")
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """How many there are of each outcome."""
+        outcomes = [case.outcome for case in self.cases]
+        return {outcome: outcomes.count(outcome) for outcome in ("passed", "failed", "skipped")}
+
+
+def read(content: bytes) -> Report:
+    """Read a JUnit document of `rocm-sdk test`.
+
+    Raises:
+        CheckError: It is cut off, or holds no check.
+    """
+    try:
+        root = ET.fromstring(content)  # noqa: S314 - our own package wrote it
+    except ET.ParseError as problem:
+        raise CheckError(f"The report of rocm-sdk test cannot be read: {problem}.") from problem
+    cases = tuple(_case(element) for element in root.iter("testcase"))
+    if not cases:
+        raise CheckError("The report of rocm-sdk test holds no check.")
+    properties = {one.get("name", ""): one.get("value", "") for one in root.iter("property")}
+    return Report(cases=cases, properties=properties)
+
+
+def _case(element: ET.Element) -> Case:
+    failure, skipped = element.find("failure"), element.find("skipped")
+    if failure is None:
+        failure = element.find("error")
+    outcome, text = "passed", ""
+    if failure is not None:
+        outcome, text = "failed", failure.text or failure.get("message") or ""
+    elif skipped is not None:
+        outcome, text = "skipped", skipped.get("message") or ""
+    return Case(
+        group=element.get("classname", "").removeprefix(_PREFIX),
+        name=element.get("name", ""),
+        outcome=outcome,
+        text=text,
+        seconds=float(element.get("time", "0")),
+    )
+
+
+def show(report: Report) -> None:
+    """Print one row a group, then what failed."""
+    rows = []
+    for group in dict.fromkeys(case.group for case in report.cases):
+        cases = tuple(case for case in report.cases if case.group == group)
+        counts = Report(cases=cases, properties={}).counts
+        seconds = sum(case.seconds for case in cases)
+        rows.append((group, *(str(number) for number in counts.values()), f"{seconds:.1f}"))
+    console.table(("rocm-sdk test", "passed", "failed", "skipped", "seconds"), rows)
+    failed = [(f"{case.group}: {case.name}", case.text.partition("\n")[0]) for case in report.failed]
+    console.table(("failed", "why"), failed)

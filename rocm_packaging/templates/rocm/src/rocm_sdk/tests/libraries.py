@@ -1,0 +1,22 @@
+"""Checks of the libraries packages, of each GPU family that is installed."""
+
+import sys
+
+from .. import _dist_info
+from . import support
+from .checks import Check, expect
+
+
+def checks():
+    families = _dist_info.installed_target_families()
+    for family in families:
+        group = "libraries" if len(families) == 1 else f"libraries.{family}"
+        root = support.payload("libraries", family)
+        yield Check(group, "layout", _layout, root)
+        yield from support.library_checks(group, root)
+    yield from support.preload_checks("libraries")
+
+
+def _layout(root):
+    folder = root / ("bin" if sys.platform == "win32" else "lib")
+    expect(folder.is_dir(), f"{folder} is missing")

@@ -1,0 +1,245 @@
+"""Installing ROCm's packages as a user would, and running `rocm-sdk test` on them."""
+
+from __future__ import annotations
+
+import tempfile
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from core import environments, files, installer, process, records, serving, stage
+from core.errors import CheckError, MissingInputError, ProcessError
+from core.installer import Install, Sources, configured
+from core.interpreters import require
+from core.records import Cell
+from core.stage import Made, Stage
+from core.stores.directory import DirectoryStore
+from core.target_locks import locked_call, pinned_file
+from rocm_packaging import reports
+from rocm_packaging.sources import in_record, named_call
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from core.installer import Backend
+    from core.interpreters import Interpreter
+    from core.options import Common
+    from core.records import FileRecord
+    from rocm_packaging.sources import RocmSource
+
+# what the sdist of `rocm` is built with
+_BUILD_REQUIREMENTS = ("setuptools",)
+# Variables that would let programs find another ROCm than the one installed.
+_OTHER_ROCM = (
+    *("LD_LIBRARY_PATH", "PYTHONPATH", "PYTHONHOME"),
+    *("ROCM_PATH", "ROCM_HOME", "HIP_PATH", "HIP_CLANG_PATH", "HIP_DEVICE_LIB_PATH", "DEVICE_LIB_PATH"),
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TestRequest:
+    """What to test.
+
+    Attributes:
+        common: The options of every stage.
+        families: GPU families, the one to use first.
+        named: Where the packages come from; None for the run's outputs.
+        version: The version to take of the run's outputs; "" for the newest.
+        extras: Extras of ``rocm`` that named sources give.
+        install: Install first; else the environment's content is tested.
+        backend: What installs.
+        cache_dir: The installer's cache; None for its default.
+        junit: A file that also gets the JUnit report.
+    """
+
+    __test__ = False  # pytest takes the name for a test's
+
+    common: Common
+    families: tuple[str, ...]
+    named: RocmSource | None = None
+    version: str = ""
+    extras: tuple[str, ...] = ("libraries", "devel")
+    install: bool = True
+    backend: Backend = "uv"
+    cache_dir: Path | None = None
+    junit: Path | None = None
+
+    @property
+    def artifact_group(self) -> str:
+        """The group whose packages are taken, and that the report is filed under."""
+        return "-".join(self.families)
+
+
+def run_tests(request: TestRequest) -> None:
+    """Install the packages into the target environment, and test them there.
+
+    Raises:
+        MissingInputError: The run holds no ROCm packages of the families.
+        EnvironmentSetupError: They cannot be installed.
+        CheckError: A check failed, or none passed.
+    """
+    common, target = request.common, require(request.common.python)
+    packages = (
+        ()
+        if request.named or not request.install
+        else in_record(common, request.artifact_group, request.families, request.version)
+    )
+    inputs = _inputs(request, packages)
+    # what an address serves, or somebody has installed, may be another thing each time
+    known = request.install and inputs["packages"] is not None
+    cell = Cell(python=target.tag, gpu_family=";".join(request.families))
+    run = Stage(
+        name="test_rocm",
+        common=common if known else replace(common, force=True),
+        artifact_group=request.artifact_group,
+        cell=cell,
+    )
+
+    def work() -> Made:
+        if not request.install:
+            return Made(files=(), details=_tested(request, target))
+        digest = files.digest_of({"inputs": inputs, "python": target.version})
+        with (
+            _calls(request, target, packages) as calls,
+            environments.prepared(
+                target,
+                calls,
+                digest=digest,
+                backend=request.backend,
+                cache_dir=request.cache_dir,
+                force=run.common.force,
+            ),
+        ):
+            missing = installer.missing_dependencies(target)
+            if missing:
+                raise CheckError("The installed packages do not fit together:\n" + "\n".join(missing))
+            return Made(files=(), details=_tested(request, target))
+
+    stage.perform(run, inputs, work)
+    _copy_report(request, target)
+
+
+def _inputs(request: TestRequest, packages: Sequence[FileRecord]) -> dict[str, Any]:
+    named = request.named
+    return {
+        "packages": {one.name: one.sha256 for one in packages} if named is None else named.contents(),
+        "version": named.version if named else request.version,
+        "families": list(request.families),
+        "extras": list(request.extras),
+        "backend": request.backend,
+        "installed": request.install,
+    }
+
+
+@contextmanager
+def _calls(
+    request: TestRequest, target: Interpreter, packages: Sequence[FileRecord]
+) -> Iterator[Sequence[Install]]:
+    """Plan the installation: what the sdist builds with, then ROCm; addresses live as long as the context."""
+    first = locked_call(request.common, target, only=_BUILD_REQUIREMENTS)
+    if request.named is not None:
+        yield (first, named_call(request.named, request.families, request.extras))
+        return
+    with _address(request, packages) as address:
+        family = request.families[0]
+        yield (
+            first,
+            Install(
+                files=(pinned_file(request.common, packages),),
+                sources=Sources(find_links=(address,), no_index=True, cert=configured().cert),
+                hashed=True,
+                dependencies=False,
+                build_isolation=False,
+                config_settings=(f"gpu-family={family}",),
+                env={"ROCM_SDK_TARGET_FAMILY": family},
+            ),
+        )
+
+
+@contextmanager
+def _address(request: TestRequest, packages: Sequence[FileRecord]) -> Iterator[str]:
+    """Give the run's flat page; a folder whose pages are not written yet serves by itself."""
+    common = request.common
+    store, outputs = common.open_store(), common.outputs
+    prefix = outputs.python_prefix(request.artifact_group)
+    if isinstance(store, DirectoryStore) and store.find(f"{prefix}/index.html") is None:
+        yield str(store.root / prefix)
+        return
+    with serving.flat_page(store, outputs, request.artifact_group, packages) as url:
+        yield url
+
+
+def _tested(request: TestRequest, target: Interpreter) -> Mapping[str, Any]:
+    """Run `rocm-sdk test`, file its report, print the table.
+
+    Raises:
+        CheckError: A check failed, none passed, or something else was tested than what was asked for.
+    """
+    env = process.inherited(
+        **dict.fromkeys(_OTHER_ROCM),
+        ROCM_SDK_TARGET_FAMILY=request.families[0],
+        VIRTUAL_ENV=str(target.prefix),
+        PYTHONDONTWRITEBYTECODE="1",
+    )
+    failure: ProcessError | None = None
+    with tempfile.TemporaryDirectory() as folder:
+        junit = Path(folder) / "junit.xml"
+        try:
+            process.run(
+                [target.executable, "-m", "rocm_sdk", "test", "--junit", junit], cwd=Path(folder), env=env
+            )
+        except ProcessError as problem:
+            failure = problem
+        if not junit.is_file():
+            raise CheckError(
+                "rocm-sdk test ended without a report, so no result is known.",
+                hint="Its own words stand above.",
+            ) from failure
+        content = junit.read_bytes()
+    request.common.open_store().put_bytes(_report_key(request, target), content)
+    report = reports.read(content)
+    reports.show(report)
+    _copy_report(request, target)
+    what = ""
+    if report.failed:
+        what = f"{len(report.failed)} of {report.total} checks failed"
+    elif not report.passed:
+        what = "no check passed"
+    elif failure is not None:
+        what = "it failed, and its report names no check"
+    if what:
+        raise CheckError(
+            f"rocm-sdk test: {what}.", hint=f"Again, by hand: {target.executable} -m rocm_sdk test"
+        ) from failure
+    _require_asked(request, report)
+    return {"checks": report.counts, **report.properties}
+
+
+def _require_asked(request: TestRequest, report: reports.Report) -> None:
+    """Refuse the report of another version, or without the families that were to be tested."""
+    version = request.named.version if request.named else request.version
+    if version and report.properties.get("rocm") != version:
+        raise CheckError(f"ROCm {report.properties.get('rocm')} was tested instead of {version}.")
+    tested = report.properties.get("families", "").split(";")
+    wanted = request.families if request.install and "libraries" in request.extras else ()
+    absent = [family for family in wanted if family not in tested]
+    if absent:
+        raise CheckError(f"The libraries of {', '.join(absent)} were not installed, and so not tested.")
+
+
+def _report_key(request: TestRequest, target: Interpreter) -> str:
+    name = records.record_name("rocm", Cell(python=target.tag))
+    return f"{request.common.outputs.reports_prefix(request.artifact_group)}/{name}.xml"
+
+
+def _copy_report(request: TestRequest, target: Interpreter) -> None:
+    """Give the JUnit report where it was asked for; an unchanged stage gives that of its last run."""
+    if request.junit is None:
+        return
+    store, key = request.common.open_store(), _report_key(request, target)
+    if store.find(key) is None:
+        if request.common.dry_run:
+            return
+        raise MissingInputError(f"{store.url}/{key} is not there.", hint="Test again: add --force.")
+    files.write_text(request.junit, store.read(key).decode())

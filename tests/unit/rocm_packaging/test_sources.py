@@ -1,0 +1,114 @@
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from core import records
+from core.errors import MissingInputError, UsageError
+from core.installer import Sources
+from core.options import Common
+from core.records import Cell, FileRecord, Record
+from rocm_packaging import sources
+from rocm_packaging.sources import RocmSource, in_record, named_call
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+FAMILY = "gfx94X-dcgpu"
+
+
+def file(distribution: str, version: str) -> FileRecord:
+    name = f"{distribution.replace('-', '_')}-{version}"
+    return FileRecord(name=name, size=1, sha256="0" * 64, distribution=distribution, version=version)
+
+
+def recorded(common: Common, stage: str, *found: FileRecord, status: str = "ok") -> None:
+    record = Record.model_validate(
+        {
+            "stage": stage,
+            "status": status,
+            "run_id": "local",
+            "platform": "linux",
+            "cell": Cell(gpu_family=FAMILY),
+            "started": "now",
+            "seconds": 1,
+            "files": found,
+        }
+    )
+    records.write(common.open_store(), common.outputs, FAMILY, record)
+
+
+@pytest.fixture
+def common(tmp_path: Path) -> Common:
+    return Common(root=tmp_path)
+
+
+def test_a_runs_records_name_what_is_installed(common: Common) -> None:
+    names = (
+        *("rocm", "rocm-sdk-core", "rocm-sdk-devel", "rocm-profiler", "rocm-sdk-libraries"),
+        *("rocm-sdk-libraries-gfx94x-dcgpu", "rocm-sdk-libraries-gfx110x-all"),
+        *("rocm-sdk-device-gfx942", "rocm-sdk-device-gfx1100"),
+    )
+    recorded(common, "build_rocm", *(file(name, "7.1.0") for name in names))
+    recorded(common, "build_torch", file("torch", "2.10.0"))
+    recorded(common, "build_rocm-old", file("rocm", "7.0.2"), file("rocm-sdk-core", "7.0.2"))
+    found = [one.distribution for one in in_record(common, FAMILY, [FAMILY])]
+    assert found == [
+        *("rocm", "rocm-profiler", "rocm-sdk-core", "rocm-sdk-devel", "rocm-sdk-device-gfx942"),
+        *("rocm-sdk-libraries", "rocm-sdk-libraries-gfx94x-dcgpu"),
+    ]
+    assert [one.version for one in in_record(common, FAMILY, [FAMILY], "7.0.2")] == ["7.0.2", "7.0.2"]
+
+
+def test_versions_are_compared_as_versions(common: Common) -> None:
+    for number, version in enumerate(("7.9.0", "7.10.0", "7.10.0a20260101")):
+        recorded(common, f"build_rocm{number}", file("rocm", version))
+    assert [one.version for one in in_record(common, FAMILY, [FAMILY])] == ["7.10.0"]
+
+
+def test_a_run_without_rocm_says_what_to_do(common: Common) -> None:
+    recorded(common, "build_rocm", file("rocm", "7.1.0"), status="failed")
+    with pytest.raises(MissingInputError, match="no ROCm packages for gfx94X-dcgpu") as raised:
+        in_record(common, FAMILY, [FAMILY])
+    assert "--find-links" in raised.value.hint
+    with pytest.raises(MissingInputError, match=r"no ROCm 9\.9\.9"):
+        in_record(common, FAMILY, [FAMILY], "9.9.9")
+
+
+def test_named_sources_give_rocm_and_its_extras_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sources, "configured", Sources)
+    source = RocmSource(version="7.1.0", find_links=("/wheels",))
+    call = named_call(source, [FAMILY, "gfx110X-all"], ("libraries", "devel"))
+    assert call.requirements == ("rocm[libraries,devel]==7.1.0", "rocm-sdk-libraries-gfx110x-all==7.1.0")
+    assert call.env == {"ROCM_SDK_TARGET_FAMILY": FAMILY}
+    assert call.config_settings == (f"gpu-family={FAMILY}",)
+    assert call.sources is not None
+    assert call.sources.no_index
+    assert named_call(source, [FAMILY], ()).requirements == ("rocm==7.1.0",)
+    with pytest.raises(UsageError, match="no ROCm version"):
+        named_call(source.of_version("latest"), [FAMILY], ())
+
+
+def test_folders_are_known_by_their_contents(tmp_path: Path) -> None:
+    source = RocmSource(version="7.1.0", find_links=(str(tmp_path),))
+    with pytest.raises(MissingInputError, match="no ROCm packages"):
+        source.contents()
+    (tmp_path / "rocm-7.1.0.tar.gz").write_bytes(b"one")
+    (tmp_path / "rocm.txt").write_bytes(b"not a package")
+    first = source.contents()
+    assert first is not None
+    assert list(first) == ["rocm-7.1.0.tar.gz"]
+    (tmp_path / "rocm-7.1.0.tar.gz").write_bytes(b"two")
+    assert source.contents() != first
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        RocmSource(version="7.1.0", index_urls=("https://a/",)),
+        RocmSource(version="7.1.0", find_links=("https://a/index.html",)),
+    ],
+)
+def test_what_an_address_serves_is_not_known(source: RocmSource) -> None:
+    assert source.contents() is None

@@ -1,0 +1,258 @@
+from __future__ import annotations
+
+import argparse
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from core import environments, installer, process, records
+from core.errors import CheckError, MissingInputError, ProcessError, UsageError
+from core.interpreters import Interpreter
+from core.options import Common, add_common
+from core.records import Cell, FileRecord, Record
+from rocm_packaging import reports, testing
+from rocm_packaging.sources import RocmSource
+from rocm_packaging.testing import TestRequest, run_tests
+from rocm_packaging.verbs import test as verb
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from core.installer import Install
+
+FAMILY = "gfx94X-dcgpu"
+REPORT = """<testsuites><testsuite><properties>
+<property name="rocm" value="7.1.0"/><property name="families" value="gfx94X-dcgpu"/></properties>
+{cases}</testsuite></testsuites>"""
+PASSED = '<testcase classname="rocm_sdk.core" name="a" time="1.5"/>'
+SKIPPED = '<testcase classname="rocm_sdk.devel" name="b" time="0"><skipped message="no GPU"/></testcase>'
+FAILED = (
+    '<testcase classname="rocm_sdk.core" name="c"><failure message="x">why\nit failed</failure></testcase>'
+)
+
+
+PYTHON = Interpreter(
+    executable=Path("/env/bin/python"),
+    version="3.12.1",
+    free_threaded=False,
+    prefix=Path("/env"),
+    base_executable=Path("/usr/bin/python3.12"),
+    purelib=Path("/env/lib/python3.12/site-packages"),
+    scripts=Path("/env/bin"),
+    include=Path("/usr/include/python3.12"),
+    virtual=True,
+)
+
+
+class Machine:
+    """What would be installed and run, without doing it."""
+
+    def __init__(self) -> None:
+        self.calls: list[Install] = []
+        self.env: Mapping[str, str] = {}
+        self.runs = 0
+        self.cases = PASSED + SKIPPED
+        self.status = 0
+
+    @contextmanager
+    def prepared(self, _target: object, calls: Sequence[Install], **_options: object) -> Iterator[None]:
+        self.calls = list(calls)
+        yield
+
+    def run(self, argv: Sequence[str | Path], *, env: Mapping[str, str], **_options: object) -> None:
+        self.env, self.runs = env, self.runs + 1
+        assert argv[1:-1] == ["-m", "rocm_sdk", "test", "--junit"]
+        if self.cases:
+            Path(argv[-1]).write_text(REPORT.format(cases=self.cases))
+        if self.status:
+            raise ProcessError("rocm_sdk ended with status 1", returncode=1)
+
+
+@pytest.fixture
+def machine(monkeypatch: pytest.MonkeyPatch) -> Machine:
+    made = Machine()
+    monkeypatch.setattr(environments, "prepared", made.prepared)
+    monkeypatch.setattr(process, "run", made.run)
+    monkeypatch.setattr(installer, "missing_dependencies", lambda _: [])
+    monkeypatch.setattr(testing, "require", lambda _: PYTHON)
+    monkeypatch.setattr(testing, "configured", installer.Sources)
+    monkeypatch.setattr("rocm_packaging.sources.configured", installer.Sources)
+    return made
+
+
+@pytest.fixture
+def request_(tmp_path: Path) -> TestRequest:
+    common = Common(root=tmp_path, python=PYTHON.executable)
+    (tmp_path / "requirements").mkdir()
+    (tmp_path / "requirements/target-linux-3.12.txt").write_text("setuptools==80.0 --hash=sha256:0\n")
+    links = tmp_path / "links"
+    links.mkdir()
+    (links / "rocm-7.1.0.tar.gz").write_bytes(b"sdist")
+    named = RocmSource(version="7.1.0", find_links=(str(links),))
+    return TestRequest(common=common, families=(FAMILY,), named=named)
+
+
+def test_named_packages_are_installed_tested_and_reported(
+    machine: Machine, request_: TestRequest, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    junit = tmp_path / "reports" / "rocm.xml"
+    run_tests(replace(request_, junit=junit))
+    tools, rocm = machine.calls
+    assert tools.files[0].read_text().startswith("setuptools==80.0")
+    assert rocm.requirements == ("rocm[libraries,devel]==7.1.0",)
+    assert machine.env["ROCM_SDK_TARGET_FAMILY"] == FAMILY
+    assert reports.read(junit.read_bytes()).counts == {"passed": 1, "failed": 0, "skipped": 1}
+    kept = list((tmp_path / "out").glob(f"local-*/reports/{FAMILY}/rocm-cp312.xml"))
+    assert [path.read_bytes() for path in kept] == [junit.read_bytes()]
+    said = capsys.readouterr().err
+    assert "core           1       0       0        1.5" in said
+    junit.unlink()
+    run_tests(replace(request_, junit=junit))
+    assert machine.runs == 1
+    assert junit.is_file()
+
+
+def test_a_changed_folder_or_an_address_is_tested_again(machine: Machine, request_: TestRequest) -> None:
+    run_tests(request_)
+    assert request_.named is not None
+    (Path(request_.named.find_links[0]) / "rocm-7.1.0.tar.gz").write_bytes(b"another")
+    run_tests(request_)
+    remote = replace(request_, named=RocmSource(version="7.1.0", index_urls=("https://a/",)))
+    run_tests(remote)
+    run_tests(remote)
+    assert machine.runs == 4
+
+
+def test_another_rocm_of_the_machine_is_out_of_reach(
+    machine: Machine, request_: TestRequest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("LD_LIBRARY_PATH", "ROCM_PATH", "HIP_PATH", "PYTHONPATH"):
+        monkeypatch.setenv(name, "/opt/rocm")
+    run_tests(request_)
+    assert not {"LD_LIBRARY_PATH", "ROCM_PATH", "HIP_PATH", "PYTHONPATH"} & set(machine.env)
+
+
+@pytest.mark.parametrize(
+    ("cases", "status", "problem"),
+    [
+        (PASSED + FAILED, 1, "1 of 2 checks failed"),
+        (PASSED + FAILED, 0, "1 of 2 checks failed"),
+        (SKIPPED, 0, "no check passed"),
+        (PASSED, 1, "it failed, and its report names no check"),
+        ("<testcase", 0, "cannot be read"),
+        (" ", 0, "holds no check"),
+        ("", 1, "without a report"),
+    ],
+)
+def test_nothing_but_a_sound_report_passes(
+    machine: Machine, request_: TestRequest, cases: str, status: int, problem: str
+) -> None:
+    machine.cases, machine.status = cases, status
+    with pytest.raises(CheckError, match=problem):
+        run_tests(request_)
+
+
+def test_another_version_or_family_than_asked_for_is_no_success(
+    machine: Machine, request_: TestRequest, tmp_path: Path
+) -> None:
+    other = RocmSource(version="7.2.0", find_links=(str(tmp_path / "links"),))
+    with pytest.raises(CheckError, match=r"ROCm 7\.1\.0 was tested instead of 7\.2\.0"):
+        run_tests(replace(request_, named=other))
+    with pytest.raises(CheckError, match="libraries of gfx110X-all were not installed"):
+        run_tests(replace(request_, families=("gfx110X-all",)))
+    assert machine.runs == 2
+
+
+def recorded(common: Common) -> None:
+    names = ("rocm", "rocm-sdk-core", "rocm-sdk-libraries-gfx94x-dcgpu")
+    found = tuple(
+        FileRecord(name=f"{name}-7.1.0.whl", size=1, sha256="1" * 64, distribution=name, version="7.1.0")
+        for name in names
+    )
+    record = Record(
+        stage="build_rocm",
+        run_id="local",
+        platform="linux",
+        cell=Cell(gpu_family=FAMILY),
+        started="now",
+        seconds=1,
+        files=found,
+    )
+    records.write(common.open_store(), common.outputs, FAMILY, record)
+
+
+def test_a_runs_packages_are_installed_by_digest(machine: Machine, request_: TestRequest) -> None:
+    ours = replace(request_, named=None)
+    with pytest.raises(MissingInputError, match="no ROCm packages"):
+        run_tests(ours)
+    recorded(ours.common)
+    run_tests(ours)
+    call = machine.calls[1]
+    assert call.hashed
+    assert not call.dependencies
+    assert call.sources is not None
+    assert call.sources.no_index
+    folder = ours.common.root / "out" / ours.common.outputs.python_prefix(FAMILY)
+    assert call.sources.find_links == (str(folder),)
+    lines = call.files[0].read_text().splitlines()
+    assert lines[0] == f"rocm-sdk-core==7.1.0 --hash=sha256:{'1' * 64}"
+    assert len(lines) == 3
+
+
+def test_a_page_is_used_where_there_is_one_and_must_be_whole(machine: Machine, request_: TestRequest) -> None:
+    ours = replace(request_, named=None)
+    recorded(ours.common)
+    key = f"{ours.common.outputs.python_prefix(FAMILY)}/index.html"
+    ours.common.open_store().put_bytes(key, b"<a>empty</a>")
+    with pytest.raises(MissingInputError, match="does not list"):
+        run_tests(ours)
+    rows = "".join(
+        f'<a href="{name}-7.1.0.whl#sha256={"1" * 64}">{name}-7.1.0.whl</a>'
+        for name in ("rocm", "rocm-sdk-core", "rocm-sdk-libraries-gfx94x-dcgpu")
+    )
+    ours.common.open_store().put_bytes(key, rows.encode())
+    run_tests(ours)
+    sources = machine.calls[1].sources
+    assert sources is not None
+    assert sources.find_links[0].startswith("http://127.0.0.1:")
+
+
+def parsed(*words: str) -> argparse.Namespace:
+    parser = argparse.ArgumentParser()
+    add_common(parser)
+    verb.add_options(parser)
+    return parser.parse_args(words)
+
+
+def named(*words: str) -> Any:
+    return verb._named(parsed(*words), (FAMILY,))
+
+
+def test_sources_are_named_as_people_name_them(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert named("--version", "7.1.0") is None
+    assert named("--find-links", "wheels", "--version", "7.1.0").find_links == (str(tmp_path / "wheels"),)
+    index = named("--index-url", "https://a/v2", "--index-subdir", "gfx110X-all", "--rocm-version", "7.1.0")
+    assert index.index_urls == ("https://a/v2/gfx110X-all/",)
+    nightly = named("--index-subdir", "gfx110X-all", "--rocm-version", "7.1.0")
+    assert nightly.index_urls[0].endswith("/gfx110X-all/")
+    dev = named("--rocm-index", "dev", "--rocm-version", "7.1.0")
+    assert "dev" in dev.index_urls[0]
+    assert dev.index_urls[0].endswith(f"/{FAMILY}/")
+    monkeypatch.setattr(verb, "newest", lambda _: "7.3.0")
+    assert named("--index-url", "https://a/").version == "7.3.0"
+
+
+def test_a_family_is_chosen_or_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(verb, "detect", lambda: ("gfx1100",))
+    assert verb._families(Common()) == ("gfx110X-all",)
+    assert verb._families(Common(torch_ref="sample")) == (FAMILY,)
+    assert verb._families(Common(gpu_family="gfx94X-dcgpu;gfx110X-all")) == (FAMILY, "gfx110X-all")
+    with pytest.raises(UsageError, match="cpu"):
+        verb._families(Common(gpu_family="cpu"))
+    monkeypatch.setattr(verb, "detect", lambda: ())
+    with pytest.raises(UsageError, match="No GPU"):
+        verb._families(Common())
