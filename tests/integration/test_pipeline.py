@@ -189,7 +189,7 @@ def test_cells_are_named_by_what_they_build(checkout: Checkout) -> None:
     ]
     assert cells[0]["python"] == "3.12"
     plain = checkout.nox("-l").stdout
-    assert re.search(r"^[*-] build_torch ->", plain, re.MULTILINE)
+    assert re.search(r"^[*-] build_torch .*->", plain, re.MULTILINE)
     assert "gpu_family" not in plain
 
 
@@ -249,6 +249,7 @@ def test_an_interrupted_build_says_so_and_the_next_one_completes(built: Checkout
             else:
                 nox.terminate()
     code = nox.wait()
+    nox.stdout.close()
     watchdog.cancel()
     text = "".join(lines)
     assert code != 0, text
@@ -256,7 +257,8 @@ def test_an_interrupted_build_says_so_and_the_next_one_completes(built: Checkout
     assert re.search(r"(?i)interrupted", text), text
     failed = json.loads(built.failed(record, "cpu").read_text())
     assert (failed["status"], failed["exit_code"]) == ("failed", 130)
-    done = built.nox("-s", "build_torch", "--", *CPU, "--force")
+    again = ("--force",) if how == "Ctrl-C" else ()
+    done = built.nox("-s", "build_torch", "--", *CPU, *again)
     assert done.returncode == 0, said(done)[-4000:]
     assert built.record(record, "cpu")["status"] == "ok"
     assert not built.failed(record, "cpu").exists()
