@@ -10,6 +10,7 @@ bytes. `Workers` bounds the memory that all archives written at one time take to
 from __future__ import annotations
 
 import hashlib
+import mmap
 import os
 import shutil
 import tempfile
@@ -32,11 +33,16 @@ if TYPE_CHECKING:
     from typing import Self
 
 BIG = 128 << 20
-CHUNK = 16 << 20
+CHUNK = 32 << 20
+BULK = 16 << 20
 LEVEL = 5
-"""libdeflate's: as small as zlib's level 6, three times as fast; 4 is 2 % larger, a quarter faster."""
+"""libdeflate's: as small as zlib's level 6, three times as fast.
+
+Members between `BULK` and `BIG` are packed one level lower, 2 % larger and a sixth faster:
+all of a wheel stays within 2 % of zlib's.
+"""
 MEMORY = 192 << 20
-_COPIED = 1 << 20
+_COPIED = _MAPPED = 1 << 20
 STORED, DEFLATED = 0, 8
 
 
@@ -86,7 +92,7 @@ class Packed:
     member: Member
     method: int
     packed_size: int
-    pieces: Callable[[], Iterator[bytes]]
+    pieces: Callable[[], Iterator[bytes | bytearray]]
     crc: int
     size: int
     sha256: bytes
@@ -190,20 +196,21 @@ def _size(member: Member) -> int:
 
 def _pack(member: Member, held: int, workers: Workers, level: int) -> Packed:
     try:
-        data = _content(member)
-        packed = bytes(deflate.deflate_compress(data, level)) if data and level else b""
-        smaller = bool(packed) and len(packed) < len(data)
-        kept = packed if smaller else data
-        result = Packed(
-            member=member,
-            method=DEFLATED if smaller else STORED,
-            packed_size=len(kept),
-            pieces=lambda: iter((kept,)),
-            crc=deflate.crc32(data),
-            size=len(data),
-            sha256=hashlib.sha256(data).digest(),
-            release=lambda: workers.give(min(len(kept), held)),
-        )
+        with _content(member) as data:
+            size = len(data)
+            packed = _deflated_whole(data, level)
+            smaller = packed is not None and len(packed) < size
+            kept = packed if packed is not None and smaller else bytes(data)
+            result = Packed(
+                member=member,
+                method=DEFLATED if smaller else STORED,
+                packed_size=len(kept),
+                pieces=lambda: iter((kept,)),
+                crc=deflate.crc32(data),
+                size=size,
+                sha256=hashlib.sha256(data).digest(),
+                release=lambda: workers.give(min(len(kept), held)),
+            )
     except BaseException:
         workers.give(held)
         raise
@@ -211,12 +218,26 @@ def _pack(member: Member, held: int, workers: Workers, level: int) -> Packed:
     return result
 
 
-def _content(member: Member) -> bytes:
+def _deflated_whole(data: bytes | mmap.mmap, level: int) -> bytes | bytearray | None:
+    if not level or not data:
+        return None
+    lower = level == LEVEL and len(data) > BULK
+    packed: bytes | bytearray = deflate.deflate_compress(data, level - lower)
+    return packed
+
+
+@contextmanager
+def _content(member: Member) -> Iterator[bytes | mmap.mmap]:
     if isinstance(member.source, bytes):
-        return member.source
+        yield member.source
+        return
     try:
-        with file_of(member) as path:
-            return path.read_bytes()
+        with file_of(member) as path, path.open("rb") as stream:
+            if os.fstat(stream.fileno()).st_size < _MAPPED:
+                yield stream.read()
+                return
+            with mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ) as mapping:
+                yield mapping
     except OSError as problem:
         raise _unreadable(member, problem) from problem
 

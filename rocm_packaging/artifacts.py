@@ -73,11 +73,13 @@ class BuildInfo:
         split: Whether device code lies in packages of its own (``KPACK_SPLIT_ARTIFACTS``).
         targets: The gfx targets that it was built for.
         version: Its ROCm version; empty where the manifest names none.
+        commit: The git commit that it was built from; empty where the manifest names none.
     """
 
     split: bool
     targets: tuple[str, ...]
     version: str
+    commit: str = ""
 
 
 def scan(directory: Path) -> tuple[Artifact, ...]:
@@ -170,6 +172,7 @@ def build_info(artifacts: Iterable[Artifact]) -> BuildInfo:
         split=flags["KPACK_SPLIT_ARTIFACTS"],
         targets=tuple(target for target in targets.split(";") if target),
         version=str(manifest.get("rocm_version", "")),
+        commit=str(manifest.get("the_rock_commit", "")),
     )
 
 

@@ -146,6 +146,11 @@ def devel_only(
     return files, links
 
 
+def devel_path(alias: str, name: str) -> str:
+    """Give the path of the file that an alias, in the same folder, stands for."""
+    return posixpath.join(posixpath.dirname(alias), name)
+
+
 def usual_links(tree: Mapping[str, Entry], links: Mapping[str, str]) -> dict[str, str]:
     """Choose the links between folders that every ROCm tree has, and that this one lacks.
 

@@ -8,6 +8,7 @@ device package a gfx target, which lies over it. Which artifacts make which pack
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
@@ -172,6 +173,7 @@ def make_plan(request: BuildRequest) -> Plan:
     """
     shelf = _Shelf(scan(request.artifact_dir))
     info = build_info(shelf.found)
+    _require_names(request)
     version = versions.parse(request.version or info.version).text
     core = _core(shelf, request)
     profiler = _profiler(shelf, request)
@@ -187,6 +189,23 @@ def make_plan(request: BuildRequest) -> Plan:
         built=tuple(named),
         contradiction=contradiction,
     )
+
+
+def _require_names(request: BuildRequest) -> None:
+    """See that what becomes part of names can.
+
+    Raises:
+        UsageError: The suffix or the platform tag cannot.
+    """
+    if not re.fullmatch(r"\w*", request.suffix, re.ASCII):
+        raise UsageError(
+            f"The suffix {request.suffix!r} cannot end a folder's name that Python imports.",
+            hint="Letters, digits and _ can.",
+        )
+    if not re.fullmatch(r"[a-z0-9_]*", request.platform_tag):
+        raise UsageError(
+            f"{request.platform_tag!r} is no platform tag of a wheel.", hint="One is linux_x86_64."
+        )
 
 
 def _core(shelf: _Shelf, request: BuildRequest) -> RuntimePlan:

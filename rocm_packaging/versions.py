@@ -16,9 +16,11 @@ from dataclasses import dataclass
 from datetime import date
 from typing import Literal
 
-from core.errors import UsageError
+from core.errors import UsageError, nearest
 
 Kind = Literal["release", "prerelease", "nightly", "nightly-bkc", "dev"]
+_BASE_FORM = re.compile(r"(?:0|[1-9][0-9]*)(?:\.(?:0|[1-9][0-9]*)){2}")
+_COMMIT = re.compile(r"[0-9a-f]{7,40}")
 
 _BASE = r"(?P<base>(?:0|[1-9][0-9]*)(?:\.(?:0|[1-9][0-9]*)){2})"
 _FORMS: tuple[tuple[Kind, re.Pattern[str]], ...] = (
@@ -81,3 +83,61 @@ def _require_date(text: str, digits: str) -> None:
         raise UsageError(
             f"{text!r} is no ROCm version: {digits} is no date.", hint="Dates are YYYYMMDD."
         ) from None
+
+
+def compute(
+    base: str, release_type: str, *, commit: str = "", day: date, candidate: int | None = None
+) -> str:
+    """Compute the version of a build by its release type.
+
+    Args:
+        base: The three numbers of the release, ``10.1.0``.
+        release_type: ``ci``, ``dev``, ``nightly``, ``prerelease`` or ``release``.
+        commit: The git commit that ROCm was built from, for ``ci`` and ``dev``; empty: not known.
+        day: The day of a nightly build, in UTC.
+        candidate: The number of a prerelease, 0 or more.
+
+    Raises:
+        UsageError: The base is none, a prerelease has no number, or the commit is none.
+    """
+    if not _BASE_FORM.fullmatch(base):
+        raise UsageError(f"{base!r} is no base version.", hint="It has three numbers, such as 10.1.0.")
+    if candidate is not None and release_type != "prerelease":
+        raise UsageError(f"A {release_type} version has no candidate number.", hint="Leave --rc out.")
+    if release_type in {"ci", "dev"}:
+        if commit and not _COMMIT.fullmatch(commit):
+            raise UsageError(f"{commit!r} is no git commit.", hint="Give 7 to 40 hexadecimal digits.")
+        return parse(f"{base}.dev0+{commit}" if commit else f"{base}.dev0").text
+    if release_type == "nightly":
+        return parse(f"{base}a{day:%Y%m%d}").text
+    if release_type == "prerelease":
+        if candidate is None or candidate < 0:
+            raise UsageError("A prerelease needs a number.", hint="Give it with --rc N.")
+        return parse(f"{base}rc{candidate}").text
+    if release_type == "release":
+        return parse(base).text
+    known = ("ci", "dev", "nightly", "prerelease", "release")
+    raise UsageError(f"Unknown release type {release_type!r}. {nearest(release_type, known)}")
+
+
+def of_artifacts(
+    named: str, release_type: str, *, commit: str = "", day: date, candidate: int | None = None
+) -> str:
+    """Choose the version of packages where none is given.
+
+    Args:
+        named: The version that the artifacts name: three numbers, of which the release type makes
+            a version, or a whole version, which stands.
+        release_type: As `compute`.
+        commit: As `compute`.
+        day: As `compute`.
+        candidate: As `compute`.
+
+    Raises:
+        UsageError: The artifacts name none, or as `compute`.
+    """
+    if not named:
+        raise UsageError("The artifacts name no ROCm version.", hint="Give it with --version V.")
+    if _BASE_FORM.fullmatch(named):
+        return compute(named, release_type, commit=commit, day=day, candidate=candidate)
+    return parse(named).text

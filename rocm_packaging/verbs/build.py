@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from core import stage
-from core.errors import MissingInputError, UsageError
+from core import console, stage
+from core.errors import ArtifactError, MissingInputError, UsageError
 from core.families import CPU, default_family, detect, family
 from core.options import common_from, environment
 from core.records import Cell
 from core.stage import Made, Stage
+from rocm_packaging import listing, versions
+from rocm_packaging.artifacts import build_info, families_of, scan
 from rocm_packaging.build import BuildRequest, build, inputs_digest
+from rocm_packaging.planning import make_plan
 
 if TYPE_CHECKING:
     import argparse
 
     from core.options import Common
+    from rocm_packaging.planning import Plan
 
 SAMPLE = "sample"
 
@@ -25,9 +30,27 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     """Declare the verb's own options."""
     parser.add_argument("--artifact-dir", type=Path, metavar="DIR", help="the artifact directory")
     parser.add_argument(
-        "--version", default="", metavar="V", help="ROCm version (default: the artifacts' own)"
+        "--version", default="", metavar="V", help="ROCm version (default: by the release type)"
     )
+    parser.add_argument("--rc", type=int, metavar="N", help="number of a prerelease: 10.1.0rcN")
     parser.add_argument("--output-dir", type=Path, metavar="DIR", help="also put the packages there")
+    parser.add_argument(
+        "--version-suffix",
+        default="",
+        metavar="TEXT",
+        help="ends the names of payload folders, not the version",
+    )
+    parser.add_argument(
+        "--compression-level", type=int, choices=range(13), metavar="0-12", help="0 stores (default: 5)"
+    )
+    for platform in ("linux", "windows"):
+        parser.add_argument(
+            f"--{platform}-amdgpu-families",
+            default="",
+            metavar="FAMILIES",
+            help=f"what the distribution offers on {platform.capitalize()}, built here or elsewhere (a;b)",
+        )
+    parser.add_argument("--json", action="store_true", help="with --dry-run: print the plan as JSON")
     parser.epilog = (
         "Without --artifact-dir: the artifacts that fetch_artifacts fetched for --run-id and --gpu-family; "
         "with --torch-ref sample, the embedded sample's."
@@ -42,16 +65,9 @@ def run(arguments: argparse.Namespace) -> None:
     if chosen.name == CPU:
         raise UsageError("Family cpu has no ROCm to package.", hint="Give a GPU family with --gpu-family.")
     group = chosen.name.replace(";", "-")
-    epoch = environment().get("SOURCE_DATE_EPOCH", "")
-    work_dir = common.cache / "rocm" / common.outputs.prefix / group
-    request = BuildRequest(
-        artifact_dir=artifacts,
-        output_dir=work_dir,
-        version=version,
-        families=tuple(chosen.name.split(";")),
-        platform=common.outputs.platform,
-        epoch=int(epoch) if epoch else None,
-    )
+    request = _request(arguments, common, artifacts, version, chosen.name)
+    if common.dry_run:
+        _print_plan(make_plan(request), as_json=arguments.json)
     stage.perform(
         Stage(
             name="build_rocm",
@@ -65,8 +81,56 @@ def run(arguments: argparse.Namespace) -> None:
     )
 
 
+def _request(
+    arguments: argparse.Namespace, common: Common, artifacts: Path, version: str, families: str
+) -> BuildRequest:
+    said = environment()
+    epoch = said.get("SOURCE_DATE_EPOCH", "")
+    if not version:
+        info = build_info(scan(artifacts))
+        today = datetime.now(UTC).date()
+        version = versions.of_artifacts(
+            info.version, common.release_type, commit=info.commit, day=today, candidate=arguments.rc
+        )
+        console.say(f"Version: {version}")
+    return BuildRequest(
+        artifact_dir=artifacts,
+        output_dir=common.cache / "rocm" / common.outputs.prefix / families.replace(";", "-"),
+        version=version,
+        families=tuple(families.split(";")),
+        platform=common.outputs.platform,
+        epoch=int(epoch) if epoch else None,
+        level=arguments.compression_level,
+        suffix=arguments.version_suffix,
+        platform_tag=said.get("ROCM_SDK_WHEEL_PLATFORM_TAG", ""),
+        linux_families=_listed(arguments.linux_amdgpu_families),
+        windows_families=_listed(arguments.windows_amdgpu_families),
+    )
+
+
+def _listed(families: str) -> tuple[str, ...]:
+    return tuple(family(families).name.split(";")) if families else ()
+
+
+def _print_plan(plan: Plan, *, as_json: bool) -> None:
+    files = listing.planned_files(plan)
+    if as_json:
+        console.result(listing.as_json(plan, files))
+        return
+    console.table(listing.COLUMNS, listing.table_rows(files))
+    for name in plan.unused:
+        console.say(f"In no package: {name}")
+
+
 def _made(request: BuildRequest) -> Made:
     built = build(request)
+    places = {file.path.parent for file in built.files}
+    if len(places) > 1:
+        raise ArtifactError(
+            f"The development trees of {', '.join(built.families)} contradict each other, and one folder "
+            f"of a run cannot hold them all; they lie in {request.output_dir}.",
+            hint="Package one GPU family at a time: --gpu-family FAMILY.",
+        )
     return Made(
         files=tuple(request.output_dir / one.path.name for one in built.files),
         details={"version": built.version, "families": list(built.families), "unused": list(built.unused)},
@@ -91,10 +155,10 @@ def _what(common: Common, given: Path | None, version: str) -> tuple[Path, str, 
 
     Raises:
         MissingInputError: No artifact directory was given, none was fetched, and the ref is not the sample.
-        UsageError: No family was given on a machine without a GPU.
+        UsageError: No family was given, and neither the artifacts nor this machine name one.
     """
     if given is not None:
-        return given, version, common.gpu_family or default_family(detect())
+        return given, version, common.gpu_family or _family_of(given)
     if common.torch_ref != SAMPLE:
         folder, name = _fetched(common)
         return folder, version, name
@@ -102,3 +166,18 @@ def _what(common: Common, given: Path | None, version: str) -> tuple[Path, str, 
 
     artifacts = ensure_artifacts(common.cache / "sample" / "artifacts")
     return artifacts, version or ROCM_VERSION, common.gpu_family or next(iter(FAMILIES))
+
+
+def _family_of(artifacts: Path) -> str:
+    """Choose the only family that the artifacts are for, else this machine's."""
+    held = families_of(scan(artifacts))
+    if len(held) == 1:
+        console.say(f"GPU family: {held[0]} (the only one of {artifacts})")
+        return held[0]
+    try:
+        return default_family(detect())
+    except UsageError as problem:
+        raise UsageError(
+            problem.message,
+            hint=f"The artifacts hold {', '.join(held) or 'no family'}: choose with --gpu-family.",
+        ) from problem

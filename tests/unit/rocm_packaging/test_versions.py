@@ -1,11 +1,15 @@
 from __future__ import annotations
 
+from datetime import date
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from packaging.version import InvalidVersion, Version
 
 from core.errors import UsageError
+from rocm_packaging import versions
 from rocm_packaging.versions import parse
 
 COMMIT = "89553ce2" * 5
@@ -70,3 +74,56 @@ def test_whatever_passes_is_a_normalised_version(text: str) -> None:
     assert version.text == text
     # Local parts keep their leading zeros here: they are commits, not numbers.
     assert normalised.partition("+")[0] == text.partition("+")[0]
+
+
+DAY = date(2026, 8, 22)
+
+
+@pytest.mark.parametrize(
+    ("release_type", "options", "version"),
+    [
+        ("release", {}, "10.1.0"),
+        ("prerelease", {"candidate": 2}, "10.1.0rc2"),
+        ("prerelease", {"candidate": 0}, "10.1.0rc0"),
+        ("nightly", {}, "10.1.0a20260822"),
+        ("ci", {"commit": "0123abc" * 5}, "10.1.0.dev0+" + "0123abc" * 5),
+        ("dev", {}, "10.1.0.dev0"),
+    ],
+)
+def test_the_release_type_makes_the_version(release_type: str, options: Any, version: str) -> None:
+    assert versions.compute("10.1.0", release_type, day=DAY, **options) == version
+    assert versions.of_artifacts("10.1.0", release_type, day=DAY, **options) == version
+    assert str(Version(version)) == version
+
+
+@pytest.mark.parametrize(
+    ("base", "release_type", "options", "said"),
+    [
+        ("10.1.0", "prerelease", {}, "needs a number"),
+        ("10.1.0", "prerelease", {"candidate": -1}, "needs a number"),
+        ("10.1.0", "release", {"candidate": 1}, "no candidate"),
+        ("10.1", "release", {}, "no base version"),
+        ("10.1.0", "ci", {"commit": "HEAD"}, "no git commit"),
+        ("10.1.0", "nigthly", {}, "nightly"),
+    ],
+)
+def test_what_makes_no_version_is_refused(base: str, release_type: str, options: Any, said: str) -> None:
+    with pytest.raises(UsageError, match=said):
+        versions.compute(base, release_type, day=DAY, **options)
+
+
+def test_a_whole_version_of_the_artifacts_stands() -> None:
+    assert versions.of_artifacts("7.99.0.dev0+sample", "release", day=DAY) == "7.99.0.dev0+sample"
+    with pytest.raises(UsageError, match="name no ROCm version"):
+        versions.of_artifacts("", "ci", day=DAY)
+
+
+def test_versions_sort_by_how_finished_they_are() -> None:
+    made = [
+        versions.compute("10.1.0", "dev", commit="abc1234", day=DAY),
+        versions.compute("10.1.0", "nightly", day=DAY),
+        versions.compute("10.1.0", "nightly", day=date(2026, 8, 23)),
+        versions.compute("10.1.0", "prerelease", candidate=1, day=DAY),
+        versions.compute("10.1.0", "release", day=DAY),
+    ]
+    assert sorted(made, key=Version) == made
