@@ -222,7 +222,7 @@ def integration(session: nox.Session) -> None:
 
 @nox.session
 def upstream(session: nox.Session) -> None:
-    """Run the tests on real upstream sources: -- --sources DIR."""
+    """Run the tests on real upstream sources and a real ROCm: -- --sources DIR --rocm DIR."""
     tool(session, "requirements/test.txt", "pytest", "tests/upstream", *session.posargs)
 
 

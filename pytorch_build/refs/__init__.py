@@ -1,0 +1,1 @@
+"""Torch refs as data: which repositories, commits and components a name stands for."""

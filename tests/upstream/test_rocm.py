@@ -1,0 +1,259 @@
+"""Real ROCm, packaged, installed by pip and uv, compiled with, linked against, and removed again."""
+
+from __future__ import annotations
+
+import itertools
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from core import installer, process, serving
+from core.files import sha256
+from core.options import ROOT
+from core.wheel_record import require_sound
+from pytorch_build.checks.device_code import file_targets
+from rocm_packaging import reports
+from rocm_packaging.build import BuildRequest, build
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+VERSION = "5.2.3"
+FAMILY = "gfx90a-dcgpu"
+EVERYTHING = f"rocm[libraries,devel]=={VERSION}"
+PACKAGES = ("rocm", "rocm-sdk-core", "rocm-sdk-devel", "rocm-sdk-libraries-gfx90a-dcgpu")
+# what a developer's machine may say of another ROCm
+CLEAN = dict.fromkeys(
+    ("ROCM_SDK_TARGET_FAMILY", "LD_LIBRARY_PATH", "PYTHONPATH", "ROCM_PATH", "HIP_PATH", "HIP_CLANG_PATH")
+)
+# where a compiler for NVIDIA is on the PATH, hipcc's scripts would choose that platform
+AMD = {"HIP_PLATFORM": "amd"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Environment:
+    root: Path
+    address: str
+    backend: str = "uv"
+
+    @property
+    def python(self) -> Path:
+        return self.root / "bin" / "python"
+
+    @property
+    def site(self) -> Path:
+        return next((self.root / "lib").glob("python*")) / "site-packages"
+
+    def install(self, *requirements: str) -> None:
+        flat = self.address.endswith(".html")
+        source = ["--no-index", "--find-links"] if flat else ["--index-url"]
+        self._pip("install", *source, self.address, "--no-build-isolation", *requirements)
+
+    def uninstall(self, *names: str) -> None:
+        self._pip("uninstall", *(["-y"] if self.backend == "pip" else []), *names)
+
+    def _pip(self, verb: str, *words: str) -> None:
+        if self.backend == "uv":
+            argv: list[str | Path] = [
+                installer.uv_program(),
+                "pip",
+                verb,
+                "--no-config",
+                "--python",
+                self.python,
+            ]
+        else:
+            argv = [sys.executable, "-m", "pip", "--isolated", "--python", self.python, verb]
+            argv += ["--no-cache-dir"] if verb == "install" else []
+        env = process.inherited(**{**CLEAN, "ROCM_SDK_TARGET_FAMILY": FAMILY})
+        process.capture([*argv, *words], env=env)
+
+    def run(self, program: str | Path, *words: str | Path, cwd: Path | None = None) -> str:
+        env = process.inherited(**CLEAN, **AMD, PYTHONDONTWRITEBYTECODE="1")
+        argv = [self.root / "bin" / program if isinstance(program, str) else program, *words]
+        return process.capture(argv, cwd=cwd, env=env).stdout.strip()
+
+    def left(self) -> list[Path]:
+        names = [path for path in self.site.rglob("*") if "rocm" in path.name.lower()]
+        scripts = [path for path in (self.root / "bin").iterdir() if path.name.startswith(("roc", "hip"))]
+        return sorted([*names, *scripts])
+
+
+@pytest.fixture(scope="module")
+def store(rocm_artifacts: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run's outputs, made by the commands of the documentation on a machine without a GPU."""
+    folder = tmp_path_factory.mktemp("rocm")
+    words: list[str | Path] = [
+        "--artifact-dir",
+        rocm_artifacts,
+        "--version",
+        VERSION,
+        "--output-dir",
+        folder / "packages",
+    ]
+    packaging = [sys.executable, "-m", "rocm_packaging", "build"]
+    process.capture([*packaging, *words, "--store", folder / "out"], cwd=ROOT)
+    process.capture([sys.executable, "-m", "ci", "index", "--store", folder / "out"], cwd=ROOT)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def index(store: Path) -> Iterator[str]:
+    """Address of the group's folder in the store, over HTTP."""
+    (group,) = store.glob(f"out/local-*/python/{FAMILY}")
+    with serving.served(group) as url:
+        yield url
+
+
+def environment(root: Path, address: str, backend: str = "uv") -> Environment:
+    uv = installer.uv_program()
+    process.capture([uv, "venv", "--no-config", "--quiet", "--python", sys.executable, root])
+    made = Environment(root=root, address=address, backend=backend)
+    process.capture([uv, "pip", "install", "--quiet", "--python", made.python, "setuptools>=70.2"])
+    return made
+
+
+@pytest.fixture(scope="module")
+def installed(index: str, tmp_path_factory: pytest.TempPathFactory) -> Environment:
+    made = environment(tmp_path_factory.mktemp("installed") / "venv", f"{index}/index.html")
+    made.install(EVERYTHING)
+    return made
+
+
+def test_two_builds_give_the_same_bytes(rocm_artifacts: Path, store: Path, tmp_path: Path) -> None:
+    first = sorted((store / "packages").iterdir())
+    assert {path.name.partition("-")[0] for path in first} >= {
+        *("rocm", "rocm_sdk_core", "rocm_sdk_devel", "rocm_sdk_libraries_gfx90a_dcgpu")
+    }
+    built = build(
+        BuildRequest(
+            artifact_dir=rocm_artifacts, output_dir=tmp_path, version=VERSION, families=(FAMILY,), jobs=1
+        )
+    )
+    again = {one.path.name: one.sha256 for one in built.files}
+    assert again == {path.name: sha256(path) for path in first}
+    for path in first:
+        if path.suffix == ".whl":
+            require_sound(path)
+
+
+@pytest.mark.parametrize("backend", ["uv", "pip"])
+@pytest.mark.parametrize("page", ["index.html", "simple/"])
+def test_either_installer_takes_it_from_either_page(
+    index: str, tmp_path: Path, backend: str, page: str
+) -> None:
+    made = environment(tmp_path / "venv", f"{index}/{page}", backend)
+    made.install(EVERYTHING)
+    assert made.run("rocm-sdk", "version") == VERSION
+    assert made.run("rocm-sdk", "targets") == "gfx90a"
+    root = Path(made.run("rocm-sdk", "path", "--root"))
+    assert root.is_relative_to(made.site)
+    assert Path(made.run("rocm-sdk", "path", "--bin")) == root / "bin"
+    assert Path(made.run("rocm-sdk", "path", "--cmake")) == root / "lib" / "cmake"
+    made.run("rocm-sdk", "init", "--quiet")
+    made.uninstall(*PACKAGES)
+    assert made.left() == []
+
+
+def test_the_stage_passes_on_it(store: Path, tmp_path: Path) -> None:
+    junit = tmp_path / "junit.xml"
+    words: list[str | Path] = [
+        "--find-links",
+        store / "packages",
+        "--version",
+        VERSION,
+        "--gpu-family",
+        FAMILY,
+    ]
+    nox = [sys.executable, "-m", "nox", "-s", "test_rocm", "--", *words, "--store", tmp_path / "out"]
+    process.capture([*nox, "--junit", junit], cwd=ROOT)
+    report = reports.read(junit.read_bytes())
+    assert report.failed == ()
+    passed = {f"{case.group}: {case.name}" for case in report.passed}
+    assert passed >= {
+        "core: lib/libamdhip64.so.5 loads",
+        "core: lib/llvm/lib/libLLVM-15.so.1 loads",
+        "core: hipcc runs",
+        "libraries: lib/librocrand.so.1 loads",
+        "devel: lib/librocrand.so.1 loads",
+        "devel: the files of core are in it",
+        "devel: the files of libraries are in it",
+    }
+    reasons = {case.text for case in report.cases if case.outcome == "skipped"}
+    assert reasons <= {"the compiler links it into programs that it instruments"}
+
+
+KERNEL = """
+#include <hip/hip_runtime.h>
+#include <cstdio>
+__global__ void add(float* values, int count) {
+  int index = blockIdx.x * blockDim.x + threadIdx.x;
+  if (index < count) values[index] += index;
+}
+int main() {
+  int devices = 0;
+  hipError_t status = hipGetDeviceCount(&devices);
+  std::printf("%s %d\\n", hipGetErrorName(status), devices);
+  if (devices > 0) add<<<1, 1>>>(nullptr, 0);
+}
+"""
+MAPS = """
+#include <fstream>
+#include <iostream>
+#include <string>
+struct Engine;
+extern "C" int rocrand_create_generator(Engine**, int);
+extern "C" int hipGetDeviceCount(int*);
+int main() {
+  Engine* engine = nullptr;
+  int devices = 0;
+  rocrand_create_generator(&engine, 401);
+  hipGetDeviceCount(&devices);
+  std::ifstream maps("/proc/self/maps");
+  for (std::string line; std::getline(maps, line);)
+    if (line.find(".so") != std::string::npos) std::cout << line.substr(line.find('/')) << std::endl;
+}
+"""
+
+
+def test_hipcc_compiles_a_kernel_for_the_family(installed: Environment, tmp_path: Path) -> None:
+    (tmp_path / "kernel.hip").write_text(KERNEL)
+    words = ("--offload-arch=gfx90a", "kernel.hip", "-o")
+    installed.run("hipcc", "-c", *words, "kernel.o", cwd=tmp_path)
+    assert b".hip_fatbin" in (tmp_path / "kernel.o").read_bytes()
+    hipcc = Path(installed.run("rocm-sdk", "path", "--bin")) / "hipcc"
+    installed.run(hipcc, *words, "kernel", cwd=tmp_path)
+    assert file_targets(tmp_path / "kernel") == {"gfx90a"}
+    name, devices = installed.run(tmp_path / "kernel").split()
+    assert (name == "hipSuccess") == (int(devices) > 0)
+    assert name in {"hipSuccess", "hipErrorNoDevice"}
+
+
+def test_a_program_finds_the_wheels_libraries_by_itself(installed: Environment, tmp_path: Path) -> None:
+    (tmp_path / "maps.cpp").write_text(MAPS)
+    lib = Path(installed.run("rocm-sdk", "path", "--root")) / "lib"
+    link = [f"-L{lib}", f"-Wl,-rpath,{lib}", "-lrocrand", "-lamdhip64"]
+    process.capture(["c++", "maps.cpp", "-o", "maps", *link], cwd=tmp_path)
+    loaded = {Path(line) for line in installed.run(tmp_path / "maps").splitlines()}
+    ours = {path.name for path in loaded if path.is_relative_to(installed.site)}
+    assert ours >= {"librocrand.so.1", "libamdhip64.so.5", "libhsa-runtime64.so.1"}
+    held = {path.name for path in lib.rglob("*.so*")}
+    assert not [path for path in loaded if path.name in held and not path.is_relative_to(installed.site)]
+
+
+@pytest.mark.parametrize("order", list(itertools.permutations(PACKAGES))[::5])
+def test_whatever_goes_first_nothing_is_left(index: str, tmp_path: Path, order: tuple[str, ...]) -> None:
+    made = environment(tmp_path / "venv", f"{index}/index.html")
+    made.install(EVERYTHING)
+    made.run("rocm-sdk", "init", "--quiet")
+    for number, name in enumerate(order, 1):
+        made.uninstall(name)
+        rest = set(order[number:])
+        if {"rocm", "rocm-sdk-core"} <= rest:
+            assert made.run("rocm-sdk", "version") == VERSION
+        if {"rocm", "rocm-sdk-core", "rocm-sdk-devel"} <= rest:
+            assert Path(made.run("rocm-sdk", "path", "--root")).is_dir()
+    assert made.left() == []
