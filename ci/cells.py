@@ -20,13 +20,13 @@ from core.errors import DataError, UsageError, nearest
 from core.families import family
 from core.options import common_from
 from core.outputs import Platform, key_name
-from pytorch_build.refs import load_refs
+from pytorch_build.refs.torch_refs import load_refs
 
 if TYPE_CHECKING:
     import argparse
     from collections.abc import Mapping, Sequence
 
-    from pytorch_build.refs import TorchRef
+    from pytorch_build.refs.torch_refs import TorchRef
 
 MATRIX_FILE = Path(__file__).with_name("matrix.toml")
 BUILDS = {

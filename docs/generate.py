@@ -19,9 +19,9 @@ from core.errors import CheckError, DataError, FatalError, UsageError
 from core.families import CPU, FAMILIES_FILE, families
 from docs import command_tables
 from docs.command_tables import table
-from pytorch_build import refs
-from pytorch_build.rocm import INDEXES_FILE
-from pytorch_build.support_table import support_tables
+from pytorch_build.refs import torch_refs as refs
+from pytorch_build.refs.support_table import support_tables
+from pytorch_build.rocm.sdk import INDEXES_FILE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 
 from core import console
 from core.families import CPU, default_family, detect, family
-from pytorch_build.refs import default_ref, torch_ref
+from pytorch_build.refs.torch_refs import default_ref, torch_ref
 
 if TYPE_CHECKING:
     from core.options import Common
-    from pytorch_build.refs import TorchRef
+    from pytorch_build.refs.torch_refs import TorchRef
 
 SAMPLE = "sample"
 

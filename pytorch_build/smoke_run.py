@@ -18,9 +18,9 @@ from core.installer import Install, Sources, configured
 from core.interpreters import installed_version, require
 from core.records import Cell
 from core.stage import Made, Stage
-from pytorch_build.expected import run_lock
-from pytorch_build.refs import DISTRIBUTIONS
-from pytorch_build.rocm import is_rocm
+from pytorch_build.checks.expected import run_lock
+from pytorch_build.refs.torch_refs import DISTRIBUTIONS
+from pytorch_build.rocm.sdk import is_rocm
 from pytorch_build.target import SMOKE_REQUIREMENTS, locked_call, pinned_file
 
 if TYPE_CHECKING:

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 from core import console, files, stage
 from core.records import Cell, record_name
 from core.stage import Made, Stage
-from pytorch_build.builds.common import gpu_targets
-from pytorch_build.dependencies import dependency_inputs
+from pytorch_build.builds.dependencies import dependency_inputs
+from pytorch_build.builds.plans.common import gpu_targets
 from pytorch_build.platforms import platform_named
 from pytorch_build.target import UNLOCKED, target_lock
 
@@ -20,12 +20,12 @@ if TYPE_CHECKING:
 
     from core.interpreters import Interpreter
     from core.records import Record
-    from pytorch_build.build_options import BuildChoices
+    from pytorch_build.builds.dependencies import Dependency
+    from pytorch_build.builds.options import BuildChoices
     from pytorch_build.context import Context
-    from pytorch_build.dependencies import Dependency
     from pytorch_build.platforms import Platform
-    from pytorch_build.rocm import RocmSource
-    from pytorch_build.trees import Tree
+    from pytorch_build.rocm.sdk import RocmSource
+    from pytorch_build.sources.trees import Tree
 
 # a person's variables that change what upstream's builds and compilers make
 _FLAGS = re.compile(
@@ -36,7 +36,7 @@ _FLAGS = re.compile(
 _PASSING = frozenset(
     {"BUILD_ID", "BUILD_NUMBER", "BUILD_TAG", "BUILD_URL", "CMAKE_BUILD_PARALLEL_LEVEL", "PYTORCH_ROCM_ARCH"}
 )
-_CODE = ("builds", "platforms", "rocm_init.py", "execution.py", "making.py")
+_CODE = ("builds/plans", "platforms", "builds/rocm_init.py", "builds/execution.py", "builds/making.py")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,7 +95,7 @@ def perform(build: Build) -> Record | None:
 
     def work() -> Made:
         # imported where there is work: most runs find that nothing has changed
-        from pytorch_build.making import make
+        from pytorch_build.builds.making import make
 
         return make(build, record_name(run.name, cell))
 
@@ -136,7 +136,7 @@ def _flags(base_env: Mapping[str, str]) -> dict[str, str]:
 
 def _code_digest() -> str:
     """Hash the rules that builds follow, so that a changed rule is a changed input."""
-    here = Path(__file__).parent
+    here = Path(__file__).parents[1]
     paths = [
         path
         for name in _CODE

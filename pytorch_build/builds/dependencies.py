@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from core import console, records
 from core.errors import MissingInputError
 from core.records import Cell
-from pytorch_build.refs import DISTRIBUTIONS
+from pytorch_build.refs.torch_refs import DISTRIBUTIONS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

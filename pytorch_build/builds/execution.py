@@ -10,17 +10,17 @@ from typing import TYPE_CHECKING
 from core import console, files, installer, process, wheels
 from core.errors import BuildError, DataError, ProcessError
 from core.installer import Install
-from pytorch_build.builds import environment
+from pytorch_build.builds.compiler_cache import parse_statistics, statistics_command, zero_command
+from pytorch_build.builds.plans import environment
 from pytorch_build.checks.imports import import_command, read_report
-from pytorch_build.compiler_cache import parse_statistics, statistics_command, zero_command
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from core.installer import Backend
     from core.interpreters import Interpreter
-    from pytorch_build.builds.types import BuildPlan, FileDrop
-    from pytorch_build.compiler_cache import CacheStatistics, CompilerCache
+    from pytorch_build.builds.compiler_cache import CacheStatistics, CompilerCache
+    from pytorch_build.builds.plans.types import BuildPlan, FileDrop
     from pytorch_build.platforms import Platform
 
 CONFIGURATION_MARKER = ".configuration"

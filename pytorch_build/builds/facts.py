@@ -1,6 +1,6 @@
 """Reads what builds have to know: of source trees, the ROCm SDK, the toolchain and the machine.
 
-The thin edge in front of `pytorch_build.builds` and `pytorch_build.preflight`, which are pure.
+The thin edge in front of `pytorch_build.builds` and `pytorch_build.builds.preflight`, which are pure.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Any
 from core import process
 from core.data import parse_toml, read_text
 from core.errors import DataError, MissingInputError
-from pytorch_build.builds.types import BuildFacts, RocmFacts, TreeFacts
+from pytorch_build.builds.plans.types import BuildFacts, RocmFacts, TreeFacts
+from pytorch_build.builds.preflight import MachineFacts
 from pytorch_build.platforms.windows import OPENMP_DLL, UV_DLL, choose_openmp
-from pytorch_build.preflight import MachineFacts
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping

@@ -10,26 +10,27 @@ from core import console, environments, files, process
 from core.installer import Install, configured
 from core.interpreters import installed_version
 from core.stage import Made
-from pytorch_build import facts, preflight, rocm
-from pytorch_build.builds import plan_build
-from pytorch_build.builds.types import BuildOptions, BuildRequest
+from pytorch_build.builds import facts, preflight
+from pytorch_build.builds.dependencies import dependency_inputs, wheel_paths
+from pytorch_build.builds.execution import check_import, execute, install_requirements
+from pytorch_build.builds.needs import max_jobs, need_of
+from pytorch_build.builds.plans import plan_build
+from pytorch_build.builds.plans.types import BuildOptions, BuildRequest
+from pytorch_build.builds.rocm_init import query_code
 from pytorch_build.checks.findings import findings_table, require_no_errors
 from pytorch_build.checks.run import CheckOptions, check_wheel
 from pytorch_build.checks.view import Expectation
-from pytorch_build.dependencies import dependency_inputs, wheel_paths
-from pytorch_build.execution import check_import, execute, install_requirements
-from pytorch_build.needs import max_jobs, need_of
-from pytorch_build.refs import DISTRIBUTIONS
-from pytorch_build.rocm_init import query_code
+from pytorch_build.refs.torch_refs import DISTRIBUTIONS
+from pytorch_build.rocm import sdk as rocm
 from pytorch_build.target import locked_call
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
     from pathlib import Path
 
-    from pytorch_build.building import Build
-    from pytorch_build.builds.types import BuildPlan
-    from pytorch_build.rocm import RocmSdk
+    from pytorch_build.builds.building import Build
+    from pytorch_build.builds.plans.types import BuildPlan
+    from pytorch_build.rocm.sdk import RocmSdk
 
 _GIB = 1 << 30
 

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 from core import process
 from core.errors import EnvironmentSetupError, UsageError
-from pytorch_build.compiler_cache import KINDS, CompilerCache
-from pytorch_build.rocm_options import RocmOptions, add_rocm_options, rocm_options_from
+from pytorch_build.builds.compiler_cache import KINDS, CompilerCache
+from pytorch_build.rocm.options import RocmOptions, add_rocm_options, rocm_options_from
 from pytorch_build.verbs.shared import add_source_options, mirrors_from
 
 if TYPE_CHECKING:

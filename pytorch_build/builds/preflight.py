@@ -1,6 +1,6 @@
 """What will fail later, said before anything is built.
 
-`check` is pure; `pytorch_build.facts.machine_facts` collects what it looks at.
+`check` is pure; `pytorch_build.builds.facts.machine_facts` collects what it looks at.
 """
 
 from __future__ import annotations
@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING
 from packaging.version import InvalidVersion, Version
 
 from core.errors import EnvironmentSetupError
-from pytorch_build.needs import load_needs, need_of
+from pytorch_build.builds.needs import load_needs, need_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import PurePath
 
-    from pytorch_build.needs import Need, Tools
+    from pytorch_build.builds.needs import Need, Tools
 
 
 @dataclass(frozen=True, kw_only=True)

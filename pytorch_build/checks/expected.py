@@ -6,14 +6,14 @@ from typing import TYPE_CHECKING
 
 from core.errors import MissingInputError
 from pytorch_build.checks.view import Expectation
-from pytorch_build.locking import stored_lock
-from pytorch_build.refs import DISTRIBUTIONS
+from pytorch_build.lock.stored import stored_lock
+from pytorch_build.refs.torch_refs import DISTRIBUTIONS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from pytorch_build.context import Context
-    from pytorch_build.lock import SourceLock
+    from pytorch_build.lock.source_lock import SourceLock
 
 
 def run_lock(context: Context) -> SourceLock:

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 
 from core import files
 from core.errors import ProcessError, SourceError
-from pytorch_build import pins
-from pytorch_build.git import (
+from pytorch_build.lock import pins
+from pytorch_build.sources.git import (
     ANSWER_SECONDS,
     TRANSFER_SECONDS,
     Origins,

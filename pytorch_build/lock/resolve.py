@@ -15,19 +15,19 @@ from packaging.requirements import InvalidRequirement, Requirement
 
 from core.data import read_text
 from core.errors import DataError, MissingInputError, SourceError
-from pytorch_build import pins, versions
-from pytorch_build.git import Origins, Repository
-from pytorch_build.lock import LockedProject, SourceLock
-from pytorch_build.refs import DISTRIBUTIONS, PROJECTS, default_ref, torch_ref
-from pytorch_build.remote import Reader
+from pytorch_build.lock import pins, versions
+from pytorch_build.lock.remote import Reader
+from pytorch_build.lock.source_lock import LockedProject, SourceLock
+from pytorch_build.refs.torch_refs import DISTRIBUTIONS, PROJECTS, default_ref, torch_ref
+from pytorch_build.sources.git import Origins, Repository
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
     from core.errors import FatalError
-    from pytorch_build.lock import Kind
-    from pytorch_build.refs import ProjectSource, TorchRef
+    from pytorch_build.lock.source_lock import Kind
+    from pytorch_build.refs.torch_refs import ProjectSource, TorchRef
 
 _TRITON_VERSION = re.compile(r"""^__version__\s*=\s*["']([^"']+)["']""", re.MULTILINE)
 _TRITON_MODULES = ("python/triton/__init__.py", "triton/__init__.py")

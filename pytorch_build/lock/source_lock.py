@@ -14,8 +14,8 @@ from pydantic import Field, field_validator, model_validator
 from core import data, files
 from core.data import Model
 from core.errors import DataError, SourceError, nearest
-from pytorch_build.pins import is_commit
-from pytorch_build.refs import PROJECTS
+from pytorch_build.lock.pins import is_commit
+from pytorch_build.refs.torch_refs import PROJECTS
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -9,19 +9,19 @@ from core import console
 from core.data import parse_json
 from core.errors import MissingInputError, UsageError
 from core.options import environment
-from pytorch_build.git import Origins
-from pytorch_build.lock import SourceLock
-from pytorch_build.refs import SAMPLE_SCHEME
-from pytorch_build.resolve import resolve
-from pytorch_build.rocm_options import RocmOptions, find_version
+from pytorch_build.lock.resolve import resolve
+from pytorch_build.lock.source_lock import SourceLock
+from pytorch_build.refs.torch_refs import SAMPLE_SCHEME
+from pytorch_build.rocm.options import RocmOptions, find_version
+from pytorch_build.sources.git import Origins
 
 if TYPE_CHECKING:
     from collections.abc import Container, Mapping
 
     from core.options import Common
     from pytorch_build.context import Context
-    from pytorch_build.lock import LockedProject
-    from pytorch_build.refs import TorchRef
+    from pytorch_build.lock.source_lock import LockedProject
+    from pytorch_build.refs.torch_refs import TorchRef
 
 PASSED = "SOURCE_LOCK"
 

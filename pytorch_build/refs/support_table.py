@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pytorch_build.refs import DISTRIBUTIONS, PLATFORMS
+from pytorch_build.refs.torch_refs import DISTRIBUTIONS, PLATFORMS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from pytorch_build.refs import ProjectSource, TorchRef
-    from pytorch_build.refs_schema import FeatureRow, HistoryRow, RefsFile
+    from pytorch_build.refs.schema import FeatureRow, HistoryRow, RefsFile
+    from pytorch_build.refs.torch_refs import ProjectSource, TorchRef
 
 PIN_FILES: Mapping[str, str] = {
     "related_commits": "related_commits",

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from core.data import key_path, read_toml, validated
 from core.errors import DataError, MissingInputError, UsageError, nearest
-from pytorch_build.refs_schema import PlatformTable, ProjectTable, RefsFile, RefTable, UserFile
+from pytorch_build.refs.schema import PlatformTable, ProjectTable, RefsFile, RefTable, UserFile
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from core.errors import MissingInputError
-from pytorch_build import rocm
-from pytorch_build.rocm import RocmSource
+from pytorch_build.rocm import sdk as rocm
+from pytorch_build.rocm.sdk import RocmSource
 from rocm_packaging.sources import newest
 
 if TYPE_CHECKING:

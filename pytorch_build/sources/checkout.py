@@ -17,16 +17,16 @@ from typing import TYPE_CHECKING
 
 from core import console, files
 from core.errors import ProcessError, SourceError
-from pytorch_build import edits, hipify, submodules
-from pytorch_build.edits import HIPIFY_TAG, UPSTREAM_TAG
-from pytorch_build.git import TRANSFER_SECONDS, Origins, Repository, refuses_commits, unreachable
+from pytorch_build.sources import edits, hipify, submodules
+from pytorch_build.sources.edits import HIPIFY_TAG, UPSTREAM_TAG
+from pytorch_build.sources.git import TRANSFER_SECONDS, Origins, Repository, refuses_commits, unreachable
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from contextlib import AbstractContextManager
 
-    from pytorch_build.edits import Stash
-    from pytorch_build.lock import LockedProject
+    from pytorch_build.lock.source_lock import LockedProject
+    from pytorch_build.sources.edits import Stash
 
 _STATE = "pytorch-build.json"
 _UPSTREAM_REF = "refs/pytorch-build/upstream"

@@ -16,7 +16,7 @@ from core.errors import ProcessError, SourceError
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from pytorch_build.git import Repository
+    from pytorch_build.sources.git import Repository
 
 UPSTREAM_TAG = "THEROCK_UPSTREAM_DIFFBASE"
 HIPIFY_TAG = "THEROCK_HIPIFY_DIFFBASE"

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 
 from core import console, process
 from core.errors import ProcessError, SourceError
-from pytorch_build import edits, submodules
+from pytorch_build.sources import edits, submodules
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
-    from pytorch_build.git import Repository
+    from pytorch_build.sources.git import Repository
 
 SCRIPT = "tools/amd_build/build_amd.py"
 

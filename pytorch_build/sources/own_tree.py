@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING
 
 from core import console, files
 from core.errors import ProcessError, SourceError
-from pytorch_build.git import Repository, last_words
-from pytorch_build.submodules import submodules
+from pytorch_build.sources.git import Repository, last_words
+from pytorch_build.sources.submodules import submodules
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

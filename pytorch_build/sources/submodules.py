@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 
 from core import console
 from core.errors import ProcessError, SourceError
-from pytorch_build.git import TRANSFER_SECONDS, last_words
+from pytorch_build.sources.git import TRANSFER_SECONDS, last_words
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
     from pathlib import Path
 
-    from pytorch_build.git import Repository
+    from pytorch_build.sources.git import Repository
 
 
 def submodules(git: Repository) -> Iterator[Repository]:

@@ -11,19 +11,21 @@ from typing import TYPE_CHECKING, Any, Protocol
 from core import files
 from core.data import read_text
 from core.errors import SourceError
-from pytorch_build import hipify, pins, sources, versions
-from pytorch_build.locking import origins
-from pytorch_build.own_tree import mirror
-from pytorch_build.sources import CheckoutOptions, tree_path
+from pytorch_build.lock import pins, versions
+from pytorch_build.lock.stored import origins
+from pytorch_build.sources import checkout as sources
+from pytorch_build.sources import hipify
+from pytorch_build.sources.checkout import CheckoutOptions, tree_path
+from pytorch_build.sources.own_tree import mirror
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from contextlib import AbstractContextManager
 
-    from pytorch_build.build_options import BuildChoices
+    from pytorch_build.builds.options import BuildChoices
     from pytorch_build.context import Context
-    from pytorch_build.lock import LockedProject, SourceLock
-    from pytorch_build.own_tree import OwnTree
+    from pytorch_build.lock.source_lock import LockedProject, SourceLock
+    from pytorch_build.sources.own_tree import OwnTree
 
 
 class Tree(Protocol):

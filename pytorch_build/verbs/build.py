@@ -8,23 +8,23 @@ from core import console
 from core.errors import UsageError, nearest
 from core.interpreters import require
 from core.options import common_from, environment
-from pytorch_build import building
-from pytorch_build.build_options import add_build_options, build_choices_from
-from pytorch_build.building import Build
+from pytorch_build.builds import building
+from pytorch_build.builds.building import Build
+from pytorch_build.builds.dependencies import dependencies
+from pytorch_build.builds.options import add_build_options, build_choices_from
 from pytorch_build.context import context
-from pytorch_build.dependencies import dependencies
-from pytorch_build.locking import source_lock, with_components
-from pytorch_build.refs import PROJECTS
-from pytorch_build.rocm_options import find_source, find_version
-from pytorch_build.trees import base_version_of, developers_tree, managed_tree
+from pytorch_build.lock.stored import source_lock, with_components
+from pytorch_build.refs.torch_refs import PROJECTS
+from pytorch_build.rocm.options import find_source, find_version
+from pytorch_build.sources.trees import base_version_of, developers_tree, managed_tree
 
 if TYPE_CHECKING:
     import argparse
 
     from core.interpreters import Interpreter
-    from pytorch_build.build_options import BuildChoices
+    from pytorch_build.builds.options import BuildChoices
     from pytorch_build.context import Context
-    from pytorch_build.trees import Tree
+    from pytorch_build.sources.trees import Tree
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:

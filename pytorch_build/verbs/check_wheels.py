@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 from core import console, distributions
 from core.errors import MissingInputError
 from core.options import common_from
+from pytorch_build.checks.expected import expectations
 from pytorch_build.checks.findings import findings_json, findings_table, require_no_errors
 from pytorch_build.checks.run import CheckOptions, check_wheels, find_wheels
 from pytorch_build.context import context
-from pytorch_build.expected import expectations
 
 if TYPE_CHECKING:
     import argparse

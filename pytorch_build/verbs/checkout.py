@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING
 from core import console
 from core.errors import UsageError
 from core.options import common_from
-from pytorch_build.locking import origins, source_lock, with_components
-from pytorch_build.refs import PROJECTS, absolute_origin
-from pytorch_build.resolve import resolve
-from pytorch_build.rocm_options import add_rocm_options, rocm_options_from
-from pytorch_build.sources import checkout, tree_path
-from pytorch_build.trees import checkout_options
+from pytorch_build.lock.resolve import resolve
+from pytorch_build.lock.stored import origins, source_lock, with_components
+from pytorch_build.refs.torch_refs import PROJECTS, absolute_origin
+from pytorch_build.rocm.options import add_rocm_options, rocm_options_from
+from pytorch_build.sources.checkout import checkout, tree_path
+from pytorch_build.sources.trees import checkout_options
 from pytorch_build.verbs.resolve import any_context
 from pytorch_build.verbs.shared import add_source_options, mirrors_from
 
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from pytorch_build.context import Context
-    from pytorch_build.lock import SourceLock
-    from pytorch_build.sources import SourceTree
+    from pytorch_build.lock.source_lock import SourceLock
+    from pytorch_build.sources.checkout import SourceTree
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:

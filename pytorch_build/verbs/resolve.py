@@ -9,9 +9,9 @@ from core.errors import UsageError
 from core.families import CPU
 from core.options import common_from
 from pytorch_build.context import Context, chosen_family, chosen_ref
-from pytorch_build.locking import source_lock
-from pytorch_build.refs import PROJECTS
-from pytorch_build.rocm_options import add_rocm_options, rocm_options_from
+from pytorch_build.lock.stored import source_lock
+from pytorch_build.refs.torch_refs import PROJECTS
+from pytorch_build.rocm.options import add_rocm_options, rocm_options_from
 from pytorch_build.verbs.shared import add_source_options, mirrors_from
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from core.options import Common
-    from pytorch_build.lock import SourceLock
+    from pytorch_build.lock.source_lock import SourceLock
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:

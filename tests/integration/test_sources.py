@@ -10,16 +10,16 @@ from typing import TYPE_CHECKING
 import pytest
 
 from core import process
-from pytorch_build.git import Origins
-from pytorch_build.refs import PROJECTS, torch_ref
-from pytorch_build.resolve import resolve
+from pytorch_build.lock.resolve import resolve
+from pytorch_build.refs.torch_refs import PROJECTS, torch_ref
 from pytorch_build.sample import ensure_repositories
-from pytorch_build.sources import CheckoutOptions, SourceTree, checkout, verify
+from pytorch_build.sources.checkout import CheckoutOptions, SourceTree, checkout, verify
+from pytorch_build.sources.git import Origins
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from pytorch_build.lock import SourceLock
+    from pytorch_build.lock.source_lock import SourceLock
 
     Git = Callable[..., str]
 
@@ -29,9 +29,9 @@ ROOT = Path(__file__).resolve().parents[2]
 CHECKOUT = """
 import sys
 from pathlib import Path
-from pytorch_build.git import Origins
-from pytorch_build.lock import LockedProject
-from pytorch_build.sources import CheckoutOptions, checkout
+from pytorch_build.sources.git import Origins
+from pytorch_build.lock.source_lock import LockedProject
+from pytorch_build.sources.checkout import CheckoutOptions, checkout
 locked, tree, repositories = sys.argv[1:]
 places = {path.name: path for path in Path(repositories).iterdir()}
 options = CheckoutOptions(hipify=True, origins=Origins(repositories=places))

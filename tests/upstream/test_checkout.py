@@ -11,15 +11,15 @@ from typing import TYPE_CHECKING
 import pytest
 
 from core.errors import DataError
-from pytorch_build import hipify
-from pytorch_build.refs import torch_ref
-from pytorch_build.resolve import resolve
-from pytorch_build.sources import CheckoutOptions, checkout
+from pytorch_build.lock.resolve import resolve
+from pytorch_build.refs.torch_refs import torch_ref
+from pytorch_build.sources import hipify
+from pytorch_build.sources.checkout import CheckoutOptions, checkout
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from pytorch_build.lock import LockedProject
+    from pytorch_build.lock.source_lock import LockedProject
 
     Git = Callable[..., str]
 

@@ -10,13 +10,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from core.errors import UsageError, nearest
-from pytorch_build.builds import apex, audio, torch, triton, vision
-from pytorch_build.builds.common import Context
+from pytorch_build.builds.plans import apex, audio, torch, triton, vision
+from pytorch_build.builds.plans.common import Context
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from pytorch_build.builds.types import BuildFacts, BuildPlan, BuildRequest
+    from pytorch_build.builds.plans.types import BuildFacts, BuildPlan, BuildRequest
     from pytorch_build.platforms import Platform
 
 _PLANNERS: Mapping[str, Callable[[Context], BuildPlan]] = {

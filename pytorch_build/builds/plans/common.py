@@ -11,14 +11,14 @@ from packaging.utils import canonicalize_name
 
 from core.errors import DataError, MissingInputError, RocmError, SourceError, UsageError
 from core.files import digest_of
-from pytorch_build.builds.types import BuildPlan, Command
-from pytorch_build.compiler_cache import launcher_env
+from pytorch_build.builds.compiler_cache import launcher_env
+from pytorch_build.builds.plans.types import BuildPlan, Command
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
     from pathlib import PurePath
 
-    from pytorch_build.builds.types import BuildFacts, BuildRequest, FileDrop, RocmFacts, RocmPaths
+    from pytorch_build.builds.plans.types import BuildFacts, BuildRequest, FileDrop, RocmFacts, RocmPaths
     from pytorch_build.platforms import Platform
 
 # A GPU target given by this variable is no part of a compiler cache's key.

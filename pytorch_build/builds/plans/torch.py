@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from core.errors import MissingInputError, UsageError
-from pytorch_build.builds.common import (
+from pytorch_build.builds.plans.common import (
     Steps,
     build_command,
     build_requires,
@@ -14,14 +14,14 @@ from pytorch_build.builds.common import (
     sysdeps_env,
     windows_env,
 )
-from pytorch_build.builds.types import FileDrop
+from pytorch_build.builds.plans.types import FileDrop
+from pytorch_build.builds.rocm_init import PATH as ROCM_INIT
+from pytorch_build.builds.rocm_init import preload_names, rocm_init_text
 from pytorch_build.platforms.windows import OPENMP_DLL, UV_DLL
-from pytorch_build.rocm_init import PATH as ROCM_INIT
-from pytorch_build.rocm_init import preload_names, rocm_init_text
 
 if TYPE_CHECKING:
-    from pytorch_build.builds.common import Context
-    from pytorch_build.builds.types import BuildPlan, RocmFacts, RocmPaths
+    from pytorch_build.builds.plans.common import Context
+    from pytorch_build.builds.plans.types import BuildPlan, RocmFacts, RocmPaths
     from pytorch_build.platforms import Platform
 
 # GPU targets that the attention kernels (aotriton) exist for; one of them is enough.

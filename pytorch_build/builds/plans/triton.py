@@ -5,12 +5,19 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from core.errors import MissingInputError, SourceError
-from pytorch_build.builds.common import Steps, build_command, build_requires, close, common_env, setup_command
-from pytorch_build.builds.types import Command
+from pytorch_build.builds.plans.common import (
+    Steps,
+    build_command,
+    build_requires,
+    close,
+    common_env,
+    setup_command,
+)
+from pytorch_build.builds.plans.types import Command
 
 if TYPE_CHECKING:
-    from pytorch_build.builds.common import Context
-    from pytorch_build.builds.types import BuildPlan
+    from pytorch_build.builds.plans.common import Context
+    from pytorch_build.builds.plans.types import BuildPlan
 
 _SUFFIX = "TRITON_WHEEL_VERSION_SUFFIX"
 # setup.py adds the commit to the version, except on a branch whose name begins like this.

@@ -1,7 +1,7 @@
 """What goes into the plan of a build, and what comes out.
 
 Paths are pure, so that a Windows build can be computed anywhere; what exists on the
-machine comes in as facts (`pytorch_build.facts` reads them).
+machine comes in as facts (`pytorch_build.builds.facts` reads them).
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import PurePath
 
-    from pytorch_build.compiler_cache import CompilerCache
+    from pytorch_build.builds.compiler_cache import CompilerCache
 
 
 class RocmPaths(Protocol):
-    """What an installed ROCm SDK says of itself; `pytorch_build.rocm.RocmSdk` is one."""
+    """What an installed ROCm SDK says of itself; `pytorch_build.rocm.sdk.RocmSdk` is one."""
 
     @property
     def version(self) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pytorch_build.builds.common import (
+from pytorch_build.builds.plans.common import (
     Steps,
     build_requires,
     close,
@@ -16,8 +16,8 @@ from pytorch_build.builds.common import (
 )
 
 if TYPE_CHECKING:
-    from pytorch_build.builds.common import Context
-    from pytorch_build.builds.types import BuildPlan
+    from pytorch_build.builds.plans.common import Context
+    from pytorch_build.builds.plans.types import BuildPlan
 
 
 def plan(context: Context) -> BuildPlan:

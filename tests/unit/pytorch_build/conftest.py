@@ -16,8 +16,8 @@ from core.options import Common
 from core.records import Cell, FileRecord, Record
 from core.wheel_writer import Member, WheelSpec, metadata_text, write_sdist, write_wheel
 from pytorch_build.context import Context
-from pytorch_build.lock import LockedProject, SourceLock
-from pytorch_build.refs import DISTRIBUTIONS, PROJECTS, torch_ref
+from pytorch_build.lock.source_lock import LockedProject, SourceLock
+from pytorch_build.refs.torch_refs import DISTRIBUTIONS, PROJECTS, torch_ref
 
 if TYPE_CHECKING:
     from core.stores import Store

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import shutil
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -10,12 +11,12 @@ from core import files, records
 from core.errors import BuildError, InterruptedStageError, UsageError
 from core.records import Cell
 from core.stage import Made
-from pytorch_build import building
-from pytorch_build.build_options import BuildChoices
-from pytorch_build.building import Build, inputs, perform
-from pytorch_build.dependencies import Dependency
-from pytorch_build.rocm import RocmSource
-from pytorch_build.rocm_options import RocmOptions
+from pytorch_build.builds import building
+from pytorch_build.builds.building import Build, inputs, perform
+from pytorch_build.builds.dependencies import Dependency
+from pytorch_build.builds.options import BuildChoices
+from pytorch_build.rocm.options import RocmOptions
+from pytorch_build.rocm.sdk import RocmSource
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -164,18 +165,15 @@ def test_a_python_without_a_lock_counts_its_unlocked_requirements(build: Build, 
 
 
 def test_a_changed_rule_is_a_changed_input(build: Build, tmp_path: Path, monkeypatch: Any) -> None:
-    here = Path(building.__file__).parent
-    for name in ("builds", "platforms"):
-        (tmp_path / name).mkdir()
-        for path in (here / name).glob("*.py"):
-            (tmp_path / name / path.name).write_bytes(path.read_bytes())
-    for name in ("rocm_init.py", "execution.py", "making.py"):
-        (tmp_path / name).write_bytes((here / name).read_bytes())
+    package = tmp_path / "pytorch_build"
+    ignored = shutil.ignore_patterns("__pycache__", "sample", "smoke")
+    shutil.copytree(Path(building.__file__).parents[1], package, ignore=ignored)
     original = digest(build)
-    monkeypatch.setattr(building, "__file__", str(tmp_path / "building.py"))
+    monkeypatch.setattr(building, "__file__", str(package / "builds" / "building.py"))
     # where the checkout lies does not count
     assert digest(build) == original
-    for path in sorted(tmp_path.glob("*/*.py")) + sorted(tmp_path.glob("*.py")):
+    rules = [package / "builds" / name for name in ("rocm_init.py", "execution.py", "making.py")]
+    for path in [*rules, *package.glob("builds/plans/*.py"), *package.glob("platforms/*.py")]:
         text = path.read_text()
         path.write_text(text + "# changed\n")
         assert digest(build) != original, path
@@ -206,7 +204,7 @@ def made(run: Any, monkeypatch: pytest.MonkeyPatch) -> list[str]:
         calls.append(name)
         return Made(files=(run.wheel("torch", build.tree.version),), details={"source": "x"})
 
-    monkeypatch.setattr("pytorch_build.making.make", make)
+    monkeypatch.setattr("pytorch_build.builds.making.make", make)
     return calls
 
 
@@ -255,7 +253,7 @@ def test_a_failure_is_recorded_with_the_front_doors_code(
     def fails(_build: Build, _name: str) -> Made:
         raise problem
 
-    monkeypatch.setattr("pytorch_build.making.make", fails)
+    monkeypatch.setattr("pytorch_build.builds.making.make", fails)
     with pytest.raises(type(problem)):
         perform(build)
     outputs = run.common().outputs

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from core.errors import DataError, UsageError
-from pytorch_build.compiler_cache import (
+from pytorch_build.builds.compiler_cache import (
     CacheStatistics,
     CompilerCache,
     launcher_env,

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from core.errors import MissingInputError
-from pytorch_build.dependencies import dependencies, dependency_inputs, wheel_paths
+from pytorch_build.builds.dependencies import dependencies, dependency_inputs, wheel_paths
 
 
 def names(found: Any) -> list[str]:

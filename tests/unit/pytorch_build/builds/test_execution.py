@@ -10,16 +10,16 @@ import pytest
 from core import installer, process
 from core.errors import BuildError, ProcessError, WheelError
 from core.process import Completed
-from pytorch_build import execution
-from pytorch_build.builds.types import BuildPlan, Command, FileDrop
-from pytorch_build.compiler_cache import CompilerCache
-from pytorch_build.execution import (
+from pytorch_build.builds import execution
+from pytorch_build.builds.compiler_cache import CompilerCache
+from pytorch_build.builds.execution import (
     CONFIGURATION_MARKER,
     check_import,
     execute,
     install_requirements,
     the_wheel,
 )
+from pytorch_build.builds.plans.types import BuildPlan, Command, FileDrop
 from pytorch_build.platforms import platform_named
 
 if TYPE_CHECKING:

@@ -10,8 +10,8 @@ import pytest
 
 from core import process
 from core.errors import DataError, MissingInputError
-from pytorch_build import facts
-from pytorch_build.builds.types import RocmFacts, TreeFacts
+from pytorch_build.builds import facts
+from pytorch_build.builds.plans.types import RocmFacts, TreeFacts
 from pytorch_build.platforms import platform_named
 
 LINUX = platform_named("linux")

@@ -10,15 +10,16 @@ from core import environments, process
 from core.errors import BuildError, CheckError, EnvironmentSetupError, ProcessError
 from core.installer import Sources
 from core.process import Completed
-from pytorch_build import facts, making, preflight, rocm
-from pytorch_build.build_options import BuildChoices
-from pytorch_build.building import Build
-from pytorch_build.builds.types import BuildFacts, TreeFacts
+from pytorch_build.builds import facts, making, preflight
+from pytorch_build.builds.building import Build
+from pytorch_build.builds.compiler_cache import CacheStatistics
+from pytorch_build.builds.dependencies import Dependency
+from pytorch_build.builds.options import BuildChoices
+from pytorch_build.builds.plans.types import BuildFacts, TreeFacts
 from pytorch_build.checks.findings import Finding
-from pytorch_build.compiler_cache import CacheStatistics
-from pytorch_build.dependencies import Dependency
-from pytorch_build.rocm import RocmSdk, RocmSource
-from pytorch_build.rocm_options import RocmOptions
+from pytorch_build.rocm import sdk as rocm
+from pytorch_build.rocm.options import RocmOptions
+from pytorch_build.rocm.sdk import RocmSdk, RocmSource
 from rocm_packaging import sources
 
 if TYPE_CHECKING:
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from core.installer import Install
-    from pytorch_build.builds.types import BuildRequest
+    from pytorch_build.builds.plans.types import BuildRequest
 
 VERSION = "2.10.0a0+devrocm7.99.0.dev0.sample"
 ROCM = RocmSource(version="7.1.0", find_links=("/rocm",), digests=(("rocm.tar.gz", "aa"),))

@@ -8,10 +8,10 @@ import pytest
 
 from core import process
 from core.errors import EnvironmentSetupError, UsageError
-from pytorch_build.build_options import add_build_options, build_choices_from
+from pytorch_build.builds.options import add_build_options, build_choices_from
 
 if TYPE_CHECKING:
-    from pytorch_build.build_options import BuildChoices
+    from pytorch_build.builds.options import BuildChoices
 
 
 def choices(*words: str, platform: str = "linux") -> BuildChoices:

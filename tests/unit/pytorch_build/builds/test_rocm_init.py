@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from core.errors import RocmError
+from pytorch_build.builds.rocm_init import REQUIRED, Preloads, preload_names, query_code, rocm_init_text
 from pytorch_build.platforms import Platform, platform_named
-from pytorch_build.rocm_init import REQUIRED, Preloads, preload_names, query_code, rocm_init_text
 
 BOTH = {
     "amd_comgr", "amdhip64", "hiprtc", "hipblas", "hipfft", "hiprand", "hipsparse", "hipsparselt",

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from core.errors import SourceError
-from pytorch_build import pins
+from pytorch_build.lock import pins
 
 SHA = "267d3973d0774ada55eaf1092a82c0d2a9bba78d"
 OTHER = "e3b5d3a8bf5e8636462fd8bce9897bccc690b2a0"

@@ -6,17 +6,17 @@ from typing import TYPE_CHECKING
 import pytest
 
 from core.errors import DataError, MissingInputError, SourceError
-from pytorch_build import resolve as module
-from pytorch_build.git import Origins
-from pytorch_build.refs import ProjectSource, TorchRef
-from pytorch_build.remote import Reader
-from pytorch_build.resolve import resolve, resolve_project
+from pytorch_build.lock import resolve as module
+from pytorch_build.lock.remote import Reader
+from pytorch_build.lock.resolve import resolve, resolve_project
+from pytorch_build.refs.torch_refs import ProjectSource, TorchRef
+from pytorch_build.sources.git import Origins
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from pathlib import Path
 
-    from pytorch_build.lock import SourceLock
+    from pytorch_build.lock.source_lock import SourceLock
 
     Commit = Callable[[Path, Mapping[str, str]], str]
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from core.errors import DataError, MissingInputError, SourceError
-from pytorch_build.lock import LockedProject, SourceLock, lock_name
+from pytorch_build.lock.source_lock import LockedProject, SourceLock, lock_name
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -7,17 +7,17 @@ import pytest
 
 from core.errors import DataError, MissingInputError, SourceError, StoreError, UsageError
 from core.options import Common
-from pytorch_build import locking as module
 from pytorch_build.context import Context
-from pytorch_build.locking import PASSED, source_lock, stored_lock, with_components
-from pytorch_build.refs import ProjectSource, TorchRef
-from pytorch_build.rocm_options import RocmOptions
+from pytorch_build.lock import stored as module
+from pytorch_build.lock.stored import PASSED, source_lock, stored_lock, with_components
+from pytorch_build.refs.torch_refs import ProjectSource, TorchRef
+from pytorch_build.rocm.options import RocmOptions
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from pathlib import Path
 
-    from pytorch_build.lock import SourceLock
+    from pytorch_build.lock.source_lock import SourceLock
 
     Commit = Callable[[Path, Mapping[str, str]], str]
 

@@ -10,7 +10,7 @@ from packaging.utils import parse_wheel_filename
 from packaging.version import Version
 
 from core.errors import BuildError, MissingInputError, SourceError, UsageError, WheelError
-from pytorch_build.versions import (
+from pytorch_build.lock.versions import (
     RELEASE_TYPES,
     WheelTag,
     cpu_suffix,

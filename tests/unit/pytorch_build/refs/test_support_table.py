@@ -1,6 +1,7 @@
 from __future__ import annotations
 
-from pytorch_build import refs, support_table
+from pytorch_build.refs import support_table
+from pytorch_build.refs import torch_refs as refs
 
 
 def tables() -> str:

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from core.errors import DataError, MissingInputError, UsageError
-from pytorch_build import refs
+from pytorch_build.refs import torch_refs as refs
 
 ISSUE = """
 [refs.mine]

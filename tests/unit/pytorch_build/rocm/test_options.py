@@ -10,8 +10,8 @@ from core import process
 from core.errors import MissingInputError, ProcessError, RocmError, UsageError
 from core.installer import Sources
 from core.process import Completed
-from pytorch_build import rocm
-from pytorch_build.rocm_options import (
+from pytorch_build.rocm import sdk as rocm
+from pytorch_build.rocm.options import (
     RocmOptions,
     add_rocm_options,
     find_source,

@@ -9,8 +9,8 @@ import pytest
 from core import process
 from core.errors import RocmError, UsageError
 from core.installer import Sources
-from pytorch_build import rocm
-from pytorch_build.rocm import RocmSource
+from pytorch_build.rocm import sdk as rocm
+from pytorch_build.rocm.sdk import RocmSource
 from rocm_packaging import sources
 
 FAMILY = "gfx94X-dcgpu"

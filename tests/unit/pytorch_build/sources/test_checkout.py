@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 import pytest
 
 from core.errors import SourceError
-from pytorch_build import git as git_module
-from pytorch_build import sources
-from pytorch_build.git import Origins
-from pytorch_build.lock import LockedProject
-from pytorch_build.sources import CheckoutOptions, SourceTree, checkout, verify
+from pytorch_build.lock.source_lock import LockedProject
+from pytorch_build.sources import checkout as sources
+from pytorch_build.sources import git as git_module
+from pytorch_build.sources.checkout import CheckoutOptions, SourceTree, checkout, verify
+from pytorch_build.sources.git import Origins
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

@@ -6,8 +6,8 @@ import pytest
 
 from core import process
 from core.errors import ProcessError, SourceError
-from pytorch_build import git as module
-from pytorch_build.git import Origins, Repository, is_path, last_words
+from pytorch_build.sources import git as module
+from pytorch_build.sources.git import Origins, Repository, is_path, last_words
 
 if TYPE_CHECKING:
     from collections.abc import Callable

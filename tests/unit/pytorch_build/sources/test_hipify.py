@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from core.errors import SourceError
-from pytorch_build import hipify
-from pytorch_build.git import Repository
+from pytorch_build.sources import hipify
+from pytorch_build.sources.git import Repository
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from core.errors import SourceError
-from pytorch_build import git as git_module
-from pytorch_build import submodules
-from pytorch_build.git import Repository
+from pytorch_build.sources import git as git_module
+from pytorch_build.sources import submodules
+from pytorch_build.sources.git import Repository
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

@@ -6,11 +6,12 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from core.errors import SourceError
-from pytorch_build import hipify, sources, trees
-from pytorch_build.build_options import BuildChoices
-from pytorch_build.git import Origins
-from pytorch_build.rocm_options import RocmOptions
-from pytorch_build.trees import base_version_of, developers_tree, managed_tree
+from pytorch_build.builds.options import BuildChoices
+from pytorch_build.rocm.options import RocmOptions
+from pytorch_build.sources import checkout as sources
+from pytorch_build.sources import hipify, trees
+from pytorch_build.sources.git import Origins
+from pytorch_build.sources.trees import base_version_of, developers_tree, managed_tree
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping

@@ -6,17 +6,18 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from core.errors import MissingInputError, SourceError
-from pytorch_build import building, locking
-from pytorch_build.build_options import BuildChoices
-from pytorch_build.git import Origins
-from pytorch_build.rocm_options import RocmOptions
+from pytorch_build.builds import building
+from pytorch_build.builds.options import BuildChoices
+from pytorch_build.lock import stored as locking
+from pytorch_build.rocm.options import RocmOptions
+from pytorch_build.sources.git import Origins
 from pytorch_build.verbs import build as verb
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from pathlib import Path
 
-    from pytorch_build.building import Build
+    from pytorch_build.builds.building import Build
 
     Commit = Callable[[Path, Mapping[str, str]], str]
 
@@ -26,7 +27,7 @@ CHOICES = BuildChoices(rocm=RocmOptions(), own_trees={}, mirrors={})
 
 @pytest.fixture(autouse=True)
 def _no_sample(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in ("pytorch_build.locking", "pytorch_build.trees"):
+    for module in ("pytorch_build.lock.stored", "pytorch_build.sources.trees"):
         monkeypatch.setattr(f"{module}.origins", lambda *_: Origins())
     monkeypatch.setattr(locking, "resolve", lambda *_, **__: pytest.fail("the lock serves"))
 

@@ -7,8 +7,8 @@ import pytest
 
 from core import environments
 from core.installer import Sources
-from pytorch_build import rocm
-from pytorch_build.rocm import RocmSdk
+from pytorch_build.rocm import sdk as rocm
+from pytorch_build.rocm.sdk import RocmSdk
 from pytorch_build.verbs import install_rocm
 from rocm_packaging import sources
 

@@ -6,7 +6,7 @@ import pytest
 
 from core.errors import UsageError
 from pytorch_build import context
-from pytorch_build.lock import SourceLock
+from pytorch_build.lock.source_lock import SourceLock
 from pytorch_build.verbs.resolve import any_context, rows
 
 if TYPE_CHECKING:

@@ -6,14 +6,14 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import pytest
 
-from pytorch_build.builds import plan_build
-from pytorch_build.builds.types import BuildFacts, BuildOptions, BuildRequest, RocmFacts, TreeFacts
+from pytorch_build.builds.plans import plan_build
+from pytorch_build.builds.plans.types import BuildFacts, BuildOptions, BuildRequest, RocmFacts, TreeFacts
 from pytorch_build.platforms import platform_named
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from pytorch_build.builds.types import BuildPlan
+    from pytorch_build.builds.plans.types import BuildPlan
 
 BOTH = frozenset(platform_named("windows").PRELOADS)
 ALL = BOTH | frozenset(platform_named("linux").PRELOADS)

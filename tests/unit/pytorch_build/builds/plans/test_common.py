@@ -9,10 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from core.errors import DataError, RocmError, SourceError, UsageError
-from pytorch_build.builds import environment, plan_build
-from pytorch_build.builds.common import gpu_targets
-from pytorch_build.builds.types import BuildFacts, BuildRequest, TreeFacts
-from pytorch_build.compiler_cache import CompilerCache
+from pytorch_build.builds.compiler_cache import CompilerCache
+from pytorch_build.builds.plans import environment, plan_build
+from pytorch_build.builds.plans.common import gpu_targets
+from pytorch_build.builds.plans.types import BuildFacts, BuildRequest, TreeFacts
 from pytorch_build.platforms import platform_named
 
 if TYPE_CHECKING:

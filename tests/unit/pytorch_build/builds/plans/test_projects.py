@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from core.errors import MissingInputError, SourceError
-from pytorch_build.builds.triton import llvm_archive_url
-from pytorch_build.builds.types import FileDrop
+from pytorch_build.builds.plans.triton import llvm_archive_url
+from pytorch_build.builds.plans.types import FileDrop
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from core.errors import MissingInputError, RocmError, UsageError
-from pytorch_build.builds.torch import flash_attention
-from pytorch_build.builds.types import RocmFacts
-from pytorch_build.compiler_cache import CompilerCache
+from pytorch_build.builds.compiler_cache import CompilerCache
+from pytorch_build.builds.plans.torch import flash_attention
+from pytorch_build.builds.plans.types import RocmFacts
 from pytorch_build.platforms import platform_named
 
 if TYPE_CHECKING:
