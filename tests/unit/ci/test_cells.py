@@ -10,14 +10,14 @@ from ci.cells import BUILDS, MAX_CELLS, Cell, Matrix, expand, load_matrix
 from core.errors import DataError, UsageError
 from core.frontdoor import Verb, main
 from core.options import ROOT
-from pytorch_build.refs import PROJECTS, load_refs
+from pytorch_build.refs.torch_refs import PROJECTS, load_refs
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
     from core.outputs import Platform
-    from pytorch_build.refs import TorchRef
+    from pytorch_build.refs.torch_refs import TorchRef
 
 VERBS = (Verb("cells", "ci.cells", "print cells"),)
 
