@@ -96,13 +96,22 @@ def install_requirements(
     _uninstall(target, plan.uninstall_after)
 
 
-def check_import(target: Interpreter, plan: BuildPlan, wheel: Path) -> None:
+def check_import(
+    target: Interpreter,
+    plan: BuildPlan,
+    wheel: Path,
+    *,
+    backend: Backend = "uv",
+    cache_dir: Path | None = None,
+) -> None:
     """Install the wheel where it was built, and import it.
 
     Raises:
+        EnvironmentSetupError: What it requires cannot be had.
         BuildError: It does not import, or names another version.
     """
-    installer.install(target, Install(requirements=(str(wheel),), dependencies=False))
+    # with what it requires of third parties; torch, triton and ROCm are there, and satisfy it
+    installer.install(target, Install(requirements=(str(wheel),)), backend=backend, cache_dir=cache_dir)
     env = process.inherited(PYTHONPATH=None, PYTHONHOME=None)
     command = import_command(target.executable, plan.distribution, plan.version)
     done = process.capture(command, cwd=target.prefix, env=env, check=False)

@@ -62,7 +62,7 @@ def _build(build: Build, tree: Path, sdk: RocmSdk | None, log: Path) -> Made:
             plan, tree, platform=build.platform, base_env=_reproducible(build, tree), log=log
         )
     with console.group(f"check {wheel.name}"):
-        check_import(build.target, plan, wheel)
+        check_import(build.target, plan, wheel, backend=backend, cache_dir=cache_dir)
         _check(build, wheel)
     details: dict[str, Any] = {"source": build.tree.inputs}
     if statistics is not None:

@@ -338,7 +338,8 @@ def test_a_wheel_is_imported_where_it_was_built(
     check_import(run.target(), plan(run.root), wheel)
     (call, _), command = calls
     assert call.requirements == (str(wheel),)
-    assert not call.dependencies
+    # torchvision's own module does not import without pillow, which only its wheel asks for
+    assert call.dependencies
     assert command[0] == str(run.target().executable)
 
 

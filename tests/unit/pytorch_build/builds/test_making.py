@@ -119,7 +119,7 @@ def shop(run: Any, monkeypatch: pytest.MonkeyPatch) -> Workshop:
     monkeypatch.setattr(preflight, "check", lambda *_, **__: ())
     monkeypatch.setattr(making, "execute", execute)
     monkeypatch.setattr(making, "install_requirements", lambda *_, **__: shop.done.append("requirements"))
-    monkeypatch.setattr(making, "check_import", lambda *_: shop.done.append("imported"))
+    monkeypatch.setattr(making, "check_import", lambda *_, **__: shop.done.append("imported"))
     monkeypatch.setattr(making, "check_wheel", lambda *_, **__: shop.findings)
     answer = Completed(returncode=0, stdout="amdhip64\nhipblas\n", stderr="")
     monkeypatch.setattr(process, "capture", lambda *_, **__: answer)
