@@ -15,7 +15,6 @@ from core.errors import MissingInputError
 from core.files import digest_of, locked, sha256, write_text
 from rocm_packaging.sample.layout import (
     AUX_OVERLAY,
-    DATA_FILES,
     FAMILIES,
     FAMILY,
     FAMILY_TARGETS,
@@ -24,6 +23,7 @@ from rocm_packaging.sample.layout import (
     ROCM_VERSION,
     SYMLINKS,
     Library,
+    data_files,
 )
 
 if TYPE_CHECKING:
@@ -38,11 +38,12 @@ _FLAGS = ("-shared", "-fPIC", "-O1", "-s", "-fno-exceptions", "-fno-rtti", "-fvi
 _Artifact = tuple[str, str, str]
 
 
-def ensure_artifacts(dest: Path) -> Path:
+def ensure_artifacts(dest: Path, *, split: bool = False) -> Path:
     """Generate the sample's artifact directory, unless it is there already and current.
 
     Args:
         dest: The directory; it is replaced as a whole when the sample has changed.
+        split: Whether device code is to lie in artifacts of its own, one set a gfx target.
 
     Returns:
         `dest`, holding one ``{name}_{component}_{target}`` folder an artifact.
@@ -52,7 +53,7 @@ def ensure_artifacts(dest: Path) -> Path:
         ProcessError: The compiler failed.
     """
     compiler = _compiler()
-    digest = _digest(compiler)
+    digest = _digest(compiler, split=split)
     if _is_current(dest, digest):
         return dest
     with locked(dest.with_name(f"{dest.name}.lock"), what="the sample's ROCm artifacts"):
@@ -62,7 +63,7 @@ def ensure_artifacts(dest: Path) -> Path:
         with tempfile.TemporaryDirectory(dir=dest.parent, prefix=f".{dest.name}.") as folder:
             fresh = Path(folder) / "artifacts"
             fresh.mkdir()
-            _generate(fresh, Path(folder), compiler)
+            _generate(fresh, Path(folder), compiler, split=split)
             write_text(fresh / _DIGEST_FILE, digest)
             if dest.exists():
                 dest.rename(Path(folder) / "old")
@@ -88,7 +89,7 @@ def _compiler() -> Path:
     )
 
 
-def _digest(compiler: Path) -> str:
+def _digest(compiler: Path, *, split: bool) -> str:
     """Digest all that the artifacts follow from: templates, this package's code, the compiler."""
     sources = sorted(path for path in Path(__file__).parent.rglob("*") if path.is_file())
     relevant = [path for path in sources if "__pycache__" not in path.parts]
@@ -96,17 +97,18 @@ def _digest(compiler: Path) -> str:
     return digest_of(
         {
             "files": {str(path.relative_to(TEMPLATES.parent)): sha256(path) for path in relevant},
+            "split": split,
             "compiler": [str(compiler.resolve()), binary.st_size, binary.st_mtime_ns],
         }
     )
 
 
-def _generate(root: Path, scratch: Path, compiler: Path) -> None:
-    for name, component, target in _artifact_names():
+def _generate(root: Path, scratch: Path, compiler: Path, *, split: bool) -> None:
+    for name, component, target in _artifact_names(split=split):
         (root / f"{name}_{component}_{target}").mkdir()
-    _write_data(root)
-    _write_overlay(root)
-    bundles = {family: _bundle(scratch, family) for family in FAMILIES}
+    _write_data(root, split=split)
+    _write_overlay(root, split=split)
+    bundles = {} if split else {family: _bundle(scratch, family) for family in FAMILIES}
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         first = [library for library in LIBRARIES if library.short == "amdhip64"]
         rest = [library for library in LIBRARIES if library.short != "amdhip64"]
@@ -116,7 +118,7 @@ def _generate(root: Path, scratch: Path, compiler: Path) -> None:
         jobs = [
             pool.submit(_compile, root, scratch, compiler, library, target, bundles.get(target))
             for library in rest
-            for target in _targets(library)
+            for target in _targets(library, split=split)
         ]
         for job in jobs:
             job.result()
@@ -124,18 +126,20 @@ def _generate(root: Path, scratch: Path, compiler: Path) -> None:
     _write_manifests(root)
 
 
-def _targets(library: Library) -> Sequence[str]:
-    return FAMILIES if library.per_family else ("generic",)
+def _targets(library: Library, *, split: bool) -> Sequence[str]:
+    return FAMILIES if library.per_family and not split else ("generic",)
 
 
-def _expanded(artifact: _Artifact) -> Iterable[_Artifact]:
+def _expanded(artifact: _Artifact, *, split: bool) -> Iterable[_Artifact]:
     name, component, target = artifact
-    return [(name, component, each) for each in (FAMILIES if target == FAMILY else (target,))]
+    if target != FAMILY:
+        return [artifact]
+    return [(name, component, each) for each in (("generic",) if split else FAMILIES)]
 
 
-def _artifact_names() -> list[_Artifact]:
-    names = {(lib.artifact[0], "lib", target) for lib in LIBRARIES for target in _targets(lib)}
-    names.update(each for data in DATA_FILES for each in _expanded(data.artifact))
+def _artifact_names(*, split: bool) -> list[_Artifact]:
+    names = {(lib.artifact[0], "lib", target) for lib in LIBRARIES for target in _targets(lib, split=split)}
+    names.update(each for data in data_files(split=split) for each in _expanded(data.artifact, split=split))
     names.update(artifact for artifact, _, _ in SYMLINKS)
     names.update((OFFLOAD_ARCH[0], AUX_OVERLAY[0]))
     return sorted(names)
@@ -145,9 +149,9 @@ def _folder(root: Path, artifact: _Artifact) -> Path:
     return root / "_".join(artifact)
 
 
-def _write_data(root: Path) -> None:
-    for data in DATA_FILES:
-        for artifact in _expanded(data.artifact):
+def _write_data(root: Path, *, split: bool) -> None:
+    for data in data_files(split=split):
+        for artifact in _expanded(data.artifact, split=split):
             path = _folder(root, artifact) / data.path
             path.parent.mkdir(parents=True, exist_ok=True)
             if data.template:
@@ -161,11 +165,11 @@ def _write_data(root: Path) -> None:
         path.symlink_to(target)
 
 
-def _write_overlay(root: Path) -> None:
+def _write_overlay(root: Path, *, split: bool) -> None:
     folder = _folder(root, AUX_OVERLAY[0]) / AUX_OVERLAY[1]
     folder.mkdir(parents=True)
     targets = ";".join(target for targets in FAMILY_TARGETS.values() for target in targets)
-    manifest = {"rocm_version": ROCM_VERSION, "flags": {"KPACK_SPLIT_ARTIFACTS": False}}
+    manifest = {"rocm_version": ROCM_VERSION, "flags": {"KPACK_SPLIT_ARTIFACTS": split}}
     for name, value in (
         ("therock_manifest.json", manifest),
         ("dist_info.json", {"dist_amdgpu_targets": targets}),

@@ -252,3 +252,42 @@ SYMLINKS: tuple[tuple[tuple[str, str, str], str, str], ...] = (
 )
 OFFLOAD_ARCH = (("amd-llvm", "run", "generic"), "compiler/amd-llvm/stage/lib/llvm/bin/offload-arch")
 AUX_OVERLAY = (("base", "lib", "generic"), "base/aux-overlay/stage/share/therock")
+
+_DATABASES = {
+    "blas": ("math-libs/BLAS/rocBLAS/stage", "lib/rocblas/library/TensileLibrary_{target}.dat"),
+    "miopen": ("ml-libs/MIOpen/stage", "share/miopen/db/{target}.db"),
+    "rccl": ("comm-libs/rccl/stage", "share/rccl/msccl-algorithms/{target}.xml"),
+}
+_PROFILER_SCRIPT = '#!/bin/sh\necho "profiling with $ROCM_PATH: $*"\n'
+
+
+def data_files(*, split: bool) -> tuple[DataFile, ...]:
+    """List the files of one variant of the sample.
+
+    Args:
+        split: Whether device code lies in artifacts of its own (``KPACK_SPLIT_ARTIFACTS``): an
+            index (``.kpm``) for all GPUs, and an archive (``.kpack``) and databases a gfx target.
+    """
+    if not split:
+        return DATA_FILES
+    stages = {library.artifact[0]: library.artifact[1] for library in LIBRARIES if library.per_family}
+    targets = [target for members in FAMILY_TARGETS.values() for target in members]
+    found = list(DATA_FILES)
+    for name, stage in sorted(stages.items()):
+        index = f"{stage}/.kpack/{name}_lib.kpm"
+        found.append(DataFile(artifact=(name, "lib", "generic"), path=index, text=f"KPM {name}\n"))
+        if name == "rpp":  # compiles its kernels where it runs
+            continue
+        for target in targets:
+            archive = f"{stage}/.kpack/{name}_lib_{target}.kpack"
+            found.append(
+                DataFile(artifact=(name, "lib", target), path=archive, text=f"KPAK {name} {target}\n")
+            )
+    for name, (stage, path) in _DATABASES.items():
+        for target in targets:
+            where = f"{stage}/{path.format(target=target)}"
+            found.append(DataFile(artifact=(name, "lib", target), path=where, text=f"{name} {target}\n"))
+    profiler = ("rocprofiler-systems", "run", "generic")
+    script = "profiler/rocprofiler-systems/stage/bin/rocprof-sys-run"
+    found.append(DataFile(artifact=profiler, path=script, text=_PROFILER_SCRIPT, executable=True))
+    return tuple(found)

@@ -272,6 +272,13 @@ def has_libraries():
     return entry.has_py_package()
 
 
+def installed_libraries():
+    """One family for each libraries package that is installed: in a split distribution there is one."""
+    if ALL_PACKAGES["libraries"].is_target_specific:
+        return installed_target_families()
+    return [DEFAULT_TARGET_FAMILY] if has_libraries() else []
+
+
 def get_targets():
     """Gfx targets that the installed libraries hold code for; of the whole distribution, without any."""
     families = installed_target_families() or AVAILABLE_TARGET_FAMILIES

@@ -195,3 +195,18 @@ def test_a_left_over_folder_is_not_taken_for_an_expanded_tree(site: Site) -> Non
     site.record.write_text("", encoding="utf-8")
     with pytest.raises(RuntimeError, match="install rocm"):
         site.expand()
+
+
+@pytest.mark.parametrize("turned", [False, True])
+def test_the_order_of_the_archive_does_not_show(site: Site, *, turned: bool) -> None:
+    site.add_package(CORE, **{"lib/libx.so.1": "core"})
+    members = [
+        member(f"{DEVEL}/lib/liby.so.1"),
+        member(f"{DEVEL}/lib/liby.so", kind=tarfile.SYMTYPE, link="liby.so.1"),
+        member(f"{DEVEL}/lib/libx.so", kind=tarfile.SYMTYPE, link="libx.so.1"),
+    ]
+    site.add_devel(raw_tar(*(reversed(members) if turned else members)))
+    root = site.expand()
+    assert (root / "lib/liby.so").is_symlink()
+    assert (root / "lib/libx.so").is_symlink()
+    assert (root / "lib/libx.so").samefile(site.root / CORE / "lib/libx.so.1")

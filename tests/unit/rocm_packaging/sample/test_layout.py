@@ -11,7 +11,7 @@ from core.families import gpu_targets
 from rocm_packaging import rendering, versions
 from rocm_packaging.packages import packages
 from rocm_packaging.sample.artifacts import TEMPLATES
-from rocm_packaging.sample.layout import DATA_FILES, FAMILY_TARGETS, LIBRARIES, ROCM_VERSION
+from rocm_packaging.sample.layout import DATA_FILES, FAMILY_TARGETS, LIBRARIES, ROCM_VERSION, data_files
 
 if TYPE_CHECKING:
     from types import ModuleType
@@ -101,3 +101,21 @@ def test_hipcc_sorts_its_arguments(hipcc: ModuleType) -> None:
 def test_hipcc_refuses_what_is_no_target(hipcc: ModuleType, target: str) -> None:
     with pytest.raises(hipcc.WrongUse):
         hipcc.code_object(target)
+
+
+def test_the_split_variant_keeps_each_target_apart() -> None:
+    files = data_files(split=True)
+    assert set(DATA_FILES) < set(files)
+    data = packages()
+    device = [file for file in files if file.artifact[2].startswith("gfx")]
+    assert {file.artifact[2] for file in device} == {
+        target for targets in FAMILY_TARGETS.values() for target in targets
+    }
+    assert {file.artifact[0] for file in device} <= set(data.split.device.artifacts)
+    assert all(file.artifact[2] in file.path for file in device)
+    assert {file.artifact[0] for file in files} <= {
+        *data.core.artifacts,
+        *data.profiler.artifacts,
+        *data.split.libraries.artifacts,
+        *data.devel.artifacts,
+    }

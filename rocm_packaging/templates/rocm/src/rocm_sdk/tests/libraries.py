@@ -8,7 +8,7 @@ from .checks import Check, expect
 
 
 def checks():
-    families = _dist_info.installed_target_families()
+    families = _dist_info.installed_libraries()
     for family in families:
         group = "libraries" if len(families) == 1 else f"libraries.{family}"
         root = support.payload("libraries", family)

@@ -21,7 +21,7 @@ def phases():
         *core.checks(),
         *(
             libraries.checks()
-            if _dist_info.installed_target_families()
+            if _dist_info.installed_libraries()
             else [_left_out("libraries", "the libraries are not installed")]
         ),
         *(

@@ -93,7 +93,7 @@ if os.path.exists("/proc/self/maps"):
 def _own_libraries():
     """Names of all libraries that the installed packages hold, and the folder that holds them all."""
     roots = [payload("core")]
-    roots += [payload("libraries", family) for family in _dist_info.installed_target_families()]
+    roots += [payload("libraries", family) for family in _dist_info.installed_libraries()]
     names = frozenset(path.name for root in roots for path in shared_libraries(root))
     return names, roots[0].parent.resolve()
 

@@ -1,0 +1,230 @@
+"""The sample's split artifacts, packaged, installed beside each other and removed in any order."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import re
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from elftools.elf.dynamic import DynamicSection
+from elftools.elf.elffile import ELFFile
+
+from core import process
+from core.wheel_record import require_sound
+from rocm_packaging.build import BuildRequest, BuiltPackages, build
+from rocm_packaging.sample import ROCM_VERSION, ensure_artifacts
+
+UV = Path(sys.executable).parent / "uv"
+PAYLOAD = "_rocm_sdk_libraries"
+KPACK = ".kpack/blas_lib_gfx942.kpack"
+NAMES = ("rocm", "rocm-sdk-core", "rocm-sdk-libraries", "rocm-sdk-device-gfx942", "rocm-sdk-devel")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Environment:
+    root: Path
+    packages: Path
+
+    @property
+    def python(self) -> Path:
+        return self.root / "bin" / "python"
+
+    @property
+    def site(self) -> Path:
+        return next((self.root / "lib").glob("python*")) / "site-packages"
+
+    @property
+    def tree(self) -> Path:
+        return self.site / "_rocm_sdk_devel"
+
+    def install(self, *requirements: str, family: str = "gfx942") -> None:
+        arguments: list[str | Path] = ["--no-index", "--no-build-isolation", "--find-links", self.packages]
+        arguments += ["--config-settings-package", f"rocm:split-family={family}"]
+        env = process.inherited(ROCM_SDK_TARGET_FAMILY=family)
+        process.capture([UV, "pip", "install", "--python", self.python, *arguments, *requirements], env=env)
+
+    def uninstall(self, *names: str) -> None:
+        process.capture([UV, "pip", "uninstall", "--python", self.python, *names])
+
+    def run(self, *arguments: str, check: bool = True) -> process.Completed:
+        env = process.inherited(ROCM_SDK_TARGET_FAMILY=None, PYTHONDONTWRITEBYTECODE="1")
+        return process.capture([self.python, *arguments], env=env, check=check)
+
+    def find(self, name: str) -> Path:
+        code = "import sys, rocm_sdk; print(rocm_sdk.find_libraries(sys.argv[1])[0])"
+        return Path(self.run("-c", code, name).stdout.strip())
+
+    def left(self) -> list[Path]:
+        return [path for path in self.site.rglob("*") if "rocm" in path.name.lower()]
+
+
+@pytest.fixture(scope="session")
+def artifacts(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return ensure_artifacts(tmp_path_factory.mktemp("split") / "artifacts", split=True)
+
+
+@pytest.fixture(scope="session")
+def built(artifacts: Path, tmp_path_factory: pytest.TempPathFactory) -> BuiltPackages:
+    return build(BuildRequest(artifact_dir=artifacts, output_dir=tmp_path_factory.mktemp("packages")))
+
+
+@pytest.fixture(scope="session")
+def setuptools(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("setuptools")
+    process.capture([UV, "pip", "install", "--target", folder, "setuptools>=70.2"])
+    return folder
+
+
+@pytest.fixture
+def environment(tmp_path: Path, built: BuiltPackages, setuptools: Path) -> Environment:
+    root = tmp_path / "venv"
+    process.capture([UV, "venv", "--python", sys.executable, root])
+    made = Environment(root=root, packages=built.files[0].path.parent)
+    (made.site / "setuptools.pth").write_text(f"{setuptools}\n", encoding="utf-8")
+    return made
+
+
+@pytest.fixture
+def installed(environment: Environment) -> Environment:
+    environment.install(f"rocm[libraries,devel,device]=={ROCM_VERSION}")
+    return environment
+
+
+def test_wheels_are_sound_and_the_same_every_time(
+    artifacts: Path, built: BuiltPackages, tmp_path: Path
+) -> None:
+    for file in built.files:
+        if file.path.suffix == ".whl":
+            require_sound(file.path)
+    again = build(BuildRequest(artifact_dir=artifacts, output_dir=tmp_path, jobs=1))
+    assert [file.sha256 for file in again.files] == [file.sha256 for file in built.files]
+
+
+def test_a_whole_installation_works(installed: Environment) -> None:
+    assert installed.run("-m", "rocm_sdk", "targets").stdout == "gfx942\n"
+    assert installed.find("hipblas") == installed.site / PAYLOAD / "lib" / "libhipblas.so.3"
+    root = Path(installed.run("-m", "rocm_sdk", "path", "--root").stdout.strip())
+    assert (root / KPACK).samefile(installed.site / PAYLOAD / KPACK)
+    assert (root / ".kpack/blas_lib.kpm").samefile(installed.site / PAYLOAD / ".kpack/blas_lib.kpm")
+    assert not (root / ".devel_links").exists()
+    tested = installed.run("-m", "rocm_sdk", "test", check=False)
+    assert tested.returncode == 0, tested.stdout + tested.stderr
+
+
+def test_every_rpath_leads_somewhere(installed: Environment) -> None:
+    seen = 0
+    for path in (installed.site / PAYLOAD / "lib").glob("*.so.*"):
+        with path.open("rb") as stream:
+            section = ELFFile(stream).get_section_by_name(".dynamic")
+            assert isinstance(section, DynamicSection)
+            tags = {tag.entry.d_tag: tag for tag in section.iter_tags()}
+        assert "DT_RUNPATH" not in tags
+        rpath: str = vars(tags["DT_RPATH"])["rpath"]
+        folders = [part.replace("$ORIGIN", str(path.parent)) for part in rpath.split(":")]
+        assert installed.site / "_rocm_sdk_core" / "lib" in [Path(folder).resolve() for folder in folders]
+        seen += 1
+    assert seen > 5
+
+
+def test_without_a_device_package_the_libraries_still_work(installed: Environment) -> None:
+    installed.run("-m", "rocm_sdk", "init")
+    assert (installed.tree / KPACK).exists()
+    installed.uninstall("rocm-sdk-device-gfx942")
+    assert installed.find("hipblas").is_file()
+    assert not (installed.tree / KPACK).exists(), "a device package takes its links along"
+    assert not list(installed.site.rglob("*gfx942*"))
+    installed.run("-m", "rocm_sdk", "init")
+    assert (installed.tree / "lib/libhipblas.so").exists()
+
+
+def test_a_device_package_that_comes_later_joins_the_devel_tree(installed: Environment) -> None:
+    installed.run("-m", "rocm_sdk", "init")
+    installed.install(f"rocm-sdk-device-gfx1100=={ROCM_VERSION}")
+    installed.run("-m", "rocm_sdk", "path", "--root")
+    name = "lib/rocblas/library/TensileLibrary_gfx1100.dat"
+    assert (installed.tree / name).samefile(installed.site / PAYLOAD / name)
+    record = next(installed.site.glob("rocm_sdk_device_gfx1100-*.dist-info")) / "RECORD"
+    assert f"_rocm_sdk_devel/{name},," in record.read_text(encoding="utf-8").splitlines()
+    assert installed.run("-m", "rocm_sdk", "targets").stdout == "gfx1100;gfx942\n"
+
+
+def test_a_device_package_of_another_version_stays_out(installed: Environment) -> None:
+    listed = installed.site / PAYLOAD / ".devel_links" / "gfx942.json"
+    said = json.loads(listed.read_text(encoding="utf-8"))
+    listed.unlink()  # hard-linked to the installer's cache
+    listed.write_text(json.dumps({**said, "version": "7.0.0"}), encoding="utf-8")
+    done = installed.run("-m", "rocm_sdk", "init")
+    assert "The device package of gfx942 has version 7.0.0" in done.stderr
+    assert not (installed.tree / KPACK).exists()
+    assert (installed.tree / "lib/libhipblas.so").exists()
+    listed.write_text(json.dumps({**said, "version": ROCM_VERSION}), encoding="utf-8")
+    installed.run("-m", "rocm_sdk", "init")
+    assert (installed.tree / KPACK).exists()
+
+
+def test_devel_installed_again_beside_a_device_package_expands_again(installed: Environment) -> None:
+    installed.run("-m", "rocm_sdk", "init")
+    installed.uninstall("rocm-sdk-devel")
+    assert not installed.tree.exists()
+    installed.install(f"rocm-sdk-devel=={ROCM_VERSION}")
+    root = Path(installed.run("-m", "rocm_sdk", "path", "--root").stdout.strip())
+    assert (root / "include/hip/hip_runtime.h").is_file()
+    assert (root / KPACK).exists()
+
+
+@pytest.mark.parametrize(
+    "order", list(itertools.islice(itertools.permutations(NAMES[1:]), 0, 24, 5)), ids=str
+)
+def test_an_uninstall_in_any_order_leaves_nothing(installed: Environment, order: tuple[str, ...]) -> None:
+    installed.run("-m", "rocm_sdk", "init")
+    for name in order:
+        installed.uninstall(name)
+    installed.uninstall("rocm")
+    assert installed.left() == []
+
+
+def test_pip_removes_everything_too(installed: Environment) -> None:
+    installed.run("-m", "rocm_sdk", "init")
+    command: list[str | Path] = [sys.executable, "-m", "pip", "--python", installed.python, "uninstall", "-y"]
+    for name in (NAMES[3], NAMES[4], NAMES[2], NAMES[1], NAMES[0]):
+        process.capture([*command, name])
+    assert installed.left() == []
+
+
+def test_the_profiler_runs(environment: Environment) -> None:
+    environment.install(f"rocm[profiler]=={ROCM_VERSION}")
+    said = process.capture([environment.root / "bin" / "rocprof-sys-run", "a", "b"]).stdout
+    assert said.strip() == f"profiling with {environment.site / '_rocm_sdk_core'}: a b"
+
+
+def test_families_stand_for_their_targets(environment: Environment) -> None:
+    environment.install(f"rocm[libraries,device]=={ROCM_VERSION}", family="gfx110X-all")
+    assert environment.run("-m", "rocm_sdk", "targets").stdout == "gfx1100;gfx1101;gfx1102;gfx1103\n"
+
+
+def test_the_plan_is_printed_and_nothing_is_written(artifacts: Path, tmp_path: Path) -> None:
+    options = [
+        "--artifact-dir",
+        artifacts,
+        "--gpu-family",
+        "gfx942",
+        "--dry-run",
+        "--store",
+        tmp_path / "out",
+    ]
+    command: list[str | Path] = [sys.executable, "-m", "rocm_packaging", "build", *options]
+    shown = process.capture(command)
+    text = shown.stdout + shown.stderr
+    assert re.search(r"rocm-sdk-device-gfx942 +\.kpack/blas_lib_gfx942\.kpack +as it is", text)
+    said = json.loads(process.capture([*command, "--json"]).stdout)
+    files = {(one["package"], one["path"]): one for one in said["files"]}
+    hipblas = files["rocm-sdk-libraries", "lib/libhipblas.so.3"]
+    assert (hipblas["how"], hipblas["soname"]) == ("patched", "libhipblas.so.3")
+    assert hipblas["aliases"] == ["lib/libhipblas.so", "lib/libhipblas.so.3.1.0"]
+    assert "$ORIGIN/../../_rocm_sdk_core/lib" in hipblas["rpath"].split(":")
+    assert files["rocm-sdk-core", "bin/offload-arch"]["how"] == "stub"
+    assert not (tmp_path / "out").exists()
