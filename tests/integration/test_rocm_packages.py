@@ -49,7 +49,7 @@ class Environment:
         return next((self.root / "lib").glob("python*")) / "site-packages"
 
     def install(self, *requirements: str, family: str = FAMILY) -> None:
-        arguments = ["--no-index", "--no-build-isolation", "--find-links", self.packages]
+        arguments: list[str | Path] = ["--no-index", "--no-build-isolation", "--find-links", self.packages]
         # The setting keeps cached `rocm` wheels of different families apart.
         arguments += ["--config-settings-package", f"rocm:family={family}"]
         env = process.inherited(ROCM_SDK_TARGET_FAMILY=family)

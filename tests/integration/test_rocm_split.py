@@ -207,7 +207,7 @@ def test_families_stand_for_their_targets(environment: Environment) -> None:
 
 
 def test_the_plan_is_printed_and_nothing_is_written(artifacts: Path, tmp_path: Path) -> None:
-    options = [
+    options: list[str | Path] = [
         "--artifact-dir",
         artifacts,
         "--gpu-family",

@@ -12,7 +12,7 @@ from pytorch_build.builds.plans.types import FileDrop
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from conftest import Plan
+    from tests.unit.pytorch_build.builds.plans.conftest import Plan
 
 TORCH = "2.10.0a0+rocm7.10.0a20251120"
 

@@ -14,7 +14,7 @@ from pytorch_build.builds.plans.types import RocmFacts
 from pytorch_build.platforms import platform_named
 
 if TYPE_CHECKING:
-    from conftest import Plan
+    from tests.unit.pytorch_build.builds.plans.conftest import Plan
 
 QUIET = "-Wno-error=maybe-uninitialized -Wno-error=uninitialized -Wno-error=restrict"
 SWITCHES = {
