@@ -134,7 +134,7 @@ class GitHub:
                     timeout=_TIMEOUT,
                 )
             except urllib3.exceptions.HTTPError as problem:
-                wait, said = 2.0**attempt, f"cannot be reached: {problem}"
+                wait, said = 2.0**attempt, f"cannot be reached: {getattr(problem, 'reason', problem)}"
                 if attempt == _TRIES:
                     raise ServiceError(f"{self.address} {said}.", hint="Try again later.") from problem
             else:
