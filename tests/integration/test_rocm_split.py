@@ -217,7 +217,7 @@ def test_the_plan_is_printed_and_nothing_is_written(artifacts: Path, tmp_path: P
         tmp_path / "out",
     ]
     command: list[str | Path] = [sys.executable, "-m", "rocm_packaging", "build", *options]
-    shown = process.capture(command)
+    shown = process.capture([*command])
     text = shown.stdout + shown.stderr
     assert re.search(r"rocm-sdk-device-gfx942 +\.kpack/blas_lib_gfx942\.kpack +as it is", text)
     said = json.loads(process.capture([*command, "--json"]).stdout)
