@@ -1,59 +1,36 @@
 """Measure what docs/performance.md claims: ratios within one run, against a named baseline.
 
-`nox -s bench` prints the table; `-- --quick` leaves out the pipeline.
+`nox -s bench` prints the table; `-- --quick` leaves out the pipeline, `-- --rocm DIR` measures the
+packaging of a real ROCm instead, whose artifacts DIR holds.
 """
 
 from __future__ import annotations
 
-import statistics
 import sys
 import tempfile
-import time
 import zipfile
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from core import console, process
+from core import console
 from core.errors import FatalError
 from core.options import ROOT
 from core.wheel_record import verify_record
 from core.wheel_writer import Member, WheelSpec, write_wheel
+from tests.bench import rocm
+from tests.bench.measuring import Figure, paired, quiet, seconds
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-RUNS = 5
-
-
-@dataclass(frozen=True, kw_only=True)
-class Figure:
-    """One figure: a subject's median seconds, a baseline's, and their ratio."""
-
-    subject: str
-    baseline: str
-    seconds: float
-    baseline_seconds: float
-    note: str = ""
-
-    @property
-    def row(self) -> tuple[str, str, str, str, str, str]:
-        """The figure's row of the table."""
-        ratio = self.seconds / self.baseline_seconds
-        return (
-            self.subject,
-            f"{self.seconds:.2f}",
-            self.baseline,
-            f"{self.baseline_seconds:.2f}",
-            f"{ratio:.2f}",
-            self.note,
-        )
+    from collections.abc import Sequence
 
 
 def main(words: list[str]) -> int:
     """Measure, and print one table."""
     try:
-        figures = [*start_up(), *wheel_files(), *([] if "--quick" in words else pipeline())]
+        if "--rocm" in words:
+            figures = list(rocm.figures(Path(words[words.index("--rocm") + 1]).resolve()))
+        else:
+            figures = [*start_up(), *wheel_files(), *([] if "--quick" in words else pipeline())]
     except FatalError as problem:
         console.error(str(problem))
         return problem.exit_code
@@ -152,27 +129,6 @@ def read_all(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         for name in archive.namelist():
             archive.read(name)
-
-
-def paired(
-    subject: Callable[[], object], baseline: Callable[[], object], *, runs: int = RUNS
-) -> tuple[float, float]:
-    """Run both in turn after a warm-up, and give the medians, so that a machine's drift hits both."""
-    subject(), baseline()
-    times = [(seconds(subject), seconds(baseline)) for _ in range(runs)]
-    return statistics.median(one[0] for one in times), statistics.median(one[1] for one in times)
-
-
-def seconds(action: Callable[[], object]) -> float:
-    """Time one call."""
-    started = time.perf_counter()
-    action()
-    return time.perf_counter() - started
-
-
-def quiet(argv: Sequence[str], cwd: Path = ROOT) -> None:
-    """Run a command for its time alone."""
-    process.capture(argv, cwd=cwd)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,194 @@
+"""What docs/performance.md says of ROCm's packages, measured on a real ROCm."""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+import zipfile
+import zlib
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ci.fetching import fetch_and_extract
+from core import console, files, installer, process
+from core.errors import BuildError
+from core.families import family
+from core.options import ROOT
+from core.stores import open_store
+from rocm_packaging.artifacts import families_of, scan
+from rocm_packaging.packing import pack
+from tests.bench.measuring import Figure, paired, quiet, seconds
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+VERSION = "5.2.3"
+ARTIFACTS, ARTIFACT_BYTES = 100, 20 << 20
+CHUNK = 1 << 20
+LARGE = 1 << 30  # sets beyond this are measured once
+
+# Runs the front door, and says how much memory it took at most, in KiB.
+PEAK = """
+import resource, runpy, sys
+try:
+    runpy.run_module("rocm_packaging", run_name="__main__")
+except SystemExit as end:
+    print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
+    sys.exit(end.code)
+"""
+
+
+def figures(artifacts: Path) -> Iterator[Figure]:
+    """Measure packaging, expanding and fetching."""
+    # on the disk that the checkout is on: /tmp may be memory
+    (ROOT / ".cache").mkdir(exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=ROOT / ".cache") as folder:
+        place = Path(folder)
+        yield build_rocm(artifacts, place)
+        yield expand(artifacts, place)
+        yield fetch(artifacts, place)
+
+
+def build_rocm(artifacts: Path, place: Path) -> Figure:
+    """Compare making the packages with deflating their contents by zlib's level 6 on one core."""
+    packages = place / "packages"
+    peaks: list[int] = []
+
+    def ours() -> None:
+        words: list[str | Path] = [
+            "build",
+            "--artifact-dir",
+            artifacts,
+            "--version",
+            VERSION,
+            "--output-dir",
+            packages,
+        ]
+        store: list[str | Path] = ["--store", place / "out", "--force"]
+        said = process.capture([sys.executable, "-c", PEAK, *words, *store], cwd=ROOT).stdout
+        peaks.append(int(said.split()[-1]))
+
+    ours()
+    contents = place / "contents"
+    for wheel in sorted(packages.glob("*.whl")):
+        with zipfile.ZipFile(wheel) as archive:
+            archive.extractall(contents / wheel.name)
+    found = [path for path in sorted(contents.rglob("*")) if path.is_file()]
+    payload = sum(path.stat().st_size for path in found)
+    deflated = 0
+
+    def theirs() -> None:
+        nonlocal deflated
+        deflated = sum(deflated_size(path) for path in found)
+
+    times = paired(ours, theirs, runs=3) if payload < LARGE else (seconds(ours), seconds(theirs))
+    written = sum(path.stat().st_size for path in packages.glob("*.whl"))
+    memory = console.size(max(peaks) * 1024)
+    return Figure(
+        subject=f"build_rocm, {console.size(payload)} of payload",
+        baseline="zlib level 6, one core",
+        seconds=times[0],
+        baseline_seconds=times[1],
+        note=f"size {written / deflated:.3f} of the baseline's, at most {memory} of memory",
+    )
+
+
+def deflated_size(path: Path) -> int:
+    """Deflate a file by zlib, and say how many bytes that makes."""
+    compressor, size = zlib.compressobj(6), 0
+    with path.open("rb") as stream:
+        while data := stream.read(CHUNK):
+            size += len(compressor.compress(data))
+    return size + len(compressor.flush())
+
+
+def expand(artifacts: Path, place: Path) -> Figure:
+    """Compare the first `rocm-sdk init` with hard-linking the tree that it makes."""
+    chosen, root = families_of(scan(artifacts))[0], place / "venv"
+    uv = [installer.uv_program(), "pip"]
+    quiet([uv[0], "venv", "--quiet", "--python", sys.executable, str(root)])
+    python = ["--python", str(root / "bin" / "python")]
+    quiet([*uv, "install", *python, "setuptools"])
+    source = ["--no-index", "--no-build-isolation", "--find-links", str(place / "packages")]
+    env = process.inherited(ROCM_SDK_TARGET_FAMILY=chosen)
+    everything = f"rocm[libraries,devel]=={VERSION}"
+    process.capture([*uv, "install", *python, *source, everything], env=env)
+    script = [str(root / "bin" / "rocm-sdk"), "init", "--quiet"]
+    site = next((root / "lib").glob("python*")) / "site-packages"
+    tree, copy = site / "_rocm_sdk_devel", place / "copy"
+    ours, theirs = [], []
+    for _ in range(5):
+        quiet([*uv, "uninstall", *python, "rocm-sdk-devel"])
+        quiet([*uv, "install", *python, *source, f"rocm-sdk-devel=={VERSION}"])
+        ours.append(seconds(lambda: quiet(script)))
+        theirs.append(seconds(lambda: quiet(["cp", "-al", str(tree), str(copy)])))
+        quiet(["rm", "-rf", str(copy)])
+    count = sum(1 for path in tree.rglob("*") if not path.is_dir())
+    return Figure(
+        subject=f"rocm-sdk init, {count} files",
+        baseline="cp -al of the tree",
+        seconds=sorted(ours)[2],
+        baseline_seconds=sorted(theirs)[2],
+    )
+
+
+def fetch(artifacts: Path, place: Path) -> Figure:
+    """Compare fetching and extracting many artifacts with `zstd -d | tar x` of the same archives."""
+    chosen = families_of(scan(artifacts))[0]
+    run = place / "store" / "1-linux"
+    run.mkdir(parents=True)
+    total = sum(packed(folder, run) for folder in many_artifacts(artifacts, place / "many", chosen))
+    store = open_store(str(place / "store"), root=ROOT)
+    theirs = "for f in *.tar.zst; do mkdir -p $0/$f && zstd -dcq $f | tar x -C $0/$f || exit 1; done"
+
+    def with_ours() -> None:
+        fetch_and_extract(store, run.name, family(chosen), place / "ours")
+
+    def with_zstd() -> None:
+        quiet(["sh", "-euc", theirs, str(place / "theirs")], cwd=run)
+
+    ours, baseline = [], []
+    for _ in range(3):
+        ours.append(seconds(with_ours))
+        baseline.append(seconds(with_zstd))
+        quiet(["rm", "-rf", str(place / "ours"), str(place / "theirs")])
+    return Figure(
+        subject=f"fetch {ARTIFACTS} artifacts, {console.size(total)}",
+        baseline="zstd -d | tar x",
+        seconds=sorted(ours)[1],
+        baseline_seconds=sorted(baseline)[1],
+        note="digests checked",
+    )
+
+
+def packed(folder: Path, run: Path) -> int:
+    """Pack an artifact, and say how many bytes it held."""
+    pack(folder, run)
+    return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+
+
+def many_artifacts(artifacts: Path, place: Path, chosen: str) -> Iterator[Path]:
+    """Cut the bytes of a real ROCm into many artifacts of one size."""
+    pieces = slices(sorted(path for path in artifacts.rglob("*.so*") if path.is_file()))
+    for number, data in enumerate(islice(pieces, ARTIFACTS)):
+        folder = place / f"part-{number:03}_lib_{chosen}"
+        with files.atomic(folder / "stage" / "lib" / "data") as stream:
+            stream.write(data)
+        files.write_text(folder / "artifact_manifest.txt", "stage\n")
+        yield folder
+
+
+def slices(sources: Sequence[Path]) -> Iterator[bytes]:
+    """Read files one after the other, again and again, in pieces of an artifact's size."""
+    if not sources:
+        raise BuildError("The artifacts hold no libraries to measure with.")
+    held = b""
+    while True:
+        for path in sources:
+            with path.open("rb") as stream:
+                while data := stream.read(ARTIFACT_BYTES - len(held)):
+                    held += data
+                    if len(held) == ARTIFACT_BYTES:
+                        yield held
+                        held = b""
