@@ -22,7 +22,7 @@ from packaging.utils import canonicalize_version
 
 from core.errors import WheelError
 from core.files import atomic
-from core.zip_packing import LEVEL, Made, Member, Workers, file_of
+from core.zip_packing import LEVEL, Edited, Made, Member, Workers, file_of
 from core.zip_writer import EARLIEST, HashingStream, Written, ZipWriter
 
 if TYPE_CHECKING:
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "LEVEL",
+    "Edited",
     "Made",
     "Member",
     "WheelSpec",
@@ -187,7 +188,7 @@ def write_tar(
 
     Args:
         stream: Where the bytes go.
-        members: Plain files.
+        members: Plain files; they are written without edits.
         links: Symbolic links: name -> target, as it is to be written.
         epoch: The time that every member carries.
     """

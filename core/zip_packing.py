@@ -60,17 +60,31 @@ class Made:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Edited:
+    """A file that goes into an archive with a few bytes changed; the file itself stays as it is.
+
+    Attributes:
+        path: The file.
+        edits: Offsets in it, with the bytes that are to be there.
+    """
+
+    path: Path
+    edits: tuple[tuple[int, bytes], ...]
+
+
+@dataclass(frozen=True, kw_only=True)
 class Member:
     """One file to write into an archive.
 
     Attributes:
         name: Its path in the archive, with forward slashes.
-        source: The file that holds its bytes, the bytes themselves, or how to make the file.
+        source: The file that holds its bytes, the bytes themselves, how to make the file, or how
+            to change it.
         executable: Whether it is unpacked with mode 755 instead of 644.
     """
 
     name: str
-    source: Path | bytes | Made
+    source: Path | bytes | Made | Edited
     executable: bool = False
 
 
@@ -189,7 +203,8 @@ def _size(member: Member) -> int:
     if isinstance(member.source, Made):
         return member.source.size
     try:
-        return member.source.stat().st_size
+        path = member.source.path if isinstance(member.source, Edited) else member.source
+        return path.stat().st_size
     except OSError as problem:
         raise _unreadable(member, problem) from problem
 
@@ -233,10 +248,14 @@ def _content(member: Member) -> Iterator[bytes | mmap.mmap]:
         return
     try:
         with file_of(member) as path, path.open("rb") as stream:
+            edits = _edits(member)
             if os.fstat(stream.fileno()).st_size < _MAPPED:
-                yield stream.read()
+                yield _edited(stream.read(), 0, edits)
                 return
-            with mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ) as mapping:
+            access = mmap.ACCESS_COPY if edits else mmap.ACCESS_READ
+            with mmap.mmap(stream.fileno(), 0, access=access) as mapping:
+                for offset, data in edits:
+                    mapping[offset : offset + len(data)] = data
                 yield mapping
     except OSError as problem:
         raise _unreadable(member, problem) from problem
@@ -244,15 +263,31 @@ def _content(member: Member) -> Iterator[bytes | mmap.mmap]:
 
 @contextmanager
 def file_of(member: Member) -> Iterator[Path]:
-    """Give the file of a member whose source is no bytes; one that was made for it goes afterwards."""
+    """Give the file of a member whose source is no bytes, without edits; a made one goes afterwards."""
     if isinstance(member.source, Made):
         path = member.source.make()
         try:
             yield path
         finally:
             path.unlink(missing_ok=True)
+    elif isinstance(member.source, Edited):
+        yield member.source.path
     elif isinstance(member.source, Path):
         yield member.source
+
+
+def _edits(member: Member) -> tuple[tuple[int, bytes], ...]:
+    return member.source.edits if isinstance(member.source, Edited) else ()
+
+
+def _edited(data: bytes, start: int, edits: tuple[tuple[int, bytes], ...]) -> bytes:
+    """Apply edits of a file to the part of it that begins at `start`."""
+    for offset, new in edits:
+        first, last = max(offset, start), min(offset + len(new), start + len(data))
+        if first < last:
+            piece = new[first - offset : last - offset]
+            data = data[: first - start] + piece + data[last - start :]
+    return data
 
 
 def _pack_big(member: Member, workers: Workers, level: int, scratch: Path | None) -> Packed:
@@ -277,7 +312,7 @@ def _packed_file(
         for start in range(0, size, CHUNK):
             while not workers.take(CHUNK, wait=not waiting):
                 packed_size += spool.write(waiting.popleft().result())
-            data = source.read(CHUNK)
+            data = _edited(source.read(CHUNK), start, _edits(member))
             last = start + CHUNK >= size
             waiting.append(workers.pool.submit(_deflated, data, workers, level, last=last))
             digest.update(data)
@@ -291,6 +326,9 @@ def _packed_file(
             spool.seek(0)
             source.seek(0)
             shutil.copyfileobj(source, spool, _COPIED)
+            for offset, new in _edits(member):
+                spool.seek(offset)
+                spool.write(new)
     except BaseException:
         spool.close()
         for future in waiting:

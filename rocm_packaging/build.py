@@ -138,6 +138,9 @@ def _member(file: PayloadFile, neighbours: Neighbours, work: Path, template: byt
         return Member(name=file.path, source=patching.stub(template, file.stub_for), executable=True)
     if not needs_patch(file, neighbours):
         return Member(name=file.path, source=file.entry.source, executable=executable)
+    edited = patching.retagged(file, neighbours)
+    if edited is not None:
+        return Member(name=file.path, source=edited, executable=executable)
     size = file.entry.source.stat().st_size
     made = Made(size=size, make=lambda: patching.patched(file, neighbours, work))
     return Member(name=file.path, source=made, executable=executable)

@@ -26,6 +26,7 @@ _X86_64, _AARCH64 = 62, 183
 _EXEC, _DYN = 2, 3
 _LOAD, _DYNAMIC, _INTERP = 1, 2, 3
 _DT_NULL, _DT_STRTAB, _DT_STRSZ, _DT_SONAME, _DT_RPATH, _DT_RUNPATH = 0, 5, 10, 14, 15, 29
+RPATH_TAG = struct.pack("<q", _DT_RPATH)
 _MOST_SEGMENTS, _MOST_DYNAMIC, _MOST_STRING = 4096, 1 << 20, 1 << 16
 
 
@@ -39,6 +40,7 @@ class ElfFacts:
         is_rpath: Whether `search` is a DT_RPATH.
         dynamic: Whether it is linked dynamically at all.
         program: Whether it is a program, not a library.
+        runpath_at: Where in the file the dynamic section's DT_RUNPATH entry lies; 0: it has none.
     """
 
     soname: str
@@ -46,6 +48,7 @@ class ElfFacts:
     is_rpath: bool
     dynamic: bool
     program: bool
+    runpath_at: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,6 +96,7 @@ def _facts(stream: BinaryIO, head: bytes) -> ElfFacts | None:
         is_rpath=_DT_RPATH in tags,
         dynamic=bool(tags),
         program=starts and not soname,
+        runpath_at=_entry_of(stream, segments, _DT_RUNPATH),
     )
 
 
@@ -121,6 +125,17 @@ def _tags(stream: BinaryIO, segments: Sequence[_Segment]) -> dict[int, int]:
             break
         tags[tag] = value
     return tags
+
+
+def _entry_of(stream: BinaryIO, segments: Sequence[_Segment], wanted: int) -> int:
+    """Find the file offset of the first dynamic entry with a tag; 0 where there is none."""
+    found = next((segment for segment in segments if segment.kind == _DYNAMIC), None)
+    if found is None:
+        return 0
+    for index, (tag, _) in enumerate(_TAG.iter_unpack(_read_at(stream, found.offset, found.size))):
+        if tag in {wanted, _DT_NULL}:
+            return found.offset + index * _TAG.size if tag == wanted else 0
+    return 0
 
 
 def _string(stream: BinaryIO, segments: Sequence[_Segment], tags: dict[int, int], tag: int) -> str:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from core import process
 from core.errors import BuildError, MissingInputError
+from core.wheel_writer import Edited
 from rocm_packaging import elf
 
 if TYPE_CHECKING:
@@ -62,6 +63,16 @@ def needs_patch(file: PayloadFile, neighbours: Neighbours) -> bool:
     if facts is None or not facts.dynamic:
         return False
     return facts.search != search_path(file, neighbours) or not facts.is_rpath
+
+
+def retagged(file: PayloadFile, neighbours: Neighbours) -> Edited | None:
+    """Give a file whose RUNPATH only has to become an RPATH, which is one number in it; else None."""
+    facts = file.facts
+    if facts is None or not facts.runpath_at or facts.is_rpath:
+        return None
+    if facts.search != search_path(file, neighbours):
+        return None
+    return Edited(path=file.entry.source, edits=((facts.runpath_at, elf.RPATH_TAG),))
 
 
 def patched(file: PayloadFile, neighbours: Neighbours, work: Path) -> Path:

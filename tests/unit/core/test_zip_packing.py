@@ -10,7 +10,7 @@ import pytest
 
 from core import zip_packing
 from core.errors import BuildError, MissingInputError
-from core.zip_packing import Made, Member, Workers
+from core.zip_packing import Edited, Made, Member, Workers
 from core.zip_writer import HashingStream, ZipWriter
 
 if TYPE_CHECKING:
@@ -109,3 +109,24 @@ def test_a_big_member_is_one_stream_at_any_level(
 def test_a_source_that_vanishes_is_named(tmp_path: Path) -> None:
     with pytest.raises(MissingInputError, match="absent"):
         archived([Member(name="a", source=tmp_path / "absent")])
+
+
+@pytest.mark.parametrize("size", [5_000, 1_500_000])
+@pytest.mark.parametrize("big", [False, True])
+@pytest.mark.parametrize("level", [0, 5])
+def test_edits_show_in_the_archive_and_not_in_the_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: int, level: int, *, big: bool
+) -> None:
+    if big:
+        monkeypatch.setattr(zip_packing, "BIG", 1000)
+        monkeypatch.setattr(zip_packing, "CHUNK", 1004 if size < 10_000 else size // 3)
+    source = tmp_path / "file"
+    source.write_bytes(b"0123456789" * (size // 10))
+    before = source.read_bytes()
+    edited = Edited(path=source, edits=((1000, b"NEWBYTES"), (20, b"x")))
+    data = archived([Member(name="a", source=edited)], level=level)
+    expected = before[:20] + b"x" + before[21:1000] + b"NEWBYTES" + before[1008:]
+    with zipfile.ZipFile(io.BytesIO(data)) as archive:
+        assert archive.testzip() is None
+        assert archive.read("a") == expected
+    assert source.read_bytes() == before
