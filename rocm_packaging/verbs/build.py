@@ -41,6 +41,12 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         help="ends the names of payload folders, not the version",
     )
     parser.add_argument(
+        "--wheel-platform-tag",
+        default="",
+        metavar="TAG",
+        help="platform of the wheels (default: $ROCM_SDK_WHEEL_PLATFORM_TAG, else linux_x86_64 or win_amd64)",
+    )
+    parser.add_argument(
         "--compression-level", type=int, choices=range(13), metavar="0-12", help="0 stores (default: 5)"
     )
     for platform in ("linux", "windows"):
@@ -85,7 +91,6 @@ def _request(
     arguments: argparse.Namespace, common: Common, artifacts: Path, version: str, families: str
 ) -> BuildRequest:
     said = environment()
-    epoch = said.get("SOURCE_DATE_EPOCH", "")
     if not version:
         info = build_info(scan(artifacts))
         today = datetime.now(UTC).date()
@@ -99,13 +104,21 @@ def _request(
         version=version,
         families=tuple(families.split(";")),
         platform=common.outputs.platform,
-        epoch=int(epoch) if epoch else None,
+        epoch=_epoch(said.get("SOURCE_DATE_EPOCH", "")),
         level=arguments.compression_level,
         suffix=arguments.version_suffix,
-        platform_tag=said.get("ROCM_SDK_WHEEL_PLATFORM_TAG", ""),
+        platform_tag=arguments.wheel_platform_tag or said.get("ROCM_SDK_WHEEL_PLATFORM_TAG", ""),
         linux_families=_listed(arguments.linux_amdgpu_families),
         windows_families=_listed(arguments.windows_amdgpu_families),
     )
+
+
+def _epoch(text: str) -> int | None:
+    if text and not text.isdecimal():
+        raise UsageError(
+            f"SOURCE_DATE_EPOCH={text} is no number of seconds.", hint="Unset it, or correct it."
+        )
+    return int(text) if text else None
 
 
 def _listed(families: str) -> tuple[str, ...]:

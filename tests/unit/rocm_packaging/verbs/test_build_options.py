@@ -1,0 +1,86 @@
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+
+import pytest
+
+from core.errors import UsageError
+from core.frontdoor import verb_parser
+from core.options import common_from
+from rocm_packaging.__main__ import VERBS
+from rocm_packaging.verbs import build as verb
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from rocm_packaging.build import BuildRequest
+
+
+@pytest.fixture(autouse=True)
+def _clean(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("SOURCE_DATE_EPOCH", "ROCM_SDK_WHEEL_PLATFORM_TAG"):
+        monkeypatch.delenv(name, raising=False)
+
+
+@pytest.fixture
+def artifacts(tmp_path: Path) -> Path:
+    overlay = tmp_path / "base_lib_generic" / "base/aux-overlay/stage/share/therock"
+    overlay.mkdir(parents=True)
+    (tmp_path / "base_lib_generic" / "artifact_manifest.txt").write_text("base/aux-overlay/stage\n", "utf-8")
+    manifest = {
+        "flags": {"KPACK_SPLIT_ARTIFACTS": False},
+        "rocm_version": "10.1.0",
+        "the_rock_commit": "a" * 40,
+    }
+    (overlay / "therock_manifest.json").write_text(json.dumps(manifest), "utf-8")
+    (overlay / "dist_info.json").write_text("{}", "utf-8")
+    return tmp_path
+
+
+def request(artifacts: Path, *words: str) -> BuildRequest:
+    _, parser = verb_parser("rocm_packaging", VERBS[0])
+    arguments = parser.parse_args(["--artifact-dir", str(artifacts), *words])
+    version = arguments.version
+    return verb._request(arguments, common_from(arguments), artifacts, version, "gfx942;gfx1100")
+
+
+def test_the_release_type_makes_the_version_unless_one_is_given(artifacts: Path) -> None:
+    today = f"{datetime.now(UTC):%Y%m%d}"
+    assert request(artifacts).version == f"10.1.0.dev0+{'a' * 40}"
+    assert request(artifacts, "--release-type", "nightly").version >= f"10.1.0a{today}"
+    assert request(artifacts, "--release-type", "prerelease", "--rc", "3").version == "10.1.0rc3"
+    assert request(artifacts, "--release-type", "release").version == "10.1.0"
+    assert request(artifacts, "--version", "5.2.3").version == "5.2.3"
+    with pytest.raises(UsageError, match="--rc N"):
+        request(artifacts, "--release-type", "prerelease")
+
+
+def test_options_arrive(artifacts: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    plain = request(artifacts)
+    assert (plain.level, plain.suffix, plain.platform_tag, plain.epoch) == (None, "", "", None)
+    assert plain.families == ("gfx942", "gfx1100")
+    words = (
+        "--compression-level",
+        "1",
+        "--version-suffix",
+        "_x",
+        "--linux-amdgpu-families",
+        "gfx942,gfx1100",
+    )
+    chosen = request(artifacts, *words)
+    assert (chosen.level, chosen.suffix, chosen.linux_families) == (1, "_x", ("gfx942", "gfx1100"))
+    monkeypatch.setenv("ROCM_SDK_WHEEL_PLATFORM_TAG", "manylinux_2_28_x86_64")
+    monkeypatch.setenv("SOURCE_DATE_EPOCH", "1700000000")
+    told = request(artifacts)
+    assert (told.platform_tag, told.epoch) == ("manylinux_2_28_x86_64", 1_700_000_000)
+    assert request(artifacts, "--wheel-platform-tag", "linux_x86_64").platform_tag == "linux_x86_64"
+    monkeypatch.setenv("SOURCE_DATE_EPOCH", "yesterday")
+    with pytest.raises(UsageError, match="SOURCE_DATE_EPOCH=yesterday"):
+        request(artifacts)
+
+
+def test_families_of_the_other_platform_must_exist(artifacts: Path) -> None:
+    with pytest.raises(UsageError, match="gfx94"):
+        request(artifacts, "--windows-amdgpu-families", "gfx94")
