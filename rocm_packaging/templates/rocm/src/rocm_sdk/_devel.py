@@ -58,6 +58,7 @@ class _Devel:
         spec = importlib.util.find_spec(entry.get_pure_py_package_name())
         if spec is None or spec.origin is None:
             raise ModuleNotFoundError(f"{entry.get_dist_package_name()} is not installed")
+        self._real_folders = set()
         self.package = Path(spec.origin).absolute().parent
         self.site = self.package.parent
         self.root = self.site / entry.get_py_package_name()
@@ -214,11 +215,14 @@ class _Devel:
 
     def _real_folder(self, folder):
         """Make a folder, and see that no symbolic link leads out of the tree on the way to it."""
+        if folder in self._real_folders:
+            return  # nothing here ever puts a link in a folder's place
         folder.mkdir(parents=True, exist_ok=True)
         real = folder.resolve()
         root = self.root.resolve()
         if real != root and root not in real.parents:
             raise RuntimeError(f"{folder} leads out of {self.root}")
+        self._real_folders.add(folder)
 
     def _link(self, own, before):
         """Hard-link the files of the installed packages; what the tar brought comes first."""
@@ -305,8 +309,12 @@ def _replacing(path):
 
 
 def _hard_link(source, path):
-    if _same(source, path):
+    try:
+        os.link(source, path)  # whole at once where the name is free
         return
+    except OSError:
+        if _same(source, path):
+            return
     with _replacing(path) as temporary:
         try:
             os.link(source, temporary)
