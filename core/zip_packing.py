@@ -29,6 +29,7 @@ from core.errors import FatalError, MissingInputError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterator, Sequence
+    from io import BufferedReader
     from types import TracebackType
     from typing import Self
 
@@ -66,10 +67,12 @@ class Edited:
     Attributes:
         path: The file.
         edits: Offsets in it, with the bytes that are to be there.
+        tail: What follows its own bytes.
     """
 
     path: Path
     edits: tuple[tuple[int, bytes], ...]
+    tail: bytes = b""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -233,7 +236,7 @@ def _pack(member: Member, held: int, workers: Workers, level: int) -> Packed:
     return result
 
 
-def _deflated_whole(data: bytes | mmap.mmap, level: int) -> bytes | bytearray | None:
+def _deflated_whole(data: bytes | bytearray | mmap.mmap, level: int) -> bytes | bytearray | None:
     if not level or not data:
         return None
     lower = level == LEVEL and len(data) > BULK
@@ -242,14 +245,18 @@ def _deflated_whole(data: bytes | mmap.mmap, level: int) -> bytes | bytearray | 
 
 
 @contextmanager
-def _content(member: Member) -> Iterator[bytes | mmap.mmap]:
+def _content(member: Member) -> Iterator[bytes | bytearray | mmap.mmap]:
     if isinstance(member.source, bytes):
         yield member.source
         return
     try:
         with file_of(member) as path, path.open("rb") as stream:
-            edits = _edits(member)
-            if os.fstat(stream.fileno()).st_size < _MAPPED:
+            edits, tail = _edits(member), _tail(member)
+            size = os.fstat(stream.fileno()).st_size
+            if tail:
+                yield _with_tail(stream, size, edits, tail)
+                return
+            if size < _MAPPED:
                 yield _edited(stream.read(), 0, edits)
                 return
             access = mmap.ACCESS_COPY if edits else mmap.ACCESS_READ
@@ -280,6 +287,22 @@ def _edits(member: Member) -> tuple[tuple[int, bytes], ...]:
     return member.source.edits if isinstance(member.source, Edited) else ()
 
 
+def _tail(member: Member) -> bytes:
+    return member.source.tail if isinstance(member.source, Edited) else b""
+
+
+def _with_tail(
+    stream: BufferedReader, size: int, edits: tuple[tuple[int, bytes], ...], tail: bytes
+) -> bytearray:
+    data = bytearray(size + len(tail))
+    with memoryview(data) as view:
+        stream.readinto(view[:size])
+        view[size:] = tail
+        for offset, new in edits:
+            view[offset : offset + len(new)] = new
+    return data
+
+
 def _edited(data: bytes, start: int, edits: tuple[tuple[int, bytes], ...]) -> bytes:
     """Apply edits of a file to the part of it that begins at `start`."""
     for offset, new in edits:
@@ -304,7 +327,8 @@ def _pack_big(member: Member, workers: Workers, level: int, scratch: Path | None
 def _packed_file(
     member: Member, source: IO[bytes], workers: Workers, level: int, scratch: Path | None
 ) -> Packed:
-    size = os.fstat(source.fileno()).st_size
+    own, tail = os.fstat(source.fileno()).st_size, _tail(member)
+    size = own + len(tail)
     spool = tempfile.TemporaryFile(dir=scratch, prefix=".packed.")  # noqa: SIM115 - lives until the member is written
     digest, crc, packed_size = hashlib.sha256(), 0, 0
     waiting: deque[Future[bytes]] = deque()
@@ -313,6 +337,7 @@ def _packed_file(
             while not workers.take(CHUNK, wait=not waiting):
                 packed_size += spool.write(waiting.popleft().result())
             data = _edited(source.read(CHUNK), start, _edits(member))
+            data += tail[max(0, start - own) : max(0, start + CHUNK - own)]
             last = start + CHUNK >= size
             waiting.append(workers.pool.submit(_deflated, data, workers, level, last=last))
             digest.update(data)
@@ -326,6 +351,7 @@ def _packed_file(
             spool.seek(0)
             source.seek(0)
             shutil.copyfileobj(source, spool, _COPIED)
+            spool.write(tail)
             for offset, new in _edits(member):
                 spool.seek(offset)
                 spool.write(new)

@@ -130,3 +130,20 @@ def test_edits_show_in_the_archive_and_not_in_the_file(
         assert archive.testzip() is None
         assert archive.read("a") == expected
     assert source.read_bytes() == before
+
+
+@pytest.mark.parametrize("big", [False, True])
+@pytest.mark.parametrize("level", [0, 5])
+def test_a_tail_follows_the_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, level: int, *, big: bool
+) -> None:
+    if big:
+        monkeypatch.setattr(zip_packing, "BIG", 1000)
+        monkeypatch.setattr(zip_packing, "CHUNK", 1004)
+    source = tmp_path / "file"
+    source.write_bytes(b"0123456789" * 500)
+    edited = Edited(path=source, edits=((4999, b"x"),), tail=b"tail" * 700)
+    data = archived([Member(name="a", source=edited)], level=level)
+    with zipfile.ZipFile(io.BytesIO(data)) as archive:
+        assert archive.testzip() is None
+        assert archive.read("a") == (b"0123456789" * 500)[:-1] + b"x" + b"tail" * 700
