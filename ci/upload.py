@@ -130,7 +130,11 @@ def upload_group(common: Common, source: Store, artifact_group: str) -> Sequence
         put.append(distributions.publish(store, outputs, artifact_group, path, sha256=digest))
     for record in found:
         records.write(store, outputs, artifact_group, record)
-    _say(common, artifact_group, put)
+    if source.url == store.url:
+        where = f"{store.url}/{outputs.python_prefix(artifact_group)}"
+        console.done(f"upload: unchanged, {len(put)} files in {where} are as recorded")
+    else:
+        _say(common, artifact_group, put)
     return put
 
 

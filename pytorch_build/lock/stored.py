@@ -106,10 +106,10 @@ def source_lock(
     lock = _named(lock, kept, chosen)
     key = context.common.outputs.source_lock_key(context.ref.name)
     text = lock.model_dump_json(indent=2) + "\n"
-    context.common.open_store().put_bytes(key, text.encode(), replace=not context.common.outputs.immutable)
-    console.say(
-        f"source lock of {context.ref.name}: {lock.digest()[:12]}, {len(lock.projects)} projects, in {key}"
-    )
+    store = context.common.open_store()
+    outcome = store.put_bytes(key, text.encode(), replace=not context.common.outputs.immutable)
+    said = "unchanged" if outcome == "unchanged" else "resolved"
+    console.done(f"source lock of {context.ref.name}: {said}, {lock.digest()[:12]} in {key}")
     return lock
 
 
