@@ -217,8 +217,9 @@ def _edits(git: Repository, top: Repository, scratch: Path) -> Iterator[bytes]:
     index = scratch / "index"
     original = git.path / git.out("rev-parse", "--git-path", "index")
     if original.is_file():
-        # git refreshes an index while it compares; it gets a copy to do that in
-        shutil.copyfile(original, index)
+        # git refreshes an index while it compares; it gets a copy to do that in, with its time,
+        # by which git knows files that were changed in the same moment as the index
+        shutil.copy2(original, index)
     env = {**_READ_ONLY, "GIT_INDEX_FILE": str(index)}
     diff = scratch / "diff"
     words = ("diff", "HEAD", "--binary", "--no-ext-diff", "--no-textconv", "--no-color", "--full-index")

@@ -180,3 +180,16 @@ def test_a_name_that_is_not_utf8_is_refused(tree: Path, tmp_path: Path) -> None:
         pass
     with pytest.raises(SourceError, match="not UTF-8"):
         mirror(tree, tmp_path / "work")
+
+
+def test_an_edit_in_the_moment_of_the_index_is_seen(tmp_path: Path, git: Git, commit_files: Commit) -> None:
+    tree = tmp_path / "tree"
+    commit_files(tree, {"setup.py": "one\n"})
+    # the clock's tick as the only witness: neither size nor time nor ctime tells
+    git(tree, "config", "core.trustctime", "false")
+    moment = (tree / "setup.py").stat().st_mtime_ns
+    git(tree, "update-index", "--refresh")
+    (tree / "setup.py").write_text("two\n")
+    os.utime(tree / "setup.py", ns=(moment, moment))
+    os.utime(tree / ".git" / "index", ns=(moment, moment))
+    assert diff_digest(tree)
