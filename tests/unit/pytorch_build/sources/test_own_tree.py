@@ -187,7 +187,8 @@ def test_an_edit_in_the_moment_of_the_index_is_seen(tmp_path: Path, git: Git, co
     commit_files(tree, {"setup.py": "one\n"})
     # the clock's tick as the only witness: neither size nor time nor ctime tells
     git(tree, "config", "core.trustctime", "false")
-    moment = (tree / "setup.py").stat().st_mtime_ns
+    moment = (tree / "setup.py").stat().st_mtime_ns - 10**10
+    os.utime(tree / "setup.py", ns=(moment, moment))
     git(tree, "update-index", "--refresh")
     (tree / "setup.py").write_text("two\n")
     os.utime(tree / "setup.py", ns=(moment, moment))
