@@ -217,7 +217,8 @@ def typecheck(session: nox.Session) -> None:
 @nox.session
 def integration(session: nox.Session) -> None:
     """Run the tests of real parts on this machine: git, compilers, pip, uv, nox, invoke."""
-    tool(session, "requirements/test.txt", "pytest", "tests/integration", *session.posargs)
+    parallel = ("--numprocesses=auto", "--dist=loadfile")
+    tool(session, "requirements/test.txt", "pytest", "tests/integration", *parallel, *session.posargs)
 
 
 @nox.session
