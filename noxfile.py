@@ -44,7 +44,9 @@ def asked(matrix: str) -> dict[str, Any]:
 
 MATRIX = os.environ.get("MATRIX", "")
 CELLS = asked(MATRIX) if MATRIX else {}
-if not MATRIX:  # with it, `nox -l --json` gives every cell, as it gives what is selected
+if MATRIX:
+    nox.options.tags = ["cell"]  # so that `nox -l --json` gives the cells and nothing else
+else:
     nox.options.sessions = ["lint", "typecheck", "tests"]
 
 
@@ -58,7 +60,7 @@ def cells(function: Callable[..., None]) -> Callable[..., object]:
         # a function of its own, because parametrize leaves its mark on the one it gets
         copy = functools.wraps(function)(functools.partial(function))
         expanded = nox.parametrize("torch_ref, gpu_family", pairs)(copy)
-        nox.session(name=f"{name}-{python}", python=python, tags=["pipeline", name])(expanded)
+        nox.session(name=f"{name}-{python}", python=python, tags=["cell", "pipeline", name])(expanded)
     return function
 
 
