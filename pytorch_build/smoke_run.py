@@ -18,10 +18,10 @@ from core.installer import Install, Sources, configured
 from core.interpreters import installed_version, require
 from core.records import Cell
 from core.stage import Made, Stage
+from core.target_locks import locked_call, pinned_file
 from pytorch_build.checks.expected import run_lock
 from pytorch_build.refs.torch_refs import DISTRIBUTIONS
 from pytorch_build.rocm.sdk import is_rocm
-from pytorch_build.target import SMOKE_REQUIREMENTS, locked_call, pinned_file
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -32,6 +32,8 @@ if TYPE_CHECKING:
     from core.records import FileRecord
     from pytorch_build.context import Context
 
+# the tests, and what builds the rocm sdist
+SMOKE_REQUIREMENTS = ("pytest", "setuptools")
 SMOKE_TESTS = Path(__file__).parent / "smoke"
 
 

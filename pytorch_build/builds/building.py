@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 from core import console, files, stage
 from core.records import Cell, record_name
 from core.stage import Made, Stage
+from core.target_locks import UNLOCKED, target_lock
 from pytorch_build.builds.dependencies import dependency_inputs
 from pytorch_build.builds.plans.common import gpu_targets
 from pytorch_build.platforms import platform_named
-from pytorch_build.target import UNLOCKED, target_lock
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

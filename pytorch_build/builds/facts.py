@@ -37,12 +37,11 @@ _GIB = 1 << 30
 _CGROUP = Path("/sys/fs/cgroup")
 
 
-def tree_facts(tree: Path, *, managed: bool) -> TreeFacts:
+def tree_facts(tree: Path) -> TreeFacts:
     """Read what a build has to know of a source tree.
 
     Args:
         tree: The tree's root.
-        managed: It is ours, not a developer's own.
 
     Raises:
         MissingInputError: There is no such folder.
@@ -60,7 +59,6 @@ def tree_facts(tree: Path, *, managed: bool) -> TreeFacts:
         build_env=_build_env(tree / "build_env.json"),
         reads_build_version="BUILD_VERSION" in setup,
         git_suffix=_git_suffix(tree) if "def get_git_commit_hash" in setup else "",
-        managed=managed,
     )
 
 

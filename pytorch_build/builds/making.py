@@ -10,6 +10,7 @@ from core import console, environments, files, process
 from core.installer import Install, configured
 from core.interpreters import installed_version
 from core.stage import Made
+from core.target_locks import locked_call
 from pytorch_build.builds import facts, preflight
 from pytorch_build.builds.dependencies import dependency_inputs, wheel_paths
 from pytorch_build.builds.execution import check_import, execute, install_requirements
@@ -22,7 +23,6 @@ from pytorch_build.checks.run import CheckOptions, check_wheel
 from pytorch_build.checks.view import Expectation
 from pytorch_build.refs.torch_refs import DISTRIBUTIONS
 from pytorch_build.rocm import sdk as rocm
-from pytorch_build.target import locked_call
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -99,7 +99,7 @@ def _plan(build: Build, tree: Path, sdk: RocmSdk | None) -> BuildPlan:
     )
     libraries = _libraries(build) if sdk else ()
     known = facts.build_facts(
-        facts.tree_facts(tree, managed=build.tree.managed),
+        facts.tree_facts(tree),
         facts.rocm_facts(sdk.root, libraries) if sdk else None,
         platform=build.platform,
         base_env=build.base_env,

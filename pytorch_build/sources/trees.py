@@ -34,7 +34,6 @@ class Tree(Protocol):
     Attributes:
         inputs: What a record says of it: its commit, or a developer's edits by digest.
         version: The full version of the wheel to come.
-        managed: It is ours to change.
     """
 
     @property
@@ -45,11 +44,6 @@ class Tree(Protocol):
     @property
     def version(self) -> str:
         """The full version of the wheel to come."""
-        ...
-
-    @property
-    def managed(self) -> bool:
-        """Whether it is ours to change."""
         ...
 
     def checked_out(self) -> AbstractContextManager[Path]:
@@ -65,7 +59,6 @@ class ManagedTree:
     version: str
     path: Path
     options: CheckoutOptions
-    managed: bool = True
 
     @property
     def inputs(self) -> Mapping[str, Any]:
@@ -96,8 +89,6 @@ class DevelopersTree:
     own: OwnTree
     version: str
     hipify: bool
-    # the copy that is built in is ours
-    managed: bool = True
 
     @property
     def inputs(self) -> Mapping[str, Any]:

@@ -8,10 +8,10 @@ from core import console, environments, process
 from core.errors import UsageError
 from core.interpreters import require
 from core.options import common_from
+from core.target_locks import locked_call
 from pytorch_build.context import context
 from pytorch_build.rocm import sdk as rocm
 from pytorch_build.rocm.options import add_rocm_options, find_source, find_version, rocm_options_from
-from pytorch_build.target import locked_call
 
 if TYPE_CHECKING:
     import argparse

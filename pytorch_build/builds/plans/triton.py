@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from core.errors import MissingInputError, SourceError
+from core.errors import MissingInputError
 from pytorch_build.builds.plans.common import (
     Steps,
     build_command,
@@ -78,12 +78,6 @@ def _version_suffix(context: Context) -> tuple[str, bool]:
     if git and (local == git or local.startswith(f"{git}.")):
         rest = local.removeprefix(git).removeprefix(".")
         return (f"+{rest}" if rest else ""), False
-    if git and not tree.managed:
-        raise SourceError(
-            f"setup.py in {context.request.tree} would add {git} to triton's version"
-            f" {context.request.version}.",
-            hint="Put the tree on a branch whose name begins with 'release'.",
-        )
     return (f"+{local}" if local else ""), bool(git)
 
 

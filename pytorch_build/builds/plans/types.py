@@ -121,7 +121,6 @@ class TreeFacts:
         build_env: Content of ``build_env.json``, which checkout writes for triton.
         reads_build_version: setup.py takes its version from BUILD_VERSION.
         git_suffix: What triton's setup.py adds by itself (``+git0123abcd``), or empty.
-        managed: The tree is ours to put on a branch; a developer's own tree is not.
     """
 
     files: frozenset[str]
@@ -130,7 +129,6 @@ class TreeFacts:
     build_env: Mapping[str, str] = field(default_factory=dict)
     reads_build_version: bool = True
     git_suffix: str = ""
-    managed: bool = True
 
 
 @dataclass(frozen=True, kw_only=True)

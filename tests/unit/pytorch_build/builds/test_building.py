@@ -32,7 +32,6 @@ class FakeTree:
 
     version: str = VERSION
     inputs: Mapping[str, Any] = field(default_factory=lambda: {"commit": "1" * 40, "hipify": True})
-    managed: bool = True
 
     def checked_out(self) -> AbstractContextManager[Path]:
         raise AssertionError

@@ -26,13 +26,13 @@ def write(path: Path, text: str = "") -> Path:
 
 
 def test_an_empty_tree_has_nothing(tmp_path: Path) -> None:
-    found = facts.tree_facts(tmp_path, managed=False)
-    assert found == TreeFacts(files=frozenset(), reads_build_version=False, managed=False)
+    found = facts.tree_facts(tmp_path)
+    assert found == TreeFacts(files=frozenset(), reads_build_version=False)
 
 
 def test_a_tree_that_is_not_there(tmp_path: Path) -> None:
     with pytest.raises(MissingInputError, match="no source tree"):
-        facts.tree_facts(tmp_path / "absent", managed=True)
+        facts.tree_facts(tmp_path / "absent")
 
 
 def test_a_tree_like_torchs(tmp_path: Path) -> None:
@@ -40,7 +40,7 @@ def test_a_tree_like_torchs(tmp_path: Path) -> None:
     write(tmp_path / "pyproject.toml", build_system)
     write(tmp_path / "requirements.txt")
     write(tmp_path / "setup.py", 'version = os.getenv("PYTORCH_BUILD_VERSION")')
-    assert facts.tree_facts(tmp_path, managed=True) == TreeFacts(
+    assert facts.tree_facts(tmp_path) == TreeFacts(
         files=frozenset({"pyproject.toml", "requirements.txt", "setup.py"}),
         build_backend="a.b",
         build_requires=("numpy", "cmake>=3.27"),
@@ -51,7 +51,7 @@ def test_a_tree_like_older_tritons(tmp_path: Path) -> None:
     write(tmp_path / "python" / "setup.py", "def get_git_commit_hash(): ...")
     write(tmp_path / "python" / "requirements.txt")
     write(tmp_path / "build_env.json", '{"TRITON_WHEEL_VERSION_SUFFIX": ""}')
-    found = facts.tree_facts(tmp_path, managed=True)
+    found = facts.tree_facts(tmp_path)
     assert found.files == {"python/setup.py", "python/requirements.txt"}
     assert found.build_env == {"TRITON_WHEEL_VERSION_SUFFIX": ""}
     assert found.git_suffix == "", "it is no git repository"
@@ -72,7 +72,7 @@ def test_a_tree_like_older_tritons(tmp_path: Path) -> None:
 def test_broken_files_are_named(tmp_path: Path, name: str, text: str) -> None:
     write(tmp_path / name, text)
     with pytest.raises(DataError, match=name):
-        facts.tree_facts(tmp_path, managed=True)
+        facts.tree_facts(tmp_path)
 
 
 @pytest.mark.processes
@@ -86,11 +86,11 @@ def test_what_tritons_setup_adds_to_the_version(tmp_path: Path) -> None:
     git("add", ".")
     git("commit", "--quiet", "--no-gpg-sign", "-m", "start")
     expected = "+git" + git("rev-parse", "HEAD")[:8]
-    assert facts.tree_facts(tmp_path, managed=True).git_suffix == expected
+    assert facts.tree_facts(tmp_path).git_suffix == expected
     git("checkout", "--quiet", "--detach")
-    assert facts.tree_facts(tmp_path, managed=True).git_suffix == expected
+    assert facts.tree_facts(tmp_path).git_suffix == expected
     git("checkout", "--quiet", "-B", "release-locked")
-    assert facts.tree_facts(tmp_path, managed=True).git_suffix == ""
+    assert facts.tree_facts(tmp_path).git_suffix == ""
 
 
 def test_what_an_sdk_has(tmp_path: Path) -> None:

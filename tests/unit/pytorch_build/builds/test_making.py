@@ -40,7 +40,6 @@ class FakeTree:
     path: Path
     version: str = VERSION
     inputs: Mapping[str, Any] = field(default_factory=lambda: {"commit": "1" * 40})
-    managed: bool = True
 
     @contextmanager
     def checked_out(self) -> Iterator[Path]:

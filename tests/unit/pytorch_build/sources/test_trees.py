@@ -34,7 +34,6 @@ def test_a_managed_tree_is_what_the_lock_says(run: Any) -> None:
     assert tree.version == "2.10.0a0+devrocm7.99.0.dev0.sample"
     assert tree.inputs == {"origin": "sample:torch", "commit": "2" * 40, "hipify": True}
     assert tree.options.depth == 0
-    assert tree.managed
     cpu = managed_tree(run.context("cpu"), CHOICES, run.lock(), "audio")
     assert cpu.version == "2.10.0a0+cpu.sample"
     forced = managed_tree(run.context(force=True), CHOICES, run.lock(), "torch")

@@ -51,7 +51,6 @@ def test_a_build_follows_from_the_lock_the_runs_rocm_and_its_triton(
     assert answer.code == 0, answer.said
     (build,) = planned
     assert build.tree.version == "2.10.0a0+devrocm7.99.0.dev0.sample"
-    assert build.tree.managed
     assert build.rocm is not None
     assert build.rocm.version == "7.99.0.dev0+sample"
     assert [one.project for one in build.dependencies] == ["triton"]

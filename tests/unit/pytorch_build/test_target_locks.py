@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from core.errors import DataError
-from pytorch_build.target import locked_call, pinned_file, target_lock
+from core.target_locks import locked_call, pinned_file, target_lock
 
 if TYPE_CHECKING:
     from pathlib import Path
