@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,20 +11,12 @@ from core.records import Cell, record_name
 from core.stage import Made, Stage
 from core.target_locks import UNLOCKED, target_lock
 from pytorch_build.builds.dependencies import dependency_inputs
-from pytorch_build.builds.plans.common import gpu_targets
-from pytorch_build.platforms import platform_named
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Mapping
 
-    from core.interpreters import Interpreter
     from core.records import Record
-    from pytorch_build.builds.dependencies import Dependency
-    from pytorch_build.builds.options import BuildChoices
-    from pytorch_build.context import Context
-    from pytorch_build.platforms import Platform
-    from pytorch_build.rocm.sdk import RocmSource
-    from pytorch_build.sources.trees import Tree
+    from pytorch_build.builds.build import Build
 
 # a person's variables that change what upstream's builds and compilers make
 _FLAGS = re.compile(
@@ -37,48 +28,6 @@ _PASSING = frozenset(
     {"BUILD_ID", "BUILD_NUMBER", "BUILD_TAG", "BUILD_URL", "CMAKE_BUILD_PARALLEL_LEVEL", "PYTORCH_ROCM_ARCH"}
 )
 _CODE = ("builds/plans", "platforms", "builds/rocm_init.py", "builds/execution.py", "builds/making.py")
-
-
-@dataclass(frozen=True, kw_only=True)
-class Build:
-    """Everything that one build follows from.
-
-    Attributes:
-        context: Ref and family.
-        choices: What a person chose.
-        target: The target environment's interpreter.
-        project: ``torch`` and so on.
-        tree: The source tree to come.
-        rocm: Where ROCm comes from; None for family cpu.
-        dependencies: What is installed first.
-        base_env: This process's environment.
-    """
-
-    context: Context
-    choices: BuildChoices
-    target: Interpreter
-    project: str
-    tree: Tree
-    rocm: RocmSource | None
-    dependencies: Sequence[Dependency]
-    base_env: Mapping[str, str]
-
-    @property
-    def platform(self) -> Platform:
-        """The platform that the wheel is for."""
-        return platform_named(self.context.common.outputs.platform)
-
-    @property
-    def gpu_targets(self) -> tuple[str, ...]:
-        """The gfx targets of device code; empty for family cpu."""
-        if not self.context.gpu:
-            return ()
-        inherited = self.base_env.get("PYTORCH_ROCM_ARCH", "")
-        return gpu_targets(asked=self.choices.gpu_targets, inherited=inherited, sdk=self.context.gpu_targets)
-
-    def dependency(self, project: str) -> Dependency | None:
-        """Find one of the dependencies."""
-        return next((one for one in self.dependencies if one.project == project), None)
 
 
 def perform(build: Build) -> Record | None:

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
     from pathlib import Path
 
-    from pytorch_build.builds.building import Build
+    from pytorch_build.builds.build import Build
     from pytorch_build.builds.plans.types import BuildPlan
     from pytorch_build.rocm.sdk import RocmSdk
 

@@ -9,7 +9,7 @@ from core.errors import UsageError, nearest
 from core.interpreters import require
 from core.options import common_from, environment
 from pytorch_build.builds import building
-from pytorch_build.builds.building import Build
+from pytorch_build.builds.build import Build
 from pytorch_build.builds.dependencies import dependencies
 from pytorch_build.builds.options import add_build_options, build_choices_from
 from pytorch_build.context import context

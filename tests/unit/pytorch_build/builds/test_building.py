@@ -12,7 +12,8 @@ from core.errors import BuildError, InterruptedStageError, UsageError
 from core.records import Cell
 from core.stage import Made
 from pytorch_build.builds import building
-from pytorch_build.builds.building import Build, inputs, perform
+from pytorch_build.builds.build import Build
+from pytorch_build.builds.building import inputs, perform
 from pytorch_build.builds.dependencies import Dependency
 from pytorch_build.builds.options import BuildChoices
 from pytorch_build.rocm.options import RocmOptions

@@ -11,7 +11,7 @@ from core.errors import BuildError, CheckError, EnvironmentSetupError, ProcessEr
 from core.installer import Sources
 from core.process import Completed
 from pytorch_build.builds import facts, making, preflight
-from pytorch_build.builds.building import Build
+from pytorch_build.builds.build import Build
 from pytorch_build.builds.compiler_cache import CacheStatistics
 from pytorch_build.builds.dependencies import Dependency
 from pytorch_build.builds.options import BuildChoices

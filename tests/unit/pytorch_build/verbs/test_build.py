@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from pathlib import Path
 
-    from pytorch_build.builds.building import Build
+    from pytorch_build.builds.build import Build
 
     Commit = Callable[[Path, Mapping[str, str]], str]
 
