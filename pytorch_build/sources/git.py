@@ -211,7 +211,7 @@ def unreachable(origin: str, problem: ProcessError) -> SourceError:
     """Make the error for an origin that does not answer."""
     return SourceError(
         f"{origin} does not answer: {last_words(problem)}",
-        hint="Check the origin's spelling, the network and your access to it, or name a mirror (--git-mirror).",
+        hint="Check the origin's spelling, the network and your access, or name a mirror (--git-mirror).",
     )
 
 

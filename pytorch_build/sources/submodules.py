@@ -79,7 +79,7 @@ def update(git: Repository, *, depth: int, jobs: int) -> None:
         except ProcessError as problem:
             raise SourceError(
                 f"The submodules of {git.path} could not be fetched: {last_words(problem)}",
-                hint="Check the network and your access to them, or name a mirror (--git-mirror); then run again.",
+                hint="Check the network and your access, or name a mirror (--git-mirror); then run again.",
             ) from problem
 
 
