@@ -14,7 +14,7 @@ from core import console, stage, stores
 from core.errors import MissingInputError, UsageError
 from core.families import CPU, default_family, detect, family
 from core.options import DEFAULT_STORE, common_from, environment
-from core.outputs import LOCAL_RUN
+from core.outputs import LOCAL_RUN, group_name
 from core.records import Cell
 from core.stage import Made, Stage
 
@@ -93,7 +93,7 @@ def run(arguments: argparse.Namespace) -> None:
     if chosen.name == CPU:
         raise UsageError("Family cpu has no ROCm artifacts.", hint="Give a GPU family with --gpu-family.")
     common, place = _found(common, chosen, arguments)
-    group = chosen.name.replace(";", "-")
+    group = group_name(chosen.name)
     folder = arguments.output_dir or common.outputs.artifacts_folder(common.cache, group)
     listed = fetching.choose(place.listed, chosen, where=place.where)
     planned = fetching.plan(place.store, listed, chosen, jobs=arguments.jobs)

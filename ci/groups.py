@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING
 
 from core.errors import MissingInputError, nearest
+from core.outputs import group_name
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from core.outputs import RunOutputs
     from core.stores import Store
-
-
-def group_name(gpu_family: str) -> str:
-    """Give the group of a GPU family; a list of families shares one folder (``gfx942-gfx1100``)."""
-    return "-".join(part.strip() for part in re.split(r"[;,]", gpu_family) if part.strip())
 
 
 def artifact_groups(store: Store, outputs: RunOutputs, chosen: str) -> Sequence[str]:

@@ -10,10 +10,11 @@ import tempfile
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
-from ci.groups import artifact_groups, group_name
+from ci.groups import artifact_groups
 from core import console, distributions, files, records, stores
 from core.errors import MissingInputError, StoreError, UsageError
 from core.options import DEFAULT_STORE, common_from
+from core.outputs import group_name
 from core.records import Cell, FileRecord, Record
 
 if TYPE_CHECKING:

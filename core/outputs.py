@@ -39,6 +39,11 @@ def key_name(name: str) -> str:
     return name.replace("/", "-")
 
 
+def group_name(gpu_family: str) -> str:
+    """Give the group of a GPU family; a list of families shares one folder (``gfx942-gfx1100``)."""
+    return "-".join(part.strip() for part in re.split(r"[;,]", gpu_family) if part.strip())
+
+
 @dataclass(frozen=True, kw_only=True)
 class RunOutputs:
     """The keys and addresses of one run's outputs.

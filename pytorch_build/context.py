@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from core import console
 from core.families import CPU, default_family, detect, family
+from core.outputs import group_name
 from pytorch_build.refs.torch_refs import default_ref, torch_ref
 
 if TYPE_CHECKING:
@@ -40,7 +41,7 @@ class Context:
     @property
     def artifact_group(self) -> str:
         """The folder name under ``python/``."""
-        return self.gpu_family.replace(";", "-")
+        return group_name(self.gpu_family)
 
 
 def chosen_ref(common: Common) -> TorchRef:

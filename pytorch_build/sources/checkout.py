@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 
 from core import console, files
 from core.errors import ProcessError, SourceError
+from core.outputs import key_name
 from pytorch_build.sources import edits, hipify, submodules
 from pytorch_build.sources.edits import HIPIFY_TAG, UPSTREAM_TAG
 from pytorch_build.sources.git import TRANSFER_SECONDS, Origins, Repository, refuses_commits, unreachable
@@ -85,7 +86,7 @@ class SourceTree:
 
 def tree_path(root: Path, torch_ref: str, project: str, *, platform: str) -> Path:
     """Say where a project's managed tree lies: under ``src/``; on Windows at a short path."""
-    folder = torch_ref.replace("/", "-")
+    folder = key_name(torch_ref)
     return (
         Path(_WINDOWS_ROOT / folder / project) if platform == "windows" else root / "src" / folder / project
     )

@@ -10,6 +10,7 @@ from core import console, stage
 from core.errors import ArtifactError, MissingInputError, UsageError
 from core.families import CPU, default_family, detect, family
 from core.options import common_from, environment
+from core.outputs import group_name
 from core.records import Cell
 from core.stage import Made, Stage
 from rocm_packaging import listing, versions
@@ -70,7 +71,7 @@ def run(arguments: argparse.Namespace) -> None:
     chosen = family(name)
     if chosen.name == CPU:
         raise UsageError("Family cpu has no ROCm to package.", hint="Give a GPU family with --gpu-family.")
-    group = chosen.name.replace(";", "-")
+    group = group_name(chosen.name)
     request = _request(arguments, common, artifacts, version, chosen.name)
     if common.dry_run:
         _print_plan(make_plan(request), as_json=arguments.json)
@@ -100,7 +101,7 @@ def _request(
         console.say(f"Version: {version}")
     return BuildRequest(
         artifact_dir=artifacts,
-        output_dir=common.cache / "rocm" / common.outputs.prefix / families.replace(";", "-"),
+        output_dir=common.cache / "rocm" / common.outputs.prefix / group_name(families),
         version=version,
         families=tuple(families.split(";")),
         platform=common.outputs.platform,
@@ -153,7 +154,7 @@ def _made(request: BuildRequest) -> Made:
 def _fetched(common: Common) -> tuple[Path, str]:
     """Find what fetch_artifacts left for this run and family; name the family too."""
     name = family(common.gpu_family or default_family(detect())).name
-    folder = common.outputs.artifacts_folder(common.cache, name.replace(";", "-"))
+    folder = common.outputs.artifacts_folder(common.cache, group_name(name))
     if not folder.is_dir():
         raise MissingInputError(
             f"No artifact directory was given, and none was fetched into {folder}.",

@@ -4,8 +4,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from ci.groups import artifact_groups, group_name
+from ci.groups import artifact_groups
 from core.errors import MissingInputError
+from core.outputs import group_name
 
 if TYPE_CHECKING:
     from collections.abc import Callable
