@@ -95,15 +95,10 @@ def upload_folder(common: Common, folder: Path, artifact_group: str) -> Sequence
 
 def _publish_copy(common: Common, artifact_group: str, path: Path) -> FileRecord:
     """Publish a copy, as the store may link what it gets and the folder is a person's to write in."""
-    with tempfile.TemporaryDirectory(dir=_made(common.cache), prefix="upload.") as folder:
+    with tempfile.TemporaryDirectory(dir=files.made(common.cache), prefix="upload.") as folder:
         mine = Path(folder) / path.name
         files.copy(path, mine)
         return distributions.publish(common.open_store(), common.outputs, artifact_group, mine)
-
-
-def _made(folder: Path) -> Path:
-    folder.mkdir(parents=True, exist_ok=True)
-    return folder
 
 
 def upload_group(common: Common, source: Store, artifact_group: str) -> Sequence[FileRecord]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING
@@ -73,10 +74,10 @@ def publish(
     digest = sha256 or files.sha256(path)
     key = f"{outputs.python_prefix(artifact_group)}/{path.name}"
     parsed = _parse(path.name)
-    sidecar = wheels.read_metadata(path).raw if path.suffix == ".whl" else None
+    metadata = wheels.read_metadata(path) if path.suffix == ".whl" else None
     store.put_file(key, path, sha256=digest, replace=not outputs.immutable)
-    if sidecar is not None:
-        store.put_bytes(f"{key}{SIDECAR}", sidecar, replace=not outputs.immutable)
+    if metadata is not None:
+        store.put_bytes(f"{key}{SIDECAR}", metadata.raw, replace=not outputs.immutable)
     return FileRecord(
         name=path.name,
         key=key,
@@ -84,6 +85,8 @@ def publish(
         sha256=digest,
         distribution=parsed[0],
         version=str(parsed[1]),
+        requires_python=metadata.requires_python if metadata else "",
+        metadata_sha256=hashlib.sha256(metadata.raw).hexdigest() if metadata else "",
     )
 
 

@@ -80,6 +80,12 @@ def digest_of(value: object) -> str:
     return sha256_text(json.dumps(value, sort_keys=True, separators=(",", ":"), default=str))
 
 
+def made(folder: Path) -> Path:
+    """Give a folder that is there, made where it was not."""
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
+
+
 def link_or_copy(source: Path, target: Path) -> None:
     """Put a file of ours under a second name: a hard link where the file system allows, else a copy.
 

@@ -35,6 +35,8 @@ class FileRecord(_Frozen):
         sha256: Hex SHA-256.
         distribution: Normalised distribution name, for wheels and sdists.
         version: Version, for wheels and sdists.
+        requires_python: A wheel's Requires-Python; "" for none.
+        metadata_sha256: Hex SHA-256 of a wheel's METADATA, which is its sidecar; "" where there is none.
     """
 
     name: str
@@ -43,6 +45,8 @@ class FileRecord(_Frozen):
     sha256: str = Field(pattern=r"^[0-9a-f]{64}$")
     distribution: str = ""
     version: str = ""
+    requires_python: str = ""
+    metadata_sha256: str = ""
 
 
 class Cell(_Frozen):

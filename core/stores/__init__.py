@@ -59,11 +59,13 @@ class Stored:
         key: Its whole key.
         size: Bytes.
         etag: What changes when the object does; the argument of a conditional write.
+        modified: When it was written, in seconds since 1970 UTC.
     """
 
     key: str
     size: int
     etag: str
+    modified: float
 
 
 class Store(Protocol):
@@ -134,6 +136,22 @@ class Store(Protocol):
         """
         ...
 
+    def copy(self, key: str, source: Store, source_key: str, *, sha256: str, replace: bool) -> Outcome:
+        """Put an object of another store (or of this one) under `key`, on the server where that can be.
+
+        Args:
+            key: Where it goes.
+            source: The store that holds it.
+            source_key: Its key there.
+            sha256: The hex SHA-256 that it must have.
+            replace: Whether other bytes under `key` may be replaced.
+
+        Raises:
+            MissingInputError: There is no such object.
+            StoreError: It has another digest, or `replace` is false and `key` holds other bytes.
+        """
+        ...
+
     def delete(self, key: str) -> None:
         """Delete an object; one that is not there is no error."""
         ...
@@ -145,6 +163,21 @@ def refuse_other_bytes(key: str, url: str) -> StoreError:
         f"{key} exists in {url} with other bytes.",
         hint="A run other than 'local' is immutable: use a run id of its own.",
     )
+
+
+def require_digest(source: Store, source_key: str, sha256: str) -> None:
+    """Refuse to copy an object that is not the one that was meant.
+
+    Raises:
+        MissingInputError: There is no such object.
+        StoreError: It has another digest.
+    """
+    found = source.digest(source_key)
+    if found != sha256:
+        raise StoreError(
+            f"{source_key} in {source.url} has the digest {found}, and {sha256} was to be copied.",
+            hint="Somebody replaced it; find out who, then test and copy again.",
+        )
 
 
 def open_store(location: str, *, root: Path, dry_run: bool = False) -> Store:

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
+import tempfile
 from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import PurePath
+from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, BinaryIO
 
 from core import files
 from core.errors import ConflictError, FatalError, MissingInputError, UsageError
-from core.stores import Outcome, Stored, refuse_other_bytes
+from core.stores import Outcome, Store, Stored, refuse_other_bytes, require_digest
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from contextlib import AbstractContextManager
-    from pathlib import Path
 
 _DIGESTS = ".digests"
 
@@ -109,6 +109,15 @@ class DirectoryStore:
                 stream.write(data)
         return "written"
 
+    def copy(self, key: str, source: Store, source_key: str, *, sha256: str, replace: bool) -> Outcome:
+        """Link (or copy) an object of any store under `key`."""
+        require_digest(source, source_key, sha256)
+        if self.find(key) is not None and self.digest(key) == sha256:
+            return "unchanged"
+        with tempfile.TemporaryDirectory(dir=files.made(self.root), prefix=".copy.") as folder:
+            path = source.fetch(source_key, Path(folder))
+            return self.put_file(key, path, sha256=sha256, replace=replace)
+
     def delete(self, key: str) -> None:
         """Delete an object and what is remembered of it."""
         self._path(key).unlink(missing_ok=True)
@@ -118,7 +127,13 @@ class DirectoryStore:
         return files.locked(self.root / _DIGESTS / f"{key}.lock", what=key)
 
     def _stored(self, path: Path) -> Stored:
-        return Stored(key=path.relative_to(self.root).as_posix(), size=path.stat().st_size, etag=_etag(path))
+        status = path.stat()
+        return Stored(
+            key=path.relative_to(self.root).as_posix(),
+            size=status.st_size,
+            etag=_etag(path),
+            modified=status.st_mtime,
+        )
 
     def _existing(self, key: str) -> Path:
         path = self._path(key)

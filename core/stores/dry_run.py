@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, BinaryIO
 
 from core import console
-from core.stores import refuse_other_bytes
+from core.stores import refuse_other_bytes, require_digest
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -75,6 +75,14 @@ class DryRunStore:
         if self._holds(key, hashlib.sha256(data).hexdigest(), replace=replace):
             return "unchanged"
         console.say(f"would write {self.url}/{key}  ({console.size(len(data))})")
+        return "planned"
+
+    def copy(self, key: str, source: Store, source_key: str, *, sha256: str, replace: bool) -> Outcome:
+        """Print a copy; refuse what the store behind would refuse."""
+        require_digest(source, source_key, sha256)
+        if self._holds(key, sha256, replace=replace):
+            return "unchanged"
+        console.say(f"would copy {source.url}/{source_key} to {self.url}/{key}  (sha256 {sha256[:12]})")
         return "planned"
 
     def delete(self, key: str) -> None:
