@@ -1,0 +1,53 @@
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+from core.parallel import each
+
+
+def test_results_come_in_the_order_of_the_items() -> None:
+    second = threading.Event()
+
+    def action(item: int) -> int:
+        if item == 1:
+            assert second.wait(5)
+        else:
+            second.set()
+        return item * 10
+
+    assert each(action, [1, 2], jobs=2) == [10, 20]
+
+
+def test_no_items_give_no_results() -> None:
+    assert each(str, []) == []
+
+
+def test_the_first_error_stops_what_has_not_begun() -> None:
+    begun = []
+
+    def action(item: int) -> None:
+        begun.append(item)
+        if item == 0:
+            raise ValueError("the first")
+
+    with pytest.raises(ValueError, match="the first"):
+        each(action, range(1000), jobs=1)
+    assert len(begun) < 1000
+
+
+def test_no_more_than_asked_run_at_once() -> None:
+    running, most, lock = 0, 0, threading.Lock()
+
+    def action(_: int) -> None:
+        nonlocal running, most
+        with lock:
+            running += 1
+            most = max(most, running)
+        threading.Event().wait(0.002)
+        with lock:
+            running -= 1
+
+    each(action, range(30), jobs=3)
+    assert 1 < most <= 3
