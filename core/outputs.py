@@ -3,6 +3,7 @@
 Layout (`docs/run-outputs.md`)::
 
     {external_repo}{run_id}-{platform}/
+        {name}_{component}_{target}.tar.zst|.tar.xz, each with .sha256sum
         python/{artifact_group}/     wheels, sdists, .metadata sidecars, index.html, simple/
         manifests/                   source locks
         manifests/{artifact_group}/  records
@@ -14,7 +15,7 @@ from __future__ import annotations
 
 import re
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 from urllib.parse import quote
 
@@ -22,6 +23,8 @@ from core.errors import UsageError
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from core.stores import Store
 
 Platform = Literal["linux", "windows"]
 LOCAL_RUN = "local"
@@ -53,12 +56,15 @@ class RunOutputs:
         platform: ``linux`` or ``windows``.
         external_repo: ``{owner}-{repo}/`` in the bucket that forks and other repositories share, else empty.
         bucket: The S3 bucket, for the addresses; empty for a directory store.
+        address: Where clients read the store's keys (`core.stores.Store.url_of`), without a slash at its
+            end; empty for the bucket's own address at Amazon.
     """
 
     run_id: str
     platform: Platform
     external_repo: str = ""
     bucket: str = ""
+    address: str = ""
 
     def __post_init__(self) -> None:
         if not _RUN_ID.fullmatch(self.run_id):
@@ -89,7 +95,7 @@ class RunOutputs:
 
     def url_of(self, key: str) -> str:
         """Give the public address of a key, quoted so that ``+`` in a version survives."""
-        return f"https://{self.bucket}.s3.amazonaws.com/{quote(key)}"
+        return f"{self.address or f'https://{self.bucket}.s3.amazonaws.com'}/{quote(key)}"
 
     def artifacts_folder(self, cache: Path, artifact_group: str) -> Path:
         """Folder on this machine that a group's artifacts are fetched into, and packaged from."""
@@ -114,6 +120,10 @@ class RunOutputs:
     def python_index_url(self, artifact_group: str) -> str:
         """Public address of the PEP 503 root, for ``pip --index-url``."""
         return self.url_of(f"{self.python_index_prefix(artifact_group)}/")
+
+    def at(self, store: Store) -> RunOutputs:
+        """Give the same run with the addresses that a store's clients use."""
+        return replace(self, address=store.url_of("").removesuffix("/"))
 
     def manifests_prefix(self, artifact_group: str) -> str:
         """Key prefix of a group's records."""

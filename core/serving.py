@@ -72,4 +72,4 @@ def flat_page(
         with served(store.root) as url:
             yield f"{url}/{key}"
     else:
-        yield outputs.url_of(key)
+        yield store.url_of(key)

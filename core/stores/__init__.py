@@ -76,6 +76,10 @@ class Store(Protocol):
         """Where the store is, for people."""
         ...
 
+    def url_of(self, key: str) -> str:
+        """Give the address under which clients read a key, quoted so that ``+`` in a version survives."""
+        ...
+
     def list(self, prefix: str, *, recursive: bool = True) -> Sequence[Stored]:
         """List the objects under `prefix`, sorted by key; or only those directly in that folder."""
         ...

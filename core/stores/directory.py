@@ -7,6 +7,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, BinaryIO
+from urllib.parse import quote
 
 from core import files
 from core.errors import ConflictError, FatalError, MissingInputError, UsageError
@@ -36,6 +37,10 @@ class DirectoryStore:
     def url(self) -> str:
         """The folder."""
         return str(self.root)
+
+    def url_of(self, key: str) -> str:
+        """Give a key's ``file://`` address."""
+        return f"{self.root.absolute().as_uri()}/{quote(key)}"
 
     def list(self, prefix: str, *, recursive: bool = True) -> Sequence[Stored]:
         """List the objects under `prefix`, sorted by key; or only those directly in that folder."""

@@ -31,6 +31,10 @@ class DryRunStore:
         """The address of the store behind."""
         return self.store.url
 
+    def url_of(self, key: str) -> str:
+        """Give a key's address in the store behind."""
+        return self.store.url_of(key)
+
     def list(self, prefix: str, *, recursive: bool = True) -> Sequence[Stored]:
         """List the objects of the store behind."""
         return self.store.list(prefix, recursive=recursive)

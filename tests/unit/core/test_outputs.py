@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import sys
+from typing import TYPE_CHECKING
 from urllib.parse import unquote, urlsplit
 
 import pytest
@@ -9,6 +10,10 @@ from hypothesis import strategies as st
 
 from core.errors import UsageError
 from core.outputs import RunOutputs, key_name, this_platform
+from core.stores.directory import DirectoryStore
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 GROUP = "gfx110X-all"
 RUN_IDS = st.from_regex(r"[A-Za-z0-9][A-Za-z0-9._-]{0,20}", fullmatch=True)
@@ -74,3 +79,12 @@ def test_a_name_is_one_segment(name: str) -> None:
 def test_this_machines_platform(monkeypatch: pytest.MonkeyPatch, system: str, platform: str) -> None:
     monkeypatch.setattr(sys, "platform", system)
     assert this_platform() == platform
+
+
+def test_addresses_are_those_of_the_store_where_it_has_its_own(tmp_path: Path) -> None:
+    run = RunOutputs(run_id="17", platform="linux").at(DirectoryStore(tmp_path / "a b"))
+    page = f"{(tmp_path / 'a b').as_uri()}/17-linux/python/{GROUP}/index.html"
+    assert run.python_find_links_url(GROUP) == page
+    endpoint = RunOutputs(run_id="17", platform="linux", bucket="b", address="http://127.0.0.1:9000/b")
+    assert endpoint.https_url == "http://127.0.0.1:9000/b/17-linux"
+    assert endpoint.url_of("17-linux/a+b") == "http://127.0.0.1:9000/b/17-linux/a%2Bb"

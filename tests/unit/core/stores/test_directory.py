@@ -7,6 +7,7 @@ from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
+from urllib.request import urlopen
 
 import pytest
 from hypothesis import given, settings
@@ -15,6 +16,7 @@ from hypothesis import strategies as st
 from core import files
 from core.errors import ConflictError, FatalError, MissingInputError, StoreError, UsageError
 from core.stores.directory import DirectoryStore
+from core.stores.dry_run import DryRunStore
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -235,3 +237,11 @@ def test_of_racing_writers_of_an_immutable_file_exactly_one_wins(
         )
         assert sorted(map(str, ends)) == sorted(map(str, ["written", *[StoreError] * 3]))
         assert store.digest(key) == sha(store.read(key))
+
+
+def test_a_keys_address_is_its_file(store: DirectoryStore) -> None:
+    store.put_bytes("g/a+b c.whl", b"wheel")
+    with urlopen(store.url_of("g/a+b c.whl")) as stream:  # noqa: S310 - a file of ours
+        assert stream.read() == b"wheel"
+    assert "a%2Bb%20c.whl" in store.url_of("g/a+b c.whl")
+    assert DryRunStore(store).url_of("k") == store.url_of("k")
