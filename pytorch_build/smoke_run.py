@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import tempfile
 import xml.etree.ElementTree as ET
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from packaging.requirements import Requirement
 
@@ -82,7 +83,7 @@ def test_run(context: Context, options: SmokeOptions) -> None:
 
     def work() -> Made:
         if not options.install:
-            return Made(files=(), details={"tests": _pytest(context, target, wheels, options)})
+            return Made(files=(), details=_pytest(context, target, wheels, options))
         digest = files.digest_of({"inputs": inputs, "python": target.version})
         with (
             _index_url(context, wheels) as url,
@@ -95,7 +96,7 @@ def test_run(context: Context, options: SmokeOptions) -> None:
             ),
         ):
             _refuse_missing_dependencies(target)
-            return Made(files=(), details={"tests": _pytest(context, target, wheels, options)})
+            return Made(files=(), details=_pytest(context, target, wheels, options))
 
     stage.perform(run, inputs, work)
     _copy_report(context, target, options)
@@ -186,7 +187,7 @@ def _refuse_missing_dependencies(target: Interpreter) -> None:
 
 def _pytest(
     context: Context, target: Interpreter, wheels: Sequence[FileRecord], options: SmokeOptions
-) -> Mapping[str, int]:
+) -> Mapping[str, Any]:
     expect = {one.distribution: one.version for one in wheels if not one.distribution.startswith("rocm-")}
     for one in _prebuilt(context):
         name = Requirement(one).name
@@ -216,8 +217,9 @@ def _pytest(
             process.run(argv, cwd=Path(folder), env=env)
         except ProcessError as problem:
             failure = problem
-        totals = _totals(junit, failure)
-        context.common.open_store().put_bytes(_report_key(context, target), junit.read_bytes())
+        totals, report = _totals(junit, failure), junit.read_bytes()
+    key = _report_key(context, target)
+    context.common.open_store().put_bytes(key, report)
     if failure is not None or totals["tests"] == totals["skipped"]:
         _copy_report(context, target, options)
         failed = totals["failures"] + totals["errors"]
@@ -227,7 +229,8 @@ def _pytest(
             hint="Again, with pytest's arguments at the end: nox -s test_smoke -- "
             f"--torch-ref {context.ref.name} --gpu-family {context.gpu_family} -k EXPR",
         ) from failure
-    return totals
+    # the digest, because whoever promotes by this record reads the report again
+    return {"tests": totals, "report": {"key": key, "sha256": hashlib.sha256(report).hexdigest()}}
 
 
 def _totals(junit: Path, failure: ProcessError | None) -> dict[str, int]:

@@ -86,6 +86,9 @@ def test_passing_tests_are_recorded_and_not_repeated(
     tests.joinpath("test_more.py").write_text(SKIPS)
     smoke(run.context("cpu"), SmokeOptions())
     assert totals(run) == {"tests": 2, "failures": 0, "errors": 0, "skipped": 1}
+    record = records.read(run.store, run.common().outputs, "cpu", "test_smoke-sample-cp312")
+    report = record.details["report"] if record else {}
+    assert run.store.digest("local-linux/reports/cpu/smoke-sample-cp312.xml") == report["sha256"]
     junit = run.root / "mine" / "junit.xml"
     smoke(run.context("cpu"), SmokeOptions(junit=junit))
     assert "test_smoke: unchanged" in capsys.readouterr().err

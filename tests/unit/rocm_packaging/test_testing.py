@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -8,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from core import environments, installer, process, records
+from core import environments, files, installer, process, records
 from core.errors import CheckError, MissingInputError, ProcessError, UsageError
 from core.interpreters import Interpreter
 from core.options import Common, add_common
@@ -107,6 +108,8 @@ def test_named_packages_are_installed_tested_and_reported(
     assert reports.read(junit.read_bytes()).counts == {"passed": 1, "failed": 0, "skipped": 1}
     kept = list((tmp_path / "out").glob(f"local-*/reports/{FAMILY}/rocm-cp312.xml"))
     assert [path.read_bytes() for path in kept] == [junit.read_bytes()]
+    (recorded,) = (tmp_path / "out").glob(f"local-*/manifests/{FAMILY}/test_rocm-cp312.json")
+    assert json.loads(recorded.read_text())["details"]["report"]["sha256"] == files.sha256(kept[0])
     said = capsys.readouterr().err
     assert "core           1       0       0        1.5" in said
     junit.unlink()
