@@ -71,10 +71,33 @@ class Tap:
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Entry:
+class Entry:
+    """What RECORD promises of one member.
+
+    Attributes:
+        algorithm: The digest's algorithm, as `hashlib` names it.
+        digest: The raw digest of the member's uncompressed bytes.
+        size: How many bytes these are, where RECORD says it.
+    """
+
     algorithm: str
     digest: bytes
     size: int | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Listing:
+    """A wheel as its central directory, its local headers and its RECORD describe it.
+
+    Attributes:
+        folder: The `.dist-info` folder.
+        files: Its files with where their bytes lie, as the central directory orders them.
+        entries: Path -> what RECORD promises of it; ``None`` where no digest is needed.
+    """
+
+    folder: str
+    files: tuple[tuple[zipfile.ZipInfo, Span], ...]
+    entries: Mapping[str, Entry | None]
 
 
 def verify_record(
@@ -96,22 +119,26 @@ def verify_record(
         FatalError: The disk failed or is full.
     """
     with zip_members.opened(path) as archive:
-        problems, files = _survey(archive)
-        try:
-            folder = find_dist_info(path, archive)
-            listed, more = _parse_record(read_text_member(path, archive, f"{folder}/RECORD"), folder)
-            problems += more
-        except WheelError as problem:
-            return tuple(sorted([*problems, _problem("", "structure", problem.message)]))
-        present = {info.filename for info in files}
-        problems += [
-            _problem(f"{folder}/{name}", "structure", f"The wheel holds no {folder}/{name}.")
-            for name in ("METADATA", "WHEEL")
-            if f"{folder}/{name}" not in present
-        ]
-        problems += _compare_names(listed, present, folder)
-        problems += _read_all(path, files, listed, tap=tap, jobs=jobs or os.cpu_count() or 1)
+        listing, problems = _list(path, archive)
+        if listing is not None:
+            problems += _read_all(path, listing, tap=tap, jobs=jobs or os.cpu_count() or 1)
     return tuple(sorted(set(problems)))
+
+
+def require_listing(path: Path, archive: zipfile.ZipFile) -> Listing:
+    """Read how a wheel describes itself; raise for what is wrong with that alone.
+
+    Paths, kinds, names and bytes that members would share are judged; of the members only RECORD
+    is inflated, so what RECORD says of the others is not known to be true.
+
+    Raises:
+        WheelError: The wheel is broken, or hostile.
+    """
+    listing, problems = _list(path, archive)
+    _require_none(path, problems)
+    if listing is None:
+        raise WheelError(f"{path.name} cannot be listed.")
+    return listing
 
 
 def require_sound(path: Path) -> None:
@@ -120,12 +147,36 @@ def require_sound(path: Path) -> None:
     Raises:
         WheelError: The wheel is broken.
     """
-    problems = verify_record(path)
+    _require_none(path, verify_record(path))
+
+
+def _require_none(path: Path, problems: Sequence[RecordProblem]) -> None:
     if problems:
+        first = min(problems)
         more = f" ({len(problems) - 1} more problems)" if len(problems) > 1 else ""
-        raise WheelError(
-            f"{path.name}: {problems[0].message}{more}", hint="Build or download the wheel again."
-        )
+        raise WheelError(f"{path.name}: {first.message}{more}", hint="Build or download the wheel again.")
+
+
+def _list(path: Path, archive: zipfile.ZipFile) -> tuple[Listing | None, list[RecordProblem]]:
+    """Read everything but the members' bytes; no listing where members may not be read."""
+    problems, files = _survey(archive)
+    try:
+        folder = find_dist_info(path, archive)
+        listed, more = _parse_record(read_text_member(path, archive, f"{folder}/RECORD"), folder)
+        problems += more
+    except WheelError as problem:
+        return None, [*problems, _problem("", "structure", problem.message)]
+    present = {info.filename for info in files}
+    problems += [
+        _problem(f"{folder}/{name}", "structure", f"The wheel holds no {folder}/{name}.")
+        for name in ("METADATA", "WHEEL")
+        if f"{folder}/{name}" not in present
+    ]
+    problems += _compare_names(listed, present, folder)
+    placed, overlaps = _place(path, files)
+    if overlaps:
+        return None, problems + overlaps
+    return Listing(folder=folder, files=placed, entries=listed), problems
 
 
 def _problem(member: str, kind: Kind, message: str) -> RecordProblem:
@@ -161,11 +212,11 @@ def _survey(archive: zipfile.ZipFile) -> tuple[list[RecordProblem], list[zipfile
     return problems, files
 
 
-def _parse_record(raw: bytes, folder: str) -> tuple[dict[str, _Entry | None], list[RecordProblem]]:
+def _parse_record(raw: bytes, folder: str) -> tuple[dict[str, Entry | None], list[RecordProblem]]:
     """Read RECORD: path -> what it promises; ``None`` where no digest is needed."""
     record = f"{folder}/RECORD"
     exempt = {record, *(f"{folder}/{name}" for name in _SIGNATURES)}
-    listed: dict[str, _Entry | None] = {}
+    listed: dict[str, Entry | None] = {}
     problems: list[RecordProblem] = []
     try:
         rows = list(csv.reader(raw.decode("utf-8").splitlines(), strict=True))
@@ -187,7 +238,7 @@ def _parse_record(raw: bytes, folder: str) -> tuple[dict[str, _Entry | None], li
     return listed, problems
 
 
-def _entry(digest: str, size: str) -> _Entry:
+def _entry(digest: str, size: str) -> Entry:
     algorithm, _, encoded = digest.partition("=")
     if not digest:
         raise ValueError("no digest")
@@ -199,7 +250,7 @@ def _entry(digest: str, size: str) -> _Entry:
         raise ValueError("a digest that is not urlsafe base64") from None
     if size and not (size.isascii() and size.isdigit()):
         raise ValueError(f"a size that is no number ({size!r})")
-    return _Entry(algorithm=algorithm, digest=value, size=int(size) if size else None)
+    return Entry(algorithm=algorithm, digest=value, size=int(size) if size else None)
 
 
 def _compare_names(listed: Iterable[str], present: set[str], folder: str) -> list[RecordProblem]:
@@ -216,40 +267,37 @@ def _compare_names(listed: Iterable[str], present: set[str], folder: str) -> lis
     return unlisted + absent
 
 
-def _read_all(
-    path: Path,
-    files: Sequence[zipfile.ZipInfo],
-    listed: Mapping[str, _Entry | None],
-    *,
-    tap: Tap | None,
-    jobs: int,
-) -> list[RecordProblem]:
-    """Read every member once; nothing is inflated where members share bytes."""
+def _place(
+    path: Path, files: Sequence[zipfile.ZipInfo]
+) -> tuple[tuple[tuple[zipfile.ZipInfo, Span], ...], list[RecordProblem]]:
+    """Find where each member's bytes lie, by its local header; no two may share any."""
     problems: list[RecordProblem] = []
-    spans: list[tuple[Span, zipfile.ZipInfo]] = []
+    placed: list[tuple[zipfile.ZipInfo, Span]] = []
     with path.open("rb") as stream:
         for info in files:
             try:
-                spans.append((zip_members.span_of(stream, info), info))
+                placed.append((info, zip_members.span_of(stream, info)))
             except MemberError as problem:
                 problems.append(_problem(info.filename, "data", f"{info.filename} has {problem}."))
-    spans.sort(key=lambda pair: pair[0].header)
-    for (span, _), (following, info) in pairwise(spans):
+    for (_, span), (info, following) in pairwise(sorted(placed, key=lambda pair: pair[1].header)):
         if following.header < span.end:
             problems.append(_problem(info.filename, "data", f"{info.filename} shares bytes with another."))
-    if problems:
-        return problems
-    largest_first = sorted(spans, key=lambda pair: -pair[1].file_size)
+    return tuple(placed), problems
+
+
+def _read_all(path: Path, listing: Listing, *, tap: Tap | None, jobs: int) -> list[RecordProblem]:
+    """Read every member once."""
+    largest_first = sorted(listing.files, key=lambda pair: (-pair[0].file_size, pair[1].header))
     with ThreadPoolExecutor(jobs) as pool:
         results = pool.map(
-            lambda pair: _read_member(path, pair[1], pair[0], listed.get(pair[1].filename), tap),
+            lambda pair: _read_member(path, pair[0], pair[1], listing.entries.get(pair[0].filename), tap),
             largest_first,
         )
         return [problem for found in results for problem in found]
 
 
 def _read_member(
-    path: Path, info: zipfile.ZipInfo, span: Span, entry: _Entry | None, tap: Tap | None
+    path: Path, info: zipfile.ZipInfo, span: Span, entry: Entry | None, tap: Tap | None
 ) -> list[RecordProblem]:
     name = info.filename
     hasher = hashlib.new(entry.algorithm if entry else "sha256")

@@ -1,0 +1,1 @@
+"""Promotion: from staged wheels to a release index, and what a release candidate becomes."""

@@ -1,0 +1,68 @@
+"""Where packages carry a version: `rewriting.toml`, checked."""
+
+from __future__ import annotations
+
+import functools
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Literal
+
+from core.data import Model, load_toml
+
+RULES_FILE = Path(__file__).with_name("rewriting.toml")
+Kind = Literal["rocm", "pytorch"]
+
+
+class Distributions(Model):
+    """Which distributions take part, as globs of normalised names.
+
+    Attributes:
+        rocm: Those whose version is ROCm's.
+        pytorch: Those whose local version ends with ROCm's.
+    """
+
+    rocm: tuple[str, ...]
+    pytorch: tuple[str, ...]
+
+
+class Place(Model):
+    """A member that holds a version between quotes.
+
+    Attributes:
+        distributions: Whose member, as globs of normalised names.
+        members: Its path, as a glob.
+        holds: Which version: the distribution's own, or ROCm's.
+        required: Whether it has to be there and to hold it.
+    """
+
+    distributions: tuple[str, ...]
+    members: str
+    holds: Literal["own", "rocm"]
+    required: bool = True
+
+
+class Rules(Model):
+    """What `rewriting.toml` says."""
+
+    distributions: Distributions
+    places: tuple[Place, ...]
+
+    def kind_of(self, distribution: str) -> Kind | None:
+        """Say how a distribution carries ROCm's version, by its normalised name; None for others."""
+        if _any(distribution, self.distributions.rocm):
+            return "rocm"
+        return "pytorch" if _any(distribution, self.distributions.pytorch) else None
+
+    def places_of(self, distribution: str) -> tuple[Place, ...]:
+        """Give the places of a distribution, by its normalised name."""
+        return tuple(place for place in self.places if _any(distribution, place.distributions))
+
+
+@functools.cache
+def rules() -> Rules:
+    """Read the data file."""
+    return load_toml(RULES_FILE, Rules)
+
+
+def _any(name: str, globs: tuple[str, ...]) -> bool:
+    return any(fnmatchcase(name, glob) for glob in globs)
