@@ -26,6 +26,16 @@ class ReleaseType(Model):
     external_bucket: str = ""
 
 
+class Distribution(Model):
+    """Where wheels of a release type are handed out from.
+
+    Attributes:
+        bucket: The S3 bucket.
+    """
+
+    bucket: str
+
+
 class Buckets(Model):
     """What `buckets.toml` says.
 
@@ -34,12 +44,14 @@ class Buckets(Model):
         workflow: File name of its workflow whose runs build artifacts.
         region: The buckets' region.
         release_types: Buckets by release type.
+        distributions: Distribution buckets by release type; ``ci`` has none.
     """
 
     repository: str
     workflow: str
     region: str
     release_types: dict[str, ReleaseType]
+    distributions: dict[str, Distribution] = {}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,3 +100,19 @@ def location(data: Buckets, repository: str, *, fork: bool, release_type: str) -
     if own or not chosen.external_bucket:
         return Location(bucket=chosen.bucket, external_repo="")
     return Location(bucket=chosen.external_bucket, external_repo=f"{match['owner']}-{match['name']}/")
+
+
+def distribution_store(data: Buckets, release_type: str) -> str:
+    """Name the store that releases of a type are handed out from, as ``s3://{bucket}``.
+
+    Raises:
+        UsageError: The release type has none.
+    """
+    chosen = data.distributions.get(release_type)
+    if chosen is None:
+        raise UsageError(
+            f"Wheels of release type {release_type!r} are handed out from nowhere.",
+            hint=f"Give --release-type ({', '.join(data.distributions)}), or a store with "
+            "--distribution-store.",
+        )
+    return f"s3://{chosen.bucket}"

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from ci.buckets import buckets, location
+from ci.buckets import buckets, distribution_store, location
 from core.errors import UsageError
 
 OWN = "ROCm/TheRock"
@@ -37,3 +37,9 @@ def test_no_bucket_holds_releases() -> None:
 def test_other_words_are_no_repository(repository: str) -> None:
     with pytest.raises(UsageError, match="no repository"):
         location(buckets(), repository, fork=False, release_type="ci")
+
+
+def test_every_release_type_but_ci_has_a_distribution_bucket() -> None:
+    assert distribution_store(buckets(), "nightly") == "s3://therock-nightly-python"
+    with pytest.raises(UsageError, match=r"'ci' are handed out from nowhere.\nGive --release-type \(dev, "):
+        distribution_store(buckets(), "ci")

@@ -1,0 +1,24 @@
+from __future__ import annotations
+
+import pytest
+
+from ci.runners import RUNNERS_FILE, Runner, Runners, runners
+from core.data import load_toml, validated
+from core.errors import DataError
+
+
+def test_the_data_names_known_families_and_what_each_has_where() -> None:
+    data = load_toml(RUNNERS_FILE, Runners)
+    assert data == runners()
+    assert data.of("gfx94X-dcgpu", "linux").test_runner
+    assert not data.of("gfx94X-dcgpu", "linux").bypass_tests_for_releases
+    assert data.of("gfx110X-all", "windows").bypass_tests_for_releases
+    assert data.of("gfx94X-dcgpu", "windows") == Runner()
+    assert data.of("nothing-of-this-name", "linux") == Runner()
+
+
+def test_a_misspelt_family_is_refused_with_the_nearest() -> None:
+    with pytest.raises(DataError, match="Did you mean 'gfx94X-dcgpu'"):
+        validated({"families": {"gfx94x-dcgp": {"linux": {}}}}, Runners, where="runners.toml")
+    with pytest.raises(DataError, match="unknown key"):
+        validated({"families": {"cpu": {"linux": {"runner": "x"}}}}, Runners, where="runners.toml")
