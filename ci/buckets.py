@@ -51,7 +51,7 @@ class Buckets(Model):
     workflow: str
     region: str
     release_types: dict[str, ReleaseType]
-    distributions: dict[str, Distribution] = {}
+    distributions: dict[str, Distribution]
 
 
 @dataclass(frozen=True, kw_only=True)
