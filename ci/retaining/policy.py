@@ -1,0 +1,80 @@
+"""The retention policy: `ci/retention.toml`."""
+
+from __future__ import annotations
+
+import functools
+import re
+from pathlib import Path
+from typing import Self
+
+from pydantic import Field, field_validator, model_validator
+
+from core.data import Model, load_toml
+from core.errors import UsageError, nearest
+
+RETENTION_FILE = Path(__file__).parent.parent / "retention.toml"
+
+
+class Policy(Model):
+    """How long what a release type leaves is kept.
+
+    Attributes:
+        days: Age from which on it goes; None with `forever`.
+        newest: How many of each series stay, whatever their age.
+        forever: Whether nothing goes by its age.
+        expire_days: Age at which S3 itself deletes runs; None for never.
+    """
+
+    days: int | None = Field(default=None, ge=1)
+    newest: int = Field(default=1, ge=1)
+    forever: bool = False
+    expire_days: int | None = Field(default=None, ge=1)
+
+    @model_validator(mode="after")
+    def _one_of_both(self) -> Self:
+        if self.forever == (self.days is not None):
+            raise ValueError("give either days or forever = true.")
+        if self.expire_days is not None and (self.days is None or self.expire_days < self.days):
+            raise ValueError("expire_days must not be before days.")
+        return self
+
+
+class Retention(Model):
+    """What `retention.toml` says.
+
+    Attributes:
+        run_ids: A regular expression of the ids of runs that go by themselves.
+        at_most_percent: The largest part of what is there that a plan takes unasked.
+        abort_uploads_days: Age at which S3 drops the parts of an unfinished upload.
+        policies: Policies by release type.
+    """
+
+    run_ids: str
+    at_most_percent: int = Field(ge=1, le=100)
+    abort_uploads_days: int = Field(ge=1)
+    policies: dict[str, Policy]
+
+    @field_validator("run_ids")
+    @classmethod
+    def _is_an_expression(cls, value: str) -> str:
+        try:
+            re.compile(value)
+        except re.error as problem:
+            raise ValueError(f"{value!r} is no regular expression: {problem}.") from problem
+        return value
+
+    def policy(self, name: str) -> Policy:
+        """Look a policy up.
+
+        Raises:
+            UsageError: There is no policy of that name.
+        """
+        if name not in self.policies:
+            raise UsageError(f"There is no retention policy {name!r}. {nearest(name, self.policies)}")
+        return self.policies[name]
+
+
+@functools.cache
+def retention() -> Retention:
+    """Read the data file."""
+    return load_toml(RETENTION_FILE, Retention)
