@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
 Mode = Literal["terminal", "github", "plain"]
 
@@ -24,6 +24,13 @@ _SECRET_NAMES = re.compile(r"(?i)(secret|token|password|passwd|credential|access
 _SHORTEST_SECRET = 6  # shorter values are words, which logs need
 _KILOBYTE = 1024
 _MINUTE = 60
+# lines that GitHub's runner would take for commands: `::name::` at a line's start, `##[name]` anywhere
+_COMMANDS = re.compile(r"(?m)^(\s*):(?=:)|##(?=\[)")
+# above this GitHub shows nothing of a step's summary
+SUMMARY_LIMIT = 1 << 20
+_CUT = "\n\n… cut here: GitHub shows no summary beyond 1 MiB.\n\n"
+
+_MASKED: list[str] = []
 
 
 def mode() -> Mode:
@@ -36,7 +43,7 @@ def mode() -> Mode:
 
 
 def _secrets() -> tuple[str, ...]:
-    values = [value for name, value in os.environ.items() if _SECRET_NAMES.search(name)]
+    values = [value for name, value in os.environ.items() if _SECRET_NAMES.search(name)] + _MASKED
     # a key of several lines is read and printed line by line
     parts = {
         part for value in values for part in (value, *value.splitlines()) if len(part) >= _SHORTEST_SECRET
@@ -53,7 +60,25 @@ def mask(text: str) -> str:
     return text
 
 
+def add_mask(value: str) -> None:
+    """Take a secret that stands in no variable out of everything printed from now on, by GitHub, too."""
+    for part in dict.fromkeys((value, *value.splitlines())):
+        if mode() == "github" and part.strip():
+            # to the runner as it is, which masks this very line
+            print(_command("add-mask", part), file=sys.stderr, flush=True)
+    _MASKED.append(value)
+
+
 def _write(text: str) -> None:
+    _write_raw(_COMMANDS.sub(_spaced, text) if mode() == "github" else text)
+
+
+def _spaced(found: re.Match[str]) -> str:
+    """Break what somebody else's text (a file name, a message) would command."""
+    return f"{found[0]} "
+
+
+def _write_raw(text: str) -> None:
     print(mask(text), file=sys.stderr, flush=True)
 
 
@@ -76,26 +101,52 @@ def detail(text: str) -> None:
     _write(_style(text, "2"))
 
 
-def warn(text: str) -> None:
-    """Print a warning, marked for the reader and for GitHub's annotations."""
+def warn(text: str, *, title: str = "", file: str = "", line: int = 0) -> None:
+    """Print a warning, marked for the reader and for GitHub's annotations.
+
+    Args:
+        text: What is wrong.
+        title: The annotation's title.
+        file: The file of the repository that it is about.
+        line: The line in it.
+    """
+    _marked("warning", "33", text, {"title": title, "file": file, "line": str(line or "")})
+
+
+def error(text: str, *, title: str = "", file: str = "", line: int = 0) -> None:
+    """Print an error, marked for the reader and for GitHub's annotations; arguments as of `warn`."""
+    _marked("error", "1;31", text, {"title": title, "file": file, "line": str(line or "")})
+
+
+def notice(text: str, *, title: str = "", file: str = "", line: int = 0) -> None:
+    """Print a line that GitHub also shows as an annotation; arguments as of `warn`."""
+    _marked("notice", "36", text, {"title": title, "file": file, "line": str(line or "")})
+
+
+def _marked(kind: str, code: str, text: str, properties: Mapping[str, str]) -> None:
     if mode() == "github":
-        _write(_annotation("warning", text))
-    else:
-        _write(f"{_style('warning:', '33')} {text}")
+        _write_raw(_command(kind, mask(text), properties))  # masked first: escapes change a secret's spelling
+        return
+    place = ":".join(part for part in (properties["file"], properties["line"]) if part)
+    title = f"{properties['title']}: " if properties["title"] else ""
+    _write(f"{_style(f'{kind}:', code)} {f'{place}: ' if place else ''}{title}{text}")
 
 
-def error(text: str) -> None:
-    """Print an error, marked for the reader and for GitHub's annotations."""
-    if mode() == "github":
-        _write(_annotation("error", text))
-    else:
-        _write(f"{_style('error:', '1;31')} {text}")
+def _command(name: str, text: str, properties: Mapping[str, str] | None = None) -> str:
+    """Write a workflow command of one line, whatever its parts hold.
+
+    https://docs.github.com/actions/reference/workflow-commands-for-github-actions
+    """
+    given = {key: value for key, value in (properties or {}).items() if value}
+    written = ",".join(
+        f"{key}={_escaped(mask(value)).replace(':', '%3A').replace(',', '%2C')}"
+        for key, value in given.items()
+    )
+    return f"::{name}{f' {written}' if written else ''}::{_escaped(text)}"
 
 
-def _annotation(kind: str, text: str) -> str:
-    # masked first, as escaping may change how a secret is spelled
-    escaped = mask(text).replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
-    return f"::{kind}::{escaped}"
+def _escaped(text: str) -> str:
+    return text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
 
 
 def done(text: str) -> None:
@@ -107,13 +158,16 @@ def done(text: str) -> None:
 def group(title: str) -> Iterator[None]:
     """Fold what is printed inside under `title` (GitHub Actions) and print how long it took."""
     started = time.monotonic()
-    _write(f"::group::{title}" if mode() == "github" else _style(f"── {title}", "1;36"))
+    if mode() == "github":
+        _write_raw(_command("group", mask(title)))
+    else:
+        _write(_style(f"── {title}", "1;36"))
     try:
         yield
     finally:
         elapsed = duration(time.monotonic() - started)
         if mode() == "github":
-            _write("::endgroup::")
+            _write_raw("::endgroup::")
             _write(f"{title}: {elapsed}")
         else:
             _write(_style(f"── {title}: {elapsed}", "2"))
@@ -168,8 +222,15 @@ def _rich_table(columns: Sequence[str], rows: Sequence[Sequence[str]], title: st
 
 
 def summary(markdown: str) -> None:
-    """Append Markdown to the GitHub job summary; outside GitHub Actions do nothing."""
+    """Append Markdown to the GitHub job summary, up to what GitHub shows; elsewhere do nothing."""
     path = os.environ.get("GITHUB_STEP_SUMMARY")
-    if path:
-        with open(path, "a", encoding="utf-8") as stream:  # noqa: PTH123 - appended to, not owned
-            stream.write(mask(markdown).rstrip() + "\n\n")
+    if not path:
+        return
+    with open(path, "ab") as stream:  # noqa: PTH123 - appended to, not owned
+        room = SUMMARY_LIMIT - stream.tell() - len(_CUT.encode())
+        data = f"{mask(markdown).rstrip()}\n\n".encode()
+        if len(data) <= room:
+            stream.write(data)
+        elif room >= 0:
+            whole_lines = data[:room].rpartition(b"\n")[0]
+            stream.write(whole_lines + _CUT.encode())

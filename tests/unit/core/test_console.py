@@ -180,3 +180,50 @@ def test_a_summary_is_appended_for_github_and_goes_nowhere_else(
     console.summary("### one\n")
     console.summary("### https://me:pw@host")
     assert summary.read_text() == "### one\n\n### https://***@host\n\n"
+
+
+@pytest.mark.usefixtures("github")
+def test_an_annotation_names_its_place_and_cannot_be_another(capsys: pytest.CaptureFixture[str]) -> None:
+    console.error("50%\r\n::set-env::x", title="a,b:c", file="d%,\n::error::e.py", line=3)
+    assert capsys.readouterr().err == (
+        "::error title=a%2Cb%3Ac,file=d%25%2C%0A%3A%3Aerror%3A%3Ae.py,line=3::50%25%0D%0A::set-env::x\n"
+    )
+
+
+def test_elsewhere_an_annotation_is_a_line_with_its_place(capsys: pytest.CaptureFixture[str]) -> None:
+    console.warn("slow", title="Build", file="a.py", line=3)
+    console.notice("new")
+    assert capsys.readouterr().err == "warning: a.py:3: Build: slow\nnotice: new\n"
+
+
+@pytest.mark.usefixtures("github", "took_65_seconds")
+def test_what_is_printed_commands_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+    console.say("name\n  ::add-path::/evil\nx ##[error]y")
+    with console.group("a\n::error::b"):
+        console.say("::stop-commands::t")
+    lines = capsys.readouterr().err.splitlines()
+    commands = [line for line in lines if line.lstrip().startswith("::") or "##[" in line]
+    assert commands == ["::group::a%0A::error::b", "::endgroup::"]
+
+
+def test_a_mask_holds_from_then_on(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(console, "_MASKED", [])
+    console.add_mask("of-this-run\nsecond-part")
+    console.say("a of-this-run b second-part")
+    assert capsys.readouterr().err == "a *** b ***\n"
+    monkeypatch.setenv("GITHUB_ACTIONS", "true")
+    console.add_mask("other-secret")
+    assert capsys.readouterr().err == "::add-mask::other-secret\n"
+
+
+def test_a_summary_stays_below_what_github_shows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    summary = tmp_path / "summary.md"
+    monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(summary))
+    for _ in range(3):
+        console.summary("\n".join("| ä row |" for _ in range(60_000)))
+    assert console.SUMMARY_LIMIT * 0.99 < summary.stat().st_size <= console.SUMMARY_LIMIT
+    text = summary.read_text()
+    assert text.count("cut here") == 1
+    assert set(text.splitlines()) == {"| ä row |", "", "… cut here: GitHub shows no summary beyond 1 MiB."}

@@ -1,0 +1,124 @@
+"""What a job tells GitHub: outputs, variables, search path, summary; on any other machine, plain lines.
+
+The runner gives each step files to append to (https://docs.github.com/actions/reference/workflow-commands-for-github-actions).
+Values come from outside (versions, file names, branch names), so none may end its own entry and
+begin another one. Annotations, groups and masks are `core.console`'s.
+"""
+
+from __future__ import annotations
+
+import re
+import secrets
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from core import console
+from core.errors import FatalError, UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_-]*")
+_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+# the runner refuses these, or they would run code in every later step
+_RESERVED = re.compile(r"(?i)(GITHUB|RUNNER|ACTIONS)_.*|CI|NODE_OPTIONS|LD_PRELOAD|BASH_ENV")
+_MARKDOWN = re.compile(r"([\\`*_{}\[\]()#+!|<>~$-])")
+
+
+@dataclass(frozen=True, kw_only=True)
+class JobFiles:
+    """The files that a step of a job may append to; None for what this machine does not have.
+
+    Attributes:
+        outputs: ``GITHUB_OUTPUT``.
+        variables: ``GITHUB_ENV``.
+        search_path: ``GITHUB_PATH``.
+    """
+
+    outputs: Path | None = None
+    variables: Path | None = None
+    search_path: Path | None = None
+
+    def set_output(self, name: str, value: str) -> None:
+        """Give later steps and jobs a value of one or more lines.
+
+        Raises:
+            UsageError: GitHub takes no output of that name.
+        """
+        _require(_NAME, name, "output")
+        self._entry(self.outputs, name, value)
+
+    def set_variable(self, name: str, value: str) -> None:
+        """Set a variable of the job's later steps.
+
+        Raises:
+            UsageError: It is no variable's name, or one that belongs to the runner.
+        """
+        _require(_VARIABLE, name, "variable")
+        if _RESERVED.fullmatch(name):
+            raise UsageError(f"The variable {name} is not a job's to set.", hint="Use a name of its own.")
+        self._entry(self.variables, name, value)
+
+    def add_path(self, folder: Path) -> None:
+        """Put a folder before the search path of the job's later steps.
+
+        Raises:
+            UsageError: Its name holds a line break, so that it would be two.
+        """
+        if len(str(folder).splitlines()) != 1:
+            raise UsageError(f"{str(folder)!r} cannot be put on the search path.", hint="Rename the folder.")
+        if self.search_path is None:
+            console.say(f"PATH: {folder}")
+        else:
+            _append(self.search_path, f"{folder}\n")
+
+    def _entry(self, file: Path | None, name: str, value: str) -> None:
+        if file is None:
+            console.say(f"{name}: {value}")
+            return
+        # nobody who writes a value can know where it would end
+        end = f"end-{secrets.token_hex(16)}"
+        _append(file, f"{name}<<{end}\n{value}\n{end}\n")
+
+
+def job_files(env: Mapping[str, str]) -> JobFiles:
+    """Find the files that the runner named in the environment."""
+    named = (env.get(name) for name in ("GITHUB_OUTPUT", "GITHUB_ENV", "GITHUB_PATH"))
+    outputs, variables, search_path = (Path(path) if path else None for path in named)
+    return JobFiles(outputs=outputs, variables=variables, search_path=search_path)
+
+
+def text(value: str) -> str:
+    """Write a text so that Markdown shows it as it is, in a table, too."""
+    return _MARKDOWN.sub(r"\\\1", " ".join(value.split()))
+
+
+def link(label: str, url: str) -> str:
+    """Write a link; the address must be quoted already."""
+    return f"[{text(label)}](<{url}>)"
+
+
+def table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """Write a table of Markdown cells (`text` or `link` made them)."""
+    head = [" | ".join(columns), "|".join("---" for _ in columns)]
+    return "\n".join(f"| {line} |" for line in [*head, *(" | ".join(row) for row in rows)])
+
+
+def _require(pattern: re.Pattern[str], name: str, what: str) -> None:
+    if not pattern.fullmatch(name):
+        raise UsageError(
+            f"{name!r} is no name for a job's {what}.", hint="Use letters, digits and underscores."
+        )
+
+
+def _append(file: Path, entry: str) -> None:
+    try:
+        with file.open("a+b") as stream:
+            if stream.tell():
+                stream.seek(-1, 2)
+                # what wrote before this may have left its last line open
+                entry = entry if stream.read(1) == b"\n" else f"\n{entry}"
+            stream.write(entry.encode())
+    except OSError as problem:
+        raise FatalError(f"{file} could not be written: {problem.strerror or problem}.") from problem
