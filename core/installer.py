@@ -132,7 +132,7 @@ def install(
         argv.append("--no-cache-dir")
     elif cache_dir is not None:
         argv += ["--cache-dir", str(cache_dir)]
-    env = {**_environment(exact=call.sources is not None), **call.env}
+    env = {**environment_for(exact=call.sources is not None), **call.env}
     if sources.cert and backend == "uv":
         env.setdefault("SSL_CERT_FILE", sources.cert)
     try:
@@ -145,7 +145,7 @@ def install(
         ) from problem
 
 
-def _environment(*, exact: bool) -> dict[str, str]:
+def environment_for(*, exact: bool) -> dict[str, str]:
     """Give the installer's variables; for exact sources without any that could add another one.
 
     ``--no-config`` of uv does not concern its variables, nor ``--isolated`` of pip the machine's file.
@@ -168,7 +168,7 @@ def _uv(target: Interpreter, call: Install, sources: Sources) -> list[str]:
     argv = [uv_program(), "pip", "install", "--no-config", "--python", str(target.executable)]
     # pip's rule: of all sources the highest version wins, so that both installers choose alike
     argv += ["--index-strategy", "unsafe-best-match", "--no-progress"]
-    argv += [*_from(sources), *_what(call)]
+    argv += [*source_arguments(sources), *_what(call)]
     if not call.build_isolation:
         argv.append("--no-build-isolation")
     if call.pre:
@@ -182,7 +182,7 @@ def _pip(target: Interpreter, call: Install, sources: Sources) -> list[str]:
     if call.sources is not None:
         # only the sources of the call: what the person configured must not be able to win
         argv.insert(3, "--isolated")
-        argv += [*_from(sources), *(["--cert", sources.cert] if sources.cert else [])]
+        argv += [*source_arguments(sources), *(["--cert", sources.cert] if sources.cert else [])]
     argv += _what(call)
     if not call.build_isolation:
         argv.append("--no-build-isolation")
@@ -191,7 +191,8 @@ def _pip(target: Interpreter, call: Install, sources: Sources) -> list[str]:
     return argv
 
 
-def _from(sources: Sources) -> list[str]:
+def source_arguments(sources: Sources) -> list[str]:
+    """Write sources as the arguments that uv and pip share."""
     argv: list[str] = []
     if sources.no_index:
         argv.append("--no-index")

@@ -1,0 +1,184 @@
+"""Resolving requirements into exact files before anything is installed: uv resolves, for either installer.
+
+The answer is a ``pylock.toml`` (PEP 751), which names each file with its address and digest.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from dataclasses import dataclass, field
+from pathlib import Path, PurePosixPath
+from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote, urlsplit
+
+from packaging.utils import canonicalize_name
+
+from core import files, installer, process
+from core.data import parse_toml
+from core.errors import EnvironmentSetupError, ProcessError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from core.installer import Sources
+
+
+@dataclass(frozen=True, kw_only=True)
+class Question:
+    """What is to be resolved.
+
+    Attributes:
+        requirements: PEP 508 requirements.
+        constraints: Versions that hold where a name is required at all.
+        sources: Where packages come from.
+        exact: No variable of the environment may add a source.
+        python: The interpreter to resolve for, and to build sdists with.
+        python_version: The Python to resolve for, such as ``3.12``; "" for the interpreter's own.
+        platform: uv's name of the platform to resolve for; "" for this one.
+        pre: Allow pre-releases everywhere.
+        pre_names: Distributions whose pre-releases count.
+        only_wheels: Take no sdist.
+        unisolated: Sdists that are built with what the interpreter's environment holds.
+        refreshed: Distributions whose pages are asked for again although a cache knows them.
+        config_settings: PEP 517 settings for sdists.
+        env: Variables for sdists' builds, over the process's own.
+    """
+
+    requirements: tuple[str, ...]
+    constraints: tuple[str, ...] = ()
+    sources: Sources
+    exact: bool = True
+    python: Path | None = None
+    python_version: str = ""
+    platform: str = ""
+    pre: bool = False
+    pre_names: tuple[str, ...] = ()
+    only_wheels: bool = False
+    unisolated: tuple[str, ...] = ()
+    refreshed: tuple[str, ...] = ()
+    config_settings: tuple[str, ...] = ()
+    env: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ResolvedFile:
+    """A file that a resolution chose.
+
+    Attributes:
+        filename: Its name.
+        url: Where it lies.
+        sha256: Hex SHA-256.
+    """
+
+    filename: str
+    url: str
+    sha256: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Resolved:
+    """A distribution that a resolution chose.
+
+    Attributes:
+        name: Normalised distribution name.
+        version: Its version.
+        files: Its files for the Python and platform; wheels before an sdist.
+    """
+
+    name: str
+    version: str
+    files: tuple[ResolvedFile, ...]
+
+    @property
+    def pinned(self) -> str:
+        """The line of a requirements file that takes one of these files and no other."""
+        return " ".join(
+            [f"{self.name}=={self.version}", *(f"--hash=sha256:{one.sha256}" for one in self.files)]
+        )
+
+
+def resolve(question: Question) -> tuple[Resolved, ...]:
+    """Ask uv which files satisfy requirements; wheels are not fetched where their metadata is served.
+
+    Returns:
+        The distributions, by name.
+
+    Raises:
+        EnvironmentSetupError: They cannot be satisfied; the message ends with uv's own words.
+        DataError: uv's answer is no lock.
+    """
+    env = {**installer.environment_for(exact=question.exact), **question.env}
+    if question.sources.cert:
+        env.setdefault("SSL_CERT_FILE", question.sources.cert)
+    with tempfile.TemporaryDirectory() as folder:
+        required, constraints = Path(folder) / "requirements.in", Path(folder) / "constraints.txt"
+        files.write_text(required, "".join(f"{one}\n" for one in question.requirements))
+        files.write_text(constraints, "".join(f"{one}\n" for one in question.constraints))
+        argv = [*_argv(question), "--constraints", str(constraints), str(required)]
+        try:
+            answer = process.capture(argv, env=env).stdout
+        except ProcessError as problem:
+            raise EnvironmentSetupError(
+                f"{', '.join(question.requirements)} cannot be resolved: {problem.output or problem.message}"
+            ) from problem
+    return parse_pylock(answer)
+
+
+def _argv(question: Question) -> list[str]:
+    argv = [installer.uv_program(), "pip", "compile", "--no-config", "--quiet", "--no-progress"]
+    argv += ["--format", "pylock.toml", "--generate-hashes", "--no-header", "--no-python-downloads"]
+    # pip's rule: of all sources the highest version wins
+    argv += ["--index-strategy", "unsafe-best-match", *installer.source_arguments(question.sources)]
+    argv += ["--python", str(question.python)] if question.python else []
+    argv += ["--python-version", question.python_version] if question.python_version else []
+    argv += ["--python-platform", question.platform] if question.platform else []
+    argv += ["--prerelease", "allow"] if question.pre else []
+    argv += ["--only-binary", ":all:"] if question.only_wheels else []
+    for name in question.pre_names:
+        argv += ["--prerelease-package", f"{name}=allow"]
+    for name in question.unisolated:
+        argv += ["--no-build-isolation-package", name]
+    for name in question.refreshed:
+        argv += ["--refresh-package", name]
+    for setting in question.config_settings:
+        argv += ["--config-setting", setting]
+    return argv
+
+
+def parse_pylock(text: str) -> tuple[Resolved, ...]:
+    """Read a ``pylock.toml``.
+
+    Raises:
+        DataError: It is no TOML.
+        EnvironmentSetupError: A distribution has no file with a digest.
+    """
+    packages = parse_toml(text, where="uv's answer").get("packages", [])
+    return tuple(sorted((_resolved(one) for one in packages), key=lambda one: one.name))
+
+
+def _resolved(package: Mapping[str, Any]) -> Resolved:
+    listed: Sequence[Mapping[str, Any]] = [
+        *package.get("wheels", ()),
+        *([package["sdist"]] if "sdist" in package else ()),
+    ]
+    found = tuple(
+        ResolvedFile(
+            filename=one.get("name") or _basename(one), url=_place(one), sha256=one["hashes"]["sha256"]
+        )
+        for one in listed
+        if "sha256" in one.get("hashes", {})
+    )
+    if not found or "version" not in package:
+        raise EnvironmentSetupError(
+            f"{package['name']} was resolved to no file whose digest is known.",
+            hint="Name a version that an index has, instead of an address or a folder.",
+        )
+    return Resolved(name=canonicalize_name(package["name"]), version=package["version"], files=found)
+
+
+def _place(file: Mapping[str, Any]) -> str:
+    return str(file.get("url") or file.get("path", ""))
+
+
+def _basename(file: Mapping[str, Any]) -> str:
+    return PurePosixPath(unquote(urlsplit(_place(file)).path)).name
