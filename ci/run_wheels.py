@@ -1,0 +1,198 @@
+"""A run's wheels and sdists as its records promise them: found, chosen, pinned."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from packaging.requirements import InvalidRequirement, Requirement
+from packaging.utils import canonicalize_name
+from packaging.version import Version
+
+from ci.buckets import buckets, location
+from ci.groups import artifact_groups
+from ci.mirror_data import mirror
+from core import records, stores, wheels
+from core.errors import MissingInputError, UsageError, nearest
+from core.families import CPU, families
+from core.options import DEFAULT_STORE
+from core.outputs import LOCAL_RUN
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from core.options import Common
+    from core.outputs import RunOutputs
+    from core.records import FileRecord
+    from core.stores import Store
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunGroup:
+    """One artifact group of a run, where it was found.
+
+    Attributes:
+        store: The store.
+        outputs: The run's paths in it.
+        name: The group.
+    """
+
+    store: Store
+    outputs: RunOutputs
+    name: str
+
+    @property
+    def prefix(self) -> str:
+        """Key prefix of the group's wheels."""
+        return self.outputs.python_prefix(self.name)
+
+    @property
+    def where(self) -> str:
+        """The place, for people."""
+        return f"{self.store.url}/{self.prefix}"
+
+    @property
+    def family(self) -> str:
+        """The GPU family that the group is for, without the variant; "" for ``cpu`` and unknown ones."""
+        known = [one for one in families() if self.name == one or self.name.startswith(f"{one}-")]
+        found = max(known, key=len, default="")
+        return "" if found == CPU else found
+
+
+def find_group(common: Common, group: str, *, repository: str) -> RunGroup:
+    """Find a group of a run: in the store that is named, else in the bucket of the run's repository.
+
+    Args:
+        common: Names the run and the store.
+        group: The group; "" for the only one that the run has.
+        repository: ``{owner}/{name}`` of the run.
+
+    Raises:
+        MissingInputError: No store has wheels of the run, or of the group.
+        UsageError: The run has several groups and none was named.
+    """
+    looked_at, problem = [], None
+    for store, outputs in _places(common, repository):
+        try:
+            found = artifact_groups(store, outputs, group)
+        except MissingInputError as missing:
+            looked_at.append(f"{store.url}/{outputs.prefix}")
+            problem = missing
+            continue
+        if len(found) > 1:
+            raise UsageError(
+                f"Run {outputs.run_id} has the groups {', '.join(found)}.",
+                hint="Choose one with --artifact-group.",
+            )
+        return RunGroup(store=store, outputs=outputs, name=found[0])
+    what = f"group {group} of run {common.run_id}" if group else f"run {common.run_id}"
+    raise MissingInputError(
+        f"There are no wheels of {what} in {' nor in '.join(dict.fromkeys(looked_at))}.",
+        hint=(problem.hint if problem else "") or "Name another run, --artifact-group or --store.",
+    )
+
+
+def _places(common: Common, repository: str) -> Iterator[tuple[Store, RunOutputs]]:
+    """Give the places to look in, one at a time."""
+    named = stores.open_store(common.store, root=common.root)
+    if common.run_id == LOCAL_RUN:
+        yield named, common.outputs
+        return
+    place = location(
+        buckets(), repository or buckets().repository, fork=False, release_type=common.release_type
+    )
+    prefixes = dict.fromkeys((place.external_repo, ""))
+    for external_repo in prefixes:
+        yield named, replace(common.outputs, external_repo=external_repo)
+    if common.store == DEFAULT_STORE:
+        bucket = stores.open_store(f"s3://{place.bucket}", root=common.root)
+        yield bucket, replace(common.outputs, external_repo=place.external_repo, bucket=place.bucket)
+
+
+def offered(group: RunGroup) -> tuple[FileRecord, ...]:
+    """List what successful stages recorded for a group, by file name.
+
+    Raises:
+        MissingInputError: Nothing is recorded.
+        StoreError: A recorded file of the local run differs from each of its records.
+    """
+    by_key: dict[str, dict[str, FileRecord]] = {}
+    for record in records.read_all(group.store, group.outputs, group.name):
+        for one in record.files if record.status == "ok" else ():
+            if one.distribution:
+                by_key.setdefault(one.key, {})[one.sha256] = one
+    found = []
+    for key, versions in by_key.items():
+        # a file of the local run may have been made twice: the last one lies there
+        digest = next(iter(versions)) if len(versions) == 1 else group.store.digest(key)
+        found += [versions[digest]] if digest in versions else []
+    if not found:
+        raise MissingInputError(
+            f"No record of group {group.name} names a wheel in {group.store.url}/{group.outputs.prefix}.",
+            hint="Put the wheels there with nox -s upload, which records them.",
+        )
+    return tuple(sorted(found, key=lambda one: one.name))
+
+
+def fits(one: FileRecord, python_tag: str) -> bool:
+    """Say whether a file is for a Python, given by its ABI tag such as ``cp312``; an sdist is for all."""
+    if not one.name.endswith(".whl"):
+        return True
+    return any(
+        tag.abi in {python_tag, "abi3"} or (tag.abi == "none" and tag.interpreter in {"py3", python_tag})
+        for tag in wheels.parse_wheel_name(one.name).tags
+    )
+
+
+def parse_requirements(words: Sequence[str]) -> tuple[Requirement, ...]:
+    """Read requirements as people write them: in one word or several, separated by spaces.
+
+    Raises:
+        UsageError: One is no requirement, or there is none.
+    """
+    found = []
+    for word in (part for one in words for part in one.split()):
+        try:
+            found.append(Requirement(word))
+        except InvalidRequirement as problem:
+            raise UsageError(
+                f"--packages: {word!r} is no requirement.",
+                hint="Write them as in --packages 'rocm[libraries,devel]==7.1 torch', without spaces inside.",
+            ) from problem
+    if not found:
+        raise UsageError("--packages is empty.", hint="Name packages: --packages 'rocm[libraries] torch'.")
+    return tuple(found)
+
+
+def pinned(requirements: Sequence[Requirement], offers: Sequence[FileRecord]) -> tuple[str, ...]:
+    """Pin requirements to the versions that a run has; those of others' distributions stay as they are.
+
+    Raises:
+        MissingInputError: A distribution of ours, or the version asked for, is not in the run.
+        UsageError: The run has several versions that would do, or an address is given for one of ours.
+    """
+    return tuple(_pinned(one, offers) for one in requirements)
+
+
+def _pinned(requirement: Requirement, offers: Sequence[FileRecord]) -> str:
+    name = canonicalize_name(requirement.name)
+    held = sorted({Version(one.version) for one in offers if one.distribution == name})
+    if not held:
+        if mirror().is_ours(name):
+            known = nearest(name, [one.distribution for one in offers])
+            raise MissingInputError(f"The run has no {name} for this Python. {known}")
+        return str(requirement)
+    if requirement.url:
+        raise UsageError(f"{requirement.name} is to come from the run, not from {requirement.url}.")
+    fitting = [one for one in held if requirement.specifier.contains(one, prereleases=True)]
+    versions = ", ".join(str(one) for one in held)
+    if not fitting:
+        raise MissingInputError(f"The run has no {requirement}; it has {name} {versions}.")
+    if len(fitting) > 1:
+        raise UsageError(
+            f"The run has several versions of {name}: {versions}.",
+            hint=f"Name one, such as {name}=={fitting[-1]}.",
+        )
+    extras = f"[{','.join(sorted(requirement.extras))}]" if requirement.extras else ""
+    marker = f" ; {requirement.marker}" if requirement.marker else ""
+    return f"{requirement.name}{extras}=={fitting[0]}{marker}"
