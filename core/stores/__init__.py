@@ -178,29 +178,47 @@ def require_digest(source: Store, source_key: str, sha256: str) -> None:
     """
     found = source.digest(source_key)
     if found != sha256:
-        raise StoreError(
-            f"{source_key} in {source.url} has the digest {found}, and {sha256} was to be copied.",
-            hint="Somebody replaced it; find out who, then test and copy again.",
-        )
+        raise refuse_other_digest(source, source_key, found, sha256)
+
+
+def refuse_other_digest(source: Store, source_key: str, found: str, sha256: str) -> StoreError:
+    """Write the error of a copy of an object that is not the one that was meant."""
+    return StoreError(
+        f"{source_key} in {source.url} has the digest {found}, and {sha256} was to be copied.",
+        hint="Somebody replaced it; find out who, then test and copy again.",
+    )
 
 
 def open_store(location: str, *, root: Path, dry_run: bool = False) -> Store:
-    """Open a store by what ``--store`` says: a folder, or ``s3://bucket``.
+    """Open a store by what ``--store`` says: a folder, ``s3://bucket`` or ``s3://bucket/prefix``.
 
     Args:
-        location: A path (relative to `root`) or an ``s3://`` URI.
+        location: A path (relative to `root`) or an ``s3://`` URI; its endpoint, profile, region and
+            credentials come from the usual AWS settings.
         root: The checkout.
         dry_run: Plan writes and print them instead.
 
     Raises:
         UsageError: No store is of that form.
+        StoreError: The AWS settings cannot be meant.
     """
-    from core.stores.directory import DirectoryStore
     from core.stores.dry_run import DryRunStore
 
+    store = _opened(location, root)
+    return DryRunStore(store) if dry_run else store
+
+
+def _opened(location: str, root: Path) -> Store:
+    if location.startswith("s3://"):
+        from core import options
+        from core.stores import s3
+
+        return s3.open_bucket(location, options.environment())
     if "://" in location:
         raise UsageError(
-            f"--store {location!r} is no store that this version can open.", hint="Give a folder."
+            f"--store {location!r} is no store that this version can open.",
+            hint="Give a folder, or s3://bucket.",
         )
-    store: Store = DirectoryStore((root / location).resolve())
-    return DryRunStore(store) if dry_run else store
+    from core.stores.directory import DirectoryStore
+
+    return DirectoryStore((root / location).resolve())

@@ -1,0 +1,130 @@
+"""Clients of S3 by the usual AWS settings: endpoint, profile, region, credentials, or none at all."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import lru_cache
+from threading import BoundedSemaphore, Lock
+from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
+
+import boto3
+from botocore import UNSIGNED
+from botocore.config import Config
+from botocore.exceptions import BotoCoreError
+
+from core.stores.s3_errors import explained
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from types_boto3_s3 import S3Client
+
+CONNECTIONS = 64
+ATTEMPTS = 8
+# parts that are in memory at once, over all uploads of a process
+PARTS = 12
+_AMAZON = (".amazonaws.com", ".amazonaws.com.cn")
+# what botocore reads besides its own files
+_SETTINGS = ("AWS_", "BOTO", "HOME", "USERPROFILE", "HTTP", "http", "NO_PROXY", "no_proxy", "ALL_PROXY")
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Connection:
+    """A client of one S3 service; any thread may use it.
+
+    Attributes:
+        client: Makes the requests, retries those that a service was too busy for.
+        signed: Whether there are credentials; without, public objects can be read and nothing written.
+        identity: Whose credentials those are, for people; no secret.
+        parts: Bounds the parts of uploads that are in memory.
+        conditional: What is known of the service's conditional writes, by bucket (see `s3_conditions`).
+        buckets: Those that are known to be there.
+        lock: Held by who finds that out.
+    """
+
+    client: S3Client
+    signed: bool = True
+    identity: str = ""
+    parts: BoundedSemaphore = field(default_factory=lambda: BoundedSemaphore(PARTS))
+    conditional: dict[str, object] = field(default_factory=dict)
+    buckets: set[str] = field(default_factory=set)
+    lock: Lock = field(default_factory=Lock)
+
+    @property
+    def endpoint(self) -> str:
+        """The service's address."""
+        return self.client.meta.endpoint_url
+
+    @property
+    def is_amazon(self) -> bool:
+        """Whether this is Amazon's own service, whose behaviour is known."""
+        return is_amazon(self.endpoint)
+
+
+def is_amazon(endpoint: str) -> bool:
+    """Tell Amazon's own service from one that speaks like it."""
+    return (urlsplit(endpoint).hostname or "").endswith(_AMAZON)
+
+
+def connection_for(environment: Mapping[str, str]) -> Connection:
+    """Connect by the usual settings, once for the same ones.
+
+    Args:
+        environment: This process's variables (``AWS_PROFILE``, ``AWS_ENDPOINT_URL_S3``, …), which
+            botocore reads, too: they say whether a connection that was made still fits.
+
+    Raises:
+        StoreError: A profile is not there, or a setting cannot be meant.
+    """
+    return _connected(
+        tuple(sorted(one for one in environment.items() if one[0].startswith(_SETTINGS))),
+    )
+
+
+@lru_cache(maxsize=32)
+def _connected(_settings: tuple[tuple[str, str], ...]) -> Connection:
+    return connect()
+
+
+def connect(*, endpoint: str | None = None) -> Connection:
+    """Make a client of its own.
+
+    Args:
+        endpoint: The service's address, in the place of the one that the settings name.
+
+    Raises:
+        StoreError: A profile is not there, or a setting cannot be meant.
+    """
+    with explained("the AWS settings"):
+        session = boto3.session.Session()
+        credentials = session.get_credentials()
+        settings = Config(
+            signature_version=None if credentials else UNSIGNED,
+            max_pool_connections=CONNECTIONS,
+            retries={"mode": "standard", "total_max_attempts": ATTEMPTS},
+            connect_timeout=10,
+            read_timeout=60,
+            tcp_keepalive=True,
+            # digests are SHA-256 and ours; other checksums fail at servers that answer for part of an object
+            request_checksum_calculation="when_required",
+            response_checksum_validation="when_required",
+            # the signature covers the SHA-256 header: nothing is hashed twice
+            s3={"payload_signing_enabled": False},
+        )
+        client: S3Client = session.client("s3", endpoint_url=endpoint, config=settings)
+        given = session._session.get_scoped_config().get("s3")  # noqa: SLF001 - no public way to ask
+        if not is_amazon(client.meta.endpoint_url) and "addressing_style" not in (given or {}):
+            by_path = settings.merge(
+                Config(s3={"payload_signing_enabled": False, "addressing_style": "path"})
+            )
+            client = session.client("s3", endpoint_url=endpoint, config=by_path)
+    identity = ""
+    if credentials is not None:
+        try:
+            key = credentials.get_frozen_credentials().access_key or ""
+        except BotoCoreError:
+            key = ""  # the first request says what is wrong with them
+        profile = f", profile {session.profile_name}" if session.profile_name != "default" else ""
+        identity = f"access key …{key[-4:]} from {credentials.method}{profile}"
+    return Connection(client=client, signed=credentials is not None, identity=identity)

@@ -1,0 +1,103 @@
+"""Which conditional writes a service holds to: Amazon's do, others ignore them, or refuse right ones.
+
+Where they hold, S3 itself lets one of several racing writers win. Where they do not, a writer
+compares before and verifies after its write, and the writers of one machine take turns. That is less:
+of writers on different machines, one whose object was overwritten before it verified is told so, and
+one whose object was overwritten later is not.
+"""
+
+from __future__ import annotations
+
+import getpass
+import hashlib
+import tempfile
+import uuid
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from botocore.exceptions import BotoCoreError, ClientError
+
+from core import files
+from core.stores.s3_errors import LOST, code_of
+
+if TYPE_CHECKING:
+    from contextlib import AbstractContextManager
+
+    from core.stores.s3_client import Connection
+
+# the name of the small objects that find it out; listings leave them out
+PROBE = "conditional-write-probe-"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Conditions:
+    """What a service holds to.
+
+    Attributes:
+        if_none_match: A PUT over nothing only.
+        if_match: A PUT over the object of an ETag only.
+        completion: The same, at the completion of an upload of parts, and for copies.
+    """
+
+    if_none_match: bool
+    if_match: bool
+    completion: bool
+
+
+AMAZON = Conditions(if_none_match=True, if_match=True, completion=True)
+
+
+def conditions_of(connection: Connection, bucket: str, folder: str) -> Conditions:
+    """Say what a service holds to; one that is not Amazon's is tried, once a bucket and process.
+
+    Args:
+        connection: The service.
+        bucket: The bucket that is written to.
+        folder: Where in it an object may be written: "" or a prefix that ends with a slash.
+
+    Raises:
+        ClientError: S3 refused to write at all.
+        BotoCoreError: S3 could not be reached.
+    """
+    if connection.is_amazon:
+        return AMAZON
+    with connection.lock:
+        known = connection.conditional.get(bucket)
+        if not isinstance(known, Conditions):
+            known = _tried(connection, bucket, f"{folder}{PROBE}{uuid.uuid4().hex}")
+            connection.conditional[bucket] = known
+    return known
+
+
+def _tried(connection: Connection, bucket: str, key: str) -> Conditions:
+    client = connection.client
+    first = client.put_object(Bucket=bucket, Key=key, Body=b"1")
+    try:
+        if_none_match = not _accepted(connection, bucket, key, {"IfNoneMatch": "*"})
+        found = client.head_object(Bucket=bucket, Key=key)["ETag"] if not if_none_match else first["ETag"]
+        if_match = not _accepted(connection, bucket, key, {"IfMatch": '"0"'}) and _accepted(
+            connection, bucket, key, {"IfMatch": found}
+        )
+    finally:
+        with suppress(ClientError, BotoCoreError):
+            client.delete_object(Bucket=bucket, Key=key)
+    return Conditions(if_none_match=if_none_match, if_match=if_match, completion=False)
+
+
+def _accepted(connection: Connection, bucket: str, key: str, condition: dict[str, Any]) -> bool:
+    try:
+        connection.client.put_object(Bucket=bucket, Key=key, Body=b"1", **condition)
+    except ClientError as problem:
+        if code_of(problem) in {*LOST, "NotImplemented", "501", "InvalidArgument", "InvalidRequest"}:
+            return False
+        raise
+    return True
+
+
+def machine_lock(what: str) -> AbstractContextManager[None]:
+    """Let the writers of one object take turns, those of this user on this machine."""
+    name = hashlib.sha256(what.encode()).hexdigest()[:32]
+    folder = Path(tempfile.gettempdir()) / f"s3-writes-{getpass.getuser()}"
+    return files.locked(folder / f"{name}.lock", what=what)
