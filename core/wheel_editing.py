@@ -47,8 +47,8 @@ class Edit(Protocol):
 
 
 @dataclass(frozen=True, kw_only=True)
-class EditedWheel:
-    """A wheel that was written again.
+class Edited:
+    """A wheel or sdist that was written again.
 
     Attributes:
         file: The new file.
@@ -68,9 +68,7 @@ class _Step:
     entry: Entry | None
 
 
-def edit_wheel(
-    source: Path, folder: Path, *, version: str, edit: Edit, epoch: int | None = None
-) -> EditedWheel:
+def edit_wheel(source: Path, folder: Path, *, version: str, edit: Edit, epoch: int | None = None) -> Edited:
     """Write a wheel again under another version.
 
     ``.dist-info`` and ``.data`` folders and the file name follow the version; RECORD is written
@@ -119,9 +117,7 @@ def edit_wheel(
             )
         _require_distinct(source, steps)
         file = _write(source, stream, target, steps, epoch=epoch)
-    return EditedWheel(
-        file=file, changed=tuple(sorted(step.name for step in steps if step.content is not None))
-    )
+    return Edited(file=file, changed=tuple(sorted(step.name for step in steps if step.content is not None)))
 
 
 def _file_name(filename: str, version: str) -> str:
@@ -152,7 +148,7 @@ def _require_distinct(source: Path, steps: Sequence[_Step]) -> None:
 
 
 def _is_small_text(stream: BinaryIO, info: zipfile.ZipInfo, span: Span) -> bool:
-    """Whether a member is small and begins like a text: without a zero byte."""
+    """Whether a member is small and begins like a text."""
     if not 0 < info.file_size <= TEXT_LIMIT:
         return False
     stream.seek(span.start)
@@ -162,6 +158,11 @@ def _is_small_text(stream: BinaryIO, info: zipfile.ZipInfo, span: Span) -> bool:
             head = zlib.decompressobj(-zlib.MAX_WBITS).decompress(head, _SNIFFED)
         except zlib.error:
             return True  # reading it whole says what is wrong with it
+    return is_text(head)
+
+
+def is_text(head: bytes) -> bool:
+    """Whether a file begins like a text: without a zero byte."""
     return b"\0" not in head[:_SNIFFED]
 
 

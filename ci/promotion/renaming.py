@@ -38,14 +38,16 @@ class RocmChange:
         new: The version that they get (``7.10.0``).
 
     Raises:
-        UsageError: One is no ROCm version, or both are the same.
+        UsageError: One is no ROCm version, both are the same, or packages of the sample would no
+            longer be marked as such.
     """
 
     old: str
     new: str
 
     def __post_init__(self) -> None:
-        versions.parse(self.old), versions.parse(self.new)
+        if versions.parse(self.old).is_sample and not versions.parse(self.new).is_sample:
+            raise UsageError(f"ROCm {self.old} is the sample, which is never published.")
         if Version(self.old) == Version(self.new):
             raise UsageError(f"The packages have version {self.old} already.")
 

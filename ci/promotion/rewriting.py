@@ -6,18 +6,37 @@ file (pure, by names alone: a dry run needs no bytes), ``rewrite_set(paths, fold
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import tempfile
+import time
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
+from packaging.utils import canonicalize_name
+from packaging.version import Version
+
+from ci.promotion.member_edits import MemberEdits
+from ci.promotion.metadata_edits import requirement
 from ci.promotion.renaming import Renamed, RocmChange, final_of, new_version, plan_set
+from core import console
+from core.errors import MissingInputError, WheelError
+from core.files import made
+from core.sdist_editing import edit_sdist
+from core.wheel_editing import edit_wheel
+from core.wheel_record import Tap, verify_record
+from core.wheels import read_metadata
+from pytorch_build.checks.findings import require_no_errors
+from pytorch_build.checks.run import CheckOptions, check_wheel
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from pathlib import Path
+    from collections.abc import Mapping, Sequence
 
     from core.wheel_writer import WrittenFile
+    from pytorch_build.checks.view import Expectation
 
 __all__ = ["Renamed", "Rewritten", "RocmChange", "final_of", "new_version", "plan_set", "rewrite_set"]
+
+_TARS = (".tar", ".tar.xz", ".tar.gz")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,7 +55,12 @@ class Rewritten:
 
 
 def rewrite_set(
-    files: Sequence[Path], folder: Path, change: RocmChange, *, epoch: int | None = None
+    files: Sequence[Path],
+    folder: Path,
+    change: RocmChange,
+    *,
+    expected: Mapping[str, Expectation] | None = None,
+    epoch: int | None = None,
 ) -> tuple[Rewritten, ...]:
     """Write every wheel and sdist of a set again under its new version, and check the results.
 
@@ -48,6 +72,9 @@ def rewrite_set(
             digest, is the caller's to see.
         folder: Where the new files go.
         change: The change of ROCm's version, from `final_of`.
+        expected: What the source lock promised of PyTorch's wheels as they were built, by
+            normalised name (`pytorch_build.checks.expected.expectations`); the rewritten ones are
+            held against the same with the new versions.
         epoch: SOURCE_DATE_EPOCH in seconds (default: 1980-01-01, the earliest a zip holds).
 
     Returns:
@@ -60,4 +87,72 @@ def rewrite_set(
             member, and the set is refused as a whole.
         CheckError: A rewritten wheel does not pass the checks of built wheels.
     """
-    raise NotImplementedError
+    sources = _by_name(files)
+    plans = plan_set(sources, change)
+    with tempfile.TemporaryDirectory(dir=made(folder), prefix=".rewriting.") as scratch:
+        place = Path(scratch)
+        done = []
+        for plan in plans:
+            started = time.monotonic()
+            one = _rewrite(sources[plan.source], place, plan, change, epoch=epoch)
+            if one.file.path.suffix == ".whl":
+                _check(one, change, (expected or {}).get(plan.distribution))
+            done.append(one)
+            taken = console.duration(time.monotonic() - started)
+            console.say(f"{plan.source} -> {plan.target}  {console.size(one.file.size)}  {taken}")
+        return tuple(_moved(one, folder) for one in done)
+
+
+def _by_name(files: Sequence[Path]) -> Mapping[str, Path]:
+    found: dict[str, Path] = {}
+    for path in files:
+        if path.name in found:
+            raise WheelError(
+                f"{path} and {found[path.name]} have one name.",
+                hint="Rewrite the packages of each GPU family on their own.",
+            )
+        if not path.is_file():
+            raise MissingInputError(f"{path} does not exist.")
+        found[path.name] = path
+    return found
+
+
+def _rewrite(
+    source: Path, folder: Path, plan: Renamed, change: RocmChange, *, epoch: int | None
+) -> Rewritten:
+    edits = MemberEdits(plan, change)
+    edit_file = edit_wheel if plan.source.endswith(".whl") else edit_sdist
+    edited = edit_file(source, folder, version=plan.new, edit=edits, epoch=epoch)
+    edits.require_done()
+    if edited.file.path.name != plan.target:
+        raise WheelError(f"{plan.source} would become {edited.file.path.name}, not {plan.target}.")
+    return Rewritten(plan=plan, file=edited.file, changed=edited.changed)
+
+
+def _check(one: Rewritten, change: RocmChange, expectation: Expectation | None) -> None:
+    """Check a rewritten wheel as a built one, in the one pass that inflates all of it."""
+    path, plan = one.file.path, one.plan
+    stated = read_metadata(path)
+    if canonicalize_name(stated.name) != plan.distribution or stated.version != Version(plan.new):
+        raise WheelError(f"METADATA of {plan.source} is that of {stated.name} {stated.version}.")
+    if plan.kind == "pytorch":
+        promised = expectation and _promised(expectation, plan, change)
+        require_no_errors(check_wheel(path, promised, options=CheckOptions(scratch=path.parent)))
+        return
+    edits = MemberEdits(plan, change)
+    tars = Tap(wanted=lambda name, _: name.endswith(_TARS), inspect=edits.see_tar, folder=path.parent)
+    problems = verify_record(path, tap=tars)
+    if problems:
+        raise WheelError(f"{plan.source}: {problems[0].message}", hint="Download or build it again.")
+    edits.require_nothing_found()
+
+
+def _promised(expectation: Expectation, plan: Renamed, change: RocmChange) -> Expectation:
+    requires = tuple(requirement(text, change) for text in expectation.requires)
+    return replace(expectation, version=plan.new, requires=requires)
+
+
+def _moved(one: Rewritten, folder: Path) -> Rewritten:
+    target = folder / one.file.path.name
+    one.file.path.replace(target)
+    return replace(one, file=replace(one.file, path=target))

@@ -41,11 +41,26 @@ class Place(Model):
     required: bool = True
 
 
+class Mention(Model):
+    """Members that may go on mentioning the old version.
+
+    Attributes:
+        distributions: Whose members, as globs of normalised names.
+        members: Their paths, as a glob.
+        reason: Why they may.
+    """
+
+    distributions: tuple[str, ...]
+    members: str
+    reason: str
+
+
 class Rules(Model):
     """What `rewriting.toml` says."""
 
     distributions: Distributions
     places: tuple[Place, ...]
+    mentions: tuple[Mention, ...] = ()
 
     def kind_of(self, distribution: str) -> Kind | None:
         """Say how a distribution carries ROCm's version, by its normalised name; None for others."""
@@ -56,6 +71,13 @@ class Rules(Model):
     def places_of(self, distribution: str) -> tuple[Place, ...]:
         """Give the places of a distribution, by its normalised name."""
         return tuple(place for place in self.places if _any(distribution, place.distributions))
+
+    def may_mention(self, distribution: str, member: str) -> bool:
+        """Whether a member may hold the old version afterwards."""
+        return any(
+            _any(distribution, one.distributions) and fnmatchcase(member, one.members)
+            for one in self.mentions
+        )
 
 
 @functools.cache
