@@ -1,0 +1,184 @@
+"""A run whose wheels are tiny but real, tested, and ready to be staged."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from core import distributions, records
+from core.outputs import RunOutputs
+from core.records import Cell, FileRecord, Record
+from core.stores.directory import DirectoryStore
+from core.wheel_writer import Member, write_sdist
+from pytorch_build.lock.source_lock import SourceLock
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from pathlib import Path
+
+    from core.outputs import Platform
+    from core.stores import Store
+
+ROCM = "7.10.0a20251120"
+SUFFIX = f"+rocm{ROCM}"
+TORCH = f"2.10.0a0{SUFFIX}"
+AUDIO = f"2.9.0a0{SUFFIX}"
+REF = "mine"
+DATE = "2026-11-21T12:00:00+00:00"
+
+
+@dataclass
+class Runs:
+    """Runs in a store: what builds and tests leave there."""
+
+    store: Store
+    folder: Path
+    make_wheel: Callable[..., Path]
+    run_id: str = "17"
+    platform: Platform = "linux"
+    rocm: str = ROCM
+    ref: str = REF
+    made: dict[str, FileRecord] = field(default_factory=dict)
+
+    @property
+    def outputs(self) -> RunOutputs:
+        return RunOutputs(run_id=self.run_id, platform=self.platform)
+
+    @property
+    def torch(self) -> str:
+        return f"2.10.0a0+rocm{self.rocm}"
+
+    def whole(self, family: str, pythons: Sequence[str] = ("cp312",), *, tested: bool = True) -> None:
+        """Build, and test, everything of a family."""
+        self.lock()
+        self.build_rocm(family)
+        for python in pythons:
+            self.build(family, python)
+            if tested:
+                self.smoke(family, python)
+        if tested:
+            self.test_rocm(family)
+
+    def lock(self, release_type: str = "nightly", commit: str = "a") -> None:
+        local = self.torch.partition("+")[2]
+        projects = {
+            name: {
+                "project": name,
+                "origin": f"https://invalid/{name}",
+                "ref": "main",
+                "commit": commit * 40,
+                "base_version": base,
+                "versions": {"rocm": f"{base}+{local}"},
+            }
+            for name, base in (("torch", "2.10.0a0"), ("audio", "2.9.0a0"))
+        }
+        lock = SourceLock.model_validate(
+            {
+                "torch_ref": self.ref,
+                "release_type": release_type,
+                "rocm_version": self.rocm,
+                "projects": projects,
+            }
+        )
+        self.store.put_bytes(self.outputs.source_lock_key(self.ref), lock.model_dump_json().encode())
+
+    def build_rocm(self, family: str) -> None:
+        sdist = write_sdist(
+            self.folder / family,
+            "rocm",
+            self.rocm,
+            [Member(name="setup.py", source=f"# {family}\n".encode())],
+            metadata=f"Metadata-Version: 2.2\nName: rocm\nVersion: {self.rocm}\n",
+        )
+        core = self.make_wheel(
+            self.folder / family,
+            "rocm-sdk-core",
+            self.rocm,
+            tag="py3-none-linux_x86_64",
+            content=f"# {family}",
+        )
+        self._record("build_rocm", family, Cell(gpu_family=family), (sdist.path, core))
+
+    def build(self, family: str, python: str) -> None:
+        tag = f"{python}-{python}-{'linux_x86_64' if self.platform == 'linux' else 'win_amd64'}"
+        for name, base, needs in (
+            ("torch", "2.10.0a0", f"rocm[libraries]=={self.rocm}"),
+            ("torchaudio", "2.9.0a0", f"torch=={self.torch}"),
+        ):
+            path = self.make_wheel(
+                self.folder / family,
+                name,
+                f"{base}+rocm{self.rocm}",
+                tag=tag,
+                content=f"# {family}",
+                fields=[("Requires-Python", ">=3.10"), ("Requires-Dist", needs)],
+            )
+            cell = Cell(python=python, torch_ref=self.ref, gpu_family=family)
+            self._record(f"build_{name.removeprefix('torch') or 'torch'}", family, cell, (path,))
+
+    def smoke(self, family: str, python: str, **facts: Any) -> None:
+        named = {
+            one.name: one.sha256
+            for one in self.made.values()
+            if f"/{family}/" in one.key and (f"-{python}-" in one.name or one.name.startswith("rocm"))
+        }
+        cell = Cell(python=python, torch_ref=self.ref, gpu_family=family)
+        inputs = {"files": named, "arguments": ["uv"], "gpu": ["gfx942"], "installed": True}
+        totals = {"tests": {"tests": 22, "failures": 0, "errors": 0, "skipped": 1}}
+        self._tested("test_smoke", family, cell, inputs, totals, **facts)
+
+    def test_rocm(self, family: str, python: str = "cp312", **facts: Any) -> None:
+        named = {
+            one.name: one.sha256
+            for one in self.made.values()
+            if f"/{family}/" in one.key and one.name.startswith("rocm")
+        }
+        inputs = {"packages": named, "installed": True}
+        totals = {"checks": {"passed": 9, "failed": 0, "skipped": 0}}
+        self._tested("test_rocm", family, Cell(python=python, gpu_family=family), inputs, totals, **facts)
+
+    def failed(self, stage: str, family: str, python: str = "cp312", error: str = "It broke.") -> None:
+        """Leave the record of a stage that failed."""
+        cell = Cell(python=python, torch_ref=self.ref, gpu_family=family)
+        self._write(family, Record(**self._facts(stage, cell), status="failed", exit_code=8, error=error))
+
+    def _tested(self, stage: str, family: str, cell: Cell, inputs: Any, details: Any, **facts: Any) -> None:
+        key = f"{self.outputs.reports_prefix(family)}/{records.record_name(stage, cell)}.xml"
+        content = f"<testsuites><testsuite tests='22'/><!-- {stage} {cell} --></testsuites>".encode()
+        self.store.put_bytes(key, content)
+        report = {"key": key, "sha256": hashlib.sha256(content).hexdigest()}
+        inputs = {**inputs, **facts.pop("inputs", {})}
+        details = {**details, "report": report, **facts.pop("details", {})}
+        self._write(family, Record(**self._facts(stage, cell), inputs=inputs, details=details, **facts))
+
+    def _record(self, stage: str, family: str, cell: Cell, paths: Sequence[Path]) -> None:
+        files = tuple(distributions.publish(self.store, self.outputs, family, path) for path in paths)
+        self.made |= {one.key: one for one in files}
+        self._write(family, Record(**self._facts(stage, cell), files=files))
+
+    def _facts(self, stage: str, cell: Cell) -> dict[str, Any]:
+        return {
+            "stage": stage,
+            "run_id": self.run_id,
+            "platform": self.platform,
+            "cell": cell,
+            "started": DATE,
+            "seconds": 1.0,
+        }
+
+    def _write(self, family: str, record: Record) -> None:
+        records.write(self.store, self.outputs, family, record)
+
+
+@pytest.fixture
+def runs(tmp_path: Path, make_wheel: Callable[..., Path]) -> Runs:
+    return Runs(store=DirectoryStore(tmp_path / "runs"), folder=tmp_path / "dist", make_wheel=make_wheel)
+
+
+@pytest.fixture
+def bucket(tmp_path: Path) -> Store:
+    """Give the distribution bucket."""
+    return DirectoryStore(tmp_path / "bucket")
