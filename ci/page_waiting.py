@@ -18,7 +18,7 @@ from core.errors import MissingInputError
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from core.records import FileRecord
+    from ci.run_wheels import Offer
 
 _FIRST_PAUSE, _LONGEST_PAUSE, _PAUSE_GROWTH = 1.0, 15.0, 1.5
 _PAGE_TIMEOUT = 30.0
@@ -41,26 +41,27 @@ class Answer:
 class _Links(HTMLParser):
     def __init__(self) -> None:
         super().__init__()
-        self.found: dict[str, str] = {}
+        self.found: dict[str, tuple[str, str]] = {}
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         href = dict(attrs).get("href") if tag == "a" else None
         if href:
             parts = urlsplit(href)
             name = PurePosixPath(unquote(parts.path)).name
-            self.found[name] = parse_qs(parts.fragment).get("sha256", [""])[0]
+            digest = parse_qs(parts.fragment).get("sha256", [""])[0]
+            self.found[href.partition("#")[0]] = (name, digest)
 
 
-def links(page: str) -> Mapping[str, str]:
-    """Read the files that a page links to (PEP 503): file name to SHA-256, "" where it gives none."""
+def links(page: str) -> Mapping[str, tuple[str, str]]:
+    """Read the links of a page (PEP 503): address to file name and SHA-256, "" where it gives none."""
     parser = _Links()
     parser.feed(page)
     return parser.found
 
 
-def unlisted(page: str | None, wanted: Sequence[FileRecord]) -> Sequence[str]:
+def unlisted(page: str | None, wanted: Sequence[Offer]) -> Sequence[str]:
     """Say what a page lacks of recorded files, one phrase each."""
-    found = links(page) if page is not None else {}
+    found = dict(links(page).values()) if page is not None else {}
     absent = [one.name for one in wanted if one.name not in found]
     # a page without digests promises the name alone
     other = [one.name for one in wanted if found.get(one.name, "") not in {"", one.sha256}]
@@ -88,7 +89,7 @@ def fetch(url: str, *, cert: str = "") -> Answer:
 
 
 def wait_for(
-    pages: Mapping[str, Sequence[FileRecord]],
+    pages: Mapping[str, Sequence[Offer]],
     *,
     seconds: float,
     read: Callable[[str], Answer],

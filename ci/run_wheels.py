@@ -9,14 +9,11 @@ from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
 from packaging.version import Version
 
-from ci.buckets import buckets, location
 from ci.groups import artifact_groups
 from ci.mirror_data import mirror
 from core import records, stores, wheels
 from core.errors import MissingInputError, UsageError, nearest
 from core.families import CPU, families
-from core.options import DEFAULT_STORE
-from core.outputs import LOCAL_RUN
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -59,20 +56,46 @@ class RunGroup:
         return "" if found == CPU else found
 
 
-def find_group(common: Common, group: str, *, repository: str) -> RunGroup:
+@dataclass(frozen=True, kw_only=True)
+class Offer:
+    """A wheel or sdist that a run or a page offers.
+
+    Attributes:
+        name: File name.
+        distribution: Normalised distribution name.
+        version: Its version.
+        sha256: Hex SHA-256; "" where a page does not say.
+        key: Its key in the store; "" for a page's.
+        size: Bytes; 0 where a page does not say.
+        requires_python: A wheel's Requires-Python; "" for none.
+        metadata_sha256: Hex SHA-256 of a wheel's sidecar; "" where there is none.
+        url: Its address, for a page's.
+    """
+
+    name: str
+    distribution: str
+    version: str
+    sha256: str = ""
+    key: str = ""
+    size: int = 0
+    requires_python: str = ""
+    metadata_sha256: str = ""
+    url: str = ""
+
+
+def find_group(common: Common, group: str) -> RunGroup:
     """Find a group of a run: in the store that is named, else in the bucket of the run's repository.
 
     Args:
         common: Names the run and the store.
         group: The group; "" for the only one that the run has.
-        repository: ``{owner}/{name}`` of the run.
 
     Raises:
         MissingInputError: No store has wheels of the run, or of the group.
         UsageError: The run has several groups and none was named.
     """
     looked_at, problem = [], None
-    for store, outputs in _places(common, repository):
+    for store, outputs in _places(common):
         try:
             found = artifact_groups(store, outputs, group)
         except MissingInputError as missing:
@@ -92,24 +115,15 @@ def find_group(common: Common, group: str, *, repository: str) -> RunGroup:
     )
 
 
-def _places(common: Common, repository: str) -> Iterator[tuple[Store, RunOutputs]]:
-    """Give the places to look in, one at a time."""
-    named = stores.open_store(common.store, root=common.root)
-    if common.run_id == LOCAL_RUN:
-        yield named, common.outputs
-        return
-    place = location(
-        buckets(), repository or buckets().repository, fork=False, release_type=common.release_type
-    )
-    prefixes = dict.fromkeys((place.external_repo, ""))
-    for external_repo in prefixes:
-        yield named, replace(common.outputs, external_repo=external_repo)
-    if common.store == DEFAULT_STORE:
-        bucket = stores.open_store(f"s3://{place.bucket}", root=common.root)
-        yield bucket, replace(common.outputs, external_repo=place.external_repo, bucket=place.bucket)
+def _places(common: Common) -> Iterator[tuple[Store, RunOutputs]]:
+    """Give the places to look in, one at a time: the named store, then the bucket of CI's runs."""
+    for location in filter(None, (common.store, common.read_store)):
+        store = stores.open_store(location, root=common.root)
+        for external_repo in dict.fromkeys((common.external_repo, "")):
+            yield store, replace(common.outputs, external_repo=external_repo)
 
 
-def offered(group: RunGroup) -> tuple[FileRecord, ...]:
+def offered(group: RunGroup) -> tuple[Offer, ...]:
     """List what successful stages recorded for a group, by file name.
 
     Raises:
@@ -131,10 +145,23 @@ def offered(group: RunGroup) -> tuple[FileRecord, ...]:
             f"No record of group {group.name} names a wheel in {group.store.url}/{group.outputs.prefix}.",
             hint="Put the wheels there with nox -s upload, which records them.",
         )
-    return tuple(sorted(found, key=lambda one: one.name))
+    return tuple(sorted((_offer(one) for one in found), key=lambda one: one.name))
 
 
-def fits(one: FileRecord, python_tag: str) -> bool:
+def _offer(one: FileRecord) -> Offer:
+    return Offer(
+        name=one.name,
+        distribution=one.distribution,
+        version=one.version,
+        sha256=one.sha256,
+        key=one.key,
+        size=one.size,
+        requires_python=one.requires_python,
+        metadata_sha256=one.metadata_sha256,
+    )
+
+
+def fits(one: Offer, python_tag: str) -> bool:
     """Say whether a file is for a Python, given by its ABI tag such as ``cp312``; an sdist is for all."""
     if not one.name.endswith(".whl"):
         return True
@@ -164,35 +191,50 @@ def parse_requirements(words: Sequence[str]) -> tuple[Requirement, ...]:
     return tuple(found)
 
 
-def pinned(requirements: Sequence[Requirement], offers: Sequence[FileRecord]) -> tuple[str, ...]:
-    """Pin requirements to the versions that a run has; those of others' distributions stay as they are.
+def pinned(
+    requirements: Sequence[Requirement], offers: Sequence[Offer], *, newest: bool = False
+) -> tuple[str, ...]:
+    """Pin requirements to the versions on offer; those of others' distributions stay as they are.
+
+    Args:
+        requirements: What is asked for.
+        offers: What is there for the Python.
+        newest: Take the newest of several versions, instead of asking which is meant.
 
     Raises:
         MissingInputError: A distribution of ours, or the version asked for, is not in the run.
         UsageError: The run has several versions that would do, or an address is given for one of ours.
     """
-    return tuple(_pinned(one, offers) for one in requirements)
+    return tuple(_pinned(one, offers, newest=newest) for one in requirements)
 
 
-def _pinned(requirement: Requirement, offers: Sequence[FileRecord]) -> str:
+def _pinned(requirement: Requirement, offers: Sequence[Offer], *, newest: bool) -> str:
     name = canonicalize_name(requirement.name)
     held = sorted({Version(one.version) for one in offers if one.distribution == name})
     if not held:
         if mirror().is_ours(name):
             known = nearest(name, [one.distribution for one in offers])
-            raise MissingInputError(f"The run has no {name} for this Python. {known}")
+            raise MissingInputError(f"There is no {name} for this Python. {known}")
         return str(requirement)
     if requirement.url:
-        raise UsageError(f"{requirement.name} is to come from the run, not from {requirement.url}.")
+        raise UsageError(f"{requirement.name} is to come from the index, not from {requirement.url}.")
     fitting = [one for one in held if requirement.specifier.contains(one, prereleases=True)]
     versions = ", ".join(str(one) for one in held)
     if not fitting:
-        raise MissingInputError(f"The run has no {requirement}; it has {name} {versions}.")
-    if len(fitting) > 1:
+        raise MissingInputError(f"There is no {requirement}, but {name} {versions}.")
+    if len(fitting) > 1 and not newest:
         raise UsageError(
             f"The run has several versions of {name}: {versions}.",
             hint=f"Name one, such as {name}=={fitting[-1]}.",
         )
     extras = f"[{','.join(sorted(requirement.extras))}]" if requirement.extras else ""
     marker = f" ; {requirement.marker}" if requirement.marker else ""
-    return f"{requirement.name}{extras}=={fitting[0]}{marker}"
+    return f"{requirement.name}{extras}=={fitting[-1]}{marker}"
+
+
+def constraints(offers: Sequence[Offer]) -> tuple[str, ...]:
+    """Hold each distribution that is offered in one version to that version, whoever requires it."""
+    versions: dict[str, set[str]] = {}
+    for one in offers:
+        versions.setdefault(one.distribution, set()).add(one.version)
+    return tuple(f"{name}=={next(iter(held))}" for name, held in sorted(versions.items()) if len(held) == 1)
