@@ -54,7 +54,7 @@ class ObjectStream(io.RawIOBase):
         super().__init__()
         self._connection, self._place = connection, dict(place)
         self._url, self._key = url, key
-        self.position, self.etag, self.metadata = start, etag, dict[str, str]()
+        self.position, self.etag, self.metadata = start, etag.strip('"'), dict[str, str]()
         self.size = -1
         self._body: StreamingBody | None = None
         self._ask()
@@ -92,7 +92,7 @@ class ObjectStream(io.RawIOBase):
         return len(data)
 
     def _ask(self) -> None:
-        asked: dict[str, Any] = {"IfMatch": self.etag} if self.etag else {}
+        asked: dict[str, Any] = {"IfMatch": f'"{self.etag}"'} if self.etag else {}
         if self.position:
             asked["Range"] = f"bytes={self.position}-"
         with explained(self._url, key=self._key, identity=self._connection.identity):
@@ -109,7 +109,7 @@ class ObjectStream(io.RawIOBase):
         if self.position and not partial:
             answer["Body"].read(self.position)
         self._body = answer["Body"]
-        self.etag, self.metadata = answer["ETag"], answer["Metadata"]
+        self.etag, self.metadata = answer["ETag"].strip('"'), answer["Metadata"]
         if self.size < 0:
             self.size = answer["ContentLength"] + (self.position if partial else 0)
 

@@ -40,20 +40,30 @@ class Target:
 
     Attributes:
         connection: The service.
-        bucket: The bucket.
-        key: The whole key in it.
+        place: Bucket and whole key, as arguments of a request.
         headers: Content type, cache headers and metadata, as arguments of the request that makes it.
     """
 
     connection: Connection
-    bucket: str
-    key: str
+    place: Mapping[str, Any]
     headers: Mapping[str, Any]
 
-    @property
-    def place(self) -> dict[str, Any]:
-        """Bucket and key, as arguments of a request."""
-        return {"Bucket": self.bucket, "Key": self.key}
+
+@dataclass(frozen=True, kw_only=True)
+class Sizes:
+    """From how many bytes on objects go in parts, and how large those are; tests make them small.
+
+    Attributes:
+        part: The largest upload in one request, and the size of parts.
+        copy_part: The size of parts of copies.
+        copy_whole: The largest copy in one request, where parts can be copied.
+        copy_limit: The largest copy in one request at all.
+    """
+
+    part: int = PART
+    copy_part: int = COPY_PART
+    copy_whole: int = 2 * COPY_PART
+    copy_limit: int = COPY_LIMIT
 
 
 def checksum(data: bytes) -> str:
@@ -93,8 +103,7 @@ def upload(
 
         def send(number: int, data: bytes) -> CompletedPartTypeDef:
             done = target.connection.client.upload_part(
-                Bucket=target.bucket,
-                Key=target.key,
+                **target.place,
                 UploadId=upload_id.value,
                 PartNumber=number,
                 Body=data,
@@ -112,6 +121,30 @@ def upload(
         upload_id.parts = _side_by_side(target.connection, parts())
         if whole.hexdigest() != sha256:
             raise changed(source, sha256)
+
+
+def put(target: Target, data: bytes, condition: Mapping[str, Any]) -> None:
+    """Upload bytes in one request.
+
+    Raises:
+        ClientError: S3 refused.
+        BotoCoreError: S3 could not be reached.
+    """
+    target.connection.client.put_object(
+        **target.place, **target.headers, **condition, Body=data, ChecksumSHA256=checksum(data)
+    )
+
+
+def read(source: Path, sha256: str) -> bytes:
+    """Read a file that has to have a digest.
+
+    Raises:
+        StoreError: It has another one.
+    """
+    data = source.read_bytes()
+    if hashlib.sha256(data).hexdigest() != sha256:
+        raise changed(source, sha256)
+    return data
 
 
 def changed(source: Path, sha256: str) -> StoreError:
@@ -150,8 +183,7 @@ def copy(
 
         def send(number: int, start: int) -> CompletedPartTypeDef:
             done = target.connection.client.upload_part_copy(
-                Bucket=target.bucket,
-                Key=target.key,
+                **target.place,
                 UploadId=upload_id.value,
                 PartNumber=number,
                 CopySource={"Bucket": source["Bucket"], "Key": source["Key"]},
@@ -198,7 +230,7 @@ def _multipart(
         )
     except BaseException:
         with suppress(ClientError, BotoCoreError):
-            client.abort_multipart_upload(Bucket=target.bucket, Key=target.key, UploadId=upload_id.value)
+            client.abort_multipart_upload(**target.place, UploadId=upload_id.value)
         raise
 
 

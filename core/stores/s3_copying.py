@@ -1,0 +1,91 @@
+"""Copies that never leave the service: of the very object that was seen, headers and digest set anew."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from botocore.exceptions import ClientError
+
+from core.errors import FatalError, StoreError
+from core.stores import s3_transfer as transfer
+from core.stores.s3_errors import LOST, code_of
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from core.stores import Stored
+    from core.stores.s3_bucket import Bucket
+
+
+def copy(
+    target: transfer.Target,
+    source: Bucket,
+    seen: Stored,
+    *,
+    condition: Mapping[str, Any],
+    sizes: transfer.Sizes,
+) -> None:
+    """Copy an object within a service.
+
+    Args:
+        target: Where it goes.
+        source: Where it is.
+        seen: The object that is meant; one that has replaced it is not copied.
+        condition: ``IfMatch`` or ``IfNoneMatch``, of what it replaces.
+        sizes: From where on it is copied in parts.
+
+    Raises:
+        StoreError: The object was replaced meanwhile.
+        ClientError: S3 refused.
+        BotoCoreError: S3 could not be reached.
+    """
+    place, etag = source.place(seen.key), f'"{seen.etag}"'
+    client = target.connection.client
+    # a server that is not Amazon's may not know copies of parts
+    whole = sizes.copy_whole if target.connection.is_amazon else sizes.copy_limit
+    try:
+        if seen.size <= whole:
+            client.copy_object(
+                **target.place,
+                **target.headers,
+                **condition,
+                CopySource={"Bucket": place["Bucket"], "Key": place["Key"]},
+                CopySourceIfMatch=etag,
+                MetadataDirective="REPLACE",
+            )
+        else:
+            transfer.copy(target, place, etag, seen.size, condition=condition, part=sizes.copy_part)
+    except ClientError as problem:
+        if code_of(problem) in LOST:
+            require_unchanged(source, seen)
+        raise
+
+
+def verify(target: Bucket, key: str, source: Bucket, seen: Stored) -> None:
+    """Take a copy back that is not of the object that was meant: not every server holds to that condition.
+
+    Raises:
+        StoreError: It is not.
+    """
+    try:
+        require_unchanged(source, seen)
+        if target.existing(key).stored.size != seen.size:
+            raise StoreError(f"{key} in {target.url} is no whole copy of {source.url}/{seen.key}.")
+    except FatalError:
+        with target.explained(key):
+            target.connection.client.delete_object(**target.place(key))
+        raise
+
+
+def require_unchanged(source: Bucket, seen: Stored) -> None:
+    """Refuse to go on with an object that was replaced since it was seen.
+
+    Raises:
+        StoreError: It was.
+    """
+    now = source.look(seen.key)
+    if now is None or now.stored.etag != seen.etag:
+        raise StoreError(
+            f"{seen.key} in {source.url} was replaced while it was copied.",
+            hint="Find out who replaced it, then test and copy again.",
+        )
