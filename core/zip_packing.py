@@ -34,15 +34,16 @@ if TYPE_CHECKING:
     from typing import Self
 
 BIG = 128 << 20
-CHUNK = 32 << 20
+CHUNK = 16 << 20
 BULK = 16 << 20
 LEVEL = 5
 """libdeflate's: as small as zlib's level 6, three times as fast.
 
-Members between `BULK` and `BIG` are packed one level lower, 2 % larger and a sixth faster:
-all of a wheel stays within 2 % of zlib's.
+Members beyond `BULK` are packed one level lower, 2 % larger and a sixth faster: all of a wheel
+stays within 2 % of zlib's.
 """
-MEMORY = 192 << 20
+LARGE = 2 << 20
+MEMORY = 256 << 20
 _COPIED = _MAPPED = 1 << 20
 STORED, DEFLATED = 0, 8
 
@@ -191,6 +192,18 @@ def packed_in_order(
         _abandon(waiting, workers)
 
 
+def longest_first(members: Sequence[Member]) -> list[int]:
+    """Give the order to pack members in: the large ones by size, then the others as they come.
+
+    Returns:
+        Indexes of `members`. The order follows from sizes and names alone, never from the machine.
+    """
+    sizes = [_size(member) for member in members]
+    large = sorted((-size, index) for index, size in enumerate(sizes) if size > LARGE)
+    first = [index for _, index in large]
+    return [*first, *(index for index, size in enumerate(sizes) if size <= LARGE)]
+
+
 def _abandon(waiting: deque[tuple[Future[Packed], int]], workers: Workers) -> None:
     """Give back what nobody will write: other archives may wait for the memory."""
     for future, size in waiting:
@@ -239,9 +252,12 @@ def _pack(member: Member, held: int, workers: Workers, level: int) -> Packed:
 def _deflated_whole(data: bytes | bytearray | mmap.mmap, level: int) -> bytes | bytearray | None:
     if not level or not data:
         return None
-    lower = level == LEVEL and len(data) > BULK
-    packed: bytes | bytearray = deflate.deflate_compress(data, level - lower)
+    packed: bytes | bytearray = deflate.deflate_compress(data, _level_for(len(data), level))
     return packed
+
+
+def _level_for(size: int, level: int) -> int:
+    return level - (level == LEVEL and size > BULK)
 
 
 @contextmanager
@@ -338,8 +354,8 @@ def _packed_file(
                 packed_size += spool.write(waiting.popleft().result())
             data = _edited(source.read(CHUNK), start, _edits(member))
             data += tail[max(0, start - own) : max(0, start + CHUNK - own)]
-            last = start + CHUNK >= size
-            waiting.append(workers.pool.submit(_deflated, data, workers, level, last=last))
+            last, chosen = start + CHUNK >= size, _level_for(size, level)
+            waiting.append(workers.pool.submit(_deflated, data, workers, chosen, last=last))
             digest.update(data)
             crc = deflate.crc32(data, crc)
             while waiting and waiting[0].done():

@@ -17,7 +17,17 @@ from typing import TYPE_CHECKING, BinaryIO
 from core import zip_members
 from core.errors import WheelError
 from core.zip_members import MemberError
-from core.zip_packing import DEFLATED, LEVEL, STORED, Made, Member, Packed, Workers, packed_in_order
+from core.zip_packing import (
+    DEFLATED,
+    LEVEL,
+    STORED,
+    Made,
+    Member,
+    Packed,
+    Workers,
+    longest_first,
+    packed_in_order,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -106,15 +116,24 @@ class ZipWriter:
         self._directory: list[bytes] = []
 
     def add(self, members: Sequence[Member]) -> list[Written]:
-        """Compress and write members in the order given.
+        """Compress and write members; the archive lists them in the order given.
+
+        Their bytes come in another order: what takes longest to compress begins first, so that no
+        core waits for it in the end. Readers find members by the offsets in the listing.
 
         Raises:
             MissingInputError: A member's source file does not exist.
         """
+        order = longest_first(members)
+        before = len(self._directory)
         with ExitStack() as held:
             workers = self._workers or held.enter_context(Workers(jobs=self._jobs))
-            packed = packed_in_order(members, workers, level=self._level, scratch=self._scratch)
-            return [self._put(one) for one in held.enter_context(closing(packed))]
+            chosen = [members[index] for index in order]
+            packed = packed_in_order(chosen, workers, level=self._level, scratch=self._scratch)
+            written = [self._put(one) for one in held.enter_context(closing(packed))]
+        places = sorted(range(len(order)), key=order.__getitem__)
+        self._directory[before:] = [self._directory[before + place] for place in places]
+        return [written[place] for place in places]
 
     def copy_from(self, source: Path, digests: Mapping[str, bytes]) -> list[Written]:
         """Take members of another archive over as they are compressed there, in its order.

@@ -147,3 +147,24 @@ def test_a_tail_follows_the_file(
     with zipfile.ZipFile(io.BytesIO(data)) as archive:
         assert archive.testzip() is None
         assert archive.read("a") == (b"0123456789" * 500)[:-1] + b"x" + b"tail" * 700
+
+
+def test_what_takes_longest_is_packed_first_and_listed_in_its_place(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(zip_packing, "LARGE", 1000)
+    contents = {"a": 10, "b": 2000, "c": 20, "d": 5000, "e": 2000}
+    members = [Member(name=name, source=os.urandom(size)) for name, size in contents.items()]
+    assert [members[index].name for index in zip_packing.longest_first(members)] == ["d", "b", "e", "a", "c"]
+    raw = io.BytesIO()
+    writer = ZipWriter(HashingStream(raw))
+    written = writer.add(members)
+    later = writer.add([Member(name="f", source=b"6")])
+    writer.finish()
+    assert [one.name for one in [*written, *later]] == ["a", "b", "c", "d", "e", "f"]
+    archive = zipfile.ZipFile(raw)
+    assert archive.testzip() is None
+    assert archive.namelist() == ["a", "b", "c", "d", "e", "f"]
+    places = sorted(archive.infolist(), key=lambda info: info.header_offset)
+    assert [info.filename for info in places] == ["d", "b", "e", "a", "c", "f"]
+    assert [one.size for one in written] == list(contents.values())
