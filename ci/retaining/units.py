@@ -20,11 +20,12 @@ STAGING = "v2-staging/"
 RELEASE_INDEX = "v2/"
 DEPENDENCIES = "python-deps/"
 SIDECAR = ".metadata"
+DISTRIBUTIONS = (".whl", ".tar.gz")
 # whatever the data says
 NEVER = (RELEASE_INDEX, DEPENDENCIES)
 
 _RUN = re.compile(r"(?P<id>[A-Za-z0-9][A-Za-z0-9._-]*)-(?P<platform>linux|windows)")
-_PAGE = re.compile(r"(?:^|/)(?:index\.html|simple/.*\.(?:html|json))$")
+_PAGE = re.compile(r"(?:^|/)(?:index\.html|simple/.*)$")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,7 +59,7 @@ class Unit:
 
 
 def is_page(key: str) -> bool:
-    """Say whether a key is a page of an index, or of a run's folder."""
+    """Say whether a key is a page (of an index, or of a run's folder), or what an index notes beside them."""
     return _PAGE.search(key) is not None
 
 

@@ -1,0 +1,105 @@
+"""What a store holds, and what of it may not go: the listing, its release pages, and promotions."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from ci.retaining import links, plan, units
+from core import parallel
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+    from datetime import datetime
+
+    from ci.retaining.plan import Plan
+    from ci.retaining.policy import Policy
+    from ci.retaining.units import Unit
+    from core.stores import Store, Stored
+
+_BUCKET_SCHEME = "s3://"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rules:
+    """By what a store is looked through.
+
+    Attributes:
+        policy: How long runs and versions are kept.
+        run_ids: A regular expression of the ids of runs that go by themselves.
+        now: This moment.
+        distribution_stores: Further stores whose ``v2/`` pages may link into this one.
+    """
+
+    policy: Policy
+    run_ids: str
+    now: datetime
+    distribution_stores: tuple[Store, ...] = ()
+
+
+def planned(store: Store, rules: Rules) -> Plan:
+    """Look through a store and decide what goes.
+
+    Raises:
+        DataError: A page of a release index cannot be read.
+        StoreError: A clock is wrong.
+    """
+    objects = store.list("")
+    found = units.units(objects)
+    listed = _listed(store, objects, rules)
+    held = plan.Held(listed=listed, in_use=in_promotion(objects, listed))
+    while True:
+        # what stays may require what would go, which then stays and may require more
+        decided = _plan(found, rules, held)
+        required = _required(store, decided)
+        if required <= held.required:
+            return decided
+        held = plan.Held(listed=held.listed, in_use=held.in_use, required=held.required | required)
+
+
+def _plan(found: Sequence[Unit], rules: Rules, held: plan.Held) -> Plan:
+    return plan.plan(found, policy=rules.policy, run_ids=rules.run_ids, now=rules.now, held=held)
+
+
+def _listed(store: Store, objects: Sequence[Stored], rules: Rules) -> frozenset[str]:
+    bucket = store.url.removeprefix(_BUCKET_SCHEME) if store.url.startswith(_BUCKET_SCHEME) else ""
+    own = _of_pages(store, objects, bucket)
+    folder = units.RELEASE_INDEX.rstrip("/")
+    others = [_of_pages(other, other.list(folder), bucket, own=False) for other in rules.distribution_stores]
+    return own.union(*others)
+
+
+def _of_pages(store: Store, objects: Iterable[Stored], bucket: str, *, own: bool = True) -> frozenset[str]:
+    pages = [one.key for one in objects if one.key.startswith(units.RELEASE_INDEX) and _lists(one.key)]
+    read = parallel.each(lambda key: links.listed(key, store.read(key), bucket=bucket, own=own), pages)
+    return frozenset().union(*read)
+
+
+def _lists(key: str) -> bool:
+    return units.is_page(key) and key.endswith((".html", ".json"))
+
+
+def in_promotion(objects: Sequence[Stored], listed: frozenset[str]) -> frozenset[str]:
+    """Say what a promotion that has begun and not ended works with: all of staging, or nothing.
+
+    A promotion puts its files under ``v2/`` before any page lists them, so a file there that no
+    page lists is one that goes on, or one that broke off and will be run again.
+
+    Args:
+        objects: The listing of the store.
+        listed: What its pages under ``v2/`` list.
+    """
+    released = [
+        one.key
+        for one in objects
+        if one.key.startswith(units.RELEASE_INDEX) and one.key.endswith(units.DISTRIBUTIONS)
+    ]
+    return frozenset({units.STAGING}) if any(key not in listed for key in released) else frozenset()
+
+
+def _required(store: Store, decided: Plan) -> frozenset[str]:
+    folders = {one.unit.folder for one in decided.goes if one.unit.folder}
+    staying = [one.unit for one in decided.stays if one.unit.folder in folders]
+    keys = [one.key for unit in staying for one in unit.objects if one.key.endswith(units.SIDECAR)]
+    metadata = dict(zip(keys, parallel.each(store.read, keys), strict=True))
+    return links.required(staying, [one.unit for one in decided.goes], metadata)
