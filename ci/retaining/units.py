@@ -117,7 +117,7 @@ def _run_unit(external_repo: str, folder: str, files: Sequence[Stored]) -> Unit:
 
 def _staged(key: str) -> tuple[str, str, Version] | None:
     folder, _, filename = key.rpartition("/")
-    if folder.count("/") != 1:
+    if folder.count("/") != 1 or is_page(key):
         return None
     filename = filename.removesuffix(SIDECAR)
     try:
