@@ -1,29 +1,30 @@
-"""Which bucket, and which folder of it, holds the outputs of a run."""
+"""Who writes run outputs, and where wheels are handed out from. Where runs lie: `core.run_locations`."""
 
 from __future__ import annotations
 
 import functools
-import re
+from collections.abc import Mapping  # noqa: TC003 - pydantic reads it
 from dataclasses import dataclass
-from pathlib import Path
+
+from pydantic import ConfigDict
 
 from core.data import Model, load_toml
-from core.errors import UsageError, nearest
-
-BUCKETS_FILE = Path(__file__).with_name("buckets.toml")
-_REPOSITORY = re.compile(r"(?P<owner>[A-Za-z0-9-]+)/(?P<name>[A-Za-z0-9._-]+)")
+from core.errors import UsageError
+from core.run_locations import BUCKETS_FILE, Location, Origin, RunBucket, RunBuckets, is_own, location
 
 
-class ReleaseType(Model):
-    """The buckets of a release type.
+class ReleaseType(RunBucket):
+    """The buckets of a release type, and who writes to them.
 
     Attributes:
-        bucket: Where runs of the main repository leave their outputs.
-        external_bucket: Where those of forks and other repositories do; "" for the same one.
+        role: ARN of the role that a workflow assumes to write to `bucket`; "" for none.
+        external_role: The same for `external_bucket`.
     """
 
-    bucket: str
-    external_bucket: str = ""
+    model_config = ConfigDict(extra="forbid")
+
+    role: str = ""
+    external_role: str = ""
 
 
 class Distribution(Model):
@@ -36,35 +37,41 @@ class Distribution(Model):
     bucket: str
 
 
-class Buckets(Model):
+class Buckets(RunBuckets):
     """What `buckets.toml` says.
 
     Attributes:
-        repository: The main repository, ``{owner}/{name}``.
         workflow: File name of its workflow whose runs build artifacts.
         region: The buckets' region.
-        release_types: Buckets by release type.
+        permissions: What a workflow's job needs of GitHub to assume a role.
+        release_types: Buckets and roles by release type.
         distributions: Distribution buckets by release type; ``ci`` has none.
     """
 
-    repository: str
+    model_config = ConfigDict(extra="forbid")
+
     workflow: str
     region: str
-    release_types: dict[str, ReleaseType]
+    permissions: Mapping[str, str]
+    release_types: Mapping[str, ReleaseType]
     distributions: dict[str, Distribution]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Location:
-    """Where a run's outputs lie.
+class Access:
+    """What a workflow's job needs to write a run's outputs.
 
     Attributes:
-        bucket: The S3 bucket.
-        external_repo: ``{owner}-{repo}/`` in a bucket that several repositories share, else empty.
+        location: Where they go.
+        region: The bucket's region.
+        role: ARN of the role to assume; "" where there is none for it.
+        permissions: The job's permissions at GitHub.
     """
 
-    bucket: str
-    external_repo: str
+    location: Location
+    region: str
+    role: str
+    permissions: Mapping[str, str]
 
 
 @functools.cache
@@ -73,33 +80,27 @@ def buckets() -> Buckets:
     return load_toml(BUCKETS_FILE, Buckets)
 
 
-def location(data: Buckets, repository: str, *, fork: bool, release_type: str) -> Location:
-    """Say where the outputs of a repository's run lie.
+def access(data: Buckets, origin: Origin, release_type: str) -> Access:
+    """Say where a run of somebody's writes, and as whom.
 
     Args:
         data: The buckets there are.
-        repository: ``{owner}/{name}`` of the repository that the run belongs to.
-        fork: Whether the run built a commit of a fork of it.
+        origin: Whose run it is.
         release_type: The run's release type.
 
     Raises:
         UsageError: The repository is named otherwise, or no bucket holds such runs.
     """
-    match = _REPOSITORY.fullmatch(repository)
-    if match is None:
-        raise UsageError(f"{repository!r} is no repository.", hint="Write it as owner/name.")
-    chosen = data.release_types.get(release_type)
-    if chosen is None:
-        raise UsageError(
-            f"No bucket holds artifacts of release type {release_type!r}. "
-            f"{nearest(release_type, data.release_types)}",
-            hint="Releases are promoted from a prerelease's outputs; name its release type.",
-        )
-    # GitHub takes repository names in any case
-    own = repository.casefold() == data.repository.casefold() and not fork
-    if own or not chosen.external_bucket:
-        return Location(bucket=chosen.bucket, external_repo="")
-    return Location(bucket=chosen.external_bucket, external_repo=f"{match['owner']}-{match['name']}/")
+    place = location(data, origin.repository, fork=origin.fork, release_type=release_type)
+    chosen = data.release_types[release_type]
+    role = chosen.role if is_own(data, origin) or not chosen.external_bucket else chosen.external_role
+    return Access(
+        location=place,
+        region=data.region,
+        # GitHub gives a pull request from a fork no identity that a role could be assumed with
+        role="" if origin.fork else role,
+        permissions={"contents": "read"} if origin.fork or not role else data.permissions,
+    )
 
 
 def distribution_store(data: Buckets, release_type: str) -> str:

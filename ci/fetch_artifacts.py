@@ -9,13 +9,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ci import fetching
-from ci.buckets import buckets, location
+from ci.buckets import buckets
 from core import console, stage, stores
 from core.errors import MissingInputError, UsageError
 from core.families import CPU, default_family, detect, family
 from core.options import DEFAULT_STORE, common_from, environment
 from core.outputs import LOCAL_RUN, group_name
 from core.records import Cell
+from core.run_locations import location
 from core.stage import Made, Stage
 
 if TYPE_CHECKING:
@@ -209,7 +210,8 @@ def find_place(common: Common, source: str, repository: str, *, fork: bool) -> P
     outputs = common.outputs
     looked_at = []
     for store, external_repo in _stores(common, source, repository, fork=fork):
-        for prefix in dict.fromkeys((f"{external_repo}{outputs.prefix}", outputs.prefix)):
+        for folder in dict.fromkeys((external_repo, "")):
+            prefix = replace(outputs, external_repo=folder).prefix
             place = Place(store=store, prefix=prefix, listed=fetching.list_artifacts(store, prefix))
             if place.listed:
                 return place
@@ -228,15 +230,4 @@ def _stores(common: Common, source: str, repository: str, *, fork: bool) -> Iter
     place = location(buckets(), repository, fork=fork, release_type=common.release_type)
     yield stores.open_store(source or common.store, root=common.root), place.external_repo
     if not source and common.store == DEFAULT_STORE:
-        yield _bucket(common, place.bucket), place.external_repo
-
-
-def _bucket(common: Common, name: str) -> Store:
-    try:
-        return stores.open_store(f"s3://{name}", root=common.root)
-    except UsageError as problem:
-        raise MissingInputError(
-            f"Run {common.run_id} has no artifacts in {common.store}, and its bucket {name} "
-            f"cannot be opened: {problem.message}",
-            hint=f"Copy s3://{name}/…{common.outputs.prefix}/ into a folder, and name that with --from.",
-        ) from problem
+        yield stores.open_store(place.store, root=common.root), place.external_repo

@@ -24,7 +24,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> None:
     """Print the table of every chosen group, and where everything lies."""
     common = common_from(arguments)
-    store, outputs = common.open_store(), common.outputs
+    store, outputs = common.open_for_reading(), common.outputs
     for group in artifact_groups(store, outputs, common.gpu_family):
         found = chosen(records.read_all(store, outputs, group), common.torch_ref)
         if arguments.json:

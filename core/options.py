@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import argparse
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from core import stores
+from core.errors import UsageError, nearest
 from core.outputs import LOCAL_RUN, RunOutputs, this_platform
 
 if TYPE_CHECKING:
@@ -21,6 +22,9 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).resolve().parent.parent
 DEFAULT_STORE = "out"
+AUTO_STORE = "auto"
+RELEASE_TYPES = ("ci", "dev", "nightly", "prerelease", "release")
+_BUCKET = "s3://"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,6 +37,9 @@ class Common:
         gpu_family: GPU family; "" for this machine's (or the ref's default).
         run_id: The run whose outputs are read and written.
         store: Where run outputs live: a folder or an ``s3://`` URI.
+        read_store: Where a run is read that `store` lacks; "" for nowhere.
+        external_repo: The folder of the run's repository, ``{owner}-{repo}/``, in a bucket that several
+            share; "" for none.
         release_type: ``ci``, ``dev``, ``nightly``, ``prerelease`` or ``release``.
         python: The target environment's interpreter; None for a stage without one.
         force: Do the work again although its inputs have not changed.
@@ -44,6 +51,8 @@ class Common:
     gpu_family: str = ""
     run_id: str = LOCAL_RUN
     store: str = DEFAULT_STORE
+    read_store: str = ""
+    external_repo: str = ""
     release_type: str = "ci"
     python: Path | None = None
     force: bool = False
@@ -53,11 +62,28 @@ class Common:
     @property
     def outputs(self) -> RunOutputs:
         """The paths of the run."""
-        return RunOutputs(run_id=self.run_id, platform=this_platform())
+        bucket = self.store.removeprefix(_BUCKET) if self.store.startswith(_BUCKET) else ""
+        return RunOutputs(
+            run_id=self.run_id, platform=this_platform(), external_repo=self.external_repo, bucket=bucket
+        )
 
     def open_store(self) -> Store:
-        """Open the store that is written to, and read from first."""
+        """Open the store that is written to."""
         return stores.open_store(self.store, root=self.root, dry_run=self.dry_run)
+
+    def open_for_reading(self) -> Store:
+        """Open the store that is written to, over the one where CI left the run, if there is one."""
+        store = self.open_store()
+        if not self.read_store:
+            return store
+        from core.stores.overlay import OverlayStore
+
+        return OverlayStore(
+            store,
+            opened=lambda: stores.open_store(self.read_store, root=self.root),
+            where=self.read_store,
+            address=_address(self.read_store, environment()),
+        )
 
     @property
     def sources(self) -> Path:
@@ -87,6 +113,43 @@ class Once(argparse.Action):
         setattr(namespace, self.dest, values)
 
 
+class StoreOption(argparse.Action):
+    """The store under one of its names; no two of them in one command."""
+
+    def __call__(
+        self,
+        parser: argparse.ArgumentParser,
+        namespace: argparse.Namespace,
+        values: object,
+        option_string: str | None = None,
+    ) -> None:
+        """Keep the store, and by which option it was named."""
+        before = namespace.__dict__.setdefault("store_option", option_string)
+        if before != option_string:
+            parser.error(f"{before} names the store already; leave {option_string} out")
+        namespace.store = f"{_BUCKET}{values}" if option_string == "--bucket" else str(values)
+
+
+def add_store_names(parser: argparse.ArgumentParser) -> None:
+    """Declare ``--output-dir`` and ``--bucket``: other names of ``--store``, for verbs that write runs."""
+    parser.add_argument(
+        "--output-dir",
+        dest="store",
+        action=StoreOption,
+        default=argparse.SUPPRESS,
+        metavar="DIR",
+        help="the same as --store DIR",
+    )
+    parser.add_argument(
+        "--bucket",
+        dest="store",
+        action=StoreOption,
+        default=argparse.SUPPRESS,
+        metavar="NAME",
+        help="the same as --store s3://NAME",
+    )
+
+
 def add_common(parser: argparse.ArgumentParser) -> None:
     """Declare the common options."""
     group = parser.add_argument_group("what to run on")
@@ -112,13 +175,18 @@ def add_common(parser: argparse.ArgumentParser) -> None:
         "--run-id", default=LOCAL_RUN, metavar="ID", help="run whose outputs are used (default: local)"
     )
     group.add_argument(
-        "--store", default=DEFAULT_STORE, metavar="DIR", help="where run outputs live (default: out)"
+        "--store",
+        action=StoreOption,
+        default=DEFAULT_STORE,
+        metavar="STORE",
+        help="where run outputs live: a folder, s3://BUCKET, or 'auto' for the bucket of the repository "
+        "that CI runs for (default: out)",
     )
     group.add_argument(
         "--release-type",
-        default="ci",
-        choices=("ci", "dev", "nightly", "prerelease", "release"),
-        help="whose policy and version form apply (default: ci)",
+        default=os.environ.get("RELEASE_TYPE") or "ci",
+        choices=RELEASE_TYPES,
+        help="whose policy and version form apply (default: RELEASE_TYPE, else ci)",
     )
     group.add_argument(
         "--python", type=Path, metavar="PATH", help="interpreter of the target environment (nox gives it)"
@@ -130,9 +198,26 @@ def add_common(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--debug", action="store_true", help="show the traceback of an error")
 
 
+def _address(store: str, env: Mapping[str, str]) -> str:
+    """Say whom a store talks to, without opening it; "" where only its settings files say."""
+    if not store.startswith(_BUCKET) or env.get("AWS_PROFILE"):
+        return ""
+    named = env.get("AWS_ENDPOINT_URL_S3") or env.get("AWS_ENDPOINT_URL")
+    return named or f"https://{store.removeprefix(_BUCKET)}.s3.amazonaws.com"
+
+
 def common_from(arguments: argparse.Namespace) -> Common:
-    """Turn parsed arguments into the value that stages get."""
-    return Common(
+    """Turn parsed arguments into the value that stages get.
+
+    Raises:
+        UsageError: ``RELEASE_TYPE`` is no release type, or ``--store auto`` has no bucket.
+    """
+    if arguments.release_type not in RELEASE_TYPES:  # a default is not held against the choices
+        raise UsageError(
+            f"RELEASE_TYPE={arguments.release_type!r} is no release type. "
+            f"{nearest(arguments.release_type, RELEASE_TYPES)}"
+        )
+    common = Common(
         torch_ref=arguments.torch_ref,
         refs_file=arguments.refs_file,
         gpu_family=arguments.gpu_family,
@@ -143,6 +228,45 @@ def common_from(arguments: argparse.Namespace) -> Common:
         force=arguments.force,
         dry_run=arguments.dry_run,
     )
+    return placed(common, environment(), named=hasattr(arguments, "store_option"))
+
+
+def placed(common: Common, env: Mapping[str, str], *, named: bool) -> Common:
+    """Complete where a run is written and read.
+
+    A store that is named is used as it is, with the repository's folder where it is the bucket that
+    the data names for the repository. ``auto`` is that bucket. Otherwise ``out/`` is written, and
+    runs of CI, which have numbers, are read from that bucket where ``out/`` lacks them.
+
+    Args:
+        common: What was asked for.
+        env: What CI says of itself.
+        named: Whether the store was named on the command line.
+
+    Raises:
+        UsageError: ``auto`` has no bucket for the local run, or for the release type.
+    """
+    auto = common.store == AUTO_STORE
+    if auto and common.run_id == LOCAL_RUN:
+        raise UsageError(
+            f"--store {AUTO_STORE} is for runs of CI.",
+            hint="Name the run with --run-id, or a store of yours.",
+        )
+    from_ci = common.run_id.isascii() and common.run_id.isdigit()
+    if not auto and not (from_ci if not named else common.store.startswith(_BUCKET)):
+        return common
+    from core.run_locations import location, origin_from, run_buckets
+
+    data = run_buckets()
+    origin = origin_from(env, data)
+    if not auto and common.release_type not in data.release_types:
+        return common
+    place = location(data, origin.repository, fork=origin.fork, release_type=common.release_type)
+    if auto or common.store == place.store:
+        return replace(common, store=place.store, external_repo=place.external_repo)
+    if named:
+        return common
+    return replace(common, read_store=place.store, external_repo=place.external_repo)
 
 
 def environment() -> Mapping[str, str]:

@@ -108,7 +108,7 @@ def wheels_of(context: Context, target: Interpreter) -> Sequence[FileRecord]:
     Raises:
         MissingInputError: No record names a wheel of the ref.
     """
-    store, outputs = context.common.open_store(), context.common.outputs
+    store, outputs = context.common.open_for_reading(), context.common.outputs
     ours = set(DISTRIBUTIONS.values())
     found: dict[str, FileRecord] = {}
     rocm_version = run_lock(context).rocm_version if context.gpu else ""
@@ -161,7 +161,7 @@ def install_calls(
 def _index_url(context: Context, wheels: Sequence[FileRecord]) -> AbstractContextManager[str]:
     """Give the address of the run's flat page, which must list what the records promise."""
     common = context.common
-    return serving.flat_page(common.open_store(), common.outputs, context.artifact_group, wheels)
+    return serving.flat_page(common.open_for_reading(), common.outputs, context.artifact_group, wheels)
 
 
 def _prebuilt(context: Context) -> Sequence[str]:

@@ -118,7 +118,7 @@ def in_run(common: Common, artifact_group: str) -> RocmSource | None:
     Raises:
         MissingInputError: The run lies in a store that this machine cannot give as a folder.
     """
-    store, outputs = common.open_store(), common.outputs
+    store, outputs = common.open_for_reading(), common.outputs
     found = [one for one in distributions.in_run(store, outputs, artifact_group) if is_rocm(one.name)]
     sdists = [one for one in found if one.name == "rocm"]
     if not sdists:
@@ -148,7 +148,7 @@ def in_record(
     Raises:
         MissingInputError: The run has no ``rocm`` of that version.
     """
-    store, outputs = common.open_store(), common.outputs
+    store, outputs = common.open_for_reading(), common.outputs
     recorded = {
         one.name: one
         for record in records.read_all(store, outputs, artifact_group)

@@ -162,7 +162,7 @@ def _calls(
 def _address(request: TestRequest, packages: Sequence[FileRecord]) -> Iterator[str]:
     """Give the run's flat page; a folder whose pages are not written yet serves by itself."""
     common = request.common
-    store, outputs = common.open_store(), common.outputs
+    store, outputs = common.open_for_reading(), common.outputs
     prefix = outputs.python_prefix(request.artifact_group)
     if isinstance(store, DirectoryStore) and store.find(f"{prefix}/index.html") is None:
         yield str(store.root / prefix)

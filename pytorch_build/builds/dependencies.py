@@ -72,7 +72,7 @@ def dependencies(context: Context, target: Interpreter, project: str) -> Sequenc
 
 
 def _wheel(context: Context, target: Interpreter, project: str) -> Dependency | None:
-    store, outputs = context.common.open_store(), context.common.outputs
+    store, outputs = context.common.open_for_reading(), context.common.outputs
     cell = Cell(python=target.tag, torch_ref=context.ref.name, gpu_family=context.gpu_family)
     record = records.read(
         store, outputs, context.artifact_group, records.record_name(f"build_{project}", cell)

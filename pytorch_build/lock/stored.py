@@ -48,7 +48,8 @@ def stored_lock(context: Context) -> SourceLock | None:
         if lock.torch_ref != context.ref.name:
             raise UsageError(f"{PASSED} is for torch ref {lock.torch_ref}, not {context.ref.name}.")
         return lock
-    store, key = context.common.open_store(), context.common.outputs.source_lock_key(context.ref.name)
+    store = context.common.open_for_reading()
+    key = context.common.outputs.source_lock_key(context.ref.name)
     if store.find(key) is None:
         return None
     return parse_json(store.read(key).decode(), SourceLock, where=key)

@@ -58,7 +58,7 @@ def run_wheels(chosen: Context) -> Sequence[Path]:
     Raises:
         MissingInputError: There are none.
     """
-    store, outputs = chosen.common.open_store(), chosen.common.outputs
+    store, outputs = chosen.common.open_for_reading(), chosen.common.outputs
     expected = expectations(chosen)
     found = [
         store.fetch(one.key, chosen.common.cache / "fetched")

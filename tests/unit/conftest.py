@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from core.stores import overlay
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator
 
@@ -43,6 +45,8 @@ def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object
         patch.setattr(socket.socket, "connect", _guarded(socket.socket.connect))
         patch.setattr(socket.socket, "connect_ex", _guarded(socket.socket.connect_ex))
         patch.setattr(socket, "getaddrinfo", _local_names(socket.getaddrinfo))
+        # the bucket behind out/ is on another machine
+        patch.setattr(overlay, "answers", lambda address: not address)
         if item.get_closest_marker("processes") is None:
             patch.setattr(subprocess, "Popen", _no_process)
         return (yield)

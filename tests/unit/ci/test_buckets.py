@@ -2,41 +2,42 @@ from __future__ import annotations
 
 import pytest
 
-from ci.buckets import buckets, distribution_store, location
-from core.errors import UsageError
+from ci.buckets import Buckets, access, buckets, distribution_store
+from core.data import validated
+from core.errors import DataError, UsageError
+from core.run_locations import Origin
 
 OWN = "ROCm/TheRock"
+ROLES = "arn:aws:iam::692859939525:role/"
 
 
 @pytest.mark.parametrize(
-    ("repository", "fork", "release_type", "expected"),
+    ("repository", "fork", "release_type", "role"),
     [
-        (OWN, False, "ci", ("therock-ci-artifacts", "")),
-        ("rocm/therock", False, "ci", ("therock-ci-artifacts", "")),
-        (OWN, True, "ci", ("therock-ci-artifacts-external", "ROCm-TheRock/")),
-        ("ROCm/rocm-libraries", False, "ci", ("therock-ci-artifacts-external", "ROCm-rocm-libraries/")),
-        ("someone/TheRock", True, "ci", ("therock-ci-artifacts-external", "someone-TheRock/")),
-        (OWN, False, "dev", ("therock-dev-artifacts", "")),
-        (OWN, False, "nightly", ("therock-nightly-artifacts", "")),
-        ("ROCm/other", False, "prerelease", ("therock-prerelease-artifacts", "")),
+        (OWN, False, "ci", f"{ROLES}therock-ci"),
+        ("ROCm/rocm-libraries", False, "ci", f"{ROLES}therock-ci-external"),
+        (OWN, True, "ci", ""),
+        (OWN, False, "nightly", f"{ROLES}therock-nightly"),
     ],
 )
-def test_the_bucket_follows_repository_fork_and_release_type(
-    repository: str, *, fork: bool, release_type: str, expected: tuple[str, str]
+def test_the_role_follows_repository_fork_and_release_type(
+    repository: str, *, fork: bool, release_type: str, role: str
 ) -> None:
-    found = location(buckets(), repository, fork=fork, release_type=release_type)
-    assert (found.bucket, found.external_repo) == expected
+    found = access(buckets(), Origin(repository=repository, fork=fork), release_type)
+    assert (found.role, found.region) == (role, "us-east-2")
+    assert ("id-token" in found.permissions) is bool(role)
 
 
-def test_no_bucket_holds_releases() -> None:
+def test_nobody_writes_releases_by_role() -> None:
     with pytest.raises(UsageError, match=r"release type 'release'.*'prerelease'"):
-        location(buckets(), OWN, fork=False, release_type="release")
+        access(buckets(), Origin(repository=OWN), "release")
 
 
-@pytest.mark.parametrize("repository", ["TheRock", "a/b/c", "../x", "a/", "", "a b/c"])
-def test_other_words_are_no_repository(repository: str) -> None:
-    with pytest.raises(UsageError, match="no repository"):
-        location(buckets(), repository, fork=False, release_type="ci")
+def test_unknown_keys_are_refused() -> None:
+    data = buckets().model_dump()
+    data["release_types"]["ci"]["roles"] = "x"
+    with pytest.raises(DataError, match=r"release_types.ci.roles: unknown key. Did you mean 'role'"):
+        validated(data, Buckets, where="buckets.toml")
 
 
 def test_every_release_type_but_ci_has_a_distribution_bucket() -> None:

@@ -3,7 +3,9 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+import boto3
 import pytest
+from moto import mock_aws
 
 from ci import fetch_artifacts, github
 from ci.fetch_artifacts import find_place
@@ -13,6 +15,7 @@ from core.errors import ArtifactError, MissingInputError, UsageError
 from core.frontdoor import Verb, verb_parser
 from core.options import Common, common_from
 from core.outputs import RunOutputs, this_platform
+from core.stores import s3_client
 from core.stores.directory import DirectoryStore
 from rocm_packaging.artifacts import scan
 from rocm_packaging.packing import pack
@@ -20,6 +23,8 @@ from rocm_packaging.packing import pack
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
     from pathlib import Path
+
+    from types_boto3_s3 import S3Client
 
     from ci.runs import RunQuery
 
@@ -50,6 +55,12 @@ def command(tmp_path: Path, env: Mapping[str, str], monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(
         fetch_artifacts, "common_from", lambda words: replace(common_from(words), root=tmp_path)
     )
+    real = stores.open_store
+
+    def open_store(place: str, *, root: Path, dry_run: bool = False) -> stores.Store:
+        return real(place.replace("s3://", "buckets-"), root=root, dry_run=dry_run)
+
+    monkeypatch.setattr(stores, "open_store", open_store)
 
     def run(*words: str, run_id: str = "17") -> Path:
         assert env is not None
@@ -169,6 +180,37 @@ def test_a_run_that_is_not_here_is_looked_for_in_its_bucket(
     opened.clear()
     with pytest.raises(MissingInputError, match=r"nor in .*buckets-therock-nightly-artifacts"):
         find_place(replace(common, release_type="nightly"), "", "ROCm/other", fork=False)
+
+
+@pytest.fixture(name="bucket")
+def bucket_fixture(monkeypatch: pytest.MonkeyPatch) -> Iterator[S3Client]:
+    with mock_aws():
+        s3_client._connected.cache_clear()
+        monkeypatch.setenv("AWS_DEFAULT_REGION", "us-east-2")
+        client = boto3.client("s3")
+        client.create_bucket(
+            Bucket="therock-ci-artifacts", CreateBucketConfiguration={"LocationConstraint": "us-east-2"}
+        )
+        yield client
+    s3_client._connected.cache_clear()
+
+
+def test_artifacts_come_from_s3(
+    tmp_path: Path, bucket: S3Client, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put(run_folder(tmp_path, store="made"), "base_lib_generic", "blas_lib_gfx110X-all")
+    for path in run_folder(tmp_path, store="made").iterdir():
+        bucket.upload_file(str(path), "therock-ci-artifacts", f"17-{this_platform()}/{path.name}")
+    monkeypatch.setattr(
+        fetch_artifacts, "common_from", lambda words: replace(common_from(words), root=tmp_path)
+    )
+    _, parser = verb_parser("ci", VERB)
+    words = ["--run-id=17", f"--gpu-family={FAMILY}", "--output-dir", str(tmp_path / "artifacts")]
+    fetch_artifacts.run(parser.parse_args(words))
+    assert len(scan(tmp_path / "artifacts")) == 2
+    assert "from s3://therock-ci-artifacts" in capsys.readouterr().err
+    with pytest.raises(MissingInputError, match=r"Run 18 has no artifacts in .*/out/18-.* nor in s3://"):
+        fetch_artifacts.run(parser.parse_args(["--run-id=18", *words[1:]]))
 
 
 def test_family_cpu_has_no_artifacts(command: Callable[..., Path]) -> None:

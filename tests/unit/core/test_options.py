@@ -6,10 +6,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from core.options import ROOT, Common, add_common, common_from, environment
+from core.errors import UsageError
+from core.options import ROOT, Common, add_common, add_store_names, common_from, environment
 from core.outputs import this_platform
 from core.stores.directory import DirectoryStore
 from core.stores.dry_run import DryRunStore
+from core.stores.overlay import OverlayStore
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -18,7 +20,14 @@ if TYPE_CHECKING:
 def parsed(*words: str) -> Common:
     parser = argparse.ArgumentParser(exit_on_error=False)
     add_common(parser)
+    add_store_names(parser)
     return common_from(parser.parse_args(words))
+
+
+@pytest.fixture(autouse=True)
+def _elsewhere_than_ci(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("GITHUB_REPOSITORY", "GITHUB_EVENT_PATH", "RELEASE_TYPE"):
+        monkeypatch.delenv(name, raising=False)
 
 
 def test_without_options_the_local_run_in_out_is_meant() -> None:
@@ -79,3 +88,114 @@ def test_the_environment_is_given_as_a_copy(monkeypatch: pytest.MonkeyPatch) -> 
     given = environment()
     monkeypatch.setenv("MAX_JOBS", "4")
     assert given["MAX_JOBS"] == "3"
+
+
+@pytest.mark.parametrize(
+    ("words", "store"),
+    [
+        (("--store", "elsewhere"), "elsewhere"),
+        (("--output-dir", "elsewhere"), "elsewhere"),
+        (("--store", "s3://b"), "s3://b"),
+        (("--bucket", "b"), "s3://b"),
+        (("--store", "a", "--store", "b"), "b"),
+    ],
+)
+def test_a_store_has_several_names(words: Sequence[str], store: str) -> None:
+    found = parsed("--run-id", "17", *words)
+    assert (found.store, found.read_store, found.external_repo) == (store, "", "")
+
+
+@pytest.mark.parametrize("words", [("--store=a", "--bucket=b"), ("--output-dir=a", "--store=a")])
+def test_a_store_is_named_once(words: Sequence[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises((SystemExit, argparse.ArgumentError)):
+        parsed(*words)
+    assert "names the store already" in capsys.readouterr().err
+
+
+MAIN, SHARED = "s3://therock-ci-artifacts", "s3://therock-ci-artifacts-external"
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        ((), ("out", "", "")),
+        (("--run-id=mine",), ("out", "", "")),
+        (("--run-id=17",), ("out", MAIN, "")),
+        (("--run-id=17", "--store=out"), ("out", "", "")),
+        (("--run-id=17", "--store=auto"), (MAIN, "", "")),
+        (("--run-id=17", "--release-type=nightly"), ("out", "s3://therock-nightly-artifacts", "")),
+        (("--run-id=17", "--release-type=release"), ("out", "", "")),
+    ],
+)
+def test_a_run_of_ci_is_read_from_its_bucket_where_out_lacks_it(
+    words: Sequence[str], expected: tuple[str, str, str]
+) -> None:
+    found = parsed(*words)
+    assert (found.store, found.read_store, found.external_repo) == expected
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        ((), ("out", "", "")),
+        (("--run-id=17",), ("out", SHARED, "down-stream/")),
+        (("--run-id=17", "--store=auto"), (SHARED, "", "down-stream/")),
+        (("--run-id=17", "--bucket=auto"), ("s3://auto", "", "")),
+        (("--run-id=17", f"--store={SHARED}"), (SHARED, "", "down-stream/")),
+        (("--run-id=17", "--store=s3://mine"), ("s3://mine", "", "")),
+        (("--run-id=17", "--store=auto", "--release-type=dev"), ("s3://therock-dev-artifacts", "", "")),
+    ],
+)
+def test_another_repositorys_runs_lie_in_its_own_folder(
+    words: Sequence[str], expected: tuple[str, str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GITHUB_REPOSITORY", "down/stream")
+    found = parsed(*words)
+    assert (found.store, found.read_store, found.external_repo) == expected
+    assert found.outputs.prefix.startswith(expected[2])
+
+
+def test_the_local_run_has_no_bucket_of_ci() -> None:
+    with pytest.raises(UsageError, match="--store auto is for runs of CI"):
+        parsed("--store=auto")
+    with pytest.raises(UsageError, match="No bucket holds artifacts of release type 'release'"):
+        parsed("--store=auto", "--run-id=17", "--release-type=release")
+
+
+def test_the_release_type_comes_from_ci_and_is_checked(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RELEASE_TYPE", "nightly")
+    assert parsed().release_type == "nightly"
+    assert parsed("--release-type=dev").release_type == "dev"
+    monkeypatch.setenv("RELEASE_TYPE", "nigthly")
+    with pytest.raises(UsageError, match="Did you mean 'nightly'"):
+        parsed()
+
+
+def test_reading_goes_through_to_the_store_behind(tmp_path: Path) -> None:
+    common = Common(root=tmp_path, run_id="17", read_store="behind")
+    store = common.open_for_reading()
+    assert isinstance(store, OverlayStore)
+    assert (store.store, store.behind) == (common.open_store(), DirectoryStore(tmp_path / "behind"))
+    assert Common(root=tmp_path).open_for_reading() == DirectoryStore(tmp_path / "out")
+    assert Common(store="s3://b").outputs.s3_uri.startswith("s3://b/local-")
+
+
+@pytest.mark.parametrize(
+    ("env", "address"),
+    [
+        ({}, "https://b.s3.amazonaws.com"),
+        ({"AWS_ENDPOINT_URL": "http://127.0.0.1:9"}, "http://127.0.0.1:9"),
+        ({"AWS_ENDPOINT_URL": "http://x", "AWS_ENDPOINT_URL_S3": "http://127.0.0.1:8"}, "http://127.0.0.1:8"),
+        ({"AWS_PROFILE": "mine"}, ""),
+    ],
+)
+def test_whom_the_store_behind_talks_to_is_known_before_it_is_opened(
+    env: dict[str, str], address: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3", "AWS_PROFILE"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in env.items():
+        monkeypatch.setenv(name, value)
+    store = Common(run_id="17", read_store="s3://b").open_for_reading()
+    assert isinstance(store, OverlayStore)
+    assert (store.address, store.where) == (address, "s3://b")
