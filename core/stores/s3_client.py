@@ -13,6 +13,7 @@ from botocore import UNSIGNED
 from botocore.config import Config
 from botocore.exceptions import BotoCoreError
 
+from core.stores import s3_retries
 from core.stores.s3_errors import explained
 
 if TYPE_CHECKING:
@@ -21,7 +22,6 @@ if TYPE_CHECKING:
     from types_boto3_s3 import S3Client
 
 CONNECTIONS = 64
-ATTEMPTS = 8
 # parts that are in memory at once, over all uploads of a process
 PARTS = 12
 _AMAZON = (".amazonaws.com", ".amazonaws.com.cn")
@@ -102,7 +102,8 @@ def connect(*, endpoint: str | None = None) -> Connection:
         settings = Config(
             signature_version=None if credentials else UNSIGNED,
             max_pool_connections=CONNECTIONS,
-            retries={"mode": "standard", "total_max_attempts": ATTEMPTS},
+            # s3_retries decides
+            retries={"mode": "standard", "total_max_attempts": 1},
             connect_timeout=10,
             read_timeout=60,
             tcp_keepalive=True,
@@ -119,6 +120,7 @@ def connect(*, endpoint: str | None = None) -> Connection:
                 Config(s3={"payload_signing_enabled": False, "addressing_style": "path"})
             )
             client = session.client("s3", endpoint_url=endpoint, config=by_path)
+    s3_retries.register(client)
     identity = ""
     if credentials is not None:
         try:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from botocore import exceptions as boto
 from botocore.exceptions import BotoCoreError, ClientError
+from botocore.parsers import ResponseParserError
 from urllib3.exceptions import HTTPError
 
 from core.errors import FatalError, MissingInputError, ServiceError, StoreError
@@ -86,7 +87,7 @@ def explained(url: str, *, key: str = "", identity: str = "") -> Iterator[None]:
         raise _answered(problem, url, key, identity) from problem
     except BotoCoreError as problem:
         raise _unanswered(problem, url, key) from problem
-    except HTTPError as problem:
+    except (HTTPError, ResponseParserError) as problem:
         raise ServiceError(f"{_at(url, key)}: the answer broke off.", hint=_AGAIN) from problem
 
 

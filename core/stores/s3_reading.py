@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from core.stores.s3_client import Connection
 
 _BUFFER = 1 << 20
+# what is lost of what came, where a connection breaks
+_STEP = 1 << 18
 # a stream that gains nothing this often has broken off
 _TRIES = 8
 
@@ -70,8 +72,6 @@ class ObjectStream(io.RawIOBase):
             return 0
         for _ in range(_TRIES):
             try:
-                if self._body is None:
-                    self._ask()
                 count = self._next(view)
             except (BotoCoreError, HTTPError, OSError):
                 count = 0
@@ -84,14 +84,21 @@ class ObjectStream(io.RawIOBase):
             hint="Run the same command again.",
         )
 
+    def readall(self) -> bytes:
+        """Read what is left."""
+        found = bytearray()
+        buffer = memoryview(bytearray(_BUFFER))
+        while count := self.readinto(buffer):
+            found += buffer[:count]
+        return bytes(found)
+
     def _next(self, view: memoryview) -> int:
-        if self._body is None:
-            return 0
-        data = self._body.read(min(len(view), self.size - self.position))
+        body = self._body or self._ask()
+        data = body.read(min(len(view), _STEP, self.size - self.position))
         view[: len(data)] = data
         return len(data)
 
-    def _ask(self) -> None:
+    def _ask(self) -> StreamingBody:
         asked: dict[str, Any] = {"IfMatch": f'"{self.etag}"'} if self.etag else {}
         if self.position:
             asked["Range"] = f"bytes={self.position}-"
@@ -100,18 +107,25 @@ class ObjectStream(io.RawIOBase):
                 answer = self._connection.client.get_object(**self._place, **asked)
             except ClientError as problem:
                 if self.etag and code_of(problem) in LOST:
-                    raise StoreError(
-                        f"{self._url}/{self._key} was replaced while it was read.",
-                        hint="Run the same command again.",
-                    ) from problem
+                    raise self._replaced() from problem
                 raise
-        partial = answer["ResponseMetadata"]["HTTPStatusCode"] == 206  # noqa: PLR2004 - HTTP's number
-        if self.position and not partial:
-            answer["Body"].read(self.position)
-        self._body = answer["Body"]
-        self.etag, self.metadata = answer["ETag"].strip('"'), answer["Metadata"]
-        if self.size < 0:
-            self.size = answer["ContentLength"] + (self.position if partial else 0)
+        body, etag = answer["Body"], answer["ETag"].strip('"')
+        if self.etag not in {"", etag}:
+            body.close()
+            raise self._replaced()
+        # the status says nothing: some servers answer for a part with 200
+        part = answer.get("ContentRange", "")
+        start = int(part.removeprefix("bytes ").partition("-")[0]) if part else 0
+        if start != self.position:
+            body.read(self.position - start)
+        self._body, self.etag, self.metadata = body, etag, answer["Metadata"]
+        self.size = start + answer["ContentLength"]
+        return body
+
+    def _replaced(self) -> StoreError:
+        return StoreError(
+            f"{self._url}/{self._key} was replaced while it was read.", hint="Run the same command again."
+        )
 
     def _drop(self) -> None:
         if self._body is not None:
