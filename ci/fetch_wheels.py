@@ -1,0 +1,257 @@
+"""`fetch-wheels`: a run's wheels and sdists into a folder, for ``--find-links DIR --no-index``."""
+
+from __future__ import annotations
+
+import hashlib
+import shlex
+import time
+from dataclasses import dataclass
+from email import message_from_bytes
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from packaging.requirements import InvalidRequirement, Requirement
+from packaging.utils import canonicalize_name
+
+from ci.run_wheels import find_group, fits, offered, parse_requirements, pinned
+from ci.venvs import base_python
+from core import console, files
+from core.distributions import SIDECAR
+from core.errors import MissingInputError, StoreError
+from core.interpreters import interpreter
+from core.options import common_from
+from core.outputs import group_name
+from core.parallel import each
+from core.progress import transfer
+from rocm_packaging.sources import is_rocm
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Callable, Sequence
+
+    from ci.run_wheels import Offer, RunGroup
+    from core.progress import Transfer
+
+_LOCK = ".fetch.lock"
+_TRIES = 4
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fetched:
+    """A file that is in the folder.
+
+    Attributes:
+        offer: The file.
+        seconds: How long it took.
+        fresh: Whether it was fetched now; false where it was there already.
+    """
+
+    offer: Offer
+    seconds: float
+    fresh: bool
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Declare the verb's own options."""
+    parser.add_argument(
+        "--artifact-group", default="", metavar="GROUP", help="the run's group (default: the GPU family)"
+    )
+    parser.add_argument(
+        "--output-dir", type=Path, metavar="DIR", help="where they go (default: .cache/wheels/RUN/GROUP)"
+    )
+    parser.add_argument(
+        "--packages",
+        action="append",
+        default=[],
+        metavar="NAMES",
+        help="these, and what they require of the run, instead of all",
+    )
+    parser.add_argument("--jobs", type=int, default=8, metavar="N", help="files at once (default: 8)")
+    parser.epilog = "With --python (a version, such as 3.12, or a path), only what is for that Python."
+
+
+def run(arguments: argparse.Namespace) -> None:
+    """Fetch what is not there already, and print how to install it."""
+    common = common_from(arguments)
+    group = find_group(common, arguments.artifact_group or group_name(common.gpu_family))
+    offers: Sequence[Offer] = offered(group)
+    if common.python is not None:
+        tag = interpreter(base_python(str(common.python))).tag
+        offers = [one for one in offers if fits(one, tag)]
+    roots = pinned(parse_requirements(arguments.packages), offers) if arguments.packages else ()
+    wanted = closure(group, offers, roots) if roots else offers
+    if not wanted:
+        raise MissingInputError(f"Nothing in {group.where} is for that Python.", hint="Leave --python out.")
+    folder: Path = arguments.output_dir or common.cache / "wheels" / group.outputs.prefix / group.name
+    folder = folder.absolute()
+    if common.dry_run:
+        console.table(
+            ("file", "size", "sha256"),
+            [(one.name, console.size(one.size), one.sha256[:12]) for one in wanted],
+        )
+        console.done(f"fetch_wheels: {len(wanted)} files would be fetched from {group.where} into {folder}")
+        return
+    done = fetch(group, wanted, folder, jobs=arguments.jobs)
+    _show(done)
+    fresh = sum(one.fresh for one in done)
+    console.done(f"fetch_wheels: {len(done)} files in {folder}, {fresh} of them fetched now")
+    console.say(f"Install them: {command(folder, wanted, roots)}")
+
+
+def closure(group: RunGroup, offers: Sequence[Offer], roots: Sequence[str]) -> Sequence[Offer]:
+    """Choose what requirements name, and what that requires of the same run, on any Python.
+
+    Args:
+        group: Where the wheels' sidecars are.
+        offers: What there is.
+        roots: Requirements; of others' distributions there is nothing in a run.
+
+    Raises:
+        MissingInputError: No requirement names anything of the run.
+    """
+    chosen: dict[str, Offer] = {}
+    waiting = [Requirement(root) for root in roots]
+    while waiting:
+        found = _named(offers, waiting.pop())
+        for one in found:
+            if one.name not in chosen:
+                chosen[one.name] = one
+                waiting += _requirements(group, one, offers)
+    if not chosen:
+        raise MissingInputError(
+            f"{group.where} has none of {', '.join(roots)}.", hint="Leave --packages out to fetch all."
+        )
+    return [chosen[name] for name in sorted(chosen)]
+
+
+def _named(offers: Sequence[Offer], requirement: Requirement) -> Sequence[Offer]:
+    name = canonicalize_name(requirement.name)
+    return [
+        one
+        for one in offers
+        if one.distribution == name and requirement.specifier.contains(one.version, prereleases=True)
+    ]
+
+
+def _requirements(group: RunGroup, one: Offer, offers: Sequence[Offer]) -> Sequence[Requirement]:
+    """Read what a wheel requires; the rocm sdist decides that where it is installed, so it may be any."""
+    if not one.metadata_sha256:
+        names = {other.distribution for other in offers if is_rocm(other.distribution)}
+        return [Requirement(f"{name}=={one.version}") for name in names] if is_rocm(one.distribution) else []
+    raw = group.store.read(f"{one.key}{SIDECAR}")
+    if hashlib.sha256(raw).hexdigest() != one.metadata_sha256:
+        raise StoreError(f"{one.key}{SIDECAR} in {group.store.url} differs from its record.")
+    found = []
+    for line in message_from_bytes(raw).get_all("Requires-Dist", ()):
+        try:
+            found.append(Requirement(line))
+        except InvalidRequirement as problem:
+            raise StoreError(f"{one.name} requires {line!r}, which is no requirement.") from problem
+    return found
+
+
+def fetch(group: RunGroup, wanted: Sequence[Offer], folder: Path, *, jobs: int = 8) -> Sequence[Fetched]:
+    """Fetch files side by side, each held against its record before it gets its name.
+
+    What is there already, by its digest, is kept: an interrupted fetch is gone on with.
+
+    Raises:
+        StoreError: A file in the store differs from its record, or reading breaks off again and again.
+        MissingInputError: A recorded file is not in the store.
+    """
+    total = sum(one.size for one in wanted)
+    title = f"Fetching {len(wanted)} files, {console.size(total)}, from {group.where}"
+    with (
+        files.locked(folder / _LOCK, what=str(folder)),
+        transfer(title, files=len(wanted), size=total) as shown,
+    ):
+        # the largest first, so that none of them is waited for at the end
+        order = sorted(wanted, key=lambda one: -one.size)
+        return each(lambda one: _fetch(group, one, folder, shown), order, jobs=jobs)
+
+
+def _fetch(group: RunGroup, one: Offer, folder: Path, shown: Transfer) -> Fetched:
+    started = time.monotonic()
+    path = folder / one.name
+    fresh = not (path.is_file() and path.stat().st_size == one.size and files.sha256(path) == one.sha256)
+    if fresh:
+        _patiently(lambda: _download(group, one, path, shown), shown)
+    else:
+        shown.advance(one.size)
+    seconds = time.monotonic() - started
+    shown.finish(one.name, one.size, seconds)
+    return Fetched(offer=one, seconds=seconds, fresh=fresh)
+
+
+def _patiently(download: Callable[[], None], shown: Transfer) -> None:
+    """Begin again where reading breaks off."""
+    for attempt in range(_TRIES):
+        try:
+            download()
+        except _BrokenOffError as problem:
+            shown.advance(-problem.came)
+            if attempt == _TRIES - 1:
+                raise problem.why from None
+            console.say(f"{problem.why.message} Trying again.")
+            time.sleep(0.5 * 2**attempt)
+        else:
+            return
+
+
+class _BrokenOffError(Exception):
+    def __init__(self, why: StoreError, came: int) -> None:
+        super().__init__(str(why))
+        self.why = why
+        self.came = came
+
+
+def _download(group: RunGroup, one: Offer, path: Path, shown: Transfer) -> None:
+    digest, came = hashlib.sha256(), 0
+    with files.atomic(path) as target:
+        try:
+            with group.store.open(one.key) as source:
+                while chunk := source.read(files.CHUNK):
+                    digest.update(chunk)
+                    target.write(chunk)
+                    came += len(chunk)
+                    shown.advance(len(chunk))
+        except StoreError as problem:
+            raise _BrokenOffError(problem, came) from problem
+        if digest.hexdigest() != one.sha256:
+            raise StoreError(
+                f"{one.key} in {group.store.url} is not the file that its record names: its digest is "
+                f"{digest.hexdigest()}, recorded is {one.sha256}.",
+                hint="Somebody replaced it; find out who, and do not install it.",
+            )
+
+
+def command(folder: Path, wanted: Sequence[Offer], roots: Sequence[str] = ()) -> str:
+    """Write the command that installs fetched files, with versions: nothing else may be taken for them.
+
+    Args:
+        folder: Where the files are.
+        wanted: The files.
+        roots: Pinned requirements that were asked for; else everything but parts of ``rocm`` is named.
+    """
+    pins = list(roots)
+    if not pins:
+        versions: dict[str, set[str]] = {}
+        for one in wanted:
+            versions.setdefault(one.distribution, set()).add(one.version)
+        whole = {"rocm"} & set(versions)
+        named = [name for name in versions if not (whole and name.startswith("rocm-sdk-"))]
+        pins = [f"{name}=={next(iter(versions[name]))}" for name in named if len(versions[name]) == 1]
+    return shlex.join(["pip", "install", "--no-index", "--find-links", str(folder), *pins])
+
+
+def _show(done: Sequence[Fetched]) -> None:
+    rows = [
+        (
+            one.offer.name,
+            console.size(one.offer.size),
+            f"{one.seconds:.1f}" if one.fresh else "kept",
+            one.offer.sha256[:12],
+        )
+        for one in sorted(done, key=lambda one: one.offer.name)
+    ]
+    console.table(("file", "size", "seconds", "sha256"), rows)
