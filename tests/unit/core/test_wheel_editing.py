@@ -16,6 +16,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from core import zip_writer
 from core.errors import MissingInputError, WheelError
 from core.wheel_editing import TEXT_LIMIT, edit_wheel
 from core.wheel_record import verify_record
@@ -159,14 +160,13 @@ def test_stored_members_stay_stored(tmp_path: Path) -> None:
         assert archive.getinfo("demo/data.bin").compress_type == zipfile.ZIP_STORED
 
 
-def test_archives_beyond_the_first_format(tmp_path: Path) -> None:
-    many = {f"demo/{number:05}": b"" for number in range(0x10000)}
-    source = write(tmp_path, {**CONTENT, **many}, force_zip64=True)
+def test_archives_beyond_the_first_format(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    source = write(tmp_path, force_zip64=True)
+    monkeypatch.setattr(zip_writer, "_U16", 5)  # as if five members were 65,535
     new = edit_wheel(source, tmp_path / "new", version="1.0", edit=finalize).file.path
-    with zipfile.ZipFile(new) as archive:
-        assert len(archive.infolist()) == len(CONTENT) + len(many) + 1
-        assert archive.read("demo/data.bin") == CONTENT["demo/data.bin"]
     assert b"PK\6\6" in new.read_bytes()[-200:]
+    assert verify_record(new) == ()
+    assert contents(new)["demo/data.bin"] == CONTENT["demo/data.bin"]
 
 
 def test_signatures_of_the_old_record_are_left_out(tmp_path: Path) -> None:
