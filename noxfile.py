@@ -69,12 +69,8 @@ def stage(session: nox.Session, package: str, *words: str, **cell: str | None) -
     chosen = [f"--{name.replace('_', '-')}={value}" for name, value in cell.items() if value is not None]
     own = session.virtualenv.venv_backend != "none"
     python = [f"--python={Path(session.bin, 'python')}"] if own else []
-    session.run(
-        *(sys.executable, "-m", package, *words, *chosen, *python, *session.posargs),
-        external=True,
-        interrupt_timeout=30,
-        terminate_timeout=10,
-    )
+    command = (sys.executable, "-m", package, *words, *chosen, *python, *session.posargs)
+    session.run(*command, external=True, interrupt_timeout=30, terminate_timeout=10)
 
 
 def tool(session: nox.Session, lock: str, *command: str) -> None:
@@ -83,16 +79,10 @@ def tool(session: nox.Session, lock: str, *command: str) -> None:
     session.run(*command)
 
 
-# --- what to build -------------------------------------------------------------------------
-
-
 @nox.session(venv_backend="none", tags=["pipeline"])
 def resolve(session: nox.Session) -> None:
     """Torch ref -> source lock: every repository at a commit, every wheel's version."""
     stage(session, "pytorch_build", "resolve")
-
-
-# --- ROCm ----------------------------------------------------------------------------------
 
 
 @nox.session(venv_backend="none", tags=["pipeline"])
@@ -117,9 +107,6 @@ def test_rocm(session: nox.Session) -> None:
 def install_rocm(session: nox.Session) -> None:
     """Install rocm[libraries,devel] into the session's environment, and ask it what it is."""
     stage(session, "pytorch_build", "install-rocm")
-
-
-# --- sources and wheels --------------------------------------------------------------------
 
 
 @nox.session(venv_backend="none", tags=["pipeline"])
@@ -164,9 +151,6 @@ def check_wheels(session: nox.Session) -> None:
     stage(session, "pytorch_build", "check-wheels")
 
 
-# --- run outputs ---------------------------------------------------------------------------
-
-
 @nox.session(venv_backend="none", tags=["pipeline"])
 def upload(session: nox.Session) -> None:
     """Put the run's wheels, sidecars and records into a store."""
@@ -179,7 +163,22 @@ def index(session: nox.Session) -> None:
     stage(session, "ci", "index")
 
 
-# --- tests of wheels -----------------------------------------------------------------------
+@nox.session(venv_backend="none", tags=["pipeline"])
+def setup_venv(session: nox.Session) -> None:
+    """Make a virtual environment with our packages, from a run, an index or a page."""
+    stage(session, "ci", "setup-venv")
+
+
+@nox.session(venv_backend="none", tags=["pipeline"])
+def fetch_wheels(session: nox.Session) -> None:
+    """Fetch a run's wheels into a folder, for --find-links DIR --no-index."""
+    stage(session, "ci", "fetch-wheels")
+
+
+@nox.session(venv_backend="none", tags=["pipeline"])
+def mirror_deps(session: nox.Session) -> None:
+    """Mirror what our wheels require of others into an index of its own, without a name of ours."""
+    stage(session, "ci", "mirror-deps")
 
 
 @cells
@@ -192,9 +191,6 @@ def test_smoke(session: nox.Session, torch_ref: str | None = None, gpu_family: s
 def report(session: nox.Session) -> None:
     """Print what the run made: wheels, versions, sizes, seconds, digests, paths."""
     stage(session, "ci", "report")
-
-
-# --- this project itself -------------------------------------------------------------------
 
 
 @nox.session(tags=["tests"], python=CELLS.get("tests"))

@@ -11,6 +11,13 @@ VERBS = (
     Verb("fetch-artifacts", "ci.fetch_artifacts", "a run's artifacts of a GPU family -> artifact directory"),
     Verb("upload", "ci.upload", "put a run's wheels, sidecars and records into a store"),
     Verb("index", "ci.index", "write a run's pages: flat for --find-links, simple/ for --index-url"),
+    Verb(
+        "setup-venv",
+        "ci.setup_venv",
+        "make a virtual environment with our packages: of a run, an index, a page",
+    ),
+    Verb("fetch-wheels", "ci.fetch_wheels", "a run's wheels and sdists -> a folder for --find-links"),
+    Verb("mirror-deps", "ci.mirror_deps", "what our wheels require of others -> the dependencies-only index"),
     Verb("report", "ci.report", "print what a run made: wheels, versions, sizes, seconds, digests, paths"),
 )
 
