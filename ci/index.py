@@ -1,143 +1,109 @@
-"""`index`: write a group's pages from a listing of the run's outputs and the stages' records."""
+"""`index`: write the pages of a run's groups, or of any directory of wheels and sdists."""
 
 from __future__ import annotations
 
-import hashlib
-from dataclasses import dataclass
-from email import message_from_bytes
+import tempfile
+import time
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ci.groups import artifact_groups
-from ci.pages import Entry, flat_page, simple_pages
-from core import console, distributions, records
-from core.distributions import SIDECAR
-from core.errors import ConflictError, MissingInputError, StoreError
+from ci.indexing import Files, Indexed, Records, write_index
+from core import console
+from core.errors import MissingInputError, StoreError
 from core.options import common_from
+from core.stores import open_store
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Sequence
 
-    from core.distributions import Distribution
+    from core.options import Common
     from core.outputs import RunOutputs
     from core.stores import Store
 
-_TRIES = 5
-
-
-@dataclass(frozen=True, kw_only=True)
-class Indexed:
-    """What `write_pages` did.
-
-    Attributes:
-        files: How many wheels and sdists the pages list.
-        written: Keys of the pages that changed.
-    """
-
-    files: int
-    written: tuple[str, ...]
+# an upload that still goes on has put a file and not yet what names it; one this old has ended
+_HALF_PUBLISHED = 3600
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """Declare the verb's own options: none beyond the common ones."""
-    parser.epilog = "Without --gpu-family, every artifact group of the run is indexed."
+    """Declare the verb's own options."""
+    parser.add_argument(
+        "--directory", type=Path, metavar="DIR", help="any directory of wheels and sdists, instead of a run"
+    )
+    parser.add_argument(
+        "--artifact-group",
+        default="",
+        metavar="GROUP",
+        help="group (default: the GPU family, else every one)",
+    )
+    parser.epilog = "Without --gpu-family or --artifact-group, every artifact group of the run is indexed."
 
 
 def run(arguments: argparse.Namespace) -> None:
-    """Index every chosen group of the run."""
+    """Index a directory, or every chosen group of the run."""
     common = common_from(arguments)
+    if arguments.directory is not None:
+        _say(common, str(arguments.directory), write_directory(common, arguments.directory))
+        return
     store, outputs = common.open_store(), common.outputs
-    for group in artifact_groups(store, outputs, common.gpu_family):
+    for group in artifact_groups(store, outputs, arguments.artifact_group or common.gpu_family):
         indexed = write_pages(store, outputs, group)
-        where = f"{store.url}/{outputs.python_prefix(group)}"
-        if indexed.written:
-            verb = "would be written" if common.dry_run else "written"
-            console.done(f"index: {indexed.files} files, {len(indexed.written)} pages {verb} in {where}")
-        else:
-            console.done(f"index: unchanged, {indexed.files} files listed in {where}/index.html")
+        _say(common, f"{store.url}/{outputs.python_prefix(group)}", indexed)
 
 
 def write_pages(store: Store, outputs: RunOutputs, artifact_group: str) -> Indexed:
-    """Write the pages that changed; again from a fresh listing when somebody else was first.
+    """Write the pages of a group that changed, from the run's records.
+
+    A file whose record or metadata sidecar is not there yet is held back, as its upload may go on;
+    one that has waited for an hour is refused, after what is whole has been listed.
 
     Raises:
         MissingInputError: The group holds no wheel or sdist.
-        StoreError: A listed file is absent, or differs from what its record says.
+        StoreError: A listed file is absent, differs from its record, or has none.
     """
-    for _ in range(_TRIES):
-        try:
-            return _write_once(store, outputs, artifact_group)
-        except ConflictError:
-            console.say("Somebody else wrote a page meanwhile; listing again.")
-    raise StoreError(
-        f"The pages of {outputs.python_prefix(artifact_group)} were written by others {_TRIES} times.",
-        hint="Run nox -s index again when the run's uploads have ended.",
-    )
-
-
-def _write_once(store: Store, outputs: RunOutputs, artifact_group: str) -> Indexed:
     prefix = outputs.python_prefix(artifact_group)
-    # etags first: a file that appears after this listing makes the writes below conflict
-    etags = {stored.key: stored.etag for stored in store.list(prefix) if stored.key.endswith(".html")}
-    listed = distributions.in_run(store, outputs, artifact_group)
-    if not listed:
+    source = Records(store=store, prefix=outputs.manifests_prefix(artifact_group))
+    indexed = write_index(store, prefix, source, title=f"{artifact_group} ({outputs.prefix})")
+    if not indexed.files and not indexed.held:
         raise MissingInputError(
             f"{store.url}/{prefix} holds no wheel or sdist.",
             hint="Build something first: nox -s build_torch.",
         )
-    entries = tuple(
-        _entry(store, one, recorded) for one, recorded in _recorded(store, outputs, artifact_group, listed)
-    )
-    pages = {f"{prefix}/simple/{path}": page for path, page in simple_pages(entries).items()}
-    pages[f"{prefix}/index.html"] = flat_page(f"{artifact_group} ({outputs.prefix})", entries)
-    written = [
-        key
-        for key, page in pages.items()
-        if store.put_bytes(key, page.encode(), if_match=etags.get(key, "")) != "unchanged"
-    ]
-    stale = [key for key in etags if key not in pages]
-    for key in stale:
-        store.delete(key)
-    return Indexed(files=len(entries), written=(*written, *stale))
+    old = [held for held in indexed.held if held.stored.modified < time.time() - _HALF_PUBLISHED]
+    if old:
+        raise StoreError(
+            "\n".join(f"{held.stored.key} is in {store.url} but {held.why}." for held in old),
+            hint="Put it there with nox -s upload -- --input-dir DIR, or take it away.",
+        )
+    return indexed
 
 
-def _recorded(
-    store: Store, outputs: RunOutputs, artifact_group: str, listed: Sequence[Distribution]
-) -> Sequence[tuple[Distribution, str]]:
-    """Pair each listed file with the digest that its record promises, and hold them against each other."""
-    promised = records.promised(records.read_all(store, outputs, artifact_group))
-    present = {one.key for one in listed}
-    for key in promised:
-        if key not in present:
-            raise StoreError(
-                f"{key} is recorded but not in {store.url}.", hint="Run the stage that made it again."
-            )
-    held = []
-    for found in listed:
-        if found.key not in promised:
-            raise StoreError(
-                f"{found.key} is in {store.url} but no record names it.",
-                hint="Put it there with nox -s upload -- --input-dir DIR, or take it away.",
-            )
-        digest = store.digest(found.key)
-        if digest not in promised[found.key]:
-            raise StoreError(
-                f"{found.key} in {store.url} differs from its record.", hint="Build it again with --force."
-            )
-        held.append((found, digest))
-    return held
+def write_directory(common: Common, directory: Path) -> Indexed:
+    """Write pages and metadata sidecars into a directory, from the wheels and sdists themselves.
+
+    Raises:
+        MissingInputError: There is no such directory, or it holds none.
+        WheelError: A file's name says other than its metadata.
+    """
+    if not directory.is_dir():
+        raise MissingInputError(f"{directory} is no directory.", hint="Give one with --directory.")
+    store = open_store(str(directory.absolute()), root=common.root, dry_run=common.dry_run)
+    with tempfile.TemporaryDirectory() as folder:
+        source = Files(store=store, folder=Path(folder))
+        indexed = write_index(store, "", source, title=directory.absolute().name)
+    if not indexed.files:
+        raise MissingInputError(
+            f"{directory} holds no wheel or sdist.", hint="Give a folder that does with --directory."
+        )
+    return indexed
 
 
-def _entry(store: Store, one: Distribution, sha256: str) -> Entry:
-    sidecar = f"{one.key}{SIDECAR}"
-    if not one.is_wheel or store.find(sidecar) is None:
-        return Entry(filename=one.filename, name=one.name, version=one.version, sha256=sha256)
-    metadata = store.read(sidecar)
-    return Entry(
-        filename=one.filename,
-        name=one.name,
-        version=one.version,
-        sha256=sha256,
-        requires_python=str(message_from_bytes(metadata).get("Requires-Python", "")),
-        metadata_sha256=hashlib.sha256(metadata).hexdigest(),
-    )
+def _say(common: Common, where: str, indexed: Indexed) -> None:
+    for held in indexed.held:
+        console.warn(f"{held.stored.key} is not listed yet: {held.why}.")
+    changed = len(indexed.written) + len(indexed.removed)
+    if changed:
+        verb = "would change" if common.dry_run else "written"
+        console.done(f"index: {indexed.files} files, {changed} pages {verb} in {where}")
+    else:
+        console.done(f"index: unchanged, {indexed.files} files listed in {where}/index.html")

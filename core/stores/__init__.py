@@ -24,8 +24,9 @@ _CONTENT_TYPES = {
     ".xml": "application/xml",
     ".log": "text/plain; charset=utf-8",
     ".md": "text/plain; charset=utf-8",
+    ".txt": "text/plain; charset=utf-8",
 }
-_PAGE_SUFFIXES = frozenset({".html", ".json"})
+_PAGE_SUFFIXES = frozenset({".html", ".json", ".txt"})
 
 
 @dataclass(frozen=True, kw_only=True)

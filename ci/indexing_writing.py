@@ -1,0 +1,189 @@
+"""Which pages of an index change, and in which order they are written.
+
+Projects' pages come before the pages that lead to them, and go after; what the index remembers is
+written last, so that it never claims a page that is not there.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from ci.indexing_names import read_name
+from ci.indexing_plan import entries_of, key_in
+from ci.indexing_state import Page, State, dump, split
+from ci.pages import FLAT, SIMPLE, flat_block, flat_page, project_pages, root_pages
+from core.errors import ConflictError
+from core.parallel import each
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from core.stores import Store, Stored
+
+STATE = f"{SIMPLE}/index-state.txt"
+
+_PAGE = re.compile(rf"(?:.*/)?(?:{FLAT}|{SIMPLE}/(?:[a-z0-9-]+/)?index\.(?:html|json)|{re.escape(STATE)})")
+_ROOTS = (f"{SIMPLE}/index.html", f"{SIMPLE}/index.json")
+_MD5 = re.compile(r"[0-9a-f]{32}")
+
+
+def is_page(key: str) -> bool:
+    """Say whether a key is a page of some index, or what an index remembers: nothing to index."""
+    return _PAGE.fullmatch(key) is not None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Changes:
+    """What is to be written, in this order.
+
+    Attributes:
+        projects: Pages of projects, by path.
+        roots: The pages that name all projects, by path.
+        flat: The flat page; None where it stays.
+        stale: Paths of pages that go.
+        state: What to remember; None where it stays.
+    """
+
+    projects: Mapping[str, bytes]
+    roots: Mapping[str, bytes]
+    flat: bytes | None
+    stale: Sequence[str]
+    state: State | None
+
+    def __bool__(self) -> bool:
+        """Whether there is anything to do."""
+        return bool(self.projects or self.roots or self.flat is not None or self.stale or self.state)
+
+
+def changes(old: State, new: State, present: Mapping[str, Stored]) -> Changes:
+    """Say which pages change.
+
+    Args:
+        old: What the index remembers.
+        new: What it is to list; its `pages` are filled in here.
+        present: The pages there are, by path.
+    """
+    if not new.projects and not present:
+        return Changes(projects={}, roots={}, flat=None, stale=(), state=None)
+    paths = {name: _project_paths(name) for name in new.projects}
+    expected = {*_ROOTS, FLAT, *(path for both in paths.values() for path in both)}
+    broken = _broken(old.pages, present, expected)
+    other = {name for name, lines in new.projects.items() if _differ(lines, old.projects.get(name))}
+    projects: dict[str, bytes] = {}
+    for name in new.projects:
+        if name in other or broken.intersection(paths[name]):
+            lines = new.projects[name]
+            rows = [line.rpartition("\t")[2] for line in lines]
+            pages = project_pages(name, entries_of(name, lines, new.yanked), rows)
+            projects |= {path: page.encode() for path, page in pages.items()}
+    renamed = new.projects.keys() != old.projects.keys()
+    roots = {path: page.encode() for path, page in root_pages(list(new.projects)).items()}
+    roots = roots if renamed or broken.intersection(_ROOTS) else {}
+    flat = _flat(new) if other or renamed or FLAT in broken or new.title != old.title else None
+    stale = sorted(path for path in present if path not in expected and path != STATE and is_page(path))
+    written = {**projects, **roots, **({FLAT: flat} if flat is not None else {})}
+    remembered = State(
+        form=new.form,
+        title=new.title,
+        yanked=new.yanked,
+        pages={
+            path: _page(path, written[path]) if path in written else old.pages[path]
+            for path in sorted(expected)
+        },
+        documents=new.documents,
+        projects=new.projects,
+        pending=new.pending,
+    )
+    same = not written and STATE in present and _without_pages(remembered) == _without_pages(old)
+    return Changes(projects=projects, roots=roots, flat=flat, stale=stale, state=None if same else remembered)
+
+
+def _project_paths(name: str) -> tuple[str, str]:
+    return f"{SIMPLE}/{name}/index.html", f"{SIMPLE}/{name}/index.json"
+
+
+def _differ(lines: Sequence[str], old: Sequence[str] | None) -> bool:
+    return lines is not old and lines != old
+
+
+def _without_pages(state: State) -> tuple[object, ...]:
+    return state.form, state.title, state.yanked, state.documents, state.pending, state.projects.keys()
+
+
+def _flat(state: State) -> bytes:
+    blocks = []
+    for name, lines in state.projects.items():
+        newest = read_name(split(lines[-1]).filename).version
+        blocks.append(flat_block(name, newest, [line.rpartition("\t")[2] for line in lines]))
+    return flat_page(state.title, sum(map(len, state.projects.values())), blocks).encode()
+
+
+def _page(path: str, data: bytes) -> Page:
+    # the flat page is large: its size tells what was lost
+    md5 = "" if path == FLAT else hashlib.md5(data, usedforsecurity=False).hexdigest()
+    return Page(len(data), md5)
+
+
+def _broken(known: Mapping[str, Page], present: Mapping[str, Stored], expected: set[str]) -> set[str]:
+    """Name the pages that are not there as they were written."""
+    etags = {path: present[path].etag.strip('"') for path in expected if path in present}
+    # an etag is the MD5 of what was put only in some stores
+    told = any(etag == known[path].md5 for path, etag in etags.items() if path in known)
+    return {
+        path
+        for path in expected
+        if path not in known
+        or path not in etags
+        or present[path].size != known[path].size
+        or (told and known[path].md5 and _MD5.fullmatch(etags[path]) and etags[path] != known[path].md5)
+    }
+
+
+@dataclass
+class Writer:
+    """Writes pages by condition, and remembers conditions that held and were refused all the same.
+
+    Attributes:
+        store: Where pages lie.
+        prefix: The folder that is indexed.
+        written: Keys of pages that changed, in order.
+        removed: Keys of pages that went, in order.
+    """
+
+    store: Store
+    prefix: str
+    written: dict[str, None] = field(default_factory=dict)
+    removed: dict[str, None] = field(default_factory=dict)
+    _refused: dict[str, str] = field(default_factory=dict)
+
+    def write(self, todo: Changes, present: Mapping[str, Stored]) -> None:
+        """Write what changes.
+
+        Raises:
+            ConflictError: Somebody else wrote a page meanwhile.
+        """
+        each(lambda path: self._put(path, todo.projects[path], present), todo.projects)
+        for path, page in todo.roots.items():
+            self._put(path, page, present)
+        if todo.flat is not None:
+            self._put(FLAT, todo.flat, present)
+        for path in todo.stale:
+            self.store.delete(key_in(self.prefix, path))
+            self.removed[key_in(self.prefix, path)] = None
+        if todo.state is not None:
+            self._put(STATE, dump(todo.state), present)
+
+    def _put(self, path: str, data: bytes, present: Mapping[str, Stored]) -> None:
+        key, etag = key_in(self.prefix, path), present[path].etag if path in present else ""
+        # some servers refuse an If-Match that holds; then the listing afterwards has to do
+        condition = None if self._refused.get(path) == etag else etag
+        try:
+            outcome = self.store.put_bytes(key, data, if_match=condition)
+        except ConflictError:
+            self._refused[path] = etag
+            raise
+        if outcome != "unchanged" and path != STATE:
+            self.written[key] = None
