@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import getpass
 import hashlib
+import os
 import tempfile
 import uuid
 from contextlib import suppress
@@ -99,5 +100,6 @@ def _accepted(connection: Connection, bucket: str, key: str, condition: dict[str
 def machine_lock(what: str) -> AbstractContextManager[None]:
     """Let the writers of one object take turns, those of this user on this machine."""
     name = hashlib.sha256(what.encode()).hexdigest()[:32]
-    folder = Path(tempfile.gettempdir()) / f"s3-writes-{getpass.getuser()}"
+    user = getattr(os, "getuid", getpass.getuser)
+    folder = Path(tempfile.gettempdir()) / f"s3-writes-{user()}"
     return files.locked(folder / f"{name}.lock", what=what)

@@ -1,0 +1,244 @@
+"""What every store does, whatever it is: callers must not be able to tell."""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from core.errors import ConflictError, MissingInputError, StoreError, UsageError
+from core.stores import open_store, s3_conditions
+from core.stores.dry_run import DryRunStore
+from core.stores.s3_conditions import Conditions
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from core.stores import Store
+
+KINDS = ["out", "s3://bucket", "s3://bucket/a/prefix", "s3://bucket/compared"]
+HELD_TO_NOTHING = Conditions(if_none_match=False, if_match=False, completion=False)
+
+
+def sha(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()
+
+
+@pytest.fixture(name="store", params=KINDS)
+def store_fixture(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Store:
+    if request.param.startswith("s3:"):
+        request.getfixturevalue("s3").put_object(Bucket="bucket", Key="a/prefix-of-another/x.whl", Body=b"x")
+    if request.param.endswith("compared"):
+        monkeypatch.setattr(s3_conditions, "AMAZON", HELD_TO_NOTHING)
+    return open_store(f"{request.param}/within" if ":" in request.param else request.param, root=tmp_path)
+
+
+@pytest.fixture(name="put")
+def put_fixture(store: Store, tmp_path: Path) -> Callable[..., str]:
+    def put(key: str, data: bytes, *, replace: bool = False, into: Store = store) -> str:
+        source = tmp_path / "source"
+        source.unlink(missing_ok=True)  # a directory store may have linked it
+        source.write_bytes(data)
+        return into.put_file(key, source, sha256=sha(data), replace=replace)
+
+    return put
+
+
+def test_what_is_put_is_listed_read_fetched_and_hashed(
+    store: Store, put: Callable[..., str], tmp_path: Path
+) -> None:
+    objects = {
+        "r/python/g/torch-2.10.0+rocm7.1-cp312-cp312-linux_x86_64.whl": b"wheel",
+        "r/python/g/empty.whl": b"",
+        "r/python/g/a b&<c>%2B=ä.whl": b"odd",
+        "r/python/g/simple/torch/index.html": b"page",
+        "r/python/g-2/other.whl": b"other",
+    }
+    for number, (key, data) in enumerate(objects.items()):
+        if number % 2:
+            assert store.put_bytes(key, data) == "written"
+        else:
+            assert put(key, data) == "written"
+    assert [(one.key, one.size) for one in store.list("")] == [
+        (key, len(objects[key])) for key in sorted(objects)
+    ]
+    for key, data in objects.items():
+        found = store.find(key)
+        assert found is not None
+        assert found.key == key
+        assert found.modified > 1_600_000_000
+        assert found.etag in {one.etag for one in store.list(key.rpartition("/")[0]) if one.key == key}
+        assert store.read(key) == data
+        assert store.digest(key) == sha(data)
+        assert store.fetch(key, tmp_path / "fetched").read_bytes() == data
+        with store.open(key) as stream:
+            assert [stream.read(2), stream.read()] == [data[:2], data[2:]]
+        store.delete(key)
+        store.delete(key)
+        assert store.find(key) is None
+    assert list(store.list("")) == []
+
+
+def test_a_listing_is_of_one_folder(store: Store) -> None:
+    keys = ["r/g/a.whl", "r/g/deep/b.whl", "r/g.html", "r/g-debug/a.whl"]
+    for key in keys:
+        store.put_bytes(key, b"")
+
+    def listed(prefix: str, *, recursive: bool = True) -> list[str]:
+        return [one.key for one in store.list(prefix, recursive=recursive)]
+
+    assert listed("r/g") == listed("r/g/") == ["r/g/a.whl", "r/g/deep/b.whl"]
+    assert listed("r/g", recursive=False) == ["r/g/a.whl"]
+    assert listed("r", recursive=False) == ["r/g.html"]
+    assert listed("r") == sorted(keys)
+    assert listed("absent") == listed("", recursive=False) == []
+
+
+@pytest.mark.parametrize("key", ["../x", "/etc/passwd", "a/../../x", ".digests/a", "a/.hidden/b"])
+def test_no_key_leaves_the_store(store: Store, put: Callable[..., str], key: str) -> None:
+    calls: list[Callable[[], object]] = [
+        partial(store.put_bytes, key, b""),
+        partial(put, key, b""),
+        partial(store.read, key),
+        partial(store.find, key),
+        partial(store.list, key),
+        partial(store.delete, key),
+    ]
+    for call in calls:
+        with pytest.raises(UsageError, match="is no key of the store"):
+            call()
+
+
+def test_what_is_not_there_is_named(store: Store, tmp_path: Path) -> None:
+    calls: list[Callable[[], object]] = [
+        partial(store.read, "a/b.whl"),
+        partial(store.open, "a/b.whl"),
+        partial(store.digest, "a/b.whl"),
+        partial(store.fetch, "a/b.whl", tmp_path),
+        partial(store.copy, "c.whl", store, "a/b.whl", sha256=sha(b""), replace=False),
+    ]
+    for call in calls:
+        with pytest.raises(MissingInputError, match=r"a/b\.whl is not in the store"):
+            call()
+    assert store.find("a/b.whl") is None
+    assert list(store.list("")) == []
+
+
+def test_the_same_bytes_are_no_write(store: Store, put: Callable[..., str]) -> None:
+    assert put("r/a.whl", b"a") == "written"
+    before = store.find("r/a.whl")
+    assert put("r/a.whl", b"a") == "unchanged"
+    assert put("r/a.whl", b"a", replace=True) == "unchanged"
+    assert store.put_bytes("r/a.whl", b"a", replace=False) == "unchanged"
+    assert store.put_bytes("r/a.whl", b"a", if_match="other") == "unchanged"
+    assert store.find("r/a.whl") == before
+
+
+def test_other_bytes_are_refused_where_nothing_is_replaced(store: Store, put: Callable[..., str]) -> None:
+    store.put_bytes("r/a.whl", b"a")
+    for write in (partial(put, "r/a.whl", b"b"), partial(store.put_bytes, "r/a.whl", b"b", replace=False)):
+        with pytest.raises(StoreError, match=r"r/a\.whl exists in .* with other bytes"):
+            write()
+    assert store.read("r/a.whl") == b"a"
+    assert put("r/a.whl", b"b", replace=True) == "written"
+    assert (store.read("r/a.whl"), store.digest("r/a.whl")) == (b"b", sha(b"b"))
+    assert store.put_bytes("r/a.whl", b"c") == "written"
+    assert (store.read("r/a.whl"), store.digest("r/a.whl")) == (b"c", sha(b"c"))
+
+
+def test_a_conditional_write_needs_the_object_that_was_seen(store: Store) -> None:
+    assert store.put_bytes("r/index.html", b"one", if_match="") == "written"
+    with pytest.raises(ConflictError, match="written by somebody else"):
+        store.put_bytes("r/index.html", b"two", if_match="")
+    seen = store.find("r/index.html")
+    assert seen is not None
+    assert store.put_bytes("r/index.html", b"two", if_match=seen.etag) == "written"
+    with pytest.raises(ConflictError):
+        store.put_bytes("r/index.html", b"six", if_match=seen.etag)
+    store.delete("r/index.html")
+    with pytest.raises(ConflictError):
+        store.put_bytes("r/index.html", b"six", if_match=seen.etag)
+    assert store.find("r/index.html") is None
+
+
+def race(writers: list[Callable[[], object]]) -> list[str]:
+    barrier = threading.Barrier(len(writers))
+    ends: list[str] = []
+
+    def run(write: Callable[[], object]) -> None:
+        barrier.wait()
+        try:
+            ends.append(str(write()))
+        except StoreError as problem:
+            ends.append(type(problem).__name__)
+
+    threads = [threading.Thread(target=run, args=(write,)) for write in writers]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return sorted(ends)
+
+
+@pytest.mark.parametrize("present", [False, True])
+def test_of_racing_conditional_writers_exactly_one_wins(store: Store, *, present: bool) -> None:
+    if present:
+        store.put_bytes("r/x.html", b"before")
+    seen = store.find("r/x.html")
+    pages = [f"page {writer}".encode() for writer in range(6)]
+    ends = race(
+        [partial(store.put_bytes, "r/x.html", page, if_match=seen.etag if seen else "") for page in pages]
+    )
+    assert ends == [*["ConflictError"] * 5, "written"]
+    assert store.read("r/x.html") in pages
+
+
+def test_of_racing_writers_of_an_immutable_file_exactly_one_wins(store: Store, tmp_path: Path) -> None:
+    writers: list[Callable[[], object]] = []
+    for writer in range(6):
+        source = tmp_path / f"source{writer}"
+        source.write_text(source.name)
+        digest = sha(source.name.encode())
+        writers.append(partial(store.put_file, "r/x.whl", source, sha256=digest, replace=False))
+    assert race(writers) == [*["StoreError"] * 5, "written"]
+    assert store.digest("r/x.whl") == sha(store.read("r/x.whl"))
+
+
+@pytest.mark.parametrize("origin", ["itself", "folder", "s3://other/x"])
+def test_an_object_is_copied_only_if_it_is_the_one_that_was_meant(
+    store: Store, put: Callable[..., str], origin: str, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    if origin.startswith("s3:"):
+        request.getfixturevalue("s3")
+    source = store if origin == "itself" else open_store(origin, root=tmp_path)
+    source.put_bytes("staging/a.whl", b"a")
+    with pytest.raises(StoreError, match=f"has the digest {sha(b'a')}, and {sha(b'b')} was to be copied"):
+        store.copy("v2/a.whl", source, "staging/a.whl", sha256=sha(b"b"), replace=False)
+    assert store.find("v2/a.whl") is None
+    copy = partial(store.copy, "v2/a.whl", source, "staging/a.whl", sha256=sha(b"a"))
+    assert [copy(replace=False), copy(replace=False)] == ["written", "unchanged"]
+    assert (store.read("v2/a.whl"), store.digest("v2/a.whl")) == (b"a", sha(b"a"))
+    put("v2/a.whl", b"other", replace=True)
+    with pytest.raises(StoreError, match="with other bytes"):
+        copy(replace=False)
+    assert copy(replace=True) == "written"
+    assert store.read("v2/a.whl") == b"a"
+
+
+def test_a_dry_run_reads_and_writes_nothing(store: Store, put: Callable[..., str]) -> None:
+    store.put_bytes("r/a.whl", b"a")
+    dry = DryRunStore(store)
+    before: Any = store.list("")
+    assert put("r/b.whl", b"b", into=dry) == "planned"
+    assert put("r/a.whl", b"a", into=dry) == "unchanged"
+    assert dry.put_bytes("r/x.html", b"x", if_match="") == "planned"
+    assert dry.copy("r/c.whl", store, "r/a.whl", sha256=sha(b"a"), replace=False) == "planned"
+    dry.delete("r/a.whl")
+    with pytest.raises(StoreError, match="with other bytes"):
+        put("r/a.whl", b"other", into=dry)
+    assert store.list("") == before
+    assert dry.read("r/a.whl") == b"a"
