@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
+import io
 import json
 import re
-import tempfile
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from core.wheel_writer import (
@@ -24,9 +23,9 @@ from rocm_packaging.packages import identifier, packages, payload_folder
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+    from pathlib import Path
 
     from core.wheel_writer import WrittenFile
-    from rocm_packaging.artifacts import Entry
     from rocm_packaging.packages import Program
     from rocm_packaging.planning import DevelPlan, RuntimePlan
     from rocm_packaging.rendering import Distribution
@@ -131,13 +130,19 @@ def devel_links(plan: RuntimePlan) -> list[dict[str, str]]:
 
 
 def devel_wheel(distribution: Distribution, plan: DevelPlan, output: Output) -> WrittenFile:
-    """Write ``rocm-sdk-devel``: a tar that `rocm_sdk` expands beside the runtime packages."""
+    """Write ``rocm-sdk-devel``: its files, and a tar of the links that `rocm_sdk` makes on first use."""
     root = payload_folder("devel", suffix=distribution.suffix)
-    members = [_devel_member(root, path, entry) for path, entry in plan.files.items()]
-    members.append(Member(name=f"{root}/__init__.py", source=_docstring("ROCm's development tree.")))
+    members = [
+        Member(name=f"{root}/{path}", source=entry.source, executable=entry.executable)
+        for path, entry in plan.files.items()
+    ]
+    links = io.BytesIO()
     rooted = {f"{root}/{path}": link for path, link in plan.links.items()}
+    write_tar(links, [], links=rooted, epoch=output.epoch)
     module = {
-        "rocm_sdk_devel/__init__.py": _docstring("Holds ROCm's development tree until it is expanded."),
+        f"{root}/__init__.py": _docstring("ROCm's development tree."),
+        "rocm_sdk_devel/__init__.py": _docstring("Holds the links of ROCm's development tree."),
+        "rocm_sdk_devel/_devel.tar": links.getvalue(),
         "rocm_sdk_devel/_dist_info.py": rendering.dist_info(distribution, "devel"),
     }
     spec = _spec(
@@ -147,16 +152,7 @@ def devel_wheel(distribution: Distribution, plan: DevelPlan, output: Output) -> 
         "ROCm's headers, CMake packages and development tools",
         requires=(f"rocm-sdk-core=={distribution.version}",),
     )
-    output.folder.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=output.folder, prefix=".devel.") as folder:
-        tar = Path(folder) / "_devel.tar"
-        with tar.open("wb") as stream:
-            write_tar(stream, members, links=rooted, epoch=output.epoch)
-        return _write(output, spec, module, [Member(name="rocm_sdk_devel/_devel.tar", source=tar)])
-
-
-def _devel_member(root: str, path: str, entry: Entry) -> Member:
-    return Member(name=f"{root}/{path}", source=entry.source, executable=entry.executable)
+    return _write(output, spec, module, members)
 
 
 def rocm_sdist(distribution: Distribution, output: Output) -> WrittenFile:

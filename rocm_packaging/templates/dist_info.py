@@ -5,7 +5,6 @@ import importlib.util
 import os
 import re
 import shutil
-import subprocess
 import sys
 import sysconfig
 import warnings
@@ -196,6 +195,8 @@ def families_of_target(target):
 
 def discover_current_target_family():
     """Ask ``offload-arch`` for this machine's GPUs; the family of the first that we have, or None."""
+    import subprocess  # for this alone, and it takes its time
+
     path = os.pathsep.join([sysconfig.get_path("scripts"), os.environ.get("PATH", "")])
     program = shutil.which("offload-arch", path=path)
     if program is None:

@@ -66,7 +66,8 @@ def build_rocm(artifacts: Path, place: Path) -> Figure:
             packages,
         ]
         store: list[str | Path] = ["--store", place / "out", "--force"]
-        said = process.capture([sys.executable, "-c", PEAK, *words, *store], cwd=ROOT).stdout
+        env = process.inherited(PYTHONDONTWRITEBYTECODE=None)  # users' checkouts are compiled once
+        said = process.capture([sys.executable, "-c", PEAK, *words, *store], cwd=ROOT, env=env).stdout
         peaks.append(int(said.split()[-1]))
 
     ours()
@@ -110,7 +111,8 @@ def expand(artifacts: Path, place: Path) -> Figure:
     quiet([uv[0], "venv", "--quiet", "--python", sys.executable, str(root)])
     python = ["--python", str(root / "bin" / "python")]
     quiet([*uv, "install", *python, "setuptools"])
-    source = ["--no-index", "--no-build-isolation", "--find-links", str(place / "packages")]
+    # uv would give packages of this version out of its cache, such as an earlier bench's
+    source = ["--no-cache", "--no-index", "--no-build-isolation", "--find-links", str(place / "packages")]
     env = process.inherited(ROCM_SDK_TARGET_FAMILY=chosen)
     everything = f"rocm[libraries,devel]=={VERSION}"
     process.capture([*uv, "install", *python, *source, everything], env=env)

@@ -325,8 +325,8 @@ def test_libraries_that_come_later_join_the_devel_tree(environment: Environment)
 
 
 def test_an_interrupted_expansion_is_finished_and_removable(installed: Environment) -> None:
-    # A folder where a file belongs stops the expansion half-way.
-    blocked = installed.site / "_rocm_sdk_devel/include/rocprim/rocprim_version.hpp"
+    # A folder where a link belongs stops the expansion half-way.
+    blocked = installed.site / "_rocm_sdk_devel/lib/libamdhip64.so"
     blocked.mkdir(parents=True)
     stopped = installed.rocm_sdk("path", "--root", check=False)
     assert stopped.returncode == 1

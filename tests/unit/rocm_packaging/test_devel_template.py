@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from core.wheel_writer import Member, write_tar
+from core.wheel_writer import write_tar
 from rocm_packaging import rendering
 from rocm_packaging.rendering import Distribution
 
@@ -47,11 +47,22 @@ class Site:
             target.write_text(content, encoding="utf-8")
         importlib.invalidate_caches()
 
-    def add_devel(self, data: bytes) -> None:
+    def add_devel(self, files: dict[str, str], links: dict[str, str] | None = None) -> None:
+        """Install the devel wheel as an installer would: its files, its archive, its RECORD."""
+        stream = io.BytesIO()
+        write_tar(stream, [], links={f"{DEVEL}/{path}": link for path, link in (links or {}).items()})
+        self.add_devel_with(stream.getvalue(), files)
+
+    def add_devel_with(self, archive: bytes, files: dict[str, str] | None = None) -> None:
         self.add_package("rocm_sdk_devel")
-        (self.root / "rocm_sdk_devel" / "_devel.tar").write_bytes(data)
+        (self.root / "rocm_sdk_devel" / "_devel.tar").write_bytes(archive)
+        self.add_package(DEVEL, **(files or {}))
+        rows = [
+            "rocm_sdk_devel/__init__.py",
+            *(f"{DEVEL}/{path}" for path in ("__init__.py", *(files or ()))),
+        ]
         self.record.parent.mkdir()
-        self.record.write_text("rocm_sdk_devel/__init__.py,,\n", encoding="utf-8")
+        self.record.write_text("".join(f"{row},sha256=x,1\n" for row in rows), encoding="utf-8")
 
     def expand(self, *, force: bool = False) -> Path:
         return Path(self.devel.get_devel_root(force=force))
@@ -83,13 +94,6 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
         del sys.modules[name]
 
 
-def tar(files: dict[str, str], links: dict[str, str] | None = None) -> bytes:
-    stream = io.BytesIO()
-    members = [Member(name=f"{DEVEL}/{path}", source=text.encode()) for path, text in files.items()]
-    write_tar(stream, members, links={f"{DEVEL}/{path}": link for path, link in (links or {}).items()})
-    return stream.getvalue()
-
-
 def raw_tar(*members: tarfile.TarInfo) -> bytes:
     stream = io.BytesIO()
     with tarfile.open(fileobj=stream, mode="w") as archive:
@@ -98,7 +102,7 @@ def raw_tar(*members: tarfile.TarInfo) -> bytes:
     return stream.getvalue()
 
 
-def member(name: str, *, kind: bytes = tarfile.REGTYPE, link: str = "") -> tarfile.TarInfo:
+def member(name: str, *, kind: bytes = tarfile.SYMTYPE, link: str = "x") -> tarfile.TarInfo:
     info = tarfile.TarInfo(name)
     info.type, info.linkname = kind, link
     return info
@@ -107,7 +111,7 @@ def member(name: str, *, kind: bytes = tarfile.REGTYPE, link: str = "") -> tarfi
 def test_the_tree_holds_the_tar_and_links_to_core(site: Site) -> None:
     site.add_package(CORE, **{"lib/libx.so.1": "core", "bin/clang": "stub"})
     links = {"lib/libx.so": "libx.so.1", "bin/clang": "../lib/llvm/clang", "llvm": "lib/llvm"}
-    site.add_devel(tar({"include/x.h": "h", "lib/llvm/clang": "real"}, links))
+    site.add_devel({"include/x.h": "h", "lib/llvm/clang": "real"}, links)
     root = site.expand()
     assert root == site.tree
     assert (root / "lib/libx.so").samefile(site.root / CORE / "lib/libx.so.1")
@@ -122,7 +126,7 @@ def test_the_tree_holds_the_tar_and_links_to_core(site: Site) -> None:
 
 def test_a_second_call_changes_nothing(site: Site) -> None:
     site.add_package(CORE, **{"lib/libx.so.1": "core"})
-    site.add_devel(tar({"include/x.h": "h"}))
+    site.add_devel({"include/x.h": "h"})
     site.expand()
     before = site.record.stat().st_mtime_ns, (site.tree / "include/x.h").stat().st_ino
     site.expand()
@@ -132,7 +136,7 @@ def test_a_second_call_changes_nothing(site: Site) -> None:
 
 def test_a_replaced_core_is_linked_anew(site: Site) -> None:
     site.add_package(CORE, **{"lib/libx.so.1": "old", "lib/gone.so": "old"})
-    site.add_devel(tar({"include/x.h": "h"}))
+    site.add_devel({"include/x.h": "h"})
     site.expand()
     for path in ("__init__.py", "lib/libx.so.1", "lib/gone.so"):
         (site.root / CORE / path).unlink()
@@ -145,7 +149,7 @@ def test_a_replaced_core_is_linked_anew(site: Site) -> None:
 
 def test_links_of_the_tar_into_core_become_hard_links(site: Site) -> None:
     site.add_package(CORE, **{"lib/libx.so.1": "core"})
-    site.add_devel(tar({"include/x.h": "h"}, {"lib/libx.so.1": f"../../{CORE}/lib/libx.so.1"}))
+    site.add_devel({"include/x.h": "h"}, {"lib/libx.so.1": f"../../{CORE}/lib/libx.so.1"})
     linked = site.expand() / "lib/libx.so.1"
     assert not linked.is_symlink()
     assert linked.samefile(site.root / CORE / "lib/libx.so.1")
@@ -158,26 +162,27 @@ def test_links_of_the_tar_into_core_become_hard_links(site: Site) -> None:
         member("/evil"),
         member("rocm_sdk_devel/__init__.py"),
         member(f"{DEVEL}/../evil"),
-        member(f"{DEVEL}/link", kind=tarfile.SYMTYPE, link="/etc/passwd"),
-        member(f"{DEVEL}/link", kind=tarfile.SYMTYPE, link="../../evil"),
+        member(f"{DEVEL}/link", link="/etc/passwd"),
+        member(f"{DEVEL}/link", link="../../evil"),
+        member(f"{DEVEL}/file", kind=tarfile.REGTYPE),
         member(f"{DEVEL}/link", kind=tarfile.LNKTYPE, link="evil"),
         member(f"{DEVEL}/pipe", kind=tarfile.FIFOTYPE),
     ],
     ids=lambda info: f"{info.name}-{info.linkname}",
 )
 def test_hostile_members_are_refused_before_anything_is_written(site: Site, hostile: tarfile.TarInfo) -> None:
-    site.add_devel(raw_tar(member(f"{DEVEL}/good"), hostile))
+    site.add_devel_with(raw_tar(member(f"{DEVEL}/good"), hostile))
     before = site.recorded()
     with pytest.raises(RuntimeError, match="the devel archive holds"):
         site.expand()
-    assert not site.tree.exists()
+    assert [path.name for path in site.tree.iterdir()] == ["__init__.py"]
     assert site.recorded() == before
 
 
-def test_files_do_not_pass_through_links_to_other_packages(site: Site) -> None:
+def test_links_do_not_pass_through_links_to_other_packages(site: Site) -> None:
     site.add_package(CORE, **{"lib/x": "core"})
-    link = member(f"{DEVEL}/out", kind=tarfile.SYMTYPE, link=f"../{CORE}")
-    site.add_devel(raw_tar(link, member(f"{DEVEL}/out/evil")))
+    out, evil = member(f"{DEVEL}/out", link=f"../{CORE}"), member(f"{DEVEL}/out/evil")
+    site.add_devel_with(raw_tar(out, evil))
     with pytest.raises(RuntimeError, match="leads out of"):
         site.expand()
     assert not (site.root / CORE / "evil").exists()
@@ -201,12 +206,22 @@ def test_a_left_over_folder_is_not_taken_for_an_expanded_tree(site: Site) -> Non
 def test_the_order_of_the_archive_does_not_show(site: Site, *, turned: bool) -> None:
     site.add_package(CORE, **{"lib/libx.so.1": "core"})
     members = [
-        member(f"{DEVEL}/lib/liby.so.1"),
-        member(f"{DEVEL}/lib/liby.so", kind=tarfile.SYMTYPE, link="liby.so.1"),
-        member(f"{DEVEL}/lib/libx.so", kind=tarfile.SYMTYPE, link="libx.so.1"),
+        member(f"{DEVEL}/lib/liby.so", link="liby.so.1"),
+        member(f"{DEVEL}/lib/libx.so", link="libx.so.1"),
+        member(f"{DEVEL}/lib/libz.so", link="libx.so"),
     ]
-    site.add_devel(raw_tar(*(reversed(members) if turned else members)))
+    archive = raw_tar(*(reversed(members) if turned else members))
+    site.add_devel_with(archive, {"lib/liby.so.1": "y"})
     root = site.expand()
     assert (root / "lib/liby.so").is_symlink()
     assert (root / "lib/libx.so").is_symlink()
     assert (root / "lib/libx.so").samefile(site.root / CORE / "lib/libx.so.1")
+    assert (root / "lib/libz.so").samefile(root / "lib/libx.so")
+
+
+def test_a_file_of_the_devel_wheel_stays_where_core_has_one_of_its_name(site: Site) -> None:
+    site.add_package(CORE, **{"lib/libx.so.1": "core", "share/both": "core"})
+    site.add_devel({"share/both": "devel"})
+    root = site.expand()
+    assert (root / "share/both").read_text(encoding="utf-8") == "devel"
+    assert (root / "lib/libx.so.1").read_text(encoding="utf-8") == "core"

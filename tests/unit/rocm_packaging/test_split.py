@@ -112,7 +112,7 @@ def test_the_packages(artifacts: Path) -> None:
         zipfile.ZipFile(files["rocm_sdk_devel"]) as wheel,
         tarfile.open(fileobj=wheel.open("rocm_sdk_devel/_devel.tar")) as archive,
     ):
-        names = archive.getnames()
+        names = [*wheel.namelist(), *archive.getnames()]
     assert "_rocm_sdk_devel/include/hipblas.h" in names
     assert not any("gfx942" in name for name in names)
 
@@ -220,6 +220,7 @@ def test_suffix_and_platform_tag(artifacts: Path) -> None:
         "rocm_sdk_core",
         "_rocm_sdk_libraries_n1",
         "rocm_sdk_libraries",
+        "_rocm_sdk_devel_n1",
         "rocm_sdk_devel",
     }
     assert (

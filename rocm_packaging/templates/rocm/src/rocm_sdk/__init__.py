@@ -1,6 +1,5 @@
 """Finds and loads the ROCm libraries that are installed in this Python environment."""
 
-import ctypes
 import importlib.util
 import os
 import re
@@ -84,6 +83,8 @@ def preload_libraries(*shortnames, rtld_global=True):
         shortnames: Names that `find_libraries` knows.
         rtld_global: Whether their symbols serve libraries that are loaded later.
     """
+    import ctypes  # takes as long as all else that `rocm-sdk` imports
+
     mode = ctypes.RTLD_GLOBAL if rtld_global else ctypes.RTLD_LOCAL
     for shortname in shortnames:
         if shortname in _loaded:

@@ -1,9 +1,10 @@
 """Expands the development tree beside the packages it belongs to, and keeps it up to date.
 
-The devel wheel carries a tar with what only developers need. Expanded, it becomes one ROCm
-tree: the tar's files, and hard links to every file of the installed core and libraries
-packages. Each path is added to the wheel's RECORD before it appears, so that an uninstall
-after an interrupted expansion leaves nothing behind either. Device packages lie over the
+The devel wheel installs the files that only developers need, and carries a tar with what no
+wheel can hold: symbolic links. Expanded, it becomes one ROCm tree: those files, the tar's links,
+and hard links to every file of the installed core and libraries packages. Each path is added
+to the wheel's RECORD before it appears, so that an uninstall after an interrupted expansion
+leaves nothing behind either. Device packages lie over the
 libraries and say in ``.devel_links/{target}.json`` which links they bring; those are in their
 own RECORD too, so that they go with them.
 """
@@ -175,62 +176,59 @@ class _Devel:
                 tar.unlink()
 
     def _extract(self, path):
+        """Make the archive's links. Gives all paths in the tree that are the devel wheel's own."""
         with tarfile.open(path) as archive:
-            members = [member for member in archive if not member.isdir()]
-            names = [self._safe_name(member) for member in members]
-            self._record(names)
-            for member, name in zip(members, names):
-                self._extract_one(archive, member, self.site / name)
+            links = {self._safe_name(member): member.linkname for member in archive if not member.isdir()}
+        self._record(links)
+        for name, text in links.items():
+            self._make_link(text, self.site / name)
         prefix = f"{self.root.name}/"
-        return sorted(name[len(prefix) :] for name in names)
+        return sorted(name[len(prefix) :] for name in {*links, *self._installed()})
+
+    def _installed(self):
+        """Files in the tree that the devel wheel was installed with: what came later has no hash."""
+        rows = csv.reader(io.StringIO(self.record.read_text(encoding="utf-8")))
+        return [row[0] for row in rows if row and row[1] and row[0].startswith(f"{self.root.name}/")]
 
     def _safe_name(self, member):
         name = posixpath.normpath(member.name)
         if PurePosixPath(name).parts[:1] != (self.root.name,) or ".." in PurePosixPath(name).parts:
             raise RuntimeError(f"the devel archive holds {member.name}, which is outside of its folder")
-        if member.issym():
-            target = posixpath.normpath(posixpath.join(posixpath.dirname(name), member.linkname))
-            if member.linkname.startswith("/") or not target.startswith("_rocm_"):
-                raise RuntimeError(
-                    f"the devel archive holds {member.name} -> {member.linkname}, which leaves the packages"
-                )
-        elif not member.isreg():
-            raise RuntimeError(f"the devel archive holds {member.name}, which is no file and no link")
+        if not member.issym():
+            raise RuntimeError(f"the devel archive holds {member.name}, which is no symbolic link")
+        target = posixpath.normpath(posixpath.join(posixpath.dirname(name), member.linkname))
+        if member.linkname.startswith("/") or not target.startswith("_rocm_"):
+            raise RuntimeError(
+                f"the devel archive holds {member.name} -> {member.linkname}, which leaves the packages"
+            )
         return name
 
-    def _extract_one(self, archive, member, path):
-        self._real_folder(path.parent)
-        if not member.issym():
-            with _replacing(path) as temporary:
-                with archive.extractfile(member) as source, open(temporary, "wb") as out:
-                    shutil.copyfileobj(source, out, 1 << 20)
-                os.chmod(temporary, member.mode & 0o755)
-            return
-        target = Path(os.path.normpath(path.parent / member.linkname))
+    def _make_link(self, text, path):
+        self._real_folder(str(path.parent))
+        target = Path(os.path.normpath(path.parent / text))
         in_tree = self.root == target or self.root in target.parents
         if not in_tree and target.is_file():
             _hard_link(target, path)
         else:
-            _symlink(member.linkname, path, target)
+            _symlink(text, path, target)
 
     def _real_folder(self, folder):
         """Make a folder, and see that no symbolic link leads out of the tree on the way to it."""
         if folder in self._real_folders:
             return  # nothing here ever puts a link in a folder's place
-        folder.mkdir(parents=True, exist_ok=True)
-        real = folder.resolve()
-        root = self.root.resolve()
-        if real != root and root not in real.parents:
+        os.makedirs(folder, exist_ok=True)
+        root = os.path.realpath(self.root)
+        if os.path.commonpath([os.path.realpath(folder), root]) != root:
             raise RuntimeError(f"{folder} leads out of {self.root}")
         self._real_folders.add(folder)
 
     def _link(self, own, before):
-        """Hard-link the files of the installed packages; what the tar brought comes first."""
+        """Hard-link the files of the installed packages; the devel wheel's own come first."""
         devices = self.devices()
-        claimed = {path for _, files in devices.values() for path in files.values()}
+        claimed = {str(path) for _, files in devices.values() for path in files.values()}
         wanted = {}
         for folder in self.sources().values():
-            for relative, path in _files_below(folder):
+            for relative, path in _files_below(str(folder)):
                 skipped = relative == "__init__.py" or relative.startswith(f"{_DEVICE_LINKS}/")
                 if relative not in own and not skipped and path not in claimed:
                     wanted.setdefault(relative, path)
@@ -242,16 +240,17 @@ class _Devel:
                     stacklevel=2,
                 )
                 continue
-            brought = {relative: path for relative, path in files.items() if relative not in own}
+            brought = {relative: str(path) for relative, path in files.items() if relative not in own}
             wanted.update(brought)
             package = _dist_info.ALL_PACKAGES["device"].get_dist_package_name(target)
             self._record([f"{self.root.name}/{name}" for name in sorted(brought)], self.record_of(package))
         known = set(before)
         self._record([f"{self.root.name}/{relative}" for relative in sorted(wanted)])
+        root = str(self.root)
         for relative, path in wanted.items():
-            target = self.root / relative
+            target = os.path.join(root, relative)
             if relative not in known or not _same(path, target):
-                self._real_folder(target.parent)
+                self._real_folder(os.path.dirname(target))
                 _hard_link(path, target)
         for relative in known - set(wanted) - own:
             (self.root / relative).unlink(missing_ok=True)
@@ -273,16 +272,15 @@ class _Devel:
         # In place, and in one write: the lock is held on this very file.
         with open(record, "a", encoding="utf-8", newline="") as stream:
             stream.write(rows.getvalue())
-            stream.flush()
-            os.fsync(stream.fileno())
 
 
 def _files_below(folder):
+    """Path below a folder, with forward slashes, and path of each file; in order."""
     for current, folders, files in os.walk(folder):
         folders[:] = sorted(name for name in folders if name != "__pycache__")
         for name in sorted(files):
             path = os.path.join(current, name)
-            yield os.path.relpath(path, folder).replace(os.sep, "/"), Path(path)
+            yield path[len(folder) + 1 :].replace(os.sep, "/"), path
 
 
 def _without_post(version):
@@ -299,9 +297,9 @@ def _same(one, other):
 @contextmanager
 def _replacing(path):
     """A free name beside `path`, which takes its place in the end."""
-    folder = tempfile.mkdtemp(dir=path.parent, prefix=".rocm-")
+    folder = tempfile.mkdtemp(dir=os.path.dirname(path), prefix=".rocm-")
     try:
-        temporary = os.path.join(folder, path.name)
+        temporary = os.path.join(folder, os.path.basename(path))
         yield temporary
         os.replace(temporary, path)
     finally:
@@ -323,6 +321,12 @@ def _hard_link(source, path):
 
 
 def _symlink(text, path, target):
+    try:
+        os.symlink(text, path, target_is_directory=target.is_dir())
+        return
+    except OSError:
+        if path.is_symlink() and os.readlink(path) == text:
+            return
     with _replacing(path) as temporary:
         try:
             os.symlink(text, temporary, target_is_directory=target.is_dir())
