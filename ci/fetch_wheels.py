@@ -6,17 +6,16 @@ import hashlib
 import shlex
 import time
 from dataclasses import dataclass
-from email import message_from_bytes
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
 
-from ci.run_wheels import find_group, fits, offered, parse_requirements, pinned
+from ci.mirror_data import mirror
+from ci.run_wheels import find_group, fits, offer_of, offered, parse_requirements, pinned, required_by
 from ci.venvs import base_python
-from core import console, files
-from core.distributions import SIDECAR
+from core import console, files, records, wheels
 from core.errors import MissingInputError, StoreError
 from core.interpreters import interpreter
 from core.options import common_from
@@ -31,9 +30,11 @@ if TYPE_CHECKING:
 
     from ci.run_wheels import Offer, RunGroup
     from core.progress import Transfer
+    from core.stores import Store
 
 _LOCK = ".fetch.lock"
 _TRIES = 4
+_BUILT_WITH = ("setuptools", "wheel")  # what the rocm sdist is built with
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,6 +67,11 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         metavar="NAMES",
         help="these, and what they require of the run, instead of all",
     )
+    parser.add_argument(
+        "--with-dependencies",
+        action="store_true",
+        help="also what they require of others, from the store's index of dependencies (mirror_deps)",
+    )
     parser.add_argument("--jobs", type=int, default=8, metavar="N", help="files at once (default: 8)")
     parser.epilog = "With --python (a version, such as 3.12, or a path), only what is for that Python."
 
@@ -74,12 +80,12 @@ def run(arguments: argparse.Namespace) -> None:
     """Fetch what is not there already, and print how to install it."""
     common = common_from(arguments)
     group = find_group(common, arguments.artifact_group or group_name(common.gpu_family))
-    offers: Sequence[Offer] = offered(group)
-    if common.python is not None:
-        tag = interpreter(base_python(str(common.python))).tag
-        offers = [one for one in offers if fits(one, tag)]
+    tag = interpreter(base_python(str(common.python))).tag if common.python else ""
+    offers = [one for one in offered(group) if not tag or fits(one, tag)]
     roots = pinned(parse_requirements(arguments.packages), offers) if arguments.packages else ()
-    wanted = closure(group, offers, roots) if roots else offers
+    wanted: Sequence[Offer] = closure(group, offers, roots) if roots else offers
+    if arguments.with_dependencies:
+        wanted = [*wanted, *dependencies(group, wanted, tag)]
     if not wanted:
         raise MissingInputError(f"Nothing in {group.where} is for that Python.", hint="Leave --python out.")
     folder: Path = arguments.output_dir or common.cache / "wheels" / group.outputs.prefix / group.name
@@ -124,6 +130,50 @@ def closure(group: RunGroup, offers: Sequence[Offer], roots: Sequence[str]) -> S
     return [chosen[name] for name in sorted(chosen)]
 
 
+def dependencies(group: RunGroup, wanted: Sequence[Offer], tag: str) -> Sequence[Offer]:
+    """Choose what files require of others, from the dependencies' index of the same store.
+
+    Args:
+        group: Where the run is.
+        wanted: Our files.
+        tag: ABI tag of the Python, such as ``cp312``; "" for every one.
+
+    Raises:
+        MissingInputError: The store has no such index, or nothing of it for the Python.
+    """
+    mirrored = [
+        one
+        for one in mirrored_in(group.store)
+        if on_platform(one, group.outputs.platform) and (not tag or fits(one, tag))
+    ]
+    if not mirrored:
+        raise MissingInputError(
+            f"{group.store.url} has no dependencies' index, or nothing in it for this Python.",
+            hint="Make it: nox -s mirror_deps (with the same --store).",
+        )
+    built = [] if all(one.name.endswith(".whl") for one in wanted) else list(_BUILT_WITH)
+    roots = [*(f"{one.distribution}=={one.version}" for one in wanted), *built]
+    ours = {one.name for one in wanted}
+    return [one for one in closure(group, [*wanted, *mirrored], roots) if one.name not in ours]
+
+
+def mirrored_in(store: Store) -> Sequence[Offer]:
+    """List the files of a store's dependencies' index."""
+    folder = f"{mirror().prefix}/manifests"
+    keys = [one.key for one in store.list(folder) if one.key.endswith(".json")]
+    return [offer_of(one) for key in keys for one in records.parse(store.read(key), where=key).files]
+
+
+def on_platform(one: Offer, platform: str) -> bool:
+    """Say whether a file is for a run's platform."""
+    if not one.name.endswith(".whl"):
+        return True
+    family = "win" if platform == "windows" else "linux"
+    return any(
+        tag.platform == "any" or family in tag.platform for tag in wheels.parse_wheel_name(one.name).tags
+    )
+
+
 def _named(offers: Sequence[Offer], requirement: Requirement) -> Sequence[Offer]:
     name = canonicalize_name(requirement.name)
     return [
@@ -134,20 +184,17 @@ def _named(offers: Sequence[Offer], requirement: Requirement) -> Sequence[Offer]
 
 
 def _requirements(group: RunGroup, one: Offer, offers: Sequence[Offer]) -> Sequence[Requirement]:
-    """Read what a wheel requires; the rocm sdist decides that where it is installed, so it may be any."""
-    if not one.metadata_sha256:
+    """Read what a file requires; the rocm sdist decides that where it is installed, so it may be any."""
+    if not one.name.endswith(".whl") and is_rocm(one.distribution):
         names = {other.distribution for other in offers if is_rocm(other.distribution)}
-        return [Requirement(f"{name}=={one.version}") for name in names] if is_rocm(one.distribution) else []
-    raw = group.store.read(f"{one.key}{SIDECAR}")
-    if hashlib.sha256(raw).hexdigest() != one.metadata_sha256:
-        raise StoreError(f"{one.key}{SIDECAR} in {group.store.url} differs from its record.")
+        return [Requirement(f"{name}=={one.version}") for name in names]
     found = []
-    for line in message_from_bytes(raw).get_all("Requires-Dist", ()):
+    for line in required_by(group.store, one):
         try:
             found.append(Requirement(line))
         except InvalidRequirement as problem:
             raise StoreError(f"{one.name} requires {line!r}, which is no requirement.") from problem
-    return found
+    return [line_of for line_of in found if not line_of.marker or "extra" not in str(line_of.marker)]
 
 
 def fetch(group: RunGroup, wanted: Sequence[Offer], folder: Path, *, jobs: int = 8) -> Sequence[Fetched]:
@@ -241,7 +288,9 @@ def command(folder: Path, wanted: Sequence[Offer], roots: Sequence[str] = ()) ->
         whole = {"rocm"} & set(versions)
         named = [name for name in versions if not (whole and name.startswith("rocm-sdk-"))]
         pins = [f"{name}=={next(iter(versions[name]))}" for name in named if len(versions[name]) == 1]
-    return shlex.join(["pip", "install", "--no-index", "--find-links", str(folder), *pins])
+    # pip's cache of built wheels does not know which GPU family an sdist was built for
+    cache = [] if all(one.name.endswith(".whl") for one in wanted) else ["--no-cache-dir"]
+    return shlex.join(["pip", "install", "--no-index", "--find-links", str(folder), *cache, *pins])
 
 
 def _show(done: Sequence[Fetched]) -> None:

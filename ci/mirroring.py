@@ -10,7 +10,6 @@ import hashlib
 import sys
 import tempfile
 from dataclasses import dataclass
-from email import message_from_bytes
 from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -18,7 +17,7 @@ from typing import TYPE_CHECKING
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
 
-from ci.run_wheels import fits
+from ci.run_wheels import fits, required_by
 from core import console, files, installer, process, wheels
 from core.distributions import SIDECAR
 from core.errors import DataError, EnvironmentSetupError, ProcessError, StoreError
@@ -107,9 +106,7 @@ def needs(data: Mirror, groups: Sequence[RunGroup], offers: Sequence[Sequence[Of
         for group, offered in zip(groups, offers, strict=True):
             if group.outputs.platform == platform:
                 stated += [
-                    (one.name, _stated(group, one))
-                    for one in offered
-                    if one.metadata_sha256 and fits(one, cell.tag)
+                    (one.name, required_by(group.store, one)) for one in offered if fits(one, cell.tag)
                 ]
         for of, lines in stated:
             kept = of_others(lines, data)
@@ -120,11 +117,6 @@ def needs(data: Mirror, groups: Sequence[RunGroup], offers: Sequence[Sequence[Of
 
 def _all(data: Mirror) -> tuple[str, ...]:
     return tuple(line for lines in data.requirements.values() for line in lines)
-
-
-def _stated(group: RunGroup, one: Offer) -> tuple[str, ...]:
-    raw = group.store.read(f"{one.key}{SIDECAR}")
-    return tuple(str(line) for line in message_from_bytes(raw).get_all("Requires-Dist", ()))
 
 
 def of_others(lines: Iterable[str], data: Mirror) -> tuple[str, ...]:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import dataclass, replace
+from email import message_from_bytes
 from typing import TYPE_CHECKING
 
 from packaging.requirements import InvalidRequirement, Requirement
@@ -12,7 +14,8 @@ from packaging.version import Version
 from ci.groups import artifact_groups
 from ci.mirror_data import mirror
 from core import records, stores, wheels
-from core.errors import MissingInputError, UsageError, nearest
+from core.distributions import SIDECAR
+from core.errors import MissingInputError, StoreError, UsageError, nearest
 from core.families import CPU, families
 
 if TYPE_CHECKING:
@@ -145,10 +148,11 @@ def offered(group: RunGroup) -> tuple[Offer, ...]:
             f"No record of group {group.name} names a wheel in {group.store.url}/{group.outputs.prefix}.",
             hint="Put the wheels there with nox -s upload, which records them.",
         )
-    return tuple(sorted((_offer(one) for one in found), key=lambda one: one.name))
+    return tuple(sorted((offer_of(one) for one in found), key=lambda one: one.name))
 
 
-def _offer(one: FileRecord) -> Offer:
+def offer_of(one: FileRecord) -> Offer:
+    """Give a recorded file as one on offer."""
     return Offer(
         name=one.name,
         distribution=one.distribution,
@@ -159,6 +163,23 @@ def _offer(one: FileRecord) -> Offer:
         requires_python=one.requires_python,
         metadata_sha256=one.metadata_sha256,
     )
+
+
+def required_by(store: Store, one: Offer) -> tuple[str, ...]:
+    """Read what a wheel requires, from its sidecar; an sdist decides that where it is installed.
+
+    Raises:
+        MissingInputError: The sidecar is not there.
+        StoreError: It differs from its record.
+    """
+    if not one.name.endswith(".whl"):
+        return ()
+    key = f"{one.key}{SIDECAR}"
+    raw = store.read(key)
+    # records of an earlier version name no digest
+    if one.metadata_sha256 and hashlib.sha256(raw).hexdigest() != one.metadata_sha256:
+        raise StoreError(f"{key} in {store.url} differs from its record.", hint="Upload the wheel again.")
+    return tuple(str(line) for line in message_from_bytes(raw).get_all("Requires-Dist", ()))
 
 
 def fits(one: Offer, python_tag: str) -> bool:

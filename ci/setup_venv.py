@@ -14,11 +14,10 @@ from ci.mirror_data import mirror
 from ci.page_waiting import fetch, links
 from ci.run_install import Wanted, beside_page, choose, install, run_place
 from ci.run_wheels import Offer, find_group, fits, offered, parse_requirements, pinned
-from ci.venvs import base_python, environment, refuse_other_folder
+from ci.venvs import environment, planned
 from core import console, distributions, installer, wheels
 from core.errors import MissingInputError, UsageError
 from core.installer import Install, Sources, configured
-from core.interpreters import interpreter
 from core.options import common_from
 from core.options import environment as variables
 from core.outputs import group_name
@@ -97,20 +96,33 @@ def run(arguments: argparse.Namespace) -> None:
     requirements = parse_requirements(arguments.packages)
     arguments.run_id = arguments.from_run_id or arguments.run_id
     common = common_from(arguments)
-    python = str(common.python or "")
-    if common.dry_run:
-        refuse_other_folder(arguments.venv.absolute())
-        base = interpreter(base_python(python))
-        _plan(common, arguments, requirements, base)
+    # what cannot be found is said before anything is made
+    if arguments.index_name or arguments.index_url:
+        url = _index_url(common, arguments)
+        if common.dry_run:
+            console.say(f"Would install {', '.join(map(str, requirements))} from {url}.")
+            return
+        with _environment(common, arguments) as target:
+            _install_from_index(common, arguments, url, requirements, target)
         return
+    base = planned(arguments.venv, python=str(common.python or ""), clean=arguments.clean)
+    with _found(common, arguments, requirements, base) as (wanted, place):
+        if common.dry_run:
+            console.say(f"Would make {arguments.venv.absolute()} with Python {base.version}.")
+            _show(choose(wanted, place, base.executable, isolated=True))
+            return
+        with _environment(common, arguments) as target:
+            _show(install(target, wanted, place))
+
+
+@contextmanager
+def _environment(common: Common, arguments: argparse.Namespace) -> Iterator[Interpreter]:
+    """Give the environment, made where it has to be; say at the end how it is used."""
+    python = str(common.python or "")
     with environment(arguments.venv, python=python, clean=arguments.clean) as target:
-        if arguments.index_name or arguments.index_url:
-            _install_from_index(common, arguments, requirements, target)
-        else:
-            with _found(common, arguments, requirements, target) as (wanted, place):
-                _show(install(target, wanted, place))
-        console.done(f"setup_venv: {target.prefix} (Python {target.version})")
-        _tell(arguments, target)
+        yield target
+    console.done(f"setup_venv: {target.prefix} (Python {target.version})")
+    _tell(arguments, target)
 
 
 def _tell(arguments: argparse.Namespace, target: Interpreter) -> None:
@@ -120,20 +132,6 @@ def _tell(arguments: argparse.Namespace, target: Interpreter) -> None:
         step.set_variable("VIRTUAL_ENV", str(target.prefix))
     else:
         console.say(f"Use it: . {target.scripts / 'activate'}")
-
-
-def _plan(
-    common: Common, arguments: argparse.Namespace, requirements: Sequence[Requirement], base: Interpreter
-) -> None:
-    """Say what would be installed."""
-    console.say(f"Would make {arguments.venv.absolute()} with Python {base.version}.")
-    if arguments.index_name or arguments.index_url:
-        console.say(
-            f"Would install {', '.join(map(str, requirements))} from {_index_url(common, arguments)}."
-        )
-        return
-    with _found(common, arguments, requirements, base) as (wanted, place):
-        _show(choose(wanted, place, base.executable, isolated=True))
 
 
 def _show(chosen: Chosen) -> None:
@@ -232,7 +230,11 @@ def _index_url(common: Common, arguments: argparse.Namespace) -> str:
 
 
 def _install_from_index(
-    common: Common, arguments: argparse.Namespace, requirements: Sequence[Requirement], target: Interpreter
+    common: Common,
+    arguments: argparse.Namespace,
+    url: str,
+    requirements: Sequence[Requirement],
+    target: Interpreter,
 ) -> None:
     """Install from one index, which has the dependencies, too, and from no other."""
     family = arguments.index_subdir or common.gpu_family
@@ -240,9 +242,7 @@ def _install_from_index(
     extra = (arguments.deps_index_url,) if arguments.deps_index_url else ()
     call = Install(
         requirements=wanted.requirements,
-        sources=Sources(
-            index_url=_index_url(common, arguments), extra_index_urls=extra, cert=configured().cert
-        ),
+        sources=Sources(index_url=url, extra_index_urls=extra, cert=configured().cert),
         # setuptools, which the rocm sdist is built with, need not be on that index
         build_isolation=False,
         pre=wanted.pre,

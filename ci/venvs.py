@@ -45,6 +45,21 @@ def environment(folder: Path, *, python: str = "", clean: bool = False) -> Itera
         yield target
 
 
+def planned(folder: Path, *, python: str = "", clean: bool = False) -> Interpreter:
+    """Give the interpreter that an environment has or, where it is still to be made, is made from.
+
+    Raises:
+        EnvironmentSetupError: As `environment`; nothing is made.
+    """
+    folder = folder.absolute()
+    refuse_other_folder(folder)
+    if clean or not (folder / _CONFIGURATION).is_file():
+        return interpreter(base_python(python))
+    target = _asked(folder)
+    _refuse_other_python(target, folder, python)
+    return target
+
+
 def refuse_other_folder(folder: Path) -> None:
     """Refuse a folder that holds anything but a virtual environment: it would be lost.
 
