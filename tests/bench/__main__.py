@@ -1,7 +1,7 @@
 """Measure what docs/performance.md claims: ratios within one run, against a named baseline.
 
-`nox -s bench` prints the table; `-- --quick` leaves out the pipeline, `-- --rocm DIR` measures the
-packaging of a real ROCm instead, whose artifacts DIR holds.
+`nox -s bench` prints the table; `-- --quick` leaves out what takes minutes, `-- rewriting` measures
+that part alone, `-- --rocm DIR` the packaging of a real ROCm, whose artifacts DIR holds.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from core.errors import FatalError
 from core.options import ROOT
 from core.wheel_record import verify_record
 from core.wheel_writer import Member, WheelSpec, write_wheel
-from tests.bench import rocm
+from tests.bench import rewriting, rocm
 from tests.bench.measuring import Figure, paired, quiet, seconds
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
 
 def main(words: list[str]) -> int:
@@ -30,7 +30,10 @@ def main(words: list[str]) -> int:
         if "--rocm" in words:
             figures = list(rocm.figures(Path(words[words.index("--rocm") + 1]).resolve()))
         else:
-            figures = [*start_up(), *wheel_files(), *([] if "--quick" in words else pipeline())]
+            chosen = [name for name in PARTS if name in words] or [
+                name for name in PARTS if name in QUICK or "--quick" not in words
+            ]
+            figures = [figure for name in chosen for figure in PARTS[name]()]
     except FatalError as problem:
         console.error(str(problem))
         return problem.exit_code
@@ -130,6 +133,14 @@ def read_all(wheel: Path) -> None:
         for name in archive.namelist():
             archive.read(name)
 
+
+PARTS: Mapping[str, Callable[[], Iterable[Figure]]] = {
+    "start": start_up,
+    "wheels": wheel_files,
+    "rewriting": lambda: rewriting.figures(real_libraries()),
+    "pipeline": pipeline,
+}
+QUICK = frozenset({"start", "wheels"})
 
 if __name__ == "__main__":
     sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,31 @@
+"""Other people's tools, locked in an environment of their own: what figures are compared with."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING
+
+from core import files, process
+from core.options import ROOT
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+LOCK = ROOT / "requirements" / "baselines.txt"
+ENVIRONMENT = ROOT / ".cache" / "baselines"
+
+
+def program(name: str) -> Path:
+    """Give a baseline's program; the environment is made again when its lock changed.
+
+    Raises:
+        ProcessError: It could not be installed.
+    """
+    done = ENVIRONMENT / "lock.sha256"
+    digest = files.sha256(LOCK)
+    if not done.is_file() or done.read_text(encoding="utf-8") != digest:
+        process.capture(["uv", "venv", "--clear", "--python", sys.executable, ENVIRONMENT])
+        python = ENVIRONMENT / "bin" / "python"
+        process.capture(["uv", "pip", "sync", "--python", python, "--require-hashes", LOCK])
+        files.write_text(done, digest)
+    return ENVIRONMENT / "bin" / name
