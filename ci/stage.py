@@ -72,7 +72,8 @@ def _stage(common: Common, source: Store, target: Store, planned: StagingRecord)
     with console.group(f"stage {planned.family}"):
         staged = stage_group(source, target, planned)
         if not common.dry_run:
-            release_pages.write(target, folder, staged.record.files)
+            keys = {file.key for file in planned.files}
+            release_pages.write(target, layout.STAGING, planned.family, expected=keys)
     console.table(
         ("file", "size", "sha256"),
         [(file.name, console.size(file.size), file.sha256[:12]) for file in planned.files],

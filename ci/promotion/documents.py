@@ -83,6 +83,7 @@ class StagingRecord(Model):
     """What was staged of a run for a family.
 
     Attributes:
+        status: As records of stages have it, since pages are written from both.
         family: The folder under ``v2-staging/``.
         run_id: The run.
         platform: Its platform.
@@ -97,6 +98,7 @@ class StagingRecord(Model):
     """
 
     schema_version: Literal[1] = 1
+    status: Literal["ok"] = "ok"
     family: str
     run_id: str
     platform: Platform
@@ -217,6 +219,23 @@ class Decision(Model):
     staging: tuple[Document, ...]
     rulings: tuple[Ruling, ...]
     override: Override | None = None
+    files: tuple[PromotedFile, ...]
+
+
+class ReleaseRecord(Model):
+    """What the release index of a family lists of a promoted set.
+
+    Attributes:
+        status: As records of stages have it, since pages are written from both.
+        family: The folder under ``v2/``.
+        decision: Key of the decision on the set.
+        files: Its files.
+    """
+
+    schema_version: Literal[1] = 1
+    status: Literal["ok"] = "ok"
+    family: str
+    decision: str
     files: tuple[PromotedFile, ...]
 
 

@@ -1,28 +1,41 @@
-"""The pages of a folder of the distribution bucket."""
+"""The pages of a family's folder in the distribution bucket, from what its manifests name."""
 
 from __future__ import annotations
 
-import html
 from typing import TYPE_CHECKING
-from urllib.parse import quote
+
+from ci.indexing import Indexed, Records, write_index
+from ci.promotion import layout
+from core.errors import StoreError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Collection
 
-    from ci.promotion.documents import PromotedFile, StagedFile
     from core.stores import Store
 
 
-def write(store: Store, prefix: str, files: Iterable[StagedFile | PromotedFile]) -> None:
-    """Write the pages."""
-    by_name: dict[str, list[str]] = {}
-    flat = []
-    for file in sorted(files, key=lambda file: file.name):
-        link = f'<a href="{{}}{quote(file.name)}#sha256={file.sha256}">{html.escape(file.name)}</a><br>'
-        by_name.setdefault(file.distribution, []).append(link.format("../../"))
-        flat.append(link.format(""))
-    for name, links in by_name.items():
-        store.put_bytes(f"{prefix}/simple/{name}/index.html", "\n".join(links).encode())
-    root = "\n".join(f'<a href="{name}/">{name}</a>' for name in sorted(by_name))
-    store.put_bytes(f"{prefix}/simple/index.html", root.encode())
-    store.put_bytes(f"{prefix}/index.html", "\n".join(flat).encode())
+def write(store: Store, area: str, family: str, *, expected: Collection[str]) -> Indexed:
+    """Write the pages that changed.
+
+    A file that no manifest names is not listed: it may be half of a promotion that goes on.
+
+    Args:
+        store: The distribution bucket.
+        area: `layout.STAGING` or `layout.RELEASE`.
+        family: The family.
+        expected: Keys of files that must be listed.
+
+    Raises:
+        StoreError: One of them is not what the manifests name.
+    """
+    folder = layout.folder(area, family)
+    # files go by retention while what names them stays
+    source = Records(store=store, prefix=layout.manifests(area, family), refuses_absent=False)
+    indexed = write_index(store, folder, source, title=folder, strict=False)
+    unlisted = [f"{one.stored.key}: {one.why}" for one in indexed.held if one.stored.key in expected]
+    if unlisted:
+        raise StoreError(
+            f"Not listed in {store.url}/{folder}:\n" + "\n".join(unlisted),
+            hint="Find out who changed them; then run the same command again.",
+        )
+    return indexed

@@ -176,7 +176,7 @@ def _together(old: Collection[Document], new: Collection[Document]) -> tuple[Doc
 
 def _recorded(target: Store, planned: StagingRecord) -> StagingRecord:
     """Write the staging record, with what another job has staged of the run meanwhile."""
-    key = layout.staging_record_of(planned.family, planned.prefix)
+    key = layout.staging_record(planned.family, planned.prefix)
     for _ in range(_TRIES):
         found = target.find(key)
         whole = planned

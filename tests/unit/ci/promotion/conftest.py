@@ -23,9 +23,6 @@ if TYPE_CHECKING:
     from core.stores import Store
 
 ROCM = "7.10.0a20251120"
-SUFFIX = f"+rocm{ROCM}"
-TORCH = f"2.10.0a0{SUFFIX}"
-AUDIO = f"2.9.0a0{SUFFIX}"
 REF = "mine"
 DATE = "2026-11-21T12:00:00+00:00"
 
@@ -50,6 +47,10 @@ class Runs:
     @property
     def torch(self) -> str:
         return f"2.10.0a0+rocm{self.rocm}"
+
+    @property
+    def audio(self) -> str:
+        return f"2.9.0a0+rocm{self.rocm}"
 
     def whole(self, family: str, pythons: Sequence[str] = ("cp312",), *, tested: bool = True) -> None:
         """Build, and test, everything of a family."""
@@ -128,7 +129,7 @@ class Runs:
         cell = Cell(python=python, torch_ref=self.ref, gpu_family=family)
         inputs = {"files": named, "arguments": ["uv"], "gpu": ["gfx942"], "installed": True}
         totals = {"tests": {"tests": 22, "failures": 0, "errors": 0, "skipped": 1}}
-        self._tested("test_smoke", family, cell, inputs, totals, **facts)
+        self._tested("test_smoke", family, cell, (inputs, totals), facts)
 
     def test_rocm(self, family: str, python: str = "cp312", **facts: Any) -> None:
         named = {
@@ -138,21 +139,23 @@ class Runs:
         }
         inputs = {"packages": named, "installed": True}
         totals = {"checks": {"passed": 9, "failed": 0, "skipped": 0}}
-        self._tested("test_rocm", family, Cell(python=python, gpu_family=family), inputs, totals, **facts)
+        self._tested("test_rocm", family, Cell(python=python, gpu_family=family), (inputs, totals), facts)
 
     def failed(self, stage: str, family: str, python: str = "cp312", error: str = "It broke.") -> None:
         """Leave the record of a stage that failed."""
         cell = Cell(python=python, torch_ref=self.ref, gpu_family=family)
         self._write(family, Record(**self._facts(stage, cell), status="failed", exit_code=8, error=error))
 
-    def _tested(self, stage: str, family: str, cell: Cell, inputs: Any, details: Any, **facts: Any) -> None:
+    def _tested(
+        self, stage: str, family: str, cell: Cell, said: tuple[Any, Any], other: dict[str, Any]
+    ) -> None:
         key = f"{self.outputs.reports_prefix(family)}/{records.record_name(stage, cell)}.xml"
         content = f"<testsuites><testsuite tests='22'/><!-- {stage} {cell} --></testsuites>".encode()
         self.store.put_bytes(key, content)
         report = {"key": key, "sha256": hashlib.sha256(content).hexdigest()}
-        inputs = {**inputs, **facts.pop("inputs", {})}
-        details = {**details, "report": report, **facts.pop("details", {})}
-        self._write(family, Record(**self._facts(stage, cell), inputs=inputs, details=details, **facts))
+        inputs = {**said[0], **other.get("inputs", {})}
+        details = {**said[1], "report": report, **other.get("details", {})}
+        self._write(family, Record(**self._facts(stage, cell), inputs=inputs, details=details))
 
     def _record(self, stage: str, family: str, cell: Cell, paths: Sequence[Path]) -> None:
         files = tuple(distributions.publish(self.store, self.outputs, family, path) for path in paths)

@@ -1,0 +1,219 @@
+"""`promote`: a set of staged wheels into the release index, by tests, as a whole or not at all.
+
+A set is a torch version over its families: all its wheels, and the ROCm packages that they need.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING
+
+from ci.buckets import buckets, distribution_store
+from ci.cells import TESTS, expand, load_matrix
+from ci.promotion import execution, showing
+from ci.promotion.candidates import new_set_name, renamed, rewritten
+from ci.promotion.deciding import Circumstances, decision_of, promoted_files
+from ci.promotion.documents import Override
+from ci.promotion.facts import Cell, Rules, gates
+from ci.promotion.gathering import SetRequest, gather, staged_versions
+from ci.promotion.options import add_distribution_store, distribution_store_of, listed
+from ci.promotion.policy import decide
+from ci.promotion.rewriting import final_of
+from ci.runners import runners
+from core import files, records, stores
+from core.errors import UsageError
+from core.options import DEFAULT_STORE, common_from, environment
+from core.outputs import group_name
+from pytorch_build.lock.versions import python_tag
+from pytorch_build.refs.torch_refs import load_refs
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Mapping
+
+    from ci.promotion.rewriting import RocmChange
+    from core.options import Common
+    from core.stores import Store
+
+# the stage of a matrix that has every one of its cells
+_EVERY_CELL = TESTS[0]
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Declare the verb's own options."""
+    add_distribution_store(parser)
+    chosen = parser.add_argument_group("the set")
+    chosen.add_argument(
+        "--torch-version",
+        default="",
+        metavar="V",
+        help="torch's whole version (default: the only one that is staged)",
+    )
+    chosen.add_argument(
+        "--rocm-version", default="", metavar="V", help="ROCm's own packages alone, of this version"
+    )
+    chosen.add_argument(
+        "--pythons", default="", metavar="A,B", help="Pythons each family must have (default: any has)"
+    )
+    chosen.add_argument(
+        "--matrix",
+        default="",
+        metavar="NAME",
+        help="a matrix whose cells must all be there: release, ci, FILE",
+    )
+    decided = parser.add_argument_group("the decision")
+    decided.add_argument("--override-by", default="", metavar="NAME", help="who decides against the tests")
+    decided.add_argument("--override-reason", default="", metavar="TEXT", help="why")
+    decided.add_argument("--by", default="", metavar="NAME", help="who promotes (default: this job's actor)")
+    final = parser.add_argument_group("a release of a release candidate")
+    final.add_argument("--from-version", default="", metavar="V", help="ROCm's version of it, like 7.10.0rc2")
+    final.add_argument(
+        "--version", default="", metavar="V", help="ROCm's version of the release, like 7.10.0"
+    )
+    final.add_argument(
+        "--from-release-type", default="prerelease", help="whose bucket has it staged (default: prerelease)"
+    )
+    final.add_argument("--from-store", default="", metavar="STORE", help="the store that has it staged")
+    parser.epilog = "--gpu-family takes a list (a;b): families that the set must have, and no other."
+
+
+def run(arguments: argparse.Namespace) -> None:
+    """Gather, decide, show, and carry out."""
+    common = common_from(arguments)
+    change = _change(arguments, common)
+    override = _override(arguments)
+    # as they are: nothing is written before the decision, and nothing at all in a dry run
+    bucket = distribution_store_of(arguments, replace(common, dry_run=False))
+    source = _candidates(arguments, common) if change else bucket
+    request = _request(arguments, common, source, change)
+    facts = gather(source, request, partial(_open_run, common))
+    verdict = decide(facts, Rules(runners=runners(), gates=gates()), override)
+    showing.show(facts, verdict)
+    showing.require(facts, verdict)
+    showing.show_unfinished(bucket, facts)
+    staged = promoted_files(facts)
+    told = Circumstances(
+        set_name=new_set_name(request.distribution, request.version, change),
+        release_type=common.release_type,
+        by=arguments.by or _actor(environment()),
+        decided=records.now(),
+        from_version=change.old if change else "",
+        to_version=change.new if change else "",
+    )
+    decision = decision_of(facts, verdict, renamed(staged, change) if change else staged, told)
+    if common.dry_run:
+        showing.show_plan(bucket, decision)
+        return
+    origin: execution.Origin = execution.Staged(store=source)
+    if change is not None and not execution.is_done(bucket, decision):
+        scratch = files.made(common.cache / "promotion" / decision.identity)
+        final = rewritten(source, staged, change, scratch)
+        decision, origin = decision.model_copy(update={"files": final.files}), final.origin
+    showing.show_done(bucket, execution.carry_out(bucket, decision, origin, now=records.now))
+
+
+def _change(arguments: argparse.Namespace, common: Common) -> RocmChange | None:
+    """Say which release candidate becomes which release, if one does.
+
+    Raises:
+        UsageError: Only half of it is said, or it is no candidate of that release.
+    """
+    old, new = arguments.from_version, arguments.version
+    if not (old or new):
+        return None
+    if not (old and new):
+        raise UsageError(
+            "A release candidate becomes a release with --from-version and --version.",
+            hint="Like --from-version 7.10.0rc2 --version 7.10.0.",
+        )
+    change = final_of(old)
+    if change.new != new:
+        raise UsageError(f"ROCm {old} becomes {change.new}, not {new}.")
+    if common.release_type != "release":
+        raise UsageError(
+            f"A release candidate does not become a {common.release_type}.",
+            hint="Give --release-type release.",
+        )
+    return change
+
+
+def _override(arguments: argparse.Namespace) -> Override | None:
+    by, reason = arguments.override_by.strip(), arguments.override_reason.strip()
+    if bool(by) != bool(reason):
+        raise UsageError(
+            "A decision against the tests has a name and a reason.",
+            hint="Give both: --override-by NAME --override-reason TEXT.",
+        )
+    return Override(by=by, reason=reason) if by else None
+
+
+def _candidates(arguments: argparse.Namespace, common: Common) -> Store:
+    """Open the store that has the release candidate staged."""
+    named = arguments.from_store or distribution_store(buckets(), arguments.from_release_type)
+    return stores.open_store(named, root=common.root)
+
+
+def _open_run(common: Common, address: str) -> Store:
+    """Open a run's store: where it was staged from, unless another one is named."""
+    named = common.store if common.store != DEFAULT_STORE else address
+    return stores.open_store(named, root=common.root)
+
+
+def _request(
+    arguments: argparse.Namespace, common: Common, source: Store, change: RocmChange | None
+) -> SetRequest:
+    """Say which set is meant.
+
+    Raises:
+        UsageError: Two were named, or none and there are several.
+    """
+    if arguments.torch_version and arguments.rocm_version:
+        raise UsageError("--torch-version and --rocm-version name two sets.", hint="Promote one at a time.")
+    distribution = "rocm" if arguments.rocm_version else "torch"
+    version = arguments.torch_version or arguments.rocm_version
+    return SetRequest(
+        distribution=distribution,
+        version=version or _only_version(source, change),
+        families=listed(common.gpu_family),
+        platforms=(arguments.platform,) if arguments.platform else (),
+        pythons=tuple(python_tag(one).abi for one in listed(arguments.pythons)),
+        cells=_cells(arguments, common) if arguments.matrix else (),
+    )
+
+
+def _only_version(source: Store, change: RocmChange | None) -> str:
+    staged = staged_versions(source, "torch")
+    known = {one for one in staged if change is None or one.endswith(change.old_local)}
+    if len(known) != 1:
+        of = f" of ROCm {change.old}" if change else ""
+        raise UsageError(
+            f"{len(known) or 'No'} torch versions{of} are staged in {source.url}.",
+            hint="Give one with --torch-version: " + ", ".join(sorted(known))
+            if known
+            else "Stage one first.",
+        )
+    return min(known)
+
+
+def _cells(arguments: argparse.Namespace, common: Common) -> tuple[tuple[str, Cell], ...]:
+    """Give the cells of a matrix, on the chosen platform or on all."""
+    matrix = load_matrix(arguments.matrix, common.root)
+    cells = []
+    for platform in (arguments.platform,) if arguments.platform else matrix.gpu_families:
+        refs = load_refs(common.refs_file, common.root, platform=platform)
+        for one in expand(matrix, refs, platform).sessions[_EVERY_CELL]:
+            cell = Cell(
+                family=group_name(one.gpu_family), platform=platform, python=python_tag(one.python).abi
+            )
+            cells.append((one.torch_ref, cell))
+    return tuple(cells)
+
+
+def _actor(variables: Mapping[str, str]) -> str:
+    """Name who runs this: the actor of a GitHub job with its address, else the machine's user."""
+    actor = variables.get("GITHUB_ACTOR", "")
+    if actor:
+        run = "/".join(variables.get(name, "") for name in ("GITHUB_REPOSITORY", "GITHUB_RUN_ID"))
+        return f"{actor} ({run})"
+    return variables.get("USER") or variables.get("USERNAME") or "unknown"

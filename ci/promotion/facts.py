@@ -1,0 +1,160 @@
+"""What a promotion is decided on: plain values, gathered by `ci.promotion.gathering`."""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import MappingProxyType
+from typing import TYPE_CHECKING
+
+from core.data import Model, load_toml
+from rocm_packaging.sources import is_rocm
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from ci.promotion.documents import Document, Evidence, StagedFile
+    from ci.runners import Runners
+
+GATES_FILE = Path(__file__).with_name("gates.toml")
+
+
+class Gate(Model):
+    """The stages whose tests must have passed.
+
+    Attributes:
+        rocm: For ROCm's own packages.
+        pytorch: For PyTorch's wheels, with each Python.
+    """
+
+    rocm: tuple[str, ...]
+    pytorch: tuple[str, ...]
+
+
+class Gates(Model):
+    """What `gates.toml` says: for all families, and for some."""
+
+    gates: Gate
+    families: dict[str, Gate] = {}  # noqa: RUF012 - pydantic copies it
+
+    def of(self, family: str) -> Gate:
+        """Give a family's gates."""
+        return self.families.get(family, self.gates)
+
+
+@functools.cache
+def gates() -> Gates:
+    """Read the data file."""
+    return load_toml(GATES_FILE, Gates)
+
+
+@dataclass(frozen=True, kw_only=True, order=True)
+class Cell:
+    """A part of a set that is tested together.
+
+    Attributes:
+        family: GPU family.
+        platform: ``linux`` or ``windows``.
+        python: ``cp312``; "" for what any Python takes.
+    """
+
+    family: str
+    platform: str
+    python: str = ""
+
+    def __str__(self) -> str:
+        return " ".join(part for part in (self.family, self.platform, self.python) if part)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Wheel:
+    """A wheel or sdist of the set, as it was staged and as it is found now.
+
+    Attributes:
+        cell: Where it belongs; the Python is "" for ROCm's packages.
+        file: What the staging record says.
+        found: Digest of the staged object; "" where it is gone.
+        sidecar: Digest of its staged sidecar; "" where it is gone.
+        built: Digests that the run's records name for it.
+        requires: Its Requires-Dist.
+    """
+
+    cell: Cell
+    file: StagedFile
+    found: str
+    sidecar: str
+    built: frozenset[str]
+    requires: tuple[str, ...] = ()
+
+    @property
+    def is_rocm(self) -> bool:
+        """Whether it is one of ROCm's own packages."""
+        return is_rocm(self.file.distribution)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Test:
+    """A test's record, read.
+
+    Attributes:
+        cell: What was tested.
+        torch_ref: The torch ref; "" for ROCm's packages.
+        outcome: ``passed``, ``failed``, or ``void``: it ran, but not as a gate has to.
+        why: Why it did not pass.
+        files: The wheels that it installed: file name to digest.
+        evidence: The record and the report.
+    """
+
+    __test__ = False  # pytest takes the name for a test's
+
+    cell: Cell
+    torch_ref: str
+    outcome: str
+    why: str
+    files: Mapping[str, str]
+    evidence: Evidence
+
+
+@dataclass(frozen=True, kw_only=True)
+class FailedBuild:
+    """A build of the set's that failed after its last success, or never had one."""
+
+    cell: Cell
+    stage: str
+    error: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Facts:
+    """Everything that the decision on a set follows from.
+
+    Attributes:
+        set_name: The set, such as ``torch-2.10.0+rocm7.10.0``.
+        wheels: What was staged of it.
+        tests: What its runs' test records say.
+        failed_builds: Builds of its cells that failed.
+        promised: What each cell is to have: distribution to version.
+        commits: What each family and platform was built from: project to commit.
+        released: Distribution and version of what the release index of a family has already.
+        staging: The staging records.
+        troubles: What could not be found out, a sentence each.
+    """
+
+    set_name: str
+    wheels: tuple[Wheel, ...]
+    tests: tuple[Test, ...] = ()
+    failed_builds: tuple[FailedBuild, ...] = ()
+    promised: Mapping[Cell, Mapping[str, str]] = field(default_factory=lambda: MappingProxyType({}))
+    commits: Mapping[Cell, Mapping[str, str]] = field(default_factory=lambda: MappingProxyType({}))
+    released: Mapping[str, frozenset[tuple[str, str]]] = field(default_factory=lambda: MappingProxyType({}))
+    staging: tuple[Document, ...] = ()
+    troubles: tuple[tuple[Cell, str], ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rules:
+    """The data that decides: who can be tested, and by what."""
+
+    runners: Runners
+    gates: Gates
