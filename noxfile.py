@@ -187,6 +187,18 @@ def test_smoke(session: nox.Session, torch_ref: str | None = None, gpu_family: s
     stage(session, "pytorch_build", "test-smoke", torch_ref=torch_ref, gpu_family=gpu_family)
 
 
+@nox.session(venv_backend="none", tags=["pipeline"], name="stage")
+def stage_wheels(session: nox.Session) -> None:
+    """Put a run's wheels up for testing: v2-staging/{family}/ of the distribution bucket."""
+    stage(session, "ci", "stage")
+
+
+@nox.session(venv_backend="none", tags=["pipeline"])
+def promote(session: nox.Session) -> None:
+    """Promote a set of staged wheels, by its tests, into the release index: v2/{family}/."""
+    stage(session, "ci", "promote")
+
+
 @nox.session(venv_backend="none", tags=["pipeline"])
 def report(session: nox.Session) -> None:
     """Print what the run made: wheels, versions, sizes, seconds, digests, paths."""

@@ -18,6 +18,8 @@ VERBS = (
     ),
     Verb("fetch-wheels", "ci.fetch_wheels", "a run's wheels and sdists -> a folder for --find-links"),
     Verb("mirror-deps", "ci.mirror_deps", "what our wheels require of others -> the dependencies-only index"),
+    Verb("stage", "ci.stage", "put a run's wheels up for testing in the distribution bucket: v2-staging/"),
+    Verb("promote", "ci.promote", "a set of staged wheels, by its tests, into the release index: v2/"),
     Verb("report", "ci.report", "print what a run made: wheels, versions, sizes, seconds, digests, paths"),
 )
 

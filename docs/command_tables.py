@@ -58,13 +58,19 @@ def sessions(noxfile: str) -> tuple[Session, ...]:
     """Read the sessions from a noxfile's text, in its order: every function with a decorator."""
     return tuple(
         Session(
-            name=node.name,
+            name=_name(node),
             summary=(ast.get_docstring(node) or "").partition("\n")[0],
             calls=_front_door(node),
         )
         for node in ast.parse(noxfile).body
         if isinstance(node, ast.FunctionDef) and node.decorator_list
     )
+
+
+def _name(session: ast.FunctionDef) -> str:
+    """Give a session's name: the one that its decorator gives it, else the function's."""
+    keywords = (word for one in session.decorator_list if isinstance(one, ast.Call) for word in one.keywords)
+    return next((str(ast.literal_eval(word.value)) for word in keywords if word.arg == "name"), session.name)
 
 
 def _front_door(session: ast.FunctionDef) -> tuple[str, ...]:

@@ -33,6 +33,12 @@ def build_torch(session, torch_ref=None):
 def lint(session):
     """Check style."""
     tool(session, "lint.txt", "ruff")
+
+
+@nox.session(name="stage")
+def stage_wheels(session):
+    """Stage wheels."""
+    stage(session, "ci", "stage")
 '''
 
 
@@ -50,6 +56,7 @@ def test_sessions_are_read_with_the_front_door_that_they_call() -> None:
         ("checkout", "Check sources out.", ("pytorch_build", "checkout")),
         ("build_torch", "Build torch.", ("pytorch_build", "build", "torch")),
         ("lint", "Check style.", ()),
+        ("stage", "Stage wheels.", ("ci", "stage")),
     ]
 
 
