@@ -24,6 +24,7 @@ import json
 import random
 import time
 from dataclasses import dataclass
+from operator import attrgetter, eq
 from typing import TYPE_CHECKING
 
 from packaging.utils import canonicalize_name
@@ -41,7 +42,7 @@ from core.stores.directory import DirectoryStore
 from core.stores.dry_run import DryRunStore
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from ci.indexing_plan import Listed
     from core.stores import Store, Stored
@@ -50,6 +51,7 @@ __all__ = ["Files", "Held", "Indexed", "Promise", "Records", "Source", "is_page"
 
 YANKED = "yanked.json"
 
+_KEY, _ETAG = attrgetter("key"), attrgetter("etag")
 _TRIES = 100
 _LONGEST_PAUSE = 4.0
 
@@ -73,12 +75,20 @@ class Indexed:
 
 @dataclass(frozen=True, kw_only=True)
 class _Snapshot:
-    """What is there: pages by path, what names files, the files, why some are yanked (its etag)."""
+    """What there is: pages by path, what names files, what else lies directly in the folder."""
 
     pages: Mapping[str, Stored]
     documents: Mapping[str, str]
-    files: Mapping[str, Stored]
-    yanked: str
+    found: Sequence[Stored]
+
+    def same(self, other: _Snapshot) -> bool:
+        """Say whether an index of the one is an index of the other."""
+        return (
+            self.documents == other.documents
+            and len(self.found) == len(other.found)
+            and all(map(eq, map(_KEY, self.found), map(_KEY, other.found)))
+            and all(map(eq, map(_ETAG, self.found), map(_ETAG, other.found)))
+        )
 
 
 def write_index(store: Store, prefix: str, source: Source, *, title: str, strict: bool = True) -> Indexed:
@@ -105,7 +115,7 @@ def write_index(store: Store, prefix: str, source: Source, *, title: str, strict
             listed, yanked = _listed(store, prefix, found, old, source, strict=strict)
         except FatalError:
             # perhaps of what somebody was just changing
-            if not _same(found, _snapshot(store, prefix, source)):
+            if not found.same(_snapshot(store, prefix, source)):
                 _pause(attempt)
                 continue
             raise
@@ -124,9 +134,9 @@ def write_index(store: Store, prefix: str, source: Source, *, title: str, strict
             console.say("Somebody else wrote a page meanwhile; listing again.")
             _pause(attempt)
             continue
-        if not todo or _same(found, _snapshot(store, prefix, source)):
+        if not todo or found.same(_snapshot(store, prefix, source)):
             return Indexed(
-                files=sum(map(len, listed.projects.values())),
+                files=sum(project.count for project in listed.projects.values()),
                 written=tuple(writer.written),
                 removed=tuple(writer.removed),
                 held=tuple(listed.held),
@@ -143,14 +153,6 @@ def _pause(attempt: int) -> None:
     time.sleep(random.uniform(0, longest))  # noqa: S311 - nothing is secret about it
 
 
-def _same(one: _Snapshot, other: _Snapshot) -> bool:
-    return (
-        one.documents == other.documents
-        and one.files.keys() == other.files.keys()
-        and one.yanked == other.yanked
-    )
-
-
 def _snapshot(store: Store, prefix: str, source: Source) -> _Snapshot:
     """List pages, documents and files, in this order.
 
@@ -158,26 +160,27 @@ def _snapshot(store: Store, prefix: str, source: Source) -> _Snapshot:
     before files: what they name was there before them.
     """
     cut = len(prefix) + 1 if prefix else 0
+    flat_key = key_in(prefix, FLAT)
     pages = {stored.key[cut:]: stored for stored in store.list(key_in(prefix, SIMPLE))}
-    flat = store.find(key_in(prefix, FLAT))
+    flat = store.find(flat_key)
     if flat is not None:
         pages[FLAT] = flat
     documents = source.documents()
-    found = store.list(prefix, recursive=False)
-    yanked = next((stored.etag for stored in found if stored.key[cut:] == YANKED), "")
-    return _Snapshot(pages=pages, documents=documents, files=seen_of(found, prefix), yanked=yanked)
+    found = [one for one in store.list(prefix, recursive=False) if one.key != flat_key]
+    return _Snapshot(pages=pages, documents=documents, found=found)
 
 
 def _listed(
     store: Store, prefix: str, found: _Snapshot, old: State, source: Source, *, strict: bool
 ) -> tuple[Listed, Mapping[str, str]]:
-    yanked = _read_yanked(store, key_in(prefix, YANKED)) if found.yanked else {}
+    reasons = key_in(prefix, YANKED)
+    yanked = _read_yanked(store, reasons) if any(one.key == reasons for one in found.found) else {}
     asked = Asked(
         prefix=prefix,
         url=store.url,
         old=old,
         documents=found.documents,
-        files=found.files,
+        files=seen_of(found.found, prefix),
         yanked=yanked,
         strict=strict,
         digest=store.digest,

@@ -7,14 +7,13 @@ from typing import TYPE_CHECKING
 
 from ci.indexing_names import FILES, SIDECAR, read_name
 from ci.indexing_sources import Promise
-from ci.indexing_state import Line, State, split
+from ci.indexing_state import Line, Project, State, project_of
 from ci.pages import Entry, row
 from core.errors import StoreError, WheelError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
-
-    from packaging.version import Version
+    from collections.abc import Set as AbstractSet
 
     from ci.indexing_sources import Source
     from core.stores import Stored
@@ -39,14 +38,14 @@ class Listed:
 
     Attributes:
         documents: Etag, and number of files named, of each document.
-        projects: Lines by normalised name, sorted; an unchanged project's are the old state's own.
-        pending: Lines of what is named and not listed.
+        projects: Listed files by normalised name, sorted; an unchanged project is the old state's own.
+        pending: What is named and not listed.
         held: What is there and not listed.
     """
 
     documents: Mapping[str, tuple[str, int]]
-    projects: Mapping[str, Sequence[str]]
-    pending: Sequence[str]
+    projects: Mapping[str, Project]
+    pending: Sequence[Line]
     held: Sequence[Held]
 
 
@@ -77,20 +76,20 @@ class Asked:
     always_hashed: bool
 
 
-def seen_of(stored: Iterable[Stored], prefix: str) -> dict[str, Stored]:
-    """Pair wheels and sdists with their sidecars: one line a file says all that a listing says.
+def seen_of(stored: Sequence[Stored], prefix: str) -> dict[str, Stored]:
+    """Pair wheels and sdists with their sidecars: names and etags, which change when the files do.
 
     Args:
         stored: The objects directly in the folder.
         prefix: The folder, without a slash at its end; "" for the store's root.
     """
     cut = len(prefix) + 1 if prefix else 0
-    found = list(stored)
-    sidecars = {one.key: one.etag for one in found if one.key.endswith(SIDECAR)}
+    end = -len(SIDECAR)
+    sidecars = {one.key[cut:end]: one.etag for one in stored if one.key.endswith(SIDECAR)}
     return {
-        f"{one.key[cut:]} {one.size} {one.modified:.0f} {one.etag} {sidecars.get(one.key + SIDECAR, '')}": one
-        for one in found
-        if one.key.endswith(FILES)
+        f"{filename} {one.etag} {sidecars.get(filename, '')}": one
+        for one in stored
+        if (filename := one.key[cut:]).endswith(FILES)
     }
 
 
@@ -102,39 +101,40 @@ def merge(asked: Asked, source: Source) -> Listed:
         WheelError: A file's name is none.
     """
     documents, promises, anew = _promises(asked, source)
-    old: Mapping[str, Sequence[str]] = {} if anew else asked.old.projects
-    known = {line.partition("\t")[0]: line for mine in old.values() for line in mine}
-    fresh = {seen: stored for seen, stored in asked.files.items() if seen not in known}
-    gone = [split(line) for seen, line in known.items() if seen not in asked.files]
+    old: Mapping[str, Project] = {} if anew else asked.old.projects
+    known = set() if anew else asked.old.seen()
+    fresh = {seen: asked.files[seen] for seen in asked.files.keys() - known}
+    gone = _gone(asked, known - asked.files.keys())
     if source.names_files:
         for line in gone:
             promises.setdefault(line.filename, []).append(_promise_of(line))
-        pending = _absent(asked, promises, refused=source.refuses_absent)
+        new = {seen.partition(" ")[0] for seen in fresh}
+        pending = _absent(asked, promises, new, refused=source.refuses_absent)
     else:
         promises = {_filename(one.key, asked.prefix): [one] for one in source.ask(list(fresh.values()))}
         pending = []
     earlier = {line.filename: line for line in (_lines(asked.old) if anew else gone)}
     judge = _Judge(asked=asked, promises=promises, earlier=earlier, trusts=not source.names_files)
-    made: dict[str, list[str]] = {}
-    for seen, stored in fresh.items():
-        judge.judge(seen, stored, made)
+    made: dict[str, list[Line]] = {}
+    for seen in sorted(fresh):
+        judge.judge(seen, fresh[seen], made)
     projects = dict(old)
     again = _with_other_reasons(asked)
     for name in {read_name(line.filename).name for line in gone} | made.keys() | again:
-        stay = [line for line in old.get(name, ()) if line.partition("\t")[0] in asked.files]
-        stay = [_rendered(split(line), asked.yanked) for line in stay] if name in again else stay
+        stay = [line for line in old[name].lines() if line.seen in asked.files] if name in old else []
+        stay = [_rendered(line, asked.yanked) for line in stay] if name in again else stay
         projects[name] = _ordered([*stay, *made.get(name, ())])
     return Listed(
         documents=documents,
-        projects={name: projects[name] for name in sorted(projects) if projects[name]},
+        projects={name: projects[name] for name in sorted(projects) if projects[name].count},
         pending=sorted({*pending, *judge.pending}),
         held=judge.held,
     )
 
 
-def entries_of(name: str, lines: Sequence[str], yanked: Mapping[str, str]) -> Sequence[Entry]:
-    """Read a project's lines back as the entries that they were made from."""
-    return [_entry(name, split(line), yanked) for line in lines]
+def entries_of(name: str, lines: Sequence[Line], yanked: Mapping[str, str]) -> Sequence[Entry]:
+    """Read a project's files back as the entries that their rows were made from."""
+    return [_entry(name, line, yanked) for line in lines]
 
 
 def _promises(
@@ -150,7 +150,7 @@ def _promises(
     new = list(asked.documents) if anew else new
     counts = dict.fromkeys(asked.documents, 0) | {name: one[1] for name, one in old.items()}
     promises: dict[str, list[Promise]] = {}
-    for line in map(split, () if anew else asked.old.pending):
+    for line in () if anew else asked.old.pending:
         promises.setdefault(line.filename, []).append(_promise_of(line))
     for name, promised in zip(new, source.read(new) if new else (), strict=True):
         mine = [one for one in promised if _filename(one.key, asked.prefix)]
@@ -161,9 +161,12 @@ def _promises(
     return documents, promises, anew
 
 
-def _absent(asked: Asked, promises: Mapping[str, Sequence[Promise]], *, refused: bool) -> list[str]:
-    present = {seen.partition(" ")[0] for seen in asked.files}
-    absent = [filename for filename in promises if filename not in present]
+def _absent(
+    asked: Asked, promises: Mapping[str, Sequence[Promise]], new: AbstractSet[str], *, refused: bool
+) -> list[Line]:
+    missing = promises.keys() - new
+    present = {seen.partition(" ")[0] for seen in asked.files} if missing else set()
+    absent = sorted(missing - present)
     if absent and refused and asked.strict:
         more = f" (and {len(absent) - 1} more)" if len(absent) > 1 else ""
         raise StoreError(
@@ -182,9 +185,9 @@ class _Judge:
     earlier: Mapping[str, Line]
     trusts: bool
     held: list[Held] = field(default_factory=list)
-    pending: list[str] = field(default_factory=list)
+    pending: list[Line] = field(default_factory=list)
 
-    def judge(self, seen: str, stored: Stored, made: dict[str, list[str]]) -> None:
+    def judge(self, seen: str, stored: Stored, made: dict[str, list[Line]]) -> None:
         filename = _filename(stored.key, self.asked.prefix)
         candidates = self.promises.get(filename, ())
         try:
@@ -202,7 +205,7 @@ class _Judge:
             self.held.append(Held(stored=stored, why="its metadata sidecar is not there yet"))
             self.pending += [_waiting(filename, one) for one in candidates]
         else:
-            line = Line(seen, promise.sha256, promise.metadata_sha256, promise.requires_python, "")
+            line = _line(seen, promise, modified=int(stored.modified))
             made.setdefault(name, []).append(_rendered(line, self.asked.yanked))
 
     def _kept(
@@ -225,12 +228,11 @@ class _Judge:
         if self.asked.always_hashed or len({one.sha256 for one in fitting}) > 1:
             return True
         before = self.earlier.get(filename)
-        return before is not None and before.etag != seen.split(" ")[3]
+        return before is not None and before.etag != seen.split(" ")[1]
 
 
-def _rendered(line: Line, yanked: Mapping[str, str]) -> str:
-    entry = _entry(read_name(line.filename).name, line, yanked)
-    return line._replace(html=row(entry)).text()
+def _rendered(line: Line, yanked: Mapping[str, str]) -> Line:
+    return line._replace(html=row(_entry(read_name(line.filename).name, line, yanked)))
 
 
 def _entry(name: str, line: Line, yanked: Mapping[str, str]) -> Entry:
@@ -249,12 +251,15 @@ def _entry(name: str, line: Line, yanked: Mapping[str, str]) -> Entry:
     )
 
 
-def _ordered(lines: Sequence[str]) -> Sequence[str]:
-    def by_version(line: str) -> tuple[Version, str]:
-        filename = line.partition(" ")[0]
-        return read_name(filename).version, filename
+def _ordered(lines: Sequence[Line]) -> Project:
+    named = sorted((read_name(line.filename).version, line.filename, line) for line in lines)
+    return project_of([line for _, _, line in named], str(named[-1][0]) if named else "")
 
-    return sorted(lines, key=by_version)
+
+def _gone(asked: Asked, seen: AbstractSet[str]) -> Sequence[Line]:
+    """Find what was listed and is not there as it was."""
+    names = {read_name(one.partition(" ")[0]).name for one in seen}
+    return [line for name in names for line in asked.old.projects[name].lines() if line.seen in seen]
 
 
 def _with_other_reasons(asked: Asked) -> set[str]:
@@ -265,16 +270,26 @@ def _with_other_reasons(asked: Asked) -> set[str]:
 
 
 def _lines(state: State) -> Iterable[Line]:
-    return (split(line) for mine in state.projects.values() for line in mine)
+    return (line for project in state.projects.values() for line in project.lines())
 
 
 def _promise_of(line: Line) -> Promise:
     return Promise(line.filename, line.size, line.sha256, line.requires_python, line.metadata_sha256)
 
 
-def _waiting(filename: str, promise: Promise) -> str:
-    seen = f"{filename} {promise.size} 0 - -"
-    return Line(seen, promise.sha256, promise.metadata_sha256, promise.requires_python, "").text()
+def _waiting(filename: str, promise: Promise) -> Line:
+    return _line(filename, promise, modified=0)
+
+
+def _line(seen: str, promise: Promise, *, modified: int) -> Line:
+    return Line(
+        seen=seen,
+        size=promise.size,
+        modified=modified,
+        sha256=promise.sha256,
+        metadata_sha256=promise.metadata_sha256,
+        requires_python=promise.requires_python,
+    )
 
 
 def key_in(prefix: str, path: str) -> str:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol
 
 from ci.indexing_names import SIDECAR
 from core.errors import DataError
+from core.outputs import is_record
 from core.parallel import each
 
 if TYPE_CHECKING:
@@ -90,7 +91,7 @@ class Records:
         return {
             stored.key: stored.etag
             for stored in self.store.list(self.prefix, recursive=False)
-            if stored.key.endswith(".json")
+            if is_record(stored.key)
         }
 
     def read(self, names: Sequence[str]) -> Sequence[Sequence[Promise]]:

@@ -1,10 +1,10 @@
 """What an index remembers of itself, in ``simple/index-state.txt``: so that one file more costs little.
 
-A header line of JSON, then lines: the documents that name files, then one line a file, grouped by
-project, then files that are named and not listed. A file's line has columns between tabs: how it was
-listed (name, size, time, etag, its sidecar's etag, between spaces), SHA-256, its metadata's SHA-256,
-its Requires-Python, and its row of the flat page. Lines, and not one JSON document, because ten
-thousand of them are then split and compared in milliseconds.
+A header line of JSON, then sections of lines. Four of them have one line a file, in the pages' order:
+how it was listed (its name, its etag, its sidecar's etag), what was said of it (size, time, SHA-256, its
+metadata's SHA-256, its Requires-Python), and its row of the flat page. The others are the documents
+that name files, and the files that are named and not listed. Sections, and not one JSON document,
+because what has not changed is then compared and copied whole, whatever it holds.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from __future__ import annotations
 import json
 import zlib
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
-SCHEMA = 1
+SCHEMA = 2
 
 
 class Page(NamedTuple):
@@ -28,13 +28,25 @@ class Page(NamedTuple):
 
 
 class Line(NamedTuple):
-    """A file's line, in its columns."""
+    """What is remembered of a file.
+
+    Attributes:
+        seen: How it was listed: its name, its etag and its sidecar's, between spaces.
+        size: Bytes.
+        modified: When it was put there, in seconds since 1970 UTC.
+        sha256: Its hex SHA-256.
+        metadata_sha256: Its sidecar's; "" for none.
+        requires_python: Its Requires-Python; "" for none.
+        html: Its row of the flat page.
+    """
 
     seen: str
+    size: int
+    modified: int
     sha256: str
     metadata_sha256: str
     requires_python: str
-    html: str
+    html: str = ""
 
     @property
     def filename(self) -> str:
@@ -42,23 +54,49 @@ class Line(NamedTuple):
         return self.seen.partition(" ")[0]
 
     @property
-    def size(self) -> int:
-        """Bytes."""
-        return int(self.seen.split(" ", 2)[1])
-
-    @property
-    def modified(self) -> int:
-        """When it was put there, in seconds since 1970 UTC."""
-        return int(self.seen.split(" ", 3)[2])
-
-    @property
     def etag(self) -> str:
         """The etag it was listed with."""
-        return self.seen.split(" ", 4)[3]
+        return self.seen.split(" ", 2)[1]
 
-    def text(self) -> str:
-        """Write it as the document holds it."""
-        return "\t".join(self)
+    def facts(self) -> str:
+        """Write what was said of it."""
+        numbers = f"{self.size}\t{self.modified}"
+        return f"{numbers}\t{self.sha256}\t{self.metadata_sha256}\t{self.requires_python}"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Project:
+    """The files of a project, in the pages' order, as sections.
+
+    Attributes:
+        newest: The version of the last.
+        count: How many there are.
+        seen: How they were listed, one a line.
+        facts: What was said of them, one a line.
+        rows: Their rows of the flat page, one a line.
+    """
+
+    newest: str
+    count: int
+    seen: bytes | memoryview
+    facts: bytes | memoryview
+    rows: bytes | memoryview
+
+    def lines(self) -> Sequence[Line]:
+        """Give its files one by one."""
+        parts = zip(_split(self.seen), _split(self.facts), _split(self.rows), strict=True)
+        return [_line(seen, facts, html) for seen, facts, html in parts]
+
+
+def project_of(lines: Sequence[Line], newest: str) -> Project:
+    """Put a project's files together, in the order given."""
+    return Project(
+        newest=newest,
+        count=len(lines),
+        seen=_joined(line.seen for line in lines),
+        facts=_joined(line.facts() for line in lines),
+        rows=_joined(line.html for line in lines),
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,8 +109,8 @@ class State:
         yanked: Why files are yanked, by file name or ``name==version``.
         pages: The pages by path, as they were written.
         documents: Etag, and how many files it names, of each document that names files.
-        projects: Lines of listed files, in the pages' order, by normalised name, sorted.
-        pending: Lines of files that a document names and no page lists.
+        projects: Listed files by normalised name, sorted.
+        pending: Files that a document names and no page lists.
     """
 
     form: str = ""
@@ -80,63 +118,97 @@ class State:
     yanked: Mapping[str, str] = field(default_factory=dict)
     pages: Mapping[str, Page] = field(default_factory=dict)
     documents: Mapping[str, tuple[str, int]] = field(default_factory=dict)
-    projects: Mapping[str, Sequence[str]] = field(default_factory=dict)
-    pending: Sequence[str] = ()
+    projects: Mapping[str, Project] = field(default_factory=dict)
+    pending: Sequence[Line] = ()
 
-
-def split(line: str) -> Line:
-    """Read a file's line."""
-    seen, sha256, metadata, requires, html = line.split("\t", 4)
-    return Line(seen, sha256, metadata, requires, html)
+    def seen(self) -> set[str]:
+        """Give how each listed file was listed."""
+        together = b"".join(project.seen for project in self.projects.values())
+        return set(_split(together))
 
 
 def dump(state: State) -> bytes:
     """Write a state as its document."""
-    lines = [f"{name}\t{etag}\t{count}" for name, (etag, count) in state.documents.items()]
-    for listed in state.projects.values():
-        lines += listed
-    lines += state.pending
-    body = "\n".join(lines).encode()
+    projects = state.projects.values()
+    sections = [
+        _joined(f"{name}\t{etag}\t{count}" for name, (etag, count) in state.documents.items()),
+        _joined(line.seen for line in state.pending),
+        _joined(line.facts() for line in state.pending),
+        *(project.seen for project in projects),
+        *(project.facts for project in projects),
+        *(project.rows for project in projects),
+    ]
     header = {
         "schema": SCHEMA,
-        "crc": zlib.crc32(body),
+        "crc": _checksum(sections),
         "form": state.form,
         "title": state.title,
         "yanked": state.yanked,
         "pages": state.pages,
-        "documents": len(state.documents),
-        "projects": {name: len(listed) for name, listed in state.projects.items()},
-        "pending": len(state.pending),
+        "sections": [len(section) for section in sections],
+        "projects": [[name, project.newest, project.count] for name, project in state.projects.items()],
     }
-    return b"%s\n%s\n" % (json.dumps(header, separators=(",", ":")).encode(), body)
+    return b"".join([json.dumps(header, separators=(",", ":")).encode(), b"\n", *sections])
 
 
 def load(data: bytes) -> State | None:
     """Read a state; None for one that is damaged or of another schema, which is then made anew."""
-    head, _, body = data.partition(b"\n")
-    body = body.removesuffix(b"\n")
     try:
-        header = json.loads(head)
-        if header["schema"] != SCHEMA or header["crc"] != zlib.crc32(body):
+        end = data.index(b"\n") + 1
+        header = json.loads(data[:end])
+        if header["schema"] != SCHEMA:
             return None
-        lines = body.decode().split("\n") if body else []
-        documents = {}
-        at = header["documents"]
-        for line in lines[:at]:
-            name, etag, count = line.split("\t")
-            documents[name] = (etag, int(count))
-        projects = {}
-        for name, count in header["projects"].items():
-            projects[name] = lines[at : at + count]
-            at += count
-        return State(
-            form=header["form"],
-            title=header["title"],
-            yanked=header["yanked"],
-            pages={path: Page(*page) for path, page in header["pages"].items()},
-            documents=documents,
-            projects=projects,
-            pending=lines[at:],
-        )
+        sections = []
+        view = memoryview(data)
+        for length in header["sections"]:
+            sections.append(view[end : end + length])
+            end += length
+        if end != len(data) or header["crc"] != _checksum(sections):
+            return None
+        return _state(header, sections)
     except (ValueError, KeyError, TypeError, AttributeError):
         return None
+
+
+def _state(header: Mapping[str, Any], sections: Sequence[memoryview]) -> State:
+    documents = {}
+    for line in _split(sections[0]):
+        name, etag, count = line.split("\t")
+        documents[name] = (etag, int(count))
+    many = len(header["projects"])
+    parts = zip(*(sections[3 + many * step : 3 + many * (step + 1)] for step in range(3)), strict=True)
+    projects = {
+        name: Project(newest=newest, count=count, seen=seen, facts=facts, rows=rows)
+        for (name, newest, count), (seen, facts, rows) in zip(header["projects"], parts, strict=True)
+    }
+    waiting = zip(_split(sections[1]), _split(sections[2]), strict=True)
+    return State(
+        form=header["form"],
+        title=header["title"],
+        yanked=header["yanked"],
+        pages={path: Page(*page) for path, page in header["pages"].items()},
+        documents=documents,
+        projects=projects,
+        pending=[_line(seen, facts, "") for seen, facts in waiting],
+    )
+
+
+def _checksum(sections: Sequence[bytes | memoryview]) -> int:
+    value = 0
+    for section in sections:
+        value = zlib.crc32(section, value)
+    return value
+
+
+def _joined(lines: Iterable[str]) -> bytes:
+    return "".join(f"{line}\n" for line in lines).encode()
+
+
+def _split(section: bytes | memoryview) -> Sequence[str]:
+    # not splitlines(), which takes more for an end of line than a line feed
+    return str(section, "utf-8").split("\n")[:-1]
+
+
+def _line(seen: str, facts: str, html: str) -> Line:
+    size, modified, sha256, metadata, requires = facts.split("\t", 4)
+    return Line(seen, int(size), int(modified), sha256, metadata, requires, html)

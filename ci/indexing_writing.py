@@ -11,9 +11,8 @@ import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from ci.indexing_names import read_name
 from ci.indexing_plan import entries_of, key_in
-from ci.indexing_state import Page, State, dump, split
+from ci.indexing_state import Page, State, dump
 from ci.pages import FLAT, SIMPLE, flat_block, flat_page, project_pages, root_pages
 from core.errors import ConflictError
 from core.parallel import each
@@ -21,6 +20,7 @@ from core.parallel import each
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from ci.indexing_state import Project
     from core.stores import Store, Stored
 
 STATE = f"{SIMPLE}/index-state.txt"
@@ -71,13 +71,12 @@ def changes(old: State, new: State, present: Mapping[str, Stored]) -> Changes:
     paths = {name: _project_paths(name) for name in new.projects}
     expected = {*_ROOTS, FLAT, *(path for both in paths.values() for path in both)}
     broken = _broken(old.pages, present, expected)
-    other = {name for name, lines in new.projects.items() if _differ(lines, old.projects.get(name))}
+    other = {name for name, project in new.projects.items() if _differ(project, old.projects.get(name))}
     projects: dict[str, bytes] = {}
     for name in new.projects:
         if name in other or broken.intersection(paths[name]):
-            lines = new.projects[name]
-            rows = [line.rpartition("\t")[2] for line in lines]
-            pages = project_pages(name, entries_of(name, lines, new.yanked), rows)
+            lines = new.projects[name].lines()
+            pages = project_pages(name, entries_of(name, lines, new.yanked), [line.html for line in lines])
             projects |= {path: page.encode() for path, page in pages.items()}
     renamed = new.projects.keys() != old.projects.keys()
     roots = {path: page.encode() for path, page in root_pages(list(new.projects)).items()}
@@ -105,20 +104,19 @@ def _project_paths(name: str) -> tuple[str, str]:
     return f"{SIMPLE}/{name}/index.html", f"{SIMPLE}/{name}/index.json"
 
 
-def _differ(lines: Sequence[str], old: Sequence[str] | None) -> bool:
-    return lines is not old and lines != old
+def _differ(project: Project, old: Project | None) -> bool:
+    # how it was listed may differ although the pages say the same
+    return project is not old and (old is None or project.rows != old.rows or project.facts != old.facts)
 
 
 def _without_pages(state: State) -> tuple[object, ...]:
-    return state.form, state.title, state.yanked, state.documents, state.pending, state.projects.keys()
+    seen = {name: project.seen for name, project in state.projects.items()}
+    return state.form, state.title, state.yanked, state.documents, state.pending, seen
 
 
 def _flat(state: State) -> bytes:
-    blocks = []
-    for name, lines in state.projects.items():
-        newest = read_name(split(lines[-1]).filename).version
-        blocks.append(flat_block(name, newest, [line.rpartition("\t")[2] for line in lines]))
-    return flat_page(state.title, sum(map(len, state.projects.values())), blocks).encode()
+    blocks = [flat_block(name, one.newest, one.rows) for name, one in state.projects.items()]
+    return flat_page(state.title, sum(one.count for one in state.projects.values()), blocks)
 
 
 def _page(path: str, data: bytes) -> Page:

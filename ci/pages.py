@@ -17,7 +17,7 @@ import re
 import time
 from dataclasses import dataclass
 from html import escape
-from itertools import groupby
+from itertools import chain, groupby
 from typing import TYPE_CHECKING
 from urllib.parse import quote
 
@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 API_VERSION = "1.1"
 FLAT = "index.html"
 SIMPLE = "simple"
+
+Block = tuple[bytes, bytes | memoryview, bytes]
 
 _PLAIN = re.compile(r"[A-Za-z0-9._+-]+")
 _KILOBYTE = 1024
@@ -81,10 +83,10 @@ def render(title: str, entries: Sequence[Entry]) -> Mapping[str, str]:
     for name, group in groupby(ordered, key=lambda entry: entry.name):
         mine = tuple(group)
         rows = [row(entry) for entry in mine]
-        blocks.append(flat_block(name, mine[-1].version, rows))
+        blocks.append(flat_block(name, str(mine[-1].version), _lines(rows).encode()))
         pages |= project_pages(name, mine, rows)
     names = [path.split("/")[1] for path in pages if path.endswith(".html")]
-    return {**pages, **root_pages(names), FLAT: flat_page(title, len(ordered), blocks)}
+    return {**pages, **root_pages(names), FLAT: flat_page(title, len(ordered), blocks).decode()}
 
 
 def in_order(entries: Sequence[Entry]) -> Sequence[Entry]:
@@ -92,16 +94,17 @@ def in_order(entries: Sequence[Entry]) -> Sequence[Entry]:
     return sorted(entries, key=lambda entry: (entry.name, entry.version, entry.filename))
 
 
-def flat_page(title: str, files: int, blocks: Sequence[str]) -> str:
+def flat_page(title: str, files: int, blocks: Iterable[Block]) -> bytes:
     """Write the page for ``--find-links``, which lies beside the files, from its projects' blocks."""
-    head = HEAD % (escape(title), escape(title))
-    return f"{head}<p>{_counted(files, 'file')}</p>\n{''.join(blocks)}{FOOT}"
+    head = f"{HEAD % (escape(title), escape(title))}<p>{_counted(files, 'file')}</p>\n"
+    return b"".join([head.encode(), *chain.from_iterable(blocks), FOOT.encode()])
 
 
-def flat_block(name: str, newest: Version | str, rows: Sequence[str]) -> str:
-    """Write a project's part of the flat page."""
+def flat_block(name: str, newest: str, rows: bytes | memoryview) -> Block:
+    """Write a project's part of the flat page, around its rows, each of which ends a line."""
     commands = _commands(f"{name}=={newest}", "--find-links <var>ADDRESS-OF-THIS-PAGE</var>")
-    return f"<section>\n<h2>{name}</h2>\n{commands}<ul>\n{_lines(rows)}</ul>\n</section>\n"
+    head = f"<section>\n<h2>{name}</h2>\n{commands}<ul>\n"
+    return head.encode(), rows, b"</ul>\n</section>\n"
 
 
 def root_pages(names: Sequence[str]) -> Mapping[str, str]:

@@ -52,7 +52,7 @@ def headers_for(key: str) -> Headers:
     )
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Stored:
     """One object of a listing.
 
