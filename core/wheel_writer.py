@@ -22,7 +22,8 @@ from packaging.utils import canonicalize_version
 
 from core.errors import WheelError
 from core.files import atomic
-from core.zip_packing import LEVEL, Edited, Made, Member, Workers, file_of
+from core.zip_packing import LEVEL, Workers
+from core.zip_sources import Edited, Made, Member, file_of
 from core.zip_writer import EARLIEST, HashingStream, Written, ZipWriter
 
 if TYPE_CHECKING:

@@ -10,28 +10,28 @@ bytes. `Workers` bounds the memory that all archives written at one time take to
 from __future__ import annotations
 
 import hashlib
-import mmap
 import os
 import shutil
 import tempfile
 import threading
 from collections import deque
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
 import deflate
 
-from core import deflating
-from core.errors import FatalError, MissingInputError
+from core import deflating, zip_sources
+from core.errors import FatalError
+from core.zip_sources import Made, Member
 
 if TYPE_CHECKING:
+    import mmap
     from collections.abc import Callable, Generator, Iterator, Sequence
-    from io import BufferedReader
+    from pathlib import Path
     from types import TracebackType
     from typing import Self
+
 
 BIG = 128 << 20
 CHUNK = 16 << 20
@@ -43,53 +43,18 @@ Members beyond `BULK` are packed one level lower, 2 % larger and a sixth faster:
 stays within 2 % of zlib's.
 """
 LARGE = 2 << 20
+SMALL, BATCH = 64 << 10, 1 << 20
 MEMORY = 256 << 20
-_COPIED = _MAPPED = 1 << 20
+_COPIED = 1 << 20
 STORED, DEFLATED = 0, 8
 
 
 @dataclass(frozen=True, kw_only=True)
-class Made:
-    """A member's content that is made when its turn comes, and is deleted afterwards.
+class Sized:
+    """A member, and about how many bytes it has."""
 
-    Attributes:
-        size: About how many bytes it will have.
-        make: Makes the file, in any thread.
-    """
-
+    member: Member
     size: int
-    make: Callable[[], Path]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Edited:
-    """A file that goes into an archive with a few bytes changed; the file itself stays as it is.
-
-    Attributes:
-        path: The file.
-        edits: Offsets in it, with the bytes that are to be there.
-        tail: What follows its own bytes.
-    """
-
-    path: Path
-    edits: tuple[tuple[int, bytes], ...]
-    tail: bytes = b""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Member:
-    """One file to write into an archive.
-
-    Attributes:
-        name: Its path in the archive, with forward slashes.
-        source: The file that holds its bytes, the bytes themselves, how to make the file, or how
-            to change it.
-        executable: Whether it is unpacked with mode 755 instead of 644.
-    """
-
-    name: str
-    source: Path | bytes | Made | Edited
-    executable: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -162,7 +127,7 @@ class Workers:
 
 
 def packed_in_order(
-    members: Sequence[Member], workers: Workers, *, level: int, scratch: Path | None
+    members: Sequence[Sized], workers: Workers, *, level: int, scratch: Path | None
 ) -> Generator[Packed, None, None]:
     """Compress members ahead of who writes them, within the memory that there is.
 
@@ -172,62 +137,87 @@ def packed_in_order(
         MissingInputError: A member's source file does not exist.
         FatalError: The scratch folder is full.
     """
-    waiting: deque[tuple[Future[Packed], int]] = deque()
+    waiting: deque[tuple[Future[list[Packed]], int]] = deque()
     try:
-        for member in members:
-            size = _size(member)
-            if size > BIG:
+        for batch in _batches(members):
+            if batch[0].size > BIG:
                 while waiting:
-                    yield waiting.popleft()[0].result()
-                yield _pack_big(member, workers, level, scratch)
+                    yield from waiting.popleft()[0].result()
+                yield _pack_big(batch[0].member, workers, level, scratch)
                 continue
+            size = sum(one.size for one in batch)
             while not workers.take(size, wait=not waiting):
-                yield waiting.popleft()[0].result()
-            waiting.append((workers.pool.submit(_pack, member, size, workers, level), size))
+                yield from waiting.popleft()[0].result()
+            waiting.append((workers.pool.submit(_pack_all, batch, workers, level), size))
             while waiting and waiting[0][0].done():
-                yield waiting.popleft()[0].result()
+                yield from waiting.popleft()[0].result()
         while waiting:
-            yield waiting.popleft()[0].result()
+            yield from waiting.popleft()[0].result()
     finally:
         _abandon(waiting, workers)
 
 
-def longest_first(members: Sequence[Member]) -> list[int]:
+def _batches(members: Sequence[Sized]) -> Iterator[list[Sized]]:
+    """Put neighbours that are small together: handing one to a thread takes longer than packing it."""
+    batch: list[Sized] = []
+    held = 0
+    for one in members:
+        if batch and (held + one.size > BATCH or _alone(one) or _alone(batch[-1])):
+            yield batch
+            batch, held = [], 0
+        batch.append(one)
+        held += one.size
+    if batch:
+        yield batch
+
+
+def _alone(one: Sized) -> bool:
+    return one.size > min(SMALL, BIG) or isinstance(one.member.source, Made)
+
+
+def longest_first(members: Sequence[Member]) -> list[tuple[int, Sized]]:
     """Give the order to pack members in: the large ones by size, then the others as they come.
 
     Returns:
-        Indexes of `members`. The order follows from sizes and names alone, never from the machine.
+        Indexes of `members`, with each one and its size. The order follows from sizes alone, never
+        from the machine.
+
+    Raises:
+        MissingInputError: A member's source file does not exist.
     """
-    sizes = [_size(member) for member in members]
-    large = sorted((-size, index) for index, size in enumerate(sizes) if size > LARGE)
-    first = [index for _, index in large]
-    return [*first, *(index for index, size in enumerate(sizes) if size <= LARGE)]
+    sizes = [zip_sources.size_of(member) for member in members]
+    sized = [(index, Sized(member=members[index], size=size)) for index, size in enumerate(sizes)]
+    large = [one for one in sized if one[1].size > LARGE]
+    large.sort(key=lambda one: (-one[1].size, one[0]))
+    return [*large, *(one for one in sized if one[1].size <= LARGE)]
 
 
-def _abandon(waiting: deque[tuple[Future[Packed], int]], workers: Workers) -> None:
+def _abandon(waiting: deque[tuple[Future[list[Packed]], int]], workers: Workers) -> None:
     """Give back what nobody will write: other archives may wait for the memory."""
     for future, size in waiting:
         if future.cancel():
             workers.give(size)
         elif future.exception() is None:
-            future.result().release()
+            for packed in future.result():
+                packed.release()
 
 
-def _size(member: Member) -> int:
-    if isinstance(member.source, bytes):
-        return len(member.source)
-    if isinstance(member.source, Made):
-        return member.source.size
+def _pack_all(batch: Sequence[Sized], workers: Workers, level: int) -> list[Packed]:
+    packed: list[Packed] = []
     try:
-        path = member.source.path if isinstance(member.source, Edited) else member.source
-        return path.stat().st_size
-    except OSError as problem:
-        raise _unreadable(member, problem) from problem
+        for one in batch:
+            packed.append(_pack(one.member, one.size, workers, level))  # noqa: PERF401 - kept when one fails
+    except BaseException:
+        for done in packed:
+            done.release()
+        workers.give(sum(one.size for one in batch[len(packed) + 1 :]))
+        raise
+    return packed
 
 
 def _pack(member: Member, held: int, workers: Workers, level: int) -> Packed:
     try:
-        with _content(member) as data:
+        with zip_sources.content_of(member) as data:
             size = len(data)
             packed = _deflated_whole(data, level)
             smaller = packed is not None and len(packed) < size
@@ -260,90 +250,21 @@ def _level_for(size: int, level: int) -> int:
     return level - (level == LEVEL and size > BULK)
 
 
-@contextmanager
-def _content(member: Member) -> Iterator[bytes | bytearray | mmap.mmap]:
-    if isinstance(member.source, bytes):
-        yield member.source
-        return
-    try:
-        with file_of(member) as path, path.open("rb") as stream:
-            edits, tail = _edits(member), _tail(member)
-            size = os.fstat(stream.fileno()).st_size
-            if tail:
-                yield _with_tail(stream, size, edits, tail)
-                return
-            if size < _MAPPED:
-                yield _edited(stream.read(), 0, edits)
-                return
-            access = mmap.ACCESS_COPY if edits else mmap.ACCESS_READ
-            with mmap.mmap(stream.fileno(), 0, access=access) as mapping:
-                for offset, data in edits:
-                    mapping[offset : offset + len(data)] = data
-                yield mapping
-    except OSError as problem:
-        raise _unreadable(member, problem) from problem
-
-
-@contextmanager
-def file_of(member: Member) -> Iterator[Path]:
-    """Give the file of a member whose source is no bytes, without edits; a made one goes afterwards."""
-    if isinstance(member.source, Made):
-        path = member.source.make()
-        try:
-            yield path
-        finally:
-            path.unlink(missing_ok=True)
-    elif isinstance(member.source, Edited):
-        yield member.source.path
-    elif isinstance(member.source, Path):
-        yield member.source
-
-
-def _edits(member: Member) -> tuple[tuple[int, bytes], ...]:
-    return member.source.edits if isinstance(member.source, Edited) else ()
-
-
-def _tail(member: Member) -> bytes:
-    return member.source.tail if isinstance(member.source, Edited) else b""
-
-
-def _with_tail(
-    stream: BufferedReader, size: int, edits: tuple[tuple[int, bytes], ...], tail: bytes
-) -> bytearray:
-    data = bytearray(size + len(tail))
-    with memoryview(data) as view:
-        stream.readinto(view[:size])
-        view[size:] = tail
-        for offset, new in edits:
-            view[offset : offset + len(new)] = new
-    return data
-
-
-def _edited(data: bytes, start: int, edits: tuple[tuple[int, bytes], ...]) -> bytes:
-    """Apply edits of a file to the part of it that begins at `start`."""
-    for offset, new in edits:
-        first, last = max(offset, start), min(offset + len(new), start + len(data))
-        if first < last:
-            piece = new[first - offset : last - offset]
-            data = data[: first - start] + piece + data[last - start :]
-    return data
-
-
 def _pack_big(member: Member, workers: Workers, level: int, scratch: Path | None) -> Packed:
     """Deflate one large member on all threads, into a scratch file."""
     if isinstance(member.source, bytes):
         raise FatalError(f"{member.name} has {len(member.source)} bytes in memory; put them into a file.")
     try:
-        with file_of(member) as path, path.open("rb") as source:
+        with zip_sources.file_of(member) as path, path.open("rb") as source:
             return _packed_file(member, source, workers, level, scratch)
     except OSError as problem:
-        raise _unreadable(member, problem) from problem
+        raise zip_sources.unreadable(member, problem) from problem
 
 
 def _packed_file(
     member: Member, source: IO[bytes], workers: Workers, level: int, scratch: Path | None
 ) -> Packed:
-    own, tail = os.fstat(source.fileno()).st_size, _tail(member)
+    own, tail = os.fstat(source.fileno()).st_size, zip_sources.tail_of(member)
     size = own + len(tail)
     spool = tempfile.TemporaryFile(dir=scratch, prefix=".packed.")  # noqa: SIM115 - lives until the member is written
     digest, crc, packed_size = hashlib.sha256(), 0, 0
@@ -352,7 +273,7 @@ def _packed_file(
         for start in range(0, size, CHUNK):
             while not workers.take(CHUNK, wait=not waiting):
                 packed_size += spool.write(waiting.popleft().result())
-            data = _edited(source.read(CHUNK), start, _edits(member))
+            data = zip_sources.edited(source.read(CHUNK), start, zip_sources.edits_of(member))
             data += tail[max(0, start - own) : max(0, start + CHUNK - own)]
             last, chosen = start + CHUNK >= size, _level_for(size, level)
             waiting.append(workers.pool.submit(_deflated, data, workers, chosen, last=last))
@@ -368,7 +289,7 @@ def _packed_file(
             source.seek(0)
             shutil.copyfileobj(source, spool, _COPIED)
             spool.write(tail)
-            for offset, new in _edits(member):
+            for offset, new in zip_sources.edits_of(member):
                 spool.seek(offset)
                 spool.write(new)
     except BaseException:
@@ -402,7 +323,3 @@ def _read_back(spool: IO[bytes], size: int) -> Iterator[bytes]:
         piece = spool.read(min(_COPIED, size))
         size -= len(piece)
         yield piece
-
-
-def _unreadable(member: Member, problem: OSError) -> FatalError:
-    return MissingInputError(f"{member.name} could not be read from {problem.filename}: {problem.strerror}.")

@@ -17,17 +17,8 @@ from typing import TYPE_CHECKING, BinaryIO
 from core import zip_members
 from core.errors import WheelError
 from core.zip_members import MemberError
-from core.zip_packing import (
-    DEFLATED,
-    LEVEL,
-    STORED,
-    Made,
-    Member,
-    Packed,
-    Workers,
-    longest_first,
-    packed_in_order,
-)
+from core.zip_packing import DEFLATED, LEVEL, STORED, Packed, Workers, longest_first, packed_in_order
+from core.zip_sources import Made, Member
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -128,10 +119,10 @@ class ZipWriter:
         before = len(self._directory)
         with ExitStack() as held:
             workers = self._workers or held.enter_context(Workers(jobs=self._jobs))
-            chosen = [members[index] for index in order]
-            packed = packed_in_order(chosen, workers, level=self._level, scratch=self._scratch)
+            sized = [one for _, one in order]
+            packed = packed_in_order(sized, workers, level=self._level, scratch=self._scratch)
             written = [self._put(one) for one in held.enter_context(closing(packed))]
-        places = sorted(range(len(order)), key=order.__getitem__)
+        places = sorted(range(len(order)), key=lambda place: order[place][0])
         self._directory[before:] = [self._directory[before + place] for place in places]
         return [written[place] for place in places]
 

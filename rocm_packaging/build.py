@@ -178,7 +178,7 @@ def _code() -> list[Path]:
     here = Path(__file__).parent
     own = [path for path in here.glob("*") if path.is_file()]
     templates = [path for path in rendering.TEMPLATES.rglob("*") if path.is_file()]
-    names = ("wheel_writer.py", "zip_writer.py", "zip_packing.py", "deflating.py")
+    names = ("wheel_writer.py", "zip_writer.py", "zip_packing.py", "zip_sources.py", "deflating.py")
     shared = [here.parent / "core" / name for name in names]
     return sorted(path for path in [*own, *templates, *shared, FAMILIES_FILE] if path.suffix != ".pyc")
 

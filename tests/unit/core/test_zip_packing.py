@@ -10,7 +10,8 @@ import pytest
 
 from core import zip_packing
 from core.errors import BuildError, MissingInputError
-from core.zip_packing import Edited, Made, Member, Workers
+from core.zip_packing import Workers
+from core.zip_sources import Edited, Made, Member
 from core.zip_writer import HashingStream, ZipWriter
 
 if TYPE_CHECKING:
@@ -149,13 +150,12 @@ def test_a_tail_follows_the_file(
         assert archive.read("a") == (b"0123456789" * 500)[:-1] + b"x" + b"tail" * 700
 
 
-def test_what_takes_longest_is_packed_first_and_listed_in_its_place(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_what_takes_longest_is_packed_first_and_listed_in_its_place(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(zip_packing, "LARGE", 1000)
     contents = {"a": 10, "b": 2000, "c": 20, "d": 5000, "e": 2000}
     members = [Member(name=name, source=os.urandom(size)) for name, size in contents.items()]
-    assert [members[index].name for index in zip_packing.longest_first(members)] == ["d", "b", "e", "a", "c"]
+    order = zip_packing.longest_first(members)
+    assert [one.member.name for _, one in order] == ["d", "b", "e", "a", "c"]
     raw = io.BytesIO()
     writer = ZipWriter(HashingStream(raw))
     written = writer.add(members)
@@ -168,3 +168,31 @@ def test_what_takes_longest_is_packed_first_and_listed_in_its_place(
     places = sorted(archive.infolist(), key=lambda info: info.header_offset)
     assert [info.filename for info in places] == ["d", "b", "e", "a", "c", "f"]
     assert [one.size for one in written] == list(contents.values())
+
+
+def test_small_members_are_packed_together_and_fail_together() -> None:
+    def make() -> Path:
+        raise BuildError("patchelf did not like it.")
+
+    small = [Member(name=f"s{number:03}", source=b"x" * 100) for number in range(200)]
+    members = [*small, Member(name="t", source=Made(size=9, make=make))]
+    with Workers(jobs=2, memory=30_000) as workers:
+        with pytest.raises(BuildError, match="did not like"):
+            archived(members, workers=workers)
+        assert workers.take(30_000, wait=False), "memory of the failed archive is still held"
+        workers.give(30_000)
+        data = archived(small, workers=workers)
+        assert workers.take(30_000, wait=False), "memory of the written archive is still held"
+    assert zipfile.ZipFile(io.BytesIO(data)).namelist() == [member.name for member in small]
+
+
+def test_a_batch_gives_all_its_memory_back_when_one_of_it_is_gone(tmp_path: Path) -> None:
+    paths = [tmp_path / f"{number}" for number in range(50)]
+    for path in paths:
+        path.write_bytes(os.urandom(100))
+    order = [one for _, one in zip_packing.longest_first([Member(name=p.name, source=p) for p in paths])]
+    paths[20].unlink()
+    with Workers(jobs=1, memory=5000) as workers:
+        with pytest.raises(MissingInputError, match="20 could not be read"):
+            list(zip_packing.packed_in_order(order, workers, level=5, scratch=None))
+        assert workers.take(5000, wait=False)
