@@ -1,4 +1,4 @@
-"""`upload`: put a run's wheels, sidecars and records into a store.
+"""`upload`: put what a run left into a store: wheels, logs, reports, artifacts, manifests.
 
 Wheels first, then sidecars, then records, so that a reader never sees half; pages are the
 `index` stage's.
@@ -6,148 +6,183 @@ Wheels first, then sidecars, then records, so that a reader never sees half; pag
 
 from __future__ import annotations
 
-import tempfile
-from pathlib import Path, PurePosixPath
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ci.groups import artifact_groups
-from core import console, distributions, files, records, stores
-from core.errors import MissingInputError, StoreError, UsageError
-from core.options import DEFAULT_STORE, common_from
+from ci.job_files import job_files
+from ci.uploading import folders, others, runs, telling, wheels
+from ci.uploading.digests import Digests
+from core import files, stores
+from core.errors import UsageError, nearest
+from core.options import DEFAULT_STORE, add_store_names, common_from, environment, placed
 from core.outputs import group_name
-from core.records import Cell, FileRecord, Record
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from core.options import Common
-    from core.stores import Store
+    from core.records import FileRecord
+
+ALL = "all"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Folders:
+    """Folders of a person's or a build's, the files of which go into the run.
+
+    Attributes:
+        wheels: Wheels and sdists, in it or in its ``dist``.
+        logs: Logs, at every depth.
+        reports: Reports, at every depth.
+        artifacts: Archives of artifacts.
+        manifest: The manifest of a ROCm build.
+    """
+
+    wheels: Path | None = None
+    logs: Path | None = None
+    reports: Path | None = None
+    artifacts: Path | None = None
+    manifest: Path | None = None
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Declare the verb's own options."""
+    add_store_names(parser)
     parser.add_argument(
         "--input-dir",
         "--packages-dir",
         "--input-packages-dir",
         type=Path,
         metavar="DIR",
-        help="a folder of wheels and sdists (default: the run's outputs in ./out)",
+        help="wheels and sdists, in DIR/dist where there is one (default: the run in ./out)",
+    )
+    for option, what in (("logs", "logs"), ("reports", "reports")):
+        parser.add_argument(
+            f"--{option}-dir", type=Path, metavar="DIR", help=f"{what}, at every depth of DIR"
+        )
+    parser.add_argument("--artifacts-dir", type=Path, metavar="DIR", help="archives of artifacts")
+    parser.add_argument("--manifest", type=Path, metavar="FILE", help="therock_manifest.json of a ROCm build")
+    parser.add_argument(
+        "--build-dir",
+        type=Path,
+        metavar="DIR",
+        help="a ROCm build: --logs-dir DIR/logs and --artifacts-dir DIR/artifacts, those that there are",
     )
     parser.add_argument(
         "--artifact-group", default="", metavar="GROUP", help="group (default: the GPU family)"
     )
+    parser.add_argument(
+        "--what",
+        default="",
+        metavar="KIND,…",
+        help=f"what of the run in ./out: {', '.join(runs.KINDS)} (default: {ALL})",
+    )
 
 
 def run(arguments: argparse.Namespace) -> None:
-    """Upload a folder's files, or the run that lies in the default store."""
+    """Upload what folders hold, or the run that lies in the default store."""
     common = common_from(arguments)
     group = arguments.artifact_group or group_name(common.gpu_family)
-    if arguments.input_dir is not None:
-        if not group:
-            raise UsageError(
-                "--input-dir needs the group it goes to.", hint="Give --gpu-family or --artifact-group."
-            )
-        upload_folder(common, arguments.input_dir, group)
-        return
-    source = stores.open_store(DEFAULT_STORE, root=common.root)
-    for one in artifact_groups(source, common.outputs, group):
-        upload_group(common, source, one)
-    upload_locks(common, source)
-
-
-def upload_folder(common: Common, folder: Path, artifact_group: str) -> Sequence[FileRecord]:
-    """Put a folder's wheels and sdists into the run, with a record that names them.
-
-    Raises:
-        MissingInputError: The folder holds none.
-        StoreError: A name is taken by other bytes in an immutable run.
-    """
-    paths = sorted(path for path in folder.glob("*") if distributions.is_distribution(path.name))
-    if not paths:
-        raise MissingInputError(
-            f"{folder} holds no wheel or sdist.", hint="Give a folder that does with --input-dir."
-        )
-    store, outputs = common.open_store(), common.outputs
-    named = records.promised(records.read_all(store, outputs, artifact_group))
-    put = []
-    for path in paths:
-        # recorded one by one: what a later file's refusal leaves behind can be indexed
-        one = _publish_copy(common, artifact_group, path)
-        put.append(one)
-        if one.sha256 in named.get(one.key, ()):
-            continue
-        # each file has a record of its own, so that two uploads to one run never share one
-        record = Record(
-            stage=f"upload-{one.name}",
-            run_id=outputs.run_id,
-            platform=outputs.platform,
-            cell=Cell(gpu_family=artifact_group),
-            started=records.now(),
-            seconds=0,
-            files=(one,),
-        )
-        records.write(store, outputs, artifact_group, record)
-    _say(common, artifact_group, put)
-    return put
-
-
-def _publish_copy(common: Common, artifact_group: str, path: Path) -> FileRecord:
-    """Publish a copy, as the store may link what it gets and the folder is a person's to write in."""
-    with tempfile.TemporaryDirectory(dir=files.made(common.cache), prefix="upload.") as folder:
-        mine = Path(folder) / path.name
-        files.copy(path, mine)
-        return distributions.publish(common.open_store(), common.outputs, artifact_group, mine)
-
-
-def upload_group(common: Common, source: Store, artifact_group: str) -> Sequence[FileRecord]:
-    """Put one group of a run from the default store into the chosen one, each file held against its record.
-
-    Raises:
-        MissingInputError: The group has no record of a wheel.
-        StoreError: A file differs from its record, or its name is taken by other bytes.
-    """
-    store, outputs = common.open_store(), common.outputs
-    found = [record for record in records.read_all(source, outputs, artifact_group) if record.status == "ok"]
-    promised = records.promised(found)
-    if not promised:
-        raise MissingInputError(
-            f"No record of group {artifact_group} names a wheel.", hint="Build something first."
-        )
-    put = []
-    for key in sorted(promised):
-        path = source.fetch(key, common.cache / "fetched")
-        digest = source.digest(key)
-        if digest not in promised[key]:
-            raise StoreError(
-                f"{path} is not the file that its record names.", hint="Build it again with --force."
-            )
-        put.append(distributions.publish(store, outputs, artifact_group, path, sha256=digest))
-    for record in found:
-        records.write(store, outputs, artifact_group, record)
-    if source.url == store.url:
-        where = f"{store.url}/{outputs.python_prefix(artifact_group)}"
-        console.done(f"upload: unchanged, {len(put)} files in {where} are as recorded")
+    given = _folders(arguments)
+    if given == Folders():
+        put = upload_from_out(common, kinds(arguments.what), group)
     else:
-        _say(common, artifact_group, put)
+        if arguments.what:
+            raise UsageError("--what chooses from the run in ./out.", hint="Leave it out beside folders.")
+        put = upload_folders(common, given, group)
+    if put:
+        tell(common, put)
+
+
+def kinds(what: str) -> Sequence[str]:
+    """Read ``--what``.
+
+    Raises:
+        UsageError: It names something else than run outputs.
+    """
+    words = [word.strip() for word in what.split(",") if word.strip()] or [ALL]
+    for word in words:
+        if word not in {*runs.KINDS, ALL}:
+            raise UsageError(f"--what has no {word!r}. {nearest(word, {*runs.KINDS, ALL})}")
+    return runs.KINDS if ALL in words else words
+
+
+def upload_from_out(common: Common, chosen: Sequence[str], group: str) -> Mapping[str, Sequence[FileRecord]]:
+    """Upload the run that the stages left in ``out/``.
+
+    Returns:
+        The wheels of each group.
+    """
+    here = placed(
+        replace(common, store=DEFAULT_STORE, read_store="", external_repo=""), environment(), named=False
+    )
+    source = runs.Source(
+        store=stores.open_store(DEFAULT_STORE, root=common.root), outputs=replace(here.outputs, bucket="")
+    )
+    digests = _digests(common, common.root / DEFAULT_STORE)
+    return runs.upload_run(common, source, chosen, group, digests)
+
+
+def upload_folders(common: Common, given: Folders, group: str) -> Mapping[str, Sequence[FileRecord]]:
+    """Upload what folders hold; everything but artifacts goes to a group.
+
+    Returns:
+        The wheels of each group.
+
+    Raises:
+        UsageError: The group is not named.
+    """
+    if not group and given != Folders(artifacts=given.artifacts):
+        raise UsageError(
+            "Files from a folder need the group they go to.", hint="Give --gpu-family or --artifact-group."
+        )
+    put: dict[str, Sequence[FileRecord]] = {}
+    outputs = common.outputs
+    if given.artifacts:
+        others.upload_artifacts(common, given.artifacts, _digests(common, given.artifacts))
+    if given.wheels:
+        put[group] = wheels.upload_folder(common, given.wheels, group, _digests(common, given.wheels))
+    trees = (("logs", given.logs, outputs.logs_prefix), ("reports", given.reports, outputs.reports_prefix))
+    for kind, folder, prefix in trees:
+        if folder:
+            items = folders.tree(folder, prefix(group), _digests(common, folder))
+            others.upload_tree(common, items, kind, group)
+    if given.manifest:
+        others.upload_manifest(common, given.manifest, group, Digests())
     return put
 
 
-def upload_locks(common: Common, source: Store) -> Sequence[str]:
-    """Put the run's source locks into the store, which stages there take commits and versions from."""
-    store, outputs = common.open_store(), common.outputs
-    keys = [stored.key for stored in source.list(f"{outputs.prefix}/manifests")]
-    locks = [key for key in keys if PurePosixPath(key).name.startswith("source-lock-")]
-    for key in locks:
-        store.put_bytes(key, source.read(key), replace=not outputs.immutable)
-    return locks
+def tell(common: Common, put: Mapping[str, Sequence[FileRecord]]) -> None:
+    """Give the job the addresses of what it uploaded, and its summary the links."""
+    outputs = common.outputs.at(common.open_store())
+    if common.dry_run:
+        return
+    telling.set_outputs(job_files(environment()), outputs, sorted(put))
+    for group, found in sorted(put.items()):
+        telling.summarize(outputs, group, found)
 
 
-def _say(common: Common, artifact_group: str, put: Sequence[FileRecord]) -> None:
-    where = f"{common.open_store().url}/{common.outputs.python_prefix(artifact_group)}"
-    verb = "would be put" if common.dry_run else "are"
-    console.table(
-        ("file", "size", "sha256"), [(one.name, console.size(one.size), one.sha256[:12]) for one in put]
+def _folders(arguments: argparse.Namespace) -> Folders:
+    logs, artifacts = arguments.logs_dir, arguments.artifacts_dir
+    if arguments.build_dir is not None:
+        built = {name: arguments.build_dir / name for name in ("logs", "artifacts")}
+        present = {name: path if path.is_dir() else None for name, path in built.items()}
+        logs, artifacts = logs or present["logs"], artifacts or present["artifacts"]
+        if logs is None and artifacts is None:
+            raise UsageError(
+                f"{arguments.build_dir} has neither logs/ nor artifacts/.", hint="Name them one by one."
+            )
+    return Folders(
+        wheels=arguments.input_dir,
+        logs=logs,
+        reports=arguments.reports_dir,
+        artifacts=artifacts,
+        manifest=arguments.manifest,
     )
-    console.done(f"upload: {len(put)} files {verb} in {where}")
+
+
+def _digests(common: Common, folder: Path) -> Digests:
+    name = files.sha256_text(str(folder.resolve()))[:16]
+    return Digests(memory=None if common.dry_run else common.cache / "digests" / f"{name}.json")

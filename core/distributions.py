@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from packaging.utils import canonicalize_name
 
 from core import files, wheels
-from core.errors import MissingInputError
+from core.errors import MissingInputError, WheelError
 from core.records import FileRecord
 
 if TYPE_CHECKING:
@@ -70,24 +70,59 @@ def publish(
 
     Raises:
         StoreError: The run is immutable and holds other bytes under that name.
+        WheelError: The file's name says something else than its metadata.
     """
     digest = sha256 or files.sha256(path)
     key = f"{outputs.python_prefix(artifact_group)}/{path.name}"
-    parsed = _parse(path.name)
-    metadata = wheels.read_metadata(path) if path.suffix == ".whl" else None
+    described = describe(path, key=key, sha256=digest)
     store.put_file(key, path, sha256=digest, replace=not outputs.immutable)
-    if metadata is not None:
-        store.put_bytes(f"{key}{SIDECAR}", metadata.raw, replace=not outputs.immutable)
-    return FileRecord(
+    if described.sidecar is not None:
+        store.put_bytes(f"{key}{SIDECAR}", described.sidecar, replace=not outputs.immutable)
+    return described.record
+
+
+@dataclass(frozen=True, kw_only=True)
+class Described:
+    """What a wheel or sdist says of itself.
+
+    Attributes:
+        record: Its entry in a record.
+        sidecar: A wheel's METADATA, for the file beside it; None for an sdist.
+    """
+
+    record: FileRecord
+    sidecar: bytes | None
+
+
+def describe(path: Path, *, key: str, sha256: str) -> Described:
+    """Read what a wheel or sdist says of itself.
+
+    Args:
+        path: The file.
+        key: The key that it has or gets.
+        sha256: Its hex SHA-256.
+
+    Raises:
+        WheelError: Its name is malformed, or says something else than its metadata.
+    """
+    name, version, _ = _parse(path.name)
+    metadata = wheels.read_metadata(path) if path.suffix == ".whl" else None
+    if metadata and (canonicalize_name(metadata.name) != name or metadata.version != version):
+        raise WheelError(
+            f"{path.name} says in its METADATA that it is {metadata.name} {metadata.version}.",
+            hint="A wheel is renamed by rewriting its metadata, not by renaming the file.",
+        )
+    record = FileRecord(
         name=path.name,
         key=key,
         size=path.stat().st_size,
-        sha256=digest,
-        distribution=parsed[0],
-        version=str(parsed[1]),
+        sha256=sha256,
+        distribution=name,
+        version=str(version),
         requires_python=metadata.requires_python if metadata else "",
         metadata_sha256=hashlib.sha256(metadata.raw).hexdigest() if metadata else "",
     )
+    return Described(record=record, sidecar=metadata.raw if metadata else None)
 
 
 def withdraw(store: Store, key: str) -> None:

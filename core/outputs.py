@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 
 Platform = Literal["linux", "windows"]
 LOCAL_RUN = "local"
+# what a ROCm build says of its sources; it lies among the records
+BUILD_MANIFEST = "therock_manifest.json"
 
 _RUN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
@@ -40,6 +42,11 @@ def this_platform() -> Platform:
 def key_name(name: str) -> str:
     """Write a torch ref or another name with slashes as one path segment (``release-2.10``)."""
     return name.replace("/", "-")
+
+
+def is_record(key: str) -> bool:
+    """Say whether a key of a group's manifests is a record's: all are but a ROCm build's own manifest."""
+    return key.endswith(".json") and not key.endswith(f"/{BUILD_MANIFEST}")
 
 
 def group_name(gpu_family: str) -> str:

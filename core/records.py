@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from core.errors import DataError
-from core.outputs import key_name
+from core.outputs import is_record, key_name
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -142,9 +142,7 @@ def read(store: Store, outputs: RunOutputs, artifact_group: str, name: str) -> R
 def read_all(store: Store, outputs: RunOutputs, artifact_group: str) -> Sequence[Record]:
     """Read all of a group's records, sorted by name; failures included."""
     keys = [
-        stored.key
-        for stored in store.list(outputs.manifests_prefix(artifact_group))
-        if stored.key.endswith(".json")
+        stored.key for stored in store.list(outputs.manifests_prefix(artifact_group)) if is_record(stored.key)
     ]
     return [parse(store.read(key), where=key) for key in keys]
 

@@ -1,17 +1,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from ci import index, upload
+from ci.upload import Folders
+from ci.uploading import runs
 from core import distributions, files, records
-from core.errors import MissingInputError, StoreError, UsageError
+from core.errors import MissingInputError, StoreError, UsageError, WheelError
 from core.frontdoor import Verb, main
 from core.options import Common
 from core.stores.directory import DirectoryStore
+from core.wheel_writer import Member, WheelSpec, write_wheel
 
 if TYPE_CHECKING:
     from core.outputs import RunOutputs
@@ -26,12 +30,21 @@ def everything(store: Store) -> Sequence[tuple[str, str]]:
     return [(one.key, store.digest(one.key)) for one in store.list("")]
 
 
+def upload_folder(common: Common, folder: Path, group: str) -> Sequence[FileRecord]:
+    return upload.upload_folders(common, Folders(wheels=folder), group)[group]
+
+
+def upload_group(common: Common, store: Store, group: str) -> Sequence[FileRecord]:
+    source = runs.Source(store=store, outputs=replace(common, store="out").outputs)
+    return runs.upload_group(common, source, group)
+
+
 def test_a_folder_is_put_with_records_that_the_index_takes(
     common: Common, store: Store, outputs: RunOutputs, make_wheel: MakeWheel, tmp_path: Path
 ) -> None:
     path = make_wheel(tmp_path / "mine")
     (tmp_path / "mine" / "notes.txt").write_text("not uploaded")
-    (one,) = upload.upload_folder(common, tmp_path / "mine", "g")
+    (one,) = upload_folder(common, tmp_path / "mine", "g")
     assert (one.key, one.sha256) == (f"{outputs.python_prefix('g')}/{path.name}", files.sha256(path))
     (record,) = records.read_all(store, outputs, "g")
     assert (record.files, record.cell.gpu_family) == ((one,), "g")
@@ -42,28 +55,58 @@ def test_a_folder_is_put_once(
     common: Common, store: Store, outputs: RunOutputs, make_wheel: MakeWheel, tmp_path: Path
 ) -> None:
     make_wheel(tmp_path / "mine")
-    upload.upload_folder(common, tmp_path / "mine", "g")
+    upload_folder(common, tmp_path / "mine", "g")
     before = everything(store)
-    upload.upload_folder(common, tmp_path / "mine", "g")
+    upload_folder(common, tmp_path / "mine", "g")
     assert everything(store) == before
     assert len(records.read_all(store, outputs, "g")) == 1
 
 
 def test_a_folder_without_wheels_is_an_error(common: Common, tmp_path: Path) -> None:
     with pytest.raises(MissingInputError, match="holds no wheel or sdist"):
-        upload.upload_folder(common, tmp_path, "g")
+        upload_folder(common, tmp_path, "g")
 
 
-def test_other_bytes_in_an_immutable_run_are_refused_and_the_rest_can_be_indexed(
-    common: Common, store: Store, outputs: RunOutputs, make_wheel: MakeWheel, tmp_path: Path
+def test_other_bytes_in_an_immutable_run_are_refused_before_anything_is_written(
+    common: Common, store: Store, make_wheel: MakeWheel, tmp_path: Path
 ) -> None:
     make_wheel(tmp_path / "first")
-    upload.upload_folder(common, tmp_path / "first", "g")
+    make_wheel(tmp_path / "first", "rocm", "7.1")
+    upload_folder(common, tmp_path / "first", "g")
+    before = everything(store)
     make_wheel(tmp_path / "second", content="other")
     make_wheel(tmp_path / "second", "apex", "1.10.0")
-    with pytest.raises(StoreError, match="with other bytes"):
-        upload.upload_folder(common, tmp_path / "second", "g")
-    assert index.write_pages(store, outputs, "g").files == 2
+    with pytest.raises(StoreError, match=r"torch-.*with other bytes"):
+        upload_folder(common, tmp_path / "second", "g")
+    make_wheel(tmp_path / "second", "rocm", "7.1", content="other")
+    with pytest.raises(StoreError, match=r"2 keys exist in .*nothing was uploaded:\n.*rocm-7.1.*\n.*torch-"):
+        upload_folder(common, tmp_path / "second", "g")
+    assert everything(store) == before
+
+
+def test_a_wheel_that_lies_about_itself_stops_the_whole_upload(
+    common: Common, store: Store, make_wheel: MakeWheel, tmp_path: Path
+) -> None:
+    make_wheel(tmp_path / "mine", "apex", "1.10.0")
+    metadata = "Metadata-Version: 2.1\nName: torch\nVersion: 2.0\n"
+    spec = WheelSpec(distribution="torch", version="1.0", tag="py3-none-any", metadata=metadata)
+    write_wheel(tmp_path / "mine", spec, [Member(name="torch.py", source=b"")])
+    with pytest.raises(WheelError, match=r"torch-1.0-.* says in its METADATA that it is torch 2.0"):
+        upload_folder(common, tmp_path / "mine", "g")
+    assert list(store.list("")) == []
+
+
+def test_what_was_uploaded_before_is_left_and_what_is_new_recorded(
+    common: Common, store: Store, outputs: RunOutputs, make_wheel: MakeWheel, tmp_path: Path
+) -> None:
+    make_wheel(tmp_path / "mine")
+    upload_folder(common, tmp_path / "mine", "g")
+    make_wheel(tmp_path / "mine", "apex", "1.10.0")
+    assert len(upload_folder(common, tmp_path / "mine", "g")) == 2
+    recorded = [
+        [one.distribution for one in record.files] for record in records.read_all(store, outputs, "g")
+    ]
+    assert sorted(recorded) == [["apex"], ["torch"]]
 
 
 def test_the_local_run_may_be_uploaded_over(
@@ -73,11 +116,11 @@ def test_the_local_run_may_be_uploaded_over(
     store, outputs = local.open_store(), local.outputs
     built = distributions.publish(store, outputs, "g", make_wheel(tmp_path / "built"))
     records.write(store, outputs, "g", record_of(built, run_id="local"))
-    (one,) = upload.upload_folder(local, make_wheel(tmp_path / "mine", content="x").parent, "g")
+    (one,) = upload_folder(local, make_wheel(tmp_path / "mine", content="x").parent, "g")
     assert one.sha256 != built.sha256
     assert index.write_pages(store, outputs, "g").files == 1
     elsewhere = Common(root=tmp_path, store="elsewhere")
-    assert [put.sha256 for put in upload.upload_group(elsewhere, store, "g")] == [one.sha256]
+    assert [put.sha256 for put in upload_group(elsewhere, store, "g")] == [one.sha256]
 
 
 def test_a_runs_group_is_put_into_another_store_with_its_records(
@@ -86,7 +129,7 @@ def test_a_runs_group_is_put_into_another_store_with_its_records(
     publish()
     publish("apex", "1.10.0")
     target = Common(root=tmp_path, run_id="17", store="elsewhere")
-    put = upload.upload_group(target, store, "g")
+    put = upload_group(target, store, "g")
     assert [one.distribution for one in put] == ["apex", "torch"]
     assert everything(target.open_store()) == everything(store)
     assert index.write_pages(target.open_store(), outputs, "g").files == 2
@@ -102,7 +145,7 @@ def test_failures_stay_where_they_were(
     publish()
     records.write(store, outputs, "g", record_of(stage="build_audio", status="failed", error="No."))
     target = Common(root=tmp_path, run_id="17", store="elsewhere")
-    upload.upload_group(target, store, "g")
+    upload_group(target, store, "g")
     assert [one.status for one in records.read_all(target.open_store(), outputs, "g")] == ["ok"]
 
 
@@ -113,13 +156,13 @@ def test_a_file_that_differs_from_its_record_is_not_uploaded(
     store.put_bytes(one.key, b"other")
     target = Common(root=tmp_path, run_id="17", store="elsewhere")
     with pytest.raises(StoreError, match="is not the file that its record names"):
-        upload.upload_group(target, store, "g")
+        upload_group(target, store, "g")
     assert list(target.open_store().list("")) == []
 
 
 def test_a_group_without_records_is_an_error(common: Common, store: Store) -> None:
     with pytest.raises(MissingInputError, match="No record of group g names a wheel"):
-        upload.upload_group(common, store, "g")
+        upload_group(common, store, "g")
 
 
 def test_a_dry_run_writes_nothing_and_refuses_what_would_be_refused(
@@ -131,16 +174,16 @@ def test_a_dry_run_writes_nothing_and_refuses_what_would_be_refused(
 ) -> None:
     dry = Common(root=common.root, run_id="17", dry_run=True)
     path = make_wheel(tmp_path / "mine")
-    upload.upload_folder(dry, path.parent, "g")
+    upload_folder(dry, path.parent, "g")
     assert list(store.list("")) == []
     assert not (tmp_path / "out").exists()
     said = capsys.readouterr().err
     assert f"/python/g/{path.name}  (" in said
     assert "upload: 1 files would be put in" in said
-    upload.upload_folder(common, path.parent, "g")
+    upload_folder(common, path.parent, "g")
     make_wheel(tmp_path / "mine", content="other")
     with pytest.raises(StoreError, match="with other bytes"):
-        upload.upload_folder(dry, path.parent, "g")
+        upload_folder(dry, path.parent, "g")
 
 
 @pytest.mark.parametrize(
@@ -187,11 +230,11 @@ def test_an_uploaded_file_is_a_copy_that_a_later_write_in_the_folder_cannot_chan
 ) -> None:
     common = Common(run_id="42", root=tmp_path)
     wheel = make_wheel(tmp_path / "mine")
-    (one,) = upload.upload_folder(common, wheel.parent, "g")
+    (one,) = upload_folder(common, wheel.parent, "g")
     stored = tmp_path / "out" / one.key
     before = stored.read_bytes()
     with wheel.open("ab") as stream:  # as cp and editors do: the same file, other bytes
         stream.write(b"other bytes")
     assert stored.read_bytes() == before
     with pytest.raises(StoreError, match="exists in"):
-        upload.upload_folder(common, wheel.parent, "g")
+        upload_folder(common, wheel.parent, "g")

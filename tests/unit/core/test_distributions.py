@@ -9,6 +9,7 @@ from core import distributions, files
 from core.errors import MissingInputError, StoreError, WheelError
 from core.outputs import RunOutputs
 from core.stores.directory import DirectoryStore
+from core.wheel_writer import Member, WheelSpec, write_wheel
 from core.wheels import read_metadata
 
 MakeWheel = Callable[..., Path]
@@ -119,3 +120,15 @@ def test_another_version_is_another_wheel(
     distributions.publish(store, CI, "g", make_wheel(tmp_path, version="2.10.0+rocm7.1"))
     with pytest.raises(MissingInputError):
         distributions.one_wheel(store, CI, "g", distribution="torch", version="2.10.0", abi="cp312")
+
+
+def test_a_wheel_that_says_otherwise_than_its_name_never_arrives(
+    store: DirectoryStore, tmp_path: Path
+) -> None:
+    for name, version in (("apex", "1.0"), ("torch", "2.0")):
+        metadata = f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n"
+        spec = WheelSpec(distribution="torch", version="1.0", tag="py3-none-any", metadata=metadata)
+        path = write_wheel(tmp_path, spec, [Member(name="torch.py", source=b"")]).path
+        with pytest.raises(WheelError, match=r"torch-1.0.*says in its METADATA that it is "):
+            distributions.publish(store, CI, "g", path)
+    assert list(store.list("")) == []

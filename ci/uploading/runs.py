@@ -1,0 +1,206 @@
+"""A run that lies in ``out/``, put into another store as it is: each file held against its record."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from hashlib import sha256
+from typing import TYPE_CHECKING
+
+from ci.groups import artifact_groups
+from ci.uploading import folders, others, telling
+from ci.uploading.transferring import Item, listing, plan, send, send_small
+from ci.uploading.wheels import absent
+from core import console, distributions, records
+from core.distributions import SIDECAR
+from core.errors import MissingInputError, StoreError
+from core.outputs import BUILD_MANIFEST
+from core.parallel import each
+from rocm_packaging.archives import is_archive
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from pathlib import Path
+
+    from ci.uploading.digests import Digests
+    from core.options import Common
+    from core.outputs import RunOutputs
+    from core.records import FileRecord, Record
+    from core.stores import Store, Stored
+
+
+@dataclass(frozen=True, kw_only=True)
+class Source:
+    """Where a run lies.
+
+    Attributes:
+        store: The store.
+        outputs: The run's paths there, which may have another folder for the repository.
+    """
+
+    store: Store
+    outputs: RunOutputs
+
+
+KINDS = ("wheels", "logs", "reports", "manifests", "artifacts")
+
+
+def upload_run(
+    common: Common, source: Source, kinds: Sequence[str], artifact_group: str, digests: Digests
+) -> Mapping[str, Sequence[FileRecord]]:
+    """Put what a run left in a store into the chosen one.
+
+    Args:
+        common: The run and the store.
+        source: Where the run lies.
+        kinds: Which of `KINDS`.
+        artifact_group: The group; "" for all.
+        digests: What is remembered of files.
+
+    Returns:
+        The wheels of each group.
+
+    Raises:
+        MissingInputError: The run holds nothing of these kinds, or no wheels where those are asked for.
+        StoreError: A file differs from its record, or its name is taken by other bytes.
+    """
+    put: dict[str, Sequence[FileRecord]] = {}
+    if "wheels" in kinds:
+        for group in artifact_groups(source.store, source.outputs, artifact_group):
+            put[group] = upload_group(common, source, group)
+    found = len(put)
+    if source.store.url != common.open_store().url:
+        for kind in (one for one in ("logs", "reports") if one in kinds):
+            found += _upload_trees(common, source, kind, artifact_group, digests)
+        found += len(upload_manifests(common, source)) if "manifests" in kinds else 0
+        found += _upload_archives(common, source, digests) if "artifacts" in kinds else 0
+    if not found:
+        raise MissingInputError(
+            f"Run {common.run_id} has no {' or '.join(kinds)} in {source.store.url} to upload.",
+            hint="Name another run with --run-id, or a folder: --input-dir, --logs-dir, --artifacts-dir.",
+        )
+    return put
+
+
+def upload_group(common: Common, source: Source, artifact_group: str) -> Sequence[FileRecord]:
+    """Put the wheels of one group of a run into the chosen store, with their records.
+
+    Raises:
+        MissingInputError: The group has no record of a wheel.
+        StoreError: A file differs from its record, or its name is taken by other bytes; nothing is written.
+    """
+    store, outputs, before = common.open_store(), common.outputs, source.outputs
+    found = [one for one in records.read_all(source.store, before, artifact_group) if one.status == "ok"]
+    if not records.promised(found):
+        raise MissingInputError(
+            f"No record of group {artifact_group} names a wheel.", hint="Build something first."
+        )
+    paths = {key: _held(common, source.store, key, said) for key, said in records.promised(found).items()}
+    prefix = outputs.python_prefix(artifact_group)
+    if source.store.url == store.url:
+        console.done(f"upload: unchanged, {len(paths)} files in {store.url}/{prefix} are as recorded")
+        return [_described(key, *paths[key]).record for key in sorted(paths)]
+    moved = {f"{outputs.prefix}{key.removeprefix(before.prefix)}": held for key, held in paths.items()}
+    described = [_described(key, *moved[key]) for key in sorted(moved)]
+    listed = listing(store, [prefix, outputs.manifests_prefix(artifact_group)])
+    documents = {outputs.record_key(artifact_group, one.name): _moved(one, before, outputs) for one in found}
+    same = _same_records(store, documents, listed)
+    planned = plan(
+        store,
+        [_item(one.record, moved[one.record.key][0], outputs) for one in described],
+        listed,
+        records.promised([documents[key] for key in same]),
+    )
+    send(store, planned.send, title=f"wheels of {artifact_group}")
+    sidecars = {f"{one.record.key}{SIDECAR}": one.sidecar for one in described if one.sidecar is not None}
+    send_small(store, absent(sidecars, listed), replace=not outputs.immutable)
+    for key, record in sorted(documents.items()):
+        if key not in same:
+            records.write(store, outputs, artifact_group, record)
+    put = [one.record for one in described]
+    telling.table(put)
+    telling.done(store, prefix, sent=len(planned.send), same=len(planned.same), dry_run=common.dry_run)
+    return put
+
+
+def _held(common: Common, source: Store, key: str, promised: frozenset[str]) -> tuple[Path, str]:
+    path, digest = source.fetch(key, common.cache / "fetched"), source.digest(key)
+    if digest not in promised:
+        raise StoreError(
+            f"{path} is not the file that its record names.", hint="Build it again with --force."
+        )
+    return path, digest
+
+
+def _described(key: str, path: Path, sha256: str) -> distributions.Described:
+    return distributions.describe(path, key=key, sha256=sha256)
+
+
+def _item(one: FileRecord, path: Path, outputs: RunOutputs) -> Item:
+    return Item(
+        key=one.key, path=path, size=one.size, sha256=one.sha256, replace=not outputs.immutable, owned=True
+    )
+
+
+def _moved(record: Record, before: RunOutputs, after: RunOutputs) -> Record:
+    """Name the keys that a record's files get; where the run's folder is the same, it stays as it is."""
+    if before.prefix == after.prefix:
+        return record
+    files = tuple(
+        one.model_copy(update={"key": f"{after.prefix}{one.key.removeprefix(before.prefix)}"})
+        for one in record.files
+    )
+    return record.model_copy(update={"files": files})
+
+
+def _same_records(
+    store: Store, documents: Mapping[str, Record], listed: Mapping[str, Stored]
+) -> frozenset[str]:
+    """Find the records that are there as they are: one request each."""
+    written = {key: records.serialize(one) for key, one in documents.items()}
+    likely = [key for key, data in written.items() if key in listed and listed[key].size == len(data)]
+    found = zip(likely, each(store.digest, likely), strict=True)
+    return frozenset(key for key, digest in found if digest == sha256(written[key]).hexdigest())
+
+
+def upload_manifests(common: Common, source: Source) -> Sequence[str]:
+    """Put the run's source locks into the store, which stages there take commits and versions from.
+
+    Manifests of ROCm builds go with them.
+    """
+    store, outputs, before = common.open_store(), common.outputs, source.outputs
+    keys = [stored.key for stored in source.store.list(f"{before.prefix}/manifests")]
+    locks = [key for key in keys if key.rpartition("/")[2].startswith("source-lock-")]
+    builds = [key for key in keys if key.endswith(f"/{BUILD_MANIFEST}")]
+    for chosen, may_replace in ((locks, not outputs.immutable), (builds, True)):
+        documents = {
+            f"{outputs.prefix}{key.removeprefix(before.prefix)}": source.store.read(key) for key in chosen
+        }
+        send_small(store, documents, replace=may_replace)
+    return [*locks, *builds]
+
+
+def _upload_trees(common: Common, source: Source, kind: str, artifact_group: str, digests: Digests) -> int:
+    before = source.outputs
+    prefix = f"{before.prefix}/{kind}"
+    groups: dict[str, list[Stored]] = {}
+    for stored in source.store.list(prefix):
+        group, slash, name = stored.key.removeprefix(f"{prefix}/").partition("/")
+        if slash and artifact_group in {"", group} and not folders.is_temporary(name.rpartition("/")[2]):
+            groups.setdefault(group, []).append(stored)
+    for group, found in groups.items():
+        paths = [source.store.fetch(one.key, common.cache / "fetched") for one in found]
+        keys = [f"{common.outputs.prefix}{one.key.removeprefix(before.prefix)}" for one in found]
+        items = folders.items_of(paths, keys, digests, replace=True, pack=True, owned=True)
+        others.upload_tree(common, items, kind, group)
+    return len(groups)
+
+
+def _upload_archives(common: Common, source: Source, digests: Digests) -> int:
+    found = [
+        source.store.fetch(one.key, common.cache / "fetched")
+        for one in source.store.list(source.outputs.prefix, recursive=False)
+        if is_archive(one.key)
+    ]
+    for folder in {path.parent for path in found}:
+        others.upload_artifacts(common, folder, digests)
+    return len(found)
