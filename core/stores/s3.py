@@ -30,7 +30,7 @@ from core.stores import s3_reading as reading
 from core.stores import s3_transfer as transfer
 from core.stores.s3_bucket import Bucket, carried
 from core.stores.s3_client import connection_for
-from core.stores.s3_conditions import machine_lock
+from core.stores.s3_conditions import machine_lock, turn
 from core.stores.s3_errors import ABSENT, code_of
 from core.stores.s3_writing import Write, write
 
@@ -123,9 +123,8 @@ class S3Store(Bucket):
 
     def put_file(self, key: str, source: Path, *, sha256: str, replace: bool) -> Outcome:
         """Upload a file, in parts where it is large."""
-        if self._is_there(key, sha256, replace=replace):
-            return "unchanged"
-        whole = source.stat().st_size <= self.sizes.part
+        size = source.stat().st_size
+        whole = size <= self.sizes.part
 
         def send(condition: Mapping[str, Any]) -> None:
             if whole:
@@ -134,31 +133,18 @@ class S3Store(Bucket):
                 target, part = self._target(key, sha256), self.sizes.part
                 transfer.upload(target, source, sha256, condition=condition, part=part)
 
-        self._write(key, sha256, send, etag=None if replace else "", whole=whole)
-        return "written"
+        return self._write(key, sha256, size, send, replace=replace, whole=whole)
 
     def put_bytes(
         self, key: str, data: bytes, *, if_match: str | None = None, replace: bool = True
     ) -> Outcome:
         """Upload a small object, on the condition that nobody else wrote it meanwhile."""
         sha256 = hashlib.sha256(data).hexdigest()
-        present = self.look(key)
-        if present is not None and self.digest_of(present) == sha256:
-            return "unchanged"
-        if present is not None and not replace:
-            raise refuse_other_bytes(key, self.url)
-        refusal = None
-        if if_match is not None:
-            refusal = ConflictError(f"{key} in {self.url} was written by somebody else meanwhile.")
-            if (present.stored.etag if present else "") != if_match:
-                raise refusal
-        etag = if_match if replace or if_match is not None else ""
 
         def send(condition: Mapping[str, Any]) -> None:
             transfer.put(self._target(key, sha256), data, condition)
 
-        self._write(key, sha256, send, etag=etag, whole=True, refusal=refusal)
-        return "written"
+        return self._write(key, sha256, len(data), send, replace=replace, whole=True, if_match=if_match)
 
     def copy(self, key: str, source: Store, source_key: str, *, sha256: str, replace: bool) -> Outcome:
         """Copy an object: on the server from a bucket of the same service, else through this machine."""
@@ -171,17 +157,12 @@ class S3Store(Bucket):
         found = source.digest_of(seen)
         if found != sha256:
             raise refuse_other_digest(source, source_key, found, sha256)
-        if self._is_there(key, sha256, replace=replace):
-            return "unchanged"
 
         def send(condition: Mapping[str, Any]) -> None:
             target = self._target(key, sha256)
             copying.copy(target, source, seen.stored, condition=condition, sizes=self.sizes)
-            if not self.connection.is_amazon:
-                copying.verify(self, key, source, seen.stored)
 
-        self._write(key, sha256, send, etag=None if replace else "", whole=False)
-        return "written"
+        return self._write(key, sha256, seen.stored.size, send, replace=replace, whole=False)
 
     def delete(self, key: str) -> None:
         """Delete an object; one that is not there is no error."""
@@ -192,35 +173,42 @@ class S3Store(Bucket):
                 if code_of(problem) not in ABSENT:
                     raise
 
-    def _is_there(self, key: str, sha256: str, *, replace: bool) -> bool:
-        present = self.look(key)
-        if present is None:
-            return False
-        same = self.digest_of(present) == sha256
-        if not same and not replace:
-            raise refuse_other_bytes(key, self.url)
-        return same
-
     def _write(
         self,
         key: str,
         sha256: str,
+        size: int,
         send: Send,
         *,
-        etag: str | None,
+        replace: bool,
         whole: bool,
-        refusal: StoreError | None = None,
-    ) -> None:
-        asked = Write(
-            bucket=self,
-            key=key,
-            sha256=sha256,
-            etag=etag,
-            send=send,
-            whole=whole,
-            refusal=refusal or refuse_other_bytes(key, self.url),
-        )
-        write(asked)
+        if_match: str | None = None,
+    ) -> Outcome:
+        etag = "" if if_match is None and not replace else if_match
+        refusal: StoreError = refuse_other_bytes(key, self.url)
+        with turn(self.connection, self.place(key), etag, whole=whole) as in_turn:
+            present = self.look(key)
+            if present is not None and self.digest_of(present) == sha256:
+                return "unchanged"
+            if present is not None and not replace:
+                raise refusal
+            if if_match is not None:
+                refusal = ConflictError(f"{key} in {self.url} was written by somebody else meanwhile.")
+            if etag is not None and (present.stored.etag if present else "") != etag:
+                raise refusal
+            asked = Write(
+                bucket=self,
+                key=key,
+                sha256=sha256,
+                size=size,
+                etag=etag,
+                send=send,
+                whole=whole,
+                in_turn=in_turn,
+                refusal=refusal,
+            )
+            write(asked)
+        return "written"
 
     def _target(self, key: str, sha256: str) -> transfer.Target:
         return transfer.Target(

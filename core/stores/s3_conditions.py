@@ -13,7 +13,7 @@ import hashlib
 import os
 import tempfile
 import uuid
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -24,6 +24,7 @@ from core import files
 from core.stores.s3_errors import LOST, code_of
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
     from contextlib import AbstractContextManager
 
     from core.stores.s3_client import Connection
@@ -46,6 +47,10 @@ class Conditions:
     if_match: bool
     completion: bool
 
+    def hold(self, etag: str, *, whole: bool) -> bool:
+        """Say whether a write over that ETag ("" for over nothing), in one PUT or not, can be left to it."""
+        return (self.if_match if etag else self.if_none_match) and (whole or self.completion)
+
 
 AMAZON = Conditions(if_none_match=True, if_match=True, completion=True)
 
@@ -66,7 +71,7 @@ def conditions_of(connection: Connection, bucket: str, folder: str) -> Condition
         return AMAZON
     with connection.lock:
         known = connection.conditional.get(bucket)
-        if not isinstance(known, Conditions):
+        if known is None:
             known = _tried(connection, bucket, f"{folder}{PROBE}{uuid.uuid4().hex}")
             connection.conditional[bucket] = known
     return known
@@ -95,6 +100,29 @@ def _accepted(connection: Connection, bucket: str, key: str, condition: dict[str
             return False
         raise
     return True
+
+
+@contextmanager
+def turn(
+    connection: Connection, place: Mapping[str, str], etag: str | None, *, whole: bool
+) -> Iterator[bool]:
+    """Take one's turn at an object, where the service is known to leave its writers to each other.
+
+    Args:
+        connection: The service.
+        place: ``Bucket`` and ``Key``.
+        etag: What may be replaced: "" for nothing, None for anything.
+        whole: Whether it is written by one PUT.
+
+    Yields:
+        Whether this is one's turn; if not, S3 holds to the condition, or that is not known yet.
+    """
+    known = AMAZON if connection.is_amazon else connection.conditional.get(place["Bucket"])
+    if etag is None or known is None or known.hold(etag, whole=whole):
+        yield False
+        return
+    with machine_lock(f"{connection.endpoint}/{place['Bucket']}/{place['Key']}"):
+        yield True
 
 
 def machine_lock(what: str) -> AbstractContextManager[None]:

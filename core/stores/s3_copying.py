@@ -45,7 +45,7 @@ def copy(
     whole = sizes.copy_whole if target.connection.is_amazon else sizes.copy_limit
     try:
         if seen.size <= whole:
-            client.copy_object(
+            done = client.copy_object(
                 **target.place,
                 **target.headers,
                 **condition,
@@ -53,27 +53,24 @@ def copy(
                 CopySourceIfMatch=etag,
                 MetadataDirective="REPLACE",
             )
+            copied = done["CopyObjectResult"].get("ETag", "").strip('"')
         else:
             transfer.copy(target, place, etag, seen.size, condition=condition, part=sizes.copy_part)
+            copied = ""
     except ClientError as problem:
         if code_of(problem) in LOST:
             require_unchanged(source, seen)
         raise
+    if not target.connection.is_amazon and copied != seen.etag:
+        _verify(target, source, seen)
 
 
-def verify(target: Bucket, key: str, source: Bucket, seen: Stored) -> None:
-    """Take a copy back that is not of the object that was meant: not every server holds to that condition.
-
-    Raises:
-        StoreError: It is not.
-    """
+def _verify(target: transfer.Target, source: Bucket, seen: Stored) -> None:
+    """Take a copy back that is not of the object that was meant: not every server holds to that condition."""
     try:
         require_unchanged(source, seen)
-        if target.existing(key).stored.size != seen.size:
-            raise StoreError(f"{key} in {target.url} is no whole copy of {source.url}/{seen.key}.")
     except FatalError:
-        with target.explained(key):
-            target.connection.client.delete_object(**target.place(key))
+        target.connection.client.delete_object(**target.place)
         raise
 
 

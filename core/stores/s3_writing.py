@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from botocore.exceptions import ClientError
 
-from core.stores.s3_conditions import conditions_of, machine_lock
+from core.stores.s3_conditions import conditions_of, turn
 from core.stores.s3_errors import ABSENT, LOST, code_of
 
 if TYPE_CHECKING:
@@ -35,17 +35,21 @@ class Write:
         key: The object's key.
         sha256: The hex SHA-256 of what is written.
         etag: The object that may be replaced: "" for none at all, None for any.
+        size: Its bytes.
         send: Does it, given the condition as arguments of the request.
         whole: Whether that is one PUT, whose conditions more servers hold to.
+        in_turn: Whether the object was looked at, and is written, in one's turn (see `s3_conditions.turn`).
         refusal: The error of a write that may not be done, as another object is there.
     """
 
     bucket: Bucket
     key: str
     sha256: str
+    size: int
     etag: str | None
     send: Send
     whole: bool
+    in_turn: bool
     refusal: StoreError
 
 
@@ -56,38 +60,39 @@ def write(asked: Write) -> None:
         StoreError: The condition does not hold (`Write.refusal`), or the store refused.
         ServiceError: The service cannot be reached.
     """
-    with asked.bucket.writing(asked.key):
-        if asked.etag is None:
-            _send(asked, {})
-        elif _is_held(asked):
-            _send(asked, {"IfMatch": f'"{asked.etag}"'} if asked.etag else {"IfNoneMatch": "*"})
-        else:
-            _compare_and_send(asked, asked.etag)
-
-
-def _is_held(asked: Write) -> bool:
-    key = asked.bucket.place(asked.key)["Key"]
-    folder = key[: key.rfind("/") + 1]
-    known = conditions_of(asked.bucket.connection, asked.bucket.bucket, folder)
-    return (known.if_match if asked.etag else known.if_none_match) and (asked.whole or known.completion)
-
-
-def _compare_and_send(asked: Write, etag: str) -> None:
-    bucket = asked.bucket
+    bucket, etag = asked.bucket, asked.etag
     place = bucket.place(asked.key)
-    with machine_lock(f"{bucket.connection.endpoint}/{bucket.bucket}/{place['Key']}"):
-        seen = bucket.look(asked.key)
-        if (seen.stored.etag if seen else "") != etag:
-            if bucket.holds(asked.key, asked.sha256):
-                return
-            raise asked.refusal
-        _send(asked, {})
-        if not bucket.holds(asked.key, asked.sha256):
-            raise asked.refusal
+    with bucket.writing(asked.key):
+        if etag is None:
+            _send(asked, {})
+            return
+        folder = place["Key"][: place["Key"].rfind("/") + 1]
+        known = conditions_of(bucket.connection, bucket.bucket, folder)
+        if known.hold(etag, whole=asked.whole):
+            _send(asked, {"IfMatch": f'"{etag}"'} if etag else {"IfNoneMatch": "*"})
+        elif asked.in_turn:
+            _send_and_verify(asked)
+        else:
+            with turn(bucket.connection, place, etag, whole=asked.whole):
+                seen = bucket.look(asked.key)
+                if (seen.stored.etag if seen else "") == etag:
+                    _send_and_verify(asked)
+                elif not bucket.holds(asked.key, asked.sha256):
+                    raise asked.refusal
+
+
+def _send_and_verify(asked: Write) -> None:
+    _send(asked, {})
+    seen = asked.bucket.look(asked.key)
+    if seen is None or asked.bucket.digest_of(seen) != asked.sha256:
+        raise asked.refusal
+    if seen.stored.size != asked.size:
+        asked.bucket.connection.client.delete_object(**asked.bucket.place(asked.key))
+        raise asked.bucket.broken(asked.key, asked.sha256)
 
 
 def _send(asked: Write, condition: Mapping[str, Any]) -> None:
-    for turn in range(_TURNS):
+    for attempt in range(_TURNS):
         try:
             asked.send(condition)
         except ClientError as problem:
@@ -96,8 +101,8 @@ def _send(asked: Write, condition: Mapping[str, Any]) -> None:
                 raise
             if asked.bucket.holds(asked.key, asked.sha256):
                 return
-            if code in _BUSY and turn < _TURNS - 1:
-                time.sleep(0.1 * 2**turn)
+            if code in _BUSY and attempt < _TURNS - 1:
+                time.sleep(0.1 * 2**attempt)
             elif condition:
                 raise asked.refusal from problem
             else:
