@@ -93,6 +93,7 @@ def wait_for(
     *,
     seconds: float,
     read: Callable[[str], Answer],
+    named: Callable[[str], str] = str,
     sleep: Callable[[float], None] = time.sleep,
     clock: Callable[[], float] = time.monotonic,
 ) -> None:
@@ -102,6 +103,7 @@ def wait_for(
         pages: Address to the files that it must list.
         seconds: How long to wait.
         read: Asks an address.
+        named: Names an address for people.
         sleep: Waits.
         clock: Tells the time in seconds.
 
@@ -116,7 +118,7 @@ def wait_for(
             answer = read(url)
             absent = unlisted(answer.text, wanted)
             if absent:
-                missing[url] = _sentence(url, absent, answer)
+                missing[url] = _sentence(named(url), absent, answer)
         open_pages = {url: open_pages[url] for url in missing}
         if not missing:
             return

@@ -126,7 +126,17 @@ def run_place(
     cert = configured().cert
     with _address(group, offers, cert) as base:
         flat, simple = f"{base}/{group.prefix}/index.html", f"{base}/{group.prefix}/simple/"
-        wait_for({flat: offers}, seconds=wait, read=lambda url: fetch(url, cert=cert))
+
+        def await_pages(pages: Mapping[str, Sequence[Offer]]) -> None:
+            wait_for(
+                pages,
+                seconds=wait,
+                read=lambda url: fetch(url, cert=cert),
+                # an address on this machine means nothing once it is gone
+                named=lambda url: url.replace(base, group.store.url),
+            )
+
+        await_pages({flat: offers})
         deps = deps_index_url or _deps_index(group.store, base, cert)
         # a bucket without a server in front of it answers no folder's address
         if deps and fetch(simple, cert=cert).text is not None:
@@ -134,7 +144,7 @@ def run_place(
             pages = {
                 f"{simple}{name}/": [one for one in offers if one.distribution == name] for name in names
             }
-            wait_for(pages, seconds=wait, read=lambda url: fetch(url, cert=cert))
+            await_pages(pages)
             yield two_indexes(deps, simple, cert)
         else:
             yield beside_page(flat, cert, deps)

@@ -1,0 +1,291 @@
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ci import mirror_deps, mirroring
+from ci.mirror_data import Mirror, mirror
+from ci.mirroring import Cell, Need, Source, batches, needs, of_others, publish, resolved
+from ci.run_wheels import RunGroup, offered
+from core import files, process
+from core.errors import DataError, EnvironmentSetupError, StoreError
+from core.frontdoor import Verb, main
+from core.resolving import Resolved, ResolvedFile
+from core.stores.directory import DirectoryStore
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from core.outputs import RunOutputs
+    from core.records import FileRecord
+    from core.stores import Store
+
+LINUX_312 = Cell(python="3.12", platform="linux")
+DATA = Mirror.model_validate(
+    {
+        "prefix": "python-deps",
+        "pythons": ["3.11", "3.12"],
+        "ours": ["torch", "rocm", "rocm-*"],
+        "platforms": {
+            "linux": {"uv": "x86_64-manylinux_2_28", "pip": ["manylinux_2_28_x86_64"]},
+            "windows": {"uv": "x86_64-pc-windows-msvc", "pip": ["win_amd64"]},
+        },
+        "requirements": {"torch": ["numpy", "rocm"], "vision": ["numpy", "pillow"]},
+    }
+)
+VERBS = (Verb("mirror-deps", "ci.mirror_deps", "x"),)
+
+
+def test_names_of_ours_and_what_an_extra_asks_for_are_left_out() -> None:
+    lines = ["torch==2", "numpy>=2", "x; extra == 'tests'", "y; sys_platform == 'win32'", "rocm[devel]"]
+    assert of_others(lines, DATA) == ("numpy>=2", 'y; sys_platform == "win32"')
+    with pytest.raises(StoreError, match="'=1' is no requirement"):
+        of_others(["=1"], DATA)
+
+
+def test_each_distribution_is_resolved_by_itself_and_the_data_together_for_every_cell() -> None:
+    found = needs(DATA, [], [])
+    assert len(found) == 2 * 2 * 2, "what is the same for two is asked once"
+    assert {(one.cell.python, one.cell.platform) for one in found} == {
+        (python, platform) for python in DATA.pythons for platform in DATA.platforms
+    }
+    assert {one.requirements for one in found} == {("numpy",), ("numpy", "pillow")}
+
+
+def test_a_runs_wheels_are_asked_for_their_own_python_and_platform(
+    store: Store, outputs: RunOutputs, publish: Callable[..., FileRecord]
+) -> None:
+    publish(
+        "torch",
+        tag="cp312-cp312-linux_x86_64",
+        fields=[("Requires-Dist", "sympy"), ("Requires-Dist", "rocm")],
+    )
+    group = RunGroup(store=store, outputs=outputs, name="g")
+    found = [one for one in needs(DATA, [group], [offered(group)]) if one.requirements == ("sympy",)]
+    assert [one.cell for one in found] == [LINUX_312]
+    assert found[0].of.startswith("torch-2.10.0")
+
+
+def one_file(name: str, sha256: str, version: str = "1") -> Resolved:
+    file = ResolvedFile(filename=f"{name}-{version}-py3-none-any.whl", url="x", sha256=sha256)
+    return Resolved(name=name, version=version, files=(file,))
+
+
+@pytest.fixture(name="answers")
+def answers_fixture(monkeypatch: pytest.MonkeyPatch) -> dict[str, Sequence[Resolved]]:
+    """What the public index has: requirements, joined, to what they resolve to."""
+    answers: dict[str, Sequence[Resolved]] = {}
+    monkeypatch.setattr(mirroring, "configured", lambda: "the person's configuration")
+    monkeypatch.setattr(mirroring, "resolve", lambda question: answers[" ".join(question.requirements)])
+    return answers
+
+
+def need(*requirements: str) -> Need:
+    return Need(cell=LINUX_312, of="torch", requirements=requirements)
+
+
+def test_a_name_of_ours_that_others_require_is_refused(answers: dict[str, Sequence[Resolved]]) -> None:
+    answers["torchmetrics"] = [one_file("numpy", "a" * 64), one_file("torch", "b" * 64)]
+    with pytest.raises(DataError, match="torch requires torch through others' packages"):
+        resolved(DATA, [need("torchmetrics")])
+
+
+def test_one_name_for_two_files_is_refused(answers: dict[str, Sequence[Resolved]]) -> None:
+    answers["a"], answers["b"] = [one_file("numpy", "a" * 64)], [one_file("numpy", "b" * 64)]
+    with pytest.raises(StoreError, match=r"two files numpy-1-py3-none-any\.whl"):
+        resolved(DATA, [need("a"), need("b")])
+
+
+def test_each_question_is_asked_for_its_cell_with_wheels_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[Any] = []
+
+    def resolve(question: Any) -> Sequence[Resolved]:
+        asked.append(question)
+        return ()
+
+    monkeypatch.setattr(mirroring, "configured", lambda: "mine")
+    monkeypatch.setattr(mirroring, "resolve", resolve)
+    resolved(DATA, [Need(cell=Cell(python="3.11", platform="windows"), of="x", requirements=("numpy",))])
+    (question,) = asked
+    assert (question.python_version, question.platform) == ("3.11", "x86_64-pc-windows-msvc")
+    assert (question.only_wheels, question.exact, question.sources) == (True, False, "mine")
+
+
+def test_what_cannot_be_resolved_names_whose_it_is_and_where(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(_: object) -> None:
+        raise EnvironmentSetupError("no wheel of it")
+
+    monkeypatch.setattr(mirroring, "configured", lambda: None)
+    monkeypatch.setattr(mirroring, "resolve", refuse)
+    with pytest.raises(
+        EnvironmentSetupError, match=r"What torch requires, for Python 3\.12 on linux: no wheel"
+    ):
+        resolved(DATA, [need("numpy")])
+
+
+def source(name: str, version: str, python: str) -> Source:
+    return Source(
+        filename=f"{name}-{version}-{python}.whl",
+        distribution=name,
+        version=version,
+        sha256="a" * 64,
+        cell=Cell(python=python, platform="linux"),
+    )
+
+
+@given(
+    st.lists(
+        st.builds(source, st.sampled_from("abc"), st.sampled_from("12"), st.sampled_from(["3.11", "3.12"])),
+        unique_by=lambda one: one.filename,
+    )
+)
+def test_calls_of_pip_hold_each_file_once_one_cell_and_no_distribution_twice(sources: list[Source]) -> None:
+    found = batches(sources)
+    assert sorted(one.filename for batch in found for one in batch) == sorted(one.filename for one in sources)
+    for batch in found:
+        assert len({one.cell for one in batch}) == 1
+        assert len({one.distribution for one in batch}) == len(batch) > 0
+
+
+def test_pip_is_asked_for_files_by_digest_for_another_python(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[list[str]] = []
+    monkeypatch.setattr(process, "run", lambda argv, **_: asked.append(argv))
+    mirroring.download(DATA, [source("numpy", "1", "3.12")], tmp_path)
+    words = " ".join(asked[0])
+    assert "--require-hashes --only-binary :all:" in words
+    assert "--python-version 3.12 --implementation cp --abi cp312" in words
+    assert "--platform manylinux_2_28_x86_64" in words
+    assert Path(asked[0][-1]).read_text() == f"numpy==1 --hash=sha256:{'a' * 64}\n"
+
+
+def test_a_wheel_that_calls_itself_otherwise_inside_is_not_mirrored(
+    store: Store, tmp_path: Path, make_wheel: Callable[..., Path]
+) -> None:
+    path = make_wheel(tmp_path, "torch", "1")
+    wanted = Source(
+        filename=path.name, distribution="numpy", version="1", sha256=files.sha256(path), cell=LINUX_312
+    )
+    with pytest.raises(DataError, match="calls itself torch inside"):
+        publish(DATA, store, wanted, path)
+    assert store.list("python-deps") == []
+
+
+@pytest.fixture(name="index")
+def index_fixture(
+    tmp_path: Path, make_wheel: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+) -> list[Source]:
+    """A public index of two wheels, and what was fetched from it."""
+    fetched: list[Source] = []
+    paths = {
+        name: make_wheel(tmp_path / "public", name, "1", fields=[("Requires-Python", ">=3.9")])
+        for name in ("numpy", "pillow")
+    }
+
+    def resolve(question: Any) -> Sequence[Resolved]:
+        return [
+            Resolved(
+                name=name,
+                version="1",
+                files=(ResolvedFile(filename=paths[name].name, url="x", sha256=files.sha256(paths[name])),),
+            )
+            for name in question.requirements
+        ]
+
+    def download(_data: Mirror, batch: Sequence[Source], folder: Path) -> None:
+        for one in batch:
+            fetched.append(one)
+            files.copy(tmp_path / "public" / one.filename, folder / one.filename)
+
+    monkeypatch.setattr(mirroring, "configured", lambda: None)
+    monkeypatch.setattr(mirroring, "resolve", resolve)
+    monkeypatch.setattr(mirroring, "download", download)
+    monkeypatch.setattr(mirror_deps, "mirror", lambda: DATA)
+    monkeypatch.delenv("RELEASE_TYPE", raising=False)
+    return fetched
+
+
+def front(store: Path, *words: str) -> int:
+    return main("ci", "x", VERBS, ["mirror-deps", "--store", str(store), *words])
+
+
+def test_files_sidecars_a_record_and_pages_are_written_once(tmp_path: Path, index: list[Source]) -> None:
+    assert front(tmp_path / "s") == 0
+    assert sorted(one.distribution for one in index) == ["numpy", "pillow"]
+    store = DirectoryStore(tmp_path / "s")
+    page = store.read("python-deps/simple/numpy/index.html").decode()
+    wheel = tmp_path / "public/numpy-1-py3-none-any.whl"
+    metadata = store.read("python-deps/numpy-1-py3-none-any.whl.metadata")
+    assert f"../../{wheel.name}#sha256={files.sha256(wheel)}" in page
+    assert 'data-requires-python="&gt;=3.9"' in page
+    assert f'data-core-metadata="sha256={hashlib.sha256(metadata).hexdigest()}"' in page
+    assert store.find("python-deps/simple/torch/index.html") is None
+    before = store.list("")
+    assert front(tmp_path / "s") == 0
+    assert len(index) == 2, "nothing that is there is fetched again"
+    assert store.list("") == before, "and no page is written again"
+
+
+def test_a_dry_run_writes_nothing(
+    tmp_path: Path, index: list[Source], capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert front(tmp_path / "s", "--dry-run") == 0
+    assert index == []
+    assert DirectoryStore(tmp_path / "s").list("") == []
+    assert "numpy-1-py3-none-any.whl" in capfd.readouterr().err
+
+
+def test_what_an_interrupted_call_left_is_taken_as_it_is(tmp_path: Path, index: list[Source]) -> None:
+    store = DirectoryStore(tmp_path / "s")
+    wheel = tmp_path / "public/numpy-1-py3-none-any.whl"
+    key = f"python-deps/{wheel.name}"
+    store.put_file(key, wheel, sha256=files.sha256(wheel), replace=False)
+    assert front(tmp_path / "s") == 0
+    assert [one.distribution for one in index] == ["pillow"]
+    assert store.find("python-deps/simple/numpy/index.html") is not None
+
+
+@pytest.mark.parametrize("recorded", [True, False])
+def test_other_bytes_under_a_mirrored_name_are_refused(
+    tmp_path: Path, index: list[Source], make_wheel: Callable[..., Path], *, recorded: bool
+) -> None:
+    if recorded:
+        assert front(tmp_path / "s") == 0
+        index.clear()
+        make_wheel(tmp_path / "public", "numpy", "1", content="CHANGED = True")
+        # the fixture's digests are taken when it is asked
+    else:
+        DirectoryStore(tmp_path / "s").put_bytes("python-deps/numpy-1-py3-none-any.whl", b"another's")
+    assert front(tmp_path / "s") == StoreError.exit_code
+    assert index == []
+
+
+@pytest.mark.parametrize("words", [(), ("--artifact-group", "g")])
+def test_a_runs_own_requirements_are_mirrored_too(
+    tmp_path: Path, index: list[Source], publish: Callable[..., FileRecord], words: tuple[str, ...]
+) -> None:
+    publish("torch", fields=[("Requires-Dist", "pillow<2"), ("Requires-Dist", "rocm")], group="g")
+    asked: list[str] = []
+    real = vars(mirroring)["resolve"]
+
+    def resolve(question: Any) -> Any:
+        asked.extend(question.requirements)
+        return [] if "pillow<2" in question.requirements else real(question)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(mirroring, "resolve", resolve)
+        assert front(tmp_path / "out", "--from-run-id", "17", *words) == 0
+    assert "pillow<2" in asked
+    assert not any(one.startswith("rocm") for one in asked)
+    assert index
+
+
+def test_the_real_data_asks_for_every_cell() -> None:
+    cells = {one.cell for one in needs(mirror(), [], [])}
+    assert len(cells) == 6

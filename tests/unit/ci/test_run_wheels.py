@@ -1,0 +1,192 @@
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from packaging.requirements import Requirement
+from packaging.version import Version
+
+from ci.run_wheels import (
+    Offer,
+    RunGroup,
+    constraints,
+    find_group,
+    fits,
+    offered,
+    parse_requirements,
+    pinned,
+    required_by,
+)
+from core import records
+from core.errors import MissingInputError, StoreError, UsageError
+from core.stores.directory import DirectoryStore
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from core.options import Common
+    from core.outputs import RunOutputs
+    from core.records import FileRecord
+    from core.stores import Store
+
+
+def offer(distribution: str, version: str, name: str = "") -> Offer:
+    filename = name or f"{distribution.replace('-', '_')}-{version}-py3-none-any.whl"
+    return Offer(name=filename, distribution=distribution, version=version, sha256="a" * 64)
+
+
+OFFERS = (
+    offer("torch", "2.10.0a0+rocm7.1"),
+    offer("rocm", "7.1", "rocm-7.1.tar.gz"),
+    offer("triton", "3.5"),
+    offer("triton", "3.6.0.dev1"),
+)
+
+
+def pins(*words: str, newest: bool = False) -> tuple[str, ...]:
+    return pinned(parse_requirements(words), OFFERS, newest=newest)
+
+
+def test_names_of_the_run_are_pinned_to_its_version_and_others_left_alone() -> None:
+    asked = "rocm[libraries,devel] torch numpy>=2 Torch>=2.10.0a0"
+    assert pins(asked) == (
+        "rocm[devel,libraries]==7.1",
+        "torch==2.10.0a0+rocm7.1",
+        "numpy>=2",
+        "Torch==2.10.0a0+rocm7.1",
+    )
+
+
+def test_one_of_several_versions_must_be_named_unless_the_newest_is_meant() -> None:
+    with pytest.raises(UsageError, match=r"several versions of triton: 3\.5, 3\.6\.0\.dev1") as caught:
+        pins("triton")
+    assert "triton==3.6.0.dev1" in caught.value.hint
+    assert pins("triton<3.6.dev0") == ("triton==3.5",)
+    assert pins("triton", newest=True) == ("triton==3.6.0.dev1",)
+
+
+def test_a_name_of_ours_that_the_run_lacks_is_not_looked_for_elsewhere() -> None:
+    with pytest.raises(MissingInputError, match="no torchvision for this Python"):
+        pins("torchvision")
+    with pytest.raises(MissingInputError, match=r"There is no torch>=3, but torch 2\.10\.0a0\+rocm7\.1"):
+        pins("torch>=3")
+
+
+def test_one_of_ours_comes_from_no_other_address() -> None:
+    with pytest.raises(UsageError, match="torch is to come from the index"):
+        pinned([Requirement("torch @ https://elsewhere/torch.whl")], OFFERS)
+
+
+@pytest.mark.parametrize("words", [(), ("",), ("torch =2",)])
+def test_what_is_no_requirement_is_said(words: tuple[str, ...]) -> None:
+    with pytest.raises(UsageError, match="--packages"):
+        parse_requirements(words)
+
+
+@given(st.lists(st.sampled_from(["1.0", "1.0rc1", "2.0.dev3", "1.0+rocm7.1", "0.9", "2!1"]), min_size=1))
+def test_the_newest_is_the_highest_by_pep_440(versions: list[str]) -> None:
+    offers = [offer("torch", version) for version in versions]
+    assert pinned([Requirement("torch")], offers, newest=True) == (f"torch=={max(map(Version, versions))}",)
+
+
+def test_only_distributions_of_one_version_are_held_to_it() -> None:
+    assert constraints(OFFERS) == ("rocm==7.1", "torch==2.10.0a0+rocm7.1")
+
+
+@pytest.mark.parametrize(
+    ("name", "there"),
+    [
+        ("torch-2-cp312-cp312-linux_x86_64.whl", True),
+        ("torch-2-cp311-cp311-linux_x86_64.whl", False),
+        ("torch-2-cp313-cp313t-linux_x86_64.whl", False),
+        ("torch-2-cp39-abi3-linux_x86_64.whl", True),
+        ("torch-2-py3-none-any.whl", True),
+        ("torch-2-py2.py3-none-any.whl", True),
+        ("torch-2-cp311-none-any.whl", False),
+        ("rocm-7.1.tar.gz", True),
+    ],
+)
+def test_files_are_for_a_python_by_their_tags(name: str, there: bool) -> None:  # noqa: FBT001 - a table
+    assert fits(offer("torch", "2", name), "cp312") is there
+
+
+def test_offers_are_what_successful_records_promise(
+    store: Store, outputs: RunOutputs, publish: Callable[..., FileRecord], record_of: Any
+) -> None:
+    torch = publish("torch")
+    failed = record_of(
+        torch.model_copy(update={"name": "x.whl", "key": "x"}), stage="failed", status="failed", exit_code=1
+    )
+    records.write(store, outputs, "g", failed)
+    group = RunGroup(store=store, outputs=outputs, name="g")
+    (one,) = offered(group)
+    assert (one.name, one.sha256, one.key) == (torch.name, torch.sha256, torch.key)
+    assert (one.size, one.metadata_sha256) == (torch.size, torch.metadata_sha256)
+
+
+def test_of_two_records_of_a_local_file_the_one_that_lies_there_counts(
+    store: Store, outputs: RunOutputs, publish: Callable[..., FileRecord], record_of: Any
+) -> None:
+    torch = publish("torch")
+    before = torch.model_copy(update={"sha256": "0" * 64})
+    records.write(store, outputs, "g", record_of(before, stage="an_earlier_build"))
+    (one,) = offered(RunGroup(store=store, outputs=outputs, name="g"))
+    assert one.sha256 == torch.sha256
+
+
+def test_a_group_without_a_record_offers_nothing(store: Store, outputs: RunOutputs) -> None:
+    with pytest.raises(MissingInputError, match="No record of group g names a wheel"):
+        offered(RunGroup(store=store, outputs=outputs, name="g"))
+
+
+def test_a_run_is_found_in_its_repositorys_folder_or_without_one(
+    common: Common, publish: Callable[..., FileRecord]
+) -> None:
+    publish("torch")
+    found = find_group(replace(common, external_repo="owner-repo/"), "")
+    assert (found.name, found.outputs.external_repo) == ("g", "")
+
+
+def test_a_run_is_read_where_ci_left_it(common: Common, publish: Callable[..., FileRecord]) -> None:
+    publish("torch")
+    found = find_group(replace(common, store="elsewhere", read_store=common.store), "g")
+    assert found.where == f"{common.open_store().url}/17-linux/python/g"
+
+
+def test_one_of_several_groups_must_be_named(common: Common, publish: Callable[..., FileRecord]) -> None:
+    publish("torch", group="g")
+    publish("torch", group="h")
+    with pytest.raises(UsageError, match="has the groups g, h"):
+        find_group(common, "")
+    assert find_group(common, "h").name == "h"
+
+
+def test_a_run_that_never_was_is_one_message_with_every_place(tmp_path: Path, common: Common) -> None:
+    with pytest.raises(MissingInputError, match=r"group g of run 17 in .*/out/17-linux nor in .*/b/17-linux"):
+        find_group(replace(common, read_store=str(tmp_path / "b")), "g")
+
+
+@pytest.mark.parametrize(
+    ("group", "family"),
+    [("gfx94X-dcgpu", "gfx94X-dcgpu"), ("gfx94X-dcgpu-asan", "gfx94X-dcgpu"), ("cpu", ""), ("other", "")],
+)
+def test_a_groups_family_is_its_name_without_the_variant(
+    tmp_path: Path, outputs: RunOutputs, group: str, family: str
+) -> None:
+    assert RunGroup(store=DirectoryStore(tmp_path), outputs=outputs, name=group).family == family
+
+
+def test_requirements_are_read_from_a_sidecar_that_is_the_recorded_one(
+    store: Store, outputs: RunOutputs, publish: Callable[..., FileRecord]
+) -> None:
+    publish("torch", fields=[("Requires-Dist", "rocm==7.1"), ("Requires-Dist", "numpy; extra == 'x'")])
+    (one,) = offered(RunGroup(store=store, outputs=outputs, name="g"))
+    assert required_by(store, one) == ("rocm==7.1", "numpy; extra == 'x'")
+    store.put_bytes(f"{one.key}.metadata", b"Name: torch\nRequires-Dist: evil\n")
+    with pytest.raises(StoreError, match="differs from its record"):
+        required_by(store, one)
+    assert required_by(store, OFFERS[1]) == ()
