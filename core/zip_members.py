@@ -11,10 +11,11 @@ from __future__ import annotations
 import stat
 import struct
 import zipfile
-import zlib
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO
+
+from zlib_ng import zlib_ng  # inflates half again as fast as zlib
 
 from core.errors import MissingInputError, WheelError
 
@@ -23,6 +24,9 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 CHUNK = 1 << 20
+_PACKED_CHUNK = 256 << 10  # what is not inflated at once is copied, so less of it is fed
+_RAW_DEFLATE = -15
+_DAMAGED: Any = zlib_ng.error  # its stub takes the class for an instance
 _LOCAL_HEADER = struct.Struct("<4sHHHHHIIIHH")
 _LOCAL_MAGIC = b"PK\x03\x04"
 _UTF8_FLAG = 0x800
@@ -142,7 +146,7 @@ def chunks(stream: BinaryIO, info: zipfile.ZipInfo, span: Span) -> Iterator[byte
         left -= len(piece)
         if left < 0:
             raise MemberError(f"more data than the {info.file_size} bytes it declares")
-        crc = zlib.crc32(piece, crc)
+        crc = zlib_ng.crc32(piece, crc)
         yield piece
     if left:
         raise MemberError(f"{info.file_size - left} bytes of the {info.file_size} it declares")
@@ -150,11 +154,11 @@ def chunks(stream: BinaryIO, info: zipfile.ZipInfo, span: Span) -> Iterator[byte
         raise MemberError("data that its CRC does not match")
 
 
-def _raw(stream: BinaryIO, span: Span) -> Iterator[bytes]:
+def _raw(stream: BinaryIO, span: Span, size: int = CHUNK) -> Iterator[bytes]:
     stream.seek(span.start)
     left = span.end - span.start
     while left:
-        piece = stream.read(min(CHUNK, left))
+        piece = stream.read(min(size, left))
         if not piece:
             raise MemberError("data cut off by the end of the archive")
         left -= len(piece)
@@ -162,9 +166,9 @@ def _raw(stream: BinaryIO, span: Span) -> Iterator[bytes]:
 
 
 def _inflated(stream: BinaryIO, span: Span) -> Iterator[bytes]:
-    inflater = zlib.decompressobj(-zlib.MAX_WBITS)
+    inflater = zlib_ng.decompressobj(_RAW_DEFLATE)
     try:
-        for piece in _raw(stream, span):
+        for piece in _raw(stream, span, _PACKED_CHUNK):
             if inflater.eof:
                 raise MemberError("data behind the end of its deflate stream")
             pending = piece
@@ -176,7 +180,7 @@ def _inflated(stream: BinaryIO, span: Span) -> Iterator[bytes]:
             if not rest:
                 raise MemberError("a deflate stream without an end")
             yield rest
-    except zlib.error as problem:
+    except _DAMAGED as problem:
         raise MemberError(f"a damaged deflate stream ({problem})") from problem
     if inflater.unused_data:
         raise MemberError("data behind the end of its deflate stream")
