@@ -200,6 +200,18 @@ def promote(session: nox.Session) -> None:
 
 
 @nox.session(venv_backend="none", tags=["pipeline"])
+def retention(session: nox.Session) -> None:
+    """Delete the runs and staged versions that the policy says may go: -- --dry-run only plans."""
+    stage(session, "ci", "retention")
+
+
+@nox.session(venv_backend="none")
+def lambda_zip(session: nox.Session) -> None:
+    """Write the zip of the function that writes pages behind a bucket's events."""
+    stage(session, "ci", "lambda-zip")
+
+
+@nox.session(venv_backend="none", tags=["pipeline"])
 def report(session: nox.Session) -> None:
     """Print what the run made: wheels, versions, sizes, seconds, digests, paths."""
     stage(session, "ci", "report")
@@ -216,6 +228,7 @@ def lint(session: nox.Session) -> None:
     """Check style (ruff: rules and format)."""
     tool(session, "requirements/lint.txt", "ruff", "check", *session.posargs)
     session.run("ruff", "format", "--check")
+    session.run("cfn-lint", "ci/server/template.yaml")
 
 
 @nox.session(tags=["checks"])

@@ -20,6 +20,8 @@ VERBS = (
     Verb("mirror-deps", "ci.mirror_deps", "what our wheels require of others -> the dependencies-only index"),
     Verb("stage", "ci.stage", "put a run's wheels up for testing in the distribution bucket: v2-staging/"),
     Verb("promote", "ci.promote", "a set of staged wheels, by its tests, into the release index: v2/"),
+    Verb("retention", "ci.retention", "delete the runs and staged versions that the policy says may go"),
+    Verb("lambda-zip", "ci.lambda_zip", "the zip of the function that writes pages behind a bucket's events"),
     Verb("report", "ci.report", "print what a run made: wheels, versions, sizes, seconds, digests, paths"),
 )
 

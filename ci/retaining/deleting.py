@@ -23,32 +23,37 @@ if TYPE_CHECKING:
     from core.stores import Store
 
     Rewrite = Callable[[Store, str, frozenset[str]], object]
+    InUse = Callable[[], frozenset[str]]
 
 _PATIENCE = 120.0
 _PAUSE = 2.0
 
 
-def carry_out(store: Store, planned: Plan, *, rewrite: Rewrite, patience: float = _PATIENCE) -> int:
+def carry_out(
+    store: Store, planned: Plan, *, rewrite: Rewrite, in_use: InUse, patience: float = _PATIENCE
+) -> int:
     """Delete what goes.
 
     Args:
         store: The bucket.
         planned: What goes.
-        rewrite: Writes the pages of a staging folder as if the keys given were not there; where
-            the server writes pages, it does nothing, and the server follows the sidecars' deletion.
-        patience: Seconds to wait until the server's pages follow.
+        rewrite: Writes the pages of a staging folder as if the keys given were not there.
+        in_use: Gives the keys that promotions work with at the moment.
+        patience: Seconds to wait until pages that somebody else writes follow.
 
     Returns:
         The number of objects that were deleted.
 
     Raises:
-        StoreError: A page goes on listing what is about to go.
+        StoreError: A page goes on listing what is about to go, or a promotion of it has begun.
     """
     keys = [one.key for decision in planned.goes for one in decision.unit.objects]
     folders = _by_folder(planned)
+    _require_unused(keys, in_use)
     parallel.each(store.delete, [key for key in keys if is_page(key)])
     for folder, going in folders.items():
         rewrite(store, folder, going)
+    _require_unused(keys, in_use)
     parallel.each(store.delete, [key for key in keys if key.endswith(SIDECAR)])
     for folder, going in folders.items():
         _await_unlisted(store, folder, going, patience)
@@ -56,6 +61,15 @@ def carry_out(store: Store, planned: Plan, *, rewrite: Rewrite, patience: float 
     rest = [key for key in keys if not (is_page(key) or key.endswith((SIDECAR, *DISTRIBUTIONS)))]
     parallel.each(store.delete, rest)
     return len(keys)
+
+
+def _require_unused(keys: Sequence[str], in_use: InUse) -> None:
+    used = sorted(in_use().intersection(keys))
+    if used:
+        raise StoreError(
+            f"A promotion that works with {used[0]} began meanwhile; neither it nor any wheel was deleted.",
+            hint="Run this again when the promotion has ended.",
+        )
 
 
 def _by_folder(planned: Plan) -> Mapping[str, frozenset[str]]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from ci.promotion.execution import unfinished
 from ci.retaining import links, plan, units
 from core import parallel
 
@@ -46,8 +47,7 @@ def planned(store: Store, rules: Rules) -> Plan:
     """
     objects = store.list("")
     found = units.units(objects)
-    listed = _listed(store, objects, rules)
-    held = plan.Held(listed=listed, in_use=in_promotion(objects, listed))
+    held = plan.Held(listed=_listed(store, objects, rules), in_use=in_promotion(store))
     while True:
         # what stays may require what would go, which then stays and may require more
         decided = _plan(found, rules, held)
@@ -79,22 +79,14 @@ def _lists(key: str) -> bool:
     return units.is_page(key) and key.endswith((".html", ".json"))
 
 
-def in_promotion(objects: Sequence[Stored], listed: frozenset[str]) -> frozenset[str]:
-    """Say what a promotion that has begun and not ended works with: all of staging, or nothing.
+def in_promotion(store: Store) -> frozenset[str]:
+    """Give the staged keys that promotions which have begun and not ended work with.
 
-    A promotion puts its files under ``v2/`` before any page lists them, so a file there that no
-    page lists is one that goes on, or one that broke off and will be run again.
-
-    Args:
-        objects: The listing of the store.
-        listed: What its pages under ``v2/`` list.
+    Raises:
+        DataError: What a promotion left cannot be read.
     """
-    released = [
-        one.key
-        for one in objects
-        if one.key.startswith(units.RELEASE_INDEX) and one.key.endswith(units.DISTRIBUTIONS)
-    ]
-    return frozenset({units.STAGING}) if any(key not in listed for key in released) else frozenset()
+    staged = [one.staged_key for decision in unfinished(store) for one in decision.files]
+    return frozenset({*staged, *(f"{key}{units.SIDECAR}" for key in staged)})
 
 
 def _required(store: Store, decided: Plan) -> frozenset[str]:

@@ -9,6 +9,10 @@ from typing import TYPE_CHECKING
 
 from packaging.utils import parse_sdist_filename, parse_wheel_filename
 
+from ci.indexing_names import FILES as DISTRIBUTIONS
+from ci.indexing_names import SIDECAR
+from ci.promotion import layout
+
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
@@ -16,11 +20,10 @@ if TYPE_CHECKING:
 
     from core.stores import Stored
 
-STAGING = "v2-staging/"
-RELEASE_INDEX = "v2/"
+STAGING, RELEASE_INDEX = f"{layout.STAGING}/", f"{layout.RELEASE}/"
 DEPENDENCIES = "python-deps/"
-SIDECAR = ".metadata"
-DISTRIBUTIONS = (".whl", ".tar.gz")
+__all__ = ["DISTRIBUTIONS", "NEVER", "RELEASE_INDEX", "SIDECAR", "STAGING", "Unit", "is_page", "units"]
+
 # whatever the data says
 NEVER = (RELEASE_INDEX, DEPENDENCIES)
 

@@ -88,7 +88,7 @@ def test_pages_go_first_then_sidecars_then_wheels_then_the_rest(
     monkeypatch.setattr("core.parallel.each", lambda action, items: [action(one) for one in items])
     fill(tmp_path, [*RUN, "2-linux/x"])
     store = Recorder(tmp_path)
-    assert carry_out(store, decided(store), rewrite=flat) == len(RUN)
+    assert carry_out(store, decided(store), rewrite=flat, in_use=frozenset) == len(RUN)
     gone: list[str] = store.__dict__["gone"]
     kinds = [
         0 if "index" in key else 1 if key.endswith(".metadata") else 2 if key.endswith((".whl", ".gz")) else 3
@@ -108,14 +108,14 @@ def test_killed_at_any_deletion_it_ends_as_if_undisturbed_and_no_page_ever_lists
     flat(whole, "v2-staging/g")
     dying = Recorder(tmp_path, dies_at=step)
     try:
-        carry_out(dying, decided(whole), rewrite=flat)
+        carry_out(dying, decided(whole), rewrite=flat, in_use=frozenset)
     except Killed:
         page = whole.read("v2-staging/g/index.html").decode()
         there = keys(whole)
         for version in ("1.0", "2.0"):
             name = f"torch-{version}-py3-none-any.whl"
             assert name not in page or f"v2-staging/g/{name}" in there
-    carry_out(whole, decided(whole), rewrite=flat)
+    carry_out(whole, decided(whole), rewrite=flat, in_use=frozenset)
     assert keys(whole) == ["2-linux/x", "v2-staging/g/index.html", *STAGED[2:]]
     assert "torch-1.0" not in whole.read("v2-staging/g/index.html").decode()
     assert not decided(whole).goes
@@ -128,7 +128,7 @@ def test_where_no_page_follows_nothing_that_is_listed_goes(
     store = fill(tmp_path, STAGED)
     flat(store, "v2-staging/g")
     with pytest.raises(StoreError, match=r"go on listing torch-1.0"):
-        carry_out(store, decided(store), rewrite=lambda *_: None, patience=0.01)
+        carry_out(store, decided(store), rewrite=lambda *_: None, in_use=frozenset, patience=0.01)
     assert STAGED[0] in keys(store)
 
 
@@ -144,6 +144,21 @@ def test_a_server_that_follows_the_sidecars_is_awaited(
         flat(store, "v2-staging/g")
 
     monkeypatch.setattr("time.sleep", server)
-    carry_out(store, decided(store), rewrite=lambda *_: None)
+    carry_out(store, decided(store), rewrite=lambda *_: None, in_use=frozenset)
     assert waited == [True]
     assert keys(store) == ["v2-staging/g/index.html", *STAGED[2:]]
+
+
+@pytest.mark.parametrize("late", [0, 1])
+def test_a_promotion_that_begins_meanwhile_keeps_its_files(tmp_path: Path, late: int) -> None:
+    store = fill(tmp_path, STAGED)
+    flat(store, "v2-staging/g")
+    asked: list[int] = []
+
+    def in_use() -> frozenset[str]:
+        asked.append(1)
+        return frozenset({STAGED[0]} if len(asked) > late else ())
+
+    with pytest.raises(StoreError, match="began meanwhile"):
+        carry_out(store, decided(store), rewrite=flat, in_use=in_use)
+    assert set(STAGED) <= set(keys(store))

@@ -8,6 +8,7 @@ import pytest
 import yaml  # type: ignore[import-untyped]
 
 from ci.buckets import buckets
+from ci.promotion import layout
 from ci.retaining.policy import retention
 from ci.server.events import Change
 from ci.server.pages import RUN_FOLDERS, folder_of
@@ -223,11 +224,23 @@ def test_staging_and_promotion_write_their_own_area_alone(
         assert may(template, role, "s3:GetObject", f"{artifacts}/{GROUP}/{WHEEL}")
         assert may(template, role, "s3:GetObject", f"{releases}/v2-staging/g/{WHEEL}")
         assert may(template, role, "s3:PutObject", f"{releases}/{area}/g/{WHEEL}")
-        assert may(template, role, "s3:PutObject", f"{releases}/manifests/{area}/g/1.json")
+        assert may(template, role, "s3:PutObject", f"{releases}/{layout.manifests(area, 'g')}/1.json")
+        assert not may(template, role, "s3:PutObject", f"{releases}/{layout.manifests(other, 'g')}/1.json")
         assert may(template, role, "s3:DeleteObject", f"{releases}/{area}/g/simple/torch/index.html")
         assert not may(template, role, "s3:DeleteObject", f"{releases}/{area}/g/{WHEEL}")
         assert not may(template, role, "s3:PutObject", f"{releases}/{other}/g/{WHEEL}")
         assert not may(template, role, "s3:PutObject", f"{artifacts}/{GROUP}/{WHEEL}")
+
+
+def test_a_promotion_announces_itself_and_decides_once(template: Template, releases: str) -> None:
+    intent, decision = (f"{releases}/{make('set', '1')}" for make in (layout.intent, layout.decision))
+    for action in ("s3:PutObject", "s3:DeleteObject"):
+        assert may(template, "Promote", action, intent)
+        assert not may(template, "Stage", action, intent)
+    assert _may(template, "Promote", "s3:PutObject", decision, FIRST)
+    assert not _may(template, "Promote", "s3:PutObject", decision, OVER)
+    assert not _may(template, "Promote", "s3:PutObject", decision, {})
+    assert not may(template, "Promote", "s3:DeleteObject", decision)
 
 
 def test_retention_deletes_runs_and_staging_and_never_what_is_released(
