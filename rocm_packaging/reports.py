@@ -80,6 +80,28 @@ def read(content: bytes) -> Report:
     return Report(cases=cases, properties=properties)
 
 
+def write(report: Report) -> bytes:
+    """Write a report as JUnit, as `read` takes it."""
+    suite = ET.Element("testsuite", name="rocm-sdk test", tests=str(report.total))
+    suite.set("failures", str(report.counts["failed"]))
+    suite.set("skipped", str(report.counts["skipped"]))
+    properties = ET.SubElement(suite, "properties")
+    for name, value in sorted(report.properties.items()):
+        ET.SubElement(properties, "property", name=name, value=value)
+    for case in report.cases:
+        element = ET.SubElement(
+            suite, "testcase", classname=f"{_PREFIX}{case.group}", name=case.name, time=str(case.seconds)
+        )
+        if case.outcome == "failed":
+            ET.SubElement(element, "failure", message=case.text.partition("\n")[0]).text = case.text
+        elif case.outcome == "skipped":
+            ET.SubElement(element, "skipped", message=case.text)
+    root = ET.Element("testsuites")
+    root.append(suite)
+    document: bytes = ET.tostring(root, encoding="utf-8", xml_declaration=True)
+    return document
+
+
 def _case(element: ET.Element) -> Case:
     failure, skipped = element.find("failure"), element.find("skipped")
     if failure is None:

@@ -57,11 +57,16 @@ class Machine:
         self.runs = 0
         self.cases = PASSED + SKIPPED
         self.status = 0
+        self.said: dict[str, process.Completed] = {}  # by the last word of the command
 
     @contextmanager
     def prepared(self, _target: object, calls: Sequence[Install], **_options: object) -> Iterator[None]:
         self.calls = list(calls)
         yield
+
+    def capture(self, argv: Sequence[str | Path], **_options: object) -> process.Completed:
+        ours = process.Completed(returncode=0, stdout="usage: --junit FILE", stderr="")
+        return self.said.get(str(argv[-1]), ours)
 
     def run(self, argv: Sequence[str | Path], *, env: Mapping[str, str], **_options: object) -> None:
         self.env, self.runs = env, self.runs + 1
@@ -77,6 +82,7 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> Machine:
     made = Machine()
     monkeypatch.setattr(environments, "prepared", made.prepared)
     monkeypatch.setattr(process, "run", made.run)
+    monkeypatch.setattr(process, "capture", made.capture)
     monkeypatch.setattr(installer, "missing_dependencies", lambda _: [])
     monkeypatch.setattr(testing, "require", lambda _: PYTHON)
     monkeypatch.setattr(testing, "configured", installer.Sources)
@@ -259,3 +265,55 @@ def test_a_family_is_chosen_or_asked_for(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr(verb, "detect", lambda: ())
     with pytest.raises(UsageError, match="No GPU"):
         verb._families(Common())
+
+
+UNITTEST = """test_a (rocm_sdk.tests.core_test.CoreTest.test_a) ... ok
+test_b (rocm_sdk.tests.devel_test.DevelTest.test_b) ... skipped 'not installed'
+
+----------------------------------------------------------------------
+Ran 2 tests in 0.002s
+
+OK (skipped=1)
+"""
+
+
+def said_by_others(machine: Machine, *, tests: str, status: int = 0, names: str) -> None:
+    def completed(stdout: str, stderr: str = "", status: int = 0) -> process.Completed:
+        return process.Completed(returncode=status, stdout=stdout, stderr=stderr)
+
+    machine.said = {
+        "--help": completed("usage: rocm-sdk test [-h]"),
+        "test": completed("++ Exec\n", tests, status),
+        "version": completed("7.1.0\n"),
+        testing._INSTALLED: completed(names),
+    }
+
+
+@pytest.mark.parametrize("libraries", ["rocm-sdk-libraries-gfx94x-dcgpu", "rocm-sdk-device-gfx942"])
+def test_packages_that_others_built_are_tested_by_their_own_words(
+    tmp_path: Path, machine: Machine, request_: TestRequest, libraries: str
+) -> None:
+    said_by_others(machine, tests=UNITTEST, names=f"rocm rocm-sdk-core {libraries}")
+    junit = tmp_path / "rocm.xml"
+    run_tests(replace(request_, junit=junit))
+    report = reports.read(junit.read_bytes())
+    assert report.counts == {"passed": 1, "failed": 0, "skipped": 1}
+    assert (report.properties["rocm"], report.properties["families"]) == ("7.1.0", FAMILY)
+    assert machine.runs == 0
+
+
+@pytest.mark.parametrize(
+    ("tests", "status", "names", "why"),
+    [
+        (UNITTEST.replace("... ok", "... FAIL"), 1, "rocm-sdk-device-gfx942", "1 of 2 checks failed"),
+        (UNITTEST, 1, "rocm-sdk-device-gfx942", "names no check"),
+        (UNITTEST[:80], 1, "rocm-sdk-device-gfx942", "no result is known"),
+        (UNITTEST, 0, "rocm-sdk-core", "libraries of gfx94X-dcgpu were not installed"),
+    ],
+)
+def test_what_others_say_is_not_taken_for_a_success(
+    machine: Machine, request_: TestRequest, tests: str, status: int, names: str, why: str
+) -> None:
+    said_by_others(machine, tests=tests, status=status, names=names)
+    with pytest.raises(CheckError, match=why):
+        run_tests(request_)
