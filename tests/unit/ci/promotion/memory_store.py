@@ -1,0 +1,165 @@
+"""A store in this process's memory, that can be stopped, watched and interrupted at every write."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import re
+import threading
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, BinaryIO
+from urllib.parse import unquote
+
+from core.errors import ConflictError, MissingInputError
+from core.stores import Outcome, Store, Stored, refuse_other_bytes, require_digest
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from pathlib import Path
+
+_LINK = re.compile(r'href="([^"#]+)#sha256=([0-9a-f]{64})"([^>]*)')
+
+
+class KilledError(BaseException):
+    """The process is gone: nothing catches it, and nothing works any more."""
+
+
+@dataclass
+class MemoryStore:
+    """Objects in a dictionary; conditions hold unless `ignores_conditions`."""
+
+    objects: dict[str, bytes] = field(default_factory=dict)
+    ignores_conditions: bool = False
+    lock: threading.RLock = field(default_factory=threading.RLock)
+    writes: int = 0
+    on_write: Callable[[int, str], object] = lambda _number, _key: None
+    after_write: Callable[[int, str], object] = lambda _number, _key: None
+    dead: bool = False
+
+    url = "memory"
+
+    def url_of(self, key: str) -> str:
+        return key
+
+    def copy_of(self, **changes: object) -> MemoryStore:
+        """Give a store with the same objects, and no past."""
+        other = MemoryStore(objects=dict(self.objects), ignores_conditions=self.ignores_conditions)
+        for name, value in changes.items():
+            setattr(other, name, value)
+        return other
+
+    def list(self, prefix: str, *, recursive: bool = True) -> Sequence[Stored]:
+        self._live()
+        folder = f"{prefix.rstrip('/')}/" if prefix else ""
+        with self.lock:
+            keys = sorted(key for key in self.objects if key.startswith(folder))
+        return [self._stored(key) for key in keys if recursive or "/" not in key.removeprefix(folder)]
+
+    def find(self, key: str) -> Stored | None:
+        self._live()
+        with self.lock:
+            return self._stored(key) if key in self.objects else None
+
+    def digest(self, key: str) -> str:
+        return hashlib.sha256(self.read(key)).hexdigest()
+
+    def read(self, key: str) -> bytes:
+        self._live()
+        with self.lock:
+            if key not in self.objects:
+                raise MissingInputError(f"{key} is not there.")
+            return self.objects[key]
+
+    def open(self, key: str) -> BinaryIO:
+        return io.BytesIO(self.read(key))
+
+    def fetch(self, key: str, folder: Path) -> Path:
+        folder.mkdir(parents=True, exist_ok=True)
+        path = folder / key.rpartition("/")[2]
+        path.write_bytes(self.read(key))
+        return path
+
+    def put_file(self, key: str, source: Path, *, sha256: str, replace: bool) -> Outcome:
+        data = source.read_bytes()
+        assert hashlib.sha256(data).hexdigest() == sha256
+        return self.put_bytes(key, data, replace=replace)
+
+    def put_bytes(
+        self, key: str, data: bytes, *, if_match: str | None = None, replace: bool = True
+    ) -> Outcome:
+        # the condition is held against what is there when the write arrives, not when it set off
+        number = self._begun(key)
+        with self.lock:
+            self._live()
+            present = self.objects.get(key)
+            if present == data:
+                return "unchanged"
+            if present is not None and not replace:
+                raise refuse_other_bytes(key, self.url)
+            etag = self._stored(key).etag if present is not None else ""
+            if if_match is not None and etag != if_match and not self.ignores_conditions:
+                raise ConflictError(f"{key} was written by somebody else.")
+            self.objects[key] = data
+        self.after_write(number, key)
+        return "written"
+
+    def copy(self, key: str, source: Store, source_key: str, *, sha256: str, replace: bool) -> Outcome:
+        require_digest(source, source_key, sha256)
+        return self.put_bytes(key, source.read(source_key), replace=replace)
+
+    def delete(self, key: str) -> None:
+        number = self._begun(key)
+        with self.lock:
+            self._live()
+            self.objects.pop(key, None)
+        self.after_write(number, key)
+
+    def _begun(self, key: str) -> int:
+        with self.lock:
+            self._live()
+            self.writes += 1
+            number = self.writes
+        self.on_write(number, key)
+        return number
+
+    def _live(self) -> None:
+        if self.dead:
+            raise KilledError
+
+    def _stored(self, key: str) -> Stored:
+        data = self.objects[key]
+        return Stored(key=key, size=len(data), etag=hashlib.md5(data).hexdigest(), modified=0)  # noqa: S324
+
+
+def audit(store: MemoryStore, area: str = "v2") -> int:
+    """Hold every page to its word: what it lists is there, whole, with its metadata.
+
+    Returns:
+        How many links there were.
+    """
+    links = 0
+    for key, page in list(store.objects.items()):
+        if not key.startswith(f"{area}/") or not key.endswith(".html"):
+            continue
+        folder = key.rpartition("/")[0]
+        for href, sha256, rest in _LINK.findall(page.decode()):
+            links += 1
+            target = _joined(folder, unquote(href))
+            assert target in store.objects, f"{key} lists {target}, which is not there"
+            assert hashlib.sha256(store.objects[target]).hexdigest() == sha256
+            metadata = re.search(r'data-core-metadata="sha256=([0-9a-f]{64})"', rest)
+            assert bool(metadata) == target.endswith(".whl")
+            if metadata:
+                sidecar = store.objects[f"{target}.metadata"]
+                assert hashlib.sha256(sidecar).hexdigest() == metadata[1]
+    return links
+
+
+def _joined(folder: str, href: str) -> str:
+    parts = folder.split("/")
+    for part in href.removeprefix("./").split("/"):
+        if part == "..":
+            parts.pop()
+        else:
+            parts.append(part)
+    return "/".join(parts)
