@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Mapping  # noqa: TC003 - pydantic reads it
 from dataclasses import dataclass
+from typing import Literal
 
 from pydantic import ConfigDict
 
@@ -19,12 +20,14 @@ class ReleaseType(RunBucket):
     Attributes:
         role: ARN of the role that a workflow assumes to write to `bucket`; "" for none.
         external_role: The same for `external_bucket`.
+        pages: Who writes the pages of runs in these buckets: who uploads, or the server (`ci.server`).
     """
 
     model_config = ConfigDict(extra="forbid")
 
     role: str = ""
     external_role: str = ""
+    pages: Literal["client", "server"] = "client"
 
 
 class Distribution(Model):
@@ -100,6 +103,20 @@ def access(data: Buckets, origin: Origin, release_type: str) -> Access:
         # GitHub gives a pull request from a fork no identity that a role could be assumed with
         role="" if origin.fork else role,
         permissions={"contents": "read"} if origin.fork or not role else data.permissions,
+    )
+
+
+def server_writes_pages(data: Buckets, store: str) -> bool:
+    """Say whether the pages of runs in a store are left to the server behind its bucket.
+
+    Args:
+        data: The buckets there are.
+        store: The store as ``--store`` names it.
+    """
+    return any(
+        store.rstrip("/") in {f"s3://{chosen.bucket}", f"s3://{chosen.external_bucket}"}
+        for chosen in data.release_types.values()
+        if chosen.pages == "server"
     )
 
 

@@ -7,6 +7,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ci.buckets import buckets, server_writes_pages
 from ci.groups import artifact_groups
 from ci.indexing import Files, Indexed, Records, write_index
 from core import console
@@ -44,6 +45,9 @@ def run(arguments: argparse.Namespace) -> None:
     common = common_from(arguments)
     if arguments.directory is not None:
         _say(common, str(arguments.directory), write_directory(common, arguments.directory))
+        return
+    if server_writes_pages(buckets(), common.store):
+        console.done(f"index: the server behind {common.store} writes its pages; nothing to do")
         return
     store, outputs = common.open_store(), common.outputs
     for group in artifact_groups(store, outputs, arguments.artifact_group or common.gpu_family):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol
 
 from ci.indexing_names import SIDECAR
@@ -156,6 +156,7 @@ class Files:
     folder: Path
     names_files: ClassVar[bool] = False
     refuses_absent: ClassVar[bool] = False
+    _read: dict[tuple[str, str], Promise] = field(default_factory=dict, repr=False)
 
     def documents(self) -> Mapping[str, str]:
         """There are none."""
@@ -171,9 +172,13 @@ class Files:
         Raises:
             WheelError: A wheel's name says other than its METADATA, or it is no wheel.
         """
-        return each(self._read, found)
+        # listed again with the sidecars that were just written, they are not read again
+        new = [stored for stored in found if (stored.key, stored.etag) not in self._read]
+        for stored, promise in zip(new, each(self._promise, new), strict=True):
+            self._read[stored.key, stored.etag] = promise
+        return [self._read[stored.key, stored.etag] for stored in found]
 
-    def _read(self, stored: Stored) -> Promise:
+    def _promise(self, stored: Stored) -> Promise:
         from ci.indexing_files import read_distribution
 
         facts = read_distribution(self.store.fetch(stored.key, self.folder))

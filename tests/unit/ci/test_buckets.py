@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from ci.buckets import Buckets, access, buckets, distribution_store
+from ci.buckets import Buckets, access, buckets, distribution_store, server_writes_pages
 from core.data import validated
 from core.errors import DataError, UsageError
 from core.run_locations import Origin
@@ -31,6 +31,15 @@ def test_the_role_follows_repository_fork_and_release_type(
 def test_nobody_writes_releases_by_role() -> None:
     with pytest.raises(UsageError, match=r"release type 'release'.*'prerelease'"):
         access(buckets(), Origin(repository=OWN), "release")
+
+
+def test_pages_are_the_clients_unless_the_data_says_otherwise() -> None:
+    assert not server_writes_pages(buckets(), "s3://therock-ci-artifacts")
+    data = buckets().model_dump()
+    data["release_types"]["ci"]["pages"] = "server"
+    changed = validated(data, Buckets, where="buckets.toml")
+    stores = ["s3://therock-ci-artifacts/", "s3://therock-ci-artifacts-external", "s3://x", "out", "s3://"]
+    assert [server_writes_pages(changed, store) for store in stores] == [True, True, False, False, False]
 
 
 def test_unknown_keys_are_refused() -> None:
