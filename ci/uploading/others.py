@@ -45,7 +45,7 @@ def upload_tree(common: Common, items: Sequence[Item], kind: str, artifact_group
     listed = listing(store, [prefix, manifests])
     known = _recorded(store, listed, f"{manifests}/{UPLOAD}{kind}-")
     planned = plan(store, items, listed, known)
-    send(store, planned.send, title=f"{kind} of {artifact_group}")
+    send(store, planned.send, listed, title=f"{kind} of {artifact_group}")
     if planned.send or any(one.sha256 not in known.get(one.key, ()) for one in items):
         name = record_stage([one.key for one in items]).removeprefix(UPLOAD)
         record = Record(
@@ -83,13 +83,13 @@ def upload_artifacts(common: Common, folder: Path, digests: Digests) -> None:
     found = folders.archives(folder, outputs, digests)
     listed = {one.key: one for one in store.list(outputs.prefix, recursive=False)}
     planned = plan(store, [one.item for one in found], listed, {})
-    send(store, planned.send, title="artifacts")
+    send(store, planned.send, listed, title="artifacts")
     sent = {one.key for one in planned.send}
     sidecars = {f"{one.item.key}{SIDECAR}": one.sidecar for one in found}
     kept = absent(
         sidecars, {key: one for key, one in listed.items() if key.removesuffix(SIDECAR) not in sent}
     )
-    send_small(store, kept, replace=not outputs.immutable)
+    send_small(store, kept, listed, replace=not outputs.immutable)
     telling.done(
         store, outputs.prefix, sent=len(planned.send), same=len(planned.same), dry_run=common.dry_run
     )
@@ -104,5 +104,5 @@ def upload_manifest(common: Common, path: Path, artifact_group: str, digests: Di
     """
     store = common.open_store()
     item = folders.manifest(path, common.outputs, artifact_group, digests)
-    send(store, [item], title="the manifest")
+    send(store, [item], listing(store, [item.key.rpartition("/")[0]]), title="the manifest")
     telling.done(store, item.key, sent=1, same=0, dry_run=common.dry_run)

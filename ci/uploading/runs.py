@@ -110,9 +110,9 @@ def upload_group(common: Common, source: Source, artifact_group: str) -> Sequenc
         listed,
         records.promised([documents[key] for key in same]),
     )
-    send(store, planned.send, title=f"wheels of {artifact_group}")
+    send(store, planned.send, listed, title=f"wheels of {artifact_group}")
     sidecars = {f"{one.record.key}{SIDECAR}": one.sidecar for one in described if one.sidecar is not None}
-    send_small(store, absent(sidecars, listed), replace=not outputs.immutable)
+    send_small(store, absent(sidecars, listed), listed, replace=not outputs.immutable)
     for key, record in sorted(documents.items()):
         if key not in same:
             records.write(store, outputs, artifact_group, record)
@@ -171,11 +171,12 @@ def upload_manifests(common: Common, source: Source) -> Sequence[str]:
     keys = [stored.key for stored in source.store.list(f"{before.prefix}/manifests")]
     locks = [key for key in keys if key.rpartition("/")[2].startswith("source-lock-")]
     builds = [key for key in keys if key.endswith(f"/{BUILD_MANIFEST}")]
+    listed = listing(store, [f"{outputs.prefix}/manifests"])
     for chosen, may_replace in ((locks, not outputs.immutable), (builds, True)):
         documents = {
             f"{outputs.prefix}{key.removeprefix(before.prefix)}": source.store.read(key) for key in chosen
         }
-        send_small(store, documents, replace=may_replace)
+        send_small(store, documents, listed, replace=may_replace)
     return [*locks, *builds]
 
 

@@ -119,12 +119,13 @@ def _refusal(store: Store, keys: Sequence[str]) -> StoreError:
     )
 
 
-def send(store: Store, items: Sequence[Item], *, title: str) -> None:
+def send(store: Store, items: Sequence[Item], listed: Mapping[str, Stored], *, title: str) -> None:
     """Put files into a store, side by side, the largest first.
 
     Args:
         store: The store.
         items: The files.
+        listed: What is there, by key.
         title: What they are, for people.
 
     Raises:
@@ -140,17 +141,21 @@ def send(store: Store, items: Sequence[Item], *, title: str) -> None:
         def put(item: Item) -> None:
             started = time.monotonic()
             with _source(store, item) as path:
-                store.put_file(item.key, path, sha256=item.sha256, replace=item.replace)
+                store.put_file(
+                    item.key, path, sha256=item.sha256, replace=item.replace, absent=item.key not in listed
+                )
             shown.advance(item.size)
             shown.finish(PurePosixPath(item.key).name, item.size, time.monotonic() - started)
 
         each(put, sorted(items, key=lambda one: (-one.size, one.key)), jobs=jobs_for(store))
 
 
-def send_small(store: Store, items: Mapping[str, bytes], *, replace: bool) -> None:
+def send_small(
+    store: Store, items: Mapping[str, bytes], listed: Mapping[str, Stored], *, replace: bool
+) -> None:
     """Put small objects into a store, side by side."""
     each(
-        lambda one: store.put_bytes(one[0], one[1], replace=replace),
+        lambda one: store.put_bytes(one[0], one[1], replace=replace, absent=one[0] not in listed),
         sorted(items.items()),
         jobs=jobs_for(store),
     )

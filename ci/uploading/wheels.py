@@ -46,9 +46,9 @@ def upload_folder(
     listed = listing(store, [prefix, manifests])
     known = promised(store, listed, manifests)
     planned = plan(store, items, listed, known)
-    send(store, planned.send, title=f"wheels of {artifact_group}")
+    send(store, planned.send, listed, title=f"wheels of {artifact_group}")
     sidecars = {f"{one.record.key}{SIDECAR}": one.sidecar for one in described if one.sidecar is not None}
-    send_small(store, absent(sidecars, listed), replace=replace)
+    send_small(store, absent(sidecars, listed), listed, replace=replace)
     put = [one.record for one in described]
     _record(store, outputs, artifact_group, [one for one in put if one.sha256 not in known.get(one.key, ())])
     telling.table(put)

@@ -122,8 +122,18 @@ class Store(Protocol):
         """
         ...
 
-    def put_file(self, key: str, source: Path, *, sha256: str, replace: bool) -> Outcome:
+    def put_file(
+        self, key: str, source: Path, *, sha256: str, replace: bool, absent: bool = False
+    ) -> Outcome:
         """Put a file under `key`.
+
+        Args:
+            key: Where it goes.
+            source: The file.
+            sha256: Its hex SHA-256.
+            replace: Whether other bytes under `key` may be replaced.
+            absent: Whether a listing has just said that nothing is there, so that it is not looked
+                for again where the write itself shows it, or does not care.
 
         Raises:
             StoreError: `replace` is false and the key holds other bytes.
@@ -131,9 +141,17 @@ class Store(Protocol):
         ...
 
     def put_bytes(
-        self, key: str, data: bytes, *, if_match: str | None = None, replace: bool = True
+        self,
+        key: str,
+        data: bytes,
+        *,
+        if_match: str | None = None,
+        replace: bool = True,
+        absent: bool = False,
     ) -> Outcome:
         """Put a small object; with `if_match`, only over the object of that etag ("" = over none).
+
+        The other arguments are those of `put_file`.
 
         Raises:
             ConflictError: Somebody else wrote in between.

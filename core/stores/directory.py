@@ -84,7 +84,15 @@ class DirectoryStore:
         """Give the object's own path."""
         return self._existing(key)
 
-    def put_file(self, key: str, source: Path, *, sha256: str, replace: bool) -> Outcome:
+    def put_file(
+        self,
+        key: str,
+        source: Path,
+        *,
+        sha256: str,
+        replace: bool,
+        absent: bool = False,  # noqa: ARG002 - looking costs nothing here
+    ) -> Outcome:
         """Link (or copy) a file under `key`."""
         path = self._path(key)
         with self._writing(key):
@@ -98,7 +106,13 @@ class DirectoryStore:
         return "written"
 
     def put_bytes(
-        self, key: str, data: bytes, *, if_match: str | None = None, replace: bool = True
+        self,
+        key: str,
+        data: bytes,
+        *,
+        if_match: str | None = None,
+        replace: bool = True,
+        absent: bool = False,  # noqa: ARG002 - as above
     ) -> Outcome:
         """Write a small object; every writer of it holds its lock, so that conditions hold, too."""
         path = self._path(key)

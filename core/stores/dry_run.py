@@ -59,9 +59,11 @@ class DryRunStore:
         """Fetch an object of the store behind."""
         return self.store.fetch(key, folder)
 
-    def put_file(self, key: str, source: Path, *, sha256: str, replace: bool) -> Outcome:
+    def put_file(
+        self, key: str, source: Path, *, sha256: str, replace: bool, absent: bool = False
+    ) -> Outcome:
         """Print the write of a file; refuse what the store behind would refuse."""
-        if self._holds(key, sha256, replace=replace):
+        if not absent and self._holds(key, sha256, replace=replace):
             return "unchanged"
         size = console.size(source.stat().st_size)
         console.say(f"would write {self.url}/{key}  ({size}, sha256 {sha256[:12]})")
@@ -74,9 +76,10 @@ class DryRunStore:
         *,
         if_match: str | None = None,  # noqa: ARG002 - nothing is written, so nobody can be first
         replace: bool = True,
+        absent: bool = False,
     ) -> Outcome:
         """Print the write of a small object; refuse what the store behind would refuse."""
-        if self._holds(key, hashlib.sha256(data).hexdigest(), replace=replace):
+        if not absent and self._holds(key, hashlib.sha256(data).hexdigest(), replace=replace):
             return "unchanged"
         console.say(f"would write {self.url}/{key}  ({console.size(len(data))})")
         return "planned"

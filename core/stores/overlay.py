@@ -98,15 +98,23 @@ class OverlayStore:
         """Give an object of either store as a file."""
         return self.at(key).fetch(key, folder)
 
-    def put_file(self, key: str, source: Path, *, sha256: str, replace: bool) -> Outcome:
+    def put_file(
+        self, key: str, source: Path, *, sha256: str, replace: bool, absent: bool = False
+    ) -> Outcome:
         """Put a file into the first store."""
-        return self.store.put_file(key, source, sha256=sha256, replace=replace)
+        return self.store.put_file(key, source, sha256=sha256, replace=replace, absent=absent)
 
     def put_bytes(
-        self, key: str, data: bytes, *, if_match: str | None = None, replace: bool = True
+        self,
+        key: str,
+        data: bytes,
+        *,
+        if_match: str | None = None,
+        replace: bool = True,
+        absent: bool = False,
     ) -> Outcome:
         """Put a small object into the first store."""
-        return self.store.put_bytes(key, data, if_match=if_match, replace=replace)
+        return self.store.put_bytes(key, data, if_match=if_match, replace=replace, absent=absent)
 
     def copy(self, key: str, source: Store, source_key: str, *, sha256: str, replace: bool) -> Outcome:
         """Copy an object into the first store."""
