@@ -58,7 +58,8 @@ def edit_sdist(source: Path, folder: Path, *, version: str, edit: Edit, epoch: i
     except UnicodeDecodeError as problem:
         raise WheelError(f"{source.name}: {_PKG_INFO} is not UTF-8: {problem}.") from problem
     file = write_sdist(folder, name.distribution, version, members, metadata=metadata, epoch=epoch)
-    return Edited(file=file, changed=tuple(sorted(path for path in old if new[path] != old[path])))
+    changed = tuple(sorted(path for path in old if new[path] != old[path]))
+    return Edited(file=file, members=tuple(old), changed=changed)
 
 
 def _read(source: Path) -> dict[str, tuple[bytes, bool]]:

@@ -52,10 +52,12 @@ class Edited:
 
     Attributes:
         file: The new file.
-        changed: New paths of the members that hold other bytes than before, sorted; without RECORD.
+        members: New paths of all its files, in its order; without RECORD.
+        changed: Of these, the ones that hold other bytes than before, sorted.
     """
 
     file: WrittenFile
+    members: tuple[str, ...]
     changed: tuple[str, ...]
 
 

@@ -15,6 +15,7 @@ from core.errors import WheelError
 from core.wheel_editing import TEXT_LIMIT, is_text
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
     from pathlib import Path
 
     from ci.promotion.renaming import Renamed, RocmChange
@@ -56,6 +57,14 @@ class MemberEdits:
         if found and not rules().may_mention(self._plan.distribution, member):
             line = content.count(b"\n", 0, found.start()) + 1
             self._problems.append(f"{member}: line {line} still holds {found[0].decode()}.")
+
+    def see_paths(self, members: Iterable[str]) -> None:
+        """Look for the old version in paths, which nothing but ``.dist-info`` and ``.data`` carry."""
+        self._problems += [
+            f"{member}: its path still holds the old version."
+            for member in members
+            if self._mention.search(member.encode())
+        ]
 
     def see_tar(self, member: str, path: Path) -> None:
         """Look into a tar: its text files are content, and may not hold the old version either."""

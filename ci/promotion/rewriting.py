@@ -123,6 +123,7 @@ def _rewrite(
     edits = MemberEdits(plan, change)
     edit_file = edit_wheel if plan.source.endswith(".whl") else edit_sdist
     edited = edit_file(source, folder, version=plan.new, edit=edits, epoch=epoch)
+    edits.see_paths(edited.members)
     edits.require_done()
     if edited.file.path.name != plan.target:
         raise WheelError(f"{plan.source} would become {edited.file.path.name}, not {plan.target}.")

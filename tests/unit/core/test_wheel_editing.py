@@ -109,6 +109,7 @@ def test_the_version_changes_and_nothing_else(tmp_path: Path) -> None:
         for name, data in CONTENT.items()
     }
     assert found == wanted
+    assert done.members == tuple(wanted)
     assert [line[0] for line in csv.reader(io.StringIO(record.decode()))] == [
         *wanted,
         f"{NEW}.dist-info/RECORD",

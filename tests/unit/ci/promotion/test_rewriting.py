@@ -295,6 +295,10 @@ def with_member(package: Package, member: str, content: bytes) -> Package:
             devel(tree={"_rocm_sdk_devel/share/made.txt": b"7.10.0rc2"}),
             "_devel.tar/_rocm_sdk_devel/share/made.txt: line 1 still holds 7.10.0rc2",
         ),
+        (
+            with_member(core(), "_rocm_sdk_core_7.10.0rc2/lib/a.so", b"\0"),
+            "_rocm_sdk_core_7.10.0rc2/lib/a.so: its path still holds",
+        ),
         (with_member(devel(), "rocm_sdk_devel/_devel.tar", b"\0no tar" * 99), "cannot be read as a tar"),
     ],
 )
