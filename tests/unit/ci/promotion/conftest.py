@@ -12,11 +12,11 @@ from core import distributions, records
 from core.outputs import RunOutputs
 from core.records import Cell, FileRecord, Record
 from core.stores.directory import DirectoryStore
-from core.wheel_writer import Member, write_sdist
+from core.wheel_writer import Member, WheelSpec, metadata_text, write_sdist, write_wheel
 from pytorch_build.lock.source_lock import SourceLock
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
     from pathlib import Path
 
     from core.outputs import Platform
@@ -33,7 +33,6 @@ class Runs:
 
     store: Store
     folder: Path
-    make_wheel: Callable[..., Path]
     run_id: str = "17"
     platform: Platform = "linux"
     rocm: str = ROCM
@@ -87,38 +86,49 @@ class Runs:
         self.store.put_bytes(self.outputs.source_lock_key(self.ref), lock.model_dump_json().encode())
 
     def build_rocm(self, family: str) -> None:
+        info = Member(name="src/rocm_sdk/_dist_info.py", source=f"__version__ = '{self.rocm}'\n".encode())
         sdist = write_sdist(
             self.folder / family,
             "rocm",
             self.rocm,
-            [Member(name="setup.py", source=f"# {family}\n".encode())],
-            metadata=f"Metadata-Version: 2.2\nName: rocm\nVersion: {self.rocm}\n",
+            [Member(name="setup.py", source=f"# {family}\n".encode()), info],
+            metadata=metadata_text([("Name", "rocm"), ("Version", self.rocm)]),
         )
-        core = self.make_wheel(
-            self.folder / family,
-            "rocm-sdk-core",
-            self.rocm,
-            tag="py3-none-linux_x86_64",
-            content=f"# {family}",
+        core = self._wheel(
+            family, "rocm-sdk-core", self.rocm, "py3-none-linux_x86_64", {"_dist_info": self.rocm}
         )
         self._record("build_rocm", family, Cell(gpu_family=family), (sdist.path, core))
 
     def build(self, family: str, python: str) -> None:
         tag = f"{python}-{python}-{'linux_x86_64' if self.platform == 'linux' else 'win_amd64'}"
-        for name, base, needs in (
-            ("torch", "2.10.0a0", f"rocm[libraries]=={self.rocm}"),
-            ("torchaudio", "2.9.0a0", f"torch=={self.torch}"),
+        for name, version, needs, places in (
+            ("torch", self.torch, f"rocm[libraries]=={self.rocm}", {"_rocm_init": self.rocm}),
+            ("torchaudio", self.audio, f"torch=={self.torch}", {}),
         ):
-            path = self.make_wheel(
-                self.folder / family,
-                name,
-                f"{base}+rocm{self.rocm}",
-                tag=tag,
-                content=f"# {family}",
-                fields=[("Requires-Python", ">=3.10"), ("Requires-Dist", needs)],
-            )
+            path = self._wheel(family, name, version, tag, {"version": version, **places}, needs)
             cell = Cell(python=python, torch_ref=self.ref, gpu_family=family)
             self._record(f"build_{name.removeprefix('torch') or 'torch'}", family, cell, (path,))
+
+    def _wheel(
+        self, family: str, name: str, version: str, tag: str, places: dict[str, str], *needs: str
+    ) -> Path:
+        """Write a wheel whose modules hold versions, as those of builds do: module to version."""
+        package = name.replace("-", "_")
+        members = [
+            Member(name=f"{package}/{module}.py", source=f"__version__ = '{one}'\n".encode())
+            for module, one in places.items()
+        ]
+        fields = [("Name", name), ("Version", version), ("Requires-Python", ">=3.10")]
+        fields += [("Requires-Dist", one) for one in needs]
+        spec = WheelSpec(
+            distribution=name,
+            version=version,
+            tag=tag,
+            metadata=metadata_text(fields),
+            purelib=tag.startswith("py3"),
+        )
+        init = Member(name=f"{package}/__init__.py", source=f"# {family}\n".encode())
+        return write_wheel(self.folder / family, spec, [init, *members]).path
 
     def smoke(self, family: str, python: str, **facts: Any) -> None:
         named = {
@@ -177,8 +187,8 @@ class Runs:
 
 
 @pytest.fixture
-def runs(tmp_path: Path, make_wheel: Callable[..., Path]) -> Runs:
-    return Runs(store=DirectoryStore(tmp_path / "runs"), folder=tmp_path / "dist", make_wheel=make_wheel)
+def runs(tmp_path: Path) -> Runs:
+    return Runs(store=DirectoryStore(tmp_path / "runs"), folder=tmp_path / "dist")
 
 
 @pytest.fixture

@@ -79,13 +79,27 @@ class MemoryStore:
         path.write_bytes(self.read(key))
         return path
 
-    def put_file(self, key: str, source: Path, *, sha256: str, replace: bool) -> Outcome:
+    def put_file(
+        self,
+        key: str,
+        source: Path,
+        *,
+        sha256: str,
+        replace: bool,
+        absent: bool = False,  # noqa: ARG002 - a dictionary is looked at either way
+    ) -> Outcome:
         data = source.read_bytes()
         assert hashlib.sha256(data).hexdigest() == sha256
         return self.put_bytes(key, data, replace=replace)
 
     def put_bytes(
-        self, key: str, data: bytes, *, if_match: str | None = None, replace: bool = True
+        self,
+        key: str,
+        data: bytes,
+        *,
+        if_match: str | None = None,
+        replace: bool = True,
+        absent: bool = False,  # noqa: ARG002 - a dictionary is looked at either way
     ) -> Outcome:
         # the condition is held against what is there when the write arrives, not when it set off
         number = self._begun(key)

@@ -1,0 +1,133 @@
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from ci.promotion import documents, layout
+from ci.promotion.documents import Decision
+from core.frontdoor import Verb, main
+from core.stores.directory import DirectoryStore
+from core.wheels import read_metadata
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from core.stores import Store
+
+VERBS = (Verb("stage", "ci.stage", "stage"), Verb("promote", "ci.promote", "promote"))
+FAMILIES = ("gfx94X-dcgpu", "gfx1151")
+WORDS = ("--from-version", "7.10.0rc2", "--version", "7.10.0")
+
+
+@pytest.fixture
+def releases(tmp_path: Path) -> Store:
+    return DirectoryStore(tmp_path / "releases")
+
+
+@pytest.fixture
+def candidate(runs: Any, bucket: Store) -> Any:
+    """Stage a tested release candidate of two families."""
+    runs.rocm = "7.10.0rc2"
+    for family in FAMILIES:
+        runs.whole(family)
+    words = ["--run-id", "17", "--store", runs.store.url, "--distribution-store", bucket.url]
+    assert main("ci", "", VERBS, ["stage", *words]) == 0
+    return runs
+
+
+@pytest.fixture
+def promote(
+    bucket: Store, releases: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Callable[..., int]:
+    from core import options
+
+    # the scratch folder is the checkout's
+    monkeypatch.setattr(options.Common, "cache", property(lambda _self: tmp_path / "cache"))
+
+    def call(*words: str) -> int:
+        stores = [
+            "--from-store",
+            bucket.url,
+            "--distribution-store",
+            releases.url,
+            "--release-type",
+            "release",
+        ]
+        return main("ci", "", VERBS, ["promote", *stores, *words])
+
+    return call
+
+
+@pytest.mark.usefixtures("candidate")
+def test_a_candidates_wheels_are_released_under_the_releases_version(
+    bucket: Store, releases: Store, promote: Callable[..., int], capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = bucket.list("")
+    assert promote(*WORDS, "--dry-run") == 0
+    assert releases.list("") == []
+    assert "v2/gfx1151/torch-2.10.0a0+rocm7.10.0-cp312-cp312-linux_x86_64.whl" in capsys.readouterr().err
+    assert promote(*WORDS) == 0
+    assert bucket.list("") == before
+    (one,) = releases.list(layout.DECISIONS)
+    decision = documents.read(releases, one.key, Decision)[0]
+    assert decision.set_name == "torch-2.10.0a0+rocm7.10.0"
+    assert (decision.from_version, decision.to_version) == ("7.10.0rc2", "7.10.0")
+    assert len(decision.files) == 8
+    for file in decision.files:
+        assert file.sha256 == releases.digest(file.key) != file.staged_sha256
+        assert file.staged_sha256 == bucket.digest(file.staged_key)
+        assert "rc2" not in file.name
+        assert "rc2" in file.staged_key
+        assert file.sha256 in releases.read(f"v2/{file.family}/index.html").decode()
+        if file.name.endswith(".whl"):
+            metadata = read_metadata(DirectoryStore.fetch(releases, file.key, None))  # type: ignore[arg-type]
+            assert str(metadata.version) == file.version
+            assert "rc2" not in metadata.raw.decode()
+            assert releases.read(f"{file.key}.metadata") == metadata.raw
+    after = releases.list("")
+    assert promote(*WORDS) == 0
+    assert releases.list("") == after
+    assert "was already promoted" in capsys.readouterr().err
+
+
+@pytest.mark.usefixtures("candidate")
+def test_a_candidate_that_was_not_tested_becomes_no_release(
+    runs: Any, releases: Store, promote: Callable[..., int], capsys: pytest.CaptureFixture[str]
+) -> None:
+    runs.failed("test_smoke", FAMILIES[0])
+    assert promote(*WORDS) == 9
+    assert "test_smoke failed" in capsys.readouterr().err
+    assert releases.list("") == []
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--from-version", "7.10.0rc2"], "with --from-version and --version"),
+        (["--version", "7.10.0"], "with --from-version and --version"),
+        (["--from-version", "7.10.0rc2", "--version", "7.11.0"], "becomes 7.10.0, not 7.11.0"),
+        (["--from-version", "7.10.0", "--version", "7.10.0"], "is no release candidate"),
+        (["--from-version", "7.10.0rc1", "--version", "7.10.0"], "No torch versions of ROCm 7.10.0rc1"),
+    ],
+)
+@pytest.mark.usefixtures("candidate")
+def test_what_is_no_release_of_a_candidate_is_refused(
+    releases: Store,
+    promote: Callable[..., int],
+    words: list[str],
+    said: str,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert promote(*words) == 2
+    assert said in capsys.readouterr().err
+    assert releases.list("") == []
+
+
+def test_a_candidate_becomes_a_release_and_nothing_else(
+    releases: Store, capsys: pytest.CaptureFixture[str]
+) -> None:
+    store = ["--distribution-store", releases.url, "--release-type", "nightly"]
+    assert main("ci", "", VERBS, ["promote", *store, *WORDS]) == 2
+    assert "A release candidate does not become a nightly." in capsys.readouterr().err
