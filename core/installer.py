@@ -14,7 +14,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Literal
 
 from core import process
-from core.errors import EnvironmentSetupError, ProcessError
+from core.errors import CheckError, EnvironmentSetupError, ProcessError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -223,3 +223,34 @@ def missing_dependencies(target: Interpreter) -> Sequence[str]:
     checked = process.capture([uv_program(), "pip", "check", "--python", str(target.executable)], check=False)
     lines = (checked.stdout + checked.stderr).splitlines()
     return [line for line in lines if line.startswith("The package")] if checked.returncode else []
+
+
+def require_complete(target: Interpreter) -> None:
+    """See that everything that installed packages require is there, in the version they ask for.
+
+    Raises:
+        CheckError: Something is missing, or does not fit.
+    """
+    missing = missing_dependencies(target)
+    if missing:
+        raise CheckError("The installed packages do not fit together:\n" + "\n".join(missing))
+
+
+def pinned(path: Path, sources: Sources | None, *, gpu_family: str = "") -> Install:
+    """Plan the installation of files that a requirements file pins by digest, and of nothing else.
+
+    Args:
+        path: The requirements file.
+        sources: Where the files are; None for the machine's own configuration.
+        gpu_family: The family that the sdist of `rocm` is to require; "" where there is none of it.
+    """
+    return Install(
+        files=(path,),
+        sources=sources,
+        hashed=True,
+        dependencies=False,
+        # what sdists are built with is installed before, and a run's page need not have it
+        build_isolation=False,
+        config_settings=(f"gpu-family={gpu_family}",) if gpu_family else (),
+        env={"ROCM_SDK_TARGET_FAMILY": gpu_family} if gpu_family else {},
+    )

@@ -15,7 +15,7 @@ from packaging.requirements import Requirement
 from core import console, environments, files, installer, process, records, serving, stage
 from core.errors import CheckError, MissingInputError, ProcessError
 from core.families import detect
-from core.installer import Install, Sources, configured
+from core.installer import Install, Sources, configured, pinned
 from core.interpreters import installed_version, require
 from core.records import Cell
 from core.stage import Made, Stage
@@ -95,7 +95,7 @@ def test_run(context: Context, options: SmokeOptions) -> None:
                 force=context.common.force,
             ),
         ):
-            _refuse_missing_dependencies(target)
+            installer.require_complete(target)
             return Made(files=(), details=_pytest(context, target, wheels, options))
 
     stage.perform(run, inputs, work)
@@ -144,14 +144,8 @@ def install_calls(
     prebuilt = _prebuilt(context)
     return (
         locked_call(context.common, target, only=SMOKE_REQUIREMENTS),
-        Install(
-            files=(pinned_file(context.common, wheels),),
-            sources=exact,
-            hashed=True,
-            dependencies=False,
-            build_isolation=False,
-            config_settings=(f"gpu-family={context.gpu_family}",) if context.gpu else (),
-            env={"ROCM_SDK_TARGET_FAMILY": context.gpu_family} if context.gpu else {},
+        pinned(
+            pinned_file(context.common, wheels), exact, gpu_family=context.gpu_family if context.gpu else ""
         ),
         # ours are there already and pinned, so only third parties' packages are added
         Install(requirements=(*pins, *prebuilt), sources=configured().with_find_links(page)),
@@ -177,12 +171,6 @@ def _refuse_missing_gpu(context: Context, options: SmokeOptions) -> None:
             f"Wheels for {context.gpu_family} are to be tested, and this machine has no GPU.",
             hint="Run it on a machine with one, or say --allow-no-gpu.",
         )
-
-
-def _refuse_missing_dependencies(target: Interpreter) -> None:
-    missing = installer.missing_dependencies(target)
-    if missing:
-        raise CheckError("The installed wheels do not fit together:\n" + "\n".join(missing))
 
 
 def _pytest(

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from core import console, environments, files, installer, process, records, serving, stage
 from core.errors import CheckError, MissingInputError, ProcessError
 from core.families import gpu_targets
-from core.installer import Install, Sources, configured
+from core.installer import Sources, configured
 from core.interpreters import require
 from core.records import Cell
 from core.stage import Made, Stage
@@ -24,7 +24,7 @@ from rocm_packaging.sources import in_record, named_call
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from core.installer import Backend
+    from core.installer import Backend, Install
     from core.interpreters import Interpreter
     from core.options import Common
     from core.records import FileRecord
@@ -119,9 +119,7 @@ def run_tests(request: TestRequest) -> None:
                 force=run.common.force,
             ),
         ):
-            missing = installer.missing_dependencies(target)
-            if missing:
-                raise CheckError("The installed packages do not fit together:\n" + "\n".join(missing))
+            installer.require_complete(target)
             return Made(files=(), details=_tested(request, target))
 
     stage.perform(run, inputs, work)
@@ -150,18 +148,10 @@ def _calls(
         yield (first, named_call(request.named, request.families, request.extras))
         return
     with _address(request, packages) as address:
-        family = request.families[0]
+        sources = Sources(find_links=(address,), no_index=True, cert=configured().cert)
         yield (
             first,
-            Install(
-                files=(pinned_file(request.common, packages),),
-                sources=Sources(find_links=(address,), no_index=True, cert=configured().cert),
-                hashed=True,
-                dependencies=False,
-                build_isolation=False,
-                config_settings=(f"gpu-family={family}",),
-                env={"ROCM_SDK_TARGET_FAMILY": family},
-            ),
+            installer.pinned(pinned_file(request.common, packages), sources, gpu_family=request.families[0]),
         )
 
 
