@@ -81,22 +81,29 @@ def _tried(connection: Connection, bucket: str, key: str) -> Conditions:
     client = connection.client
     first = client.put_object(Bucket=bucket, Key=key, Body=b"1")
     try:
-        if_none_match = not _accepted(connection, bucket, key, {"IfNoneMatch": "*"})
-        found = client.head_object(Bucket=bucket, Key=key)["ETag"] if not if_none_match else first["ETag"]
-        if_match = not _accepted(connection, bucket, key, {"IfMatch": '"0"'}) and _accepted(
-            connection, bucket, key, {"IfMatch": found}
-        )
+        if_none_match = not _writes(connection, bucket, key, {"IfNoneMatch": "*"})
+        if_match = not _writes(connection, bucket, key, {"IfMatch": '"0"'})
+        # one that refuses what holds, too, is as useless as one that does not look
+        if_match = if_match and _writes(connection, bucket, key, {"IfMatch": first["ETag"]})
+    except _UnknownError:
+        return Conditions(if_none_match=False, if_match=False, completion=False)
     finally:
         with suppress(ClientError, BotoCoreError):
             client.delete_object(Bucket=bucket, Key=key)
     return Conditions(if_none_match=if_none_match, if_match=if_match, completion=False)
 
 
-def _accepted(connection: Connection, bucket: str, key: str, condition: dict[str, Any]) -> bool:
+class _UnknownError(Exception):
+    """A service that does not know what a condition is."""
+
+
+def _writes(connection: Connection, bucket: str, key: str, condition: dict[str, Any]) -> bool:
     try:
         connection.client.put_object(Bucket=bucket, Key=key, Body=b"1", **condition)
     except ClientError as problem:
-        if code_of(problem) in {*LOST, "NotImplemented", "501", "InvalidArgument", "InvalidRequest"}:
+        if code_of(problem) in {"NotImplemented", "501", "InvalidArgument", "InvalidRequest"}:
+            raise _UnknownError from problem
+        if code_of(problem) in LOST:
             return False
         raise
     return True

@@ -131,7 +131,12 @@ def put(target: Target, data: bytes, condition: Mapping[str, Any]) -> None:
         BotoCoreError: S3 could not be reached.
     """
     target.connection.client.put_object(
-        **target.place, **target.headers, **condition, Body=data, ChecksumSHA256=checksum(data)
+        **target.place,
+        **target.headers,
+        **condition,
+        Body=data,
+        ChecksumAlgorithm="SHA256",
+        ChecksumSHA256=checksum(data),
     )
 
 
