@@ -119,7 +119,11 @@ def edit_wheel(source: Path, folder: Path, *, version: str, edit: Edit, epoch: i
             )
         _require_distinct(source, steps)
         file = _write(source, stream, target, steps, epoch=epoch)
-    return Edited(file=file, changed=tuple(sorted(step.name for step in steps if step.content is not None)))
+    return Edited(
+        file=file,
+        members=tuple(step.name for step in steps),
+        changed=tuple(sorted(step.name for step in steps if step.content is not None)),
+    )
 
 
 def _file_name(filename: str, version: str) -> str:
