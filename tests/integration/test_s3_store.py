@@ -2,30 +2,38 @@ from __future__ import annotations
 
 import hashlib
 import os
+import subprocess  # noqa: TID251 - to be killed
+import sys
 from collections import Counter
+from itertools import count
 from typing import TYPE_CHECKING
 
 import pytest
 
-from core.errors import ConflictError
+from core import files, process
+from core.errors import ConflictError, FatalError, ServiceError, StoreError
+from core.options import ROOT
 from core.parallel import each
 from core.stores import open_store
 from core.stores.s3 import S3Store
 from core.stores.s3_client import connect
 from core.stores.s3_transfer import MIB, Sizes
-from tests.integration.s3_proxy import FAULTS, proxied
+from tests.integration.s3_proxy import FAULTS, Fault, Proxy, proxied
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from tests.integration.s3_servers import S3Server
 
-
 SMALL = Sizes(part=MIB)
 
 
 def sha(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()
+
+
+def open_through(proxy: Proxy, bucket: str, *, sizes: Sizes = SMALL) -> S3Store:
+    return S3Store(connection=connect(endpoint=proxy.endpoint), bucket=bucket, prefix="run", sizes=sizes)
 
 
 def test_objects_of_every_size_come_and_go(rclone: S3Server, tmp_path: Path) -> None:
@@ -79,7 +87,7 @@ def test_nothing_is_lost_behind_a_network_that_fails(rclone: S3Server, tmp_path:
     for key, data in objects.items():
         (tmp_path / key.rpartition("/")[2]).write_bytes(data)
     with proxied(rclone.endpoint, rate=0.3, seed=seed) as proxy:
-        store = S3Store(connection=connect(endpoint=proxy.endpoint), bucket=bucket, prefix="run", sizes=SMALL)
+        store = open_through(proxy, bucket)
 
         def put(key: str) -> str:
             source = tmp_path / key.rpartition("/")[2]
@@ -107,3 +115,103 @@ def test_nothing_is_lost_behind_a_network_that_fails(rclone: S3Server, tmp_path:
     known = {request.query.get("uploadId") for request in proxy.requests}
     unfinished = rclone.client().list_multipart_uploads(Bucket=bucket).get("Uploads", [])
     assert known.isdisjoint(upload["UploadId"] for upload in unfinished)
+
+
+@pytest.mark.parametrize("size", [1000, 3 * MIB], ids=["whole", "parts"])
+@pytest.mark.parametrize("fault", ["lost", "truncated", "reset", "busy"])
+def test_each_answer_of_an_upload_may_be_lost(
+    rclone: S3Server, tmp_path: Path, fault: Fault, size: int
+) -> None:
+    data = os.urandom(size)
+    source = tmp_path / "a.whl"
+    source.write_bytes(data)
+    bucket = rclone.make_bucket()
+    with proxied(rclone.endpoint) as proxy:
+        store = open_through(proxy, bucket)
+        assert store.put_file("warm.whl", source, sha256=sha(data), replace=False) == "written"
+        proxy.clear()
+        assert store.put_file("0.whl", source, sha256=sha(data), replace=False) == "written"
+        requests = len(proxy.requests)
+        assert requests >= 3
+        for number in range(requests):
+            counter = count()
+            proxy.choose = lambda _request, number=number, counter=counter: (  # type: ignore[misc]
+                fault if next(counter) == number else None
+            )
+            key = f"{fault}-{number}.whl"
+            assert store.put_file(key, source, sha256=sha(data), replace=False) == "written"
+            proxy.choose = lambda _request: None
+            assert store.read(key) == data
+
+
+def test_of_racing_writers_one_wins_though_the_server_lets_all(rclone: S3Server, tmp_path: Path) -> None:
+    store = open_store(f"s3://{rclone.make_bucket()}", root=tmp_path)
+    pages = [f"page {number}".encode() for number in range(16)]
+
+    def put(page: bytes) -> str:
+        try:
+            return store.put_bytes("r/index.html", page, if_match="")
+        except ConflictError:
+            return "lost"
+
+    ends = each(put, pages)
+    assert sorted(ends) == [*["lost"] * 15, "written"]
+    assert store.read("r/index.html") == pages[ends.index("written")]
+
+
+@pytest.mark.parametrize(
+    ("change", "kind", "words"),
+    [
+        ({"AWS_ACCESS_KEY_ID": "nobody"}, StoreError, "credentials were refused|permission .* is missing"),
+        ({"AWS_SECRET_ACCESS_KEY": "wrong"}, StoreError, "credentials were refused"),
+        ({"AWS_ENDPOINT_URL_S3": "http://127.0.0.1:9"}, ServiceError, "cannot be reached"),
+    ],
+)
+def test_what_is_wrong_with_the_settings_is_said_once_and_changes_nothing(
+    rclone: S3Server,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    change: dict[str, str],
+    kind: type[FatalError],
+    words: str,
+) -> None:
+    bucket = rclone.make_bucket()
+    for name, value in change.items():
+        monkeypatch.setenv(name, value)
+    store = open_store(f"s3://{bucket}/run", root=tmp_path)
+    for call in (lambda: store.put_bytes("x", b"x"), lambda: store.list(""), lambda: store.read("x")):
+        with pytest.raises(kind, match=words) as caught:
+            call()
+        assert "wrong" not in str(caught.value).replace("secret is wrong", "")
+        assert caught.value.hint
+    assert "Contents" not in rclone.client().list_objects_v2(Bucket=bucket)
+
+
+def test_an_upload_that_is_killed_shows_nothing_and_is_run_again(rclone: S3Server, tmp_path: Path) -> None:
+    source = tmp_path / "a.whl"
+    source.write_bytes(os.urandom(5 * MIB))
+    digest = files.sha256(source)
+    bucket = rclone.make_bucket()
+    with proxied(rclone.endpoint) as proxy:
+        code = (
+            "import sys; from pathlib import Path; from core.stores.s3 import *;"
+            "from core.stores.s3_client import connect;"
+            "store = S3Store(connection=connect(), bucket=sys.argv[1],"
+            " sizes=transfer.Sizes(part=1 << 20));"
+            "store.put_file('r/a.whl', Path(sys.argv[2]), sha256=sys.argv[3], replace=False)"
+        )
+        argv: list[str | Path] = [sys.executable, "-c", code, bucket, source, digest]
+        variables = {**process.inherited(), **rclone.at(proxy.endpoint).variables}
+        store = open_store(f"s3://{bucket}", root=tmp_path)
+        for parts in (0, 2, 4):
+            proxy.clear()
+            running = subprocess.Popen(argv, env=variables, cwd=ROOT)
+            proxy.choose = lambda request, running=running, parts=parts: (  # type: ignore[misc]
+                running.kill() if request.query.get("partNumber") == str(parts + 1) else None
+            )
+            assert running.wait(60) == -9
+            assert list(store.list("")) == []
+        proxy.choose = lambda _request: None
+        process.run(argv, env=variables, cwd=ROOT)
+    assert store.digest("r/a.whl") == digest
+    assert sha(store.read("r/a.whl")) == digest
