@@ -13,13 +13,14 @@ from typing import TYPE_CHECKING
 
 from ci.retaining.links import listed
 from ci.retaining.units import DISTRIBUTIONS, SIDECAR, is_page
-from core import parallel
+from core import parallel, progress
 from core.errors import StoreError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from ci.retaining.plan import Plan
+    from core.progress import Transfer
     from core.stores import Store
 
     Rewrite = Callable[[Store, str, frozenset[str]], object]
@@ -47,20 +48,29 @@ def carry_out(
     Raises:
         StoreError: A page goes on listing what is about to go, or a promotion of it has begun.
     """
-    keys = [one.key for decision in planned.goes for one in decision.unit.objects]
-    folders = _by_folder(planned)
+    sizes = {one.key: one.size for decision in planned.goes for one in decision.unit.objects}
+    keys, folders = list(sizes), _by_folder(planned)
     _require_unused(keys, in_use)
-    parallel.each(store.delete, [key for key in keys if is_page(key)])
-    for folder, going in folders.items():
-        rewrite(store, folder, going)
-    _require_unused(keys, in_use)
-    parallel.each(store.delete, [key for key in keys if key.endswith(SIDECAR)])
-    for folder, going in folders.items():
-        _await_unlisted(store, folder, going, patience)
-    parallel.each(store.delete, [key for key in keys if key.endswith(DISTRIBUTIONS)])
-    rest = [key for key in keys if not (is_page(key) or key.endswith((SIDECAR, *DISTRIBUTIONS)))]
-    parallel.each(store.delete, rest)
+    with progress.transfer(f"deletion in {store.url}", files=len(keys), size=planned.size) as shown:
+
+        def delete(found: Iterable[str]) -> None:
+            parallel.each(lambda key: _delete(store, key, sizes[key], shown), found)
+
+        delete(key for key in keys if is_page(key))
+        for folder, going in folders.items():
+            rewrite(store, folder, going)
+        _require_unused(keys, in_use)
+        delete(key for key in keys if key.endswith(SIDECAR))
+        for folder, going in folders.items():
+            _await_unlisted(store, folder, going, patience)
+        delete(key for key in keys if key.endswith(DISTRIBUTIONS))
+        delete(key for key in keys if not (is_page(key) or key.endswith((SIDECAR, *DISTRIBUTIONS))))
     return len(keys)
+
+
+def _delete(store: Store, key: str, size: int, shown: Transfer) -> None:
+    store.delete(key)
+    shown.advance(size)
 
 
 def _require_unused(keys: Sequence[str], in_use: InUse) -> None:
