@@ -233,6 +233,8 @@ def choose(wanted: Wanted, place: Place, python: Path, *, isolated: bool = False
         refreshed=names,
         config_settings=wanted.settings,
         env=wanted.env,
+        # one of uv's own; pip's is another one
+        cache_dir=wanted.cache_dir if wanted.backend == "uv" else None,
     )
     return split(resolve(question), wanted.offers, mirror().is_ours)
 

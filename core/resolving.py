@@ -42,6 +42,7 @@ class Question:
         refreshed: Distributions whose pages are asked for again although a cache knows them.
         config_settings: PEP 517 settings for sdists.
         env: Variables for sdists' builds, over the process's own.
+        cache_dir: uv's cache; None for its default.
     """
 
     requirements: tuple[str, ...]
@@ -58,6 +59,7 @@ class Question:
     refreshed: tuple[str, ...] = ()
     config_settings: tuple[str, ...] = ()
     env: Mapping[str, str] = field(default_factory=dict)
+    cache_dir: Path | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -132,6 +134,7 @@ def _argv(question: Question) -> list[str]:
     argv += ["--python", str(question.python)] if question.python else []
     argv += ["--python-version", question.python_version] if question.python_version else []
     argv += ["--python-platform", question.platform] if question.platform else []
+    argv += ["--cache-dir", str(question.cache_dir)] if question.cache_dir else []
     argv += ["--prerelease", "allow"] if question.pre else []
     argv += ["--only-binary", ":all:"] if question.only_wheels else []
     for name in question.pre_names:

@@ -1,0 +1,437 @@
+"""A run's wheels as people get them: setup_venv, fetch_wheels, the two-index install; by uv and by pip."""
+
+from __future__ import annotations
+
+import io
+import sys
+import tarfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote
+
+import pytest
+
+from ci import index, mirror_data
+from core import distributions, files, installer, process, records, store_server
+from core.errors import MissingInputError
+from core.frontdoor import Verb, main
+from core.outputs import RunOutputs
+from core.records import Record
+from core.store_server import served_store
+from core.stores import open_store
+from core.stores.directory import DirectoryStore
+
+if TYPE_CHECKING:
+    from core.stores import Store
+    from tests.integration.s3_servers import S3Server
+
+MakeWheel = Callable[..., Path]
+VERBS = tuple(
+    Verb(name, f"ci.{name.replace('-', '_')}", "x") for name in ("setup-venv", "fetch-wheels", "mirror-deps")
+)
+OUTPUTS = RunOutputs(run_id="17", platform="linux")
+GROUP = "gfx94X-dcgpu"
+PREFIX = OUTPUTS.python_prefix(GROUP)
+ROCM, TORCH, OLD = "7.99.0+sample", "2.10.0+rocm7.99.0.sample", "2.9.0+rocm7.99.0.sample"
+FETCHED = {f"torch-{TORCH}", "triton-3.6.0.dev1", f"rocm_sdk_core-{ROCM}", "tinydep-1.0", "tinier-1.5"}
+BACKENDS = pytest.mark.parametrize("backend", ["uv", "pip"])
+STORES = pytest.mark.parametrize("place", ["directory", "rclone"])
+TAG = f"cp{sys.version_info[0]}{sys.version_info[1]}"
+MIRROR = f"""
+prefix = "python-deps"
+pythons = ["{sys.version_info[0]}.{sys.version_info[1]}"]
+ours = ["rocm", "rocm-*", "torch", "triton"]
+[platforms.linux]
+uv = "x86_64-manylinux_2_28"
+pip = ["manylinux_2_28_x86_64", "linux_x86_64"]
+[requirements]
+rocm = ["setuptools"]
+torch = ["tinydep"]
+"""
+# what a distribution of ours requires depends on the GPU family, as it does in ROCm's own sdist
+SETUP = f"""
+import os
+from setuptools import setup
+family = os.environ["ROCM_SDK_TARGET_FAMILY"].lower()
+setup(name="rocm", version="{ROCM}", py_modules=["rocm"],
+      extras_require={{"libraries": ["rocm-sdk-libraries-" + family + "=={ROCM}"]}})
+open("rocm.py", "w").write("FAMILY = " + repr(family))
+"""
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What clients asked our servers for: method and path, whole."""
+
+    requests: list[tuple[str, str]] = field(default_factory=list)
+
+    def fetched(self) -> set[str]:
+        """Name the files of which bytes went out, as NAME-VERSION; setuptools may be there or not."""
+        names = [path.rpartition("/")[2] for method, path in self.requests if method == "GET"]
+        found = {"-".join(name.split("-")[:2]) for name in names if name.endswith((".whl", ".gz"))}
+        return {unquote(one).removesuffix(".tar.gz") for one in found if not one.startswith("setuptools-")}
+
+
+@pytest.fixture(name="asked")
+def asked_fixture(monkeypatch: pytest.MonkeyPatch) -> Asked:
+    asked = Asked()
+
+    def note(handler: Any, *_code: object) -> None:
+        asked.requests.append((handler.command, handler.path))
+
+    monkeypatch.setattr(store_server._Handler, "log_request", note)
+    return asked
+
+
+@pytest.fixture(name="setuptools", scope="session")
+def setuptools_fixture(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A wheel of setuptools, from the public index: what the sdist builds with."""
+    folder = tmp_path_factory.mktemp("setuptools")
+    argv = [
+        sys.executable,
+        "-m",
+        "pip",
+        "download",
+        "--quiet",
+        "--no-deps",
+        "--dest",
+        folder,
+        "setuptools>=70.2",
+    ]
+    process.capture(argv)
+    (wheel,) = folder.glob("*.whl")
+    return wheel
+
+
+def indexed(store: Store, outputs: RunOutputs, group: str, *paths: Path) -> None:
+    """Put files into a run, each with a record, and write its pages."""
+    for path in paths:
+        one = distributions.publish(store, outputs, group, path)
+        made = Record(
+            stage=path.name, run_id="17", platform="linux", started=records.now(), seconds=0, files=(one,)
+        )
+        records.write(store, outputs, group, made)
+    index.write_pages(store, outputs, group)
+
+
+@pytest.fixture(name="public", autouse=True)
+def public_fixture(
+    tmp_path: Path, make_wheel: MakeWheel, setuptools: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[str]:
+    """The person's public index: others' packages, and placeholders of our names by others."""
+    dist = tmp_path / "dist-public"
+    outputs = RunOutputs(run_id="1", platform="linux")
+    wheels = [
+        make_wheel(dist, "tinydep", "1.0", fields=[("Requires-Dist", "tinier>=1")]),
+        make_wheel(dist, "tinydep", "0.9"),
+        make_wheel(dist, "tinier", "1.5"),
+        make_wheel(dist, "unused", "1.0"),
+        make_wheel(dist, "torch", "99.0"),
+        make_wheel(dist, "rocm", "99.0"),
+        make_wheel(dist, "triton", "99.0"),
+        make_wheel(dist, "rocm-sdk-core", ROCM, content="PLACEHOLDER = True"),
+        setuptools,
+    ]
+    store = DirectoryStore(tmp_path / "public")
+    indexed(store, outputs, "public", *wheels)
+    with served_store(store) as url:
+        simple = f"{url}/{outputs.python_index_prefix('public')}/"
+        for name in ("PIP_INDEX_URL", "PIP_EXTRA_INDEX_URL"):
+            monkeypatch.setenv(name, simple)
+        monkeypatch.setenv("PIP_FIND_LINKS", str(files.made(tmp_path / "nothing")))
+        monkeypatch.setenv("PIP_CACHE_DIR", str(tmp_path / "pip-cache"))
+        monkeypatch.setenv("UV_CACHE_DIR", str(tmp_path / "uv-cache"))
+        monkeypatch.delenv("PIP_NO_INDEX", raising=False)
+        for name in ("RELEASE_TYPE", "GITHUB_EVENT_PATH", "GITHUB_REPOSITORY", "GITHUB_PATH", "GITHUB_ENV"):
+            monkeypatch.delenv(name, raising=False)
+        (tmp_path / "mirror.toml").write_text(MIRROR)
+        monkeypatch.setattr(mirror_data, "MIRROR_FILE", tmp_path / "mirror.toml")
+        for cached in (installer.configured, mirror_data.mirror):
+            cached.cache_clear()
+        yield simple
+    for cached in (installer.configured, mirror_data.mirror):
+        cached.cache_clear()
+
+
+def rocm_sdist(folder: Path) -> Path:
+    """Write an sdist whose requirements are known where it is built."""
+    path = folder / f"rocm-{ROCM}.tar.gz"
+    texts = {
+        "setup.py": SETUP,
+        "PKG-INFO": f"Metadata-Version: 2.2\nName: rocm\nVersion: {ROCM}\nDynamic: Requires-Dist\n",
+    }
+    with tarfile.open(path, "w:gz") as archive:
+        for name, text in texts.items():
+            member = tarfile.TarInfo(f"rocm-{ROCM}/{name}")
+            member.size = len(text)
+            archive.addfile(member, io.BytesIO(text.encode()))
+    return path
+
+
+@pytest.fixture(name="wheels")
+def wheels_fixture(tmp_path: Path, make_wheel: MakeWheel) -> list[Path]:
+    """A run's own: torch in two versions, what both require, ROCm for two families."""
+    dist = tmp_path / "dist"
+    requires = [
+        ("Requires-Dist", "tinydep"),
+        ("Requires-Dist", "triton"),
+        ("Requires-Dist", f"rocm-sdk-core=={ROCM}"),
+    ]
+    return [
+        make_wheel(dist, "torch", TORCH, fields=requires),
+        make_wheel(dist, "triton", "3.6.0.dev1"),
+        make_wheel(dist, "rocm-sdk-core", ROCM),
+        make_wheel(dist, "rocm-sdk-libraries-gfx94x-dcgpu", ROCM),
+        make_wheel(dist, "rocm-sdk-libraries-gfx110x-all", ROCM),
+        rocm_sdist(dist),
+    ]
+
+
+@dataclass(frozen=True)
+class Run:
+    """A run in a store, as ``--store`` names it."""
+
+    location: str
+    store: Store
+
+
+@pytest.fixture(name="run")
+def run_fixture(tmp_path: Path, wheels: list[Path], place: str, request: pytest.FixtureRequest) -> Run:
+    location = str(tmp_path / "store")
+    if place == "rclone":
+        server: S3Server = request.getfixturevalue("rclone")
+        location = f"s3://{server.make_bucket()}"
+    store = open_store(location, root=tmp_path)
+    indexed(store, OUTPUTS, GROUP, *wheels)
+    return Run(location=location, store=store)
+
+
+def front(verb: str, *words: str | Path) -> int:
+    return main("ci", "x", VERBS, [verb, *map(str, words)])
+
+
+def set_up(tmp_path: Path, run: Run, backend: str, *words: str, packages: str = "torch") -> int:
+    common = ("--store", run.location, "--from-run-id", "17", "--artifact-group", GROUP, "--wait", "5")
+    return front(
+        "setup-venv", tmp_path / "venv", "--packages", packages, *common, "--backend", backend, *words
+    )
+
+
+def installed(venv: Path) -> dict[str, str]:
+    code = "import importlib.metadata as m; print(*(d.name + '=' + d.version for d in m.distributions()))"
+    said = process.capture([venv / "bin" / "python", "-I", "-c", code]).stdout.split()
+    found = dict(one.split("=") for one in said)
+    return {name: version for name, version in found.items() if name not in {"pip", "setuptools", "wheel"}}
+
+
+@BACKENDS
+@STORES
+def test_a_runs_packages_are_installed_beside_the_persons_own_index(
+    tmp_path: Path, run: Run, backend: str, asked: Asked
+) -> None:
+    assert set_up(tmp_path, run, backend) == 0
+    assert installed(tmp_path / "venv") == {
+        "torch": TORCH,
+        "triton": "3.6.0.dev1",
+        "rocm-sdk-core": ROCM,
+        "tinydep": "1.0",
+        "tinier": "1.5",
+    }
+    core = process.capture([tmp_path / "venv/bin/python", "-c", "import rocm_sdk_core as r; print(dir(r))"])
+    assert "PLACEHOLDER" not in core.stdout, "the same version by somebody else is not ours"
+    # metadata decided; of what is not installed no byte went out
+    assert asked.fetched() == FETCHED
+
+
+@BACKENDS
+@STORES
+def test_with_a_mirror_nothing_is_asked_of_the_public_index(
+    tmp_path: Path, run: Run, backend: str, asked: Asked, public: str
+) -> None:
+    assert front("mirror-deps", "--store", run.location, "--from-run-id", "17") == 0
+    simple = {
+        one.key.split("/")[2] for one in run.store.list("python-deps/simple") if one.key.count("/") == 3
+    }
+    assert simple == {"setuptools", "tinydep", "tinier"}
+    asked.requests.clear()
+    assert set_up(tmp_path, run, backend, packages="torch rocm[libraries]") == 0
+    found = installed(tmp_path / "venv")
+    assert (found["torch"], found["tinydep"], found["rocm"]) == (TORCH, "1.0", ROCM)
+    assert found["rocm-sdk-libraries-gfx94x-dcgpu"] == ROCM
+    public_path = public.split("/", 3)[3]
+    assert [path for _, path in asked.requests if public_path in path] == []
+    # a second time there is nothing to mirror, and nothing is fetched for it
+    asked.requests.clear()
+    before = run.store.list("python-deps")
+    assert front("mirror-deps", "--store", run.location, "--from-run-id", "17") == 0
+    assert [path for _, path in asked.requests if path.endswith(".whl")] == []
+    assert run.store.list("python-deps") == before
+
+
+@BACKENDS
+@pytest.mark.parametrize("place", ["directory"])
+def test_an_sdist_of_ours_is_built_for_the_family_whatever_a_cache_holds(
+    tmp_path: Path, run: Run, backend: str
+) -> None:
+    for family, other in (("gfx94X-dcgpu", "gfx110X-all"), ("gfx110X-all", "gfx94X-dcgpu")):
+        words = ("--clean", "--gpu-family", family)
+        assert set_up(tmp_path, run, backend, *words, packages="rocm[libraries]") == 0
+        found = installed(tmp_path / "venv")
+        assert f"rocm-sdk-libraries-{family.lower()}" in found
+        assert f"rocm-sdk-libraries-{other.lower()}" not in found
+
+
+def lagging(store: Store, seconds: float) -> threading.Thread:
+    """Take the run's pages away, and bring them back later."""
+    pages = {
+        one.key: store.read(one.key) for one in store.list(PREFIX) if one.key.endswith((".html", ".json"))
+    }
+    for key in pages:
+        store.delete(key)
+
+    def back() -> None:
+        time.sleep(seconds)
+        for key, page in pages.items():
+            store.put_bytes(key, page)
+
+    return threading.Thread(target=back)
+
+
+@STORES
+def test_a_page_that_lags_behind_is_waited_for(
+    tmp_path: Path, run: Run, capfd: pytest.CaptureFixture[str]
+) -> None:
+    later = lagging(run.store, 2)
+    later.start()
+    assert set_up(tmp_path, run, "uv", "--wait", "30") == 0
+    later.join()
+    assert installed(tmp_path / "venv")["torch"] == TORCH
+    said = capfd.readouterr().err
+    assert "Waiting, 30 s at most" in said
+    assert "triton-3.6.0.dev1" in said
+
+
+@STORES
+def test_a_page_that_never_comes_is_one_message_and_nothing_is_made(
+    tmp_path: Path, run: Run, capfd: pytest.CaptureFixture[str]
+) -> None:
+    lagging(run.store, 0)
+    assert set_up(tmp_path, run, "uv", "--wait", "1.5") == MissingInputError.exit_code
+    said = capfd.readouterr().err
+    assert said.count("error: ") == 1
+    assert f"torch-{TORCH}" in said.partition("error: ")[2]
+    assert "nox -s index" in said
+    assert not (tmp_path / "venv").exists()
+
+
+@BACKENDS
+@pytest.mark.parametrize("place", ["directory"])
+def test_a_rebuilt_wheel_of_the_same_version_replaces_the_one_that_is_installed(
+    tmp_path: Path, run: Run, backend: str, make_wheel: MakeWheel
+) -> None:
+    local = RunOutputs(run_id="local", platform="linux")
+    for content in ("BUILT = 1", "BUILT = 2"):
+        one = make_wheel(tmp_path / "again", "triton", "3.6.0.dev1", content=content)
+        put = distributions.publish(run.store, local, GROUP, one)
+        made = Record(
+            stage="build_triton",
+            run_id="local",
+            platform="linux",
+            started=records.now(),
+            seconds=0,
+            files=(put,),
+        )
+        records.write(run.store, local, GROUP, made)
+        words = ("--store", run.location, "--from-run-id", "local", "--backend", backend)
+        assert front("setup-venv", tmp_path / "venv", "--packages", "triton", *words) == 0
+        said = process.capture([tmp_path / "venv/bin/python", "-c", "import triton; print(triton.BUILT)"])
+        assert said.stdout.strip() == content[-1]
+
+
+@BACKENDS
+@pytest.mark.parametrize("place", ["directory"])
+def test_the_two_index_install_by_hand_takes_ours_from_the_run_and_reads_metadata_only(
+    tmp_path: Path, run: Run, backend: str, asked: Asked, make_wheel: MakeWheel
+) -> None:
+    indexed(
+        run.store,
+        OUTPUTS,
+        GROUP,
+        make_wheel(tmp_path / "dist", "torch", OLD, fields=[("Requires-Dist", "triton")]),
+    )
+    assert front("mirror-deps", "--store", run.location) == 0
+    process.run([sys.executable, "-m", "virtualenv", "--quiet", tmp_path / "venv"])
+    python = tmp_path / "venv" / "bin" / "python"
+    env = process.inherited(
+        PIP_INDEX_URL=None, PIP_EXTRA_INDEX_URL=None, PIP_FIND_LINKS=None, PIP_CONFIG_FILE="/dev/null"
+    )
+    argv = {
+        "pip": [python, "-m", "pip", "--isolated", "install"],
+        "uv": [installer.uv_program(), "pip", "install", "--no-config", "--python", python],
+    }[backend]
+    asked.requests.clear()
+    with served_store(run.store) as url:
+        indexes = [
+            "--index-url",
+            f"{url}/python-deps/simple/",
+            "--extra-index-url",
+            f"{url}/{PREFIX}/simple/",
+        ]
+        process.run(
+            [*argv, *indexes, "--pre", f"torch=={TORCH}"]
+            if backend == "pip"
+            else [*argv, *indexes, "--prerelease", "allow", f"torch=={TORCH}"],
+            env=env,
+        )
+    assert set(installed(tmp_path / "venv")) == {"torch", "triton", "rocm-sdk-core", "tinydep", "tinier"}
+    assert asked.fetched() == FETCHED
+
+
+@STORES
+def test_fetched_wheels_install_without_any_index(
+    tmp_path: Path, run: Run, capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert front("mirror-deps", "--store", run.location) == 0
+    folder = tmp_path / "my wheels"
+    words = ("--run-id", "17", "--store", run.location, "--output-dir", folder, "--with-dependencies")
+    capfd.readouterr()
+    assert front("fetch-wheels", *words, "--packages", "torch") == 0
+    said = capfd.readouterr().err
+    assert f"torch=={TORCH}" in said
+    process.run([sys.executable, "-m", "virtualenv", "--quiet", tmp_path / "venv"])
+    pip = [tmp_path / "venv/bin/python", "-m", "pip", "--isolated", "install", "--no-index"]
+    process.run([*pip, "--find-links", folder, f"torch=={TORCH}"])
+    assert installed(tmp_path / "venv")["tinier"] == "1.5"
+
+
+@BACKENDS
+@pytest.mark.parametrize("place", ["directory"])
+def test_a_flat_page_of_another_projects_run_serves_too(tmp_path: Path, run: Run, backend: str) -> None:
+    with served_store(run.store) as url:
+        words = ("--find-links-url", f"{url}/{PREFIX}/index.html", "--backend", backend)
+        assert front("setup-venv", tmp_path / "venv", "--packages", "torch", *words) == 0
+    assert installed(tmp_path / "venv")["torch"] == TORCH
+
+
+@BACKENDS
+@pytest.mark.parametrize("place", ["directory"])
+def test_one_index_is_asked_and_no_other(tmp_path: Path, run: Run, backend: str, asked: Asked) -> None:
+    with served_store(run.store) as url:
+        words = (
+            "--index-url",
+            f"{url}/17-linux/python",
+            "--index-subdir",
+            f"{GROUP}/simple",
+            "--backend",
+            backend,
+        )
+        asked.requests.clear()
+        code = front(
+            "setup-venv", tmp_path / "venv", "--packages", f"rocm-sdk-core=={ROCM} triton", "--pre", *words
+        )
+    assert code == 0
+    assert set(installed(tmp_path / "venv")) == {"rocm-sdk-core", "triton"}
