@@ -13,6 +13,7 @@ from ci.indexing import Files, Indexed, Records, write_index
 from core import console
 from core.errors import MissingInputError, StoreError
 from core.options import common_from
+from core.outputs import group_name
 from core.stores import open_store
 
 if TYPE_CHECKING:
@@ -50,8 +51,13 @@ def run(arguments: argparse.Namespace) -> None:
         console.done(f"index: the server behind {common.store} writes its pages; nothing to do")
         return
     store, outputs = common.open_store(), common.outputs
-    for group in artifact_groups(store, outputs, arguments.artifact_group or common.gpu_family):
-        indexed = write_pages(store, outputs, group)
+    chosen = group_name(arguments.artifact_group or common.gpu_family)
+    for group in [chosen] if chosen else artifact_groups(store, outputs, ""):
+        try:
+            indexed = write_pages(store, outputs, group)
+        except MissingInputError:
+            artifact_groups(store, outputs, chosen)  # which group or run there is instead
+            raise
         _say(common, f"{store.url}/{outputs.python_prefix(group)}", indexed)
 
 

@@ -6,7 +6,7 @@ import threading
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from urllib.request import urlopen
 
 import pytest
@@ -86,16 +86,17 @@ def test_what_goes_during_a_listing_is_left_out(
 ) -> None:
     store.put_bytes("run/a.whl", b"a")
     store.put_bytes("run/b.whl", b"b")
-    is_file = Path.is_file
+    look = os.stat
 
-    def last_look(path: Path) -> bool:
-        there = is_file(path)
-        if path.name == "a.whl":
-            path.unlink()
-        return there
+    def too_late(path: Any, **how: Any) -> os.stat_result:
+        if str(path).endswith("a.whl"):
+            os.unlink(path)  # noqa: PTH108 - a Path would look first
+        return look(path, **how)
 
-    monkeypatch.setattr(Path, "is_file", last_look)
-    assert [one.key for one in store.list("run")] == ["run/b.whl"]
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "stat", too_late)
+        listed = store.list("run")
+    assert [one.key for one in listed] == ["run/b.whl"]
 
 
 @pytest.mark.parametrize("key", ["../x", "/etc/passwd", "a/../../x", ".digests/a", "a/.hidden/b"])
