@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import fnmatch
+import json
 import re
 from typing import TYPE_CHECKING, Any
 
@@ -324,3 +325,33 @@ def test_no_alias_of_yaml_is_in_it_as_cloudformation_reads_none() -> None:
     text = TEMPLATE.read_text(encoding="utf-8")
     bare = re.sub(r'"[^"]*"|#.*', "", text)
     assert not re.search(r"[:\-\[,] *[&*]\w", bare)
+
+
+def documented() -> list[dict[str, Any]]:
+    text = (ROOT / "docs" / "publishing.md").read_text(encoding="utf-8")
+    section = text.partition("## Permissions")[2].partition("\n## ")[0]
+    return [json.loads(found) for found in re.findall(r"```json\n(.*?)```", section, re.DOTALL)]
+
+
+def test_the_upload_policy_of_the_documentation_is_the_templates(template: Template, artifacts: str) -> None:
+    written = json.dumps(documented()[0]["Statement"]).replace("my-bucket", artifacts)
+    assert json.loads(written) == template.statements("CiUploadPolicy")
+
+
+def test_the_session_policy_of_the_documentation_leaves_one_run() -> None:
+    allowed = [one["Resource"] for one in documented()[1]["Statement"] if "s3:PutObject" in one["Action"]]
+    assert allowed == [f"arn:aws:s3:::my-bucket/{RUN.prefix}/*"]
+
+
+def test_the_documented_days_are_the_data() -> None:
+    text = (ROOT / "docs" / "publishing.md").read_text(encoding="utf-8")
+    table = text.partition("## Retention")[2].partition("What goes or stays")[0]
+    said = {"30 days": 30, "120 days": 120, "52 weeks": 364, "2 years": 730, "for ever": None}
+    for line in re.findall(r"^\| (`.*) \|$", table, re.MULTILINE):
+        names, days, newest = (cell.strip() for cell in line.split("|"))
+        for name in re.findall(r"`(\w+)`", names):
+            policy = retention().policies[name]
+            assert policy.days == said[days]
+            assert newest == ("" if policy.forever else f"the newest {policy.newest}")
+    assert f"after {retention().policies['ci'].expire_days} days" in text
+    assert f"after {retention().abort_uploads_days} days" in text
