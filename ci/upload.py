@@ -10,8 +10,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ci.job_files import job_files
-from ci.uploading import folders, others, runs, telling, wheels
 from ci.uploading.digests import Digests
 from core import files, stores
 from core.errors import UsageError, nearest
@@ -25,6 +23,7 @@ if TYPE_CHECKING:
     from core.options import Common
     from core.records import FileRecord
 
+KINDS = ("wheels", "logs", "reports", "manifests", "artifacts")
 ALL = "all"
 
 
@@ -77,7 +76,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "--what",
         default="",
         metavar="KIND,…",
-        help=f"what of the run in ./out: {', '.join(runs.KINDS)} (default: {ALL})",
+        help=f"what of the run in ./out: {', '.join(KINDS)} (default: {ALL})",
     )
 
 
@@ -104,9 +103,9 @@ def kinds(what: str) -> Sequence[str]:
     """
     words = [word.strip() for word in what.split(",") if word.strip()] or [ALL]
     for word in words:
-        if word not in {*runs.KINDS, ALL}:
-            raise UsageError(f"--what has no {word!r}. {nearest(word, {*runs.KINDS, ALL})}")
-    return runs.KINDS if ALL in words else words
+        if word not in {*KINDS, ALL}:
+            raise UsageError(f"--what has no {word!r}. {nearest(word, {*KINDS, ALL})}")
+    return KINDS if ALL in words else words
 
 
 def upload_from_out(common: Common, chosen: Sequence[str], group: str) -> Mapping[str, Sequence[FileRecord]]:
@@ -115,6 +114,8 @@ def upload_from_out(common: Common, chosen: Sequence[str], group: str) -> Mappin
     Returns:
         The wheels of each group.
     """
+    from ci.uploading import runs
+
     here = placed(
         replace(common, store=DEFAULT_STORE, read_store="", external_repo=""), environment(), named=False
     )
@@ -140,22 +141,32 @@ def upload_folders(common: Common, given: Folders, group: str) -> Mapping[str, S
         )
     put: dict[str, Sequence[FileRecord]] = {}
     outputs = common.outputs
+    # each imported where it is used: an upload with nothing to do is over before all are
     if given.artifacts:
-        others.upload_artifacts(common, given.artifacts, _digests(common, given.artifacts))
+        from ci.uploading import artifacts
+
+        artifacts.upload_artifacts(common, given.artifacts, _digests(common, given.artifacts))
     if given.wheels:
+        from ci.uploading import wheels
+
         put[group] = wheels.upload_folder(common, given.wheels, group, _digests(common, given.wheels))
-    trees = (("logs", given.logs, outputs.logs_prefix), ("reports", given.reports, outputs.reports_prefix))
-    for kind, folder, prefix in trees:
+    from ci.uploading import folders, trees
+
+    named = (("logs", given.logs, outputs.logs_prefix), ("reports", given.reports, outputs.reports_prefix))
+    for kind, folder, prefix in named:
         if folder:
             items = folders.tree(folder, prefix(group), _digests(common, folder))
-            others.upload_tree(common, items, kind, group)
+            trees.upload_tree(common, items, kind, group)
     if given.manifest:
-        others.upload_manifest(common, given.manifest, group, Digests())
+        trees.upload_manifest(common, given.manifest, group, Digests())
     return put
 
 
 def tell(common: Common, put: Mapping[str, Sequence[FileRecord]]) -> None:
     """Give the job the addresses of what it uploaded, and its summary the links."""
+    from ci.job_files import job_files
+    from ci.uploading import telling
+
     outputs = common.outputs.at(common.open_store())
     if common.dry_run:
         return

@@ -6,6 +6,7 @@ import gzip
 import hashlib
 import io
 import json
+import os
 import shutil
 import time
 from contextlib import suppress
@@ -13,8 +14,10 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
 from core import files
+from core.parallel import each
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from pathlib import Path
 
     from _typeshed import ReadableBuffer
@@ -30,10 +33,12 @@ class Content(NamedTuple):
     Attributes:
         size: How many.
         sha256: Their hex SHA-256.
+        changed: When their file had last changed, in nanoseconds since 1970.
     """
 
     size: int
     sha256: str
+    changed: int
 
 
 @dataclass
@@ -57,17 +62,31 @@ class Digests:
 
     def content(self, path: Path, *, packed: bool = False) -> Content:
         """Give a file's size and digest, or those of its gzip form."""
-        name, status = f"{'gz ' if packed else ''}{path.resolve()}", path.stat()
-        seen = f"{status.st_size}-{status.st_mtime_ns}-{status.st_ino}"
-        match self.known.get(name):
-            case [str(then), int(size), str(sha256)] if then == seen:
-                return Content(size, sha256)
-        now = time.time_ns()
-        found = packed_content(path) if packed else Content(status.st_size, files.sha256(path))
+        return self.contents([(path, packed)])[0]
+
+    def contents(self, asked: Sequence[tuple[Path, bool]]) -> list[Content]:
+        """Give the sizes and digests of files; what is not remembered is hashed side by side."""
+        found = [self._remembered(path, packed=packed) for path, packed in asked]
+        unknown = [number for number, one in enumerate(found) if one is None]
+        hashed = each(lambda number: self._hashed(*asked[number]), unknown, jobs=os.cpu_count() or 1)
+        given = dict(zip(unknown, hashed, strict=True))
+        self.save()
+        return [given[number] if one is None else one for number, one in enumerate(found)]
+
+    def _remembered(self, path: Path, *, packed: bool) -> Content | None:
+        status = path.stat()
+        match self.known.get(_name(path, packed=packed)):
+            case [str(seen), int(size), str(sha256)] if seen == _seen(status):
+                return Content(size, sha256, status.st_mtime_ns)
+        return None
+
+    def _hashed(self, path: Path, packed: bool) -> Content:  # noqa: FBT001 - a pair of `contents`
+        status, now = path.stat(), time.time_ns()
+        size, sha256 = packed_content(path) if packed else (status.st_size, files.sha256(path))
         if now - status.st_mtime_ns > _SETTLED:
-            self.known[name] = [seen, *found]
+            self.known[_name(path, packed=packed)] = [_seen(status), size, sha256]
             self._news = True
-        return found
+        return Content(size, sha256, status.st_mtime_ns)
 
     def save(self) -> None:
         """Write down what is remembered, where there is news."""
@@ -92,11 +111,19 @@ class _Hashing(io.RawIOBase):
         return view.nbytes
 
 
-def packed_content(path: Path) -> Content:
+def packed_content(path: Path) -> tuple[int, str]:
     """Give the size and digest of a file's gzip form without writing it."""
     sink = _Hashing()
     _pack(path, sink)
-    return Content(sink.size, sink.digest.hexdigest())
+    return sink.size, sink.digest.hexdigest()
+
+
+def _name(path: Path, *, packed: bool) -> str:
+    return f"{'gz ' if packed else ''}{path.absolute()}"
+
+
+def _seen(status: os.stat_result) -> str:
+    return f"{status.st_size}-{status.st_mtime_ns}-{status.st_ino}"
 
 
 def pack(path: Path, target: Path) -> None:

@@ -7,9 +7,9 @@ from hashlib import sha256
 from typing import TYPE_CHECKING
 
 from ci.groups import artifact_groups
-from ci.uploading import folders, others, telling
-from ci.uploading.transferring import Item, listing, plan, send, send_small
-from ci.uploading.wheels import absent
+from ci.uploading import artifacts, telling, trees
+from ci.uploading.folders import is_temporary, items_of
+from ci.uploading.transferring import Item, absent, listing, plan, send, send_small
 from core import console, distributions, records
 from core.distributions import SIDECAR
 from core.errors import MissingInputError, StoreError
@@ -41,9 +41,6 @@ class Source:
     outputs: RunOutputs
 
 
-KINDS = ("wheels", "logs", "reports", "manifests", "artifacts")
-
-
 def upload_run(
     common: Common, source: Source, kinds: Sequence[str], artifact_group: str, digests: Digests
 ) -> Mapping[str, Sequence[FileRecord]]:
@@ -52,7 +49,7 @@ def upload_run(
     Args:
         common: The run and the store.
         source: Where the run lies.
-        kinds: Which of `KINDS`.
+        kinds: Which of ``wheels``, ``logs``, ``reports``, ``manifests``, ``artifacts``.
         artifact_group: The group; "" for all.
         digests: What is remembered of files.
 
@@ -186,13 +183,13 @@ def _upload_trees(common: Common, source: Source, kind: str, artifact_group: str
     groups: dict[str, list[Stored]] = {}
     for stored in source.store.list(prefix):
         group, slash, name = stored.key.removeprefix(f"{prefix}/").partition("/")
-        if slash and artifact_group in {"", group} and not folders.is_temporary(name.rpartition("/")[2]):
+        if slash and artifact_group in {"", group} and not is_temporary(name.rpartition("/")[2]):
             groups.setdefault(group, []).append(stored)
     for group, found in groups.items():
         paths = [source.store.fetch(one.key, common.cache / "fetched") for one in found]
         keys = [f"{common.outputs.prefix}{one.key.removeprefix(before.prefix)}" for one in found]
-        items = folders.items_of(paths, keys, digests, replace=True, pack=True, owned=True)
-        others.upload_tree(common, items, kind, group)
+        items = items_of(paths, keys, digests, replace=True, pack=True, owned=True)
+        trees.upload_tree(common, items, kind, group)
     return len(groups)
 
 
@@ -203,5 +200,5 @@ def _upload_archives(common: Common, source: Source, digests: Digests) -> int:
         if is_archive(one.key)
     ]
     for folder in {path.parent for path in found}:
-        others.upload_artifacts(common, folder, digests)
+        artifacts.upload_artifacts(common, folder, digests)
     return len(found)

@@ -161,6 +161,11 @@ def send_small(
     )
 
 
+def absent(sidecars: Mapping[str, bytes], listed: Mapping[str, Stored]) -> dict[str, bytes]:
+    """Leave out the sidecars that are there: they follow from their wheels, and so from their size."""
+    return {key: data for key, data in sidecars.items() if key not in listed or listed[key].size != len(data)}
+
+
 def jobs_for(store: Store) -> int:
     """Choose how many go at once; a plan is printed in order."""
     return 1 if isinstance(store, DryRunStore) else JOBS

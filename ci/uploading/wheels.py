@@ -2,26 +2,26 @@
 
 from __future__ import annotations
 
-import hashlib
 from typing import TYPE_CHECKING
 
-from ci.uploading import folders, telling
-from ci.uploading.transferring import listing, plan, send, send_small
+from ci.uploading import telling
+from ci.uploading.folders import is_temporary, items_of
+from ci.uploading.recorded import UPLOAD, record_stage, recorded
+from ci.uploading.transferring import absent, listing, plan, send, send_small
 from core import distributions, records
 from core.distributions import SIDECAR
+from core.errors import MissingInputError
 from core.parallel import each
 from core.records import Cell, FileRecord, Record
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
     from pathlib import Path
 
     from ci.uploading.digests import Digests
     from core.options import Common
     from core.outputs import RunOutputs
-    from core.stores import Store, Stored
-
-UPLOAD = "upload-"
+    from core.stores import Store
 
 
 def upload_folder(
@@ -38,13 +38,13 @@ def upload_folder(
     """
     store, outputs = common.open_store(), common.outputs
     prefix, replace = outputs.python_prefix(artifact_group), not outputs.immutable
-    paths = folders.wheel_paths(folder)
+    paths = wheel_paths(folder)
     keys = [f"{prefix}/{path.name}" for path in paths]
-    items = folders.items_of(paths, keys, digests, replace=replace)
+    items = items_of(paths, keys, digests, replace=replace)
     described = each(lambda one: distributions.describe(one.path, key=one.key, sha256=one.sha256), items)
     manifests = outputs.manifests_prefix(artifact_group)
     listed = listing(store, [prefix, manifests])
-    known = promised(store, listed, manifests)
+    known = recorded(store, listed, f"{manifests}/{UPLOAD}")
     planned = plan(store, items, listed, known)
     send(store, planned.send, listed, title=f"wheels of {artifact_group}")
     sidecars = {f"{one.record.key}{SIDECAR}": one.sidecar for one in described if one.sidecar is not None}
@@ -56,20 +56,20 @@ def upload_folder(
     return put
 
 
-def promised(store: Store, listed: Mapping[str, Stored], manifests: str) -> Mapping[str, frozenset[str]]:
-    """Read what earlier uploads recorded: digests by key."""
-    keys = [key for key in listed if key.startswith(f"{manifests}/{UPLOAD}")]
-    return records.promised(each(lambda key: records.parse(store.read(key), where=key), keys))
+def wheel_paths(folder: Path) -> Sequence[Path]:
+    """List the wheels and sdists of a folder, or of its ``dist`` where there is one.
 
-
-def absent(sidecars: Mapping[str, bytes], listed: Mapping[str, Stored]) -> dict[str, bytes]:
-    """Leave out the sidecars that are there: they follow from their wheels, and so from their size."""
-    return {key: data for key, data in sidecars.items() if key not in listed or listed[key].size != len(data)}
-
-
-def record_stage(keys: Sequence[str]) -> str:
-    """Name an upload by what it uploads: another one has another record, the same one again the same."""
-    return f"{UPLOAD}{hashlib.sha256(chr(10).join(sorted(keys)).encode()).hexdigest()[:16]}"
+    Raises:
+        MissingInputError: There is no such folder, or none in it.
+    """
+    place = folder / "dist" if (folder / "dist").is_dir() else folder
+    names = sorted(path for path in place.glob("*") if distributions.is_distribution(path.name))
+    found = [path for path in names if not is_temporary(path.name) and path.is_file()]
+    if not found:
+        raise MissingInputError(
+            f"{place} holds no wheel or sdist.", hint="Give a folder that does with --input-dir."
+        )
+    return found
 
 
 def _record(store: Store, outputs: RunOutputs, artifact_group: str, put: Sequence[FileRecord]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
@@ -42,6 +43,7 @@ class Connection:
         signed: Whether there are credentials; without, public objects can be read and nothing written.
         identity: Whose credentials those are, for people; no secret.
         parts: Bounds the parts of uploads that are in memory.
+        wire: A shorter way for the commonest requests, where there is one.
         conditional: What is known of the service's conditional writes, by bucket (see `s3_conditions`).
         buckets: Those that are known to be there.
         lock: Held by who finds that out.
@@ -51,6 +53,7 @@ class Connection:
     signed: bool = True
     identity: str = ""
     parts: BoundedSemaphore = field(default_factory=lambda: BoundedSemaphore(PARTS))
+    wire: Wire | None = None
     conditional: dict[str, Conditions] = field(default_factory=dict)
     buckets: set[str] = field(default_factory=set)
     lock: Lock = field(default_factory=Lock)
@@ -81,6 +84,15 @@ def moment(value: str | float) -> datetime:
     if isinstance(value, str) and value[:1].isalpha():
         return parsedate_to_datetime(value)
     return datetime.fromtimestamp(float(value), UTC)
+
+
+def is_number(endpoint: str) -> bool:
+    """Say whether a host is given by its number."""
+    try:
+        ipaddress.ip_address(urlsplit(endpoint).hostname or "")
+    except ValueError:
+        return False
+    return True
 
 
 def connection_for(environment: Mapping[str, str]) -> Connection:
@@ -133,7 +145,9 @@ def connect(*, endpoint: str | None = None) -> Connection:
         )
         client: S3Client = session.client("s3", endpoint_url=endpoint, config=settings)
         given = core.get_scoped_config().get("s3")
-        if not is_amazon(client.meta.endpoint_url) and "addressing_style" not in (given or {}):
+        # a bucket cannot be a part of a number's name: botocore knows that much
+        named = not is_amazon(client.meta.endpoint_url) and not is_number(client.meta.endpoint_url)
+        if named and "addressing_style" not in (given or {}):
             by_path = settings.merge(
                 Config(s3={"payload_signing_enabled": False, "addressing_style": "path"})
             )
@@ -147,4 +161,8 @@ def connect(*, endpoint: str | None = None) -> Connection:
             key = ""  # the first request says what is wrong with them
         profile = f", profile {session.profile_name}" if session.profile_name != "default" else ""
         identity = f"access key …{key[-4:]} from {credentials.method}{profile}"
-    return Connection(client=client, signed=credentials is not None, identity=identity)
+    wire = None
+    if by_path:
+        region = client.meta.region_name
+        wire = wire_for(client.meta.endpoint_url, credentials, region, connections=CONNECTIONS)
+    return Connection(client=client, signed=credentials is not None, identity=identity, wire=wire)

@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from ci.uploading import folders
+from ci.uploading import artifacts, folders, trees, wheels
 from ci.uploading.digests import Digests
 from core import files
 from core.errors import ArtifactError, MissingInputError, UsageError
@@ -67,12 +67,12 @@ def test_large_logs_are_packed_and_nothing_else(tmp_path: Path) -> None:
 def test_wheels_lie_in_dist_where_there_is_one(tmp_path: Path, make_wheel: Callable[..., Path]) -> None:
     beside = make_wheel(tmp_path)
     make_wheel(tmp_path / ".kpack_staging")
-    assert folders.wheel_paths(tmp_path) == [beside]
+    assert wheels.wheel_paths(tmp_path) == [beside]
     inside = make_wheel(tmp_path / "dist", "apex", "1.0")
-    assert folders.wheel_paths(tmp_path) == [inside]
+    assert wheels.wheel_paths(tmp_path) == [inside]
     inside.unlink()
     with pytest.raises(MissingInputError, match="dist holds no wheel or sdist"):
-        folders.wheel_paths(tmp_path)
+        wheels.wheel_paths(tmp_path)
 
 
 def test_a_folder_that_is_none_or_empty_is_an_error(tmp_path: Path) -> None:
@@ -82,35 +82,35 @@ def test_a_folder_that_is_none_or_empty_is_an_error(tmp_path: Path) -> None:
         folders.walked(tmp_path / "none")
     (tmp_path / "notes.txt").write_text("x")
     with pytest.raises(MissingInputError, match="holds no artifact"):
-        folders.archives(tmp_path, OUTPUTS, Digests())
+        artifacts.archives(tmp_path, OUTPUTS, Digests())
 
 
 def test_artifacts_are_held_against_the_digest_beside_them(tmp_path: Path) -> None:
     path = tmp_path / "blas_lib_gfx110X-all.tar.zst"
     path.write_bytes(b"archive")
-    (one,) = folders.archives(tmp_path, OUTPUTS, Digests())
+    (one,) = artifacts.archives(tmp_path, OUTPUTS, Digests())
     assert (one.item.key, one.item.replace) == (f"17-linux/{path.name}", False)
     assert one.sidecar == f"{files.sha256(path)}\n".encode()
     beside = tmp_path / f"{path.name}.sha256sum"
     beside.write_text(f"{files.sha256(path)} *{path.name}\n")
-    assert folders.archives(tmp_path, OUTPUTS, Digests())[0].sidecar == beside.read_bytes()
+    assert artifacts.archives(tmp_path, OUTPUTS, Digests())[0].sidecar == beside.read_bytes()
     beside.write_text("0" * 64)
     with pytest.raises(ArtifactError, match=r"blas_lib_gfx110X-all.tar.zst has the digest .* says 000"):
-        folders.archives(tmp_path, OUTPUTS, Digests())
+        artifacts.archives(tmp_path, OUTPUTS, Digests())
 
 
 def test_an_artifact_named_otherwise_is_refused(tmp_path: Path) -> None:
     (tmp_path / "blas.tar.zst").write_bytes(b"x")
     with pytest.raises(ArtifactError, match=r"blas.tar.zst"):
-        folders.archives(tmp_path, OUTPUTS, Digests())
+        artifacts.archives(tmp_path, OUTPUTS, Digests())
 
 
 def test_a_builds_manifest_lies_among_the_records_under_its_own_name(tmp_path: Path) -> None:
     path = tmp_path / "therock_manifest.json"
     with pytest.raises(MissingInputError, match="is no file"):
-        folders.manifest(path, OUTPUTS, "g", Digests())
+        trees.manifest_item(path, OUTPUTS, "g", Digests())
     path.write_text("{}")
-    assert folders.manifest(path, OUTPUTS, "g", Digests()).key == f"17-linux/manifests/g/{path.name}"
+    assert trees.manifest_item(path, OUTPUTS, "g", Digests()).key == f"17-linux/manifests/g/{path.name}"
     other = path.rename(tmp_path / "build_torch.json")
     with pytest.raises(UsageError, match=r"not named therock_manifest.json"):
-        folders.manifest(other, OUTPUTS, "g", Digests())
+        trees.manifest_item(other, OUTPUTS, "g", Digests())
