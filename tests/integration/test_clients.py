@@ -91,7 +91,7 @@ def asked_fixture(monkeypatch: pytest.MonkeyPatch) -> Asked:
 def setuptools_fixture(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A wheel of setuptools, from the public index: what the sdist builds with."""
     folder = tmp_path_factory.mktemp("setuptools")
-    argv = [
+    argv: list[str | Path] = [
         sys.executable,
         "-m",
         "pip",
@@ -369,10 +369,11 @@ def test_the_two_index_install_by_hand_takes_ours_from_the_run_and_reads_metadat
     env = process.inherited(
         PIP_INDEX_URL=None, PIP_EXTRA_INDEX_URL=None, PIP_FIND_LINKS=None, PIP_CONFIG_FILE="/dev/null"
     )
-    argv = {
+    installers: dict[str, list[str | Path]] = {
         "pip": [python, "-m", "pip", "--isolated", "install"],
         "uv": [installer.uv_program(), "pip", "install", "--no-config", "--python", python],
-    }[backend]
+    }
+    argv = installers[backend]
     asked.requests.clear()
     with served_store(run.store) as url:
         indexes = [
@@ -403,7 +404,7 @@ def test_fetched_wheels_install_without_any_index(
     said = capfd.readouterr().err
     assert f"torch=={TORCH}" in said
     process.run([sys.executable, "-m", "virtualenv", "--quiet", tmp_path / "venv"])
-    pip = [tmp_path / "venv/bin/python", "-m", "pip", "--isolated", "install", "--no-index"]
+    pip: list[str | Path] = [tmp_path / "venv/bin/python", "-m", "pip", "--isolated", "install", "--no-index"]
     process.run([*pip, "--find-links", folder, f"torch=={TORCH}"])
     assert installed(tmp_path / "venv")["tinier"] == "1.5"
 
