@@ -87,7 +87,7 @@ def run(arguments: argparse.Namespace) -> None:
     bucket = distribution_store_of(arguments, replace(common, dry_run=False))
     source = _candidates(arguments, common) if change else bucket
     request = _request(arguments, common, source, change)
-    facts = gather(source, request, partial(_open_run, common))
+    facts = gather(source, request, partial(_open_run, common), jobs=arguments.jobs)
     verdict = decide(facts, Rules(runners=runners(), gates=gates()), override)
     showing.show(facts, verdict)
     showing.require(facts, verdict)
@@ -110,7 +110,8 @@ def run(arguments: argparse.Namespace) -> None:
         scratch = files.made(common.cache / "promotion" / decision.identity)
         final = rewritten(source, staged, change, scratch)
         decision, origin = decision.model_copy(update={"files": final.files}), final.origin
-    showing.show_done(bucket, execution.carry_out(bucket, decision, origin, now=records.now))
+    done = execution.carry_out(bucket, decision, origin, now=records.now, jobs=arguments.jobs)
+    showing.show_done(bucket, done)
 
 
 def _change(arguments: argparse.Namespace, common: Common) -> RocmChange | None:

@@ -58,7 +58,7 @@ def run(arguments: argparse.Namespace) -> None:
     # everything is chosen before anything is copied: one group's refusal leaves nothing behind
     planned = [_planned(common, source, outputs, group, choice) for group in groups]
     for record in planned:
-        _stage(common, source, target, record)
+        _stage(common, source, target, record, arguments.jobs)
 
 
 def _planned(common: Common, source: Store, outputs: RunOutputs, group: str, choice: Choice) -> StagingRecord:
@@ -67,10 +67,10 @@ def _planned(common: Common, source: Store, outputs: RunOutputs, group: str, cho
     return planned_record(source, read, chosen_files(read, choice), read_locks(source, outputs, group, refs))
 
 
-def _stage(common: Common, source: Store, target: Store, planned: StagingRecord) -> None:
+def _stage(common: Common, source: Store, target: Store, planned: StagingRecord, jobs: int) -> None:
     folder = layout.folder(layout.STAGING, planned.family)
     with console.group(f"stage {planned.family}"):
-        staged = stage_group(source, target, planned)
+        staged = stage_group(source, target, planned, jobs=jobs)
         if not common.dry_run:
             keys = {file.key for file in planned.files}
             release_pages.write(target, layout.STAGING, planned.family, expected=keys)

@@ -88,13 +88,16 @@ def staged_versions(bucket: Store, distribution: str) -> frozenset[str]:
     )
 
 
-def gather(bucket: Store, request: SetRequest, open_source: Callable[[str], Store]) -> Facts:
+def gather(
+    bucket: Store, request: SetRequest, open_source: Callable[[str], Store], *, jobs: int = parallel.JOBS
+) -> Facts:
     """Gather what there is of a set.
 
     Args:
         bucket: The distribution bucket.
         request: Which set.
         open_source: Opens the store of a run, by its address.
+        jobs: How many objects are looked at at a time.
 
     Raises:
         MissingInputError: No staging record holds such a version.
@@ -117,7 +120,7 @@ def gather(bucket: Store, request: SetRequest, open_source: Callable[[str], Stor
     members = tuple(
         one for one in members if not request.platforms or one.record.platform in request.platforms
     )
-    wheels = _wheels(bucket, members)
+    wheels = _wheels(bucket, members, jobs)
     families = sorted({one.record.family for one in members})
     return Facts(
         set_name=request.set_name,
@@ -167,7 +170,7 @@ def _member(
     return Member(record=record, document=document, files=files, torch_refs=refs, group=group)
 
 
-def _wheels(bucket: Store, members: Sequence[Member]) -> tuple[Wheel, ...]:
+def _wheels(bucket: Store, members: Sequence[Member], jobs: int) -> tuple[Wheel, ...]:
     """Look every staged file of the set up: its digest, its sidecar."""
     prefixes = {layout.folder(layout.STAGING, one.record.family) for one in members}
     listings = parallel.each(partial(bucket.list, recursive=False), sorted(prefixes))
@@ -189,7 +192,7 @@ def _wheels(bucket: Store, members: Sequence[Member]) -> tuple[Wheel, ...]:
 
     # a file that two runs have staged alike is one, and either run may speak for it
     chosen = {(one.cell, file.key): (one, file) for one in members for file in one.files}
-    return tuple(parallel.each(looked_up, [chosen[key] for key in sorted(chosen)]))
+    return tuple(parallel.each(looked_up, [chosen[key] for key in sorted(chosen)], jobs=jobs))
 
 
 def _failures(member: Member, request: SetRequest) -> Sequence[FailedBuild]:

@@ -13,6 +13,9 @@ if TYPE_CHECKING:
     from core.options import Common
     from core.stores import Store
 
+# copies wait for the server, and keep neither this machine's network nor its processors busy
+JOBS = 32
+
 
 def add_distribution_store(parser: argparse.ArgumentParser) -> None:
     """Declare where wheels are handed out from, and which platform's they are."""
@@ -21,6 +24,13 @@ def add_distribution_store(parser: argparse.ArgumentParser) -> None:
         default="",
         metavar="STORE",
         help="where wheels are handed out from: a folder or s3://bucket (default: the release type's bucket)",
+    )
+    parser.add_argument(
+        "--jobs",
+        type=int,
+        default=JOBS,
+        metavar="N",
+        help="objects at a time (default: %(default)s)",
     )
     parser.add_argument(
         "--platform",

@@ -93,13 +93,14 @@ def chosen_files(group: RunGroup, choice: Choice) -> tuple[StagedFile, ...]:
     return files
 
 
-def stage_group(source: Store, target: Store, planned: StagingRecord) -> Staged:
+def stage_group(source: Store, target: Store, planned: StagingRecord, *, jobs: int = parallel.JOBS) -> Staged:
     """Copy what was chosen: wheels, then sidecars, then the staging record; pages are the caller's.
 
     Args:
         source: The run's store.
         target: The distribution bucket.
         planned: What is staged, from `planned_record`.
+        jobs: How many objects are copied at a time.
 
     Raises:
         MissingInputError: A file that a record names is not there.
@@ -113,8 +114,8 @@ def stage_group(source: Store, target: Store, planned: StagingRecord) -> Staged:
         key, source_key = f"{file.key}{SIDECAR}", f"{file.source_key}{SIDECAR}"
         return target.copy(key, source, source_key, sha256=file.metadata_sha256, replace=False)
 
-    outcomes = parallel.each(copied, planned.files)
-    parallel.each(copied_sidecar, [file for file in planned.files if file.metadata_sha256])
+    outcomes = parallel.each(copied, planned.files, jobs=jobs)
+    parallel.each(copied_sidecar, [file for file in planned.files if file.metadata_sha256], jobs=jobs)
     record = _recorded(target, planned)
     return Staged(record=record, copied=sum(outcome != "unchanged" for outcome in outcomes))
 

@@ -10,6 +10,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, BinaryIO
 from urllib.parse import unquote
 
+import pytest
+
 from core.errors import ConflictError, MissingInputError
 from core.stores import Outcome, Store, Stored, refuse_other_bytes, require_digest
 
@@ -177,3 +179,46 @@ def _joined(folder: str, href: str) -> str:
         else:
             parts.append(part)
     return "/".join(parts)
+
+
+def killed_at(number: int, *, after: bool) -> Callable[[MemoryStore], None]:
+    """Let a store die at its write of this number: before it, or right after."""
+
+    def arm(store: MemoryStore) -> None:
+        def die(now: int, _key: str) -> None:
+            if now >= number:
+                store.dead = True
+                raise KilledError
+
+        setattr(store, "after_write" if after else "on_write", die)
+
+    return arm
+
+
+def watched(store: MemoryStore, area: str) -> MemoryStore:
+    """Give the same objects in a store whose pages are held to their word after every write."""
+    again = store.copy_of()
+    again.after_write = lambda _number, _key: audit(again, area)
+    return again
+
+
+def stopped_everywhere(start: MemoryStore, work: Callable[[MemoryStore], object], area: str) -> MemoryStore:
+    """Stop work at each of its writes, run it again, and hold the end against an undisturbed one's."""
+    undisturbed = start.copy_of()
+    work(undisturbed)
+    count = undisturbed.writes
+    assert count > 20
+    assert audit(undisturbed, area) >= 8
+    for number in range(1, count + 1):
+        for after in (False, True):
+            store = start.copy_of()
+            killed_at(number, after=after)(store)
+            with pytest.raises(KilledError):
+                work(store)
+            audit(store, area)
+            again = watched(store, area)
+            work(again)
+            assert again.objects == undisturbed.objects, (
+                f"killed {'after' if after else 'before'} write {number}"
+            )
+    return undisturbed

@@ -4,11 +4,20 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from ci.promotion import documents, layout
+from ci.promotion import documents, execution, layout
+from ci.promotion.candidates import renamed, rewritten
+from ci.promotion.deciding import Circumstances, decision_of, promoted_files
 from ci.promotion.documents import Decision
+from ci.promotion.facts import Rules, gates
+from ci.promotion.gathering import SetRequest, gather
+from ci.promotion.policy import decide
+from ci.promotion.rewriting import final_of
+from ci.runners import runners
 from core.frontdoor import Verb, main
 from core.stores.directory import DirectoryStore
 from core.wheels import read_metadata
+from tests.unit.ci.promotion.conftest import DATE
+from tests.unit.ci.promotion.memory_store import MemoryStore, stopped_everywhere
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -45,6 +54,8 @@ def promote(
 
     # the scratch folder is the checkout's
     monkeypatch.setattr(options.Common, "cache", property(lambda _self: tmp_path / "cache"))
+    # a torch of a kilobyte would be found too small
+    monkeypatch.setattr("ci.promotion.rewriting.check_wheel", lambda *_wheel, **_how: ())
 
     def call(*words: str) -> int:
         stores = [
@@ -131,3 +142,34 @@ def test_a_candidate_becomes_a_release_and_nothing_else(
     store = ["--distribution-store", releases.url, "--release-type", "nightly"]
     assert main("ci", "", VERBS, ["promote", *store, *WORDS]) == 2
     assert "A release candidate does not become a nightly." in capsys.readouterr().err
+
+
+def test_a_release_that_is_killed_at_any_write_is_run_again_and_ends_the_same(
+    candidate: Any, bucket: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ci.promotion.rewriting.check_wheel", lambda *_wheel, **_how: ())
+    request = SetRequest(distribution="torch", version=candidate.torch, families=FAMILIES[:1])
+    facts = gather(bucket, request, lambda _address: candidate.store)
+    verdict = decide(facts, Rules(runners=runners(), gates=gates()))
+    change = final_of("7.10.0rc2")
+    told = Circumstances(
+        set_name="torch-2.10.0a0+rocm7.10.0",
+        release_type="release",
+        by="one",
+        decided=DATE,
+        from_version=change.old,
+        to_version=change.new,
+    )
+    staged = promoted_files(facts)
+    planned = decision_of(facts, verdict, renamed(staged, change), told)
+
+    final = rewritten(bucket, staged, change, tmp_path / "scratch")
+    # the same files give the same bytes, so that a second run finds nothing else in its place
+    assert rewritten(bucket, staged, change, tmp_path / "again").files == final.files
+    decision = planned.model_copy(update={"files": final.files})
+
+    def release(store: Any) -> None:
+        execution.carry_out(store, decision, final.origin, now=lambda: DATE, jobs=1)
+
+    ended = stopped_everywhere(MemoryStore(), release, "v2")
+    assert len([key for key in ended.objects if key.startswith(layout.DECISIONS)]) == 1

@@ -18,11 +18,15 @@ from ci.promotion.run_records import read_group, read_locks
 from ci.promotion.staging import Choice, chosen_files, planned_record, stage_group
 from ci.runners import runners
 from core.errors import StoreError
-from tests.unit.ci.promotion.memory_store import KilledError, MemoryStore, audit
+from tests.unit.ci.promotion.memory_store import (
+    KilledError,
+    MemoryStore,
+    audit,
+    killed_at,
+    stopped_everywhere,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from ci.promotion.execution import Done
     from core.stores import Store
 
@@ -65,49 +69,6 @@ def staged(whole: Any) -> MemoryStore:
     bucket = MemoryStore()
     stage_all(whole, bucket)
     return bucket.copy_of()
-
-
-def killed_at(number: int, *, after: bool) -> Callable[[MemoryStore], None]:
-    """Let a store die at its write of this number: before it, or right after."""
-
-    def arm(store: MemoryStore) -> None:
-        def die(now: int, _key: str) -> None:
-            if now >= number:
-                store.dead = True
-                raise KilledError
-
-        setattr(store, "after_write" if after else "on_write", die)
-
-    return arm
-
-
-def watched(store: MemoryStore, area: str) -> MemoryStore:
-    """Give the same objects in a store whose pages are held to their word after every write."""
-    again = store.copy_of()
-    again.after_write = lambda _number, _key: audit(again, area)
-    return again
-
-
-def stopped_everywhere(start: MemoryStore, work: Callable[[MemoryStore], object], area: str) -> MemoryStore:
-    """Stop work at each of its writes, run it again, and hold the end against an undisturbed one's."""
-    undisturbed = start.copy_of()
-    work(undisturbed)
-    count = undisturbed.writes
-    assert count > 20
-    assert audit(undisturbed, area) > 8
-    for number in range(1, count + 1):
-        for after in (False, True):
-            store = start.copy_of()
-            killed_at(number, after=after)(store)
-            with pytest.raises(KilledError):
-                work(store)
-            audit(store, area)
-            again = watched(store, area)
-            work(again)
-            assert again.objects == undisturbed.objects, (
-                f"killed {'after' if after else 'before'} write {number}"
-            )
-    return undisturbed
 
 
 def test_a_promotion_that_is_killed_at_any_write_is_run_again_and_ends_the_same(
