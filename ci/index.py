@@ -7,7 +7,6 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ci.buckets import buckets, server_writes_pages
 from ci.groups import artifact_groups
 from ci.indexing import Files, Indexed, Records, write_index
 from core import console
@@ -47,7 +46,7 @@ def run(arguments: argparse.Namespace) -> None:
     if arguments.directory is not None:
         _say(common, str(arguments.directory), write_directory(common, arguments.directory))
         return
-    if server_writes_pages(buckets(), common.store):
+    if _left_to_server(common.store):
         console.done(f"index: the server behind {common.store} writes its pages; nothing to do")
         return
     store, outputs = common.open_store(), common.outputs
@@ -106,6 +105,14 @@ def write_directory(common: Common, directory: Path) -> Indexed:
             f"{directory} holds no wheel or sdist.", hint="Give a folder that does with --directory."
         )
     return indexed
+
+
+def _left_to_server(store: str) -> bool:
+    if "://" not in store:
+        return False
+    from ci.buckets import buckets, server_writes_pages
+
+    return server_writes_pages(buckets(), store)
 
 
 def _say(common: Common, where: str, indexed: Indexed) -> None:

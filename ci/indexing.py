@@ -32,14 +32,12 @@ from packaging.version import Version
 
 from ci.indexing_names import read_name
 from ci.indexing_plan import Asked, Held, key_in, merge, seen_of
-from ci.indexing_sources import Files, Promise, Records, Source
+from ci.indexing_sources import Files, Promise, Records, Source, is_local
 from ci.indexing_state import State, load
 from ci.indexing_writing import STATE, Writer, changes, is_page
 from ci.pages import FLAT, SIMPLE, page_format
 from core import console
 from core.errors import ConflictError, DataError, FatalError, MissingInputError, StoreError, WheelError
-from core.stores.directory import DirectoryStore
-from core.stores.dry_run import DryRunStore
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -134,7 +132,9 @@ def write_index(store: Store, prefix: str, source: Source, *, title: str, strict
             console.say("Somebody else wrote a page meanwhile; listing again.")
             _pause(attempt)
             continue
-        if not todo or found.same(_snapshot(store, prefix, source)):
+        # a folder's conditions hold; files that were read had their sidecars written
+        settled = not todo or (is_local(store) and source.names_files)
+        if settled or found.same(_snapshot(store, prefix, source)):
             return Indexed(
                 files=sum(project.count for project in listed.projects.values()),
                 written=tuple(writer.written),
@@ -184,7 +184,7 @@ def _listed(
         yanked=yanked,
         strict=strict,
         digest=store.digest,
-        always_hashed=_is_local(store),
+        always_hashed=is_local(store),
     )
     return merge(asked, source), yanked
 
@@ -218,7 +218,3 @@ def _yanked_key(text: str) -> str:
         read_name(text)
         return text
     return f"{canonicalize_name(name.strip())}=={Version(version.strip())}"
-
-
-def _is_local(store: Store) -> bool:
-    return isinstance(store.store if isinstance(store, DryRunStore) else store, DirectoryStore)

@@ -20,8 +20,9 @@ FILES = (".whl", ".tar.gz")
 
 _NAME = r"(?P<name>[A-Za-z0-9](?:[A-Za-z0-9._]*[A-Za-z0-9])?)"
 _VERSION = r"(?P<version>[A-Za-z0-9][A-Za-z0-9._!+]*)"
-_TAG = r"[A-Za-z0-9_.]+"
-_WHEEL = re.compile(rf"{_NAME}-{_VERSION}(?:-[0-9][A-Za-z0-9_.]*)?-{_TAG}-{_TAG}-{_TAG}\.whl")
+_INTERPRETERS = r"[A-Za-z_][A-Za-z0-9_]*(?:\.[A-Za-z_][A-Za-z0-9_]*)*"
+_TAG = r"[A-Za-z0-9_]+(?:\.[A-Za-z0-9_]+)*"
+_WHEEL = re.compile(rf"{_NAME}-{_VERSION}(?:-[0-9][A-Za-z0-9_.]*)?-{_INTERPRETERS}-{_TAG}-{_TAG}\.whl")
 _SDIST = re.compile(rf"(?P<name>[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?)-{_VERSION}\.tar\.gz")
 
 
@@ -32,6 +33,7 @@ class FileName(NamedTuple):
     version: Version
 
 
+@lru_cache(maxsize=1 << 15)
 def read_name(filename: str) -> FileName:
     """Read the name of a wheel or an sdist.
 

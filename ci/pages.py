@@ -34,6 +34,7 @@ SIMPLE = "simple"
 
 Block = tuple[bytes, bytes | memoryview, bytes]
 
+_json = json.JSONEncoder(separators=(",", ":")).encode
 _PLAIN = re.compile(r"[A-Za-z0-9._+-]+")
 _KILOBYTE = 1024
 _DAY = 86400
@@ -181,20 +182,19 @@ def page_format() -> str:
 
 
 def _json_file(entry: Entry) -> str:
-    one: dict[str, object] = {
-        "filename": entry.filename,
-        "url": f"../../{quoted(entry.filename)}",
-        "hashes": {"sha256": entry.sha256},
-        "size": entry.size,
-        "upload-time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(int(entry.modified))),
-    }
-    if entry.requires_python:
-        one["requires-python"] = entry.requires_python
+    # put together by hand: the encoder takes three times as long
+    moment = int(entry.modified)
+    more = f',"requires-python":{_json(entry.requires_python)}' if entry.requires_python else ""
     if entry.metadata_sha256:
-        one["core-metadata"] = one["dist-info-metadata"] = {"sha256": entry.metadata_sha256}
+        digest = f'{{"sha256":"{entry.metadata_sha256}"}}'
+        more += f',"core-metadata":{digest},"dist-info-metadata":{digest}'
     if entry.yanked is not None:
-        one["yanked"] = entry.yanked or True
-    return json.dumps(one, separators=(",", ":"))
+        more += f',"yanked":{_json(entry.yanked or True)}'
+    return (
+        f'{{"filename":{_json(entry.filename)},"url":"../../{quoted(entry.filename)}"'
+        f',"hashes":{{"sha256":"{entry.sha256}"}},"size":{entry.size}'
+        f',"upload-time":"{_minute(moment, "T")}:{moment % 60:02}Z"{more}}}'
+    )
 
 
 def _commands(requirement: str, where: str) -> str:
@@ -220,9 +220,9 @@ def _size(count: int) -> str:
     return f"{value:.2f} GiB"
 
 
-def _minute(moment: int) -> str:
+def _minute(moment: int, between: str = " ") -> str:
     seconds = moment % _DAY
-    return f"{_day(moment // _DAY)} {seconds // 3600:02}:{seconds // 60 % 60:02}"
+    return f"{_day(moment // _DAY)}{between}{seconds // 3600:02}:{seconds // 60 % 60:02}"
 
 
 @functools.lru_cache(maxsize=4096)

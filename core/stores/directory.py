@@ -8,7 +8,7 @@ import tempfile
 from contextlib import suppress
 from dataclasses import dataclass
 from operator import attrgetter
-from pathlib import Path, PurePath
+from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 from urllib.parse import quote
 
@@ -58,19 +58,19 @@ class DirectoryStore:
 
     def digest(self, key: str) -> str:
         """Give an object's hex SHA-256, from memory where the file has not changed since."""
-        path = self._path(key)
-        memory = self.root / _DIGESTS / key
+        _require_key(key, self.url)
+        root = os.fspath(self.root)  # not `pathlib`: of ten thousand files, that counts
         try:
-            etag = _etag(os.stat(path))  # noqa: PTH116 - of ten thousand files, that counts
+            etag = _etag(os.stat(f"{root}/{key}"))  # noqa: PTH116 - see above
         except OSError:
             etag = _etag(self._existing(key).stat())
-        with suppress(FileNotFoundError), open(memory, encoding="utf-8") as stream:  # noqa: PTH123 - the same
-            known, _, digest = stream.read().partition(" ")
+        with suppress(FileNotFoundError), open(f"{root}/{_DIGESTS}/{key}", "rb") as stream:  # noqa: PTH123 - see above
+            known, _, remembered = stream.read().decode().partition(" ")
             if known == etag:
-                return digest
-        digest = files.sha256(path)
+                return remembered
+        digest = files.sha256(self._existing(key))
         with suppress(FatalError):  # a store that can only be read has no memory
-            files.write_text(memory, f"{etag} {digest}")
+            files.write_text(self.root / _DIGESTS / key, f"{etag} {digest}")
         return digest
 
     def read(self, key: str) -> bytes:
@@ -162,10 +162,13 @@ class DirectoryStore:
         return path
 
     def _path(self, key: str) -> Path:
-        path = self.root / key
-        if key.startswith("/") or any(part.startswith(".") for part in PurePath(key).parts):
-            raise UsageError(f"{key!r} is no key of the store {self.url}.")
-        return path
+        _require_key(key, self.url)
+        return self.root / key
+
+
+def _require_key(key: str, url: str) -> None:
+    if key.startswith("/") or "/." in f"/{key}".replace("\\", "/"):
+        raise UsageError(f"{key!r} is no key of the store {url}.")
 
 
 def _scanned(root: str, folder: str, *, recursive: bool) -> Iterator[Stored]:

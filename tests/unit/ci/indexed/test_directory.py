@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from ci import index
+from ci import buckets
 from ci.indexing_files import read_distribution
 from core import files
 from core.errors import WheelError
@@ -148,6 +148,6 @@ def test_no_directory_and_an_empty_one_are_errors(tmp_path: Path, capsys: pytest
 def test_where_the_server_writes_pages_the_client_writes_none(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(index, "server_writes_pages", lambda _data, store: store == "s3://theirs")
+    monkeypatch.setattr(buckets, "server_writes_pages", lambda _data, store: store == "s3://theirs")
     assert main("ci", "", VERBS, ["index", "--run-id", "9", "--store", "s3://theirs"]) == 0
     assert "the server behind s3://theirs writes its pages; nothing to do" in capsys.readouterr().err
