@@ -171,7 +171,8 @@ def beside_page(flat: str, cert: str, deps: str = "") -> Place:
 @contextmanager
 def _address(group: RunGroup, offers: Sequence[Offer], cert: str) -> Iterator[str]:
     public = group.store.url_of("").removesuffix("/")
-    sample = min(offers, key=lambda one: one.size)
+    # a small object that is there for certain: whether everybody may read it
+    sample = min(offers, key=lambda one: (not one.metadata_sha256, one.size))
     url = group.store.url_of(f"{sample.key}.metadata" if sample.metadata_sha256 else sample.key)
     if public.startswith(_HTTP) and fetch(url, cert=cert).text is not None:
         yield public
