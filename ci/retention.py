@@ -9,6 +9,7 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
+from ci.buckets import buckets, distribution_store
 from ci.retaining import inventory, staging_pages
 from ci.retaining.deleting import carry_out
 from ci.retaining.inventory import Rules
@@ -16,17 +17,19 @@ from ci.retaining.plan import require_modest
 from ci.retaining.policy import retention
 from core import console, stores
 from core.errors import MissingInputError, UsageError
-from core.options import common_from
+from core.options import add_store_names, common_from
 
 if TYPE_CHECKING:
     import argparse
     from collections.abc import Sequence
 
+    from ci.buckets import Buckets
     from ci.retaining.plan import Decision, Plan
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Declare the verb's own options."""
+    add_store_names(parser)
     parser.add_argument("--yes", action="store_true", help="delete what the plan says (see --dry-run)")
     parser.add_argument(
         "--policy", default="", metavar="NAME", help="policy of ci/retention.toml (default: the release type)"
@@ -39,7 +42,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="STORE",
-        help="a further store whose v2/ pages may link into this one (repeatable)",
+        help="where releases come to from here: what they and their staging need stays"
+        " (default: of a bucket of the data, that of its release type; repeatable)",
     )
     parser.add_argument(
         "--today", type=_day, metavar="DATE", help="plan as on this day, with --dry-run (YYYY-MM-DD)"
@@ -48,6 +52,21 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def _day(text: str) -> datetime:
     return datetime.strptime(text, "%Y-%m-%d").replace(tzinfo=UTC)
+
+
+def releases_of(data: Buckets, location: str) -> Sequence[str]:
+    """Name the distribution stores of a bucket that the data names for runs.
+
+    Args:
+        data: The buckets there are.
+        location: A store, as ``--store`` names it.
+    """
+    bucket = location.removeprefix("s3://") if location.startswith("s3://") else ""
+    return [
+        distribution_store(data, name)
+        for name, one in data.release_types.items()
+        if bucket and bucket in {one.bucket, one.external_bucket} and name in data.distributions
+    ]
 
 
 def _now() -> datetime:
@@ -61,7 +80,8 @@ def run(arguments: argparse.Namespace) -> None:
         raise UsageError("--yes deletes, and --dry-run and --today only plan.", hint="Leave one of them out.")
     data = retention()
     store = stores.open_store(common.store, root=common.root)
-    others = [stores.open_store(one, root=common.root) for one in arguments.distribution_store]
+    named = arguments.distribution_store or releases_of(buckets(), common.store)
+    others = [stores.open_store(one, root=common.root) for one in named]
     name = arguments.policy or common.release_type
     rules = Rules(
         policy=data.policy(name),

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from ci.promotion import documents, layout
+from ci.promotion.documents import StagingRecord
 from ci.promotion.execution import unfinished
 from ci.retaining import links, plan, units
 from core import parallel
@@ -29,7 +31,8 @@ class Rules:
         policy: How long runs and versions are kept.
         run_ids: A regular expression of the ids of runs that go by themselves.
         now: This moment.
-        distribution_stores: Further stores whose ``v2/`` pages may link into this one.
+        distribution_stores: Further stores whose ``v2/`` pages may link into this one, and whose
+            staging may have come from its runs.
     """
 
     policy: Policy
@@ -42,19 +45,25 @@ def planned(store: Store, rules: Rules) -> Plan:
     """Look through a store and decide what goes.
 
     Raises:
-        DataError: A page of a release index cannot be read.
+        DataError: A page of a release index, or a record of staging, cannot be read.
         StoreError: A clock is wrong.
     """
     objects = store.list("")
     found = units.units(objects)
-    held = plan.Held(listed=_listed(store, objects, rules), in_use=in_promotion(store))
+    held = plan.Held(
+        listed=_listed(store, objects, rules),
+        in_use=in_promotion(store),
+        staged_runs=frozenset().union(
+            *(_staged_runs(one, store.url) for one in (store, *rules.distribution_stores))
+        ),
+    )
     while True:
         # what stays may require what would go, which then stays and may require more
         decided = _plan(found, rules, held)
         required = _required(store, decided)
         if required <= held.required:
             return decided
-        held = plan.Held(listed=held.listed, in_use=held.in_use, required=held.required | required)
+        held = replace(held, required=held.required | required)
 
 
 def _plan(found: Sequence[Unit], rules: Rules, held: plan.Held) -> Plan:
@@ -87,6 +96,21 @@ def in_promotion(store: Store) -> frozenset[str]:
     """
     staged = [one.staged_key for decision in unfinished(store) for one in decision.files]
     return frozenset({*staged, *(f"{key}{units.SIDECAR}" for key in staged)})
+
+
+def _staged_runs(bucket: Store, url: str) -> frozenset[str]:
+    """Name the runs of the store at `url` that something in a bucket's staging came from.
+
+    Its promotion reads the run's reports, so the run stays until staging lets go of it.
+    """
+    there = {one.key for one in bucket.list(layout.STAGING)}
+    keys = [one.key for one in bucket.list(layout.manifests(layout.STAGING)) if one.key.endswith(".json")]
+    records = parallel.each(lambda key: documents.read(bucket, key, StagingRecord)[0], keys)
+    return frozenset(
+        record.prefix
+        for record in records
+        if record.store == url and any(file.key in there for file in record.files)
+    )
 
 
 def _required(store: Store, decided: Plan) -> frozenset[str]:

@@ -57,12 +57,14 @@ class Held:
 
     Attributes:
         listed: Keys that a release index lists.
-        in_use: Keys, or prefixes that end in ``/``, that a promotion works with.
+        in_use: Keys that a promotion works with.
+        staged_runs: Names of runs that something in staging came from.
         required: Names of units that ones which stay require.
     """
 
     listed: frozenset[str] = frozenset()
     in_use: frozenset[str] = frozenset()
+    staged_runs: frozenset[str] = frozenset()
     required: frozenset[str] = frozenset()
 
 
@@ -116,10 +118,8 @@ def require_modest(planned: Plan, *, percent: int) -> None:
 
 
 def _kept_because(unit: Unit, rank: int, policy: Policy, now: datetime, held: Held) -> str:
-    if any(one.key in held.listed for one in unit.objects):
-        return "a release index lists it"
-    if _in_use(unit, held.in_use):
-        return "a promotion uses it"
+    if why := _held_because(unit, held):
+        return why
     if policy.days is None:
         return "kept for ever"
     if _age(unit, now) < policy.days:
@@ -129,10 +129,14 @@ def _kept_because(unit: Unit, rank: int, policy: Policy, now: datetime, held: He
     return "a version that stays requires it" if unit.name in held.required else ""
 
 
+def _held_because(unit: Unit, held: Held) -> str:
+    if any(one.key in held.listed for one in unit.objects):
+        return "a release index lists it"
+    if any(one.key in held.in_use for one in unit.objects):
+        return "a promotion uses it"
+    staged = unit.run_id and unit.name in held.staged_runs
+    return "something in staging came from it" if staged else ""
+
+
 def _age(unit: Unit, now: datetime) -> int:
     return int((now.timestamp() - unit.modified) // _DAY)
-
-
-def _in_use(unit: Unit, in_use: frozenset[str]) -> bool:
-    prefixes = tuple(one for one in in_use if one.endswith("/"))
-    return any(one.key in in_use or one.key.startswith(prefixes) for one in unit.objects)

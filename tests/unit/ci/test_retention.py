@@ -1,16 +1,18 @@
 from __future__ import annotations
 
-import json
 import os
+import re
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import boto3
 import pytest
 from moto import mock_aws
 
 from ci import retention
-from ci.promotion import layout, release_pages
+from ci.buckets import buckets
+from ci.promotion import documents, layout, release_pages
+from ci.promotion.documents import StagedFile, StagingRecord
 from ci.retaining.policy import retention as load
 from core import distributions
 from core.errors import DataError, MissingInputError, StoreError, UsageError
@@ -34,6 +36,7 @@ CREDENTIALS = {
     "AWS_SECRET_ACCESS_KEY": "test",
     "AWS_DEFAULT_REGION": "us-east-1",
 }
+LISTED = re.compile(r"<time.*?</time>")
 RUN_FILES = ("python/g/index.html", "manifests/g/x.json", "a_lib_generic.tar.zst")
 
 
@@ -92,8 +95,7 @@ def stage(store: Store, paths: list[Path]) -> None:
     for path in paths:
         one = distributions.publish(store, _Folder(STAGED), FAMILY, path)  # type: ignore[arg-type]
         files.append(one.model_dump(mode="json"))
-    document = {"schema_version": 1, "status": "ok", "files": files}
-    store.put_bytes(f"{layout.manifests(layout.STAGING, FAMILY)}/1.json", _json(document))
+    staging_record(store, files)
     release_pages.write(store, layout.STAGING, FAMILY, expected=())
 
 
@@ -107,8 +109,22 @@ class _Folder:
         return self.prefix
 
 
-def _json(value: object) -> bytes:
-    return json.dumps(value).encode()
+def staging_record(
+    store: Store, files: list[dict[str, Any]], *, of: str = "s3://elsewhere", run: str = "1"
+) -> None:
+    """Write down what was staged of a run, as `stage` does."""
+    record = StagingRecord(
+        family=FAMILY,
+        run_id=run,
+        platform="linux",
+        store=of,
+        prefix=f"{run}-linux",
+        artifact_group=FAMILY,
+        staged="2026-01-01T00:00:00+00:00",
+        files=tuple(StagedFile(**one, source_key=one["key"]) for one in files),
+        records=(),
+    )
+    store.put_bytes(layout.staging_record(FAMILY, record.prefix), documents.serialized(record))
 
 
 def keys(store: Store) -> set[str]:
@@ -252,3 +268,99 @@ def test_an_empty_store_is_a_mistake(folder: DirectoryStore) -> None:
 @pytest.mark.parametrize("bad", ["yesterday", "2026-13-01"])
 def test_a_day_that_is_none_is_refused(folder: DirectoryStore, bad: str) -> None:
     assert door(folder.root, "--today", bad) == UsageError.exit_code
+
+
+@pytest.mark.parametrize(("there", "left"), [(b"x", {"1", "4", "5"}), (b"", {"4", "5"})])
+def test_a_run_stays_as_long_as_something_of_it_is_staged(
+    folder: DirectoryStore, tmp_path: Path, there: bytes, left: set[str], staged_days: None
+) -> None:
+    del staged_days
+    releases = DirectoryStore(tmp_path / "releases")
+    key = f"{STAGED}/rocm-7.1-py3-none-any.whl"
+    facts = {"name": "x", "key": key, "size": 1, "sha256": "0" * 64, "distribution": "x", "version": "1"}
+    staging_record(releases, [facts], of=folder.url, run="1")
+    staging_record(releases, [facts], of="s3://elsewhere", run="2")
+    if there:
+        releases.put_bytes(key, there)
+    words = ("--yes", "--at-most", "100", "--distribution-store", str(releases.root))
+    assert door(folder.root, *words) == 0
+    assert {one.partition("-")[0] for one in keys(folder)} == left
+
+
+def test_a_record_of_staging_that_cannot_be_read_stops_it(folder: DirectoryStore, staged_days: None) -> None:
+    del staged_days
+    folder.put_bytes(layout.staging_record(FAMILY, "1-linux"), b"{}")
+    before = keys(folder)
+    assert door(folder.root, "--yes", "--at-most", "100") == DataError.exit_code
+    assert keys(folder) == before
+
+
+def test_a_bucket_of_the_data_has_the_releases_of_its_type() -> None:
+    assert retention.releases_of(buckets(), "s3://therock-nightly-artifacts") == [
+        "s3://therock-nightly-python"
+    ]
+    for location in (
+        "s3://therock-ci-artifacts",
+        "s3://therock-ci-artifacts-external",
+        "s3://mine",
+        "out",
+        "",
+    ):
+        assert retention.releases_of(buckets(), location) == []
+
+
+class Killed(BaseException):
+    pass
+
+
+class Dying(DirectoryStore):
+    """Dies before its write or deletion of a number."""
+
+    left: ClassVar[int] = 0
+
+    def _act(self) -> None:
+        type(self).left -= 1
+        if type(self).left < 0:
+            raise Killed
+
+    def delete(self, key: str) -> None:
+        self._act()
+        super().delete(key)
+
+    def put_bytes(self, key: str, data: bytes, **options: Any) -> Any:
+        self._act()
+        return super().put_bytes(key, data, **options)
+
+
+def test_killed_at_any_write_no_page_lists_what_is_gone_and_the_next_run_ends_it(
+    tmp_path: Path,
+    make_wheel: Callable[..., Path],
+    later: Callable[[int], None],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("core.parallel.each", lambda action, items, **_: [action(one) for one in items])
+    monkeypatch.setattr("ci.indexing_writing.each", lambda action, items, **_: [action(one) for one in items])
+    paths = [make_wheel(tmp_path / "dist", "rocm", f"7.{number}") for number in range(1, 6)]
+    later(130)
+    ends, ended, step = set(), False, 0
+    while not ended:
+        store = DirectoryStore(tmp_path / f"bucket{step}")
+        stage(store, paths)
+        monkeypatch.setattr("core.stores.open_store", lambda *_, place=store.root, **__: Dying(place))
+        Dying.left = step
+        try:
+            ended = door(store.root, "--yes", "--at-most", "100") == 0
+        except Killed:
+            step += 1
+        there = keys(store)
+        for key in there:
+            if key.endswith("index.html"):
+                listed = re.findall(rb"rocm-7\.\d-py3-none-any\.whl", store.read(key))
+                assert {f"{STAGED}/{name.decode()}" for name in listed} <= there, (step, key)
+        Dying.left = 1000
+        assert door(store.root, "--yes", "--at-most", "100") == 0
+        assert wheels(store) == ["rocm-7.4", "rocm-7.5"]
+        ends.add((frozenset(keys(store)), LISTED.sub("", page(store))))
+    # two pages of the project, the flat one and what the index remembers; three wheels, three sidecars
+    assert step == 4 + 6
+    assert len(ends) == 1

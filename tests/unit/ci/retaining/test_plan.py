@@ -24,6 +24,7 @@ RUNS = st.builds(
     st.integers(1, 30),
     st.sampled_from(["linux", "windows"]),
 )
+RUN_NAMES = RUNS.map(lambda key: key.partition("/")[0])
 STAGED = st.builds(
     lambda family, name, version: f"v2-staging/{family}/{name}-{version}-py3-none-any.whl",
     st.sampled_from(["gfx94X-dcgpu", "gfx110X-all"]),
@@ -63,11 +64,14 @@ def test_what_goes_is_old_unlisted_unused_not_among_the_newest_and_nothing_is_lo
 ) -> None:
     objects = listing(ages)
     some = st.frozensets(st.sampled_from(sorted(ages)), max_size=4) if ages else st.just(frozenset())
-    held = Held(listed=data.draw(some), in_use=data.draw(some))
+    held = Held(
+        listed=data.draw(some), in_use=data.draw(some), staged_runs=frozenset(data.draw(st.sets(RUN_NAMES)))
+    )
     planned = decide(objects, policy, held)
     gone = going(planned)
     assert not gone & held.listed
     assert not gone & held.in_use
+    assert not held.staged_runs & {key.partition("/")[0] for key in gone}
     assert not [key for key in gone if key.startswith(("v2/", "python-deps/")) or key == "README.md"]
     assert policy.days is not None or not gone
     assert all(ages[key] >= (policy.days or 0) for key in gone)
@@ -102,7 +106,11 @@ def test_a_longer_or_wider_policy_never_takes_more(ages: dict[str, float], days:
 def test_each_reason_is_said() -> None:
     ages = {f"{number}-linux/x": 40.0 + number for number in range(1, 8)}
     ages |= {"100-linux/x": 1, "mine-linux/x": 99}
-    held = Held(listed=frozenset({"5-linux/x"}), in_use=frozenset({"6-linux/"}))
+    held = Held(
+        listed=frozenset({"5-linux/x"}),
+        in_use=frozenset({"6-linux/x"}),
+        staged_runs=frozenset({"7-linux", "17-linux"}),
+    )
     assert why(decide(listing(ages), Policy(days=30, newest=2), held)) == {
         "100-linux": "not 30 days old",
         "1-linux": "among the newest 2",
@@ -111,7 +119,7 @@ def test_each_reason_is_said() -> None:
         "4-linux": "44 days old, kept for 30",
         "5-linux": "a release index lists it",
         "6-linux": "a promotion uses it",
-        "7-linux": "47 days old, kept for 30",
+        "7-linux": "something in staging came from it",
         "mine-linux": "a person named it",
     }
     assert set(why(decide(listing(ages), Policy(forever=True))).values()) == {"kept for ever"}
