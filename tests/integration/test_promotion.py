@@ -1,0 +1,128 @@
+"""Staging and promotion on a real server that fails, and releases that pip installs."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess  # noqa: TID251 - to be killed
+import sys
+from typing import TYPE_CHECKING
+
+import pytest
+
+from ci.promotion import documents, execution, layout
+from ci.promotion.documents import Decision
+from core import process, serving
+from core.options import ROOT
+from core.stores import open_store
+from core.stores.directory import DirectoryStore
+from tests.integration.s3_proxy import proxied
+from tests.unit.ci.promotion.conftest import Runs
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from core.stores import Store
+    from tests.integration.s3_servers import S3Server
+
+FAMILIES = ("gfx94X-dcgpu", "gfx1151")
+
+
+@pytest.fixture
+def runs(tmp_path: Path) -> Runs:
+    """Leave a tested run of two families in a folder."""
+    made = Runs(store=DirectoryStore(tmp_path / "runs"), folder=tmp_path / "dist")
+    for family in FAMILIES:
+        made.whole(family)
+    return made
+
+
+def words(verb: str, runs: Runs, bucket: str, *more: str) -> list[str]:
+    where = ["--distribution-store", bucket, "--release-type", "nightly"]
+    run = ["--run-id", runs.run_id, "--store", runs.store.url] if verb == "stage" else ["--by", "one"]
+    return [sys.executable, "-m", "ci", verb, *where, *run, *more]
+
+
+def call(verb: str, runs: Runs, bucket: str, *more: str) -> str:
+    return process.capture(words(verb, runs, bucket, *more), cwd=ROOT, env=process.inherited()).stderr
+
+
+def require_released(bucket: Store, runs: Runs) -> None:
+    (one,) = bucket.list(layout.DECISIONS)
+    decision = documents.read(bucket, one.key, Decision)[0]
+    assert decision.status == "promoted"
+    assert execution.missing(bucket, decision) == []
+    assert execution.unfinished(bucket) == []
+    for file in runs.made.values():
+        family = file.key.split("/")[2]
+        assert bucket.digest(f"v2/{family}/{file.name}") == file.sha256
+        for page in ("index.html", f"simple/{file.distribution}/index.html"):
+            assert file.sha256 in bucket.read(f"v2/{family}/{page}").decode()
+
+
+def test_a_server_that_fails_at_a_third_of_the_requests_loses_nothing(
+    rclone: S3Server, runs: Runs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name = f"s3://{rclone.make_bucket()}"
+    with proxied(rclone.endpoint, rate=0.3, seed=4) as proxy:
+        rclone.at(proxy.endpoint).use(monkeypatch)
+        call("stage", runs, name)
+        call("promote", runs, name)
+        assert sum(request.fault is not None for request in proxy.requests) > 50
+    rclone.use(monkeypatch)
+    require_released(open_store(name, root=ROOT), runs)
+    assert "already promoted" in call("promote", runs, name)
+
+
+def test_two_promotions_at_once_on_a_server_without_conditions_end_with_one_result(
+    rclone: S3Server, runs: Runs
+) -> None:
+    name = f"s3://{rclone.make_bucket()}"
+    call("stage", runs, name)
+    both = [
+        subprocess.Popen(words("promote", runs, name), cwd=ROOT, stderr=subprocess.PIPE, text=True)
+        for _ in range(2)
+    ]
+    ended = [one.communicate(timeout=120)[1] for one in both]
+    assert [one.returncode for one in both] == [0, 0], ended
+    require_released(open_store(name, root=ROOT), runs)
+
+
+def test_a_process_that_is_killed_leaves_an_intent_that_the_next_one_ends(
+    rclone: S3Server, runs: Runs
+) -> None:
+    name = f"s3://{rclone.make_bucket()}"
+    call("stage", runs, name)
+    bucket = open_store(name, root=ROOT)
+    with proxied(rclone.endpoint, latency=0.05) as proxy:
+        env = {**os.environ, **rclone.at(proxy.endpoint).variables}  # noqa: TID251 - passed on
+        killed = subprocess.Popen(
+            words("promote", runs, name, "--jobs", "1"), cwd=ROOT, env=env, stderr=subprocess.DEVNULL
+        )
+        while not bucket.list("v2"):
+            assert killed.poll() is None
+        killed.send_signal(signal.SIGKILL)
+        killed.wait(10)
+    assert bucket.list(layout.DECISIONS) == []
+    (intent,) = execution.unfinished(bucket)
+    assert intent.status == "promoting"
+    assert "was interrupted; this one goes on with it" in call("promote", runs, name)
+    require_released(bucket, runs)
+
+
+def test_pip_installs_from_the_release_index(runs: Runs, tmp_path: Path) -> None:
+    bucket = DirectoryStore(tmp_path / "bucket")
+    call("stage", runs, bucket.url)
+    call("promote", runs, bucket.url)
+    with serving.served(bucket.root) as url:
+        report = process.capture(
+            [
+                *(sys.executable, "-m", "pip", "download", "--no-deps", "--dest", tmp_path / "got"),
+                *("--index-url", f"{url}/v2/gfx1151/simple/", "--python-version", "3.12"),
+                *("--platform", "linux_x86_64", "--only-binary", ":all:"),
+                *(f"torch=={runs.torch}", f"rocm-sdk-core=={runs.rocm}"),
+            ]
+        )
+    assert "Successfully downloaded" in report.stdout
+    wheels = {path.name for path in (tmp_path / "got").iterdir()}
+    assert len(wheels) == 2
