@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from hashlib import sha256
 from typing import TYPE_CHECKING
 
 from ci.groups import artifact_groups
 from ci.uploading import artifacts, telling, trees
 from ci.uploading.folders import is_temporary, items_of
-from ci.uploading.transferring import Item, absent, listing, plan, send, send_small
+from ci.uploading.transferring import Item, absent, changed, listing, plan, send, send_small
 from core import console, distributions, records
 from core.distributions import SIDECAR
 from core.errors import MissingInputError, StoreError
 from core.outputs import BUILD_MANIFEST
-from core.parallel import each
 from rocm_packaging.archives import is_archive
 
 if TYPE_CHECKING:
@@ -100,18 +98,19 @@ def upload_group(common: Common, source: Source, artifact_group: str) -> Sequenc
     described = [_described(key, *moved[key]) for key in sorted(moved)]
     listed = listing(store, [prefix, outputs.manifests_prefix(artifact_group)])
     documents = {outputs.record_key(artifact_group, one.name): _moved(one, before, outputs) for one in found}
-    same = _same_records(store, documents, listed)
+    written = {key: records.serialize(record) for key, record in documents.items()}
+    fresh = changed(store, written, listed)
     planned = plan(
         store,
         [_item(one.record, moved[one.record.key][0], outputs) for one in described],
         listed,
-        records.promised([documents[key] for key in same]),
+        records.promised([record for key, record in documents.items() if key not in fresh]),
     )
     send(store, planned.send, listed, title=f"wheels of {artifact_group}")
     sidecars = {f"{one.record.key}{SIDECAR}": one.sidecar for one in described if one.sidecar is not None}
     send_small(store, absent(sidecars, listed), listed, replace=not outputs.immutable)
     for key, record in sorted(documents.items()):
-        if key not in same:
+        if key in fresh:
             records.write(store, outputs, artifact_group, record)
     put = [one.record for one in described]
     telling.table(put)
@@ -149,16 +148,6 @@ def _moved(record: Record, before: RunOutputs, after: RunOutputs) -> Record:
     return record.model_copy(update={"files": files})
 
 
-def _same_records(
-    store: Store, documents: Mapping[str, Record], listed: Mapping[str, Stored]
-) -> frozenset[str]:
-    """Find the records that are there as they are: one request each."""
-    written = {key: records.serialize(one) for key, one in documents.items()}
-    likely = [key for key, data in written.items() if key in listed and listed[key].size == len(data)]
-    found = zip(likely, each(store.digest, likely), strict=True)
-    return frozenset(key for key, digest in found if digest == sha256(written[key]).hexdigest())
-
-
 def upload_manifests(common: Common, source: Source) -> Sequence[str]:
     """Put the run's source locks into the store, which stages there take commits and versions from.
 
@@ -173,7 +162,8 @@ def upload_manifests(common: Common, source: Source) -> Sequence[str]:
         documents = {
             f"{outputs.prefix}{key.removeprefix(before.prefix)}": source.store.read(key) for key in chosen
         }
-        send_small(store, documents, listed, replace=may_replace)
+        fresh = changed(store, documents, listed)
+        send_small(store, fresh, listed, replace=may_replace)
     return [*locks, *builds]
 
 

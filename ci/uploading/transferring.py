@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import tempfile
 import time
 from contextlib import contextmanager
@@ -164,6 +165,15 @@ def send_small(
 def absent(sidecars: Mapping[str, bytes], listed: Mapping[str, Stored]) -> dict[str, bytes]:
     """Leave out the sidecars that are there: they follow from their wheels, and so from their size."""
     return {key: data for key, data in sidecars.items() if key not in listed or listed[key].size != len(data)}
+
+
+def changed(store: Store, documents: Mapping[str, bytes], listed: Mapping[str, Stored]) -> dict[str, bytes]:
+    """Leave out the small objects that are there as they are: one request for each of the right size."""
+    likely = [key for key, data in documents.items() if key in listed and listed[key].size == len(data)]
+    digests = dict(zip(likely, each(store.digest, likely), strict=True))
+    return {
+        key: data for key, data in documents.items() if digests.get(key) != hashlib.sha256(data).hexdigest()
+    }
 
 
 def jobs_for(store: Store) -> int:
