@@ -109,7 +109,7 @@ class Bucket:
         place = self.place(key)
         with self.explained(key):
             try:
-                head = self.connection.client.head_object(**place, ChecksumMode="ENABLED")
+                head = self.connection.head(place)
             except ClientError as problem:
                 if code_of(problem) in ABSENT:
                     self._require_bucket()

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from functools import lru_cache
 from threading import BoundedSemaphore, Lock
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 import boto3
@@ -18,6 +18,7 @@ from botocore.exceptions import BotoCoreError
 
 from core.stores import s3_retries
 from core.stores.s3_errors import explained
+from core.stores.s3_wire import wire_for
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from types_boto3_s3 import S3Client
 
     from core.stores.s3_conditions import Conditions
+    from core.stores.s3_wire import Wire
 
 CONNECTIONS = 64
 # parts that are in memory at once, over all uploads of a process
@@ -67,6 +69,24 @@ class Connection:
     def is_amazon(self) -> bool:
         """Whether this is Amazon's own service, whose behaviour is known."""
         return is_amazon(self.endpoint)
+
+    def head(self, place: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Ask for an object's headers: ``head_object``."""
+        found = self.wire.head(place) if self.wire else None
+        return found or self.client.head_object(**place, ChecksumMode="ENABLED")
+
+    def put(self, place: Mapping[str, Any], said: Mapping[str, Any], data: bytes, sha256: str) -> None:
+        """Upload an object: ``put_object``, with its SHA-256 as S3's headers write it."""
+        if self.wire is None or not self.wire.put(place, said, data, sha256):
+            checksum: dict[str, Any] = {"ChecksumAlgorithm": "SHA256", "ChecksumSHA256": sha256}
+            self.client.put_object(**place, **said, **checksum, Body=data)
+
+    def copy(self, place: Mapping[str, Any], said: Mapping[str, Any]) -> str:
+        """Copy an object on the server: ``copy_object``, for the copy's ETag."""
+        etag = self.wire.copy(place, said) if self.wire else None
+        if etag is None:
+            etag = self.client.copy_object(**place, **said)["CopyObjectResult"].get("ETag", "")
+        return etag.strip('"')
 
 
 def is_amazon(endpoint: str) -> bool:
@@ -144,14 +164,13 @@ def connect(*, endpoint: str | None = None) -> Connection:
             s3={"payload_signing_enabled": False},
         )
         client: S3Client = session.client("s3", endpoint_url=endpoint, config=settings)
-        given = core.get_scoped_config().get("s3")
+        address = client.meta.endpoint_url
+        style = (core.get_scoped_config().get("s3") or {}).get("addressing_style")
+        by_path = style == "path" or (style is None and not is_amazon(address))
         # a bucket cannot be a part of a number's name: botocore knows that much
-        named = not is_amazon(client.meta.endpoint_url) and not is_number(client.meta.endpoint_url)
-        if named and "addressing_style" not in (given or {}):
-            by_path = settings.merge(
-                Config(s3={"payload_signing_enabled": False, "addressing_style": "path"})
-            )
-            client = session.client("s3", endpoint_url=endpoint, config=by_path)
+        if by_path and style is None and not is_number(address):
+            named = Config(s3={"payload_signing_enabled": False, "addressing_style": "path"})
+            client = session.client("s3", endpoint_url=endpoint, config=settings.merge(named))
     s3_retries.register(client)
     identity = ""
     if credentials is not None:
@@ -161,8 +180,7 @@ def connect(*, endpoint: str | None = None) -> Connection:
             key = ""  # the first request says what is wrong with them
         profile = f", profile {session.profile_name}" if session.profile_name != "default" else ""
         identity = f"access key …{key[-4:]} from {credentials.method}{profile}"
-    wire = None
-    if by_path:
-        region = client.meta.region_name
-        wire = wire_for(client.meta.endpoint_url, credentials, region, connections=CONNECTIONS)
-    return Connection(client=client, signed=credentials is not None, identity=identity, wire=wire)
+    near = None
+    if by_path and not is_amazon(address):
+        near = wire_for(address, credentials, client.meta.region_name, connections=CONNECTIONS)
+    return Connection(client=client, signed=credentials is not None, identity=identity, wire=near)

@@ -40,20 +40,18 @@ def copy(
         BotoCoreError: S3 could not be reached.
     """
     place, etag = source.place(seen.key), f'"{seen.etag}"'
-    client = target.connection.client
     # a server that is not Amazon's may not know copies of parts
     whole = sizes.copy_whole if target.connection.is_amazon else sizes.copy_limit
     try:
         if seen.size <= whole:
-            done = client.copy_object(
-                **target.place,
+            said = {
                 **target.headers,
                 **condition,
-                CopySource={"Bucket": place["Bucket"], "Key": place["Key"]},
-                CopySourceIfMatch=etag,
-                MetadataDirective="REPLACE",
-            )
-            copied = done["CopyObjectResult"].get("ETag", "").strip('"')
+                "CopySource": {"Bucket": place["Bucket"], "Key": place["Key"]},
+                "CopySourceIfMatch": etag,
+                "MetadataDirective": "REPLACE",
+            }
+            copied = target.connection.copy(target.place, said)
         else:
             transfer.copy(target, place, etag, seen.size, condition=condition, part=sizes.copy_part)
             copied = ""

@@ -130,14 +130,8 @@ def put(target: Target, data: bytes, condition: Mapping[str, Any]) -> None:
         ClientError: S3 refused.
         BotoCoreError: S3 could not be reached.
     """
-    target.connection.client.put_object(
-        **target.place,
-        **target.headers,
-        **condition,
-        Body=data,
-        ChecksumAlgorithm="SHA256",
-        ChecksumSHA256=checksum(data),
-    )
+    said = {**target.headers, **condition}
+    target.connection.put(target.place, said, data, checksum(data))
 
 
 def read(source: Path, sha256: str) -> bytes:

@@ -39,6 +39,7 @@ def open_through(proxy: Proxy, bucket: str, *, sizes: Sizes = SMALL) -> S3Store:
 def test_objects_of_every_size_come_and_go(rclone: S3Server, tmp_path: Path) -> None:
     store = open_store(f"s3://{rclone.make_bucket()}/run", root=tmp_path)
     objects = {f"python/g/{size}.whl": os.urandom(size) for size in (0, 1, 100_000, 16 << 20, (40 << 20) + 1)}
+    objects["python/g/odd a+b&c%2B=ä~'(1)!.whl"] = b"odd"
     for key, data in objects.items():
         source = tmp_path / "source"
         source.write_bytes(data)
