@@ -12,7 +12,7 @@ from moto import mock_aws
 from ci import retention
 from ci.buckets import buckets
 from ci.promotion import documents, layout, release_pages
-from ci.promotion.documents import StagedFile, StagingRecord
+from ci.promotion.documents import Decision, PromotedFile, StagedFile, StagingRecord
 from ci.retaining.policy import retention as load
 from core import distributions
 from core.errors import DataError, MissingInputError, StoreError, UsageError
@@ -151,6 +151,41 @@ def test_old_versions_go_from_pages_and_bucket_and_what_is_required_stays(
     before = keys(staged)
     assert door(staged.url, "--yes") == 0
     assert keys(staged) == before
+
+
+def test_what_a_promotion_works_with_stays_until_it_ends(staged: Store, later: Callable[[int], None]) -> None:
+    name = "rocm-7.2-py3-none-any.whl"
+    file = PromotedFile(
+        family=FAMILY,
+        name=name,
+        key=f"v2/{FAMILY}/{name}",
+        size=1,
+        sha256="0" * 64,
+        distribution="rocm",
+        version="7.2",
+        staged_key=f"{STAGED}/{name}",
+        staged_sha256="0" * 64,
+    )
+    decision = Decision(
+        set_name="set",
+        identity="1",
+        status="promoting",
+        release_type="nightly",
+        decided="2026-01-01T00:00:00+00:00",
+        by="somebody",
+        staging=(),
+        rulings=(),
+        files=(file,),
+    )
+    intent = layout.intent("set", "1")
+    staged.put_bytes(intent, documents.serialized(decision))
+    later(130)
+    assert door(staged.url, "--yes") == 0
+    assert wheels(staged) == ["rocm-7.1", "rocm-7.2", "rocm-7.4", "rocm-7.5", "torch-2.10"]
+    assert staged.find(f"{STAGED}/{name}.metadata") is not None
+    staged.delete(intent)
+    assert door(staged.url, "--yes") == 0
+    assert "rocm-7.2" not in wheels(staged)
 
 
 def test_nothing_goes_before_its_day(staged: Store, later: Callable[[int], None]) -> None:
