@@ -5,6 +5,7 @@ A set is a torch version over its families: all its wheels, and the ROCm package
 
 from __future__ import annotations
 
+import getpass
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
@@ -217,4 +218,7 @@ def _actor(variables: Mapping[str, str]) -> str:
     if actor:
         run = "/".join(variables.get(name, "") for name in ("GITHUB_REPOSITORY", "GITHUB_RUN_ID"))
         return f"{actor} ({run})"
-    return variables.get("USER") or variables.get("USERNAME") or "unknown"
+    try:
+        return getpass.getuser()
+    except (OSError, KeyError):  # a container's user may have no name
+        return "unknown"
