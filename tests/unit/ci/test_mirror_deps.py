@@ -1,14 +1,12 @@
 from __future__ import annotations
 
 import hashlib
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from ci import mirror_deps, mirroring
 from ci.mirror_data import Mirror
-from ci.mirroring import Source
 from core import files
 from core.errors import StoreError
 from core.frontdoor import Verb, main
@@ -17,7 +15,9 @@ from core.stores.directory import DirectoryStore
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+    from pathlib import Path
 
+    from ci.mirroring import Source
     from core.records import FileRecord
 
 DATA = Mirror.model_validate(
