@@ -25,7 +25,10 @@ _CONTENT_TYPES = {
     ".log": "text/plain; charset=utf-8",
     ".md": "text/plain; charset=utf-8",
     ".txt": "text/plain; charset=utf-8",
+    ".sha256sum": "text/plain; charset=utf-8",
 }
+# what another attempt of a job writes again
+_REPLACED_FOLDERS = frozenset({"logs", "reports"})
 _PAGE_SUFFIXES = frozenset({".html", ".json", ".txt"})
 
 
@@ -43,9 +46,10 @@ class Headers:
 
 
 def headers_for(key: str) -> Headers:
-    """Choose an object's headers by its key: pages are asked for again, files are for ever."""
-    suffix = Path(key).suffix
-    page = suffix in _PAGE_SUFFIXES
+    """Choose an object's headers by its key: pages and logs are asked for again, files are for ever."""
+    path = Path(key)
+    suffix = path.suffix
+    page = suffix in _PAGE_SUFFIXES or not _REPLACED_FOLDERS.isdisjoint(path.parts[:-1])
     return Headers(
         content_type=_CONTENT_TYPES.get(suffix, "application/octet-stream"),
         cache_control="no-cache, must-revalidate" if page else "public, max-age=31536000, immutable",

@@ -43,6 +43,14 @@ def test_files_are_kept_for_ever(key: str, kind: str) -> None:
     assert "immutable" in headers.cache_control
 
 
-@pytest.mark.parametrize("key", ["r/python/g/index.html", "r/manifests/g/build_torch.json"])
+@pytest.mark.parametrize(
+    "key",
+    [
+        "r/python/g/index.html",
+        "r/manifests/g/build_torch.json",
+        "r/logs/g/build.log.gz",
+        "owner-repo/r/reports/g/x",
+    ],
+)
 def test_pages_and_records_are_asked_for_again(key: str) -> None:
     assert "must-revalidate" in headers_for(key).cache_control
