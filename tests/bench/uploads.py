@@ -1,0 +1,122 @@
+"""Uploads to `rclone serve s3` on this machine, against `s5cmd sync` and `aws s3 sync`."""
+
+from __future__ import annotations
+
+import random
+import shutil
+import statistics
+import sys
+import tempfile
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from core import console, process
+from core.options import ROOT
+from tests.bench.baselines import program
+from tests.bench.measuring import Figure, seconds
+from tests.integration.s3_servers import rclone_serving
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from tests.integration.s3_servers import S3Server
+
+SMALL, SMALL_SIZE = 2_000, 4 << 10
+LARGE_SIZE = 1 << 30
+_RUNS = 3
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tool:
+    """Something that brings a folder into a bucket.
+
+    Attributes:
+        name: What the table calls it.
+        upload: Brings a folder into a bucket.
+    """
+
+    name: str
+    upload: Callable[[Path, str], object]
+
+
+def figures() -> Sequence[Figure]:
+    """Compare many small files, and one large one; each from nothing, and again with nothing changed."""
+    with tempfile.TemporaryDirectory() as name:
+        place = Path(name)
+        folders = (
+            (f"{SMALL:,} files of {console.size(SMALL_SIZE)}", _small(place / "small")),
+            (f"one of {console.size(LARGE_SIZE)}", _large(place / "large")),
+        )
+        with rclone_serving(place / "server") as server:
+            tools = _tools(server)
+            return [figure for title, folder in folders for figure in _compared(server, tools, title, folder)]
+
+
+def _compared(server: S3Server, tools: Sequence[Tool], title: str, folder: Path) -> Sequence[Figure]:
+    """Run the tools in turn, each into buckets of its own, so that a machine's drift hits all."""
+    first: dict[str, list[float]] = {tool.name: [] for tool in tools}
+    again: dict[str, list[float]] = {tool.name: [] for tool in tools}
+    for _ in range(_RUNS):
+        for tool in tools:
+            bucket = server.make_bucket()
+            upload = partial(tool.upload, folder, bucket)
+            first[tool.name].append(seconds(upload))
+            again[tool.name].append(seconds(upload))
+            _empty(server, bucket)
+    ours, *baselines = (tool.name for tool in tools)
+    return [
+        Figure(
+            subject=f"{what}, {title}",
+            baseline=baseline,
+            seconds=statistics.median(times[ours]),
+            baseline_seconds=statistics.median(times[baseline]),
+        )
+        for what, times in (("upload", first), ("again, nothing changed", again))
+        for baseline in baselines
+    ]
+
+
+def _tools(server: S3Server) -> Sequence[Tool]:
+    env = process.inherited(**server.variables)
+    s5cmd, aws = program("s5cmd"), program("aws")
+
+    def ours(folder: Path, bucket: str) -> None:
+        words = [f"--logs-dir={folder}", "--artifact-group=g", "--run-id=17", f"--store=s3://{bucket}"]
+        process.capture([sys.executable, "-m", "ci", "upload", *words], cwd=ROOT, env=env)
+
+    def theirs(folder: Path, bucket: str) -> None:
+        process.capture([s5cmd, "sync", f"{folder}/", f"s3://{bucket}/17-linux/logs/g/"], env=env)
+
+    def amazons(folder: Path, bucket: str) -> None:
+        process.capture([aws, "s3", "sync", folder, f"s3://{bucket}/17-linux/logs/g/"], env=env)
+
+    return (
+        Tool(name="nox -s upload", upload=ours),
+        Tool(name="s5cmd sync", upload=theirs),
+        Tool(name="aws s3 sync", upload=amazons),
+    )
+
+
+def _small(folder: Path) -> Path:
+    folder.mkdir()
+    for number in range(SMALL):
+        line = f"{number:08d} a line of a log\n"
+        (folder / f"file-{number}.xml").write_text(line * (SMALL_SIZE // len(line)), encoding="utf-8")
+    return folder
+
+
+def _large(folder: Path) -> Path:
+    folder.mkdir()
+    block = random.Random(5).randbytes(16 << 20)  # noqa: S311 - bytes that nothing compresses
+    with (folder / "large.bin").open("wb") as stream:
+        for _ in range(LARGE_SIZE // len(block)):
+            stream.write(block)
+    return folder
+
+
+def _empty(server: S3Server, bucket: str) -> None:
+    """Free the disk; the server's folder is ours."""
+    if server.folder is not None:
+        shutil.rmtree(server.folder / bucket)

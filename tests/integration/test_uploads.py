@@ -1,0 +1,91 @@
+"""Uploads as a person runs them, to a real S3 server, and over a network that fails."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING
+
+import pytest
+
+from core import process
+from core.errors import ProcessError, StoreError
+from core.options import ROOT
+from tests.integration.s3_proxy import proxied
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from pathlib import Path
+
+    from tests.integration.s3_servers import S3Server
+
+GROUP = "gfx90a-dcgpu"
+PREFIX = "123-linux"
+
+
+@pytest.fixture(name="folder")
+def folder_fixture(tmp_path: Path, make_wheel: Callable[..., Path]) -> Path:
+    for number in range(6):
+        make_wheel(tmp_path / "dist", f"demo-{number}", "1.0+rocm7.1", content=f"X = {number}\n" * 1000)
+    (tmp_path / "dist" / ".kpack_staging").mkdir()
+    (tmp_path / "dist" / ".kpack_staging" / "half.whl").write_bytes(b"half")
+    (tmp_path / "logs").mkdir()
+    for number in range(20):
+        (tmp_path / "logs" / f"{number}.log").write_text(f"line {number}\n")
+    (tmp_path / "logs" / "large.log").write_text("line\n" * 500_000)
+    (tmp_path / "artifacts").mkdir()
+    (tmp_path / "artifacts" / "blas_lib_gfx90a-dcgpu.tar.zst").write_bytes(bytes(20 << 20))
+    return tmp_path
+
+
+def upload(folder: Path, bucket: str, env: Mapping[str, str]) -> str:
+    words = ["--run-id=123", f"--artifact-group={GROUP}", f"--store=s3://{bucket}"]
+    folders = [
+        f"--input-dir={folder}",
+        f"--logs-dir={folder / 'logs'}",
+        f"--artifacts-dir={folder / 'artifacts'}",
+    ]
+    argv = [sys.executable, "-m", "ci", "upload", *folders, *words]
+    return process.capture(argv, cwd=ROOT, env=env).stderr
+
+
+def state(server: S3Server, bucket: str) -> dict[str, int]:
+    pages = server.client().get_paginator("list_objects_v2").paginate(Bucket=bucket)
+    return {one["Key"]: one["Size"] for page in pages for one in page.get("Contents", ())}
+
+
+def test_everything_arrives_once(rclone: S3Server, folder: Path) -> None:
+    bucket, env = rclone.make_bucket(), process.inherited(**rclone.variables)
+    said = upload(folder, bucket, env)
+    page = f"{rclone.endpoint}/{bucket}/{PREFIX}/python/{GROUP}/index.html"
+    assert f"package_find_links_url: {page}" in said
+    found = state(rclone, bucket)
+    assert sum(key.endswith(".whl") for key in found) == 6
+    assert sum(key.endswith(".whl.metadata") for key in found) == 6
+    assert found[f"{PREFIX}/blas_lib_gfx90a-dcgpu.tar.zst"] == 20 << 20
+    assert found[f"{PREFIX}/logs/{GROUP}/large.log.gz"] < 100_000
+    assert not [key for key in found if "staging" in key]
+    with proxied(rclone.endpoint) as proxy:
+        again = upload(folder, bucket, process.inherited(**rclone.at(proxy.endpoint).variables))
+        assert "unchanged, 6 files" in again
+        assert {one.method for one in proxy.requests} <= {"GET", "HEAD"}
+        assert len(proxy.requests) < 15
+    assert state(rclone, bucket) == found
+
+
+def test_nothing_is_lost_over_a_network_that_fails(rclone: S3Server, folder: Path) -> None:
+    whole = rclone.make_bucket()
+    upload(folder, whole, process.inherited(**rclone.variables))
+    bucket = rclone.make_bucket()
+    with proxied(rclone.endpoint, rate=0.3, seed=7) as proxy:
+        upload(folder, bucket, process.inherited(**rclone.at(proxy.endpoint).variables))
+        assert any(one.fault for one in proxy.requests)
+    assert state(rclone, bucket).keys() == state(rclone, whole).keys()
+    for key, size in state(rclone, whole).items():
+        assert "/manifests/" in key or state(rclone, bucket)[key] == size
+
+
+def test_a_bucket_that_is_not_there_is_one_message(rclone: S3Server, folder: Path) -> None:
+    with pytest.raises(ProcessError) as caught:
+        upload(folder, "no-such-bucket", process.inherited(**rclone.variables))
+    assert caught.value.returncode == StoreError.exit_code
+    assert "no-such-bucket" in caught.value.output
