@@ -27,10 +27,17 @@ _SDIST = re.compile(rf"(?P<name>[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?)-{_VE
 
 
 class FileName(NamedTuple):
-    """What a file's name says: normalised distribution name (PEP 503), and version (PEP 440)."""
+    """What a file's name says.
+
+    Attributes:
+        name: Distribution name, normalised as PEP 503 says.
+        version: Version, compared as PEP 440 says.
+        release: The version as it is written normally.
+    """
 
     name: str
     version: Version
+    release: str
 
 
 @lru_cache(maxsize=1 << 15)
@@ -47,7 +54,7 @@ def read_name(filename: str) -> FileName:
             hint="Wheels are named NAME-VERSION[-BUILD]-PYTHON-ABI-PLATFORM.whl, sdists NAME-VERSION.tar.gz.",
         )
     try:
-        return FileName(_normalised(match["name"]), _version(match["version"]))
+        return FileName(_normalised(match["name"]), *_version(match["version"]))
     except InvalidVersion:
         raise WheelError(
             f"{filename!r}: {match['version']!r} is no version.", hint="Versions are written as PEP 440 says."
@@ -60,5 +67,6 @@ def _normalised(name: str) -> str:
 
 
 @lru_cache(maxsize=4096)
-def _version(text: str) -> Version:
-    return Version(text)
+def _version(text: str) -> tuple[Version, str]:
+    version = Version(text)
+    return version, str(version)

@@ -236,10 +236,11 @@ def _rendered(line: Line, yanked: Mapping[str, str]) -> Line:
 
 
 def _entry(name: str, line: Line, yanked: Mapping[str, str]) -> Entry:
-    version = read_name(line.filename).version
-    reason = yanked.get(line.filename, yanked.get(f"{name}=={version}")) if yanked else None
+    filename = line.filename
+    _, version, release = read_name(filename)
+    reason = yanked.get(filename, yanked.get(f"{name}=={release}")) if yanked else None
     return Entry(
-        filename=line.filename,
+        filename=filename,
         name=name,
         version=version,
         sha256=line.sha256,
@@ -253,7 +254,8 @@ def _entry(name: str, line: Line, yanked: Mapping[str, str]) -> Entry:
 
 def _ordered(lines: Sequence[Line]) -> Project:
     named = sorted((read_name(line.filename).version, line.filename, line) for line in lines)
-    return project_of([line for _, _, line in named], str(named[-1][0]) if named else "")
+    newest = read_name(named[-1][1]).release if named else ""
+    return project_of([line for _, _, line in named], newest)
 
 
 def _gone(asked: Asked, seen: AbstractSet[str]) -> Sequence[Line]:

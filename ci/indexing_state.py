@@ -74,6 +74,7 @@ class Project:
         seen: How they were listed, one a line.
         facts: What was said of them, one a line.
         rows: Their rows of the flat page, one a line.
+        made_of: The same one by one, where they are at hand.
     """
 
     newest: str
@@ -81,9 +82,12 @@ class Project:
     seen: bytes | memoryview
     facts: bytes | memoryview
     rows: bytes | memoryview
+    made_of: Sequence[Line] | None = field(default=None, compare=False, repr=False)
 
     def lines(self) -> Sequence[Line]:
         """Give its files one by one."""
+        if self.made_of is not None:
+            return self.made_of
         parts = zip(_split(self.seen), _split(self.facts), _split(self.rows), strict=True)
         return [_line(seen, facts, html) for seen, facts, html in parts]
 
@@ -96,6 +100,7 @@ def project_of(lines: Sequence[Line], newest: str) -> Project:
         seen=_joined(line.seen for line in lines),
         facts=_joined(line.facts() for line in lines),
         rows=_joined(line.html for line in lines),
+        made_of=lines,
     )
 
 

@@ -12,10 +12,11 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from ci.indexing_plan import entries_of, key_in
+from ci.indexing_sources import is_local
 from ci.indexing_state import Page, State, dump
 from ci.pages import FLAT, SIMPLE, flat_block, flat_page, project_pages, root_pages
 from core.errors import ConflictError
-from core.parallel import each
+from core.parallel import JOBS, each
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -163,7 +164,8 @@ class Writer:
         Raises:
             ConflictError: Somebody else wrote a page meanwhile.
         """
-        each(lambda path: self._put(path, todo.projects[path], present), todo.projects)
+        jobs = 1 if is_local(self.store) else JOBS
+        each(lambda path: self._put(path, todo.projects[path], present), todo.projects, jobs=jobs)
         for path, page in todo.roots.items():
             self._put(path, page, present)
         if todo.flat is not None:

@@ -127,7 +127,7 @@ def project_pages(name: str, entries: Sequence[Entry], rows: Sequence[str]) -> M
         f"{name}=={entries[-1].version}", '--extra-index-url <var data-to="..">ADDRESS-OF-SIMPLE</var>'
     )
     links = _lines(line.replace('href="', 'href="../../', 1) for line in rows)
-    versions = ",".join(f'"{version}"' for version in dict.fromkeys(entry.version for entry in entries))
+    versions = ",".join(f'"{version}"' for version, _ in groupby(entry.version for entry in entries))
     files = ",\n".join(map(_json_file, entries))
     meta = f'{{"meta":{{"api-version":"{API_VERSION}"}},"name":"{name}"'
     return {

@@ -217,7 +217,7 @@ def test_a_wheels_name_is_read_as_packaging_reads_it(name: str, version: str, bu
         found = read_name(filename)
     except WheelError:
         return
-    assert tuple(found) == parse_wheel_filename(filename)[:2]
+    assert tuple(found[:2]) == parse_wheel_filename(filename)[:2]
 
 
 @given(PARTS, PARTS)
@@ -226,7 +226,7 @@ def test_an_sdists_name_is_read_as_packaging_reads_it(name: str, version: str) -
         found = read_name(f"{name}-{version}.tar.gz")
     except WheelError:
         return
-    assert tuple(found) == parse_sdist_filename(f"{name}-{version}.tar.gz")
+    assert tuple(found[:2]) == parse_sdist_filename(f"{name}-{version}.tar.gz")
 
 
 @pytest.mark.parametrize(
@@ -238,5 +238,5 @@ def test_an_sdists_name_is_read_as_packaging_reads_it(name: str, version: str) -
     ],
 )
 def test_names_that_build_tools_write_are_taken(filename: str) -> None:
-    assert tuple(read_name(filename)) == parse_wheel_filename(filename)[:2]
-    assert tuple(read_name("rocm-7.10.0a1.tar.gz")) == ("rocm", Version("7.10.0a1"))
+    assert tuple(read_name(filename)[:2]) == parse_wheel_filename(filename)[:2]
+    assert tuple(read_name("rocm-7.10.0a1.tar.gz")[:2]) == ("rocm", Version("7.10.0a1"))
