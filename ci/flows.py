@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from ci.cells import BUILDS
 from core import console, process
 from core.errors import ProcessError
+from core.options import DEFAULT_STORE
 from pytorch_build.context import context
 
 if TYPE_CHECKING:
@@ -93,7 +94,9 @@ def posargs(common: Common, chosen: Context) -> list[str]:
         f"--gpu-family={chosen.gpu_family}",
         f"--run-id={common.run_id}",
     ]
-    words += [f"--store={common.store}", f"--release-type={common.release_type}"]
+    words.append(f"--release-type={common.release_type}")
+    # a store that is named is the only one that is read
+    words += [f"--store={common.store}"] if common.store != DEFAULT_STORE else []
     if common.refs_file is not None:
         words.append(f"--refs-file={common.refs_file.resolve()}")
     words += ["--force"] if common.force else []

@@ -252,8 +252,9 @@ def placed(common: Common, env: Mapping[str, str], *, named: bool) -> Common:
             f"--store {AUTO_STORE} is for runs of CI.",
             hint="Name the run with --run-id, or a store of yours.",
         )
+    here = common.store == DEFAULT_STORE
     from_ci = common.run_id.isascii() and common.run_id.isdigit()
-    if not auto and not (from_ci if not named else common.store.startswith(_BUCKET)):
+    if not auto and not (from_ci if here else common.store.startswith(_BUCKET)):
         return common
     from core.run_locations import location, origin_from, run_buckets
 
@@ -264,9 +265,9 @@ def placed(common: Common, env: Mapping[str, str], *, named: bool) -> Common:
     place = location(data, origin.repository, fork=origin.fork, release_type=common.release_type)
     if auto or common.store == place.store:
         return replace(common, store=place.store, external_repo=place.external_repo)
-    if named:
+    if not here:
         return common
-    return replace(common, read_store=place.store, external_repo=place.external_repo)
+    return replace(common, read_store="" if named else place.store, external_repo=place.external_repo)
 
 
 def environment() -> Mapping[str, str]:

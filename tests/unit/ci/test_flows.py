@@ -65,7 +65,6 @@ def test_every_session_gets_what_was_chosen_by_name() -> None:
         "--torch-ref=sample",
         "--gpu-family=gfx94X-dcgpu",
         "--run-id=local",
-        "--store=out",
         "--release-type=ci",
     ]
 
@@ -78,8 +77,8 @@ def test_every_option_that_was_given_is_passed_on(tmp_path: Path, monkeypatch: p
     assert words[1:] == [
         "--gpu-family=gfx942;gfx1100",
         "--run-id=17",
-        "--store=s",
         "--release-type=dev",
+        "--store=s",
         f"--refs-file={tmp_path / 'r.toml'}",
         "--force",
         "--dry-run",

@@ -139,6 +139,7 @@ def test_a_run_of_ci_is_read_from_its_bucket_where_out_lacks_it(
     [
         ((), ("out", "", "")),
         (("--run-id=17",), ("out", SHARED, "down-stream/")),
+        (("--run-id=17", "--store=out"), ("out", "", "down-stream/")),
         (("--run-id=17", "--store=auto"), (SHARED, "", "down-stream/")),
         (("--run-id=17", "--bucket=auto"), ("s3://auto", "", "")),
         (("--run-id=17", f"--store={SHARED}"), (SHARED, "", "down-stream/")),
