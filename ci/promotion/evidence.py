@@ -82,10 +82,12 @@ def _void(record: Record, group: RunGroup) -> str:
     report = _report(record)
     if report is None:
         return "its record names no report"
-    found = group.reports.get(report.key)
+    # by its name, as a run that was uploaded may lie under another prefix than where it was tested
+    name = report.key.rpartition("/")[2]
+    found = next((one for key, one in group.reports.items() if key.rpartition("/")[2] == name), None)
     if found is None:
-        return f"its report {report.key} is gone"
-    return "" if found == report else f"its report {report.key} was replaced"
+        return f"its report {name} is gone"
+    return "" if found.sha256 == report.sha256 else f"its report {name} was replaced"
 
 
 def _report(record: Record) -> Document | None:

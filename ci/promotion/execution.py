@@ -159,7 +159,9 @@ def carry_out(
         StoreError: A staged object is not the one that was decided on, or a name is taken by other bytes.
     """
     before = decided(bucket, decision)
-    if before is not None and is_whole(bucket, before):
+    if before is not None and not missing(bucket, before):
+        # written only where somebody changed them
+        parallel.each(lambda family: _list(bucket, before, family), plan(before).families)
         _withdraw_intent(bucket, decision)
         return Done(decision=before, outcome="already")
     # the same files stand in it, and the grounds that were good when it began
@@ -176,17 +178,9 @@ def carry_out(
 
 
 def is_done(bucket: Store, decision: Decision) -> bool:
-    """Say whether what this decision promotes was promoted before, and is still there and listed."""
+    """Say whether what this decision promotes was promoted before, and is still there."""
     before = decided(bucket, decision)
-    return before is not None and is_whole(bucket, before)
-
-
-def is_whole(bucket: Store, decision: Decision) -> bool:
-    """Say whether everything that a decision promoted is still there and listed."""
-    records = [_record(decision, family) for family in plan(decision).families]
-    there = all(bucket.find(key) is not None for key, _ in records)
-    pages = [f"{layout.folder(layout.RELEASE, record.family)}/index.html" for _, record in records]
-    return there and not missing(bucket, decision) and all(bucket.find(page) for page in pages)
+    return before is not None and not missing(bucket, before)
 
 
 def missing(bucket: Store, decision: Decision) -> Sequence[str]:

@@ -36,7 +36,7 @@ def add_distribution_store(parser: argparse.ArgumentParser) -> None:
         "--platform",
         choices=("linux", "windows"),
         default="",
-        help="the wheels' platform",
+        help="the wheels' platform (default of stage: this machine's; of promote: every one)",
     )
 
 

@@ -17,7 +17,7 @@ from core.errors import FatalError
 from core.options import ROOT
 from core.wheel_record import verify_record
 from core.wheel_writer import Member, WheelSpec, write_wheel
-from tests.bench import rewriting, rocm, uploads
+from tests.bench import promotion, rewriting, rocm, uploads
 from tests.bench.measuring import Figure, paired, quiet, seconds
 
 if TYPE_CHECKING:
@@ -139,6 +139,7 @@ PARTS: Mapping[str, Callable[[], Iterable[Figure]]] = {
     "wheels": wheel_files,
     "uploads": uploads.figures,
     "rewriting": lambda: rewriting.figures(real_libraries()),
+    "promotion": promotion.figures,
     "pipeline": pipeline,
 }
 QUICK = frozenset({"start", "wheels"})

@@ -261,7 +261,7 @@ def test_tests_of_other_bytes_and_a_report_that_was_replaced_count_for_nothing(
     report = f"{runs.outputs.reports_prefix(GFX94)}/{records.record_name('test_smoke', cell)}.xml"
     runs.store.put_bytes(report, b"<testsuites/>")
     assert promote() == 9
-    assert f"its report {report} was replaced" in refusal(capsys)
+    assert f"its report {report.rpartition('/')[2]} was replaced" in refusal(capsys)
     named = {one.name: "0" * 64 for one in runs.made.values()}
     runs.smoke(GFX94, "cp312", inputs={"files": named})
     assert promote() == 9
