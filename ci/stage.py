@@ -49,16 +49,23 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> None:
     """Stage the chosen groups of a run."""
     common = common_from(arguments)
-    # as it is, because copies on the server need both ends to be buckets
-    source = stores.open_store(common.store, root=common.root)
     target = distribution_store_of(arguments, common)
     outputs = replace(common.outputs, platform=arguments.platform or common.outputs.platform)
+    source = _source(common, outputs)
     choice = Choice(kind=arguments.distributions, packages=listed(arguments.packages))
     groups = artifact_groups(source, outputs, arguments.artifact_group or common.gpu_family)
     # everything is chosen before anything is copied: one group's refusal leaves nothing behind
     planned = [_planned(common, source, outputs, group, choice) for group in groups]
     for record in planned:
         _stage(common, source, target, record, arguments.jobs)
+
+
+def _source(common: Common, outputs: RunOutputs) -> Store:
+    """Open the store that has the run, as it is: copies on the server need both ends to be buckets."""
+    here = stores.open_store(common.store, root=common.root)
+    if not common.read_store or here.list(outputs.manifests_prefix("")):
+        return here
+    return stores.open_store(common.read_store, root=common.root)
 
 
 def _planned(common: Common, source: Store, outputs: RunOutputs, group: str, choice: Choice) -> StagingRecord:

@@ -84,3 +84,18 @@ def test_a_bucket_that_is_not_there_is_one_clear_error(
     assert "nowhere-to-be-found" in capsys.readouterr().err
     assert main("ci", "", VERBS, ["promote", *words[4:]]) == 11
     assert "nowhere-to-be-found" in capsys.readouterr().err
+
+
+def test_a_run_of_ci_is_staged_from_the_bucket_that_the_data_names(
+    runs: Any, s3: S3Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("GITHUB_REPOSITORY", "GITHUB_EVENT_PATH", "RELEASE_TYPE"):
+        monkeypatch.delenv(name, raising=False)
+    for name in ("therock-nightly-artifacts", "therock-nightly-python"):
+        s3.create_bucket(Bucket=name)
+    runs.run_id, runs.store = "17123441166", open_store("s3://therock-nightly-artifacts", root=ROOT)
+    runs.whole(FAMILIES[0])
+    assert main("ci", "", VERBS, ["stage", "--run-id", runs.run_id, "--release-type", "nightly"]) == 0
+    key = f"manifests/v2-staging/{FAMILIES[0]}/17123441166-linux.json"
+    assert s3.head_object(Bucket="therock-nightly-python", Key=key)
+    assert main("ci", "", VERBS, ["promote", "--release-type", "nightly"]) == 0
