@@ -100,7 +100,7 @@ def _at(url: str, key: str) -> str:
 
 def _answered(problem: ClientError, url: str, key: str, identity: str) -> FatalError:  # noqa: PLR0911 - a table
     code, status = code_of(problem), status_of(problem)
-    said = str(problem.response.get("Error", {}).get("Message", ""))
+    said = str(problem.response.get("Error", {}).get("Message") or "")
     where, bucket = _at(url, key), url.removeprefix("s3://").partition("/")[0]
     if code == "NoSuchBucket":
         return StoreError(

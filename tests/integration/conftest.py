@@ -2,6 +2,16 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
+from tests.integration.ceph_server import ceph, ceph_server
 from tests.integration.s3_servers import rclone, rclone_server
 
-__all__ = ["rclone", "rclone_server"]
+if TYPE_CHECKING:
+    import pytest
+
+__all__ = ["ceph", "ceph_server", "rclone", "rclone_server"]
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--ceph", action="store_true", help="also test against Ceph's S3 server (20 s to start)")
