@@ -254,7 +254,11 @@ def _entry(name: str, line: Line, yanked: Mapping[str, str]) -> Entry:
 
 def _ordered(lines: Sequence[Line]) -> Project:
     named = sorted((read_name(line.filename).version, line.filename, line) for line in lines)
-    newest = read_name(named[-1][1]).release if named else ""
+    # what a command to copy installs: the newest that is not yanked, if there is one
+    offered = [name for _, name, line in named if " data-yanked=" not in line.html] or [
+        one[1] for one in named
+    ]
+    newest = read_name(offered[-1]).release if offered else ""
     return project_of([line for _, _, line in named], newest)
 
 

@@ -84,7 +84,7 @@ def render(title: str, entries: Sequence[Entry]) -> Mapping[str, str]:
     for name, group in groupby(ordered, key=lambda entry: entry.name):
         mine = tuple(group)
         rows = [row(entry) for entry in mine]
-        blocks.append(flat_block(name, str(mine[-1].version), _lines(rows).encode()))
+        blocks.append(flat_block(name, str(newest(mine)), _lines(rows).encode()))
         pages |= project_pages(name, mine, rows)
     names = [path.split("/")[1] for path in pages if path.endswith(".html")]
     return {**pages, **root_pages(names), FLAT: flat_page(title, len(ordered), blocks).decode()}
@@ -95,15 +95,20 @@ def in_order(entries: Sequence[Entry]) -> Sequence[Entry]:
     return sorted(entries, key=lambda entry: (entry.name, entry.version, entry.filename))
 
 
+def newest(entries: Sequence[Entry]) -> Version:
+    """Give the version that a command to copy installs: the last one that is not yanked, else the last."""
+    return next((one for one in reversed(entries) if one.yanked is None), entries[-1]).version
+
+
 def flat_page(title: str, files: int, blocks: Iterable[Block]) -> bytes:
     """Write the page for ``--find-links``, which lies beside the files, from its projects' blocks."""
     head = f"{HEAD % (escape(title), escape(title))}<p>{_counted(files, 'file')}</p>\n"
     return b"".join([head.encode(), *chain.from_iterable(blocks), FOOT.encode()])
 
 
-def flat_block(name: str, newest: str, rows: bytes | memoryview) -> Block:
+def flat_block(name: str, version: str, rows: bytes | memoryview) -> Block:
     """Write a project's part of the flat page, around its rows, each of which ends a line."""
-    commands = _commands(f"{name}=={newest}", "--find-links <var>ADDRESS-OF-THIS-PAGE</var>")
+    commands = _commands(f"{name}=={version}", "--find-links <var>ADDRESS-OF-THIS-PAGE</var>")
     head = f"<section>\n<h2>{name}</h2>\n{commands}<ul>\n"
     return head.encode(), rows, b"</ul>\n</section>\n"
 
@@ -124,7 +129,7 @@ def project_pages(name: str, entries: Sequence[Entry], rows: Sequence[str]) -> M
     """Write a project's pages, ``simple/{name}/``, from its entries in order and their rows."""
     title = f"Links for {name}"
     commands = _commands(
-        f"{name}=={entries[-1].version}", '--extra-index-url <var data-to="..">ADDRESS-OF-SIMPLE</var>'
+        f"{name}=={newest(entries)}", '--extra-index-url <var data-to="..">ADDRESS-OF-SIMPLE</var>'
     )
     links = _lines(line.replace('href="', 'href="../../', 1) for line in rows)
     versions = ",".join(f'"{version}"' for version, _ in groupby(entry.version for entry in entries))

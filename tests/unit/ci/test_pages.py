@@ -187,6 +187,14 @@ def test_people_read_sizes_dates_digests_and_commands_to_copy() -> None:
         assert 'name="viewport"' in page
 
 
+def test_the_command_to_copy_installs_the_newest_that_is_not_yanked() -> None:
+    older = one_entry()
+    newer = one_entry(filename="torch-3.0-py3-none-any.whl", version=Version("3.0"), yanked="")
+    for listed, version in (([older, newer], "2.9.0"), ([newer], "3.0")):
+        for page in ("index.html", "simple/torch/index.html"):
+            assert f'install "torch=={version}"' in render("g", listed)[page]
+
+
 @given(st.text(min_size=1))
 def test_any_name_is_text_in_a_page_and_one_segment_of_an_address(filename: str) -> None:
     page = render("g", [one_entry(filename=filename)])["index.html"]
