@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from ci.groups import artifact_groups
 from core import console, records
 from core.options import common_from
+from core.stores.overlay import holding
 
 if TYPE_CHECKING:
     import argparse
@@ -35,10 +36,12 @@ def run(arguments: argparse.Namespace) -> None:
         for record in found:
             if record.status == "failed":
                 console.error(f"{record.stage} failed: {record.error}")
-        prefix = f"{store.url}/{outputs.python_prefix(group)}"
+        page = f"{outputs.python_prefix(group)}/index.html"
+        place = holding(store, next((one.key for record in found for one in record.files), page)).url
+        prefix = f"{place}/{outputs.python_prefix(group)}"
         console.say(f"wheels   {prefix}/")
         console.say(f"index    {prefix}/index.html  (pip install --find-links)")
-        console.say(f"records  {store.url}/{outputs.manifests_prefix(group)}/")
+        console.say(f"records  {place}/{outputs.manifests_prefix(group)}/")
         console.summary(markdown(title, found))
 
 

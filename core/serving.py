@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from core.errors import MissingInputError
 from core.stores.directory import DirectoryStore
-from core.stores.overlay import OverlayStore
+from core.stores.overlay import holding
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -61,8 +61,7 @@ def flat_page(
     """
     key = f"{outputs.python_prefix(artifact_group)}/index.html"
     hint = "Write the pages: nox -s index (with the same --run-id and --store)."
-    if isinstance(store, OverlayStore):
-        store = store.at(key)
+    store = holding(store, key)
     if store.find(key) is None:
         raise MissingInputError(f"{store.url}/{key} is not there.", hint=hint)
     page = store.read(key).decode()

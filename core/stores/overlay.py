@@ -125,6 +125,11 @@ class OverlayStore:
         self.store.delete(key)
 
 
+def holding(store: Store, key: str) -> Store:
+    """Give the store that holds a key: of one over another, the one of the two."""
+    return store.at(key) if isinstance(store, OverlayStore) else store
+
+
 _SILENT: set[str] = set()
 
 

@@ -63,6 +63,12 @@ def test_only_the_first_is_written(both: OverlayStore, tmp_path: Path) -> None:
     assert both.url == both.store.url
 
 
+def test_who_holds_a_key_is_told(both: OverlayStore) -> None:
+    assert overlay.holding(both, "r/other") == both.behind
+    assert overlay.holding(both, "r/own") == both.store
+    assert overlay.holding(both.store, "r/other") == both.store
+
+
 def test_without_the_store_behind_what_is_here_is_used_and_said_so_once(
     both: OverlayStore, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
