@@ -254,7 +254,9 @@ def placed(common: Common, env: Mapping[str, str], *, named: bool) -> Common:
         )
     here = common.store == DEFAULT_STORE
     from_ci = common.run_id.isascii() and common.run_id.isdigit()
-    if not auto and not (from_ci if here else common.store.startswith(_BUCKET)):
+    # outside CI no bucket that is named has a folder for the repository
+    shared = common.store.startswith(_BUCKET) and bool(env.get("GITHUB_REPOSITORY"))
+    if not auto and not (from_ci if here else shared):
         return common
     from core.run_locations import location, origin_from, run_buckets
 

@@ -119,7 +119,7 @@ def packed_content(path: Path) -> tuple[int, str]:
 
 
 def _name(path: Path, *, packed: bool) -> str:
-    return f"{'gz ' if packed else ''}{path.absolute()}"
+    return f"{'gz ' if packed else ''}{os.path.abspath(path)}"  # noqa: PTH100 - a third of the time
 
 
 def _seen(status: os.stat_result) -> str:
