@@ -10,16 +10,18 @@ import json
 from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from pydantic import Field
 
 from core import console
 from core.data import Model, load_toml
-from core.errors import DataError, UsageError, nearest
+from core.errors import DataError, MissingInputError, UsageError, nearest
 from core.families import family
 from core.options import common_from
 from core.outputs import Platform, key_name
+from core.plans import MAX_JOBS as MAX_CELLS
+from core.plans import Plan
 from pytorch_build.refs.torch_refs import load_refs
 
 if TYPE_CHECKING:
@@ -37,7 +39,6 @@ BUILDS = {
     "apex": "build_apex",
 }
 TESTS = ("test_smoke",)
-MAX_CELLS = 256  # jobs of one matrix in GitHub Actions
 
 
 class Exclusion(Model):
@@ -50,16 +51,28 @@ class Exclusion(Model):
 
 
 class Matrix(Model):
-    """One table of the matrix file: a product of Pythons, refs and families."""
+    """One table of the matrix file: a product of Pythons, refs and families.
+
+    Attributes:
+        pythons: Python series.
+        torch_refs: Torch refs.
+        tool_pythons: What the project's own tests run on.
+        tier: Its families are those of `families.toml` whose PyTorch is built from this tier on.
+        gpu_families: Its families, by platform, where there is no tier.
+        exclude: What does not exist yet.
+    """
 
     pythons: tuple[str, ...] = Field(min_length=1)
     torch_refs: tuple[str, ...] = Field(min_length=1)
     tool_pythons: tuple[str, ...] = Field(min_length=1)
-    gpu_families: dict[Platform, tuple[str, ...]]
+    tier: Literal["presubmit", "postsubmit", "nightly"] | None = None
+    gpu_families: dict[Platform, tuple[str, ...]] = Field(default_factory=dict)
     exclude: tuple[Exclusion, ...] = ()
 
 
-class _MatrixFile(Model):
+class MatrixFile(Model):
+    """The embedded matrices."""
+
     ci: Matrix
     release: Matrix
 
@@ -84,7 +97,10 @@ class Expanded:
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Declare the verb's own options."""
-    parser.add_argument("matrix", help="ci, release, or a TOML file with a table of the same shape")
+    parser.add_argument(
+        "matrix",
+        help="ci, release, a plan that `configure` wrote, or a TOML file with a table of the same shape",
+    )
     parser.add_argument("--platform", choices=("linux", "windows"), help="default: this machine's")
 
 
@@ -92,6 +108,9 @@ def run(arguments: argparse.Namespace) -> None:
     """Print the cells as JSON, and what was left out for people."""
     common = common_from(arguments)
     platform: Platform = arguments.platform or common.outputs.platform
+    if (common.root / arguments.matrix).suffix == ".json":
+        console.result(json.dumps(planned(Plan.read(common.root / arguments.matrix), platform)))
+        return
     refs = load_refs(common.refs_file, common.root, platform=platform)
     expanded = expand(load_matrix(arguments.matrix, common.root), refs, platform)
     for sentence in expanded.left_out:
@@ -103,6 +122,25 @@ def run(arguments: argparse.Namespace) -> None:
     console.result(json.dumps({**rows, "tests": list(expanded.tool_pythons)}))
 
 
+def planned(plan: Plan, platform: Platform) -> Mapping[str, Sequence[Sequence[str]] | Sequence[str]]:
+    """Give the cells of a plan, by session.
+
+    Raises:
+        MissingInputError: The plan builds and tests no PyTorch on this platform.
+    """
+    rows: dict[str, list[list[str]]] = {name: [] for name in (*BUILDS.values(), *TESTS)}
+    for cell in plan.cells:
+        for session in cell.sessions if cell.platform == platform else ():
+            if session in rows and cell.build_variant == "release":
+                rows[session].append([cell.python, cell.torch_ref, cell.gpu_family])
+    if not any(rows.values()):
+        raise MissingInputError(
+            f"The plan has no cell on {platform}: {plan.build_pytorch.reason}.",
+            hint="Look at what it leaves out: `nox -s configure` with the same options.",
+        )
+    return {**rows, "tests": load_toml(MATRIX_FILE, MatrixFile).ci.tool_pythons}
+
+
 def load_matrix(name: str, root: Path) -> Matrix:
     """Read a matrix by name, or a file of the user's own.
 
@@ -110,10 +148,13 @@ def load_matrix(name: str, root: Path) -> Matrix:
         UsageError: Neither a name nor a file.
         DataError: A file that breaks the schema.
     """
-    embedded = load_toml(MATRIX_FILE, _MatrixFile)
+    embedded = load_toml(MATRIX_FILE, MatrixFile)
     known = {"ci": embedded.ci, "release": embedded.release}
     if name in known:
-        return known[name]
+        from ci.configuration.families import of_tier
+
+        matrix = known[name]
+        return matrix.model_copy(update={"gpu_families": of_tier(matrix.tier)}) if matrix.tier else matrix
     if (root / name).is_file():
         return load_toml(root / name, Matrix)
     raise UsageError(f"MATRIX={name} is neither a matrix nor a file. {nearest(name, known)}")
@@ -137,7 +178,7 @@ def expand(matrix: Matrix, refs: Mapping[str, TorchRef], platform: Platform) -> 
                 raise DataError(f"The matrix names the torch ref {ref_name!r}. {nearest(ref_name, refs)}")
             for name in matrix.gpu_families.get(platform, ()):
                 cell = Cell(python=python, torch_ref=ref_name, gpu_family=family(name).name)
-                reason = _missing(cell, matrix, refs[ref_name], platform)
+                reason = missing(cell, matrix, refs[ref_name], platform)
                 if reason:
                     left_out.append(f"{python} {ref_name} {name}: {reason}")
                     continue
@@ -153,7 +194,8 @@ def expand(matrix: Matrix, refs: Mapping[str, TorchRef], platform: Platform) -> 
     )
 
 
-def _missing(cell: Cell, matrix: Matrix, ref: TorchRef, platform: Platform) -> str:
+def missing(cell: Cell, matrix: Matrix, ref: TorchRef, platform: Platform) -> str:
+    """Say why a cell cannot exist; "" where it can."""
     if cell.python not in ref.pythons:
         return f"{ref.name} is not built for Python {cell.python}"
     if not ref.components:

@@ -11,19 +11,20 @@ from typing import TYPE_CHECKING, TypeVar
 from urllib.parse import quote, urlsplit
 
 import urllib3
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, RootModel, ValidationError
 
 from ci.runs import Run
 from core import console
 from core.errors import MissingInputError, ServiceError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from ci.runs import RunQuery
 
 API = "https://api.github.com"
 _PAGE = 100
+_MOST_FILES = 3000  # of a pull request, says GitHub
 _TRIES = 6
 _LONGEST_WAIT = 900.0
 _SECONDARY_WAIT = 60.0  # what GitHub asks for where it names no time
@@ -61,7 +62,24 @@ class _Commit(_Answer):
     sha: str
 
 
-_AnyAnswer = TypeVar("_AnyAnswer", bound=_Answer)
+class _Label(_Answer):
+    name: str
+
+
+class _File(_Answer):
+    filename: str
+    previous_filename: str | None = None
+
+
+class _Labels(RootModel[tuple[_Label, ...]]):
+    pass
+
+
+class _Files(RootModel[tuple[_File, ...]]):
+    pass
+
+
+_AnyAnswer = TypeVar("_AnyAnswer", bound=BaseModel)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,6 +92,7 @@ class GitHub:
         token: Sent to that address only; "" asks as anybody.
         sleep: Waits for some seconds.
         clock: Gives the seconds since 1970.
+        patience: How many seconds to wait in all for one answer.
     """
 
     pool: urllib3.PoolManager
@@ -81,6 +100,7 @@ class GitHub:
     token: str = ""
     sleep: Callable[[float], object] = time.sleep
     clock: Callable[[], float] = time.time
+    patience: float = _LONGEST_WAIT
 
     def whole_commit(self, repository: str, commit: str) -> str:
         """Give all 40 digits of a commit."""
@@ -103,6 +123,34 @@ class GitHub:
             if len(found.workflow_runs) < _PAGE:
                 return
             page += 1
+
+    def labels(self, repository: str, number: int) -> Sequence[str]:
+        """Give the labels of a pull request as they are now, the first hundred.
+
+        Raises:
+            ServiceError: GitHub cannot be asked.
+            MissingInputError: There is no such pull request.
+        """
+        asked = {"per_page": str(_PAGE)}
+        path = f"/repos/{repository}/issues/{number}/labels"
+        return [one.name for one in self._get(path, asked, _Labels).root]
+
+    def changed_files(self, repository: str, number: int) -> Sequence[str]:
+        """Give the files that a pull request changes, with the former names of moved ones.
+
+        Raises:
+            ServiceError: GitHub cannot be asked, or has more files than it lists.
+            MissingInputError: There is no such pull request.
+        """
+        path = f"/repos/{repository}/pulls/{number}/files"
+        files: list[str] = []
+        for page in range(1, _MOST_FILES // _PAGE + 1):
+            found = self._get(path, {"per_page": str(_PAGE), "page": str(page)}, _Files).root
+            for one in found:
+                files += [one.filename, *filter(None, [one.previous_filename])]
+            if len(found) < _PAGE:
+                return files
+        raise ServiceError(f"GitHub lists no more than {_MOST_FILES} files of a pull request.")
 
     def _get(self, path: str, fields: Mapping[str, str], model: type[_AnyAnswer]) -> _AnyAnswer:
         answer = self._answered(path, fields)
@@ -141,7 +189,7 @@ class GitHub:
                 wait, said = pause(answer.status, answer.headers, answer.data, attempt, self.clock())
                 if wait < 0:
                     return answer
-            if attempt == _TRIES or waited + wait > _LONGEST_WAIT:
+            if attempt == _TRIES or waited + wait > self.patience:
                 raise ServiceError(
                     f"GitHub {said}: {path} is left unanswered after {attempt} tries "
                     f"(next one in {console.duration(wait)}).",

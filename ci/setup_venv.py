@@ -9,7 +9,6 @@ from urllib.parse import quote, urljoin
 
 from packaging.utils import canonicalize_name
 
-from ci.job_files import job_files
 from ci.mirror_data import mirror
 from ci.page_waiting import fetch, links
 from ci.run_install import Wanted, beside_page, choose, install, run_place
@@ -18,6 +17,7 @@ from ci.venvs import environment, planned
 from core import console, distributions, installer, wheels
 from core.errors import MissingInputError, UsageError
 from core.installer import Install, Sources, configured
+from core.job_files import job_files
 from core.options import common_from
 from core.options import environment as variables
 from core.outputs import group_name

@@ -164,8 +164,8 @@ def upload_folders(common: Common, given: Folders, group: str) -> Mapping[str, S
 
 def tell(common: Common, put: Mapping[str, Sequence[FileRecord]]) -> None:
     """Give the job the addresses of what it uploaded, and its summary the links."""
-    from ci.job_files import job_files
     from ci.uploading import telling
+    from core.job_files import job_files
 
     outputs = common.outputs.at(common.open_store())
     if common.dry_run:

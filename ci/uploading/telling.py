@@ -5,13 +5,12 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING
 
-from ci import job_files
-from core import console
+from core import console, job_files
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from ci.job_files import JobFiles
+    from core.job_files import JobFiles
     from core.outputs import RunOutputs
     from core.records import FileRecord
     from core.stores import Store

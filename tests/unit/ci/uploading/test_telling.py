@@ -3,8 +3,8 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING
 
-from ci.job_files import JobFiles
 from ci.uploading import telling
+from core.job_files import JobFiles
 from core.outputs import RunOutputs
 from core.records import FileRecord
 

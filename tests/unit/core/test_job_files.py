@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ci import job_files
-from ci.job_files import JobFiles
+from core import job_files
 from core.errors import FatalError, UsageError
+from core.job_files import JobFiles
 
 if TYPE_CHECKING:
     from pathlib import Path

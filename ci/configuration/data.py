@@ -1,0 +1,204 @@
+"""The data that a plan follows from: triggers, families, runners, matrices; and a user's own over it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping  # noqa: TC003 - pydantic reads it
+from datetime import date  # noqa: TC003 - pydantic reads it
+from pathlib import Path
+from typing import Any, Literal, Self
+
+from pydantic import Field, field_validator, model_validator
+
+from ci.cells import MATRIX_FILE, Matrix, MatrixFile
+from ci.runners import RUNNERS_FILE, Runners
+from core.data import Model, read_toml, validated
+from core.errors import MissingInputError, nearest
+from core.families import families
+from core.outputs import Platform  # noqa: TC001 - pydantic reads it
+from core.plans import Stage  # noqa: TC001 - pydantic reads it
+
+Tier = Literal["presubmit", "postsubmit", "nightly", "request"]
+EventName = Literal["pull_request", "push", "schedule", "workflow_dispatch", "workflow_call"]
+TestType = Literal["quick", "standard", "comprehensive", "full"]
+
+FOLDER = Path(__file__).resolve().parent.parent
+TRIGGERS_FILE = FOLDER / "triggers.toml"
+FAMILIES_FILE = FOLDER / "families.toml"
+PLAIN = "release"  # the variant that every family has
+
+
+class Paths(Model):
+    """What changed files mean.
+
+    Attributes:
+        skip: Files that build nothing.
+        workflows: Names of the workflows that a run of CI is made of; others build nothing.
+        standard: Files whose change is tested with ``standard``.
+    """
+
+    skip: tuple[str, ...]
+    workflows: tuple[str, ...]
+    standard: tuple[str, ...] = ()
+
+
+class Test(Model):
+    """One kind of test.
+
+    Attributes:
+        stage: The matrix that it is a part of.
+        session: Its nox session.
+        types: The test types that it belongs to; empty for all.
+    """
+
+    __test__ = False  # pytest takes the name for a test's
+
+    stage: Stage
+    session: str
+    types: tuple[TestType, ...] = ()
+
+
+class Triggers(Model):
+    """What `triggers.toml` says.
+
+    Attributes:
+        long_lived_branches: Patterns of branches whose pushes build everything that is built after a merge.
+        paths: What changed files mean.
+        tests: Tests by the name that a label ``test:NAME`` gives.
+    """
+
+    long_lived_branches: tuple[str, ...] = Field(min_length=1)
+    paths: Paths
+    tests: dict[str, Test] = Field(min_length=1)
+
+
+class BuildVariant(Model):
+    """One way to build.
+
+    Attributes:
+        platforms: Where it is built.
+        suffix: What its artifact group ends with; "" for nothing.
+        label: The label that adds it; "" for none.
+        runner: Which machines build it.
+        pytorch: Whether PyTorch is built against it.
+        tested_on: The events on which it is tested; empty for all.
+    """
+
+    platforms: tuple[Platform, ...]
+    suffix: str = ""
+    label: str = ""
+    runner: Literal["build", "sanitizer"] = "build"
+    pytorch: bool = True
+    tested_on: tuple[EventName, ...] = ()
+
+
+class FamilyOn(Model):
+    """When CI builds a family on one platform; `families.toml` explains the keys."""
+
+    tier: Tier
+    pytorch: Tier = "nightly"
+    tests: Tier = "presubmit"
+    variants: tuple[str, ...] = (PLAIN,)
+
+
+class ExpectedFailure(Model):
+    """A failure that is known, and does not count until a day has passed.
+
+    Attributes:
+        gpu_family: The family.
+        platform: The platform.
+        stages: The stages that fail; empty for all.
+        torch_refs: The refs that fail; empty for all.
+        until: The last day on which it is expected.
+        reason: What fails, and where that is followed.
+    """
+
+    gpu_family: str
+    platform: Platform
+    stages: tuple[Stage, ...] = ()
+    torch_refs: tuple[str, ...] = ()
+    until: date
+    reason: str = Field(min_length=1)
+
+
+class Families(Model):
+    """What `families.toml` says."""
+
+    variants: dict[str, BuildVariant]
+    families: dict[str, dict[Platform, FamilyOn]]
+    expect_failure: tuple[ExpectedFailure, ...] = ()
+
+    @field_validator("variants")
+    @classmethod
+    def _plain(cls, variants: dict[str, BuildVariant]) -> dict[str, BuildVariant]:
+        if PLAIN not in variants:
+            raise ValueError(f"there is no variant {PLAIN!r}.")
+        return variants
+
+    @model_validator(mode="after")
+    def _known(self) -> Self:
+        for name, platforms in self.families.items():
+            if name not in families():
+                raise ValueError(f"{name!r} is no GPU family. {nearest(name, families())}")
+            for variant in (one for on in platforms.values() for one in on.variants):
+                if variant not in self.variants:
+                    raise ValueError(f"{name}: {variant!r} is no variant. {nearest(variant, self.variants)}")
+        for row in self.expect_failure:
+            if row.platform not in self.families.get(row.gpu_family, {}):
+                known = nearest(row.gpu_family, self.families)
+                raise ValueError(f"expect_failure: no family {row.gpu_family!r} on {row.platform}. {known}")
+        return self
+
+
+class OwnStore(Model):
+    """Where a downstream's runs go; `core.plans.Upload` explains the keys."""
+
+    store: str = ""
+    role: str = ""
+    region: str = ""
+
+
+class Data(Model):
+    """Everything that a plan follows from besides the event."""
+
+    triggers: Triggers
+    families: Families
+    runners: Runners
+    matrix: MatrixFile
+    upload: OwnStore = OwnStore()
+
+    def matrix_of(self, release_type: str) -> tuple[str, Matrix]:
+        """Name and give the matrix of a release type."""
+        name = "ci" if release_type == "ci" else "release"
+        return name, self.matrix.ci if name == "ci" else self.matrix.release
+
+
+def load(own: Path | None = None) -> Data:
+    """Read the data, with a user's own file over it.
+
+    Args:
+        own: A TOML file with any of the tables ``triggers``, ``families``, ``runners``, ``matrix``
+            and ``upload``; its tables are merged in, its lists and values take the place of ours.
+
+    Raises:
+        MissingInputError: There is no such file.
+        DataError: A file that breaks its schema.
+    """
+    tables: dict[str, Any] = {
+        "triggers": read_toml(TRIGGERS_FILE),
+        "families": read_toml(FAMILIES_FILE),
+        "runners": read_toml(RUNNERS_FILE),
+        "matrix": read_toml(MATRIX_FILE),
+    }
+    if own is None:
+        return validated(tables, Data, where=FOLDER)
+    if not own.is_file():
+        raise MissingInputError(f"{own} is not there.", hint="Correct CI_CONFIG, or --config.")
+    return validated(_merged(tables, read_toml(own)), Data, where=own)
+
+
+def _merged(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
+    result = dict(base)
+    for key, value in over.items():
+        inner = result.get(key)
+        result[key] = _merged(inner, value) if isinstance(inner, dict) and isinstance(value, dict) else value
+    return result

@@ -1,0 +1,127 @@
+"""The plan of a run: a pure function of a `Question`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ci.configuration import decisions, families, variants
+from ci.configuration.families import Wanted
+from ci.configuration.jobs import Jobs
+from ci.configuration.question import DISPATCHES
+from core.errors import UsageError
+from core.plans import Decision, LeftOut, Plan, PlanEvent, RocmPackages, matrices
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from ci.configuration.question import Question
+
+
+def plan(question: Question) -> Plan:
+    """Decide what a run does.
+
+    Raises:
+        UsageError: Something that is not known was asked for, or a fork asks for a release, or a dispatch
+            asks for nothing.
+        DataError: The data contradicts itself, or a matrix has more jobs than GitHub takes.
+    """
+    trust = decisions.trusted(question)
+    uploads, store = decisions.upload(question, trust)
+    enabled = decisions.enabled(question)
+    pytorch = decisions.pytorch(question)
+    chosen, left_out = families.choose(_wanted(question), question.data.families)
+    if question.event.name in DISPATCHES and not chosen:
+        raise UsageError(
+            "The dispatch names no GPU family, so nothing would be built.",
+            hint="Give linux_amdgpu_families or windows_amdgpu_families: names, or all.",
+        )
+    test_type, test_type_reason = decisions.test_type(question)
+    jobs = Jobs(
+        question=question,
+        pytorch=pytorch,
+        upload=uploads,
+        test_type=test_type,
+        test_labels=decisions.test_labels(question),
+    )
+    jobs.left_out.extend(left_out)
+    builds, without = variants.builds(question, chosen)
+    jobs.left_out.extend(without)
+    for build in builds:
+        jobs.add(build)
+    built = {(cell.platform, cell.artifact_group) for cell in jobs.cells if cell.stage == "build_pytorch"}
+    if pytorch.value and not built:
+        pytorch = Decision(value=False, reason=f"{pytorch.reason}, but no family in the plan has it")
+    made = Plan(
+        event=_event(question),
+        trusted=trust,
+        enable_build_jobs=enabled,
+        build_pytorch=pytorch,
+        upload=uploads,
+        promote=decisions.promote(question, uploads, pytorch),
+        release_type=question.type,
+        test_type=test_type,
+        test_type_reason=test_type_reason,
+        test_labels=jobs.test_labels,
+        store=store,
+        rocm=_rocm(question),
+        variants=tuple(
+            one.model_copy(update={"build_pytorch": (one.platform, one.artifact_group) in built})
+            for one in (build.entry for build in builds)
+        ),
+        cells=tuple(jobs.cells),
+        left_out=tuple(jobs.left_out),
+        notes=tuple(_notes(question)),
+    )
+    matrices(made)  # refuses one with too many jobs
+    return made if enabled.value else _nothing(made)
+
+
+def _nothing(made: Plan) -> Plan:
+    """Take everything out of a plan that builds nothing."""
+    reason = made.enable_build_jobs.reason
+    no = Decision(value=False, reason=reason)
+    all_of_it = (LeftOut(what="everything", reason=reason),)
+    return made.model_copy(
+        update={
+            "variants": (),
+            "cells": (),
+            "left_out": all_of_it,
+            "build_pytorch": no,
+            "upload": no,
+            "promote": no,
+        }
+    )
+
+
+def _wanted(question: Question) -> Wanted:
+    tier, reason = question.tier
+    return Wanted(tier=tier, reason=reason, named=question.labels.families, lists=question.inputs.families())
+
+
+def _event(question: Question) -> PlanEvent:
+    event = question.event
+    return PlanEvent(
+        name=event.name,
+        repository=event.repository,
+        branch=event.branch,
+        commit=event.commit,
+        number=event.number,
+        labels=tuple(sorted(event.labels or ())),
+    )
+
+
+def _rocm(question: Question) -> RocmPackages:
+    inputs = question.inputs
+    return RocmPackages(
+        artifact_run_id=inputs.artifact_run_id,
+        use_prebuilt_artifacts=inputs.use_prebuilt_artifacts,
+        version=inputs.rocm_package_version,
+    )
+
+
+def _notes(question: Question) -> Iterator[str]:
+    yield from question.notes
+    if question.changes.note:
+        yield f"{question.changes.note}, so everything counts as changed"
+    yield from question.labels.notes
+    yield from variants.ended(question)

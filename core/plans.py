@@ -1,0 +1,252 @@
+"""The plan of a run: what is built and tested, where, and why, decided once from one event.
+
+`ci.configuration` writes it (`python -m ci configure`), `python -m pytorch_build resolve --plan`
+completes it with versions, and `MATRIX=FILE` makes sessions of it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Literal, get_args
+
+from pydantic import Field
+
+from core import data, files
+from core.data import Model
+from core.errors import DataError
+from core.outputs import Platform
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from pathlib import Path
+
+Stage = Literal["build_rocm", "test_rocm", "build_pytorch", "test_pytorch"]
+STAGES: tuple[Stage, ...] = get_args(Stage)
+PLATFORMS: tuple[Platform, ...] = get_args(Platform)
+MAX_JOBS = 256  # of one matrix in GitHub Actions
+
+
+class Decision(Model):
+    """A yes or no with its reason, a sentence without a full stop."""
+
+    value: bool
+    reason: str
+
+
+class PlanEvent(Model):
+    """What happened, as far as the plan follows from it.
+
+    Attributes:
+        name: ``pull_request``, ``push``, ``schedule``, ``workflow_dispatch`` or ``workflow_call``.
+        repository: ``{owner}/{name}`` of the repository that the run belongs to.
+        branch: The branch; of a pull request the one it is to be merged into.
+        commit: The commit, "" where the event names none.
+        number: Of the pull request; 0 for none.
+        labels: Of the pull request, sorted.
+    """
+
+    name: str
+    repository: str
+    branch: str = ""
+    commit: str = ""
+    number: int = 0
+    labels: tuple[str, ...] = ()
+
+
+class Upload(Model):
+    """Where run outputs go.
+
+    Attributes:
+        store: As ``--store`` takes it; "" where nothing is uploaded.
+        external_repo: Folder of the repository in a bucket that several share.
+        role: ARN of the role that a job assumes to write; "" for none.
+        region: The bucket's region.
+    """
+
+    store: str = ""
+    external_repo: str = ""
+    role: str = ""
+    region: str = ""
+
+
+class RocmPackages(Model):
+    """Where the artifacts that ROCm's packages are made of come from.
+
+    Attributes:
+        artifact_run_id: The run that has them; "" for this one.
+        use_prebuilt_artifacts: Whether artifacts of another run are taken in place of new ones.
+        version: The packages' version, where the event names one.
+    """
+
+    artifact_run_id: str = ""
+    use_prebuilt_artifacts: bool = False
+    version: str = ""
+
+
+class Variant(Model):
+    """One GPU family in one build variant on one platform: what ``ci_linux.yml`` is called with.
+
+    Attributes:
+        platform: ``linux`` or ``windows``.
+        gpu_family: The family.
+        gpu_targets: Its gfx targets.
+        build_variant: ``release``, ``asan``, …
+        artifact_group: The family, with the variant's suffix.
+        build_runner: Label of the machines that build it.
+        test_runner: Label of the machines with its GPU; "" for none.
+        expect_failure: Whether a failure is expected, so that PyTorch is not built on it.
+        bypass_tests_for_releases: Whether it may be released untested where no machine has its GPU.
+        build_pytorch: Whether PyTorch is built for it.
+        reason: Why it is in the plan.
+    """
+
+    platform: Platform
+    gpu_family: str
+    gpu_targets: tuple[str, ...]
+    build_variant: str = "release"
+    artifact_group: str
+    build_runner: str
+    test_runner: str = ""
+    expect_failure: bool = False
+    bypass_tests_for_releases: bool = False
+    build_pytorch: bool = False
+    reason: str
+
+
+class Cell(Model):
+    """One job: a chain of sessions that one machine runs.
+
+    Attributes:
+        name: For people, and unique in its matrix: ``gfx94X-dcgpu, nightly, Python 3.12``.
+        platform: ``linux`` or ``windows``.
+        stage: The matrix that it belongs to.
+        sessions: The nox sessions, in order: `nox -s SESSIONS -P PYTHON -- --torch-ref … --gpu-family …`.
+        runner: Label of the machines that run it.
+        gpu_family: The GPU family.
+        artifact_group: The folder of its wheels.
+        build_variant: ``release``, ``asan``, …
+        python: The Python series of the target; "" where it does not matter.
+        torch_ref: The torch ref; "" for ROCm's own packages.
+        expect_failure: Whether a failure is expected and does not count.
+        reason: Why it is in the plan.
+        versions: Versions of the wheels to come, by distribution; `resolve` fills them in.
+    """
+
+    name: str
+    platform: Platform
+    stage: Stage
+    sessions: tuple[str, ...]
+    runner: str
+    gpu_family: str
+    artifact_group: str
+    build_variant: str = "release"
+    python: str = ""
+    torch_ref: str = ""
+    expect_failure: bool = False
+    reason: str
+    versions: dict[str, str] = Field(default_factory=dict)
+
+
+class LeftOut(Model):
+    """What is not done, and why."""
+
+    what: str
+    reason: str
+
+
+class Plan(Model):
+    """What one run does.
+
+    Attributes:
+        event: What happened.
+        trusted: Whether the run gets credentials, release buckets and shared caches to write to.
+        enable_build_jobs: Whether anything is built.
+        build_pytorch: Whether PyTorch is.
+        upload: Whether run outputs are uploaded. Without, a job builds and checks, and nothing is tested.
+        promote: Whether the wheels go on to the release index of `release_type`.
+        release_type: ``ci``, ``dev``, ``nightly``, ``prerelease``.
+        test_type: ``quick``, ``standard``, ``comprehensive`` or ``full``.
+        test_type_reason: Why.
+        test_labels: Which tests are asked for, by platform; none stands for all of the type.
+        store: Where run outputs go.
+        rocm: What ROCm's packages are made of.
+        variants: Families in the plan.
+        cells: Jobs.
+        left_out: What could be and is not in the plan.
+        notes: What people must know: defaults that were taken because something could not be asked.
+        locks: Digests of source locks, by platform and torch ref; `resolve` fills them in.
+    """
+
+    schema_version: Literal[1] = 1
+    event: PlanEvent
+    trusted: Decision
+    enable_build_jobs: Decision
+    build_pytorch: Decision
+    upload: Decision
+    promote: Decision
+    release_type: str
+    test_type: str
+    test_type_reason: str
+    test_labels: dict[Platform, tuple[str, ...]]
+    store: Upload = Upload()
+    rocm: RocmPackages = RocmPackages()
+    variants: tuple[Variant, ...] = ()
+    cells: tuple[Cell, ...] = ()
+    left_out: tuple[LeftOut, ...] = ()
+    notes: tuple[str, ...] = ()
+    locks: dict[Platform, dict[str, str]] = Field(default_factory=dict)
+
+    def digest(self) -> str:
+        """Hash what is planned: the hex SHA-256 of its canonical JSON."""
+        return files.digest_of(self.model_dump(mode="json"))
+
+    def matrix(self, platform: Platform, stage: Stage) -> Sequence[Cell]:
+        """Give the jobs of one stage on one platform."""
+        return [cell for cell in self.cells if (cell.platform, cell.stage) == (platform, stage)]
+
+    def write(self, path: Path) -> None:
+        """Write the plan as JSON, atomically; the same plan gives the same bytes."""
+        files.write_json(path, self.model_dump(mode="json"))
+
+    @classmethod
+    def read(cls, path: Path) -> Plan:
+        """Read a plan that `write` wrote.
+
+        Raises:
+            MissingInputError: There is no such file.
+            DataError: It is no plan.
+        """
+        return data.parse_json(data.read_text(path), cls, where=path)
+
+
+def matrices(plan: Plan) -> Mapping[str, Sequence[Mapping[str, Any]]]:
+    """Write every matrix for GitHub: ``{platform}_{stage}_matrix`` to its cells.
+
+    Raises:
+        DataError: One has more jobs than GitHub takes.
+    """
+    written = {}
+    for platform in PLATFORMS:
+        for stage in STAGES:
+            cells = plan.matrix(platform, stage)
+            refuse_size(len(cells), f"{stage} on {platform}")
+            rows = [cell.model_dump(mode="json", exclude={"platform", "stage"}) for cell in cells]
+            written[f"{platform}_{stage}_matrix"] = rows
+    return written
+
+
+def refuse_size(count: int, what: str) -> None:
+    """Refuse a matrix with more jobs than GitHub takes.
+
+    Raises:
+        DataError: There are too many.
+    """
+    if count > MAX_JOBS:
+        raise DataError(
+            f"{what} has {count} jobs; a matrix of GitHub Actions holds {MAX_JOBS}.",
+            hint="Dispatch fewer GPU families, Pythons or torch refs at a time.",
+        )
+
+
+def schema() -> Mapping[str, Any]:
+    """Give the JSON schema of plans."""
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **Plan.model_json_schema()}
