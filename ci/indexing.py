@@ -32,7 +32,7 @@ from packaging.version import Version
 
 from ci.indexing_names import read_name
 from ci.indexing_plan import Asked, Held, key_in, merge, seen_of
-from ci.indexing_sources import Files, Promise, Records, Source, is_local
+from ci.indexing_sources import Files, Promise, Records, Source, digest_in, is_local
 from ci.indexing_state import State, load
 from ci.indexing_writing import STATE, Writer, changes, is_page
 from ci.pages import FLAT, SIMPLE, page_format
@@ -183,7 +183,7 @@ def _listed(
         files=seen_of(found.found, prefix),
         yanked=yanked,
         strict=strict,
-        digest=store.digest,
+        digest=digest_in(store),
         always_hashed=is_local(store),
     )
     return merge(asked, source), yanked

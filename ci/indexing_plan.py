@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from ci.indexing_names import FILES, SIDECAR, read_name
 from ci.indexing_sources import Promise
 from ci.indexing_state import Line, Project, State, project_of
-from ci.pages import Entry, row
+from ci.pages import Entry, newest, row
 from core.errors import StoreError, WheelError
 
 if TYPE_CHECKING:
@@ -17,6 +17,9 @@ if TYPE_CHECKING:
 
     from ci.indexing_sources import Source
     from core.stores import Stored
+
+
+_Made = tuple[Line, Entry]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,7 +64,7 @@ class Asked:
         files: The files there are, by how they are listed (`seen_of`).
         yanked: Why files are yanked, by file name or ``name==version``.
         strict: Refuse what is wrong; else leave it out and say so.
-        digest: Asks the store for the digest of a key.
+        digest: Asks the store for the digest of a file.
         always_hashed: Whether digests cost so little that each new file's is asked for.
     """
 
@@ -72,7 +75,7 @@ class Asked:
     files: Mapping[str, Stored]
     yanked: Mapping[str, str]
     strict: bool
-    digest: Callable[[str], str]
+    digest: Callable[[Stored], str]
     always_hashed: bool
 
 
@@ -115,15 +118,17 @@ def merge(asked: Asked, source: Source) -> Listed:
         pending = []
     earlier = {line.filename: line for line in (_lines(asked.old) if anew else gone)}
     judge = _Judge(asked=asked, promises=promises, earlier=earlier, trusts=not source.names_files)
-    made: dict[str, list[Line]] = {}
+    made: dict[str, list[_Made]] = {}
     for seen in sorted(fresh):
         judge.judge(seen, fresh[seen], made)
     projects = dict(old)
     again = _with_other_reasons(asked)
     for name in {read_name(line.filename).name for line in gone} | made.keys() | again:
         stay = [line for line in old[name].lines() if line.seen in asked.files] if name in old else []
-        stay = [_rendered(line, asked.yanked) for line in stay] if name in again else stay
-        projects[name] = _ordered([*stay, *made.get(name, ())])
+        both = [(line, _entry(name, line, asked.yanked)) for line in stay]
+        if name in again:
+            both = [(line._replace(html=row(entry)), entry) for line, entry in both]
+        projects[name] = _ordered([*both, *made.get(name, ())])
     return Listed(
         documents=documents,
         projects={name: projects[name] for name in sorted(projects) if projects[name].count},
@@ -132,9 +137,11 @@ def merge(asked: Asked, source: Source) -> Listed:
     )
 
 
-def entries_of(name: str, lines: Sequence[Line], yanked: Mapping[str, str]) -> Sequence[Entry]:
-    """Read a project's files back as the entries that their rows were made from."""
-    return [_entry(name, line, yanked) for line in lines]
+def entries_of(name: str, project: Project, yanked: Mapping[str, str]) -> Sequence[Entry]:
+    """Give a project's files as the entries that their rows were made from."""
+    if project.entries is not None:
+        return project.entries
+    return [_entry(name, line, yanked) for line in project.lines()]
 
 
 def _promises(
@@ -153,10 +160,10 @@ def _promises(
     for line in () if anew else asked.old.pending:
         promises.setdefault(line.filename, []).append(_promise_of(line))
     for name, promised in zip(new, source.read(new) if new else (), strict=True):
-        mine = [one for one in promised if _filename(one.key, asked.prefix)]
+        mine = [(filename, one) for one in promised if (filename := _filename(one.key, asked.prefix))]
         counts[name] = len(mine)
-        for one in mine:
-            promises.setdefault(_filename(one.key, asked.prefix), []).append(one)
+        for filename, one in mine:
+            promises.setdefault(filename, []).append(one)
     documents = {name: (etag, counts[name]) for name, etag in asked.documents.items()}
     return documents, promises, anew
 
@@ -166,7 +173,9 @@ def _absent(
 ) -> list[Line]:
     missing = promises.keys() - new
     present = {seen.partition(" ")[0] for seen in asked.files} if missing else set()
-    absent = sorted(missing - present)
+    absent = sorted(filename for filename in missing - present if asked.strict or _is_name(filename))
+    for filename in absent:
+        read_name(filename)
     if absent and refused and asked.strict:
         more = f" (and {len(absent) - 1} more)" if len(absent) > 1 else ""
         raise StoreError(
@@ -187,7 +196,7 @@ class _Judge:
     held: list[Held] = field(default_factory=list)
     pending: list[Line] = field(default_factory=list)
 
-    def judge(self, seen: str, stored: Stored, made: dict[str, list[Line]]) -> None:
+    def judge(self, seen: str, stored: Stored, made: dict[str, list[_Made]]) -> None:
         filename = _filename(stored.key, self.asked.prefix)
         candidates = self.promises.get(filename, ())
         try:
@@ -206,22 +215,25 @@ class _Judge:
             self.pending += [_waiting(filename, one) for one in candidates]
         else:
             line = _line(seen, promise, modified=int(stored.modified))
-            made.setdefault(name, []).append(_rendered(line, self.asked.yanked))
+            entry = _entry(name, line, self.asked.yanked)
+            made.setdefault(name, []).append((line._replace(html=row(entry)), entry))
 
     def _kept(
         self, filename: str, seen: str, stored: Stored, candidates: Sequence[Promise]
     ) -> Promise | None:
         """Choose the promise that the file keeps; None where there is no promise."""
+        if not candidates:
+            return None
         fitting = [one for one in candidates if one.size == stored.size]
         if fitting and not self.trusts and self._doubted(filename, seen, fitting):
-            digest = self.asked.digest(stored.key)
+            digest = self.asked.digest(stored)
             fitting = [one for one in fitting if one.sha256 == digest]
-        if candidates and not fitting:
+        if not fitting:
             raise StoreError(
                 f"{stored.key} in {self.asked.url} differs from its record.",
                 hint="Build it again with --force.",
             )
-        return fitting[-1] if fitting else None
+        return fitting[-1]
 
     def _doubted(self, filename: str, seen: str, fitting: Sequence[Promise]) -> bool:
         """Say whether its size alone does not tell which file it is."""
@@ -229,10 +241,6 @@ class _Judge:
             return True
         before = self.earlier.get(filename)
         return before is not None and before.etag != seen.split(" ")[1]
-
-
-def _rendered(line: Line, yanked: Mapping[str, str]) -> Line:
-    return line._replace(html=row(_entry(read_name(line.filename).name, line, yanked)))
 
 
 def _entry(name: str, line: Line, yanked: Mapping[str, str]) -> Entry:
@@ -252,14 +260,10 @@ def _entry(name: str, line: Line, yanked: Mapping[str, str]) -> Entry:
     )
 
 
-def _ordered(lines: Sequence[Line]) -> Project:
-    named = sorted((read_name(line.filename).version, line.filename, line) for line in lines)
-    # what a command to copy installs: the newest that is not yanked, if there is one
-    offered = [name for _, name, line in named if " data-yanked=" not in line.html] or [
-        one[1] for one in named
-    ]
-    newest = read_name(offered[-1]).release if offered else ""
-    return project_of([line for _, _, line in named], newest)
+def _ordered(made: Sequence[_Made]) -> Project:
+    in_order = sorted(made, key=lambda one: (one[1].version, one[1].filename))
+    lines, entries = [one[0] for one in in_order], [one[1] for one in in_order]
+    return project_of(lines, entries, str(newest(entries)) if entries else "")
 
 
 def _gone(asked: Asked, seen: AbstractSet[str]) -> Sequence[Line]:
@@ -273,6 +277,14 @@ def _with_other_reasons(asked: Asked) -> set[str]:
     old, new = asked.old.yanked, asked.yanked
     changed = [key for key in {*old, *new} if old.get(key) != new.get(key)]
     return {key.partition("==")[0] if "==" in key else read_name(key).name for key in changed}
+
+
+def _is_name(filename: str) -> bool:
+    try:
+        read_name(filename)
+    except WheelError:
+        return False
+    return True
 
 
 def _lines(state: State) -> Iterable[Line]:

@@ -17,6 +17,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
+    from ci.pages import Entry
+
 SCHEMA = 2
 
 
@@ -74,7 +76,7 @@ class Project:
         seen: How they were listed, one a line.
         facts: What was said of them, one a line.
         rows: Their rows of the flat page, one a line.
-        made_of: The same one by one, where they are at hand.
+        entries: The same as entries of pages, where they are at hand.
     """
 
     newest: str
@@ -82,17 +84,19 @@ class Project:
     seen: bytes | memoryview
     facts: bytes | memoryview
     rows: bytes | memoryview
-    made_of: Sequence[Line] | None = field(default=None, compare=False, repr=False)
+    entries: Sequence[Entry] | None = field(default=None, compare=False, repr=False)
+
+    def html(self) -> Sequence[str]:
+        """Give its rows one by one."""
+        return _split(self.rows)
 
     def lines(self) -> Sequence[Line]:
         """Give its files one by one."""
-        if self.made_of is not None:
-            return self.made_of
         parts = zip(_split(self.seen), _split(self.facts), _split(self.rows), strict=True)
         return [_line(seen, facts, html) for seen, facts, html in parts]
 
 
-def project_of(lines: Sequence[Line], newest: str) -> Project:
+def project_of(lines: Sequence[Line], entries: Sequence[Entry], newest: str) -> Project:
     """Put a project's files together, in the order given."""
     return Project(
         newest=newest,
@@ -100,7 +104,7 @@ def project_of(lines: Sequence[Line], newest: str) -> Project:
         seen=_joined(line.seen for line in lines),
         facts=_joined(line.facts() for line in lines),
         rows=_joined(line.html for line in lines),
-        made_of=lines,
+        entries=entries,
     )
 
 

@@ -76,8 +76,8 @@ def changes(old: State, new: State, present: Mapping[str, Stored]) -> Changes:
     projects: dict[str, bytes] = {}
     for name in new.projects:
         if name in other or broken.intersection(paths[name]):
-            lines = new.projects[name].lines()
-            pages = project_pages(name, entries_of(name, lines, new.yanked), [line.html for line in lines])
+            project = new.projects[name]
+            pages = project_pages(name, entries_of(name, project, new.yanked), project.html())
             projects |= {path: page.encode() for path, page in pages.items()}
     renamed = new.projects.keys() != old.projects.keys()
     roots = {path: page.encode() for path, page in root_pages(list(new.projects)).items()}
