@@ -10,6 +10,7 @@ import shlex
 import shutil
 import signal
 import subprocess
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -89,7 +90,7 @@ def run(
     if returncode != 0:
         where = f" Its output is in {log}." if log else ""
         raise ProcessError(
-            f"{_name(words)} ended with {_status(returncode)}.{where}",
+            f"{_name(words)} ended with {status(returncode)}.{where}",
             hint=hint,
             returncode=returncode,
             output=tail,
@@ -134,12 +135,91 @@ def capture(
     if check and process.returncode != 0:
         said = _last_lines(err or out)
         raise ProcessError(
-            f"{shlex.join(words)} ended with {_status(process.returncode)}" + (f":\n{said}" if said else "."),
+            f"{shlex.join(words)} ended with {status(process.returncode)}" + (f":\n{said}" if said else "."),
             hint=hint,
             returncode=process.returncode,
             output=said,
         )
     return Completed(returncode=process.returncode, stdout=out, stderr=err)
+
+
+class Child:
+    """A process in a group of its own, whose output goes straight into a file.
+
+    A group of its own, because a terminal's Ctrl-C and a limit must reach what it starts, too.
+    """
+
+    def __init__(self, process: subprocess.Popen[bytes]) -> None:
+        self._process = process
+
+    @property
+    def pid(self) -> int:
+        """Its id, which is the group's."""
+        return self._process.pid
+
+    def wait(self, seconds: float) -> int | None:
+        """Wait for its end; its exit status, or None where it still runs after `seconds`."""
+        try:
+            return self._process.wait(max(seconds, 0.0))
+        except subprocess.TimeoutExpired:
+            return None
+
+    def signal(self, number: int) -> None:
+        """Send a signal to every process of the group that is left."""
+        if os.name == "posix":
+            with suppress(ProcessLookupError, PermissionError):
+                os.killpg(self.pid, number)
+        elif self._process.poll() is None:
+            self._process.terminate()
+
+    def kill(self) -> None:
+        """End every process of the group at once."""
+        self.signal(signal.SIGKILL if os.name == "posix" else signal.SIGTERM)
+        self._process.wait()
+
+
+def start(argv: Sequence[str | Path], *, cwd: Path, env: Mapping[str, str], output: Path) -> Child:
+    """Start a process in a group of its own; its output, stdout and stderr together, is added to a file.
+
+    Raises:
+        ProcessError: It could not be started.
+    """
+    words = [str(word) for word in argv]
+    program = _program(words[0], env)
+    output.parent.mkdir(parents=True, exist_ok=True)
+    with output.open("ab") as stream:
+        try:
+            child = subprocess.Popen(
+                [program, *words[1:]],
+                cwd=cwd,
+                env=dict(env),
+                stdin=subprocess.DEVNULL,
+                stdout=stream,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+        except OSError as problem:
+            raise _not_started(words[0], cwd, problem) from problem
+    return Child(child)
+
+
+def status(returncode: int) -> str:
+    """Write an exit status for people: ``status 1``, ``signal SIGSEGV``."""
+    if returncode < 0:
+        names = {int(one): one.name for one in signal.Signals}
+        return f"signal {names.get(-returncode, -returncode)}"
+    return f"status {returncode}"
+
+
+def _program(name: str, env: Mapping[str, str] | None) -> str:
+    program = shutil.which(name, path=env.get("PATH") if env is not None else None)
+    if program is None:
+        raise ProcessError(f"{name} is not installed or not on the PATH.", hint=f"Install {name}.")
+    return program
+
+
+def _not_started(name: str, cwd: Path | None, problem: OSError) -> ProcessError:
+    return ProcessError(f"{name} could not be started in {cwd or '.'}: {problem.strerror}.")
 
 
 def _start(
@@ -151,9 +231,7 @@ def _start(
     stdin: bool = False,
     merge: bool = False,
 ) -> subprocess.Popen[str]:
-    program = shutil.which(words[0], path=env.get("PATH") if env is not None else None)
-    if program is None:
-        raise ProcessError(f"{words[0]} is not installed or not on the PATH.", hint=f"Install {words[0]}.")
+    program = _program(words[0], env)
     pipe = subprocess.PIPE if capture else None
     try:
         return subprocess.Popen(
@@ -167,9 +245,7 @@ def _start(
             errors="replace",
         )
     except OSError as problem:
-        raise ProcessError(
-            f"{words[0]} could not be started in {cwd or '.'}: {problem.strerror}."
-        ) from problem
+        raise _not_started(words[0], cwd, problem) from problem
 
 
 def _wait(process: subprocess.Popen[str]) -> int:
@@ -219,13 +295,6 @@ def _stop(process: subprocess.Popen[str]) -> None:
 
 def _name(words: Sequence[str]) -> str:
     return shlex.join(words[:4]) + (" …" if len(words) > 4 else "")  # noqa: PLR2004 - enough to know it
-
-
-def _status(returncode: int) -> str:
-    if returncode < 0:
-        names = {int(one): one.name for one in signal.Signals}
-        return f"signal {names.get(-returncode, -returncode)}"
-    return f"status {returncode}"
 
 
 def _last_lines(text: str) -> str:
