@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 
     from core.junit import Outcome
 
+NO_TEST = "the report holds no test"
 MAX_BYTES = 512 << 20
 MAX_CASES = 1_000_000
 MAX_DEPTH = 64
@@ -224,7 +225,7 @@ class _Reader:
         problems = [problem, *self.problems] if problem else list(self.problems)
         cases = tuple(worst(parts) for parts in self.cases.values())
         if not problem and not cases:
-            problems.append("the report holds no test")
+            problems.append(NO_TEST)
         if self.claimed[1] and not problem and not any(case.failing for case in cases):
             problems.append(f"the report counts {self.claimed[1]} failures and names none")
         if self.claimed[0] > 0 and not cases and not problem:
