@@ -1,0 +1,152 @@
+"""Container engines: the command lines of docker, podman and buildah, and what their failures mean."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+from core import process
+from core.errors import FatalError, MissingInputError, ProcessError, UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from pathlib import Path
+
+Engine = Literal["docker", "podman", "buildah"]
+# in the order in which they are looked for; how each is asked whether it works, its daemon included
+ENGINES: dict[Engine, tuple[str, ...]] = {
+    "docker": ("docker", "version", "--format", "{{.Server.Version}}"),
+    "podman": ("podman", "info", "--format", "{{.Version.Version}}"),
+    "buildah": ("buildah", "info"),
+}
+_PRUNE: dict[Engine, str] = {
+    "docker": "docker system prune",
+    "podman": "podman system prune",
+    "buildah": "buildah rm --all, then buildah rmi --prune",
+}
+_PATIENCE = 60.0
+
+_FULL = re.compile(r"(?i)no space left on device|disk quota exceeded")
+_NO_BASE = re.compile(
+    r"(?i)pull access denied|manifest unknown|failed to resolve source metadata|no such image"
+    r"|image not known|did not resolve to an alias|unable to pull|unable to copy from source"
+    r"|initializing source docker://|reading manifest|unauthorized: "
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Build:
+    """What an engine is to make.
+
+    Attributes:
+        dockerfile: The Dockerfile.
+        context: Folder that it copies from.
+        arguments: Build arguments.
+        names: References that the image gets: ``NAME:TAG``.
+        pushed: References of a registry that it gets, too, and is pushed as.
+        archive: File that it is saved to; None for none.
+        no_cache: Do every step again.
+    """
+
+    dockerfile: Path
+    context: Path
+    arguments: Mapping[str, str]
+    names: tuple[str, ...]
+    pushed: tuple[str, ...] = ()
+    archive: Path | None = None
+    no_cache: bool = False
+
+
+def build_command(engine: Engine, build: Build) -> tuple[str, ...]:
+    """Write the command that builds; it is the same for the three engines."""
+    words = [engine, "build", "--file", str(build.dockerfile)]
+    for name in (*build.names, *build.pushed):
+        words += ["--tag", name]
+    for name, value in build.arguments.items():
+        words += ["--build-arg", f"{name}={value}"]
+    words += ["--no-cache"] if build.no_cache else []
+    return (*words, str(build.context))
+
+
+def push_commands(engine: Engine, build: Build) -> tuple[tuple[str, ...], ...]:
+    """Write the commands that push, one a reference; the engine knows the credentials."""
+    return tuple((engine, "push", reference) for reference in build.pushed)
+
+
+def save_command(engine: Engine, build: Build, file: Path) -> tuple[str, ...]:
+    """Write the command that saves the image to a file which `docker load` and `podman load` read.
+
+    buildah's archives hold one name, the first.
+
+    Raises:
+        UsageError: buildah cannot write to such a path.
+    """
+    match engine:
+        case "docker":
+            return ("docker", "save", "--output", str(file), *build.names)
+        case "podman":
+            return ("podman", "save", "--format", "docker-archive", "--output", str(file), *build.names)
+        case "buildah":
+            if ":" in str(file):
+                raise UsageError(f"buildah cannot save to {file}: the path has a colon.")
+            return ("buildah", "push", build.names[0], f"docker-archive:{file}:{build.names[0]}")
+
+
+def find_engine(named: Engine | None = None) -> Engine:
+    """Find an engine that answers: the one named, else the first of docker, podman and buildah.
+
+    Raises:
+        MissingInputError: None does; each with its reason.
+    """
+    wanted = {named: ENGINES[named]} if named else ENGINES
+    reasons = []
+    for engine, question in wanted.items():
+        reason = _silence(question)
+        if not reason:
+            return engine
+        reasons.append(f"{engine} {reason}")
+    raise MissingInputError(
+        f"No container engine works here: {'; '.join(reasons)}.",
+        hint="Install docker, podman or buildah (on Debian and Ubuntu: apt-get install buildah), "
+        "or start docker's daemon. In a container, buildah wants BUILDAH_ISOLATION=chroot and "
+        "STORAGE_DRIVER=vfs.",
+    )
+
+
+def _silence(question: Sequence[str]) -> str:
+    """Say why an engine does not answer; "" for one that does."""
+    if process.which(question[0]) is None:
+        return "is not installed"
+    try:
+        said = process.capture(question, check=False, timeout=_PATIENCE)
+    except ProcessError as problem:
+        return f"does not answer ({problem.message})"
+    if said.returncode == 0:
+        return ""
+    lines = (said.stderr or said.stdout).strip().splitlines()
+    return f"does not answer ({lines[-1].strip() if lines else f'status {said.returncode}'})"
+
+
+def explained(engine: Engine, problem: ProcessError, *, base: str) -> FatalError:
+    """Say what an engine's failure means, from the last lines that it printed.
+
+    Args:
+        engine: The engine.
+        problem: Its failure.
+        base: The base image.
+    """
+    lines = problem.output.splitlines()
+    full = next((line for line in lines if _FULL.search(line)), "")
+    if full:
+        return FatalError(
+            f"The disk is full: {full.strip()}",
+            hint=f"Free some: {_PRUNE[engine]}. An image with ROCm takes tens of gigabytes.",
+        )
+    missing = next((line for line in reversed(lines) if _NO_BASE.search(line)), "")
+    if missing:
+        return MissingInputError(
+            f"The base image {base} cannot be had: {missing.strip()}",
+            hint=f"Name one that there is (--base IMAGE), or log in to its registry: {engine} login.",
+        )
+    return problem
