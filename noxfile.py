@@ -211,6 +211,12 @@ def lambda_zip(session: nox.Session) -> None:
     stage(session, "ci", "lambda-zip")
 
 
+@nox.session(venv_backend="none")
+def build_image(session: nox.Session) -> None:
+    """Build a container image with docker, podman or buildah: the nightly one, with ROCm inside."""
+    stage(session, "ci", "build-image")
+
+
 @nox.session(venv_backend="none", tags=["pipeline"])
 def report(session: nox.Session) -> None:
     """Print what the run made: wheels, versions, sizes, seconds, digests, paths."""
@@ -225,10 +231,8 @@ def tests(session: nox.Session) -> None:
 
 @nox.session(tags=["checks"])
 def lint(session: nox.Session) -> None:
-    """Check style (ruff: rules and format)."""
-    tool(session, "requirements/lint.txt", "ruff", "check", *session.posargs)
-    session.run("ruff", "format", "--check")
-    session.run("cfn-lint", "ci/server/template.yaml")
+    """Check style: ruff (rules and format), cfn-lint, shellcheck, hadolint."""
+    tool(session, "requirements/lint.txt", "python", "-m", "requirements.lint", *session.posargs)
 
 
 @nox.session(tags=["checks"])

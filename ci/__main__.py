@@ -22,6 +22,7 @@ VERBS = (
     Verb("promote", "ci.promote", "a set of staged wheels, by its tests, into the release index: v2/"),
     Verb("retention", "ci.retention", "delete the runs and staged versions that the policy says may go"),
     Verb("lambda-zip", "ci.lambda_zip", "the zip of the function that writes pages behind a bucket's events"),
+    Verb("build-image", "ci.build_image", "a container image by docker, podman or buildah; push it, save it"),
     Verb("report", "ci.report", "print what a run made: wheels, versions, sizes, seconds, digests, paths"),
 )
 
