@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import argparse
 import os
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,6 +18,7 @@ from core.outputs import LOCAL_RUN, RunOutputs, this_platform
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from core.outputs import Platform
     from core.stores import Store
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -41,6 +42,7 @@ class Common:
         external_repo: The folder of the run's repository, ``{owner}-{repo}/``, in a bucket that several
             share; "" for none.
         release_type: ``ci``, ``dev``, ``nightly``, ``prerelease`` or ``release``.
+        platform: The platform that is built for: this machine's, except where a plan is resolved.
         python: The target environment's interpreter; None for a stage without one.
         force: Do the work again although its inputs have not changed.
         dry_run: Say what would be written instead of writing it.
@@ -54,6 +56,7 @@ class Common:
     read_store: str = ""
     external_repo: str = ""
     release_type: str = "ci"
+    platform: Platform = field(default_factory=this_platform)
     python: Path | None = None
     force: bool = False
     dry_run: bool = False
@@ -64,7 +67,7 @@ class Common:
         """The paths of the run."""
         bucket = self.store.removeprefix(_BUCKET) if self.store.startswith(_BUCKET) else ""
         return RunOutputs(
-            run_id=self.run_id, platform=this_platform(), external_repo=self.external_repo, bucket=bucket
+            run_id=self.run_id, platform=self.platform, external_repo=self.external_repo, bucket=bucket
         )
 
     def open_store(self) -> Store:

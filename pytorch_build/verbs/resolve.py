@@ -1,14 +1,19 @@
-"""`resolve`: torch ref -> source lock, among the run's outputs."""
+"""`resolve`: torch ref -> source lock, among the run's outputs; or those of a whole plan, completed."""
 
 from __future__ import annotations
 
+from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from core import console
 from core.errors import UsageError
 from core.families import CPU
-from core.options import common_from
+from core.job_files import job_files
+from core.options import common_from, environment
+from core.plans import Plan
 from pytorch_build.context import Context, chosen_family, chosen_ref
+from pytorch_build.lock.planned import complete, outputs
 from pytorch_build.lock.stored import source_lock
 from pytorch_build.refs.torch_refs import PROJECTS
 from pytorch_build.rocm.options import add_rocm_options, rocm_options_from
@@ -19,6 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from core.options import Common
+    from core.outputs import Platform
     from pytorch_build.lock.source_lock import SourceLock
 
 
@@ -36,6 +42,12 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="refuse a project that torch's related_commits does not name",
     )
+    parser.add_argument(
+        "--plan",
+        type=Path,
+        metavar="FILE",
+        help="resolve every torch ref of a plan that `configure` wrote, and complete its cells with versions",
+    )
     parser.add_argument("--compact", action="store_true", help="print the lock as one line, for a job output")
     add_source_options(parser)
     add_rocm_options(parser)
@@ -44,6 +56,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> None:
     """Resolve the ref, and print what every project is at."""
     common = common_from(arguments)
+    if arguments.plan:
+        _run_plan(arguments, common)
+        return
     chosen = any_context(common)
     lock = source_lock(
         chosen,
@@ -57,6 +72,48 @@ def run(arguments: argparse.Namespace) -> None:
     console.table(("project", "commit", "version", "from"), rows(lock, gpu=chosen.gpu))
     if arguments.compact:
         console.result(lock.compact())
+
+
+def _run_plan(arguments: argparse.Namespace, common: Common) -> None:
+    """Complete a plan, where it lies; give the job its locks and matrices."""
+    if common.torch_ref or common.gpu_family:
+        raise UsageError(
+            "A plan names its torch refs and GPU families.", hint="Leave them out beside --plan."
+        )
+    path = common.root / arguments.plan
+    before = Plan.read(path)
+    options = rocm_options_from(arguments)
+    if before.rocm.version and options.version not in {"", before.rocm.version}:
+        raise UsageError(f"The plan is for ROCm {before.rocm.version}, not {options.version}.")
+    options = replace(options, version=options.version or before.rocm.version)
+
+    def lock_of(platform: Platform, torch_ref: str, gpu_family: str) -> SourceLock:
+        wanted = replace(
+            common,
+            torch_ref=torch_ref,
+            gpu_family=gpu_family,
+            platform=platform,
+            release_type=before.release_type,
+        )
+        return source_lock(
+            any_context(wanted),
+            options,
+            update=not common.outputs.immutable,
+            explicit=explicit_refs(arguments.at),
+            require_related_commit=arguments.require_related_commit,
+            mirrors=mirrors_from(arguments),
+        )
+
+    plan, locks = complete(before, lock_of)
+    plan.write(path)
+    for platform, by_ref in locks.items():
+        for lock in by_ref.values():
+            console.say(f"{lock.torch_ref} on {platform}:")
+            console.table(("project", "commit", "version", "from"), rows(lock, gpu=bool(lock.rocm_version)))
+    files = job_files(environment())
+    for name, value in outputs(plan, locks).items() if files.outputs else ():
+        files.set_output(name, value)
+    console.done(f"plan: {sum(map(len, locks.values()))} torch refs resolved, in {arguments.plan}")
 
 
 def rows(lock: SourceLock, *, gpu: bool) -> Sequence[tuple[str, str, str, str]]:

@@ -1,0 +1,98 @@
+"""A plan completed: the source locks of its torch refs, and in its cells the versions of the wheels to come."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Protocol
+
+from core.families import CPU
+from core.plans import PLATFORMS, Plan, matrices
+from pytorch_build.refs.torch_refs import DISTRIBUTIONS
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from core.outputs import Platform
+    from core.plans import Cell
+    from pytorch_build.lock.source_lock import SourceLock
+
+    Locks = Mapping[Platform, Mapping[str, SourceLock]]
+
+
+class LockOf(Protocol):
+    """Gives the source lock of a torch ref as a platform builds it."""
+
+    def __call__(self, platform: Platform, torch_ref: str, gpu_family: str) -> SourceLock:
+        """Give the lock; `gpu_family` is one that it is built for, ``cpu`` only where there is no other."""
+        ...
+
+
+def complete(plan: Plan, lock_of: LockOf) -> tuple[Plan, Locks]:
+    """Resolve every torch ref of a plan once a platform, and write versions into its cells.
+
+    Args:
+        plan: What is to be built and tested.
+        lock_of: Gives the locks.
+
+    Raises:
+        SourceError: A ref or pin that does not resolve, or a wheel that the lock does not promise.
+    """
+    locks: dict[Platform, dict[str, SourceLock]] = {}
+    for platform in PLATFORMS:
+        builds = plan.matrix(platform, "build_pytorch")
+        refs = dict.fromkeys(cell.torch_ref for cell in builds)
+        locks[platform] = {name: lock_of(platform, name, _family(builds, name)) for name in refs}
+    versions: dict[tuple[Platform, str, str, str], dict[str, str]] = {}
+    for platform in PLATFORMS:
+        for cell in plan.matrix(platform, "build_pytorch"):
+            versions[_key(cell)] = _versions(cell, locks[platform][cell.torch_ref])
+    completed = plan.model_copy(
+        update={
+            "cells": tuple(
+                cell.model_copy(update={"versions": versions[_key(cell)]})
+                if cell.stage.endswith("pytorch")
+                else cell
+                for cell in plan.cells
+            ),
+            "locks": {
+                platform: {name: lock.digest() for name, lock in found.items()}
+                for platform, found in locks.items()
+            },
+        }
+    )
+    return completed, locks
+
+
+def outputs(plan: Plan, locks: Locks) -> Mapping[str, str]:
+    """Write a job's outputs: the matrices again, and ``{platform}_source_locks``.
+
+    The locks are an object by torch ref; each is the line that ``SOURCE_LOCK`` takes, with its digest.
+    """
+    values: dict[str, object] = dict(matrices(plan))
+    for platform in PLATFORMS:
+        values[f"{platform}_source_locks"] = {
+            name: lock.compact() for name, lock in locks.get(platform, {}).items()
+        }
+    return {name: _compact(value) for name, value in values.items()} | {"plan_digest": plan.digest()}
+
+
+def _compact(value: object) -> str:
+    return json.dumps(value, separators=(",", ":"), ensure_ascii=False)
+
+
+def _family(builds: Sequence[Cell], torch_ref: str) -> str:
+    families = [cell.gpu_family for cell in builds if cell.torch_ref == torch_ref]
+    return next((name for name in families if name != CPU), CPU)
+
+
+def _key(cell: Cell) -> tuple[Platform, str, str, str]:
+    return cell.platform, cell.artifact_group, cell.python, cell.torch_ref
+
+
+def _versions(cell: Cell, lock: SourceLock) -> dict[str, str]:
+    """Give the versions of the wheels that a job builds, by distribution."""
+    return {
+        distribution: lock.version(project, gpu=cell.gpu_family != CPU)
+        for project, distribution in DISTRIBUTIONS.items()
+        if f"build_{project}" in cell.sessions
+    }
