@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -96,6 +95,8 @@ def write_directory(common: Common, directory: Path) -> Indexed:
     """
     if not directory.is_dir():
         raise MissingInputError(f"{directory} is no directory.", hint="Give one with --directory.")
+    import tempfile
+
     store = open_store(str(directory.absolute()), root=common.root, dry_run=common.dry_run)
     with tempfile.TemporaryDirectory() as folder:
         source = Files(store=store, folder=Path(folder))
