@@ -80,6 +80,12 @@ def tool(session: nox.Session, lock: str, *command: str) -> None:
 
 
 @nox.session(venv_backend="none", tags=["pipeline"])
+def configure(session: nox.Session) -> None:
+    """Event -> the plan of the run; -- --event pull_request --label build:pytorch tries one out."""
+    stage(session, "ci", "configure")
+
+
+@nox.session(venv_backend="none", tags=["pipeline"])
 def resolve(session: nox.Session) -> None:
     """Torch ref -> source lock: every repository at a commit, every wheel's version."""
     stage(session, "pytorch_build", "resolve")

@@ -7,6 +7,7 @@ import sys
 from core.frontdoor import Verb, main
 
 VERBS = (
+    Verb("configure", "ci.configure", "an event -> the plan of the run: what is built and tested, and why"),
     Verb("cells", "ci.cells", "print the cells of a matrix as JSON, for the noxfile and for CI"),
     Verb("fetch-artifacts", "ci.fetch_artifacts", "a run's artifacts of a GPU family -> artifact directory"),
     Verb("upload", "ci.upload", "put a run's wheels, sidecars and records into a store"),

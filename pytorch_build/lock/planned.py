@@ -1,4 +1,4 @@
-"""A plan completed: the source locks of its torch refs, and in its cells the versions of the wheels to come."""
+"""A plan completed: the source locks of its torch refs, and in its cells the versions of wheels to come."""
 
 from __future__ import annotations
 
