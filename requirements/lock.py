@@ -17,7 +17,12 @@ from core import console, installer, process
 from core.errors import CheckError, FatalError
 
 FOLDER = Path(__file__).parent
-TOOL_LOCKS = {"run.in": "../requirements.txt", "test.in": "test.txt", "lint.in": "lint.txt", "baselines.in": "baselines.txt"}
+TOOL_LOCKS = {
+    "run.in": "../requirements.txt",
+    "test.in": "test.txt",
+    "lint.in": "lint.txt",
+    "baselines.in": "baselines.txt",
+}
 PYTHONS = ("3.11", "3.12", "3.13")
 PLATFORMS = {"linux": "x86_64-manylinux_2_28", "windows": "x86_64-pc-windows-msvc"}
 

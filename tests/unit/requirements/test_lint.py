@@ -1,0 +1,57 @@
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from core import process
+from core.errors import CheckError, MissingInputError, ProcessError
+from requirements import lint
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    Commands = list[list[str]]
+
+
+def test_every_script_and_dockerfile_is_linted() -> None:
+    found = lint.commands(lint.ROOT, [])
+    by_program = {command[0]: command[1:] for command in found if command[0] != "ruff"}
+    scripts = {path.relative_to(lint.ROOT).as_posix() for path in lint.ROOT.glob("docker/**/*.sh")}
+    assert len(scripts) >= 3
+    assert scripts <= set(by_program["shellcheck"])
+    assert by_program["hadolint"] == [
+        "docker/no_rocm_image_ubuntu24_04.Dockerfile",
+        "docker/ubuntu-rocm/Dockerfile",
+    ]
+
+
+def test_only_ruffs_rules_get_what_a_person_adds() -> None:
+    found = lint.commands(lint.ROOT, ["--fix", "ci"])
+    assert [command for command in found if "--fix" in command] == [["ruff", "check", "--fix", "ci"]]
+
+
+def test_a_linter_without_files_is_a_failure(tmp_path: Path) -> None:
+    with pytest.raises(MissingInputError, match="cfn-lint has nothing to check"):
+        lint.commands(tmp_path, [])
+
+
+@pytest.mark.parametrize("broken", [(), ("shellcheck",), ("ruff", "hadolint")])
+def test_every_linter_runs_also_after_a_finding(
+    broken: tuple[str, ...], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ran: list[str] = []
+
+    def run(command: Sequence[str], *, cwd: Path) -> None:
+        assert cwd == lint.ROOT
+        ran.append(command[0])
+        if command[0] in broken:
+            raise ProcessError(f"{command[0]} ended with status 1.")
+
+    monkeypatch.setattr(process, "run", run)
+    code = lint.main([])
+    assert ran == [one.command[0] for one in lint.LINTERS]
+    assert code == (CheckError.exit_code if broken else 0)
+    if broken:
+        assert f"Not clean: {', '.join(broken)}." in capsys.readouterr().err
