@@ -87,12 +87,11 @@ def seen_of(stored: Sequence[Stored], prefix: str) -> dict[str, Stored]:
         prefix: The folder, without a slash at its end; "" for the store's root.
     """
     cut = len(prefix) + 1 if prefix else 0
-    end = -len(SIDECAR)
-    sidecars = {one.key[cut:end]: one.etag for one in stored if one.key.endswith(SIDECAR)}
+    sidecars = {one.key: one.etag for one in stored if one.key.endswith(SIDECAR)}
     return {
-        f"{filename} {one.etag} {sidecars.get(filename, '')}": one
+        f"{key[cut:]} {one.etag} {sidecars.get(key + SIDECAR, '')}": one
         for one in stored
-        if (filename := one.key[cut:]).endswith(FILES)
+        if (key := one.key).endswith(FILES)
     }
 
 
@@ -216,7 +215,7 @@ class _Judge:
         else:
             line = _line(seen, promise, modified=int(stored.modified))
             entry = _entry(name, line, self.asked.yanked)
-            made.setdefault(name, []).append((line._replace(html=row(entry)), entry))
+            made.setdefault(name, []).append((Line(*line[:-1], row(entry)), entry))
 
     def _kept(
         self, filename: str, seen: str, stored: Stored, candidates: Sequence[Promise]

@@ -132,6 +132,7 @@ def project_pages(name: str, entries: Sequence[Entry], rows: Sequence[str]) -> M
         f"{name}=={newest(entries)}", '--extra-index-url <var data-to="..">ADDRESS-OF-SIMPLE</var>'
     )
     links = _lines(line.replace('href="', 'href="../../', 1) for line in rows)
+    # equal versions may be written in several ways (1.0, 1.0.0): the first speaks for all
     versions = ",".join(f'"{version}"' for version, _ in groupby(entry.version for entry in entries))
     files = ",\n".join(map(_json_file, entries))
     meta = f'{{"meta":{{"api-version":"{API_VERSION}"}},"name":"{name}"'
