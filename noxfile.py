@@ -193,6 +193,12 @@ def test_smoke(session: nox.Session, torch_ref: str | None = None, gpu_family: s
     stage(session, "pytorch_build", "test-smoke", torch_ref=torch_ref, gpu_family=gpu_family)
 
 
+@nox.session(venv_backend="none", tags=["pipeline"])
+def test_report(session: nox.Session) -> None:
+    """JUnit reports of all shards and cells -> one summary and data; fails where anything did."""
+    stage(session, "pytorch_build", "test-report")
+
+
 @nox.session(venv_backend="none", tags=["pipeline"], name="stage")
 def stage_wheels(session: nox.Session) -> None:
     """Put a run's wheels up for testing: v2-staging/{family}/ of the distribution bucket."""

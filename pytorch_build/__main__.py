@@ -17,6 +17,7 @@ VERBS = (
         "pytorch_build.verbs.test_smoke",
         "install a run's wheels from its index, import and compute",
     ),
+    Verb("test-report", "pytorch_build.verbs.test_report", "JUnit of all shards and cells -> one summary"),
 )
 
 if __name__ == "__main__":

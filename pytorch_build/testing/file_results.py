@@ -125,7 +125,7 @@ def _heard(file: str, result: Result) -> Case:
 
 
 def _as_a_whole(file: str, ended: Ended, sessions: Sequence[Session], cases: dict[str, Case]) -> Case | None:
-    """Say how the file failed as a whole, by the test that it died in if one is known; None where it did not."""
+    """Say how the file failed as a whole, by the test that it died in where one is known; else None."""
     complete = bool(sessions) and sessions[-1].end is not None
     verdict = _killed(ended) or (_odd(ended, cases) if complete else _incomplete(ended, sessions))
     if verdict is None:

@@ -130,6 +130,8 @@ def report_of(document: Document, origin: Origin, *, where: str = "") -> Report:
     said = document.properties
     names = ("stage", "torch_ref", "python", "gpu_family", "config", "run_id")
     known = replace(origin, **{name: said[name] for name in names if said.get(name)})
+    if known.config == DEFAULT_CONFIG:
+        known = replace(known, config="")
     if known.stage:
         known = replace(known, folder="")
     problems = list(document.problems)

@@ -1,0 +1,134 @@
+"""`test-report`: the JUnit reports of all shards and cells -> one summary, data, and a verdict."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from core import console, files, records
+from core.options import common_from
+from pytorch_build.testing import durations, gathering, recording, report_data, results, summary
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Sequence
+
+    from core.options import Common
+    from core.records import Record
+    from pytorch_build.testing.results import Report, Tested
+
+DATA_NAME = "test-report.json"
+_SHOWN = 20
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Declare the verb's own options."""
+    parser.add_argument(
+        "--input-dir",
+        type=Path,
+        metavar="DIR",
+        help="read every .xml below this folder instead of a run's reports",
+    )
+    parser.add_argument(
+        "--expect",
+        action="append",
+        default=[],
+        metavar="NAME[=SHARDS]",
+        help="results that there must be, by the name of their reports (torch-nightly-cp312=6); repeatable",
+    )
+    parser.add_argument("--summary", type=Path, metavar="FILE", help="also write the Markdown there")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="also write the data there")
+    parser.add_argument(
+        "--record-durations", action="store_true", help="keep how long tests took, for later runs' shards"
+    )
+
+
+def run(arguments: argparse.Namespace) -> None:
+    """Read, merge, tell, judge.
+
+    Raises:
+        CheckError: Something failed, is missing, or cannot be believed.
+    """
+    common = common_from(arguments)
+    expected = [gathering.parse_expected(text) for text in arguments.expect]
+    if arguments.input_dir:
+        groups: list[Group] = []
+        tested = results.merged(gathering.in_folder(arguments.input_dir))
+        title = f"Tests in {arguments.input_dir.name or arguments.input_dir}"
+    else:
+        groups = [_gathered(common, name) for name in gathering.groups_of(common)]
+        tested = tuple(one for group in groups for one in group.tested)
+        title = f"Tests of run {common.run_id}"
+    whole = gathering.require_expected(tested, expected)
+    _tell(whole, title, arguments, common.run_id)
+    for group in groups:
+        _file(common, group, keep_durations=arguments.record_durations)
+    recording.require_passed(whole, hint="The command of each failure stands above, and in the summary.")
+    console.done(f"{title}: {summary.verdict(whole)}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Group:
+    """What an artifact group of a run holds of tests."""
+
+    name: str
+    reports: Sequence[Report]
+    records: Sequence[Record]
+    tested: tuple[Tested, ...]
+
+
+def _gathered(common: Common, name: str) -> Group:
+    store, outputs = common.open_for_reading(), common.outputs
+    reports, found = gathering.in_store(store, outputs, name)
+    tested = gathering.held_against(
+        results.merged(reports), found, store=store, outputs=outputs, artifact_group=name
+    )
+    return Group(name=name, reports=reports, records=found, tested=tested)
+
+
+def _file(common: Common, group: Group, *, keep_durations: bool) -> None:
+    """File what follows from a run's reports: data, durations, and the records that a promotion reads.
+
+    Raises:
+        CheckError: Shards that passed have no records of it, or did not test the same.
+    """
+    store, outputs = common.open_store(), common.outputs
+    content = report_data.data(outputs.run_id, group.tested).model_dump_json(indent=1)
+    store.put_bytes(f"{outputs.reports_prefix(group.name)}/{DATA_NAME}", f"{content}\n".encode())
+    if keep_durations:
+        _keep_durations(common, group.name, group.reports)
+    for one in group.tested:
+        if one.shards > 1 and one.origin.stage:
+            record = recording.of_shards(
+                group.records, one, store=store, outputs=outputs, artifact_group=group.name
+            )
+            records.write(store, outputs, group.name, record)
+
+
+def _keep_durations(common: Common, group: str, reports: Sequence[Report]) -> None:
+    ours = [one for one in reports if one.origin.stage == "test_torch" and not one.document.problems]
+    for config in sorted({one.origin.config for one in ours}):
+        found = durations.of_documents(one.document for one in ours if one.origin.config == config)
+        name = config or results.DEFAULT_CONFIG
+        durations.record(common.open_store(), common.outputs, group, name, found)
+
+
+def _tell(tested: Sequence[Tested], title: str, arguments: argparse.Namespace, run_id: str) -> None:
+    """Print the table and the first failures; write the summary and the data."""
+    rows = []
+    for one in tested:
+        told = {name: count for name, count in one.counts.items() if count}
+        counted = ", ".join(f"{count} {name}" for name, count in told.items())
+        verdict = "passed" if one.passed else "failed"
+        rows.append((str(one.origin), str(one.shards), counted, console.duration(one.seconds), verdict))
+    console.table(("tests", "shards", "results", "time", "verdict"), rows, title=title)
+    markdown = summary.markdown(tested, title=title)
+    console.summary(markdown)
+    if arguments.summary:
+        files.write_text(arguments.summary, console.mask(markdown))
+    if arguments.json:
+        content = report_data.data(run_id, tested).model_dump_json(indent=1)
+        files.write_text(arguments.json, console.mask(f"{content}\n"))
+    for command, line in summary.again(tested)[:_SHOWN]:
+        console.say(f"{line}\n  {command}" if command else line)
