@@ -1,0 +1,186 @@
+"""Test ids, and the patterns that skip rules name them with.
+
+A test id is pytest's node id, its path relative to the checkout:
+``test/test_nn.py::TestNN::test_conv[a/b 1]``. Its parts are the path, the names, and the
+parameters in brackets, which may hold anything, ``::`` and brackets included.
+https://docs.pytest.org/en/stable/how-to/usage.html#select-tests
+
+A pattern is written like an id. ``*`` stands for any characters of one part, and never for half of the
+id: ``test_conv*`` does not match ``test_my_conv``. Nothing else is special.
+
+=================================  ==============================================================
+``test/test_nn.py::TestNN::*``     every test of a class of a file
+``TestNN::test_conv*``             of a class in any file; a last ``*`` takes parameters too
+``::test_conv[*]``                 a test in any class of any file, with any parameters
+``test/*/test_fx.py::*``           every test of a file, in any folder of ``test/``
+=================================  ==============================================================
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from functools import cached_property
+
+_NAME = r"[^:\[]"
+_ANY_NAMES = rf"{_NAME}+(?:::{_NAME}+)*"
+_ANY_PARAMETERS = r"(?:\[.*)?"
+
+
+@dataclass(frozen=True)
+class TestId:
+    """A test id in its parts.
+
+    Attributes:
+        path: The file, with forward slashes.
+        names: Classes and function, without parameters; empty for a file.
+        parameters: What is between the brackets; None without brackets.
+    """
+
+    __test__ = False
+
+    path: str
+    names: tuple[str, ...]
+    parameters: str | None = None
+
+    @classmethod
+    def parse(cls, text: str) -> TestId:
+        """Take an id apart; every text is one, as pytest puts no bounds to them."""
+        path, names, parameters = _parts(text)
+        return cls(path, names, parameters)
+
+
+def _parts(text: str) -> tuple[str, tuple[str, ...], str | None]:
+    path, separator, rest = text.partition("::")
+    plain, bracket, parameters = rest.partition("[")
+    names = tuple(plain.split("::")) if separator else ()
+    return path, names, parameters.removesuffix("]") if bracket else None
+
+
+@dataclass(frozen=True)
+class Pattern:
+    """A pattern in its parts.
+
+    Attributes:
+        text: The pattern as it was written.
+        path: Pattern of the file; "" for any.
+        names: Patterns of the names; without a path, of the last ones.
+        parameters: Pattern of what is between the brackets; None without brackets.
+    """
+
+    text: str
+    path: str
+    names: tuple[str, ...]
+    parameters: str | None
+
+    @classmethod
+    def parse(cls, text: str) -> Pattern:
+        """Check a pattern.
+
+        Raises:
+            ValueError: It is none, or it would take every test there is.
+        """
+        path, names, parameters = _parts(text)
+        if not names:
+            raise ValueError(
+                f"{text!r} could be anywhere: write ::{text} for tests of that name in any file."
+            )
+        _refuse_odd_brackets(text, parameters)
+        if path and "/" not in path and not path.endswith(".py"):
+            path, names = "", (path, *names)
+        if path:
+            refuse_odd_path(text, path)
+        if not all(names):
+            raise ValueError(f"{text!r} has an empty part between two '::'.")
+        if any(letter in name for name in names for letter in ":/\\ "):
+            raise ValueError(f"{text!r}: classes and functions have no such letters; is a '::' missing?")
+        if all(set(name) == {"*"} for name in names) and _stem(path) in {"", "*"}:
+            raise ValueError(f"{text!r} takes every test: name a file, a class or a test.")
+        return cls(text, path, names, parameters)
+
+    @cached_property
+    def regex(self) -> str:
+        """A regular expression for whole test ids."""
+        path = r"[^:]+::" if not self.path else _escaped(self.path, "[^/:]*") + "::"
+        outer = "" if self.path else rf"(?:{_NAME}+::)*"
+        *classes, last = self.names
+        inner = "".join(f"{_part(name)}::" for name in classes)
+        return f"{path}{outer}{inner}{_last(last, self.parameters)}"
+
+    def matches(self, test: str) -> bool:
+        """Whether it takes this test."""
+        return re.fullmatch(self.regex, test) is not None
+
+    def near_miss(self, test: TestId) -> str:
+        """Say why it does not take a test that it seems to mean; "" where it means another one.
+
+        Two of file, names and parameters agree, or only the class differs.
+        """
+        own = Pattern(self.text, "", (self.names[-1],), None)
+        if not test.names or not own.matches(f"{test.path}::{test.names[-1]}"):
+            return ""
+        same_path = not self.path or re.fullmatch(_escaped(self.path, "[^/:]*"), test.path) is not None
+        plain = "::".join((test.path, *test.names))
+        same_names = Pattern(self.text, "", self.names, None).matches(plain)
+        if same_path and same_names:
+            return "the parameters differ: a name without [...] means the test without parameters, [*] any"
+        if set(self.names[-1]) == {"*"} and not same_names:
+            return ""
+        if same_path:
+            return f"the class differs: it names {'::'.join(self.names[:-1]) or 'a function of the file'}"
+        return f"the file differs: it names {self.path}" if same_names else ""
+
+
+def _refuse_odd_brackets(text: str, parameters: str | None) -> None:
+    if parameters is not None and not text.endswith("]"):
+        raise ValueError(f"{text!r} has an open bracket: parameters end with ']'.")
+
+
+def refuse_odd_path(text: str, path: str) -> None:
+    """Check the path of an id or pattern.
+
+    Raises:
+        ValueError: It is not that of a Python file, relative to the checkout.
+    """
+    if not path.endswith(".py"):
+        raise ValueError(f"{text!r}: the file must end with .py.")
+    if "\\" in path or path.startswith("/") or {".", "..", ""} & set(path.split("/")):
+        raise ValueError(
+            f"{text!r}: the path is written from the checkout on, with '/', as in test/test_nn.py."
+        )
+
+
+def exact(text: str) -> str:
+    """Check the exact id of a test.
+
+    Raises:
+        ValueError: It lacks its file or its name, or it is a pattern.
+    """
+    path, names, parameters = _parts(text)
+    if not names or not all(names):
+        raise ValueError(f"{text!r} is no test id such as test/test_nn.py::TestNN::test_conv.")
+    refuse_odd_path(text, path)
+    _refuse_odd_brackets(text, parameters)
+    if "*" in path or any("*" in name for name in names):
+        raise ValueError(f"{text!r} is a pattern: it belongs under 'patterns'.")
+    return text
+
+
+def _escaped(text: str, star: str) -> str:
+    return star.join(re.escape(part) for part in text.split("*"))
+
+
+def _part(name: str) -> str:
+    return f"{_NAME}+" if name == "*" else _escaped(name, f"{_NAME}*")
+
+
+def _last(name: str, parameters: str | None) -> str:
+    if parameters is not None:
+        return rf"{_part(name)}\[{_escaped(parameters, '.*')}\]"
+    if name == "*":
+        return _ANY_NAMES + _ANY_PARAMETERS
+    return _escaped(name, f"{_NAME}*") + (_ANY_PARAMETERS if name.endswith("*") else "")
+
+
+def _stem(path: str) -> str:
+    return path.rpartition("/")[2].removesuffix(".py")
