@@ -23,6 +23,7 @@ from __future__ import annotations
 import json
 import random
 import time
+from bisect import bisect_left
 from dataclasses import dataclass
 from operator import attrgetter, eq
 from typing import TYPE_CHECKING
@@ -84,9 +85,13 @@ class _Snapshot:
         return (
             self.documents == other.documents
             and len(self.found) == len(other.found)
-            and all(map(eq, map(_KEY, self.found), map(_KEY, other.found)))
+            # by etags alone: no file's bytes are another's, as a wheel holds its name
             and all(map(eq, map(_ETAG, self.found), map(_ETAG, other.found)))
         )
+
+    def has(self, key: str) -> bool:
+        """Say whether an object lies directly in the folder."""
+        return _place(self.found, key) is not None
 
 
 def write_index(store: Store, prefix: str, source: Source, *, title: str, strict: bool = True) -> Indexed:
@@ -153,6 +158,12 @@ def _pause(attempt: int) -> None:
     time.sleep(random.uniform(0, longest))  # noqa: S311 - nothing is secret about it
 
 
+def _place(listing: Sequence[Stored], key: str) -> int | None:
+    """Find a key in a listing, which is sorted by them."""
+    place = bisect_left(listing, key, key=_KEY)
+    return place if place < len(listing) and listing[place].key == key else None
+
+
 def _snapshot(store: Store, prefix: str, source: Source) -> _Snapshot:
     """List pages, documents and files, in this order.
 
@@ -166,7 +177,10 @@ def _snapshot(store: Store, prefix: str, source: Source) -> _Snapshot:
     if flat is not None:
         pages[FLAT] = flat
     documents = source.documents()
-    found = [one for one in store.list(prefix, recursive=False) if one.key != flat_key]
+    found = list(store.list(prefix, recursive=False))
+    place = _place(found, flat_key)
+    if place is not None:
+        del found[place]
     return _Snapshot(pages=pages, documents=documents, found=found)
 
 
@@ -174,7 +188,7 @@ def _listed(
     store: Store, prefix: str, found: _Snapshot, old: State, source: Source, *, strict: bool
 ) -> tuple[Listed, Mapping[str, str]]:
     reasons = key_in(prefix, YANKED)
-    yanked = _read_yanked(store, reasons) if any(one.key == reasons for one in found.found) else {}
+    yanked = _read_yanked(store, reasons) if found.has(reasons) else {}
     asked = Asked(
         prefix=prefix,
         url=store.url,
