@@ -50,7 +50,11 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         help="a label of the pull request; repeatable",
     )
     group.add_argument(
-        "--changed", action="append", default=[], metavar="PATH", help="a file that has changed; repeatable"
+        "--changed",
+        action="append",
+        default=[],
+        metavar="PATH",
+        help="a file that has changed, or @FILE with one a line; repeatable",
     )
     group.add_argument("--base", default="", metavar="REF", help="the commit that changes are counted from")
     group.add_argument(

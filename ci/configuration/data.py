@@ -166,10 +166,11 @@ class Data(Model):
     matrix: MatrixFile
     upload: OwnStore = OwnStore()
 
-    def matrix_of(self, release_type: str) -> tuple[str, Matrix]:
-        """Name and give the matrix of a release type."""
-        name = "ci" if release_type == "ci" else "release"
-        return name, self.matrix.ci if name == "ci" else self.matrix.release
+    def matrix_of(self, release_type: str) -> Matrix:
+        """Give the matrix of a release type, with every exclusion."""
+        chosen = self.matrix.ci if release_type == "ci" else self.matrix.release
+        # what does not exist yet does not exist for anybody
+        return chosen.model_copy(update={"exclude": (*self.matrix.ci.exclude, *self.matrix.release.exclude)})
 
 
 def load(own: Path | None = None) -> Data:

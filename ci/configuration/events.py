@@ -134,6 +134,8 @@ def parse(name: str, payload: Mapping[str, Any], *, repository: str, ref_name: s
         UsageError: CI does nothing on such an event, or the repository is named otherwise.
         DataError: The payload is not this event's; what is wrong in it is named.
     """
+    # what is no text (a variable may hold any bytes) is shown with question marks
+    ref_name = ref_name.encode(errors="replace").decode()
     if not REPOSITORY.fullmatch(repository):
         raise UsageError(f"{repository!r} is no repository.", hint="Write it as owner/name.")
     match name:

@@ -111,6 +111,7 @@ def read(given: Mapping[str, Any], *, exact: bool) -> Inputs:
             raise UsageError(f"The input {name!r} is not known. {nearest(name, known | _ALIASES.keys())}")
         if value is None or (isinstance(value, str) and not value.strip()):
             continue
+        _refuse_shape(name, value)
         found = _reader(field_name)(name, value)
         if read_as.setdefault(field_name, found) != found:
             raise UsageError(f"The input {name!r} contradicts {field_name!r}.", hint="Give one of them.")
@@ -135,6 +136,13 @@ def _reader(name: str) -> Callable[[str, Any], Any]:
         return _words
     pattern, what = (_LABEL, "runner label") if name.endswith("_runner") else (_WORD, "value")
     return lambda given, value: _matching(given, value, pattern, what)
+
+
+def _refuse_shape(name: str, value: Any) -> None:  # noqa: ANN401 - of a payload
+    """Refuse what no input of GitHub is: an object, or a list of more than words."""
+    for one in value if isinstance(value, list | tuple) else [value]:
+        if not isinstance(one, str | bool | int | float):
+            raise UsageError(f"The input {name!r} is neither a text nor a list of texts.")
 
 
 def _flag(name: str, value: Any) -> bool:  # noqa: ANN401 - of a payload

@@ -50,6 +50,7 @@ def plan(question: Question) -> Plan:
         jobs.add(build)
     built = {(cell.platform, cell.artifact_group) for cell in jobs.cells if cell.stage == "build_pytorch"}
     if pytorch.value and not built:
+        _refuse_nothing(question, jobs)
         pytorch = Decision(value=False, reason=f"{pytorch.reason}, but no family in the plan has it")
     made = Plan(
         event=_event(question),
@@ -74,6 +75,15 @@ def plan(question: Question) -> Plan:
     )
     matrices(made)  # refuses one with too many jobs
     return made if enabled.value else _nothing(made)
+
+
+def _refuse_nothing(question: Question, jobs: Jobs) -> None:
+    """Refuse a dispatch that asks for PyTorch by name and would build none of it."""
+    inputs = question.inputs
+    named = (inputs.pytorch_git_refs, inputs.pytorch_python_versions, inputs.pytorch_components)
+    if question.event.name in DISPATCHES and (inputs.build_pytorch or any(named)):
+        why = next((f" {one.what}: {one.reason}." for one in jobs.left_out if "build_py" in one.what), "")
+        raise UsageError(f"The dispatch asks for PyTorch, and nothing of it can be built.{why}")
 
 
 def _nothing(made: Plan) -> Plan:

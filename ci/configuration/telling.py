@@ -31,7 +31,10 @@ def summary(plan: Plan) -> str:
     """Write the same as Markdown, for the job's summary."""
     lines = ["### Plan", ""]
     lines += [f"> ⚠️ {text(note)}\n" for note in plan.notes]
-    lines += [table(("decision", "value", "why"), [[text(cell) for cell in row] for row in decisions(plan)]), ""]
+    lines += [
+        table(("decision", "value", "why"), [[text(cell) for cell in row] for row in decisions(plan)]),
+        "",
+    ]
     rows = [[text(cell) for cell in row] for row in jobs(plan)]
     if rows:
         lines += [table(_COLUMNS, rows[:_ROWS]), ""]
