@@ -66,7 +66,7 @@ import time
 from functools import lru_cache
 from importlib import metadata
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 import pytest
 
@@ -114,18 +114,19 @@ class Journal:
     """
 
     def __init__(self, path: str) -> None:
-        self._stream = None
-        if path:
-            file = Path(path.replace("{pid}", str(os.getpid())))
-            file.parent.mkdir(parents=True, exist_ok=True)
-            self._stream = file.open("a", encoding="utf-8")
+        self._file = Path(path.replace("{pid}", str(os.getpid()))) if path else None
+        self._stream: TextIO | None = None
 
     def write(self, kind: str, **fields: object) -> None:
-        """Append one line."""
-        if self._stream is not None:
-            # JSON of ASCII alone, so that lone surrogates in a test's id do no harm
-            self._stream.write(json.dumps({"kind": kind, **fields}) + "\n")
-            self._stream.flush()
+        """Append one line; the first makes the file, so that a pytest that refuses its plan leaves none."""
+        if self._file is None:
+            return
+        if self._stream is None:
+            self._file.parent.mkdir(parents=True, exist_ok=True)
+            self._stream = self._file.open("a", encoding="utf-8")
+        # JSON of ASCII alone, so that lone surrogates in a test's id do no harm
+        self._stream.write(json.dumps({"kind": kind, **fields}) + "\n")
+        self._stream.flush()
 
 
 class Rule:
