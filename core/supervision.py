@@ -10,7 +10,7 @@ import os
 import signal
 import time
 import uuid
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -50,11 +50,13 @@ class Ended:
     Attributes:
         returncode: Its exit status; negative for a signal.
         stopped: Why it was stopped, in words; "" where it ended by itself.
+        late: Whether it was stopped because its time, or that of a part of it, was over.
         seconds: How long it ran.
     """
 
     returncode: int
     stopped: str = ""
+    late: bool = False
     seconds: float = 0.0
 
     @property
@@ -90,7 +92,7 @@ def supervise(
     started = time.monotonic()
     child = process.start(argv, cwd=cwd, env={**env, COOKIE: cookie}, output=log)
     try:
-        returncode, stopped = _watched(child, log, limits, stalled)
+        ended = _watched(child, log, limits, stalled)
     except KeyboardInterrupt:
         child.signal(signal.SIGINT)
         child.wait(_CLEANUP_SECONDS)
@@ -99,27 +101,32 @@ def supervise(
         # what its group still holds, and what left the group
         child.kill()
         _end_strays(cookie)
-    return Ended(returncode=returncode, stopped=stopped, seconds=time.monotonic() - started)
+    return replace(ended, seconds=time.monotonic() - started)
 
 
-def _watched(child: Child, log: Path, limits: Limits, stalled: Callable[[], str]) -> tuple[int, str]:
+def _watched(child: Child, log: Path, limits: Limits, stalled: Callable[[], str]) -> Ended:
     end, look = time.monotonic() + limits.seconds, _SHORTEST_LOOK
     begun = log.stat().st_size if log.is_file() else 0
     while True:
         returncode = child.wait(min(look, max(end - time.monotonic(), 0.0)))
         if returncode is not None:
-            return returncode, ""
+            return Ended(returncode=returncode)
         look = min(look * 1.5, _LONGEST_LOOK)
-        why = ""
-        if time.monotonic() >= end:
-            why = f"did not end within {console.duration(limits.seconds)}"
-        elif log.stat().st_size - begun > limits.log_bytes:
-            why = f"wrote more than {console.size(limits.log_bytes)}"
-        why = why or stalled()
-        if why:
-            child.signal(signal.SIGABRT)
-            returncode = child.wait(_GRACE_SECONDS)
-            return -int(signal.SIGABRT) if returncode is None else returncode, why
+        late = f"did not end within {console.duration(limits.seconds)}" if time.monotonic() >= end else ""
+        late = late or stalled()
+        if late:
+            return Ended(returncode=_stopped(child), stopped=late, late=True)
+        if log.stat().st_size - begun > limits.log_bytes:
+            return Ended(
+                returncode=_stopped(child), stopped=f"wrote more than {console.size(limits.log_bytes)}"
+            )
+
+
+def _stopped(child: Child) -> int:
+    """Let it tell its stacks, and end it."""
+    child.signal(signal.SIGABRT if os.name == "posix" else signal.SIGTERM)
+    returncode = child.wait(_GRACE_SECONDS)
+    return -int(signal.SIGABRT) if returncode is None else returncode
 
 
 def _end_strays(cookie: str) -> None:

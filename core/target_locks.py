@@ -17,19 +17,24 @@ if TYPE_CHECKING:
     from core.options import Common
     from core.records import FileRecord
 
-# the build requirements of a Python that has no lock
-UNLOCKED = "target.in"
+# what builds need, and what upstream's own tests need besides torch
+BUILDS, TORCH_TESTS = "target", "torch-tests"
 
 
-def target_lock(common: Common, target: Interpreter) -> Path | None:
-    """Find the lock of build requirements for a platform and Python; None for a Python without one."""
-    name = f"target-{common.outputs.platform}-{target.series}.txt"
+def target_lock(common: Common, target: Interpreter, lock: str = BUILDS) -> Path | None:
+    """Find a lock of requirements for a platform and Python; None for a Python without one."""
+    name = f"{lock}-{common.outputs.platform}-{target.series}.txt"
     path = common.root / "requirements" / name
     return path if path.is_file() else None
 
 
 def locked_call(
-    common: Common, target: Interpreter, *, only: Collection[str] = (), replaced: Collection[str] = ()
+    common: Common,
+    target: Interpreter,
+    *,
+    only: Collection[str] = (),
+    replaced: Collection[str] = (),
+    lock: str = BUILDS,
 ) -> Install:
     """Plan the installation of locked requirements.
 
@@ -38,16 +43,17 @@ def locked_call(
         target: The environment's interpreter.
         only: Names to take, with what they require; all where none is given.
         replaced: Requirements that take the place of locked ones of the same name.
+        lock: Which lock.
 
     Returns:
         A call with hashes; for a Python that has no lock, the unlocked requirements.
     """
-    path = target_lock(common, target)
+    path = target_lock(common, target, lock)
     if path is None:
-        console.warn(f"There is no lock for Python {target.series}; build requirements are not pinned.")
+        console.warn(f"There is no lock for Python {target.series}; what {lock}.in lists is not pinned.")
         if only:
             return Install(requirements=tuple(only))
-        return Install(files=(common.root / "requirements" / UNLOCKED,))
+        return Install(files=(common.root / "requirements" / f"{lock}.in",))
     text = path.read_text(encoding="utf-8")
     if only:
         text = locks.only(text, only)

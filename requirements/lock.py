@@ -23,6 +23,8 @@ TOOL_LOCKS = {
     "lint.in": "lint.txt",
     "baselines.in": "baselines.txt",
 }
+# for target environments: what builds need, what upstream's tests need
+TARGET_LOCKS = ("target", "torch-tests")
 PYTHONS = ("3.11", "3.12", "3.13")
 PLATFORMS = {"linux": "x86_64-manylinux_2_28", "windows": "x86_64-pc-windows-msvc"}
 
@@ -56,7 +58,10 @@ def compile_all(folder: Path) -> None:
             options = ["--generate-hashes", "--no-emit-index-url", "--no-emit-find-links", "--no-config"]
             where = ["--python-version", python, "--python-platform", triple]
             argv = [installer.uv_program(), "pip", "compile", "--quiet", *options, *where]
-            process.run([*argv, "-o", f"target-{platform}-{python}.txt", "target.in"], cwd=folder, env=env)
+            for name in TARGET_LOCKS:
+                process.run(
+                    [*argv, "-o", f"{name}-{platform}-{python}.txt", f"{name}.in"], cwd=folder, env=env
+                )
     prove_windows(folder)
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from core import console, files, stage
 from core.records import Cell, record_name
 from core.stage import Made, Stage
-from core.target_locks import UNLOCKED, target_lock
+from core.target_locks import BUILDS, target_lock
 from pytorch_build.builds.dependencies import dependency_inputs
 
 if TYPE_CHECKING:
@@ -69,7 +69,7 @@ def inputs(build: Build) -> dict[str, Any]:
         "build_requirements": list(source.build_requirements) if source else [],
         "flash_attention": build.choices.flash_attention,
         "flags": _flags(build.base_env),
-        "lock": files.sha256(lock or build.context.common.root / "requirements" / UNLOCKED),
+        "lock": files.sha256(lock or build.context.common.root / "requirements" / f"{BUILDS}.in"),
         "code": _code_digest(),
     }
 

@@ -33,12 +33,14 @@ class Ended:
     Attributes:
         returncode: As `subprocess` has it: negative for a signal.
         timed_out: Whether it was killed because its time was over.
+        stopped: Why it was killed, in words; "" where nothing more is to be said.
         seconds: How long it ran.
         output: The end of what it printed.
     """
 
     returncode: int
     timed_out: bool = False
+    stopped: str = ""
     seconds: float = 0.0
     output: str = ""
 
@@ -140,7 +142,9 @@ def _as_a_whole(file: str, ended: Ended, sessions: Sequence[Session], cases: dic
 
 def _killed(ended: Ended) -> tuple[Outcome, str] | None:
     if ended.timed_out:
-        return "timeout", f"killed after {ended.seconds:.0f} s"
+        return "timeout", ended.stopped or f"killed after {ended.seconds:.0f} s"
+    if ended.stopped:
+        return "error", ended.stopped
     if ended.returncode < 0:
         return "crashed", f"the interpreter died of {_signal(-ended.returncode)}"
     return None
