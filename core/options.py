@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).resolve().parent.parent
 DEFAULT_STORE = "out"
 AUTO_STORE = "auto"
+RUN_STORE = "RUN_STORE"
 RELEASE_TYPES = ("ci", "dev", "nightly", "prerelease", "release")
 _BUCKET = "s3://"
 
@@ -239,7 +240,8 @@ def placed(common: Common, env: Mapping[str, str], *, named: bool) -> Common:
 
     A store that is named is used as it is, with the repository's folder where it is the bucket that
     the data names for the repository. ``auto`` is that bucket. Otherwise ``out/`` is written, and
-    runs of CI, which have numbers, are read from that bucket where ``out/`` lacks them.
+    runs of CI, which have numbers, are read from that bucket, or from the store that the variable
+    ``RUN_STORE`` names, where ``out/`` lacks them.
 
     Args:
         common: What was asked for.
@@ -272,7 +274,12 @@ def placed(common: Common, env: Mapping[str, str], *, named: bool) -> Common:
         return replace(common, store=place.store, external_repo=place.external_repo)
     if not here:
         return common
-    return replace(common, read_store="" if named else place.store, external_repo=place.external_repo)
+    there = env.get(RUN_STORE) or place.store
+    return replace(
+        common,
+        read_store="" if named else there,
+        external_repo=place.external_repo if there == place.store else "",
+    )
 
 
 def environment() -> Mapping[str, str]:

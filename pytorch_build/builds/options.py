@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from core import process
 from core.errors import EnvironmentSetupError, UsageError
+from core.options import environment
 from pytorch_build.builds.compiler_cache import KINDS, CompilerCache
 from pytorch_build.rocm.options import RocmOptions, add_rocm_options, rocm_options_from
 from pytorch_build.verbs.shared import add_source_options, mirrors_from
@@ -100,7 +101,7 @@ def build_choices_from(arguments: argparse.Namespace, *, platform: str) -> Build
     own = {project: getattr(arguments, f"own_{project}") for project in OWN_TREE_OPTIONS}
     flash: bool | None = arguments.flash_windows if platform == "windows" else arguments.flash_linux
     return BuildChoices(
-        rocm=rocm_options_from(arguments),
+        rocm=rocm_options_from(arguments, environment()),
         own_trees={project: tree.resolve() for project, tree in own.items() if tree is not None},
         gpu_targets=arguments.pytorch_rocm_arch,
         flash_attention=flash,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Literal
 
 from core.errors import MissingInputError
@@ -13,6 +14,7 @@ from rocm_packaging.sources import newest
 
 if TYPE_CHECKING:
     import argparse
+    from collections.abc import Mapping
 
     from core.installer import Backend
     from pytorch_build.context import Context
@@ -73,14 +75,27 @@ def add_rocm_options(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--pip-cache-dir", type=Path, metavar="DIR", help="the installer's cache")
 
 
-def rocm_options_from(arguments: argparse.Namespace) -> RocmOptions:
-    """Turn parsed arguments into the value that stages get."""
+def rocm_options_from(
+    arguments: argparse.Namespace, env: Mapping[str, str] = MappingProxyType({})
+) -> RocmOptions:
+    """Turn parsed arguments into the value that stages get.
+
+    Args:
+        arguments: The options; an empty one was not given.
+        env: Where a workflow's inputs say it for several sessions at once, unless options do:
+            ``ROCM_PACKAGE_INDEX_URL``, ``ROCM_PACKAGE_FIND_LINKS_URL``, ``ROCM_PACKAGE_VERSION``.
+    """
     installer: Literal["uv", "pip"] = arguments.installer
+    urls = tuple(filter(None, arguments.rocm_index_url))
+    links = tuple(filter(None, arguments.rocm_find_links))
+    if not (urls or links or arguments.rocm_index):
+        urls = tuple(filter(None, [env.get("ROCM_PACKAGE_INDEX_URL")]))
+        links = tuple(filter(None, [env.get("ROCM_PACKAGE_FIND_LINKS_URL")]))
     return RocmOptions(
-        version=arguments.rocm_version,
+        version=arguments.rocm_version or env.get("ROCM_PACKAGE_VERSION", ""),
         index=arguments.rocm_index,
-        index_urls=tuple(arguments.rocm_index_url),
-        find_links=tuple(arguments.rocm_find_links),
+        index_urls=urls,
+        find_links=links,
         extras=tuple(extra for extra in arguments.rocm_extras.split(",") if extra),
         installer=installer,
         pip_cache_dir=arguments.pip_cache_dir,

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from core import console, environments, process
 from core.errors import UsageError
 from core.interpreters import require
-from core.options import common_from
+from core.options import common_from, environment
 from core.target_locks import locked_call
 from pytorch_build.context import context
 from pytorch_build.rocm import sdk as rocm
@@ -29,7 +29,7 @@ def run(arguments: argparse.Namespace) -> None:
     chosen = context(common)
     if not chosen.gpu:
         raise UsageError("Family cpu has no ROCm to install.", hint="Give a GPU family with --gpu-family.")
-    options = rocm_options_from(arguments)
+    options = rocm_options_from(arguments, environment())
     source = find_source(chosen, options, find_version(chosen, options))
     console.say(f"ROCm {source.version} for {chosen.gpu_family} from {source.origin}")
     calls = (locked_call(common, target), rocm.install_call(source, chosen.gpu_family, options.extras))

@@ -156,6 +156,24 @@ def test_another_repositorys_runs_lie_in_its_own_folder(
     assert found.outputs.prefix.startswith(expected[2])
 
 
+@pytest.mark.parametrize(
+    ("there", "words", "expected"),
+    [
+        ("/runs", ("--run-id=17",), ("out", "/runs", "")),
+        (SHARED, ("--run-id=17",), ("out", SHARED, "down-stream/")),
+        ("/runs", ("--run-id=17", "--store=/other"), ("/other", "", "")),
+        ("/runs", (), ("out", "", "")),
+    ],
+)
+def test_a_workflow_says_where_its_runs_are_read(
+    there: str, words: Sequence[str], expected: tuple[str, str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GITHUB_REPOSITORY", "down/stream")
+    monkeypatch.setenv("RUN_STORE", there)
+    found = parsed(*words)
+    assert (found.store, found.read_store, found.external_repo) == expected
+
+
 def test_the_local_run_has_no_bucket_of_ci() -> None:
     with pytest.raises(UsageError, match="--store auto is for runs of CI"):
         parsed("--store=auto")

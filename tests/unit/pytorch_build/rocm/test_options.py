@@ -61,6 +61,32 @@ def test_sources_may_be_given_together_and_several_times() -> None:
     assert parsed() == NONE
 
 
+INPUTS = {
+    "ROCM_PACKAGE_INDEX_URL": "",
+    "ROCM_PACKAGE_FIND_LINKS_URL": "https://page/index.html",
+    "ROCM_PACKAGE_VERSION": "7.10.0",
+}
+
+
+def from_inputs(*words: str) -> RocmOptions:
+    parser = argparse.ArgumentParser()
+    add_rocm_options(parser)
+    return rocm_options_from(parser.parse_args(words), INPUTS)
+
+
+def test_a_workflows_inputs_say_where_rocm_comes_from() -> None:
+    options = from_inputs("--rocm-index-url=", "--rocm-find-links=")
+    assert (options.index_urls, options.find_links) == ((), ("https://page/index.html",))
+    assert options.version == "7.10.0"
+
+
+def test_options_come_before_a_workflows_inputs() -> None:
+    options = from_inputs("--rocm-index-url=https://mine", "--rocm-version=7.11.0")
+    assert (options.index_urls, options.find_links) == (("https://mine",), ())
+    assert options.version == "7.11.0"
+    assert from_inputs("--rocm-index=nightly").find_links == ()
+
+
 def test_family_cpu_has_no_rocm_even_where_a_version_is_given(run: Any) -> None:
     assert find_version(run.context("cpu"), RocmOptions(version="7.1.0")) == ""
 
