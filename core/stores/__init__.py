@@ -47,7 +47,7 @@ class Headers:
 
 def headers_for(key: str) -> Headers:
     """Choose an object's headers by its key: pages and logs are asked for again, files are for ever."""
-    path = Path(key)
+    path = Path(f"{key}index.html" if key.endswith("/") else key)
     suffix = path.suffix
     page = suffix in _PAGE_SUFFIXES or not _REPLACED_FOLDERS.isdisjoint(path.parts[:-1])
     return Headers(
@@ -83,6 +83,14 @@ class Store(Protocol):
 
     def url_of(self, key: str) -> str:
         """Give the address under which clients read a key, quoted so that ``+`` in a version survives."""
+        ...
+
+    def keeps_folder_pages(self, prefix: str) -> bool:
+        """Say whether objects below `prefix` may have keys that end with a slash.
+
+        A client that asks for such a folder, as installers do for ``simple/{name}/``, is given that
+        object; a bucket knows of no ``index.html``.
+        """
         ...
 
     def list(self, prefix: str, *, recursive: bool = True) -> Sequence[Stored]:

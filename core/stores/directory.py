@@ -46,6 +46,10 @@ class DirectoryStore:
         """Give a key's ``file://`` address."""
         return f"{self.root.absolute().as_uri()}/{quote(key)}"
 
+    def keeps_folder_pages(self, prefix: str) -> bool:  # noqa: ARG002 - nowhere in it
+        """Say no: a path that ends with a slash is a folder."""
+        return False
+
     def list(self, prefix: str, *, recursive: bool = True) -> Sequence[Stored]:
         """List the objects under `prefix`, sorted by key; or only those directly in that folder."""
         folder = self._path(prefix).relative_to(self.root).as_posix()

@@ -35,6 +35,10 @@ class DryRunStore:
         """Give a key's address in the store behind."""
         return self.store.url_of(key)
 
+    def keeps_folder_pages(self, prefix: str) -> bool:
+        """Say whether the store behind has such objects: to find out more, one would have to write."""
+        return any(stored.key.endswith("/") for stored in self.store.list(prefix))
+
     def list(self, prefix: str, *, recursive: bool = True) -> Sequence[Stored]:
         """List the objects of the store behind."""
         return self.store.list(prefix, recursive=recursive)

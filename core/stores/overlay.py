@@ -60,6 +60,10 @@ class OverlayStore:
         """Give a key's address in the store that holds it."""
         return self.at(key).url_of(key)
 
+    def keeps_folder_pages(self, prefix: str) -> bool:
+        """Say what the store that is written to can do."""
+        return self.store.keeps_folder_pages(prefix)
+
     def list(self, prefix: str, *, recursive: bool = True) -> Sequence[Stored]:
         """List both; of a key that both hold, the first store's."""
         other = self._asked(lambda behind: behind.list(prefix, recursive=recursive)) or ()

@@ -30,7 +30,7 @@ from core.stores import s3_reading as reading
 from core.stores import s3_transfer as transfer
 from core.stores.s3_bucket import Bucket, carried
 from core.stores.s3_client import connection_for
-from core.stores.s3_conditions import machine_lock, turn
+from core.stores.s3_conditions import keeps_folders, machine_lock, turn
 from core.stores.s3_errors import ABSENT, code_of
 from core.stores.s3_writing import Write, write
 
@@ -76,6 +76,12 @@ class S3Store(Bucket):
         if self.connection.is_amazon and "." not in self.bucket:
             return f"https://{self.bucket}.s3.amazonaws.com/{whole_key}"
         return f"{self.connection.endpoint.rstrip('/')}/{self.bucket}/{whole_key}"
+
+    def keeps_folder_pages(self, prefix: str) -> bool:
+        """Say yes for Amazon; another server is tried, once a bucket and process."""
+        folder = self.place(f"{prefix}/" if prefix else "")["Key"]
+        with self.writing(prefix):
+            return keeps_folders(self.connection, self.bucket, folder)
 
     def list(self, prefix: str, *, recursive: bool = True) -> Sequence[Stored]:
         """List the objects under `prefix`, sorted by key; or only those directly in that folder."""

@@ -97,7 +97,7 @@ class Bucket:
         with self.explained(prefix):
             for page in self.connection.client.get_paginator("list_objects_v2").paginate(**asked):
                 found += [self._stored(one["Key"], one["Size"], one) for one in page.get("Contents", ())]
-        return sorted((one for one in found if _is_shown(one.key)), key=lambda one: one.key)
+        return sorted((one for one in found if _is_shown(one)), key=lambda one: one.key)
 
     def look(self, key: str) -> Seen | None:
         """Look at an object by a HEAD request; there may be none.
@@ -178,10 +178,11 @@ def carried(metadata: Mapping[str, str]) -> str:
     return next((value for name, value in metadata.items() if name.lower() == "sha256"), "")
 
 
-def _is_shown(key: str) -> bool:
-    parts = key.split("/")
-    hidden = any(one.startswith(".") for one in parts)
-    return bool(parts[-1]) and not parts[-1].startswith(PROBE) and not hidden
+def _is_shown(stored: Stored) -> bool:
+    parts = stored.key.split("/")
+    hidden = any(one.startswith((".", PROBE)) for one in parts)
+    # consoles make empty objects of a folder's name; ours are pages
+    return not hidden and bool(parts[-1] or stored.size)
 
 
 def _checked(head: Mapping[str, Any]) -> str:

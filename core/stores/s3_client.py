@@ -47,6 +47,7 @@ class Connection:
         parts: Bounds the parts of uploads that are in memory.
         wire: A shorter way for the commonest requests, where there is one.
         conditional: What is known of the service's conditional writes, by bucket (see `s3_conditions`).
+        folders: Whether it keeps objects under keys that end with a slash, by bucket.
         buckets: Those that are known to be there.
         lock: Held by who finds that out.
     """
@@ -57,6 +58,7 @@ class Connection:
     parts: BoundedSemaphore = field(default_factory=lambda: BoundedSemaphore(PARTS))
     wire: Wire | None = None
     conditional: dict[str, Conditions] = field(default_factory=dict)
+    folders: dict[str, bool] = field(default_factory=dict)
     buckets: set[str] = field(default_factory=set)
     lock: Lock = field(default_factory=Lock)
 

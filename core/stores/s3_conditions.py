@@ -109,6 +109,35 @@ def _writes(connection: Connection, bucket: str, key: str, condition: dict[str, 
     return True
 
 
+def keeps_folders(connection: Connection, bucket: str, folder: str) -> bool:
+    """Say whether a service keeps objects under keys that end with a slash, as Amazon's does.
+
+    Args:
+        connection: The service.
+        bucket: The bucket.
+        folder: Where in it an object may be written: "" or a prefix that ends with a slash.
+    """
+    if connection.is_amazon:
+        return True
+    with connection.lock:
+        known = connection.folders.get(bucket)
+        if known is None:
+            known = _keeps(connection, {"Bucket": bucket, "Key": f"{folder}{PROBE}{uuid.uuid4().hex}/"})
+            connection.folders[bucket] = known
+    return known
+
+
+def _keeps(connection: Connection, place: Any) -> bool:  # noqa: ANN401 - Bucket and Key
+    try:
+        connection.client.put_object(**place, Body=b"1")
+        return connection.client.head_object(**place)["ContentLength"] == 1
+    except ClientError:
+        return False
+    finally:
+        with suppress(ClientError, BotoCoreError):
+            connection.client.delete_object(**place)
+
+
 @contextmanager
 def turn(
     connection: Connection, place: Mapping[str, str], etag: str | None, *, whole: bool

@@ -37,6 +37,7 @@ def aws_fixture(monkeypatch: pytest.MonkeyPatch) -> Iterator[S3Client]:
         connection = connection_for(environment())
         connection.buckets.clear()
         connection.conditional.clear()
+        connection.folders.clear()
         yield connection.client
 
 

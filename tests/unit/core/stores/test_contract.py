@@ -242,3 +242,16 @@ def test_a_dry_run_reads_and_writes_nothing(store: Store, put: Callable[..., str
         put("r/a.whl", b"other", into=dry)
     assert store.list("") == before
     assert dry.read("r/a.whl") == b"a"
+
+
+def test_a_store_that_keeps_pages_of_folders_gives_them_back(store: Store) -> None:
+    keeps = store.keeps_folder_pages("9-linux/python")
+    assert keeps == ("://" in store.url)
+    if keeps:
+        assert store.put_bytes("9-linux/python/simple/", b"a page", if_match="") == "written"
+        assert store.put_bytes("9-linux/python/simple/x/index.html", b"another") == "written"
+        assert store.read("9-linux/python/simple/") == b"a page"
+    assert DryRunStore(store).keeps_folder_pages("9-linux/python") == keeps
+    keys = [stored.key for stored in store.list("9-linux/python")]
+    wanted = ["9-linux/python/simple/", "9-linux/python/simple/x/index.html"]
+    assert keys == (wanted if keeps else []), "the probe is gone"
