@@ -20,8 +20,7 @@ from core.errors import DataError, MissingInputError, UsageError, nearest
 from core.families import family
 from core.options import common_from
 from core.outputs import Platform, key_name
-from core.plans import MAX_JOBS as MAX_CELLS
-from core.plans import Plan
+from core.plans import MAX_JOBS, Plan
 from pytorch_build.refs.torch_refs import load_refs
 
 if TYPE_CHECKING:
@@ -211,9 +210,9 @@ def _refuse_size(sessions: Mapping[str, Sequence[Cell]], platform: Platform) -> 
     if not any(sessions.values()):
         raise DataError(f"The matrix has no cell on {platform}.", hint=f"Name GPU families for {platform}.")
     for name, cells in sessions.items():
-        if len(cells) > MAX_CELLS:
+        if len(cells) > MAX_JOBS:
             raise DataError(
-                f"{name} has {len(cells)} cells on {platform}; a matrix of CI holds {MAX_CELLS}.",
+                f"{name} has {len(cells)} cells on {platform}; a matrix of CI holds {MAX_JOBS}.",
                 hint="Split the matrix into several files.",
             )
         twice = [cell for cell, count in Counter(cells).items() if count > 1]

@@ -56,17 +56,15 @@ class Runners(Model):
     """What `runners.toml` says.
 
     Attributes:
-        owner: Whose repositories self-hosted machines serve.
         github: Labels of GitHub's own machines.
-        self_hosted: Labels of ours.
+        self_hosted: Labels of others, each with the owner whose repositories they serve.
         out_of_service: Labels that nobody serves just now, with the reason.
         machines: By platform, who builds.
         families: By GPU family and platform, who tests.
     """
 
-    owner: str = ""
     github: tuple[str, ...] = ()
-    self_hosted: tuple[str, ...] = ()
+    self_hosted: dict[str, str] = Field(default_factory=dict)
     out_of_service: dict[str, str] = Field(default_factory=dict)
     machines: dict[Platform, Machines] = Field(default_factory=dict)
     families: dict[str, dict[Platform, Runner]]
@@ -119,8 +117,9 @@ class Runners(Model):
             return ""
         if label not in self.self_hosted:
             return f"nobody serves the runner label {label!r}"
-        if owner.casefold() != self.owner.casefold():
-            return f"{label} serves repositories of {self.owner} only"
+        served = self.self_hosted[label]
+        if owner.casefold() != served.casefold():
+            return f"{label} serves repositories of {served} only"
         return ""
 
 

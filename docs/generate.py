@@ -17,7 +17,7 @@ from core import console, errors, files, records
 from core.data import read_toml
 from core.errors import CheckError, DataError, FatalError, UsageError
 from core.families import CPU, FAMILIES_FILE, families
-from docs import command_tables
+from docs import ci_tables, command_tables
 from docs.command_tables import table
 from pytorch_build.refs import torch_refs as refs
 from pytorch_build.refs.support_table import support_tables
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
 FOLDER = Path(__file__).parent
 RECORD_SCHEMA = FOLDER / "record.schema.json"
+PLAN_SCHEMA = FOLDER / "plan.schema.json"
 
 _PART = re.compile(r"<!-- generated: (?P<name>[\w-]+) -->\n(?P<text>.*?)<!-- end of (?P=name) -->", re.DOTALL)
 
@@ -86,6 +87,10 @@ PARTS: Mapping[str, Callable[[], str]] = {
     "flows": command_tables.flow_tables,
     "common-options": command_tables.common_table,
     "verbs": command_tables.verb_tables,
+    "ci-labels": ci_tables.label_table,
+    "ci-families": ci_tables.family_table,
+    "ci-inputs": ci_tables.input_table,
+    "ci-outputs": ci_tables.output_table,
 }
 
 
@@ -127,6 +132,7 @@ def pages() -> Mapping[Path, str]:
     return {
         **{path: filled(text, PARTS, where=path.name) for path, text in marked.items()},
         RECORD_SCHEMA: record_schema(),
+        PLAN_SCHEMA: ci_tables.plan_schema(),
     }
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING
 
+from core.plan_views import views
 from core.plans import PLATFORMS, matrices
 
 if TYPE_CHECKING:
@@ -44,6 +45,7 @@ def outputs(plan: Plan) -> Mapping[str, str]:
         ]
         values[f"{platform}_test_labels"] = list(plan.test_labels.get(platform, ()))
     values |= matrices(plan)
+    values |= views(plan)
     return {name: value if isinstance(value, str) else compact(value) for name, value in values.items()}
 
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ci.configuration import families
+from ci.configuration.globs import matches
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -56,8 +57,6 @@ class Question:
     @property
     def merged(self) -> bool:
         """Whether the event is a push to a branch that lives long."""
-        from ci.configuration.globs import matches
-
         branch = self.event.branch
         patterns = self.data.triggers.long_lived_branches
         return self.event.name == "push" and bool(branch) and matches(branch, patterns)

@@ -6,11 +6,13 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from ci import cells
-from ci.cells import BUILDS, MAX_CELLS, Cell, Matrix, expand, load_matrix
+from ci.cells import BUILDS, Cell, Matrix, expand, load_matrix
 from core.errors import DataError, UsageError
 from core.frontdoor import Verb, main
 from core.options import ROOT
+from core.plans import MAX_JOBS
 from pytorch_build.refs.torch_refs import PROJECTS, load_refs
+from tests.unit.ci.configuration.planning import planned, pull_request
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -42,7 +44,7 @@ def test_the_embedded_matrices_expand_and_fit_into_ci(name: str, platform: Platf
     expanded = expand(load_matrix(name, ROOT), refs(platform), platform)
     assert expanded.sessions["build_torch"]
     assert expanded.sessions["test_smoke"] == expanded.sessions["build_torch"]
-    assert all(len(found) <= MAX_CELLS for found in expanded.sessions.values())
+    assert all(len(found) <= MAX_JOBS for found in expanded.sessions.values())
     assert expanded.tool_pythons == ("3.11", "3.12", "3.13")
 
 
@@ -129,10 +131,10 @@ def test_an_exclusion_that_matches_nothing_is_refused(changes: dict[str, Any], s
 
 def test_more_cells_than_ci_takes_are_refused() -> None:
     ref = refs()["nightly"]
-    many = {f"r{number}": ref for number in range(MAX_CELLS + 1)}
-    exact = dict(list(many.items())[:MAX_CELLS])
-    assert len(expand(matrix(torch_refs=tuple(exact)), exact, "linux").sessions["build_torch"]) == MAX_CELLS
-    with pytest.raises(DataError, match=f"has {MAX_CELLS + 1} cells on linux; a matrix of CI holds 256"):
+    many = {f"r{number}": ref for number in range(MAX_JOBS + 1)}
+    exact = dict(list(many.items())[:MAX_JOBS])
+    assert len(expand(matrix(torch_refs=tuple(exact)), exact, "linux").sessions["build_torch"]) == MAX_JOBS
+    with pytest.raises(DataError, match=f"has {MAX_JOBS + 1} cells on linux; a matrix of CI holds 256"):
         expand(matrix(torch_refs=tuple(many)), many, "linux")
 
 
@@ -162,3 +164,31 @@ def test_the_verb_prints_rows_for_the_noxfile(capsys: pytest.CaptureFixture[str]
 def test_the_verb_says_what_it_left_out(capsys: pytest.CaptureFixture[str]) -> None:
     assert main("ci", "", VERBS, ["cells", "release", "--platform", "linux"]) == 0
     assert "left out: 3.11 release/2.13 gfx90c-igpu: not supported yet" in capsys.readouterr().err
+
+
+def test_a_plan_gives_the_cells_of_its_sessions(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    made = planned("pull_request", pull_request("build:pytorch", "gfx1151"))
+    made.write(tmp_path / "plan.json")
+    words = ["cells", str(tmp_path / "plan.json")]
+    assert main("ci", "", VERBS, [*words, "--platform=linux"]) == 0
+    rows = json.loads(capsys.readouterr().out)
+    cells = [["3.12", "nightly", "gfx94X-dcgpu"], ["3.12", "nightly", "gfx1151"]]
+    assert rows["build_torch"] == rows["build_triton"] == rows["test_smoke"] == cells
+    assert rows["tests"] == ["3.11", "3.12", "3.13"]
+    assert main("ci", "", VERBS, [*words, "--platform=windows"]) == 0
+    rows = json.loads(capsys.readouterr().out)
+    assert rows["build_triton"] == []
+    assert rows["build_torch"][0] == ["3.12", "nightly", "gfx110X-all"]
+
+
+def test_a_plan_without_cells_says_why(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    planned("pull_request", pull_request()).write(tmp_path / "plan.json")
+    assert main("ci", "", VERBS, ["cells", str(tmp_path / "plan.json")]) == 4
+    assert "The plan has no cell on linux: no label build:pytorch." in capsys.readouterr().err
+    (tmp_path / "other.json").write_text("{}")
+    assert main("ci", "", VERBS, ["cells", str(tmp_path / "other.json")]) == 3
+
+
+def test_a_matrix_has_its_families_from_the_data_of_ci() -> None:
+    assert load_matrix("ci", ROOT).gpu_families == {"linux": ("gfx94X-dcgpu",), "windows": ("gfx110X-all",)}
+    assert len(load_matrix("release", ROOT).gpu_families["linux"]) == 16

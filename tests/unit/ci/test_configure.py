@@ -14,7 +14,7 @@ from ci import configure
 from core import process
 from core.errors import ProcessError
 from core.frontdoor import Verb, main
-from core.options import ROOT, common_from
+from core.options import ROOT, common_from, environment
 from core.plans import Plan
 from tests.unit.ci.configuration.planning import pull_request, push
 
@@ -42,7 +42,7 @@ def call(
 
     monkeypatch.setattr(configure, "common_from", below)
     monkeypatch.setattr(process, "capture", no_git)
-    for name in list(configure.environment()):
+    for name in list(environment()):
         if name.startswith(OWN):
             monkeypatch.delenv(name)
 

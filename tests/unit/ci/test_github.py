@@ -209,3 +209,34 @@ def test_the_environment_says_where_and_as_whom() -> None:
     for exempt in ("example.com", ".example.com", "x, ghe.example.com", "*"):
         assert not isinstance(from_environment(env | {"NO_PROXY": exempt}).pool, urllib3.ProxyManager)
     assert isinstance(from_environment(env | {"NO_PROXY": "ample.com"}).pool, urllib3.ProxyManager)
+
+
+def test_labels_and_changed_files_of_a_pull_request(played: Played) -> None:
+    played.answers = [
+        Answer(body=b'[{"name": "build:pytorch", "color": "fff"}, {"name": "a b"}]'),
+        Answer(body=json.dumps([{"filename": f"{number}.py"} for number in range(100)]).encode()),
+        Answer(body=b'[{"filename": "new.py", "previous_filename": "old.py"}]'),
+    ]
+    hub = played.hub()
+    assert hub.labels("a/b", 7) == ["build:pytorch", "a b"]
+    files = hub.changed_files("a/b", 7)
+    assert (len(files), files[-2:]) == (102, ["new.py", "old.py"])
+    assert [path for path, _, _ in played.asked] == [
+        "/repos/a/b/issues/7/labels",
+        *["/repos/a/b/pulls/7/files"] * 2,
+    ]
+
+
+def test_more_files_than_github_lists_are_not_known(played: Played) -> None:
+    page = Answer(body=json.dumps([{"filename": "x"}] * 100).encode())
+    played.answers = [page] * 30
+    with pytest.raises(ServiceError, match="no more than 3000 files"):
+        played.hub().changed_files("a/b", 7)
+
+
+@pytest.mark.parametrize("status", [403, 429, 500, 503])
+def test_patience_ends_soon_where_there_is_a_safe_default(played: Played, status: int) -> None:
+    played.answers = [Answer(status=status, headers={"Retry-After": "40"})] * 6
+    with pytest.raises(ServiceError):
+        replace(played.hub(), patience=20.0).labels("a/b", 7)
+    assert sum(played.slept) <= 20

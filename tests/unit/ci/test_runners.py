@@ -22,3 +22,19 @@ def test_a_misspelt_family_is_refused_with_the_nearest() -> None:
         validated({"families": {"gfx94x-dcgp": {"linux": {}}}}, Runners, where="runners.toml")
     with pytest.raises(DataError, match="unknown key"):
         validated({"families": {"cpu": {"linux": {"runner": "x"}}}}, Runners, where="runners.toml")
+
+
+def test_a_label_that_nobody_serves_is_known_before_it_queues() -> None:
+    data = runners()
+    assert data.unserved("ubuntu-24.04", "anybody") == ""
+    assert data.unserved("linux-gfx1151-gpu-rocm", "rocm") == ""
+    assert "serves repositories of ROCm only" in data.unserved("linux-gfx1151-gpu-rocm", "anybody")
+    assert "nobody serves" in data.unserved("linux-gfx1152-gpu-rocm", "ROCm")
+    out = data.model_copy(update={"out_of_service": {"ubuntu-24.04": "a leak"}})
+    assert out.unserved("ubuntu-24.04", "ROCm") == "ubuntu-24.04 is out of service: a leak"
+
+
+def test_every_platform_has_machines_and_every_label_is_served() -> None:
+    data = runners()
+    assert data.machines.keys() == {"linux", "windows"}
+    assert {label for _, label in data._labels()} <= {*data.github, *data.self_hosted}

@@ -5,9 +5,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from core.errors import UsageError
+from core.plans import Plan
 from pytorch_build import context
 from pytorch_build.lock.source_lock import SourceLock
 from pytorch_build.verbs.resolve import any_context, rows
+from tests.unit.pytorch_build.lock.test_planned import cell, plan
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -92,3 +94,33 @@ def test_a_machine_without_a_gpu_resolves_all_the_same(
     assert "versions without ROCm are locked" in capsys.readouterr().err
     with pytest.raises(UsageError, match="gfx94x"):
         any_context(run.common(torch_ref="nightly", gpu_family="gfx94x"))
+
+
+@pytest.mark.processes
+def test_a_plan_is_completed_where_it_lies(
+    front: Any, refs: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    built = cell(gpu_family="cpu", torch_ref="mine", sessions=("build_torch", "build_audio"))
+    plan(built).write(tmp_path / "plan.json")
+    monkeypatch.setenv("GITHUB_OUTPUT", str(tmp_path / "outputs"))
+    answer = front("resolve", "--plan", "plan.json", "--run-id", "77")
+    assert answer.code == 0, answer.said
+    (found,) = Plan.read(tmp_path / "plan.json").cells
+    assert found.versions == {"torch": "2.10.0+cpu", "torchaudio": "2.10.0+cpu"}
+    assert "linux_source_locks<<" in (tmp_path / "outputs").read_text()
+    assert refs["torch"] in (tmp_path / "outputs").read_text()
+    assert (tmp_path / "out/77-linux/manifests/source-lock-mine.json").is_file()
+    again = front("resolve", "--plan", "plan.json", "--torch-ref", "mine")
+    assert (again.code, "A plan names its torch refs" in again.said) == (2, True)
+
+
+@pytest.mark.processes
+def test_the_locks_of_another_platform_are_resolved_here(
+    front: Any, refs: dict[str, str], tmp_path: Path
+) -> None:
+    assert refs
+    built = cell(gpu_family="cpu", torch_ref="mine", platform="windows", sessions=("build_torch",))
+    plan(built).write(tmp_path / "plan.json")
+    answer = front("resolve", "--plan", "plan.json", "--run-id", "77")
+    assert answer.code == 0, answer.said
+    assert (tmp_path / "out/77-windows/manifests/source-lock-mine.json").is_file()

@@ -1,0 +1,114 @@
+"""CI's data as Markdown: labels, families and their machines, the inputs of a dispatch, outputs of a plan."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import re
+from typing import TYPE_CHECKING, get_args
+
+from ci.configuration import data, inputs, labels
+from core import plans
+from core.plans import PLATFORMS
+from docs.command_tables import table
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from ci.configuration.data import Data
+    from core.data import Model
+
+_ATTRIBUTE = re.compile(r"^    (?P<name>\w+): (?P<text>.+?)$(?=\n    \w+:|\n*\Z)", re.DOTALL | re.MULTILINE)
+
+
+def label_table() -> str:
+    """Write every label that CI knows, with what it asks for."""
+    known = data.load()
+    meanings = {
+        labels.BUILD_PYTORCH: "build and test PyTorch too",
+        labels.SKIP: "build nothing, whatever else is asked for",
+        labels.ALL_FAMILIES: "every family that the nightly schedule builds",
+        **{one.label: f"the build variant `{name}` too" for name, one in known.families.variants.items()},
+        **{
+            f"test:{name}": f"of the tests `{one.session}`, in full"
+            for name, one in known.triggers.tests.items()
+        },
+        **{f"test_filter:{name}": f"test type `{name}`" for name in get_args(data.TestType)},
+        **{
+            f"test_runner:{name}": f"tests on machines with the kernel `{name}` alone"
+            for name in labels.kernels(known)
+        },
+    }
+    rows = [(f"`{label}`", meanings[label]) for label in labels.known_labels(known) if label in meanings]
+    rows.append(
+        ("`gfx…`", "this GPU family too: `gfx1151`, `gfx94x`, `gfx942`, `gfx94X-dcgpu`, `gfx94X-linux`")
+    )
+    return "\n".join(table(("label", "asks for"), rows))
+
+
+def family_table() -> str:
+    """Write the families that CI builds: from when on, and who has the GPU."""
+    known = data.load()
+    rows = [
+        (f"`{name}`", platform, on.tier, on.pytorch, _machine(known, name, platform), ", ".join(on.variants))
+        for name, platforms in known.families.families.items()
+        for platform, on in platforms.items()
+    ]
+    columns = ("GPU family", "platform", "built from", "PyTorch from", "tested on", "variants")
+    return "\n".join(table(columns, rows))
+
+
+def _machine(known: Data, name: str, platform: str) -> str:
+    row = known.runners.of(name, platform)
+    label = f"`{row.test_runner}`" if row.test_runner else "nobody has it"
+    return f"{label}, released untested" if row.bypass_tests_for_releases and not row.test_runner else label
+
+
+def input_table() -> str:
+    """Write the inputs of a dispatch, from the docstring that holds them to what they are."""
+    rows = [(f"`{name}`", text) for name, text in _attributes(inputs.Inputs)]
+    return "\n".join(table(("input", "what it is"), rows))
+
+
+def output_table() -> str:
+    """Write the outputs of `configure` and `resolve`."""
+    matrices = " ".join(f"`{{platform}}_{stage}_matrix`" for stage in plans.STAGES)
+    rows = [
+        (
+            "`enable_build_jobs` `build_pytorch` `trusted` `upload` `promote` `use_prebuilt_artifacts`",
+            "`true` or `false`",
+        ),
+        ("`test_type` `release_type` `upload_reason` `plan_digest`", "a word, or a sentence"),
+        (
+            "`store` `external_repo` `aws_role` `aws_region`",
+            "where outputs go and as whom; empty where nothing is uploaded",
+        ),
+        (
+            "`artifact_run_id` `rocm_package_version`",
+            "what the event says of ROCm; empty where it says nothing",
+        ),
+        ("`{platform}_variants`", f"a list of families: {_fields(plans.Variant, 'platform')}"),
+        ("`{platform}_test_labels`", "a list of labels, such as `test:rocm`"),
+        (matrices, f"a list of jobs: {_fields(plans.Cell, 'platform', 'stage')}"),
+        (
+            "`{platform}_source_locks` (of `resolve` alone)",
+            "an object: torch ref to what `SOURCE_LOCK` takes",
+        ),
+    ]
+    named = f"`{{platform}}` is {' or '.join(f'`{one}`' for one in PLATFORMS)}."
+    return "\n".join([*table(("output", "JSON"), rows), "", named])
+
+
+def plan_schema() -> str:
+    """Write the JSON schema of plans."""
+    return json.dumps(plans.schema(), indent=2) + "\n"
+
+
+def _fields(model: type[Model], *without: str) -> str:
+    return " ".join(f"`{name}`" for name in model.model_fields if name not in without)
+
+
+def _attributes(one: type) -> Sequence[tuple[str, str]]:
+    """Read the attributes of a class out of its docstring."""
+    _, _, listed = (inspect.getdoc(one) or "").partition("Attributes:\n")
+    return [(found["name"], " ".join(found["text"].split())) for found in _ATTRIBUTE.finditer(listed)]
