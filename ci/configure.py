@@ -6,6 +6,7 @@ In CI the event is the run's; on any other machine options describe one.
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
 from datetime import UTC, date, datetime
 from pathlib import Path
@@ -13,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from ci.buckets import buckets
 from ci.configuration import asking, data, events, inputs, labels, outputs, telling
+from ci.configuration.families import NONE, named_family
 from ci.configuration.paths import Changes
 from ci.configuration.plan import plan
 from ci.configuration.question import DISPATCHES, Question
@@ -113,7 +115,7 @@ def question(arguments: argparse.Namespace, common: Common, env: Mapping[str, st
     exact = event.name in DISPATCHES
     return Question(
         event=replace(event, labels=tuple(words)),
-        inputs=inputs.read(_inputs(arguments, common, event, env), exact=exact),
+        inputs=inputs.read(_inputs(arguments, common, event, known.families, env), exact=exact),
         labels=labels.read(words, known),
         changes=_changes(arguments, common, event, github, described=described),
         data=known,
@@ -181,7 +183,11 @@ def _payload(arguments: argparse.Namespace, repository: str) -> Mapping[str, Any
 
 
 def _inputs(
-    arguments: argparse.Namespace, common: Common, event: Event, env: Mapping[str, str]
+    arguments: argparse.Namespace,
+    common: Common,
+    event: Event,
+    known: data.Families,
+    env: Mapping[str, str],
 ) -> Mapping[str, Any]:
     """Put inputs together: the calling workflow's (or else the event's), then the options'."""
     given = dict(event.inputs)
@@ -190,13 +196,27 @@ def _inputs(
     if common.torch_ref:
         given["pytorch_git_refs"] = common.torch_ref
     if common.gpu_family:
-        given |= {f"{platform}_amdgpu_families": common.gpu_family for platform in PLATFORMS}
+        given |= _on_platforms(common.gpu_family, known)
     for pair in arguments.input:
         name, equals, value = pair.partition("=")
         if not equals:
             raise UsageError(f"--input {pair!r} is not NAME=VALUE.")
         given[name] = value
     return given
+
+
+def _on_platforms(words: str, known: data.Families) -> Mapping[str, str]:
+    """Give the families of ``--gpu-family`` to each platform that has them.
+
+    Raises:
+        UsageError: A family that CI does not build.
+    """
+    names = [named_family(word, known, what="GPU family") for word in re.split(r"[;,\s]+", words) if word]
+    return {
+        f"{platform}_amdgpu_families": " ".join(name for name in names if platform in known.families[name])
+        or NONE
+        for platform in PLATFORMS
+    }
 
 
 def _object(written: str) -> dict[str, Any]:

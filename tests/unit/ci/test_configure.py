@@ -140,6 +140,11 @@ def test_options_name_refs_and_families_as_everywhere(call: Any) -> None:
     made = Plan.model_validate_json(out)
     assert {cell.gpu_family for cell in made.cells} == {"gfx1151"}
     assert {cell.torch_ref for cell in made.cells} == {"", "release/2.10"}
+    assert {cell.platform for cell in made.cells} == {"linux", "windows"}
+    _, out, _ = call("--event", "workflow_dispatch", "--gpu-family", "gfx94X-dcgpu", "--json")
+    assert {cell.platform for cell in Plan.model_validate_json(out).cells} == {"linux"}
+    code, _, said = call("--event", "workflow_dispatch", "--gpu-family", "gfx94y")
+    assert (code, "Did you mean" in said) == (2, True)
 
 
 def test_data_of_ones_own(call: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
