@@ -193,6 +193,12 @@ def test_smoke(session: nox.Session, torch_ref: str | None = None, gpu_family: s
     stage(session, "pytorch_build", "test-smoke", torch_ref=torch_ref, gpu_family=gpu_family)
 
 
+@nox.session(venv_backend="none")
+def skips(session: nox.Session) -> None:
+    """Say which of upstream's tests are skipped and why: -- list|explain|check|prune."""
+    stage(session, "pytorch_build", "skips")
+
+
 @nox.session(venv_backend="none", tags=["pipeline"])
 def test_report(session: nox.Session) -> None:
     """JUnit reports of all shards and cells -> one summary and data; fails where anything did."""

@@ -17,6 +17,7 @@ VERBS = (
         "pytorch_build.verbs.test_smoke",
         "install a run's wheels from its index, import and compute",
     ),
+    Verb("skips", "pytorch_build.verbs.skips", "which of upstream's tests are skipped, and why"),
     Verb("test-report", "pytorch_build.verbs.test_report", "JUnit of all shards and cells -> one summary"),
 )
 

@@ -87,7 +87,8 @@ def unmet(rule: Rule, tested: UnderTest) -> tuple[str, ...]:
     table = rule.table
     found = []
     if table.gpu and not _gpu_holds(table.gpu, tested.gpu_targets):
-        found.append(f"it is for {_listed(table.gpu)}, and this is {_listed(tested.gpu_targets) or CPU}")
+        gpus = ["any GPU" if name == ANY_GPU else name for name in table.gpu]
+        found.append(f"it is for {_listed(gpus)}, and this is {_listed(tested.gpu_targets) or CPU}")
     if table.os and tested.platform not in table.os:
         found.append(f"it is for {_listed(table.os)}, and this is {tested.platform}")
     if table.python and not _contains(table.python, tested.python):
@@ -139,10 +140,11 @@ def planned(rules: Sequence[Rule], tested: UnderTest, today: dt.date) -> tuple[P
     """
     applying = [one for one in decide(rules, tested, today) if one.applies]
     refuse_expired([one.rule for one in applying if one.expired])
-    return tuple(_planned(one.rule) for one in applying)
+    return tuple(planned_rule(one.rule) for one in applying)
 
 
-def _planned(rule: Rule) -> PlannedRule:
+def planned_rule(rule: Rule) -> PlannedRule:
+    """Give a rule as the plugin takes it, whatever its conditions say."""
     table = rule.table
     issue = f" ({table.issue})" if table.issue else ""
     return PlannedRule(

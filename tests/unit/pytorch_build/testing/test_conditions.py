@@ -58,7 +58,7 @@ def test_all_conditions_must_hold_and_each_that_does_not_is_told() -> None:
 
 def test_on_the_processor_alone_a_rule_for_gpus_does_not_apply() -> None:
     cpu = replace(HERE, gpu_targets=())
-    assert unmet(rule(gpu=["any"]), cpu) == ("it is for any, and this is cpu",)
+    assert unmet(rule(gpu=["any"]), cpu) == ("it is for any GPU, and this is cpu",)
     assert unmet(rule(gpu=["cpu"]), cpu) == ()
     assert unmet(rule(), cpu) == ()
 

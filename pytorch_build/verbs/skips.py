@@ -1,0 +1,278 @@
+"""`skips`: which of upstream's tests are skipped here and why, and which rules are stale."""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+import platform
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from core import console, files
+from core.errors import CheckError, MissingInputError, UsageError
+from core.families import CPU
+from core.interpreters import installed_version, require
+from core.options import common_from
+from core.outputs import this_platform
+from pytorch_build.context import context
+from pytorch_build.lock.stored import stored_lock
+from pytorch_build.testing import plugin, skip_pruning, skip_review, skip_rules, skip_trials
+from pytorch_build.testing.conditions import UnderTest, decide, planned_rule
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Sequence
+
+    from pytorch_build.context import Context
+    from pytorch_build.testing.conditions import Decision
+    from pytorch_build.testing.plugin import Session
+    from pytorch_build.testing.skip_review import Review
+    from pytorch_build.testing.skip_trials import Trial
+
+# test ids may stand after options, which argparse does not see by itself
+PASSES_REST = True
+
+_PASSED = ("passed", "xpassed")
+_SERIES = re.compile(r"\d+\.\d+(?:\.\d+)?$")
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Declare the verb's own options."""
+    parser.add_argument(
+        "question", choices=("list", "explain", "check", "prune"), help="what to answer or do"
+    )
+    parser.add_argument("tests", nargs="*", metavar="TEST", help="test ids, for explain")
+    about = parser.add_argument_group("what is tested (default: this machine, the run's or the ref's torch)")
+    about.add_argument("--os", choices=("linux", "windows"), default=this_platform(), help="operating system")
+    about.add_argument("--python-version", metavar="VERSION", help="version of the target's Python")
+    about.add_argument("--torch-version", metavar="VERSION", help="version of torch")
+    about.add_argument("--config", choices=("default", "distributed", "inductor"), default="default")
+    parser.add_argument(
+        "--skips",
+        type=Path,
+        action="append",
+        default=[],
+        metavar="FILE|DIR",
+        help="more skip rules, of your own; repeatable",
+    )
+    parser.add_argument("--all", action="store_true", help="list: also rules that do not apply, and why not")
+    parser.add_argument("--json", action="store_true", help="list: as JSON")
+    parser.add_argument(
+        "--pytorch-dir",
+        type=Path,
+        metavar="DIR",
+        help="check, prune: collect the test files of this PyTorch tree that rules name (with --python)",
+    )
+    parser.add_argument(
+        "--journal",
+        type=Path,
+        action="append",
+        default=[],
+        metavar="FILE|DIR",
+        help="check, prune: journals (*.jsonl) of earlier runs; repeatable",
+    )
+    parser.add_argument(
+        "--complete",
+        action="store_true",
+        help="check, prune: the journals hold every test file, so that a rule without a file is judged too",
+    )
+    parser.add_argument(
+        "--try", dest="attempt", action="store_true", help="check: run the skipped tests; which pass now?"
+    )
+
+
+def run(arguments: argparse.Namespace) -> None:
+    """Answer, or prune."""
+    tests = [*arguments.tests, *_more(arguments.rest)]
+    rules = skip_rules.load([path.expanduser().absolute() for path in arguments.skips])
+    if tests and arguments.question != "explain":
+        raise UsageError(f"{arguments.question} takes no test ids.", hint="nox -s skips -- explain TEST")
+    under_test = _under_test(arguments)
+    decisions = decide(rules, under_test, dt.datetime.now(tz=dt.UTC).date())
+    console.say(_told(under_test))
+    match arguments.question:
+        case "list":
+            _list(decisions, everything=arguments.all, as_json=arguments.json)
+        case "explain":
+            _explain(decisions, tests)
+        case "check":
+            _check(arguments, decisions)
+        case _:
+            _prune(arguments, decisions)
+
+
+def _more(rest: Sequence[str]) -> Sequence[str]:
+    options = [word for word in rest if word.startswith("-")]
+    if options:
+        raise UsageError(f"Unknown option {options[0]}.", hint="See: python -m pytorch_build skips --help")
+    return rest
+
+
+def _under_test(arguments: argparse.Namespace) -> UnderTest:
+    chosen = context(common_from(arguments))
+    target = require(arguments.python) if arguments.python else None
+    torch = arguments.torch_version
+    if not torch and target is not None:
+        torch = installed_version(target, "torch")
+    python = arguments.python_version or (target.version if target else platform.python_version())
+    return UnderTest(
+        gpu_targets=chosen.gpu_targets,
+        platform=arguments.os,
+        python=python,
+        torch=torch or _torch_of(chosen),
+        torch_ref=chosen.ref.name,
+        config=arguments.config,
+    )
+
+
+def _torch_of(chosen: Context) -> str:
+    """Give the torch that the run builds, or the series in the ref's name.
+
+    Raises:
+        UsageError: Nobody knows.
+    """
+    lock = stored_lock(chosen)
+    if lock is not None and "torch" in lock.projects and not lock.project("torch").prebuilt:
+        return lock.version("torch", gpu=chosen.gpu)
+    series = _SERIES.search(chosen.ref.name)
+    if series:
+        return series[0]
+    raise UsageError(
+        f"The version of torch is not known: the run has no source lock of {chosen.ref.name}.",
+        hint="Say it: --torch-version 2.10, or name an environment that has it: --python PATH.",
+    )
+
+
+def _told(under_test: UnderTest) -> str:
+    targets = ", ".join(under_test.gpu_targets) or CPU
+    return (
+        f"{targets}, {under_test.platform}, Python {under_test.python}, torch {under_test.torch} "
+        f"({under_test.torch_ref}), {under_test.config} tests"
+    )
+
+
+def _list(decisions: Sequence[Decision], *, everything: bool, as_json: bool) -> None:
+    shown = [one for one in decisions if one.applies or everything]
+    if as_json:
+        console.result(json.dumps(skip_review.as_json(shown), indent=2))
+    elif shown:
+        console.result("\n".join(skip_review.listing(shown, everything=everything)))
+    applying = [one for one in decisions if one.applies]
+    count = sum(len(skip_review.entries(one.rule)) for one in applying)
+    console.done(f"{len(applying)} of {len(decisions)} rules apply, with {count} tests and patterns.")
+
+
+def _explain(decisions: Sequence[Decision], tests: Sequence[str]) -> None:
+    if not tests:
+        raise UsageError("Which test?", hint="nox -s skips -- explain test/test_nn.py::TestNN::test_conv")
+    for test in tests:
+        console.result("\n".join(skip_review.explained(test, decisions)))
+
+
+def _check(arguments: argparse.Namespace, decisions: Sequence[Decision]) -> None:
+    found = _review(arguments, decisions)
+    for stale in found.stale:
+        for entry in stale.entries:
+            hint = stale.hints.get(entry, "")
+            console.warn(f"{stale.rule.name}: {entry} matches no test." + (f" {hint}." if hint else ""))
+    if arguments.attempt:
+        _try(_trial(arguments, decisions), decisions)
+    console.say(
+        f"{found.judged} tests and patterns were held against tests, {found.unjudged} could not be: "
+        "their files were not collected."
+    )
+    for rule in found.expired:
+        console.error(
+            f"{rule.name} expired on {rule.table.expires}: {rule.table.reason}", file=str(rule.file)
+        )
+    if found.expired:
+        raise CheckError(
+            f"{len(found.expired)} skip rules have expired.",
+            hint="See whether their tests pass now (--try), then nox -s skips -- prune, or give a later day.",
+        )
+    console.done(f"{len(decisions)} rules are valid, none has expired.")
+
+
+def _review(arguments: argparse.Namespace, decisions: Sequence[Decision]) -> Review:
+    seen: list[Session] = [session for path in arguments.journal for session in _journals(path)]
+    if arguments.pytorch_dir and not arguments.attempt:
+        trial = _trial(arguments, decisions)
+        seen += skip_trials.sessions(trial, skip_trials.named_files(trial.tree, decisions), "collect")
+        for session in seen:
+            for one in session.uncollected:
+                console.warn(f"{one.file} was not collected ({one.outcome}): {one.message}")
+    return skip_review.review(decisions, skip_review.evidence(seen, complete=arguments.complete))
+
+
+def _journals(path: Path) -> Sequence[Session]:
+    paths = sorted(path.rglob("*.jsonl")) if path.is_dir() else [path]
+    if not paths:
+        raise MissingInputError(f"{path} holds no journal (*.jsonl).")
+    return [session for one in paths for session in plugin.read_journal(one)]
+
+
+def _trial(arguments: argparse.Namespace, decisions: Sequence[Decision]) -> Trial:
+    if not arguments.pytorch_dir:
+        raise UsageError("Where are the tests?", hint="Give a PyTorch source tree: --pytorch-dir DIR.")
+    if not arguments.python:
+        raise UsageError(
+            "Tests are collected in an environment with torch.",
+            hint="Name its interpreter: --python PATH (nox -s test_torch fills .nox/test_torch).",
+        )
+    return skip_trials.Trial(
+        # not resolved: a link's target knows nothing of its environment
+        python=arguments.python.absolute(),
+        tree=arguments.pytorch_dir.expanduser().resolve(),
+        rules=tuple(planned_rule(one.rule) for one in decisions if one.applies),
+        gpu=arguments.gpu_family != CPU,
+    )
+
+
+def _try(trial: Trial, decisions: Sequence[Decision]) -> None:
+    outcomes: dict[str, list[str]] = {}
+    for session in skip_trials.sessions(trial, skip_trials.named_files(trial.tree, decisions), "try"):
+        for one in session.results:
+            outcomes.setdefault(one.rule, []).append(f"{one.test}: {one.outcome}")
+            if one.outcome in _PASSED:
+                console.notice(f"{one.test} passes now; {one.rule} hides it.")
+        for test in session.unfinished:
+            console.say(f"{test} took its interpreter down, or hung.")
+    passed = sum(line.endswith(_PASSED) for lines in outcomes.values() for line in lines)
+    count = sum(map(len, outcomes.values()))
+    if not count:
+        console.warn("No test that a rule hides ran.")
+    for rule, lines in sorted(outcomes.items()):
+        console.result("\n".join([rule, *(f"    {line}" for line in lines)]))
+    console.done(f"{passed} of {count} tests that rules hide pass now.")
+
+
+def _prune(arguments: argparse.Namespace, decisions: Sequence[Decision]) -> None:
+    found = _review(arguments, decisions)
+    whole = {rule.name for rule in found.expired} | {one.rule.name for one in found.stale if one.whole}
+    single = {one.rule.name: one.entries for one in found.stale if one.rule.name not in whole}
+    gone = 0
+    for path in dict.fromkeys(one.rule.file for one in decisions):
+        rules = [one.rule for one in decisions if one.rule.file == path]
+        before = path.read_text(encoding="utf-8")
+        after = skip_pruning.pruned(
+            before,
+            {rule.key for rule in rules if rule.name in whole},
+            {rule.key: single[rule.name] for rule in rules if rule.name in single},
+            where=path,
+        )
+        if after != before:
+            gone += 1
+            console.result(skip_pruning.diff(before, after, path.name))
+            if not arguments.dry_run:
+                _write(path, after)
+    tests = sum(map(len, single.values()))
+    done = "would go" if arguments.dry_run else "are gone"
+    console.done(f"{len(whole)} rules and {tests} tests of others {done}, from {gone} files.")
+
+
+def _write(path: Path, text: str) -> None:
+    if text:
+        files.write_text(path, text)
+    else:
+        path.unlink()
