@@ -97,7 +97,8 @@ def run(arguments: argparse.Namespace) -> None:
     if files.outputs:
         for name, value in outputs.outputs(made).items():
             files.set_output(name, value)
-    console.summary(telling.summary(made))
+    if env.get("GITHUB_STEP_SUMMARY"):
+        console.summary(telling.summary(made))
 
 
 def question(arguments: argparse.Namespace, common: Common, env: Mapping[str, str]) -> Question:

@@ -200,10 +200,12 @@ def table(columns: Sequence[str], rows: Sequence[Sequence[str]], *, title: str =
         _rich_table(columns, rows, title)
         return
     widths = [max(len(str(row[i])) for row in (columns, *rows)) for i in range(len(columns))]
-    if title:
-        _write(title)
-    for row in (columns, *rows):
-        _write("  ".join(str(cell).ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
+    cells = (
+        [str(cell).ljust(width) for cell, width in zip(row, widths, strict=True)] for row in (columns, *rows)
+    )
+    # written at once: every write looks for every secret
+    lines = [*([title] if title else []), *("  ".join(row).rstrip() for row in cells)]
+    _write("\n".join(lines))
 
 
 def _rich_table(columns: Sequence[str], rows: Sequence[Sequence[str]], title: str) -> None:

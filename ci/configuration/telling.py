@@ -67,4 +67,6 @@ def jobs(plan: Plan) -> Sequence[tuple[str, str, str, str, str]]:
 
 def _line(value: str) -> str:
     """Keep what somebody else wrote on one line, without what would steer a terminal."""
+    if value.isprintable():
+        return value
     return "".join(letter if letter.isprintable() else "?" for letter in value)
