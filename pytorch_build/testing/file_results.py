@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from core.junit import OUTCOMES, Case, clean, cut, first_line, last_attempt
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from core.junit import Document, Outcome
     from pytorch_build.testing.plugin import Result, Session
@@ -101,7 +101,7 @@ def _reported(file: str, sessions: Sequence[Session], document: Document | None)
     names = {_short(test): test for test in cases}
     for written in document.cases if document else ():
         # pytest's own root may be another folder than the one that ids are relative to
-        test = names.get(_short(written.test), written.test)
+        test = names.get(_short(written.test)) or _uncollected(written.test, cases) or written.test
         known = cases.get(test)
         if known is None:
             cases[test] = replace(written, file=file)
@@ -111,6 +111,12 @@ def _reported(file: str, sessions: Sequence[Session], document: Document | None)
             known, outcome=graver.outcome, line=known.line or written.line, text=written.text or known.text
         )
     return cases
+
+
+def _uncollected(name: str, cases: Iterable[str]) -> str:
+    """Find the file that could not be collected and that pytest writes as ``test.test_nn``."""
+    dotted = {test: f".{test.removesuffix('.py').replace('/', '.')}" for test in cases if "::" not in test}
+    return next((test for test, written in dotted.items() if name and written.endswith(f".{name}")), "")
 
 
 def _heard(file: str, result: Result) -> Case:
