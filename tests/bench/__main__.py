@@ -48,6 +48,8 @@ def start_up() -> Sequence[Figure]:
     listing = paired(lambda: quiet([*nox, "-l"]), lambda: quiet([*nox, "--version"]))
     door = [sys.executable, "-m", "ci", "--help"]
     helped = paired(lambda: quiet(door), lambda: quiet([sys.executable, "-c", "import argparse"]))
+    plan = [sys.executable, "-m", "ci", "configure", "--event=pull_request", "--label=build:pytorch"]
+    planned = paired(lambda: quiet(plan), lambda: quiet([sys.executable, "-c", "import pydantic.main"]))
     return (
         Figure(subject="nox -l", baseline="nox --version", seconds=listing[0], baseline_seconds=listing[1]),
         Figure(
@@ -55,6 +57,12 @@ def start_up() -> Sequence[Figure]:
             baseline="python -c 'import argparse'",
             seconds=helped[0],
             baseline_seconds=helped[1],
+        ),
+        Figure(
+            subject="configure a pull request",
+            baseline="python -c 'import pydantic.main'",
+            seconds=planned[0],
+            baseline_seconds=planned[1],
         ),
     )
 
