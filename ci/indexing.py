@@ -130,7 +130,8 @@ def write_index(store: Store, prefix: str, source: Source, *, title: str, strict
             projects=listed.projects,
             pending=listed.pending,
         )
-        todo = changes(old, new, found.pages)
+        folders = f"{SIMPLE}/" in old.pages or store.keeps_folder_pages(prefix)
+        todo = changes(old, new, found.pages, folders=folders)
         try:
             writer.write(todo, found.pages)
         except ConflictError:

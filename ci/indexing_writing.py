@@ -26,8 +26,10 @@ if TYPE_CHECKING:
 
 STATE = f"{SIMPLE}/index-state.txt"
 
-_PAGE = re.compile(rf"(?:.*/)?(?:{FLAT}|{SIMPLE}/(?:[a-z0-9-]+/)?index\.(?:html|json)|{re.escape(STATE)})")
-_ROOTS = (f"{SIMPLE}/index.html", f"{SIMPLE}/index.json")
+_PAGE = re.compile(
+    rf"(?:.*/)?(?:{FLAT}|{SIMPLE}/(?:[a-z0-9-]+/)?(?:index\.(?:html|json))?|{re.escape(STATE)})"
+)
+_ROOT = f"{SIMPLE}/"
 _MD5 = re.compile(r"[0-9a-f]{32}")
 
 
@@ -59,18 +61,20 @@ class Changes:
         return bool(self.projects or self.roots or self.flat is not None or self.stale or self.state)
 
 
-def changes(old: State, new: State, present: Mapping[str, Stored]) -> Changes:
+def changes(old: State, new: State, present: Mapping[str, Stored], *, folders: bool = False) -> Changes:
     """Say which pages change.
 
     Args:
         old: What the index remembers.
         new: What it is to list; its `pages` are filled in here.
         present: The pages there are, by path.
+        folders: Whether a folder's page also lies under the folder's own name, ``simple/{name}/``.
     """
     if not new.projects and not present:
         return Changes(projects={}, roots={}, flat=None, stale=(), state=None)
-    paths = {name: _project_paths(name) for name in new.projects}
-    expected = {*_ROOTS, FLAT, *(path for both in paths.values() for path in both)}
+    paths = {name: _paths(f"{_ROOT}{name}/", folders=folders) for name in new.projects}
+    at_root = _paths(_ROOT, folders=folders)
+    expected = {*at_root, FLAT, *(path for both in paths.values() for path in both)}
     broken = _broken(old.pages, present, expected)
     other = {name for name, project in new.projects.items() if _differ(project, old.projects.get(name))}
     projects: dict[str, bytes] = {}
@@ -78,10 +82,10 @@ def changes(old: State, new: State, present: Mapping[str, Stored]) -> Changes:
         if name in other or broken.intersection(paths[name]):
             project = new.projects[name]
             pages = project_pages(name, entries_of(name, project, new.yanked), project.html())
-            projects |= {path: page.encode() for path, page in pages.items()}
+            projects |= _encoded(pages, folders=folders)
     renamed = new.projects.keys() != old.projects.keys()
-    roots = {path: page.encode() for path, page in root_pages(list(new.projects)).items()}
-    roots = roots if renamed or broken.intersection(_ROOTS) else {}
+    roots = _encoded(root_pages(list(new.projects)), folders=folders)
+    roots = roots if renamed or broken.intersection(at_root) else {}
     flat = _flat(new) if other or renamed or FLAT in broken or new.title != old.title else None
     stale = sorted(path for path in present if path not in expected and path != STATE and is_page(path))
     written = {**projects, **roots, **({FLAT: flat} if flat is not None else {})}
@@ -101,8 +105,16 @@ def changes(old: State, new: State, present: Mapping[str, Stored]) -> Changes:
     return Changes(projects=projects, roots=roots, flat=flat, stale=stale, state=None if same else remembered)
 
 
-def _project_paths(name: str) -> tuple[str, str]:
-    return f"{SIMPLE}/{name}/index.html", f"{SIMPLE}/{name}/index.json"
+def _paths(folder: str, *, folders: bool) -> tuple[str, ...]:
+    return (f"{folder}index.html", f"{folder}index.json", *([folder] if folders else []))
+
+
+def _encoded(pages: Mapping[str, str], *, folders: bool) -> dict[str, bytes]:
+    found = {path: page.encode() for path, page in pages.items()}
+    if folders:
+        name = "index.html"
+        found |= {path.removesuffix(name): page for path, page in found.items() if path.endswith(name)}
+    return found
 
 
 def _differ(project: Project, old: Project | None) -> bool:

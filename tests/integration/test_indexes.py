@@ -4,17 +4,22 @@ from __future__ import annotations
 
 from contextlib import contextmanager
 from functools import partial
-from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler, SimpleHTTPRequestHandler, ThreadingHTTPServer
 from threading import Thread
-from typing import TYPE_CHECKING, BinaryIO
+from typing import TYPE_CHECKING, BinaryIO, ClassVar
+from urllib.parse import unquote
 
+import boto3
 import pytest
+from moto import mock_aws
 
 from ci import index
-from core import installer, process
+from ci.indexing import Files, write_index
+from core import files, installer, process
 from core.frontdoor import Verb, main
 from core.interpreters import Interpreter, interpreter
 from core.options import Common
+from core.stores import open_store
 
 if TYPE_CHECKING:
     import io
@@ -122,6 +127,62 @@ def test_resolution_asks_for_metadata_and_installation_for_what_is_installed(
         assert done.returncode == 0, done.stderr
         files = {path.rpartition("/")[2].replace("%2B", "+") for path in asked if path.endswith(".whl")}
         assert files == {f"torch-{OLDER}-py3-none-any.whl", "rocm-7.1-py3-none-any.whl"}
+    said = process.capture([target.executable, "-c", "import torch; print(torch.VERSION)"]).stdout
+    assert said.strip() == OLDER
+
+
+class Bare(BaseHTTPRequestHandler):
+    """Answers as a bucket does: with the object of exactly that key, or not at all."""
+
+    objects: ClassVar[dict[str, tuple[bytes, str]]]
+
+    def log_message(self, format: str, *_arguments: object) -> None:  # noqa: A002 - the base class's name
+        """Say nothing."""
+
+    def do_HEAD(self) -> None:
+        self.do_GET(body=False)
+
+    def do_GET(self, *, body: bool = True) -> None:
+        data, kind = self.objects.get(unquote(self.path.lstrip("/")), (None, ""))
+        self.send_response(404 if data is None else 200)
+        self.send_header("Content-Length", str(len(data or b"")))
+        self.send_header("Content-Type", kind)
+        self.end_headers()
+        if data and body:
+            self.wfile.write(data)
+
+
+@pytest.fixture(name="bucket")
+def bucket_fixture(tmp_path: Path, wheels: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """Index the wheels in a bucket, and give the address of that bucket without anything before it."""
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.setenv(name, "testing")
+    with mock_aws():
+        client = boto3.client("s3", region_name="us-east-1")
+        client.create_bucket(Bucket="bucket")
+        store = open_store("s3://bucket", root=tmp_path)
+        for path in wheels.glob("*.whl"):
+            store.put_file(f"run/{path.name}", path, sha256=files.sha256(path), replace=False)
+        write_index(store, "run", Files(store=store, folder=tmp_path / "read"), title="run")
+        keys = [one["Key"] for one in client.list_objects_v2(Bucket="bucket")["Contents"]]
+        objects = {key: client.get_object(Bucket="bucket", Key=key) for key in keys}
+        held = {key: (one["Body"].read(), one["ContentType"]) for key, one in objects.items()}
+    server = ThreadingHTTPServer(("127.0.0.1", 0), type("Handler", (Bare,), {"objects": held}))
+    thread = Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    yield f"http://127.0.0.1:{server.server_port}/run"
+    server.shutdown()
+    server.server_close()
+    thread.join()
+
+
+@TOOLS
+@pytest.mark.parametrize("page", ["flat", "simple"])
+def test_a_bare_bucket_is_an_index(
+    tmp_path: Path, target: Interpreter, bucket: str, tool: str, page: str
+) -> None:
+    done = install(target, tool, tmp_path / "cache", f"torch=={OLDER}", *sources(bucket, page))
+    assert done.returncode == 0, done.stderr
     said = process.capture([target.executable, "-c", "import torch; print(torch.VERSION)"]).stdout
     assert said.strip() == OLDER
 

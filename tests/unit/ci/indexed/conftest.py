@@ -30,6 +30,7 @@ class MemoryStore:
     url: str = "memory"
     careless: bool = False
     stern: bool = False
+    folders: bool = False
     objects: dict[str, tuple[bytes, str, float]] = field(default_factory=dict)
     calls: list[tuple[str, str]] = field(default_factory=list)
     before: Callable[[str, str], None] = lambda _call, _key: None
@@ -39,6 +40,9 @@ class MemoryStore:
     def noted(self, call: str, key: str) -> None:
         self.before(call, key)
         self.calls.append((call, key))
+
+    def keeps_folder_pages(self, prefix: str) -> bool:  # noqa: ARG002 - everywhere or nowhere
+        return self.folders
 
     def list(self, prefix: str, *, recursive: bool = True) -> list[Stored]:
         self.noted("list", prefix)

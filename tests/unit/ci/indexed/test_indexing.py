@@ -373,3 +373,22 @@ def test_open_store_gives_what_an_index_needs(tools: Any, tmp_path: Path) -> Non
     store = open_store(str(tmp_path), root=tmp_path)
     tools.publish(store, TORCH)
     assert tools.index(store).files == 1
+
+
+def test_a_bucket_gets_the_page_of_a_folder_under_its_own_name_too(tools: Any) -> None:
+    store = tools.store()
+    store.folders = True
+    tools.publish(store, TORCH)
+    tools.publish(store, APEX)
+    tools.index(store)
+    folders = {f"{tools.prefix}/simple/{name}" for name in ("", "torch/", "apex/")}
+    assert {key for key in store.objects if key.endswith("/")} == folders
+    for folder in folders:
+        assert store.objects[folder][0] == store.objects[f"{folder}index.html"][0]
+    assert tools.index(store).written == ()
+    store.objects.pop(f"{tools.prefix}/simple/torch/")
+    assert tools.index(store).written == (f"{tools.prefix}/simple/torch/",)
+    store.objects.pop(f"{tools.manifests}/{APEX}.json")
+    store.objects = {key: value for key, value in store.objects.items() if APEX not in key}
+    tools.index(store, strict=False)
+    assert {key for key in store.objects if "/apex/" in key} == set()

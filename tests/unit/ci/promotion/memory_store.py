@@ -43,6 +43,9 @@ class MemoryStore:
     def url_of(self, key: str) -> str:
         return key
 
+    def keeps_folder_pages(self, prefix: str) -> bool:  # noqa: ARG002 - everywhere
+        return True
+
     def copy_of(self, **changes: object) -> MemoryStore:
         """Give a store with the same objects, and no past."""
         other = MemoryStore(objects=dict(self.objects), ignores_conditions=self.ignores_conditions)
