@@ -30,18 +30,18 @@ def show(plan: Plan) -> None:
 def summary(plan: Plan) -> str:
     """Write the same as Markdown, for the job's summary."""
     lines = ["### Plan", ""]
-    lines += [f"> ⚠️ {text(note)}\n" for note in plan.notes]
+    lines += [f"> ⚠️ {_shown(note)}\n" for note in plan.notes]
     lines += [
-        table(("decision", "value", "why"), [[text(cell) for cell in row] for row in decisions(plan)]),
+        table(("decision", "value", "why"), [[_shown(cell) for cell in row] for row in decisions(plan)]),
         "",
     ]
-    rows = [[text(cell) for cell in row] for row in jobs(plan)]
+    rows = [[_shown(cell) for cell in row] for row in jobs(plan)]
     if rows:
         lines += [table(_COLUMNS, rows[:_ROWS]), ""]
     if len(rows) > _ROWS:
         lines += [f"and {len(rows) - _ROWS} more jobs", ""]
     if plan.left_out:
-        left = [[text(one.what), text(one.reason)] for one in plan.left_out[:_ROWS]]
+        left = [[_shown(one.what), _shown(one.reason)] for one in plan.left_out[:_ROWS]]
         lines += [f"<details><summary>Left out: {len(plan.left_out)}</summary>", ""]
         lines += [table(("what", "why"), left), "", "</details>"]
     return "\n".join(lines)
@@ -63,6 +63,10 @@ def decisions(plan: Plan) -> Sequence[tuple[str, str, str]]:
 def jobs(plan: Plan) -> Sequence[tuple[str, str, str, str, str]]:
     """Give a row a job: stage, platform, what, runner, why."""
     return [(one.stage, one.platform, one.name, one.runner, one.reason) for one in plan.cells]
+
+
+def _shown(value: str) -> str:
+    return text(_line(value))
 
 
 def _line(value: str) -> str:
