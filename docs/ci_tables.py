@@ -89,7 +89,12 @@ def output_table() -> str:
         ),
         ("`{platform}_variants`", f"a list of families: {_fields(plans.Variant, 'platform')}"),
         ("`{platform}_test_labels`", "a list of labels, such as `test:rocm`"),
-        (matrices, f"a list of jobs: {_fields(plans.Cell, 'platform', 'stage')}"),
+        (matrices, f"a list of jobs: {_fields(plans.Cell, 'platform', 'stage', 'reason')}"),
+        (
+            "`{platform}_cells`",
+            "an object: artifact group to stage to jobs, with `torch_version` once it is resolved",
+        ),
+        ("`{platform}_promote_matrix`", "a list of what is to be promoted: a torch version of a family"),
         (
             "`{platform}_source_locks` (of `resolve` alone)",
             "an object: torch ref to what `SOURCE_LOCK` takes",
