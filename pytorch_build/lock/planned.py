@@ -6,6 +6,7 @@ import json
 from typing import TYPE_CHECKING, Protocol
 
 from core.families import CPU
+from core.plan_views import views
 from core.plans import PLATFORMS, Plan, matrices
 from pytorch_build.refs.torch_refs import DISTRIBUTIONS
 
@@ -68,7 +69,7 @@ def outputs(plan: Plan, locks: Locks) -> Mapping[str, str]:
 
     The locks are an object by torch ref; each is the line that ``SOURCE_LOCK`` takes, with its digest.
     """
-    values: dict[str, object] = dict(matrices(plan))
+    values: dict[str, object] = {**matrices(plan), **views(plan)}
     for platform in PLATFORMS:
         values[f"{platform}_source_locks"] = {
             name: lock.compact() for name, lock in locks.get(platform, {}).items()
