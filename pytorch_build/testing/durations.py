@@ -73,10 +73,14 @@ def of_documents(documents: Iterable[Document]) -> Durations:
             spent[case.file] += case.seconds
             if case.outcome not in {"crashed", "timeout"}:
                 tests[case.file][case.test.partition("[")[0]] += case.seconds
-        for name, suite in document.suites.items():
+        for suite_name, suite in document.suites.items():
+            # pytest names its suite after nothing, which is of one file where there is but one
+            name = next(iter(spent)) if len(spent) == 1 else suite_name
             # shards that share a file start it once each
-            started[name] = max(started[name], suite.seconds - spent[name], 0.0)
-    return Durations(files={name: _of_file(tests[name], started[name]) for name in sorted(tests) if name})
+            started[name] = max(started[name], suite.seconds - spent.get(name, 0.0), 0.0)
+    # what is no file (a report of one that could not be collected) cannot be put into a shard
+    named = sorted(name for name in tests if name.endswith(".py"))
+    return Durations(files={name: _of_file(tests[name], started[name]) for name in named})
 
 
 def read_durations(path: Path) -> Durations:

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from core.outputs import RunOutputs
     from core.records import Record
     from core.stores import Store
+    from pytorch_build.testing.results import Report
 
 _STAGE = "test_"
 

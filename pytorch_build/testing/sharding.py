@@ -205,11 +205,13 @@ def _nearest(test: str, prefixes: Iterable[str]) -> int:
 
 
 def _placed(units: Sequence[Unit], starting: Mapping[str, float], count: int) -> Plan:
-    """Put the longest unit where the shard stays shortest, and so on."""
+    """Put the longest unit where the shard stays shortest, and so on; starting a file is part of its time."""
     loads = [0.0] * count
     shards: list[list[Unit]] = [[] for _ in range(count)]
     held: list[set[str]] = [set() for _ in range(count)]
-    for unit in sorted(units, key=lambda one: (-one.seconds, one.file, one.part)):
+    for unit in sorted(
+        units, key=lambda one: (-one.seconds - starting.get(one.file, 0.0), one.file, one.part)
+    ):
         after = [
             load + unit.seconds + (0 if unit.file in held[at] else starting.get(unit.file, 0.0))
             for at, load in enumerate(loads)

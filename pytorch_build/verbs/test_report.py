@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from core import console, files, records
+from core.errors import CheckError
 from core.options import common_from
 from pytorch_build.testing import durations, gathering, recording, report_data, results, summary
 
@@ -64,7 +65,8 @@ def run(arguments: argparse.Namespace) -> None:
     _tell(whole, title, arguments, common.run_id)
     for group in groups:
         _file(common, group, keep_durations=arguments.record_durations)
-    recording.require_passed(whole, hint="The command of each failure stands above, and in the summary.")
+    if why := recording.why_not(whole):
+        raise CheckError(why.partition("\n")[0], hint="What and why stands above, and in the summary.")
     console.done(f"{title}: {summary.verdict(whole)}")
 
 
@@ -130,5 +132,11 @@ def _tell(tested: Sequence[Tested], title: str, arguments: argparse.Namespace, r
     if arguments.json:
         content = report_data.data(run_id, tested).model_dump_json(indent=1)
         files.write_text(arguments.json, console.mask(f"{content}\n"))
-    for command, line in summary.again(tested)[:_SHOWN]:
+    for one in tested:
+        for said in one.problems:
+            console.error(f"{one.origin}: {said}")
+    failures = summary.again(tested)
+    for command, line in failures[:_SHOWN]:
         console.say(f"{line}\n  {command}" if command else line)
+    if len(failures) > _SHOWN:
+        console.say(f"and {len(failures) - _SHOWN} more failures: see the summary, or --json FILE")
