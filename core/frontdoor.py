@@ -2,7 +2,8 @@
 
 A verb is a module with ``add_options(parser)`` and ``run(arguments)``; only the chosen
 one is imported. One with ``PASSES_REST = True`` hands options it does not know on, as
-``arguments.rest``. Errors are printed here, once, and become the process's exit code.
+``arguments.rest``, beside all its words as ``arguments.words``. Errors are printed here,
+once, and become the process's exit code.
 """
 
 from __future__ import annotations
@@ -129,6 +130,7 @@ def _dispatch(package: str, about: str, verbs: Sequence[Verb], words: Sequence[s
     if getattr(module, "PASSES_REST", False):
         arguments, rest = parser.parse_known_args(words[1:])
         arguments.rest = [word for word in rest if word != "--"]
+        arguments.words = words[1:]
     else:
         arguments = parser.parse_args(words[1:])
     module.run(arguments)

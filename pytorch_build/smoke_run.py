@@ -12,21 +12,17 @@ from typing import TYPE_CHECKING, Any
 
 from packaging.requirements import Requirement
 
-from core import console, environments, files, installer, process, records, serving, stage
-from core.errors import CheckError, MissingInputError, ProcessError
+from core import console, environments, files, installer, process, records, stage
+from core.errors import CheckError, ProcessError
 from core.families import detect
-from core.installer import Install, Sources, configured, pinned
 from core.interpreters import installed_version, require
 from core.records import Cell
 from core.stage import Made, Stage
-from core.target_locks import locked_call, pinned_file
-from pytorch_build.checks.expected import run_lock
-from pytorch_build.refs.torch_refs import DISTRIBUTIONS
-from pytorch_build.rocm.sdk import is_rocm
+from core.target_locks import locked_call
+from pytorch_build.testing import installation
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
-    from contextlib import AbstractContextManager
 
     from core.installer import Backend
     from core.interpreters import Interpreter
@@ -67,10 +63,10 @@ def test_run(context: Context, options: SmokeOptions) -> None:
     """
     target = require(context.common.python)
     _refuse_missing_gpu(context, options)
-    wheels = wheels_of(context, target)
+    wheels = installation.wheels_of(context, target)
     inputs = {
         "files": {one.name: one.sha256 for one in wheels},
-        "prebuilt": _prebuilt(context),
+        "prebuilt": installation.prebuilt(context),
         "tests": {path.name: files.sha256(path) for path in sorted(SMOKE_TESTS.glob("*.py"))},
         "arguments": [*options.pytest_arguments, options.backend],
         "gpu": detect(),
@@ -85,11 +81,12 @@ def test_run(context: Context, options: SmokeOptions) -> None:
         if not options.install:
             return Made(files=(), details=_pytest(context, target, wheels, options))
         digest = files.digest_of({"inputs": inputs, "python": target.version})
+        tools = locked_call(context.common, target, only=SMOKE_REQUIREMENTS)
         with (
-            _index_url(context, wheels) as url,
+            installation.page_of(context, wheels) as url,
             environments.prepared(
                 target,
-                install_calls(context, target, wheels, url),
+                installation.install_calls(context, wheels, url, tools=tools),
                 digest=digest,
                 backend=options.backend,
                 force=context.common.force,
@@ -100,66 +97,6 @@ def test_run(context: Context, options: SmokeOptions) -> None:
 
     stage.perform(run, inputs, work)
     _copy_report(context, target, options)
-
-
-def wheels_of(context: Context, target: Interpreter) -> Sequence[FileRecord]:
-    """Gather what the run's records promise for this ref, family and Python, ROCm included.
-
-    Raises:
-        MissingInputError: No record names a wheel of the ref.
-    """
-    store, outputs = context.common.open_for_reading(), context.common.outputs
-    ours = set(DISTRIBUTIONS.values())
-    found: dict[str, FileRecord] = {}
-    rocm_version = run_lock(context).rocm_version if context.gpu else ""
-    for record in records.read_all(store, outputs, context.artifact_group):
-        same = record.cell.torch_ref == context.ref.name and record.cell.python == target.tag
-        for one in record.files if record.status == "ok" else ():
-            if (one.distribution in ours and same) or (
-                is_rocm(one.distribution) and one.version == rocm_version and context.gpu
-            ):
-                found[one.name] = one
-    if not any(one.distribution in ours for one in found.values()):
-        raise MissingInputError(
-            f"Run {outputs.run_id} has no wheels of {context.ref.name} for {context.gpu_family} and Python "
-            f"{target.series}.",
-            hint="Build some first: nox -s build_torch (with the same --torch-ref, --gpu-family and -P).",
-        )
-    return [found[name] for name in sorted(found)]
-
-
-def install_calls(
-    context: Context, target: Interpreter, wheels: Sequence[FileRecord], page: str
-) -> Sequence[Install]:
-    """Plan the installation: test tools, the recorded files by digest, then what they require.
-
-    Args:
-        context: The ref and family.
-        target: The environment's interpreter.
-        wheels: The recorded files.
-        page: Address of the run's flat page.
-    """
-    exact = Sources(find_links=(page,), no_index=True, cert=configured().cert)
-    pins = tuple(f"{one.distribution}=={one.version}" for one in wheels)
-    prebuilt = _prebuilt(context)
-    return (
-        locked_call(context.common, target, only=SMOKE_REQUIREMENTS),
-        pinned(
-            pinned_file(context.common, wheels), exact, gpu_family=context.gpu_family if context.gpu else ""
-        ),
-        # ours are there already and pinned, so only third parties' packages are added
-        Install(requirements=(*pins, *prebuilt), sources=configured().with_find_links(page)),
-    )
-
-
-def _index_url(context: Context, wheels: Sequence[FileRecord]) -> AbstractContextManager[str]:
-    """Give the address of the run's flat page, which must list what the records promise."""
-    common = context.common
-    return serving.flat_page(common.open_for_reading(), common.outputs, context.artifact_group, wheels)
-
-
-def _prebuilt(context: Context) -> Sequence[str]:
-    return tuple(source.prebuilt for source in context.ref.projects.values() if source.prebuilt)
 
 
 def _refuse_missing_gpu(context: Context, options: SmokeOptions) -> None:
@@ -177,7 +114,7 @@ def _pytest(
     context: Context, target: Interpreter, wheels: Sequence[FileRecord], options: SmokeOptions
 ) -> Mapping[str, Any]:
     expect = {one.distribution: one.version for one in wheels if not one.distribution.startswith("rocm-")}
-    for one in _prebuilt(context):
+    for one in installation.prebuilt(context):
         name = Requirement(one).name
         expect[name] = installed_version(target, name)
     # the environment's own programs, and nothing of the tool's interpreter

@@ -160,6 +160,8 @@ def _incomplete(ended: Ended, sessions: Sequence[Session]) -> tuple[Outcome, str
     """Say why pytest did not come to its end."""
     if not sessions and ended.returncode in _EXIT_WORDS:
         return "error", f"pytest {_EXIT_WORDS[ended.returncode]} (status {ended.returncode})"
+    if not sessions and ended.returncode:
+        return "error", f"pytest did not begin (status {ended.returncode}): {first_line('', ended.output)}"
     return "crashed", f"the interpreter ended with status {ended.returncode} before pytest did"
 
 

@@ -10,10 +10,12 @@ import pytest
 
 from core import environments, installer, records
 from core.errors import CheckError, MissingInputError
-from core.installer import Sources
+from core.installer import Install, Sources
 from pytorch_build import smoke_run
-from pytorch_build.smoke_run import SmokeOptions, install_calls, wheels_of
+from pytorch_build.smoke_run import SmokeOptions
 from pytorch_build.smoke_run import test_run as smoke
+from pytorch_build.testing import installation
+from pytorch_build.testing.installation import install_calls, wheels_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -31,7 +33,7 @@ def _machine(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     text = "".join(f"{name}==1 \\\n    --hash=sha256:aa\n" for name in ("pytest", "setuptools"))
     (requirements / "target-linux-3.12.txt").write_text(text)
     monkeypatch.setattr(smoke_run, "detect", lambda: ())
-    monkeypatch.setattr(smoke_run, "configured", lambda: Sources(index_url="https://mine", cert="/ca.pem"))
+    monkeypatch.setattr(installation, "configured", lambda: Sources(index_url="https://mine", cert="/ca.pem"))
 
 
 @pytest.fixture
@@ -216,8 +218,9 @@ def test_recorded_files_are_installed_by_digest_from_the_runs_page_alone(run: An
     run.built("torch")
     run.record("build_rocm", *run.rocm())
     found = wheels_of(run.context(), run.target())
-    tools, ours, rest = install_calls(run.context(), run.target(), found, "http://page")
-    assert tools.hashed
+    tools = Install(requirements=("pytest",))
+    first, ours, rest = install_calls(run.context(), found, "http://page", tools=tools)
+    assert first is tools
     assert ours.hashed
     assert not ours.dependencies
     assert ours.sources == Sources(find_links=("http://page",), no_index=True, cert="/ca.pem")
@@ -235,7 +238,7 @@ def test_a_prebuilt_torch_is_installed_with_the_rest(run: Any) -> None:
     torch = replace(chosen.ref.projects["torch"], prebuilt="torch==2.13.0")
     chosen = replace(chosen, ref=replace(chosen.ref, projects={"torch": torch}))
     audio = run.built("audio", gpu_family="cpu")
-    calls = install_calls(chosen, run.target(), [audio], "http://page")
+    calls = install_calls(chosen, [audio], "http://page", tools=Install())
     assert calls[-1].requirements == (f"torchaudio=={audio.version}", "torch==2.13.0")
     assert dict(calls[1].env) == {}
 

@@ -6,7 +6,8 @@ import sys
 import threading
 import time
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -16,9 +17,6 @@ from pytorch_build.testing import plugin, running
 from pytorch_build.testing.configurations import LimitsTable, TestFile
 from pytorch_build.testing.running import FileRun, Setting, Stall, log_name, on, run_file
 from pytorch_build.testing.sharding import Part
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 FILE = "test/test_it.py"
 PASSES = "def test_one():\n    assert True\n"
@@ -31,7 +29,7 @@ def setting(tmp_path: Path) -> Setting:
     (tree / "test").mkdir(parents=True)
     (tree / "pytest.ini").write_text("[pytest]\naddopts = --capture=sys\n")
     return Setting(
-        python=sys.executable,  # type: ignore[arg-type] - a path is more than is needed
+        python=Path(sys.executable),
         tree=tree,
         env=process.inherited(PYTHONPATH=str(plugin.TARGET), PYTEST_ADDOPTS=None),
         folder=tmp_path / "work",

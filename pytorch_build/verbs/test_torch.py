@@ -1,0 +1,267 @@
+"""`test-torch`: upstream's own unit tests on a run's wheels, or on wheels from sources that are named."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from core import console, environments, files, installer, process
+from core.errors import MissingInputError, UsageError
+from core.interpreters import require
+from core.options import common_from, environment
+from core.target_locks import TORCH_TESTS, locked_call
+from pytorch_build.context import context
+from pytorch_build.lock.stored import stored_lock
+from pytorch_build.testing import configurations, container, installation, upstream_tests
+from pytorch_build.testing.installation import Named
+from pytorch_build.testing.sharding import parse_shard
+from pytorch_build.testing.torch_request import Bench, TorchTests, assignments
+from pytorch_build.testing.torch_run import perform_tests
+from pytorch_build.verbs.shared import add_source_options, mirrors_from
+from rocm_packaging.sources import release_index_url
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from core.installer import Install
+    from core.interpreters import Interpreter
+    from pytorch_build.context import Context
+    from pytorch_build.testing.upstream_tests import Tests
+
+PASSES_REST = True
+CONFIGS = ("default", "distributed", "inductor")
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Declare the verb's own options."""
+    which = parser.add_argument_group("which tests")
+    which.add_argument("--config", default="default", choices=CONFIGS, help="what to test (default: default)")
+    which.add_argument("-k", dest="expression", default="", metavar="EXPR", help="pytest's expression")
+    which.add_argument(
+        "--include",
+        action="append",
+        default=[],
+        metavar="MODULE",
+        help="run this test file of upstream's (test_nn, dynamo/test_misc) in the place of the "
+        "configuration's; repeatable",
+    )
+    which.add_argument(
+        "--exclude", action="append", default=[], metavar="MODULE", help="leave this one out; repeatable"
+    )
+    which.add_argument("--shard", default="1/1", metavar="K/N", help="part of the tests (default: 1/1)")
+    which.add_argument("--durations", type=Path, metavar="FILE", help="how long tests take, for shards")
+    which.add_argument(
+        "--skips", action="append", default=[], type=Path, metavar="FILE", help="more skip rules; repeatable"
+    )
+    which.add_argument("--pytorch-dir", type=Path, metavar="DIR", help="take the tests of this source tree")
+    which.add_argument(
+        "--allow-version-mismatch", action="store_true", help="run tests of another version than torch's"
+    )
+    _add_sources(parser)
+    _add_running(parser)
+    add_source_options(parser)
+    parser.epilog = "Options that are not known here go to pytest."
+
+
+def _add_sources(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("where torch comes from (default: the run's outputs)")
+    group.add_argument(
+        "--find-links",
+        action="append",
+        default=[],
+        metavar="URL|DIR",
+        help="a folder or flat page; repeatable",
+    )
+    group.add_argument("--index-url", action="append", default=[], metavar="URL", help="an index; repeatable")
+    group.add_argument(
+        "--index-subdir",
+        default="",
+        metavar="DIR",
+        help="folder below each index, such as gfx110X-all (without --index-url: of the release index)",
+    )
+    group.add_argument("--torch-version", default="", metavar="V", help="exact version (default: the newest)")
+    group.add_argument("--no-install", action="store_true", help="test what the environment holds already")
+    group.add_argument("--installer", choices=("uv", "pip"), default="uv", help="what installs (default: uv)")
+
+
+def _add_running(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("how tests run")
+    group.add_argument("--gpus", choices=("unique", "all"), help="GPUs of a process (default: by --config)")
+    group.add_argument(
+        "--allow-no-gpu", action="store_true", help="run without a GPU where the family has none here"
+    )
+    group.add_argument(
+        "--other-gpu", action="store_true", help="run on NVIDIA's GPUs, with a torch that is made for them"
+    )
+    group.add_argument("--workers", type=int, default=1, metavar="N", help="tests side by side (default: 1)")
+    group.add_argument("--test-timeout", type=float, metavar="SECONDS", help="limit of a test")
+    group.add_argument("--file-timeout", type=float, metavar="SECONDS", help="limit of a test file")
+    group.add_argument("--container", action="store_true", help="run in the image that GPU machines test in")
+    group.add_argument(
+        "--image", default=container.IMAGE, metavar="NAME", help="another image for --container"
+    )
+
+
+def run(arguments: argparse.Namespace) -> None:
+    """Install, choose GPUs and tests, run them."""
+    if arguments.container:
+        _in_container(arguments)
+        return
+    asked = _asked(arguments)
+    chosen = context(common_from(arguments))
+    target = require(chosen.common.python)
+    # what cannot be run is said before gigabytes are installed
+    gpus = assignments(chosen, asked, environment())
+    named = _named(arguments, chosen, target)
+    if chosen.common.dry_run:
+        said = f"torch from {named.words}" if named else f"the wheels of run {chosen.common.run_id}"
+        console.say(f"Would test {said} on {'; '.join(one.words for one in gpus)}.")
+        return
+    tests = _tests(chosen, asked)
+    with _installed(chosen, target, named, arguments) as inputs:
+        torch = upstream_tests.installed_torch(target, _plain(target))
+        console.say(f"torch {torch.version} on {'; '.join(one.words for one in gpus)}, tests of {tests.tree}")
+        # nobody knows what has happened to an environment that this stage did not fill
+        if not inputs["installed"]:
+            chosen = replace(chosen, common=replace(chosen.common, force=True))
+        bench = Bench(context=chosen, target=target, tests=tests, torch=torch, assignments=gpus)
+        perform_tests(bench, asked, inputs)
+
+
+def _asked(arguments: argparse.Namespace) -> TorchTests:
+    limits = configurations.load().limits
+    given = {"test_seconds": arguments.test_timeout, "file_seconds": arguments.file_timeout}
+    for name, value in given.items():
+        if value is not None and value <= 0:
+            raise UsageError(f"--{name.replace('_seconds', '-timeout')} {value:g} is no limit.")
+    if arguments.workers < 1:
+        raise UsageError(f"--workers {arguments.workers}: at least one test runs at a time.")
+    return TorchTests(
+        config=arguments.config,
+        shard=parse_shard(arguments.shard),
+        include=tuple(arguments.include),
+        exclude=tuple(arguments.exclude),
+        expression=arguments.expression,
+        pytest_arguments=tuple(arguments.rest),
+        tree=arguments.pytorch_dir,
+        allow_version_mismatch=arguments.allow_version_mismatch,
+        allow_no_gpu=arguments.allow_no_gpu,
+        other_gpu=arguments.other_gpu,
+        gpus=arguments.gpus,
+        workers=arguments.workers,
+        skips=tuple(path.resolve() for path in arguments.skips),
+        durations=arguments.durations,
+        limits=limits.model_copy(update={name: value for name, value in given.items() if value}),
+        mirrors=mirrors_from(arguments),
+    )
+
+
+def _named(arguments: argparse.Namespace, chosen: Context, target: Interpreter) -> Named | None:
+    """Gather the sources that were named; None for the run's outputs, or for what is installed."""
+    folder = arguments.index_subdir.strip("/")
+    urls = [f"{url.rstrip('/')}/{folder}/" if folder else url for url in arguments.index_url]
+    if folder and not urls:
+        urls = [release_index_url("", folder)]
+    # folders are named from the checkout's root, where the stage runs
+    links = tuple(link if "://" in link else str(Path(link).resolve()) for link in arguments.find_links)
+    if arguments.no_install or not (urls or links):
+        return None
+    named = Named(index_urls=tuple(urls), find_links=links, version=arguments.torch_version)
+    if named.version or chosen.common.dry_run:
+        return named
+    return replace(named, version=installation.newest_torch(named, target))
+
+
+def _tests(chosen: Context, asked: TorchTests) -> Tests:
+    if asked.tree:
+        return upstream_tests.own_tree(asked.tree)
+    lock = stored_lock(chosen)
+    if lock is None:
+        raise MissingInputError(
+            f"Run {chosen.common.run_id} has no source lock of {chosen.ref.name}, so nobody knows the commit "
+            "of the tests.",
+            hint="Give a source tree with --pytorch-dir, or the lock: nox -s resolve (same --torch-ref).",
+        )
+    return upstream_tests.checked_out(chosen, lock, asked.mirrors)
+
+
+@contextmanager
+def _installed(
+    chosen: Context, target: Interpreter, named: Named | None, arguments: argparse.Namespace
+) -> Iterator[Mapping[str, Any]]:
+    """Make the environment hold what is tested, and keep it while it is tested; give what it holds."""
+    if arguments.no_install:
+        yield {"files": {}, "installed": False}
+        return
+    with _planned(chosen, target, named) as planned:
+        inputs = {
+            "files": planned.files,
+            "prebuilt": list(installation.prebuilt(chosen)) if named is None else [],
+            "installed": True,
+            "source": named.words if named else "",
+        }
+        calls = planned.calls
+        digest = files.digest_of({"inputs": inputs, "python": target.version, "calls": planned.known})
+        with environments.prepared(
+            target, calls, digest=digest, backend=arguments.installer, force=chosen.common.force
+        ):
+            installer.require_complete(target)
+            yield inputs
+
+
+@dataclass(frozen=True, kw_only=True)
+class Planned:
+    """An installation: our files by name and digest, the calls, and what else it depends on."""
+
+    files: Mapping[str, str]
+    calls: Sequence[Install]
+    known: str
+
+
+@contextmanager
+def _planned(chosen: Context, target: Interpreter, named: Named | None) -> Iterator[Planned]:
+    tools = locked_call(chosen.common, target, lock=TORCH_TESTS)
+    known = files.digest_of([files.sha256(path) for path in tools.files])
+    family = chosen.gpu_family if chosen.gpu else ""
+    if named is not None:
+        found = installation.resolved(named, target, gpu_family=family)
+        calls = installation.named_calls(
+            found, named, folder=chosen.common.cache / "locks", tools=tools, gpu_family=family
+        )
+        yield Planned(
+            files=installation.digests_of(found, target),
+            calls=calls,
+            known=files.digest_of([known, [one.pinned for one in found]]),
+        )
+        return
+    wheels = installation.wheels_of(chosen, target)
+    with installation.page_of(chosen, wheels) as page:
+        calls = installation.install_calls(chosen, wheels, page, tools=tools)
+        yield Planned(files={one.name: one.sha256 for one in wheels}, calls=calls, known=known)
+
+
+def _plain(target: Interpreter) -> Mapping[str, str]:
+    return process.inherited(PYTHONPATH=None, PYTHONHOME=None, VIRTUAL_ENV=str(target.prefix))
+
+
+def _in_container(arguments: argparse.Namespace) -> None:
+    """Run the same session in the image, with what it reads mounted."""
+    common = common_from(arguments)
+    folders = [arguments.pytorch_dir, arguments.durations, *arguments.skips]
+    folders += [Path(link) for link in arguments.find_links if "://" not in link]
+    folders += [Path(common.store)] if "://" not in common.store else []
+    outside = [path.resolve() for path in folders if path is not None]
+    series = require(common.python).series if common.python else ""
+    made = container.Container(
+        engine=container.engine(),
+        image=arguments.image,
+        root=common.root,
+        folders=tuple(path for path in outside if not path.is_relative_to(common.root)),
+        gpu=common.gpu_family != "cpu",
+        variables=container.passed_on(environment()),
+    )
+    words = container.inside(arguments.words, flags=("--container",), options=("--python", "--image"))
+    process.run(container.command(made, words, python=series))
