@@ -19,7 +19,8 @@ if TYPE_CHECKING:
     from core.stores import Stored
 
 
-_Made = tuple[Line, Entry]
+# a file that is listed: what pages say of it, how it was listed, its row of the flat page
+_Made = tuple[Entry, str, str]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -124,9 +125,9 @@ def merge(asked: Asked, source: Source) -> Listed:
     again = _with_other_reasons(asked)
     for name in {read_name(line.filename).name for line in gone} | made.keys() | again:
         stay = [line for line in old[name].lines() if line.seen in asked.files] if name in old else []
-        both = [(line, _entry(name, line, asked.yanked)) for line in stay]
-        if name in again:
-            both = [(line._replace(html=row(entry)), entry) for line, entry in both]
+        entries = [_entry(name, line, asked.yanked) for line in stay]
+        rows = map(row, entries) if name in again else (line.html for line in stay)
+        both = zip(entries, (line.seen for line in stay), rows, strict=True)
         projects[name] = _ordered([*both, *made.get(name, ())])
     return Listed(
         documents=documents,
@@ -199,7 +200,7 @@ class _Judge:
         filename = _filename(stored.key, self.asked.prefix)
         candidates = self.promises.get(filename, ())
         try:
-            name = read_name(filename).name
+            name, version, release = read_name(filename)
             promise = self._kept(filename, seen, stored, candidates)
         except (StoreError, WheelError) as problem:
             if self.asked.strict:
@@ -213,9 +214,18 @@ class _Judge:
             self.held.append(Held(stored=stored, why="its metadata sidecar is not there yet"))
             self.pending += [_waiting(filename, one) for one in candidates]
         else:
-            line = _line(seen, promise, modified=int(stored.modified))
-            entry = _entry(name, line, self.asked.yanked)
-            made.setdefault(name, []).append((Line(*line[:-1], row(entry)), entry))
+            entry = Entry(
+                filename=filename,
+                name=name,
+                version=version,
+                sha256=promise.sha256,
+                size=stored.size,
+                modified=int(stored.modified),
+                requires_python=promise.requires_python,
+                metadata_sha256=promise.metadata_sha256,
+                yanked=_reason(self.asked.yanked, filename, name, release),
+            )
+            made.setdefault(name, []).append((entry, seen, row(entry)))
 
     def _kept(
         self, filename: str, seen: str, stored: Stored, candidates: Sequence[Promise]
@@ -245,7 +255,6 @@ class _Judge:
 def _entry(name: str, line: Line, yanked: Mapping[str, str]) -> Entry:
     filename = line.filename
     _, version, release = read_name(filename)
-    reason = yanked.get(filename, yanked.get(f"{name}=={release}")) if yanked else None
     return Entry(
         filename=filename,
         name=name,
@@ -255,14 +264,23 @@ def _entry(name: str, line: Line, yanked: Mapping[str, str]) -> Entry:
         modified=line.modified,
         requires_python=line.requires_python,
         metadata_sha256=line.metadata_sha256,
-        yanked=reason,
+        yanked=_reason(yanked, filename, name, release),
     )
 
 
+def _reason(yanked: Mapping[str, str], filename: str, name: str, release: str) -> str | None:
+    return yanked.get(filename, yanked.get(f"{name}=={release}")) if yanked else None
+
+
 def _ordered(made: Sequence[_Made]) -> Project:
-    in_order = sorted(made, key=lambda one: (one[1].version, one[1].filename))
-    lines, entries = [one[0] for one in in_order], [one[1] for one in in_order]
-    return project_of(lines, entries, str(newest(entries)) if entries else "")
+    in_order = sorted(made, key=lambda one: (one[0].version, one[0].filename))
+    entries = [one[0] for one in in_order]
+    return project_of(
+        entries,
+        seen=[one[1] for one in in_order],
+        rows=[one[2] for one in in_order],
+        version=str(newest(entries)) if entries else "",
+    )
 
 
 def _gone(asked: Asked, seen: AbstractSet[str]) -> Sequence[Line]:

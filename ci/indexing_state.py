@@ -96,14 +96,27 @@ class Project:
         return [_line(seen, facts, html) for seen, facts, html in parts]
 
 
-def project_of(lines: Sequence[Line], entries: Sequence[Entry], newest: str) -> Project:
-    """Put a project's files together, in the order given."""
+def project_of(
+    entries: Sequence[Entry], *, seen: Sequence[str], rows: Sequence[str], version: str
+) -> Project:
+    """Put a project's files together, in the order given.
+
+    Args:
+        entries: What pages say of them.
+        seen: How they were listed.
+        rows: Their rows of the flat page.
+        version: The version that a command to copy installs.
+    """
+    facts = [
+        f"{one.size}\t{one.modified:.0f}\t{one.sha256}\t{one.metadata_sha256}\t{one.requires_python}"
+        for one in entries
+    ]
     return Project(
-        newest=newest,
-        count=len(lines),
-        seen=_joined(line.seen for line in lines),
-        facts=_joined(line.facts() for line in lines),
-        rows=_joined(line.html for line in lines),
+        newest=version,
+        count=len(entries),
+        seen=_joined(seen),
+        facts=_joined(facts),
+        rows=_joined(rows),
         entries=entries,
     )
 
@@ -210,7 +223,7 @@ def _checksum(sections: Sequence[bytes | memoryview]) -> int:
 
 
 def _joined(lines: Iterable[str]) -> bytes:
-    return "".join(f"{line}\n" for line in lines).encode()
+    return "\n".join([*lines, ""]).encode()
 
 
 def _split(section: bytes | memoryview) -> Sequence[str]:

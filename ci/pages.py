@@ -23,7 +23,9 @@ from urllib.parse import quote
 
 from packaging.version import Version
 
+from ci.indexing_names import read_name
 from ci.indexing_style import FOOT, HEAD
+from core.errors import WheelError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -132,8 +134,7 @@ def project_pages(name: str, entries: Sequence[Entry], rows: Sequence[str]) -> M
         f"{name}=={newest(entries)}", '--extra-index-url <var data-to="..">ADDRESS-OF-SIMPLE</var>'
     )
     links = _lines(line.replace('href="', 'href="../../', 1) for line in rows)
-    # equal versions may be written in several ways (1.0, 1.0.0): the first speaks for all
-    versions = ",".join(f'"{version}"' for version, _ in groupby(entry.version for entry in entries))
+    versions = ",".join(dict.fromkeys(f'"{_written(entry)}"' for entry in entries))
     files = ",\n".join(map(_json_file, entries))
     meta = f'{{"meta":{{"api-version":"{API_VERSION}"}},"name":"{name}"'
     return {
@@ -187,6 +188,15 @@ def page_format() -> str:
     return hashlib.sha256(repr(sorted(render("t", [sample]).items())).encode()).hexdigest()[:12]
 
 
+def _written(entry: Entry) -> str:
+    """Write an entry's version, which was written before where it came from the file's name."""
+    try:
+        found = read_name(entry.filename)
+    except WheelError:
+        return str(entry.version)
+    return found.release if found.version is entry.version else str(entry.version)
+
+
 def _json_file(entry: Entry) -> str:
     # put together by hand: the encoder takes three times as long
     moment = int(entry.modified)
@@ -210,7 +220,7 @@ def _commands(requirement: str, where: str) -> str:
 
 
 def _lines(rows: Iterable[str]) -> str:
-    return "".join(f"{line}\n" for line in rows)
+    return "\n".join([*rows, ""])
 
 
 def _counted(count: int, what: str) -> str:
