@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 _SLOWEST = 50
 
 
-class TestEntry(Model):
+class CaseEntry(Model):
     """One test that somebody wants to know of.
 
     Attributes:
@@ -31,8 +31,6 @@ class TestEntry(Model):
         command: What runs it again; "" where nobody knows.
     """
 
-    __test__ = False
-
     test: str
     outcome: str
     seconds: float
@@ -43,7 +41,7 @@ class TestEntry(Model):
     command: str = ""
 
 
-class TestsEntry(Model):
+class GroupEntry(Model):
     """The results of one stage on one cell.
 
     Attributes:
@@ -68,9 +66,9 @@ class TestsEntry(Model):
     seconds: float
     totals: dict[str, int]
     problems: tuple[str, ...] = ()
-    failures: tuple[TestEntry, ...] = ()
-    flaky: tuple[TestEntry, ...] = ()
-    slowest: tuple[TestEntry, ...] = ()
+    failures: tuple[CaseEntry, ...] = ()
+    flaky: tuple[CaseEntry, ...] = ()
+    slowest: tuple[CaseEntry, ...] = ()
     skipped: dict[str, str] = {}  # noqa: RUF012 - pydantic copies it
 
 
@@ -85,7 +83,7 @@ class ReportData(Model):
     schema_version: Literal[1] = 1
     run_id: str
     passed: bool
-    tests: tuple[TestsEntry, ...]
+    tests: tuple[GroupEntry, ...]
 
 
 def data(run_id: str, tested: Sequence[Tested]) -> ReportData:
@@ -96,10 +94,10 @@ def data(run_id: str, tested: Sequence[Tested]) -> ReportData:
     )
 
 
-def _entry(one: Tested) -> TestsEntry:
+def _entry(one: Tested) -> GroupEntry:
     origin = one.origin
     flaky = [(case, shard) for case, shard in one.cases if case.outcome == "flaky"]
-    return TestsEntry(
+    return GroupEntry(
         stage=origin.stage or origin.folder,
         torch_ref=origin.torch_ref,
         python=origin.python,
@@ -118,9 +116,9 @@ def _entry(one: Tested) -> TestsEntry:
     )
 
 
-def _test(one: Tested, case: Case, shard: str) -> TestEntry:
+def _test(one: Tested, case: Case, shard: str) -> CaseEntry:
     told = case.outcome != "passed"
-    return TestEntry(
+    return CaseEntry(
         test=case.test,
         outcome=case.outcome,
         seconds=round(case.seconds, 3),

@@ -96,6 +96,8 @@ class Tested:
         shards: How many shards there are.
     """
 
+    __test__ = False  # pytest takes the name for a test's
+
     origin: Origin
     cases: tuple[tuple[Case, str], ...] = ()
     problems: tuple[str, ...] = ()

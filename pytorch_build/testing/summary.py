@@ -62,12 +62,17 @@ def verdict(tested: Sequence[Tested]) -> str:
 
 
 def code(value: str) -> str:
-    """Write a text as Markdown code that no text can end, in a table, too."""
+    """Write a text as Markdown code that no text can end."""
     plain = " ".join(clean(value).split())
     plain = plain if len(plain) <= _NAME_LIMIT else f"{plain[:_NAME_LIMIT]}…"
     fence = "`" * (max((len(run) for run in _FENCE.findall(plain)), default=0) + 1)
     space = " " if plain.startswith("`") or plain.endswith("`") or not plain else ""
-    return f"{fence}{space}{plain}{space}{fence}".replace("|", r"\|")
+    return f"{fence}{space}{plain}{space}{fence}"
+
+
+def cell(value: str) -> str:
+    """Write a text as Markdown code in a table, where a line's bars are looked for first."""
+    return code(value).replace("|", r"\|")
 
 
 def fenced(line: str, indent: str = "") -> str:
@@ -125,7 +130,7 @@ def _failure(one: Tested, case: Case, shard: str) -> str:
 
 def _flaky(tested: Sequence[Tested]) -> list[str]:
     rows = [
-        (code(case.test), text(str(one.origin)), str(case.attempts), code(case.line))
+        (cell(case.test), text(str(one.origin)), str(case.attempts), cell(case.line))
         for one in tested
         for case, _ in one.cases
         if case.outcome == "flaky"
@@ -143,7 +148,7 @@ def slowest(tested: Sequence[Tested], most: int = SLOWEST) -> Sequence[tuple[Tes
 
 def _slowest(tested: Sequence[Tested]) -> list[str]:
     rows = [
-        (code(case.test), text(str(one.origin)), console.duration(case.seconds))
+        (cell(case.test), text(str(one.origin)), console.duration(case.seconds))
         for one, case in slowest(tested)
     ]
     return _listed("Slowest", ("test", "tests", "time"), rows, SLOWEST)
