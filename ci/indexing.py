@@ -131,7 +131,7 @@ def write_index(store: Store, prefix: str, source: Source, *, title: str, strict
             pending=listed.pending,
         )
         folders = f"{SIMPLE}/" in old.pages or store.keeps_folder_pages(prefix)
-        todo = changes(old, new, found.pages, folders=folders)
+        todo = changes(old, new, found.pages, folders=folders, md5=not is_local(store))
         try:
             writer.write(todo, found.pages)
         except ConflictError:

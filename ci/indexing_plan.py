@@ -106,7 +106,7 @@ def merge(asked: Asked, source: Source) -> Listed:
     documents, promises, anew = _promises(asked, source)
     old: Mapping[str, Project] = {} if anew else asked.old.projects
     known = set() if anew else asked.old.seen()
-    fresh = {seen: asked.files[seen] for seen in asked.files.keys() - known}
+    fresh = {seen: stored for seen, stored in asked.files.items() if seen not in known}
     gone = _gone(asked, known - asked.files.keys())
     if source.names_files:
         for line in gone:
@@ -119,8 +119,8 @@ def merge(asked: Asked, source: Source) -> Listed:
     earlier = {line.filename: line for line in (_lines(asked.old) if anew else gone)}
     judge = _Judge(asked=asked, promises=promises, earlier=earlier, trusts=not source.names_files)
     made: dict[str, list[_Made]] = {}
-    for seen in sorted(fresh):
-        judge.judge(seen, fresh[seen], made)
+    for seen, stored in fresh.items():
+        judge.judge(seen, stored, made)
     projects = dict(old)
     again = _with_other_reasons(asked)
     for name in {read_name(line.filename).name for line in gone} | made.keys() | again:

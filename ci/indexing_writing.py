@@ -61,7 +61,9 @@ class Changes:
         return bool(self.projects or self.roots or self.flat is not None or self.stale or self.state)
 
 
-def changes(old: State, new: State, present: Mapping[str, Stored], *, folders: bool = False) -> Changes:
+def changes(
+    old: State, new: State, present: Mapping[str, Stored], *, folders: bool = False, md5: bool = True
+) -> Changes:
     """Say which pages change.
 
     Args:
@@ -69,6 +71,7 @@ def changes(old: State, new: State, present: Mapping[str, Stored], *, folders: b
         new: What it is to list; its `pages` are filled in here.
         present: The pages there are, by path.
         folders: Whether a folder's page also lies under the folder's own name, ``simple/{name}/``.
+        md5: Whether the store's etags may be the MD5 of what was put.
     """
     if not new.projects and not present:
         return Changes(projects={}, roots={}, flat=None, stale=(), state=None)
@@ -94,7 +97,7 @@ def changes(old: State, new: State, present: Mapping[str, Stored], *, folders: b
         title=new.title,
         yanked=new.yanked,
         pages={
-            path: _page(path, written[path]) if path in written else old.pages[path]
+            path: _page(written[path], md5=md5 and path != FLAT) if path in written else old.pages[path]
             for path in sorted(expected)
         },
         documents=new.documents,
@@ -132,10 +135,9 @@ def _flat(state: State) -> bytes:
     return flat_page(state.title, sum(one.count for one in state.projects.values()), blocks)
 
 
-def _page(path: str, data: bytes) -> Page:
-    # the flat page is large: its size tells what was lost
-    md5 = "" if path == FLAT else hashlib.md5(data, usedforsecurity=False).hexdigest()
-    return Page(len(data), md5)
+def _page(data: bytes, *, md5: bool) -> Page:
+    # of the flat page, which is large, its size tells what was lost
+    return Page(len(data), hashlib.md5(data, usedforsecurity=False).hexdigest() if md5 else "")
 
 
 def _broken(known: Mapping[str, Page], present: Mapping[str, Stored], expected: set[str]) -> set[str]:

@@ -53,7 +53,8 @@ class DirectoryStore:
     def list(self, prefix: str, *, recursive: bool = True) -> Sequence[Stored]:
         """List the objects under `prefix`, sorted by key; or only those directly in that folder."""
         folder = self._path(prefix).relative_to(self.root).as_posix()
-        found = _scanned(os.fspath(self.root), "" if folder == "." else f"{folder}/", recursive=recursive)
+        found: list[Stored] = []
+        _scan(os.fspath(self.root), "" if folder == "." else f"{folder}/", found, recursive=recursive)
         return sorted(found, key=attrgetter("key"))
 
     def find(self, key: str) -> Stored | None:
@@ -175,26 +176,29 @@ def _require_key(key: str, url: str) -> None:
         raise UsageError(f"{key!r} is no key of the store {url}.")
 
 
-def _scanned(root: str, folder: str, *, recursive: bool) -> Iterator[Stored]:
+def _scan(root: str, folder: str, found: list[Stored], *, recursive: bool) -> None:
     """List a folder; without `pathlib`, as indexes list ten thousand files at once."""
+    place = f"{root}/{folder}"
     try:
-        entries = os.scandir(f"{root}/{folder}")
+        entries = os.scandir(place)
     except (FileNotFoundError, NotADirectoryError):
         return
     with entries:
         for entry in entries:
+            name = entry.name
             # what begins with a dot is half written, or remembered; any may go while this looks
-            if entry.name.startswith("."):
+            if name[0] == ".":
                 continue
-            key = f"{folder}{entry.name}"
             try:
-                status = os.stat(entry.path)  # noqa: PTH116 - an entry's own knows no inode on Windows
+                status = os.stat(place + name)  # noqa: PTH116 - an entry's own knows no inode on Windows
             except FileNotFoundError:
                 continue
+            key = folder + name
             if stat.S_ISREG(status.st_mode):
-                yield Stored(key=key, size=status.st_size, etag=_etag(status), modified=status.st_mtime)
+                one = Stored(key=key, size=status.st_size, etag=_etag(status), modified=status.st_mtime)
+                found.append(one)
             elif recursive and entry.is_dir(follow_symlinks=False):
-                yield from _scanned(root, f"{key}/", recursive=True)
+                _scan(root, f"{key}/", found, recursive=True)
 
 
 @contextmanager
