@@ -4,6 +4,7 @@ Standard library and pytest only: these tests run in the target environment, and
 plain `pytest pytorch_build/smoke` in any environment that has PyTorch.
 """
 
+import importlib
 import json
 import os
 from importlib import metadata
@@ -29,6 +30,7 @@ def expected():
 def pytest_configure(config):
     config.addinivalue_line("markers", "distribution(name): needs this distribution")
     config.addinivalue_line("markers", "gpu: needs a GPU")
+    config.addinivalue_line("markers", "needs(*names): what the sample's miniature packages may lack")
 
 
 def pytest_collection_modifyitems(items):
@@ -46,9 +48,58 @@ def pytest_runtest_setup(item):
         if not torch.cuda.is_available():
             pytest.skip("torch sees no GPU in this machine")
 
+    marker = item.get_closest_marker("needs")
+    for name in marker.args if marker else ():
+        if not has(name):
+            # only miniatures are excused: in a real wheel it is what the test is there to find
+            if "sample" in version_of(name.partition(".")[0]):
+                pytest.skip(f"the sample has no {name}")
+            pytest.fail(f"there is no {name}", pytrace=False)
+
+
+def version_of(name):
+    return getattr(importlib.import_module(name), "__version__", "")
+
+
+def has(name):
+    """Say whether a dotted name is there, modules imported on the way."""
+    module, _, rest = name.partition(".")
+    found = importlib.import_module(module)
+    for part in rest.split(".") if rest else ():
+        module = f"{module}.{part}"
+        if not hasattr(found, part):
+            try:
+                importlib.import_module(module)
+            except ImportError:
+                return False
+        found = getattr(found, part)
+    return True
+
 
 def pytest_report_header():
     return "expected: " + ", ".join(f"{name} {version}" for name, version in sorted(expected().items()))
+
+
+@pytest.fixture(params=["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
+def device(request):
+    """Give each kind of device in turn; torch's cuda is ROCm, too."""
+    return request.param
+
+
+@pytest.fixture
+def close():
+    """Give the comparison: both as nested lists of numbers, so that no torch is needed to compare."""
+
+    def compare(found, wanted, tolerance=1e-4):
+        assert flat(found.tolist()) == pytest.approx(flat(wanted), rel=tolerance, abs=tolerance)
+
+    return compare
+
+
+def flat(values):
+    if not isinstance(values, list):
+        return [values]
+    return [one for value in values for one in flat(value)]
 
 
 @pytest.fixture(scope="session")
