@@ -45,7 +45,9 @@ def pruned(text: str, rules: Collection[str], tests: Mapping[str, Collection[str
     kept = lines[: first[0]] if starts else lines
     for index, (_, name) in enumerate(starts):
         block = lines[first[index] : first[index + 1] if index + 1 < len(starts) else len(lines)]
-        if name not in rules:
+        if name in rules:
+            kept += _comments_after(block)
+        else:
             kept += [line for line in block if not _names(line, tests.get(name, ()))]
     result = "".join(kept).rstrip("\n") + "\n" if kept else ""
     wanted = _less(parse_toml(text, where=where), rules, tests)
@@ -74,6 +76,16 @@ def _with_comment(lines: list[str], number: int) -> int:
     while number > 0 and lines[number - 1].lstrip().startswith("#"):
         number -= 1
     return number
+
+
+def _comments_after(block: list[str]) -> list[str]:
+    """Give the comments between a table and the next one's own: they are of the file."""
+    end = max(
+        number for number, line in enumerate(block) if line.strip() and not line.lstrip().startswith("#")
+    )
+    rest = block[end + 1 :]
+    first = next((number for number, line in enumerate(rest) if line.strip()), len(rest))
+    return rest[first:]
 
 
 def _names(line: str, tests: Collection[str]) -> bool:

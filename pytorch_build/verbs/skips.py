@@ -7,22 +7,25 @@ import json
 import platform
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
+
+from packaging.version import Version
 
 from core import console, files
-from core.errors import CheckError, MissingInputError, UsageError
+from core.errors import CheckError, MissingInputError, SourceError, UsageError
 from core.families import CPU
 from core.interpreters import installed_version, require
 from core.options import common_from
 from core.outputs import this_platform
 from pytorch_build.context import context
 from pytorch_build.lock.stored import stored_lock
-from pytorch_build.testing import plugin, skip_pruning, skip_review, skip_rules, skip_trials
+from pytorch_build.testing import plugin, skip_pruning, skip_review, skip_rules, skip_trials, upstream_tests
 from pytorch_build.testing.conditions import UnderTest, decide, planned_rule
+from pytorch_build.testing.upstream_tests import Torch
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from pytorch_build.context import Context
     from pytorch_build.testing.conditions import Decision
@@ -78,6 +81,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         help="check, prune: the journals hold every test file, so that a rule without a file is judged too",
     )
     parser.add_argument(
+        "--allow-version-mismatch", action="store_true", help="prune by a tree of another version than torch"
+    )
+    parser.add_argument(
         "--try", dest="attempt", action="store_true", help="check: run the skipped tests; which pass now?"
     )
 
@@ -85,10 +91,13 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> None:
     """Answer, or prune."""
     tests = [*arguments.tests, *_more(arguments.rest)]
-    rules = skip_rules.load([path.expanduser().absolute() for path in arguments.skips])
+    more = [path.expanduser().absolute() for path in arguments.skips]
+    rules = skip_rules.load(more, skip_rules.FOLDER)
     if tests and arguments.question != "explain":
         raise UsageError(f"{arguments.question} takes no test ids.", hint="nox -s skips -- explain TEST")
-    under_test = _under_test(arguments)
+    seen = [session for path in arguments.journal for session in _journals(path)]
+    under_test = _under_test(arguments, seen)
+    _refuse_other_torch(seen, under_test)
     decisions = decide(rules, under_test, dt.datetime.now(tz=dt.UTC).date())
     console.say(_told(under_test))
     match arguments.question:
@@ -97,9 +106,9 @@ def run(arguments: argparse.Namespace) -> None:
         case "explain":
             _explain(decisions, tests)
         case "check":
-            _check(arguments, decisions)
+            _check(arguments, decisions, seen)
         case _:
-            _prune(arguments, decisions)
+            _prune(arguments, decisions, seen)
 
 
 def _more(rest: Sequence[str]) -> Sequence[str]:
@@ -109,13 +118,15 @@ def _more(rest: Sequence[str]) -> Sequence[str]:
     return rest
 
 
-def _under_test(arguments: argparse.Namespace) -> UnderTest:
+def _under_test(arguments: argparse.Namespace, seen: Sequence[Session]) -> UnderTest:
     chosen = context(common_from(arguments))
     target = require(arguments.python) if arguments.python else None
     torch = arguments.torch_version
     if not torch and target is not None:
         torch = installed_version(target, "torch")
-    python = arguments.python_version or (target.version if target else platform.python_version())
+    torch = torch or next((one.began.torch for one in seen), "")
+    python = arguments.python_version or (target.version if target else "")
+    python = python or next((one.began.python for one in seen), platform.python_version())
     return UnderTest(
         gpu_targets=chosen.gpu_targets,
         platform=arguments.os,
@@ -124,6 +135,17 @@ def _under_test(arguments: argparse.Namespace) -> UnderTest:
         torch_ref=chosen.ref.name,
         config=arguments.config,
     )
+
+
+def _refuse_other_torch(seen: Sequence[Session], under_test: UnderTest) -> None:
+    """Refuse journals of another release: what they lack says nothing about this one's tests."""
+    release = Version(under_test.torch).release[:2]
+    for session in seen:
+        if session.began.torch and Version(session.began.torch).release[:2] != release:
+            raise UsageError(
+                f"A journal is of torch {session.began.torch}, and this is about torch {under_test.torch}.",
+                hint="Give journals of one release, and no other --torch-version.",
+            )
 
 
 def _torch_of(chosen: Context) -> str:
@@ -170,39 +192,47 @@ def _explain(decisions: Sequence[Decision], tests: Sequence[str]) -> None:
         console.result("\n".join(skip_review.explained(test, decisions)))
 
 
-def _check(arguments: argparse.Namespace, decisions: Sequence[Decision]) -> None:
-    found = _review(arguments, decisions)
+def _check(arguments: argparse.Namespace, decisions: Sequence[Decision], seen: Sequence[Session]) -> None:
+    found = _review(arguments, decisions, seen)
     for stale in found.stale:
         for entry in stale.entries:
             hint = stale.hints.get(entry, "")
             console.warn(f"{stale.rule.name}: {entry} matches no test." + (f" {hint}." if hint else ""))
     if arguments.attempt:
         _try(_trial(arguments, decisions), decisions)
-    console.say(
-        f"{found.judged} tests and patterns were held against tests, {found.unjudged} could not be: "
-        "their files were not collected."
-    )
+    elif found.judged or arguments.pytorch_dir or arguments.journal:
+        console.say(
+            f"{found.judged} tests and patterns were held against tests, {found.unjudged} could not be: "
+            "their files were not collected."
+        )
+    else:
+        console.say("Whether rules still match a test is seen with --pytorch-dir or --journal.")
     for rule in found.expired:
         console.error(
             f"{rule.name} expired on {rule.table.expires}: {rule.table.reason}", file=str(rule.file)
         )
     if found.expired:
         raise CheckError(
-            f"{len(found.expired)} skip rules have expired.",
+            f"Skip rules that have expired: {len(found.expired)}.",
             hint="See whether their tests pass now (--try), then nox -s skips -- prune, or give a later day.",
         )
     console.done(f"{len(decisions)} rules are valid, none has expired.")
 
 
-def _review(arguments: argparse.Namespace, decisions: Sequence[Decision]) -> Review:
-    seen: list[Session] = [session for path in arguments.journal for session in _journals(path)]
+def _review(arguments: argparse.Namespace, decisions: Sequence[Decision], seen: Sequence[Session]) -> Review:
     if arguments.pytorch_dir and not arguments.attempt:
         trial = _trial(arguments, decisions)
-        seen += skip_trials.sessions(trial, skip_trials.named_files(trial.tree, decisions), "collect")
-        for session in seen:
-            for one in session.uncollected:
-                console.warn(f"{one.file} was not collected ({one.outcome}): {one.message}")
+        seen = [*seen, *_sessions(trial, decisions, "collect")]
     return skip_review.review(decisions, skip_review.evidence(seen, complete=arguments.complete))
+
+
+def _sessions(
+    trial: Trial, decisions: Sequence[Decision], mode: Literal["collect", "try"]
+) -> Iterator[Session]:
+    for session in skip_trials.sessions(trial, skip_trials.named_files(trial.tree, decisions), mode):
+        for one in session.uncollected:
+            console.warn(f"{one.file} was not collected ({one.outcome}): {one.message}")
+        yield session
 
 
 def _journals(path: Path) -> Sequence[Session]:
@@ -220,10 +250,20 @@ def _trial(arguments: argparse.Namespace, decisions: Sequence[Decision]) -> Tria
             "Tests are collected in an environment with torch.",
             hint="Name its interpreter: --python PATH (nox -s test_torch fills .nox/test_torch).",
         )
+    tree = arguments.pytorch_dir.expanduser().resolve()
+    torch = installed_version(require(arguments.python), "torch")
+    said = upstream_tests.mismatch(Torch(version=torch), upstream_tests.own_tree(tree))
+    if said and arguments.question == "prune" and not arguments.allow_version_mismatch:
+        raise SourceError(
+            f"{said} What they lack says nothing about that torch's tests.",
+            hint="Give a tree of that version, or prune all the same: --allow-version-mismatch.",
+        )
+    if said:
+        console.warn(said)
     return skip_trials.Trial(
         # not resolved: a link's target knows nothing of its environment
         python=arguments.python.absolute(),
-        tree=arguments.pytorch_dir.expanduser().resolve(),
+        tree=tree,
         rules=tuple(planned_rule(one.rule) for one in decisions if one.applies),
         gpu=arguments.gpu_family != CPU,
     )
@@ -231,7 +271,7 @@ def _trial(arguments: argparse.Namespace, decisions: Sequence[Decision]) -> Tria
 
 def _try(trial: Trial, decisions: Sequence[Decision]) -> None:
     outcomes: dict[str, list[str]] = {}
-    for session in skip_trials.sessions(trial, skip_trials.named_files(trial.tree, decisions), "try"):
+    for session in _sessions(trial, decisions, "try"):
         for one in session.results:
             outcomes.setdefault(one.rule, []).append(f"{one.test}: {one.outcome}")
             if one.outcome in _PASSED:
@@ -247,8 +287,8 @@ def _try(trial: Trial, decisions: Sequence[Decision]) -> None:
     console.done(f"{passed} of {count} tests that rules hide pass now.")
 
 
-def _prune(arguments: argparse.Namespace, decisions: Sequence[Decision]) -> None:
-    found = _review(arguments, decisions)
+def _prune(arguments: argparse.Namespace, decisions: Sequence[Decision], seen: Sequence[Session]) -> None:
+    found = _review(arguments, decisions, seen)
     whole = {rule.name for rule in found.expired} | {one.rule.name for one in found.stale if one.whole}
     single = {one.rule.name: one.entries for one in found.stale if one.rule.name not in whole}
     gone = 0
@@ -267,8 +307,8 @@ def _prune(arguments: argparse.Namespace, decisions: Sequence[Decision]) -> None
             if not arguments.dry_run:
                 _write(path, after)
     tests = sum(map(len, single.values()))
-    done = "would go" if arguments.dry_run else "are gone"
-    console.done(f"{len(whole)} rules and {tests} tests of others {done}, from {gone} files.")
+    done = "would go" if arguments.dry_run else "went"
+    console.done(f"Rules that {done}: {len(whole)}; tests of other rules: {tests}; changed files: {gone}.")
 
 
 def _write(path: Path, text: str) -> None:

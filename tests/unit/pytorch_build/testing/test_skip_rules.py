@@ -24,11 +24,30 @@ def file(tmp_path: Path) -> Callable[..., Path]:
     return write
 
 
-def test_the_embedded_rules_are_valid_and_each_says_who_follows_it_up_or_why() -> None:
+def test_the_embedded_rules_are_valid_and_say_what_goes_wrong() -> None:
     rules = skip_rules.load()
     assert len(rules) > 70
     assert all(len(rule.table.reason) > 20 for rule in rules)
     assert {rule.name for rule in rules} >= {"cuda.mempool-extensions", "windows.hangs", "ufuncs.complex-pow"}
+
+
+@pytest.mark.parametrize(
+    ("test", "name"),
+    [
+        ("test/test_cuda.py::TestMemPool::test_mempool_with_allocator", "cuda.mempool-extensions"),
+        (
+            "test/test_unary_ufuncs.py::TestUnaryUfuncsCUDA::"
+            "test_reference_numerics_small__refs_special_spherical_bessel_j0_cuda_int8",
+            "ufuncs.spherical-bessel",
+        ),
+        ("test/test_nn.py::TestNN::test_Conv2d_dilated_cuda", "windows.convolutions"),
+        ("test/test_torch.py::TestTorch::test_print", "nn.print"),
+        ("test/test_jit.py::TestScript::test_print", ""),  # of the same name, and fine
+        ("test/test_torch.py::TestTorch::test_printing", ""),
+    ],
+)
+def test_the_embedded_rules_take_what_they_mean_and_no_more(test: str, name: str) -> None:
+    assert [rule.name for rule in skip_rules.load() if rule.takes(test)] == ([name] if name else [])
 
 
 def test_a_rule_is_named_by_file_and_table(file: Callable[..., Path], tmp_path: Path) -> None:
