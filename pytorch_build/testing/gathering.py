@@ -99,7 +99,9 @@ def in_store(
     store: Store, outputs: RunOutputs, artifact_group: str
 ) -> tuple[Sequence[Report], Sequence[Record]]:
     """Read the reports of a group of a run, and the records of its tests."""
-    tests = [one for one in records.read_all(store, outputs, artifact_group) if one.stage.startswith(_STAGE)]
+    every = records.read_all(store, outputs, artifact_group)
+    # what was made of shards says nothing that they do not say
+    tests = [one for one in every if one.stage.startswith(_STAGE) and MERGED not in one.details]
     # smoke and ROCm reports do not say what they are about; their records do
     origins = {_report_name(one): _origin(one, artifact_group, outputs) for one in tests}
     prefix = outputs.reports_prefix(artifact_group)

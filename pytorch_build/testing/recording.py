@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from core.stores import Store
     from pytorch_build.testing.results import Origin, Tested
 
-# of a report that was made of those of all shards
+# of a report or record that was made of those of all shards
 MERGED = "merged_shards"
 # inputs in which all shards must agree, because a promotion goes by them
 _AGREED = ("files", "arguments", "installed", "config")
@@ -131,7 +131,8 @@ def of_shards(
     cell = (origin.torch_ref, origin.python)
     mine = [one for one in found if one.stage in names and (one.cell.torch_ref, one.cell.python) == cell]
     if why := why_not([tested]):
-        return _record(origin, outputs, mine, status="failed", exit_code=CheckError.exit_code, error=why)
+        failure = {"status": "failed", "exit_code": CheckError.exit_code, "error": why}
+        return _record(origin, outputs, mine, **failure, details={MERGED: count})
     absent = sorted({*names} - {one.stage for one in mine if one.status == "ok"})
     if absent:
         raise CheckError(
@@ -143,7 +144,9 @@ def of_shards(
     )
     details = put_report(store, outputs, artifact_group, Report(origin=origin, document=document))
     digest = files.digest_of(inputs)
-    return _record(origin, outputs, mine, inputs=inputs, input_digest=digest, details=dict(details))
+    return _record(
+        origin, outputs, mine, inputs=inputs, input_digest=digest, details={**details, MERGED: count}
+    )
 
 
 def _shared_inputs(origin: Origin, mine: Sequence[Record]) -> dict[str, Any]:

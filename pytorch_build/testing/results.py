@@ -93,7 +93,7 @@ class Tested:
         problems: Why the results cannot be believed; empty for those that can.
         seconds: All shards together.
         suites: Test files' own facts.
-        shards: How many shards there are.
+        shards: How many shards there are to be; 0 where there is no report at all.
     """
 
     __test__ = False  # pytest takes the name for a test's
@@ -209,7 +209,7 @@ def _tested(origin: Origin, reports: Sequence[Report]) -> Tested:
         problems=tuple(dict.fromkeys(problems)),
         seconds=sum(suite.seconds for one in reports for suite in one.document.suites.values()),
         suites={name: suite for one in reports for name, suite in one.document.suites.items()},
-        shards=len(by_shard),
+        shards=max((shard.count for shard in by_shard if shard), default=1),
     )
 
 

@@ -1,0 +1,175 @@
+from __future__ import annotations
+
+import json
+import sys
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from ci.promotion import evidence, run_records
+from core import junit, process, records
+from core.frontdoor import main
+from core.junit import Case, Document
+from pytorch_build.__main__ import VERBS
+from pytorch_build.testing import durations, recording
+from pytorch_build.testing.results import Origin, Report
+from pytorch_build.testing.sharding import Shard
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+GROUP = "cpu"
+MIXED = """
+import os, pytest, time
+def test_ok(): pass
+def test_wrong(): assert 1 == 2
+@pytest.fixture
+def boom(): raise RuntimeError("set-up")
+def test_broken(boom): pass
+@pytest.mark.skip(reason="no GPU")
+def test_skipped(): pass
+@pytest.mark.xfail(strict=True, reason="known")
+def test_known(): assert 0
+def test_flaky():
+    assert os.path.exists("second")
+"""
+
+
+def door(*words: object) -> int:
+    return main("pytorch_build", "", VERBS, [str(word) for word in ("test-report", *words)])
+
+
+def pytest_in(folder: Path, name: str, *options: str) -> None:
+    argv = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", f"--junitxml={name}", *options]
+    process.capture(argv, cwd=folder, env=process.inherited(PYTHONDONTWRITEBYTECODE="1"), check=False)
+
+
+@pytest.mark.processes
+def test_a_mix_of_real_reports_against_the_truth(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tests, reports = tmp_path / "tests", tmp_path / "reports"
+    (tests / "out").mkdir(parents=True)
+    (tests / "test_mix.py").write_text(MIXED)
+    pytest_in(tests, "out/1.xml", "test_mix.py")
+    (tests / "second").touch()
+    pytest_in(tests, "out/2.xml", "test_mix.py", "-k", "flaky")
+    for folder in ("mix", "torn", "empty", "crashed"):
+        (reports / folder).mkdir(parents=True)
+    for name in ("1.xml", "2.xml"):
+        (reports / "mix" / name).write_bytes((tests / "out" / name).read_bytes())
+    (reports / "torn" / "1.xml").write_bytes((tests / "out" / "1.xml").read_bytes()[:-40])
+    (reports / "empty" / "1.xml").write_bytes(b"")
+    dead = Case(test="a.py::dies", outcome="crashed", line="the interpreter died of SIGSEGV", file="a.py")
+    hung = Case(test="a.py::hangs", outcome="timeout", line="killed after 600 s", file="a.py")
+    (reports / "crashed" / "1.xml").write_bytes(junit.write(Document(cases=(dead, hung))))
+    step = tmp_path / "step.md"
+    monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(step))
+    options = ("--summary", tmp_path / "s.md", "--json", tmp_path / "s.json")
+    assert door("--input-dir", reports, *options) == 9
+    data = json.loads((tmp_path / "s.json").read_text())
+    assert not data["passed"]
+    found = {one["stage"]: one for one in data["tests"]}
+    assert {name: number for name, number in found["mix"]["totals"].items() if number} == {
+        "passed": 1,
+        "failed": 1,
+        "error": 1,
+        "skipped": 1,
+        "xfailed": 1,
+        "flaky": 1,
+    }
+    assert found["mix"]["problems"] == []
+    assert {one["test"]: one["line"] for one in found["mix"]["failures"]} == {
+        "test_mix.py::test_wrong": "assert 1 == 2",
+        "test_mix.py::test_broken": "RuntimeError: set-up",
+    }
+    assert [one["test"] for one in found["mix"]["flaky"]] == ["test_mix.py::test_flaky"]
+    assert {one["outcome"] for one in found["crashed"]["failures"]} == {"crashed", "timeout"}
+    assert len(found["torn"]["problems"]) == len(found["empty"]["problems"]) == 1
+    # 2 of the mix, the same 2 and the unlucky attempt of the torn one, 2 that took the interpreter along
+    assert sum(len(one["failures"]) for one in data["tests"]) in range(4, 8)
+    told = capsys.readouterr().err
+    assert "test_mix.py::test_wrong failed: assert 1 == 2" in told
+    assert "torn" in told
+    text = (tmp_path / "s.md").read_text()
+    assert text.startswith("### Tests in reports: 1 crashed, 1 timeout, ")
+    assert step.read_text().strip() == text.strip()
+
+
+def shard(run: Any, at: int, *cases: Case, status: str = "ok") -> None:
+    """Leave what a shard of test_torch leaves in a run."""
+    origin = Origin(stage="test_torch", torch_ref="sample", python="cp312", gpu_family=GROUP, run_id="17")
+    part = Shard(index=at, count=2)
+    outputs = run.common(run_id="17").outputs
+    report = Report(origin=origin, document=Document(cases=cases), shard=part, plan="p", collected=len(cases))
+    details = dict(recording.put_report(run.store, outputs, GROUP, report))
+    made = run.record("x", group=GROUP, run_id="17", torch_ref="sample", python="cp312", gpu_family=GROUP)
+    run.store.delete(outputs.record_key(GROUP, made.name))
+    inputs = {"files": {"torch.whl": "a" * 64}, "arguments": [], "installed": True, "config": "default"}
+    facts = {
+        "stage": recording.stage_name(origin, part),
+        "status": status,
+        "inputs": inputs,
+        "details": details,
+    }
+    records.write(run.store, outputs, GROUP, made.model_copy(update=facts))
+
+
+def good(name: str, seconds: float = 1.5) -> Case:
+    return Case(test=f"test/{name}.py::T::x", outcome="passed", seconds=seconds, file=f"test/{name}.py")
+
+
+def judged(run: Any) -> dict[str, tuple[str, str]]:
+    """Give what a promotion reads in the run: outcome and reason by stage."""
+    group = run_records.read_group(run.store, run.common(run_id="17").outputs, GROUP)
+    return {one.evidence.stage: (one.outcome, one.why) for one in evidence.tests_of(group)}
+
+
+def test_all_shards_of_a_run_make_the_record_of_its_gate(
+    run: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shard(run, 1, good("test_a"))
+    assert door("--run-id", 17, "--store", run.store.url) == 9
+    assert "no report of shard 2/2" in capsys.readouterr().err
+    outputs = run.common(run_id="17").outputs
+    failed = records.read(run.store, outputs, GROUP, "test_torch-sample-cp312.failed")
+    assert failed is not None
+    assert judged(run)["test_torch"][0] == "failed"
+    shard(run, 2, good("test_b"))
+    options = ("--run-id", 17, "--store", run.store.url, "--expect", "torch-sample-cp312=2")
+    assert door(*options, "--record-durations", "--json", tmp_path / "d.json") == 0
+    record = records.read(run.store, outputs, GROUP, "test_torch-sample-cp312")
+    assert record is not None
+    assert record.inputs["files"] == {"torch.whl": "a" * 64}
+    assert record.details["tests"] == {"tests": 2, "failures": 0, "errors": 0, "skipped": 0}
+    assert records.read(run.store, outputs, GROUP, "test_torch-sample-cp312.failed") is None
+    kept = json.loads(run.store.read(f"17-linux/reports/{GROUP}/test-report.json"))
+    assert kept["passed"]
+    known = durations.for_run(run.store, run.common(run_id="18").outputs, GROUP, "default")
+    assert {name: one.seconds for name, one in known.files.items()} == {
+        "test/test_a.py": 1.5,
+        "test/test_b.py": 1.5,
+    }
+    # again: the same verdict, from the shards and not from what was made of them
+    assert door(*options) == 0
+    assert judged(run)["test_torch"] == ("passed", "")
+
+
+def test_a_dry_run_writes_nothing(run: Any) -> None:
+    shard(run, 1, good("test_a"))
+    shard(run, 2, good("test_b"))
+    before = [one.key for one in run.store.list("17-linux")]
+    assert door("--run-id", 17, "--store", run.store.url, "--dry-run") == 0
+    assert [one.key for one in run.store.list("17-linux")] == before
+
+
+@pytest.mark.parametrize(
+    ("words", "code"),
+    [
+        (("--run-id", 99), 4),
+        (("--expect", "a=x"), 2),
+        (("--input-dir", "/nowhere/at/all"), 4),
+    ],
+)
+def test_nothing_to_report_is_an_error(run: Any, words: tuple[object, ...], code: int) -> None:
+    assert door("--store", run.store.url, *words) == code
