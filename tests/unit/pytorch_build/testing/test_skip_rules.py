@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
+UNARY = "test/test_unary_ufuncs.py::TestUnaryUfuncsCUDA"
 RULE = '[rules.one]\ntests = ["test/a.py::test_x"]\nreason = "It fails on a full moon."\n'
 
 
@@ -36,8 +37,7 @@ def test_the_embedded_rules_are_valid_and_say_what_goes_wrong() -> None:
     [
         ("test/test_cuda.py::TestMemPool::test_mempool_with_allocator", "cuda.mempool-extensions"),
         (
-            "test/test_unary_ufuncs.py::TestUnaryUfuncsCUDA::"
-            "test_reference_numerics_small__refs_special_spherical_bessel_j0_cuda_int8",
+            f"{UNARY}::test_reference_numerics_small__refs_special_spherical_bessel_j0_cuda_int8",
             "ufuncs.spherical-bessel",
         ),
         ("test/test_nn.py::TestNN::test_Conv2d_dilated_cuda", "windows.convolutions"),
