@@ -6,7 +6,7 @@ import xml.etree.ElementTree as ET
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from core import console
+from core import console, junit, junit_reading
 from core.errors import CheckError
 
 if TYPE_CHECKING:
@@ -69,15 +69,12 @@ def read(content: bytes) -> Report:
     Raises:
         CheckError: It is cut off, or holds no check.
     """
-    try:
-        root = ET.fromstring(content)  # noqa: S314 - our own package wrote it
-    except ET.ParseError as problem:
-        raise CheckError(f"The report of rocm-sdk test cannot be read: {problem}.") from problem
-    cases = tuple(_case(element) for element in root.iter("testcase"))
-    if not cases:
+    document = junit_reading.read(content)
+    if document.problems == (junit_reading.NO_TEST,):
         raise CheckError("The report of rocm-sdk test holds no check.")
-    properties = {one.get("name", ""): one.get("value", "") for one in root.iter("property")}
-    return Report(cases=cases, properties=properties)
+    if document.problems:
+        raise CheckError(f"The report of rocm-sdk test cannot be read: {document.problems[0]}.")
+    return Report(cases=tuple(map(_case, document.cases)), properties=document.properties)
 
 
 def write(report: Report) -> bytes:
@@ -102,21 +99,15 @@ def write(report: Report) -> bytes:
     return document
 
 
-def _case(element: ET.Element) -> Case:
-    failure, skipped = element.find("failure"), element.find("skipped")
-    if failure is None:
-        failure = element.find("error")
-    outcome, text = "passed", ""
-    if failure is not None:
-        outcome, text = "failed", failure.text or failure.get("message") or ""
-    elif skipped is not None:
-        outcome, text = "skipped", skipped.get("message") or ""
+def _case(case: junit.Case) -> Case:
+    group, _, name = case.test.rpartition("::")
+    outcome = "failed" if case.failing else "skipped" if case.outcome in {"skipped", "xfailed"} else "passed"
     return Case(
-        group=element.get("classname", "").removeprefix(_PREFIX),
-        name=element.get("name", ""),
+        group=group.removeprefix(_PREFIX),
+        name=name,
         outcome=outcome,
-        text=text,
-        seconds=float(element.get("time", "0")),
+        text="" if outcome == "passed" else case.text,
+        seconds=case.seconds,
     )
 
 
