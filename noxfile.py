@@ -37,9 +37,7 @@ def asked(matrix: str) -> dict[str, Any]:
     """Ask for a matrix's cells; a matrix that is none has been told so by the front door."""
     command = [sys.executable, "-m", "ci", "cells", matrix]
     answer = subprocess.run(command, cwd=Path(__file__).parent, stdout=subprocess.PIPE, check=False)
-    if answer.returncode != 0:
-        sys.exit(answer.returncode)
-    return dict(json.loads(answer.stdout))
+    return sys.exit(answer.returncode) if answer.returncode else dict(json.loads(answer.stdout))
 
 
 MATRIX = os.environ.get("MATRIX", "")
@@ -55,8 +53,9 @@ def cells(function: Callable[..., None]) -> Callable[..., object]:
     name = function.__name__
     if not MATRIX:
         return nox.session(tags=["pipeline", name])(function)
-    for python in dict.fromkeys(row[0] for row in CELLS[name]):
-        pairs = [row[1:] for row in CELLS[name] if row[0] == python]
+    rows = CELLS.get(name, [])  # a stage that the matrix has no cells of
+    for python in dict.fromkeys(row[0] for row in rows):
+        pairs = [row[1:] for row in rows if row[0] == python]
         # a function of its own, because parametrize leaves its mark on the one it gets
         copy = functools.wraps(function)(functools.partial(function))
         expanded = nox.parametrize("torch_ref, gpu_family", pairs)(copy)
@@ -67,8 +66,7 @@ def cells(function: Callable[..., None]) -> Callable[..., object]:
 def stage(session: nox.Session, package: str, *words: str, **cell: str | None) -> None:
     """Call a front door: package, verb, the cell's options, the session's Python, the posargs."""
     chosen = [f"--{name.replace('_', '-')}={value}" for name, value in cell.items() if value is not None]
-    own = session.virtualenv.venv_backend != "none"
-    python = [f"--python={Path(session.bin, 'python')}"] if own else []
+    python = [f"--python={Path(session.bin, 'python')}"] if session.virtualenv.venv_backend != "none" else []
     command = (sys.executable, "-m", package, *words, *chosen, *python, *session.posargs)
     session.run(*command, external=True, interrupt_timeout=30, terminate_timeout=10)
 
@@ -157,6 +155,12 @@ def check_wheels(session: nox.Session) -> None:
     stage(session, "pytorch_build", "check-wheels")
 
 
+@nox.session(venv_backend="none")
+def fat_wheel(session: nox.Session) -> None:
+    """Put the part of ROCm that a torch wheel needs into it: -- WHEEL --rocm PATH."""
+    stage(session, "pytorch_build", "fat-wheel")
+
+
 @nox.session(venv_backend="none", tags=["pipeline"])
 def upload(session: nox.Session) -> None:
     """Put the run's wheels, sidecars and records into a store."""
@@ -191,6 +195,12 @@ def mirror_deps(session: nox.Session) -> None:
 def test_smoke(session: nox.Session, torch_ref: str | None = None, gpu_family: str | None = None) -> None:
     """Install the run's wheels from their index into a clean environment; import and compute."""
     stage(session, "pytorch_build", "test-smoke", torch_ref=torch_ref, gpu_family=gpu_family)
+
+
+@cells
+def test_torch(session: nox.Session, torch_ref: str | None = None, gpu_family: str | None = None) -> None:
+    """Run upstream's own unit tests of torch on the run's wheels: -- [-k EXPR] [--shard 2/6] …."""
+    stage(session, "pytorch_build", "test-torch", torch_ref=torch_ref, gpu_family=gpu_family)
 
 
 @nox.session(venv_backend="none")
@@ -239,6 +249,12 @@ def build_image(session: nox.Session) -> None:
 def report(session: nox.Session) -> None:
     """Print what the run made: wheels, versions, sizes, seconds, digests, paths."""
     stage(session, "ci", "report")
+
+
+@nox.session(venv_backend="none")
+def notify(session: nox.Session) -> None:
+    """Tell how a run ended: its summary, and Slack and e-mail where they are configured."""
+    stage(session, "ci", "notify")
 
 
 @nox.session(tags=["tests"], python=CELLS.get("tests"))

@@ -13,6 +13,7 @@ from urllib.parse import quote, urlsplit
 import urllib3
 from pydantic import BaseModel, ConfigDict, RootModel, ValidationError
 
+from ci.notifying import Failure, first_line
 from ci.runs import Run
 from core import console
 from core.errors import MissingInputError, ServiceError
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 
 API = "https://api.github.com"
 _PAGE = 100
+_FAILED = ("failure", "timed_out", "startup_failure")
 _MOST_FILES = 3000  # of a pull request, says GitHub
 _TRIES = 6
 _LONGEST_WAIT = 900.0
@@ -69,6 +71,26 @@ class _Label(_Answer):
 class _File(_Answer):
     filename: str
     previous_filename: str | None = None
+
+
+class _Job(_Answer):
+    id: int
+    name: str
+    conclusion: str | None = None
+    html_url: str | None = None
+
+
+class _Jobs(_Answer):
+    jobs: tuple[_Job, ...]
+
+
+class _Annotation(_Answer):
+    annotation_level: str | None = None
+    message: str | None = None
+
+
+class _Annotations(RootModel[tuple[_Annotation, ...]]):
+    pass
 
 
 class _Labels(RootModel[tuple[_Label, ...]]):
@@ -151,6 +173,33 @@ class GitHub:
             if len(found) < _PAGE:
                 return files
         raise ServiceError(f"GitHub lists no more than {_MOST_FILES} files of a pull request.")
+
+    def failed_jobs(self, repository: str, run_id: str) -> Sequence[Failure]:
+        """Give the jobs of a run's last attempt that failed, each with the first error that it said.
+
+        Raises:
+            ServiceError: GitHub cannot be asked.
+            MissingInputError: There is no such run.
+        """
+        failed: list[_Job] = []
+        page = 1
+        while True:
+            asked = {"filter": "latest", "per_page": str(_PAGE), "page": str(page)}
+            found = self._get(f"/repos/{repository}/actions/runs/{run_id}/jobs", asked, _Jobs).jobs
+            failed += [one for one in found if one.conclusion in _FAILED]
+            if len(found) < _PAGE:
+                break
+            page += 1
+        return [
+            Failure(name=one.name, error=self._first_error(repository, one.id), url=one.html_url or "")
+            for one in failed
+        ]
+
+    def _first_error(self, repository: str, job: int) -> str:
+        path = f"/repos/{repository}/check-runs/{job}/annotations"
+        found = self._get(path, {"per_page": str(_PAGE)}, _Annotations).root
+        said = (one.message or "" for one in found if one.annotation_level == "failure")
+        return first_line(next(said, ""))
 
     def _get(self, path: str, fields: Mapping[str, str], model: type[_AnyAnswer]) -> _AnyAnswer:
         answer = self._answered(path, fields)

@@ -151,12 +151,12 @@ def _moved(record: Record, before: RunOutputs, after: RunOutputs) -> Record:
 def upload_manifests(common: Common, source: Source) -> Sequence[str]:
     """Put the run's source locks into the store, which stages there take commits and versions from.
 
-    Manifests of ROCm builds go with them.
+    Manifests of ROCm builds go with them, and records of what failed.
     """
     store, outputs, before = common.open_store(), common.outputs, source.outputs
     keys = [stored.key for stored in source.store.list(f"{before.prefix}/manifests")]
     locks = [key for key in keys if key.rpartition("/")[2].startswith("source-lock-")]
-    builds = [key for key in keys if key.endswith(f"/{BUILD_MANIFEST}")]
+    builds = [key for key in keys if key.endswith((f"/{BUILD_MANIFEST}", ".failed.json"))]
     listed = listing(store, [f"{outputs.prefix}/manifests"])
     for chosen, may_replace in ((locks, not outputs.immutable), (builds, True)):
         documents = {
