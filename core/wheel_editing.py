@@ -1,8 +1,8 @@
-"""A wheel written again under another version, with some of its text files edited.
+"""A wheel written again under another version or tag, with some text files edited, others added.
 
 All other members are copied as they are compressed, so the time follows the size of the file and
-not of its contents, and memory follows neither. What RECORD says of copied members is taken
-over. Format: the binary distribution format (PEP 427).
+not of its contents, and memory follows neither. Members of other wheels join in the same way. What
+RECORD says of copied members is taken over. Format: the binary distribution format (PEP 427).
 """
 
 from __future__ import annotations
@@ -12,7 +12,8 @@ import csv
 import hashlib
 import io
 import zlib
-from dataclasses import dataclass
+from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, BinaryIO, Protocol
 
 from packaging.version import InvalidVersion, Version
@@ -28,7 +29,7 @@ from core.zip_writer import HashingStream, Member, Workers, ZipWriter
 
 if TYPE_CHECKING:
     import zipfile
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
     from pathlib import Path
 
     from core.zip_members import Span
@@ -44,6 +45,22 @@ class Edit(Protocol):
 
     def __call__(self, member: str, content: bytes, /) -> bytes:
         """Give the new content of a member, by its path in the old wheel; the same for no change."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Additions:
+    """What a wheel gets besides its own members.
+
+    Attributes:
+        members: Files to compress; one with the name of an old member takes its place.
+        borrowed: Other wheels, with the members to take from them -> their names in the new one. They
+            are copied as they are compressed.
+        platform: The platform part of the tags in its name and in WHEEL; "" for the old one.
+    """
+
+    members: tuple[Member, ...] = ()
+    borrowed: Mapping[Path, Mapping[str, str]] = field(default_factory=dict)
+    platform: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,6 +80,7 @@ class Edited:
 
 @dataclass(frozen=True, kw_only=True)
 class _Step:
+    source: Path
     info: zipfile.ZipInfo
     span: Span
     name: str
@@ -70,36 +88,71 @@ class _Step:
     entry: Entry | None
 
 
-def edit_wheel(source: Path, folder: Path, *, version: str, edit: Edit, epoch: int | None = None) -> Edited:
-    """Write a wheel again under another version.
+def edit_wheel(
+    source: Path,
+    folder: Path,
+    *,
+    version: str,
+    edit: Edit,
+    additions: Additions | None = None,
+    epoch: int | None = None,
+) -> Edited:
+    """Write a wheel again under another version, or with additions.
 
     ``.dist-info`` and ``.data`` folders and the file name follow the version; RECORD is written
     anew and last; signatures are left out; who may run a file stays. All edits are made before
-    anything is written.
+    anything is written. Additions come behind the old members and before ``.dist-info``.
 
-    The old wheel's paths, kinds, names and sizes are held against each other first, and its small
-    text files are inflated. The others are not: what RECORD says of them is as true of the new
-    wheel as it was of the old one, and `core.wheel_record` says of the new one, in the one pass
-    that a new wheel needs anyway, whether that is so.
+    The old wheels' paths, kinds, names and sizes are held against each other first, and small
+    text files of this one are inflated. The others are not: what RECORD says of them is as true of
+    the new wheel as it was of the old one, and `core.wheel_record` says of the new one, in the one
+    pass that a new wheel needs anyway, whether that is so.
 
     Args:
         source: The old wheel.
         folder: Where the new one goes.
-        version: The new version.
+        version: The new version; the old one where additions are what is new.
         edit: What becomes of text files.
+        additions: What it gets besides.
         epoch: The time that every member carries (default: 1980-01-01, the earliest a zip holds).
 
     Raises:
         MissingInputError: There is no old wheel.
-        WheelError: It is broken or hostile, or has that version already.
+        WheelError: One of the wheels is broken or hostile, lacks a member that is to be taken, or this
+            one has that version already.
     """
     name = parse_wheel_name(source.name)
-    target = folder / _file_name(source.name, version)
-    if name.version == Version(version):
+    added = additions or Additions()
+    target = folder / _file_name(source.name, version, added.platform)
+    if name.version == Version(version) and (additions is None or target.name == source.name):
         raise WheelError(f"{source.name} has version {version} already.")
+    steps, info = _own_steps(source, version, edit, replaced={one.name for one in added.members})
+    more = [step for wheel, names in sorted(added.borrowed.items()) for step in _borrowed(wheel, names)]
+    _require_distinct(source, [*(step.name for step in (*steps, *more)), *(m.name for m in added.members)])
+    own = [step for step in steps if not step.name.startswith(f"{info}/")]
+    described = [step for step in steps if step.name.startswith(f"{info}/")]
+    if added.platform:
+        described = [_retagged(step, added.platform) for step in described]
+    first, last = ([*own, *more], described) if additions else (steps, [])
+    file = _write(target, first, added.members, last, record=f"{info}/RECORD", epoch=epoch)
+    every = [*(step.name for step in first), *(m.name for m in added.members), *(s.name for s in last)]
+    changed = {step.name for step in (*first, *last) if step.content is not None}
+    return Edited(
+        file=file,
+        members=tuple(every),
+        changed=tuple(sorted(changed | {member.name for member in added.members})),
+    )
+
+
+def _own_steps(source: Path, version: str, edit: Edit, *, replaced: set[str]) -> tuple[list[_Step], str]:
+    """Decide what becomes of each member of the old wheel.
+
+    Returns:
+        The steps in its order, and the new name of its ``.dist-info`` folder.
+    """
     with zip_members.opened(source) as archive, source.open("rb") as stream:
         listing = require_listing(source, archive)
-        dropped = {f"{listing.folder}/{one}" for one in _DROPPED}
+        dropped = {f"{listing.folder}/{one}" for one in _DROPPED} | replaced
         steps = []
         for info, span in listing.files:
             if info.filename in dropped:
@@ -110,6 +163,7 @@ def edit_wheel(source: Path, folder: Path, *, version: str, edit: Edit, epoch: i
             new = None if old is None else edit(info.filename, old)
             steps.append(
                 _Step(
+                    source=source,
                     info=info,
                     span=span,
                     name=_renamed(info.filename, version),
@@ -117,22 +171,55 @@ def edit_wheel(source: Path, folder: Path, *, version: str, edit: Edit, epoch: i
                     entry=listing.entries[info.filename],
                 )
             )
-        _require_distinct(source, steps)
-        file = _write(source, stream, target, steps, epoch=epoch)
-    return Edited(
-        file=file,
-        members=tuple(step.name for step in steps),
-        changed=tuple(sorted(step.name for step in steps if step.content is not None)),
-    )
+    return steps, _renamed(f"{listing.folder}/", version).removesuffix("/")
 
 
-def _file_name(filename: str, version: str) -> str:
+def _borrowed(source: Path, names: Mapping[str, str]) -> list[_Step]:
+    with zip_members.opened(source) as archive:
+        listing = require_listing(source, archive)
+    found = {info.filename: (info, span) for info, span in listing.files}
+    missing = sorted(set(names) - set(found))
+    if missing:
+        raise WheelError(f"{source.name} holds no {missing[0]}.")
+    return [
+        _Step(
+            source=source,
+            info=found[old][0],
+            span=found[old][1],
+            name=new,
+            content=None,
+            entry=listing.entries[old],
+        )
+        for old, new in sorted(names.items(), key=lambda pair: pair[1])
+    ]
+
+
+def _retagged(step: _Step, platform: str) -> _Step:
+    """Put a platform into the tags of WHEEL."""
+    if not step.name.endswith(".dist-info/WHEEL"):
+        return step
+    with zip_members.opened(step.source) as archive:
+        content = step.content or read_text_member(step.source, archive, step.info.filename)
+    lines: list[str] = []
+    for line in content.decode().splitlines():
+        field_name, colon, value = line.partition(":")
+        if field_name.strip().lower() != "tag" or not colon:
+            lines.append(line)
+            continue
+        python_and_abi = value.strip().rpartition("-")[0]
+        tags = [f"Tag: {python_and_abi}-{one}" for one in platform.split(".")]
+        lines += [tag for tag in tags if tag not in lines]
+    return replace(step, content="".join(f"{line}\n" for line in lines).encode())
+
+
+def _file_name(filename: str, version: str, platform: str) -> str:
     try:
         normal = str(Version(version))
     except InvalidVersion:
         raise WheelError(f"{version!r} is no version.") from None
     distribution, _, *rest = filename.split("-")
-    return "-".join([distribution, normal, *rest])
+    name = "-".join([distribution, normal, *rest])
+    return f"{name.rpartition('-')[0]}-{platform}.whl" if platform else name
 
 
 def _renamed(member: str, version: str) -> str:
@@ -145,12 +232,12 @@ def _renamed(member: str, version: str) -> str:
     return member
 
 
-def _require_distinct(source: Path, steps: Sequence[_Step]) -> None:
+def _require_distinct(source: Path, names: Sequence[str]) -> None:
     seen: set[str] = set()
-    for step in steps:
-        if step.name in seen:
-            raise WheelError(f"{source.name} would hold {step.name} twice under its new version.")
-        seen.add(step.name)
+    for name in names:
+        if name in seen:
+            raise WheelError(f"{source.name} would hold {name} twice under its new version.")
+        seen.add(name)
 
 
 def _is_small_text(stream: BinaryIO, info: zipfile.ZipInfo, span: Span) -> bool:
@@ -173,23 +260,26 @@ def is_text(head: bytes) -> bool:
 
 
 def _write(
-    source: Path, stream: BinaryIO, target: Path, steps: Sequence[_Step], *, epoch: int | None
+    target: Path,
+    first: Sequence[_Step],
+    added: Sequence[Member],
+    last: Sequence[_Step],
+    *,
+    record: str,
+    epoch: int | None,
 ) -> WrittenFile:
     rows = io.StringIO()
     table = csv.writer(rows, lineterminator="\n")
-    with atomic(target) as raw, Workers(jobs=1) as workers:
+    with atomic(target) as raw, Workers(jobs=None if added else 1) as workers, ExitStack() as opened:
         hashing = HashingStream(raw)
-        archive = _CopyingWriter(hashing, epoch=epoch, workers=workers)
-        for step in steps:
-            if step.content is None:
-                archive.copy(source, stream, step)
-                table.writerow((step.name, *_row(step.entry, step.info.file_size)))
-                continue
-            archive.add([Member(name=step.name, source=step.content, executable=_is_executable(step.info))])
-            made = Entry(algorithm="sha256", digest=hashlib.sha256(step.content).digest(), size=None)
-            table.writerow((step.name, *_row(made, len(step.content))))
-        folder = next(step.name for step in steps if step.name.endswith(".dist-info/METADATA"))
-        record = f"{folder.removesuffix('METADATA')}RECORD"
+        archive = _CopyingWriter(hashing, opened, epoch=epoch, workers=workers, scratch=target.parent)
+        for step in first:
+            table.writerow((step.name, *archive.take(step)))
+        for one in archive.add(sorted(added, key=lambda member: member.name)):
+            made = Entry(algorithm="sha256", digest=one.sha256, size=None)
+            table.writerow((one.name, *_row(made, one.size)))
+        for step in last:
+            table.writerow((step.name, *archive.take(step)))
         table.writerow((record, "", ""))
         archive.add([Member(name=record, source=rows.getvalue().encode())])
         archive.finish()
@@ -209,8 +299,33 @@ def _is_executable(info: zipfile.ZipInfo) -> bool:
 class _CopyingWriter(ZipWriter):
     """Also takes members over under another name."""
 
-    def copy(self, source: Path, stream: BinaryIO, step: _Step) -> None:
+    def __init__(
+        self,
+        stream: HashingStream,
+        opened: ExitStack,
+        *,
+        epoch: int | None,
+        workers: Workers,
+        scratch: Path,
+    ) -> None:
+        super().__init__(stream, epoch=epoch, workers=workers, scratch=scratch)
+        self._opened = opened
+        self._sources: dict[Path, BinaryIO] = {}
+
+    def take(self, step: _Step) -> tuple[str, int | str]:
+        """Write a member, copied or edited; give the rest of its row in RECORD."""
+        if step.content is None:
+            self._copy(step)
+            return _row(step.entry, step.info.file_size)
+        self.add([Member(name=step.name, source=step.content, executable=_is_executable(step.info))])
+        made = Entry(algorithm="sha256", digest=hashlib.sha256(step.content).digest(), size=None)
+        return _row(made, len(step.content))
+
+    def _copy(self, step: _Step) -> None:
         """Write a member as it is compressed in the old wheel."""
+        if step.source not in self._sources:
+            self._sources[step.source] = self._opened.enter_context(step.source.open("rb"))
+        stream = self._sources[step.source]
 
         def pieces() -> Iterator[bytes]:
             stream.seek(step.span.start)
@@ -218,13 +333,13 @@ class _CopyingWriter(ZipWriter):
             while left:
                 piece = stream.read(min(zip_members.CHUNK, left))
                 if not piece:
-                    raise WheelError(f"{source.name} is cut off within {step.info.filename}.")
+                    raise WheelError(f"{step.source.name} is cut off within {step.info.filename}.")
                 left -= len(piece)
                 yield piece
 
         self._put(
             Packed(
-                member=Member(name=step.name, source=source, executable=_is_executable(step.info)),
+                member=Member(name=step.name, source=step.source, executable=_is_executable(step.info)),
                 method=DEFLATED if step.info.compress_type == DEFLATED else STORED,
                 packed_size=step.info.compress_size,
                 pieces=pieces,

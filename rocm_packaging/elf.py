@@ -8,7 +8,7 @@ chapters "ELF Header", "Program Header" and "Dynamic Section"; 64 bits, little e
 from __future__ import annotations
 
 import struct
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, BinaryIO
 
 from core.errors import ArtifactError
@@ -25,7 +25,7 @@ _TAG = struct.Struct("<qQ")
 _X86_64, _AARCH64 = 62, 183
 _EXEC, _DYN = 2, 3
 _LOAD, _DYNAMIC, _INTERP = 1, 2, 3
-_DT_NULL, _DT_STRTAB, _DT_STRSZ, _DT_SONAME, _DT_RPATH, _DT_RUNPATH = 0, 5, 10, 14, 15, 29
+_DT_NULL, _DT_NEEDED, _DT_STRTAB, _DT_STRSZ, _DT_SONAME, _DT_RPATH, _DT_RUNPATH = 0, 1, 5, 10, 14, 15, 29
 RPATH_TAG = struct.pack("<q", _DT_RPATH)
 _MOST_SEGMENTS, _MOST_DYNAMIC, _MOST_STRING = 4096, 1 << 20, 1 << 16
 
@@ -41,6 +41,7 @@ class ElfFacts:
         dynamic: Whether it is linked dynamically at all.
         program: Whether it is a program, not a library.
         runpath_at: Where in the file the dynamic section's DT_RUNPATH entry lies; 0: it has none.
+        needed: DT_NEEDED, in order; only `read_needs` reads it.
     """
 
     soname: str
@@ -49,6 +50,7 @@ class ElfFacts:
     dynamic: bool
     program: bool
     runpath_at: int = 0
+    needed: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,6 +80,38 @@ def read(path: Path) -> ElfFacts | None:
             raise ArtifactError(
                 f"{path} is a damaged ELF file: {problem}.", hint="Fetch the artifact again."
             ) from problem
+
+
+def read_needs(stream: BinaryIO, name: str) -> ElfFacts | None:
+    """Read the facts of an ELF file for the host's processor, and the libraries that it needs.
+
+    Args:
+        stream: The file.
+        name: How to name it in an error.
+
+    Returns:
+        The facts; None for anything else.
+
+    Raises:
+        ArtifactError: It begins as an ELF file and is damaged.
+    """
+    head = stream.read(_HEADER.size)
+    if not head.startswith(_MAGIC) or head[4:6] != _CLASS64_LITTLE:
+        return None
+    try:
+        facts = _facts(stream, head)
+        if facts is None:
+            return None
+        _, _, _, _, _, table, _, _, _, entry_size, count, *_ = _HEADER.unpack(head)
+        segments = _segments(stream, table, entry_size, count)
+        tags = _tags(stream, segments)
+        needed = (
+            _string(stream, segments, {**tags, _DT_NEEDED: value}, _DT_NEEDED)
+            for value in _values(stream, segments, _DT_NEEDED)
+        )
+        return replace(facts, needed=tuple(needed))
+    except (struct.error, ValueError, OverflowError) as problem:
+        raise ArtifactError(f"{name} is a damaged ELF file: {problem}.", hint="Get it again.") from problem
 
 
 def _facts(stream: BinaryIO, head: bytes) -> ElfFacts | None:
@@ -125,6 +159,17 @@ def _tags(stream: BinaryIO, segments: Sequence[_Segment]) -> dict[int, int]:
             break
         tags[tag] = value
     return tags
+
+
+def _values(stream: BinaryIO, segments: Sequence[_Segment], wanted: int) -> list[int]:
+    """Read the values of every dynamic entry with a tag, in order."""
+    found = next((segment for segment in segments if segment.kind == _DYNAMIC), None)
+    values: list[int] = []
+    for tag, value in _TAG.iter_unpack(_read_at(stream, found.offset, found.size)) if found else ():
+        if tag == _DT_NULL:
+            break
+        values += [value] if tag == wanted else []
+    return values
 
 
 def _entry_of(stream: BinaryIO, segments: Sequence[_Segment], wanted: int) -> int:

@@ -7,7 +7,7 @@ import re
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from core.errors import BuildError
 from rocm_packaging.packages import payload_folder
@@ -90,6 +90,26 @@ def dist_info(distribution: Distribution, package: str, family: str = "") -> byt
     return (_DIST_INFO.read_text(encoding="utf-8") + "".join(lines)).encode()
 
 
+def library_globs(platform: str) -> dict[str, str]:
+    """Give what `rocm_sdk` looks for: short name -> glob in ROCm's own tree.
+
+    Args:
+        platform: ``linux`` or ``windows``; libraries that it does not have are left out.
+    """
+    if platform == "windows":
+        return {str(one.name): f"bin/{one.windows}" for one in _library_entries() if one.windows}
+    return {str(one.name): f"{one.folder}/{one.posix}" for one in _library_entries() if one.posix}
+
+
+def _library_entries() -> Iterable[Any]:
+    spec = importlib.util.spec_from_file_location("rocm_dist_info_template", _DIST_INFO)
+    if spec is None or spec.loader is None:
+        raise BuildError(f"{_DIST_INFO} cannot be loaded.")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return list(module.ALL_LIBRARIES.values())
+
+
 def libraries_in(package: str, paths: Iterable[str], platform: str) -> set[str]:
     """Find which libraries of the `rocm_sdk` table a package holds.
 
@@ -101,14 +121,9 @@ def libraries_in(package: str, paths: Iterable[str], platform: str) -> set[str]:
     Returns:
         Their short names.
     """
-    spec = importlib.util.spec_from_file_location("rocm_dist_info_template", _DIST_INFO)
-    if spec is None or spec.loader is None:
-        raise BuildError(f"{_DIST_INFO} cannot be loaded.")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
     known = list(paths)
     found = set()
-    for entry in module.ALL_LIBRARIES.values():
+    for entry in _library_entries():
         glob = f"{entry.folder}/{entry.posix}" if platform == "linux" else f"bin/{entry.windows}"
         if entry.package == package and any(fnmatchcase(path, glob) for path in known):
             found.add(str(entry.name))

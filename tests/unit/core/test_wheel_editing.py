@@ -18,8 +18,9 @@ from hypothesis import strategies as st
 
 from core import zip_writer
 from core.errors import MissingInputError, WheelError
-from core.wheel_editing import TEXT_LIMIT, edit_wheel
+from core.wheel_editing import TEXT_LIMIT, Additions, edit_wheel
 from core.wheel_record import verify_record
+from core.zip_sources import Member
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -334,3 +335,82 @@ def test_there_and_back_gives_the_same_wheel(files: dict[str, bytes]) -> None:
         assert contents(back.file.path) == contents(source)
         again = edit_wheel(back.file.path, place / "again", version="2.0", edit=same)
         assert again.file.sha256 == there.file.sha256
+
+
+def donor(folder: Path) -> Path:
+    data = {"_lib/a.so": BINARY, "_lib/tool": b"#!/bin/sh\n", "_lib/unused": b"x"}
+    info = "donor-2.0.dist-info"
+    data[f"{info}/METADATA"] = b"Metadata-Version: 2.1\nName: donor\nVersion: 2.0\n"
+    data[f"{info}/WHEEL"] = b"Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
+    record = "".join(row(name, one) for name, one in data.items()) + f"{info}/RECORD,,\n"
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / "donor-2.0-py3-none-any.whl"
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as archive:
+        for name, one in {**data, f"{info}/RECORD": record.encode()}.items():
+            entry = zipfile.ZipInfo(name)
+            entry.compress_type = zipfile.ZIP_DEFLATED
+            entry.external_attr = (stat.S_IFREG | (0o755 if name.endswith("tool") else 0o644)) << 16
+            archive.writestr(entry, one)
+    return path
+
+
+def test_members_join_from_other_wheels_as_they_are_compressed_there(tmp_path: Path) -> None:
+    source, other = write(tmp_path / "old"), donor(tmp_path)
+    more = Additions(
+        members=(Member(name="demo/new.txt", source=b"new"), Member(name="demo/data.bin", source=b"taken")),
+        borrowed={other: {"_lib/a.so": "demo/lib/a.so", "_lib/tool": "demo/lib/tool"}},
+    )
+    made = edit_wheel(source, tmp_path / "new", version="1.0", edit=finalize, additions=more)
+    assert verify_record(made.file.path) == ()
+    with zipfile.ZipFile(made.file.path) as new, zipfile.ZipFile(other) as lent:
+        assert new.read("demo/lib/a.so") == BINARY
+        old_info, new_info = lent.getinfo("_lib/a.so"), new.getinfo("demo/lib/a.so")
+        assert new_info.compress_size == old_info.compress_size
+        assert new.getinfo("demo/lib/tool").external_attr >> 16 == stat.S_IFREG | 0o755
+        assert new.read("demo/data.bin") == b"taken"
+        assert new.read("demo/new.txt") == b"new"
+        names = new.namelist()
+        assert all(".dist-info/" in name for name in names[-5:])
+        assert not any(".dist-info/" in name for name in names[:-5])
+        assert names[-1] == f"{NEW}.dist-info/RECORD"
+    assert set(made.members) == set(names) - {f"{NEW}.dist-info/RECORD"}
+    assert "demo/data.bin" in made.changed
+
+
+def test_additions_give_the_same_bytes_every_time(tmp_path: Path) -> None:
+    more = Additions(borrowed={donor(tmp_path): {"_lib/tool": "demo/b", "_lib/a.so": "demo/a"}})
+    first, second = (
+        edit_wheel(write(tmp_path / "old"), tmp_path / name, version="1.0", edit=same, additions=more)
+        for name in "ab"
+    )
+    assert first.file.path.read_bytes() == second.file.path.read_bytes()
+
+
+def test_a_member_that_the_other_wheel_lacks_leaves_nothing_behind(tmp_path: Path) -> None:
+    more = Additions(borrowed={donor(tmp_path): {"_lib/absent.so": "demo/absent.so"}})
+    with pytest.raises(WheelError, match=r"donor-2\.0.* holds no _lib/absent\.so"):
+        edit_wheel(write(tmp_path / "old"), tmp_path / "new", version="1.0", edit=same, additions=more)
+    assert not (tmp_path / "new").exists()
+
+
+def test_an_addition_under_a_name_that_is_taken_is_refused(tmp_path: Path) -> None:
+    more = Additions(borrowed={donor(tmp_path): {"_lib/a.so": "demo/data.bin"}})
+    with pytest.raises(WheelError, match=r"demo/data\.bin twice"):
+        edit_wheel(write(tmp_path / "old"), tmp_path / "new", version="1.0", edit=same, additions=more)
+
+
+def test_a_platform_changes_the_name_and_the_tags_of_wheel(tmp_path: Path) -> None:
+    platform = "manylinux_2_28_x86_64.manylinux_2_31_x86_64"
+    made = edit_wheel(
+        write(tmp_path / "old"),
+        tmp_path / "new",
+        version="1.0rc1",
+        edit=same,
+        additions=Additions(platform=platform),
+    )
+    assert made.file.path.name == f"{OLD}-py3-none-{platform}.whl"
+    assert verify_record(made.file.path) == ()
+    with zipfile.ZipFile(made.file.path) as archive:
+        text = archive.read(f"{OLD}.dist-info/WHEEL").decode()
+    tags = [line for line in text.splitlines() if line.startswith("Tag:")]
+    assert tags == ["Tag: py3-none-manylinux_2_28_x86_64", "Tag: py3-none-manylinux_2_31_x86_64"]

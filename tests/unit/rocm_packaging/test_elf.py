@@ -79,3 +79,15 @@ def test_a_changed_byte_is_read_or_refused(
         elf.read(path)
     except ArtifactError as problem:
         assert "damaged" in problem.message  # noqa: PT017 - either outcome is right
+
+
+def test_needs_of_real_libraries_are_what_pyelftools_reads() -> None:
+    assert SAMPLES
+    for path in SAMPLES:
+        with path.open("rb") as stream:
+            facts = elf.read_needs(stream, path.name)
+            dynamic = next(ELFFile(stream).iter_segments("PT_DYNAMIC"))
+            assert isinstance(dynamic, DynamicSegment)
+            theirs = [str(tag.needed) for tag in dynamic.iter_tags("DT_NEEDED")]
+        assert facts is not None
+        assert list(facts.needed) == theirs

@@ -1,0 +1,49 @@
+"""A writer of what is read of PE files."""
+
+from __future__ import annotations
+
+import struct
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+_ADDRESS, _OFFSET = 0x1000, 0x400
+
+
+def pe_file(
+    *,
+    needed: Sequence[str] = (),
+    delayed: Sequence[str] = (),
+    name: str = "",
+    machine: int = 0x8664,
+    dll: bool = True,
+    magic: int = 0x20B,
+) -> bytes:
+    """Write a PE file with one section, which holds its import and export tables."""
+    body, directories = bytearray(), [(0, 0)] * 16
+
+    def add(data: bytes) -> int:
+        body.extend(data + bytes(-len(data) % 8))
+        return _ADDRESS + len(body) - len(data) - (-len(data) % 8)
+
+    def text(word: str) -> int:
+        return add(word.encode() + b"\0")
+
+    if name:
+        directories[0] = (add(struct.pack("<IIHHIIIIIII", 0, 0, 0, 0, text(name), 1, 0, 0, 0, 0, 0)), 40)
+    if needed:
+        rows = b"".join(struct.pack("<IIIII", 1, 0, 0, text(one), 1) for one in needed)
+        directories[1] = (add(rows + bytes(20)), len(rows) + 20)
+    if delayed:
+        rows = b"".join(struct.pack("<IIIIIIII", 1, text(one), 0, 0, 0, 0, 0, 0) for one in delayed)
+        directories[13] = (add(rows + bytes(32)), len(rows) + 32)
+    table = b"".join(struct.pack("<II", *one) for one in directories)
+    optional = struct.pack("<H", magic).ljust(108, b"\0") + struct.pack("<I", 16) + table
+    flags = 0x22 | (0x2000 if dll else 0)
+    coff = struct.pack("<HHIIIHH", machine, 1, 0, 0, 0, len(optional), flags)
+    section = struct.pack(
+        "<8sIIIIIIHHI", b".rdata", len(body), _ADDRESS, len(body), _OFFSET, 0, 0, 0, 0, 0x40000040
+    )
+    head = b"MZ".ljust(0x3C, b"\0") + struct.pack("<I", 0x40) + b"PE\0\0" + coff + optional + section
+    return head.ljust(_OFFSET, b"\0") + bytes(body)
