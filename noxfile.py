@@ -161,6 +161,12 @@ def fat_wheel(session: nox.Session) -> None:
     stage(session, "pytorch_build", "fat-wheel")
 
 
+@nox.session(venv_backend="none")
+def fat_wheel(session: nox.Session) -> None:
+    """Put the part of ROCm that a torch wheel needs into it: -- WHEEL --rocm PATH."""
+    stage(session, "pytorch_build", "fat-wheel")
+
+
 @nox.session(venv_backend="none", tags=["pipeline"])
 def upload(session: nox.Session) -> None:
     """Put the run's wheels, sidecars and records into a store."""
