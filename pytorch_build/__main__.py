@@ -12,12 +12,12 @@ VERBS = (
     Verb("checkout", "pytorch_build.verbs.checkout", "source lock -> source trees, tagged and hipified"),
     Verb("build", "pytorch_build.verbs.build", "source tree, ROCm, torch -> one wheel and its record"),
     Verb("check-wheels", "pytorch_build.verbs.check_wheels", "wheels -> findings"),
-    Verb("fat-wheel", "pytorch_build.verbs.fat_wheel", "wheel, ROCm -> stand-alone wheel"),
     Verb(
         "test-smoke",
         "pytorch_build.verbs.test_smoke",
         "install a run's wheels from its index, import and compute",
     ),
+    Verb("test-torch", "pytorch_build.verbs.test_torch", "upstream's own unit tests, on GPUs of a family"),
     Verb("skips", "pytorch_build.verbs.skips", "which of upstream's tests are skipped, and why"),
     Verb("test-report", "pytorch_build.verbs.test_report", "JUnit of all shards and cells -> one summary"),
 )
