@@ -155,6 +155,12 @@ def check_wheels(session: nox.Session) -> None:
     stage(session, "pytorch_build", "check-wheels")
 
 
+@nox.session(venv_backend="none")
+def fat_wheel(session: nox.Session) -> None:
+    """Put the part of ROCm that a torch wheel needs into it: -- WHEEL --rocm PATH."""
+    stage(session, "pytorch_build", "fat-wheel")
+
+
 @nox.session(venv_backend="none", tags=["pipeline"])
 def upload(session: nox.Session) -> None:
     """Put the run's wheels, sidecars and records into a store."""
@@ -243,6 +249,12 @@ def build_image(session: nox.Session) -> None:
 def report(session: nox.Session) -> None:
     """Print what the run made: wheels, versions, sizes, seconds, digests, paths."""
     stage(session, "ci", "report")
+
+
+@nox.session(venv_backend="none")
+def notify(session: nox.Session) -> None:
+    """Tell how a run ended: its summary, and Slack and e-mail where they are configured."""
+    stage(session, "ci", "notify")
 
 
 @nox.session(tags=["tests"], python=CELLS.get("tests"))

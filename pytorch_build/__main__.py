@@ -12,6 +12,7 @@ VERBS = (
     Verb("checkout", "pytorch_build.verbs.checkout", "source lock -> source trees, tagged and hipified"),
     Verb("build", "pytorch_build.verbs.build", "source tree, ROCm, torch -> one wheel and its record"),
     Verb("check-wheels", "pytorch_build.verbs.check_wheels", "wheels -> findings"),
+    Verb("fat-wheel", "pytorch_build.verbs.fat_wheel", "wheel, ROCm -> stand-alone wheel"),
     Verb(
         "test-smoke",
         "pytorch_build.verbs.test_smoke",
