@@ -5,21 +5,20 @@ from __future__ import annotations
 import hashlib
 import json
 import tempfile
-import xml.etree.ElementTree as ET
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from packaging.requirements import Requirement
 
-from core import console, environments, files, installer, process, records, stage
+from core import console, environments, files, installer, junit_reading, process, records, stage
 from core.errors import CheckError, ProcessError
 from core.families import detect
 from core.interpreters import installed_version, require
 from core.records import Cell
 from core.stage import Made, Stage
 from core.target_locks import locked_call
-from pytorch_build.testing import installation
+from pytorch_build.testing import installation, recording
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -162,10 +161,12 @@ def _totals(junit: Path, failure: ProcessError | None) -> dict[str, int]:
     """Read the totals of a JUnit report; pytest that could not even write one is a failure of its own."""
     if not junit.is_file():
         raise CheckError("pytest ended without a report, so no test result is known.") from failure
-    suite = ET.parse(junit).getroot().find("testsuite")  # noqa: S314 - our own pytest wrote it
-    if suite is None or int(suite.get("tests", "0")) == 0:
+    document = junit_reading.read_file(junit)
+    if not document.cases:
         raise CheckError("No smoke test ran.", hint="See the arguments that went to pytest.") from failure
-    return {name: int(suite.get(name, "0")) for name in ("tests", "failures", "errors", "skipped")}
+    if document.problems:
+        raise CheckError(f"The report of the smoke tests is none: {document.problems[0]}.") from failure
+    return dict(recording.totals(document.cases)["tests"])
 
 
 def _report_key(context: Context, target: Interpreter) -> str:

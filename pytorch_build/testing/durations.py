@@ -70,12 +70,14 @@ def of_documents(documents: Iterable[Document]) -> Durations:
     for document in documents:
         spent: dict[str, float] = defaultdict(float)
         for case in document.cases:
-            spent[case.file] += case.seconds
+            file = _plain(case.file)
+            spent[file] += case.seconds
             if case.outcome not in {"crashed", "timeout"}:
-                tests[case.file][case.test.partition("[")[0]] += case.seconds
+                names = case.test.partition("[")[0].partition("::")[2]
+                tests[file][f"{file}::{names}" if names else file] += case.seconds
         for suite_name, suite in document.suites.items():
             # pytest names its suite after nothing, which is of one file where there is but one
-            name = next(iter(spent)) if len(spent) == 1 else suite_name
+            name = next(iter(spent)) if len(spent) == 1 else _plain(suite_name)
             # shards that share a file start it once each
             started[name] = max(started[name], suite.seconds - spent.get(name, 0.0), 0.0)
     # what is no file (a report of one that could not be collected) cannot be put into a shard
@@ -133,6 +135,11 @@ def record(store: Store, outputs: RunOutputs, artifact_group: str, config: str, 
         store.put_bytes(key, _serialized(merged), if_match=before.etag if before else "")
     except ConflictError:
         console.say(f"{key}: another run recorded its durations at this moment; its own stay.")
+
+
+def _plain(file: str) -> str:
+    """Give a test file without the GPU that it ran on, which is one run after the other."""
+    return file.partition("@")[0]
 
 
 def _of_file(tests: dict[str, float], starting: float) -> FileDuration:

@@ -49,8 +49,11 @@ def command(origin: Origin, case: Case) -> str:
 
 
 def module(file: str) -> str:
-    """Name a test file as upstream's runner does: ``test/dynamo/test_misc.py`` is ``dynamo/test_misc``."""
-    return file.removeprefix(_TESTS).removesuffix(".py")
+    """Name a test file as upstream's runner does: ``test/dynamo/test_misc.py`` is ``dynamo/test_misc``.
+
+    Where several architectures were tested, a file's name has the one (``test/test_nn.py@gfx942``).
+    """
+    return file.partition("@")[0].removeprefix(_TESTS).removesuffix(".py")
 
 
 def expression(case: Case) -> str:

@@ -68,6 +68,14 @@ def test_reports_become_durations() -> None:
     }
 
 
+def test_a_file_that_ran_on_two_architectures_took_both_times() -> None:
+    first, second = case("t.py@gfx942::A::x[1]", 2), case("t.py@gfx90a::A::x[1]", 3)
+    suites = {"t.py@gfx942": Suite(seconds=2), "t.py@gfx90a": Suite(seconds=3)}
+    found = of_documents([Document(cases=(first, second), suites=suites)]).files
+    parts = {"t.py::A": 5.0, "t.py::A::x": 5.0}
+    assert found == {"t.py": FileDuration(seconds=5, parts=parts)}
+
+
 def test_parts_directly_below() -> None:
     parts = {"t.py::A": 3.0, "t.py::A::x": 2.0, "t.py::b": 1.0, "t.py::AB::x": 1.0}
     known = Durations(files={"t.py": FileDuration(seconds=9, parts=parts)})

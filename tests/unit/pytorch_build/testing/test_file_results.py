@@ -100,7 +100,7 @@ def test_a_test_that_takes_the_interpreter_with_it_is_named(
     ("returncode", "sessions", "outcome", "words"),
     [
         (0, [], "crashed", "status 0 before pytest did"),
-        (1, [], "crashed", "status 1 before pytest did"),
+        (1, [], "error", "pytest did not begin (status 1): the end"),
         (4, [], "error", "refused its arguments"),
         (-6, [], "crashed", "SIGABRT"),
         (-11, [session(result("x"))], "crashed", "SIGSEGV"),

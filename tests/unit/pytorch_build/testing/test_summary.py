@@ -44,6 +44,7 @@ def rendered(markdown: str) -> str:
             "test/test_nn.py::TestNN::test_x",
             "--torch-ref release/2.10 --gpu-family gfx110X-all --include test_nn -k 'TestNN and test_x'",
         ),
+        (TORCH, "test/test_nn.py@gfx942::TestNN::test_x", "--include test_nn -k 'TestNN and test_x'"),
         (TORCH, "test/dynamo/test_misc.py", "--gpu-family gfx110X-all --include dynamo/test_misc"),
         (
             Origin(stage="test_torch", config="distributed"),
