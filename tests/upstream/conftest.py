@@ -1,7 +1,8 @@
 """What is real comes from folders that are named.
 
 `--sources DIR` holds repositories of upstream sources (pytorch, torchaudio, torchvision), `--rocm DIR`
-the artifacts of a real ROCm build.
+the artifacts of a real ROCm build. `--torch PYTHON` is the interpreter of an environment that has torch,
+and the pytest that those sources' tests need (7 or 8 for those of torch 2.6).
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ REPOSITORIES = {"torch": "pytorch", "audio": "torchaudio", "vision": "torchvisio
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--sources", type=Path, metavar="DIR", help="folder of upstream repositories")
+    parser.addoption("--torch", type=Path, metavar="PYTHON", help="interpreter of an environment with torch")
     parser.addoption("--rocm", type=Path, metavar="DIR", help="artifact directory of a real ROCm build")
 
 
@@ -35,3 +37,12 @@ def rocm_artifacts(pytestconfig: pytest.Config) -> Path:
     if folder is None:
         pytest.skip("--rocm names no artifact directory of a real ROCm build")
     return folder.resolve()
+
+
+@pytest.fixture(scope="session")
+def torch_python(pytestconfig: pytest.Config) -> Path:
+    """The interpreter of an environment with torch and pytest."""
+    python: Path | None = pytestconfig.getoption("--torch")
+    if python is None:
+        pytest.skip("--torch names no interpreter of an environment with torch")
+    return python.absolute()

@@ -1,0 +1,109 @@
+"""Skip rules on real upstream test files (--sources DIR --torch PYTHON)."""
+
+from __future__ import annotations
+
+import datetime as dt
+from typing import TYPE_CHECKING
+
+import pytest
+
+from pytorch_build.testing import skip_review, skip_rules, skip_trials
+from pytorch_build.testing.conditions import UnderTest, decide, planned_rule
+from pytorch_build.testing.ids import Pattern, TestId, exact
+from pytorch_build.testing.skip_trials import Trial
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from pytorch_build.testing.conditions import Decision
+    from pytorch_build.testing.plugin import Session
+
+CPU = UnderTest(gpu_targets=(), platform="linux", python="3.11.7", torch="2.13.0+cpu")
+RULES = """\
+[rules.airy]
+patterns = ["test/test_unary_ufuncs.py::TestUnaryUfuncs*::test_reference_numerics_*_special_airy_ai_cpu_*"]
+reason = "SciPy's reference is not there."
+
+[rules.finfo]
+tests = ["test/test_type_info.py::TestDTypeInfo::test_finfo"]
+reason = "It is here to be skipped."
+
+[rules.iinfo]
+patterns = ["TestDTypeInfo::test_iinfo"]
+action = "xfail"
+reason = "It passes, which a strict rule does not let stand."
+
+[rules.gone]
+tests = ["test/test_type_info.py::TestDTypeInfo::test_gone"]
+reason = "It is not there any more."
+"""
+
+
+@pytest.fixture(scope="module")
+def tree(upstream_sources: dict[str, Path]) -> Path:
+    if "torch" not in upstream_sources:
+        pytest.skip("--sources has no torch")
+    return upstream_sources["torch"]
+
+
+@pytest.fixture(scope="module")
+def decisions(tmp_path_factory: pytest.TempPathFactory) -> Sequence[Decision]:
+    file = tmp_path_factory.mktemp("rules") / "mine.toml"
+    file.write_text(RULES)
+    return decide(skip_rules.load(folder=file), CPU, dt.date(2026, 11, 21))
+
+
+@pytest.fixture(scope="module")
+def collected(tree: Path, torch_python: Path, decisions: Sequence[Decision]) -> Sequence[Session]:
+    trial = Trial(python=torch_python, tree=tree, rules=tuple(planned_rule(one.rule) for one in decisions))
+    files = skip_trials.named_files(tree, decisions)
+    assert files == ["test/test_type_info.py", "test/test_unary_ufuncs.py"]
+    return list(skip_trials.sessions(trial, files, "collect"))
+
+
+def test_a_pattern_takes_just_the_tests_that_it_means(collected: Sequence[Session]) -> None:
+    (session,) = (one for one in collected if any("unary" in test for test in one.collected))
+    start = "test/test_unary_ufuncs.py::TestUnaryUfuncsCPU::test_reference_numerics_"
+    meant = {test for test in session.collected if test.startswith(start) and "_special_airy_ai_cpu_" in test}
+    assert len(session.collected) > 10_000
+    assert set(session.rules["mine.airy"]) == meant
+    assert 5 < len(meant) < 100
+
+
+def test_every_real_id_is_an_exact_one_and_a_pattern_for_itself(collected: Sequence[Session]) -> None:
+    for test in collected[0].collected + collected[1].collected[::50]:
+        assert Pattern.parse(exact(test)).matches(test)
+        assert TestId.parse(test).names
+
+
+def test_what_is_gone_is_found(collected: Sequence[Session], decisions: Sequence[Decision]) -> None:
+    found = skip_review.review(decisions, skip_review.evidence(collected))
+    assert [one.rule.name for one in found.stale] == ["mine.gone"]
+    assert (found.judged, found.unjudged) == (4, 0)
+
+
+def test_tests_that_rules_hide_are_tried(
+    tree: Path, torch_python: Path, decisions: Sequence[Decision]
+) -> None:
+    trial = Trial(python=torch_python, tree=tree, rules=tuple(planned_rule(one.rule) for one in decisions))
+    (session,) = skip_trials.sessions(trial, ["test/test_type_info.py"], "try")
+    assert {one.test.rpartition("::")[2]: (one.outcome, one.rule) for one in session.results} == {
+        "test_finfo": ("passed", "mine.finfo"),
+        "test_iinfo": ("passed", "mine.iinfo"),
+    }
+
+
+def test_the_embedded_rules_name_files_that_there_are(tree: Path) -> None:
+    """A file that upstream renamed takes its rules along, unseen."""
+    missing = set()
+    files = [path.relative_to(tree).as_posix() for path in (tree / "test").rglob("*.py")]
+    assert files
+    for rule in skip_rules.load():
+        for entry in skip_review.entries(rule):
+            if Pattern.parse(entry).path and not any(skip_review.in_file(entry, file) for file in files):
+                missing.add(entry)
+    assert missing <= {
+        # since torch 2.12
+        "test/inductor/test_control_flow.py::ScanTests::test_cond_in_scan*",
+    }
