@@ -102,6 +102,13 @@ def in_store(
     every = records.read_all(store, outputs, artifact_group)
     # what was made of shards says nothing that they do not say
     tests = [one for one in every if one.stage.startswith(_STAGE) and MERGED not in one.details]
+    return reports_of(store, outputs, artifact_group, tests), tests
+
+
+def reports_of(
+    store: Store, outputs: RunOutputs, artifact_group: str, tests: Sequence[Record]
+) -> Sequence[Report]:
+    """Read the reports of a group of a run, whose tests' records are known."""
     # smoke and ROCm reports do not say what they are about; their records do
     origins = {_report_name(one): _origin(one, artifact_group, outputs) for one in tests}
     prefix = outputs.reports_prefix(artifact_group)
@@ -117,7 +124,7 @@ def in_store(
         # a run that was uploaded says what it was called before
         return replace(report, origin=replace(report.origin, run_id=outputs.run_id))
 
-    return _unmerged(parallel.each(one, keys)), tests
+    return _unmerged(parallel.each(one, keys))
 
 
 def held_against(
