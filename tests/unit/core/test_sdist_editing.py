@@ -112,7 +112,9 @@ def test_one_that_unpacks_to_too_much_is_refused(tmp_path: Path, monkeypatch: py
 
 
 @pytest.mark.parametrize(
-    "damage", [b"", b"no gzip", gzip.compress(b"no tar"), gzip.compress(bytes(9999))[:30]]
+    "damage",
+    [b"", b"no gzip", gzip.compress(b"no tar"), gzip.compress(bytes(9999))[:30]],
+    ids=("empty", "no gzip", "no tar", "cut off"),
 )
 def test_damaged_ones_are_refused(tmp_path: Path, damage: bytes) -> None:
     (tmp_path / NAME).write_bytes(damage)
