@@ -11,6 +11,7 @@ A shard has a report and a record of its own, ``test_torch-2-of-6``, which are n
 from __future__ import annotations
 
 import hashlib
+import re
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -47,11 +48,13 @@ def report_key(outputs: RunOutputs, artifact_group: str, origin: Origin, shard: 
 
 
 def put_report(store: Store, outputs: RunOutputs, artifact_group: str, report: Report) -> Mapping[str, Any]:
-    """File a report.
+    """File a report; of the local run, take out what another number of shards left.
 
     Returns:
         What a record's ``details`` say of it, to be completed by the stage.
     """
+    if not outputs.immutable and MERGED not in report.document.properties:
+        _withdraw_others(store, outputs, artifact_group, report)
     content = junit.write(document_of(report))
     key = report_key(outputs, artifact_group, report.origin, report.shard)
     store.put_bytes(key, content)
@@ -180,6 +183,23 @@ def _record(origin: Origin, outputs: RunOutputs, mine: Sequence[Record], **facts
         seconds=round(sum(one.seconds for one in mine), 3),
         **facts,
     )
+
+
+def _withdraw_others(store: Store, outputs: RunOutputs, artifact_group: str, report: Report) -> None:
+    """Delete reports and records of the same tests in another number of shards: they are of another run."""
+    origin = report.origin
+    cell = Cell(torch_ref=origin.torch_ref, python=origin.python)
+    record = records.record_name(stage_name(origin) + "%", cell)
+    count = report.shard.count if report.shard else 1
+    for prefix, name, end in (
+        (outputs.reports_prefix(artifact_group), f"{origin.name}%", r"\.xml"),
+        (outputs.manifests_prefix(artifact_group), record, r"(\.failed)?\.json"),
+    ):
+        pattern = re.compile(re.escape(name).replace("%", r"(-\d+-of-(?P<count>\d+))?") + end)
+        for stored in store.list(prefix):
+            found = pattern.fullmatch(stored.key.removeprefix(f"{prefix}/"))
+            if found and int(found["count"] or 1) != count:
+                store.delete(stored.key)
 
 
 def _part(shard: Shard | None) -> str:

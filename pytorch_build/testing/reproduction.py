@@ -6,11 +6,12 @@ import re
 import shlex
 from typing import TYPE_CHECKING
 
+from core.outputs import LOCAL_RUN
 from pytorch_build.testing.results import DEFAULT_CONFIG
 
 if TYPE_CHECKING:
     from core.junit import Case
-    from pytorch_build.testing.results import Origin
+from pytorch_build.testing.results import Origin
 
 # what an expression for -k may hold: https://docs.pytest.org/en/stable/how-to/usage.html
 _WORD = re.compile(r"[\w:+\-.\\/]+")
@@ -34,7 +35,8 @@ def command(origin: Origin, case: Case) -> str:
         return ""
     python = _PYTHON.fullmatch(origin.python)
     words = ["nox", "-s", origin.stage, *(["-P", f"{python[1]}.{python[2]}"] if python else []), "--"]
-    named = {"--run-id": origin.run_id, "--torch-ref": origin.torch_ref, "--gpu-family": origin.gpu_family}
+    run_id = "" if origin.run_id == LOCAL_RUN else origin.run_id
+    named = {"--run-id": run_id, "--torch-ref": origin.torch_ref, "--gpu-family": origin.gpu_family}
     for option, value in named.items():
         words += [option, value] if value else []
     if origin.stage == "test_torch":

@@ -169,3 +169,33 @@ def test_one_shard_is_judged_by_itself() -> None:
         require_report_passed(
             Report(origin=ORIGIN, document=one(1).document, shard=one(1).shard, collected=2)
         )
+
+
+@pytest.mark.parametrize(("run_id", "kept"), [("local", 1), ("17", 4)])
+def test_another_number_of_shards_of_the_local_run_takes_the_place_of_the_last(
+    store: DirectoryStore, run_id: str, kept: int
+) -> None:
+    outputs = RunOutputs(run_id=run_id, platform="linux")
+    others = (Origin(stage="test_torch", torch_ref="nightly", python="cp313"), Origin(stage="test_smoke"))
+
+    def put(origin: Origin, at: int, count: int) -> None:
+        part = Shard(index=at, count=count) if count > 1 else None
+        put_report(store, outputs, "cpu", Report(origin=origin, document=one(1).document, shard=part))
+        cell = Cell(torch_ref=origin.torch_ref, python=origin.python)
+        made = shard_record(1).model_copy(update={"stage": stage_name(origin, part), "cell": cell})
+        records.write(store, outputs, "cpu", made)
+
+    for origin in others:
+        put(origin, 1, 1)
+    put(ORIGIN, 1, 1)
+    for count in (3, 2):
+        put(ORIGIN, 1, count)
+    put(ORIGIN, 2, 2) if kept > 1 else None
+    for prefix in (outputs.reports_prefix("cpu"), outputs.manifests_prefix("cpu")):
+        mine = [key.key for key in store.list(prefix) if "nightly-cp312" in key.key]
+        assert len(mine) == kept
+        assert len(store.list(prefix)) == kept + len(others)
+    put(ORIGIN, 1, 1)
+    if run_id == "local":
+        assert records.read(store, outputs, "cpu", "test_torch-nightly-cp312") is not None
+        assert records.read(store, outputs, "cpu", "test_torch-1-of-2-nightly-cp312") is None
