@@ -175,7 +175,7 @@ def newest_torch(named: Named, target: Interpreter) -> str:
 
 
 def resolved(
-    named: Named, target: Interpreter, *, gpu_family: str, tools: Sequence[str] = ()
+    named: Named, target: Interpreter, *, gpu_family: str, constraints: Sequence[str] = ()
 ) -> Sequence[Resolved]:
     """Resolve torch from named sources, and what it requires from the person's own, too.
 
@@ -183,7 +183,7 @@ def resolved(
         named: The sources, with the version.
         target: The environment's interpreter.
         gpu_family: The family that the sdist of `rocm` is to require; "" for none.
-        tools: Requirements that hold beside it.
+        constraints: Versions that hold where something is required at all.
 
     Raises:
         EnvironmentSetupError: It cannot be satisfied, or a package of ours would come from elsewhere.
@@ -191,7 +191,7 @@ def resolved(
     found = resolving.resolve(
         Question(
             requirements=(f"torch=={named.version}",),
-            constraints=tuple(tools),
+            constraints=tuple(constraints),
             sources=named.beside_own,
             python=target.executable,
             pre_names=("torch", "triton", "pytorch-triton-rocm", *_BUILT_WITH),

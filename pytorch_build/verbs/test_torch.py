@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from pytorch_build.testing.upstream_tests import Tests
 
 PASSES_REST = True
+_PIN = re.compile(r"^[\w.-]+==[^\s;\\]+", re.MULTILINE)
 CONFIGS = ("default", "distributed", "inductor")
 
 
@@ -227,7 +229,9 @@ def _planned(chosen: Context, target: Interpreter, named: Named | None) -> Itera
     known = files.digest_of([files.sha256(path) for path in tools.files])
     family = chosen.gpu_family if chosen.gpu else ""
     if named is not None:
-        found = installation.resolved(named, target, gpu_family=family)
+        # the tests' tools stay what they are locked to
+        pins = [pin for path in tools.files for pin in _PIN.findall(path.read_text(encoding="utf-8"))]
+        found = installation.resolved(named, target, gpu_family=family, constraints=pins)
         calls = installation.named_calls(
             found, named, folder=chosen.common.cache / "locks", tools=tools, gpu_family=family
         )
