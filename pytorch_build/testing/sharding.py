@@ -153,13 +153,11 @@ def plan(test_files: Iterable[str], durations: Durations, count: int) -> Plan:
     named = sorted(set(test_files))
     if not named:
         raise MissingInputError("There are no test files to put into shards.")
-    known = [durations.files[name].seconds for name in named if name in durations.files]
-    typical = median(known or [one.seconds for one in durations.files.values()] or [_UNKNOWN_SECONDS])
-    units = [
-        Unit(file=name, seconds=durations.files[name].seconds if name in durations.files else typical)
-        for name in named
-    ]
-    starting = {name: one.starting for name, one in durations.files.items()}
+    known = {name: one for name, one in durations.files.items() if name in named} or durations.files
+    typical = median([one.seconds for one in known.values()] or [_UNKNOWN_SECONDS])
+    typical_start = median([one.starting for one in known.values()] or [0.0])
+    units = [Unit(file=name, seconds=known[name].seconds if name in known else typical) for name in named]
+    starting = {name: known[name].starting if name in known else typical_start for name in named}
     best = _placed(units, starting, count)
     tried = best
     while tried.imbalance > BALANCE:
@@ -209,11 +207,9 @@ def _placed(units: Sequence[Unit], starting: Mapping[str, float], count: int) ->
     loads = [0.0] * count
     shards: list[list[Unit]] = [[] for _ in range(count)]
     held: list[set[str]] = [set() for _ in range(count)]
-    for unit in sorted(
-        units, key=lambda one: (-one.seconds - starting.get(one.file, 0.0), one.file, one.part)
-    ):
+    for unit in sorted(units, key=lambda one: (-one.seconds - starting[one.file], one.file, one.part)):
         after = [
-            load + unit.seconds + (0 if unit.file in held[at] else starting.get(unit.file, 0.0))
+            load + unit.seconds + (0 if unit.file in held[at] else starting[unit.file])
             for at, load in enumerate(loads)
         ]
         # of equal ones the one with fewer files: what takes no time known takes some

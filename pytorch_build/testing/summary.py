@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 MOST_FAILURES = 300
 MOST_LISTED = 50
 SLOWEST = 10
+# what is faster is nobody's concern
+_SLOW_SECONDS = 1.0
 # room for what other steps of the job write
 LIMIT = console.SUMMARY_LIMIT * 3 // 4
 _NAME_LIMIT = 400
@@ -150,6 +152,7 @@ def _slowest(tested: Sequence[Tested]) -> list[str]:
     rows = [
         (cell(case.test), text(str(one.origin)), console.duration(case.seconds))
         for one, case in slowest(tested)
+        if case.seconds >= _SLOW_SECONDS
     ]
     return _listed("Slowest", ("test", "tests", "time"), rows, SLOWEST)
 

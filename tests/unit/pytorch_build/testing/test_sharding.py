@@ -74,6 +74,14 @@ def test_unknown_files_get_the_median_of_the_known() -> None:
     assert {unit.file: unit.seconds for unit in made.shards[0]}["test_new.py"] == 10
 
 
+def test_unknown_files_take_a_median_to_start() -> None:
+    known = {f"test_{at}.py": FileDuration(seconds=1, starting=at) for at in (2, 4, 9)}
+    made = plan(["test_new.py", *known], Durations(files=known), 1)
+    assert loads(made) == [4 + 2 + 4 + 9 + 1 * 3 + 1]
+    # of files that are asked for nothing is known, so those of all others count
+    assert loads(plan(["test_new.py"], Durations(files=known), 1)) == [1 + 4]
+
+
 def test_without_any_duration_files_are_spread_evenly() -> None:
     made = plan([f"test_{at}.py" for at in range(12)], Durations(), 4)
     assert [len(units) for units in made.shards] == [3, 3, 3, 3]

@@ -115,10 +115,11 @@ def test_failures_come_first_with_why_and_how() -> None:
 
 
 def test_a_pass_says_so() -> None:
-    text = summary.markdown([results(case(), seconds=1)], title="Tests")
+    text = summary.markdown([results(case(seconds=0.9), seconds=1)], title="Tests")
     assert text.startswith("### Tests: 1 passed\n")
     assert "Failures" not in text
     assert "cannot be believed" not in text
+    assert "Slowest" not in text
 
 
 @given(st.lists(st.tuples(ANY, ANY, st.sampled_from(["failed", "flaky", "crashed", "passed"])), max_size=4))
