@@ -148,6 +148,8 @@ Line = Annotated[
     Field(discriminator="kind"),
 ]
 _LINE: TypeAdapter[Line] = TypeAdapter(Line)
+# as the plugin writes them
+_COLLECTION = tuple(f'{{"kind": "{kind}", ' for kind in ("session", "collected", "collect", "rule"))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -231,6 +233,26 @@ def read_journal(path: Path) -> Sequence[Session]:
     if not sessions:
         raise DataError(f"{path} is empty: pytest ended before it began.")
     return sessions
+
+
+def keep_collection(journals: Sequence[Path], target: Path) -> Path | None:
+    """Keep what journals say of collections and rules, for ``skips check``, and leave each test's lines out.
+
+    Args:
+        journals: Journals of one file's processes.
+        target: The journal to write.
+
+    Returns:
+        `target`; None where nothing was collected.
+    """
+    kept: list[str] = []
+    for journal in journals:
+        lines = read_text(journal).splitlines(keepends=True)
+        kept += [line for line in lines if line.startswith(_COLLECTION) and line.endswith("\n")]
+    if not any(line.startswith(_COLLECTION[1]) for line in kept):
+        return None
+    files.write_text(target, "".join(kept))
+    return target
 
 
 def _parsed(text: str, where: str) -> Line:

@@ -81,6 +81,7 @@ class FileRun:
         processes: How many there were.
         log: What they printed.
         matched: Rule -> tests of the file that it takes.
+        collection: A journal of what was collected and what rules took; None where nothing was.
     """
 
     file: str
@@ -91,6 +92,7 @@ class FileRun:
     processes: int = 1
     log: Path | None = None
     matched: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    collection: Path | None = None
 
 
 class Stall:
@@ -309,6 +311,9 @@ def run_file(file: TestFile, setting: Setting, *, part: Part | None = None, name
         processes=running.processes,
         log=running.log if running.log.is_file() else None,
         matched=running.matched,
+        collection=plugin.keep_collection(
+            sorted(running.folder.glob("*.journal.jsonl")), setting.logs / f"{running.name}.collected.jsonl"
+        ),
     )
 
 

@@ -11,7 +11,7 @@ from core.errors import UsageError
 from pytorch_build.testing.ids import Pattern, TestId
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Collection, Iterable, Sequence
 
     from pytorch_build.testing.conditions import Decision
     from pytorch_build.testing.plugin import Session
@@ -136,22 +136,41 @@ class Evidence:
 
 
 def evidence(sessions: Iterable[Session], *, complete: bool = False) -> Evidence:
-    """Gather what journals saw; a file that was not collected whole is no evidence of absence.
+    """Gather what journals saw; a file that no session collected whole is no evidence of absence.
 
     Args:
         sessions: The journals' sessions.
         complete: Whether they cover every test file of the configuration.
     """
     tests: set[str] = set()
-    partial: set[str] = set()
+    whole: set[str] = set()
+    known: set[str] = set()
     for session in sessions:
         seen = {*session.collected, *(test for taken in session.rules.values() for test in taken)}
+        absent = {one.file for one in session.uncollected}
+        paths = {TestId.parse(test).path for test in seen}
         tests |= seen
-        partial |= {one.file for one in session.uncollected}
-        if session.deselected:
-            partial |= {TestId.parse(test).path for test in seen}
-    files = {TestId.parse(test).path for test in tests} - partial
-    return Evidence(tests=frozenset(tests), files=frozenset(files), complete=complete and not partial)
+        known |= paths | absent
+        if not session.deselected:
+            whole |= paths - absent
+    return Evidence(
+        tests=frozenset(tests), files=frozenset(whole), complete=complete and bool(whole) and known == whole
+    )
+
+
+def silent(rules: Iterable[Rule], files: Collection[str], matched: Collection[str]) -> Sequence[Rule]:
+    """Find rules that took nothing in a run, although it had files that they name.
+
+    Args:
+        rules: Rules that apply.
+        files: Files whose tests were collected.
+        matched: Names of the rules that took a test.
+    """
+    return [
+        rule
+        for rule in rules
+        if rule.name not in matched and any(in_file(entry, file) for entry in entries(rule) for file in files)
+    ]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -21,6 +21,7 @@ from pytorch_build.testing import (
     recording,
     running,
     sharding,
+    skip_review,
     skip_rules,
     upstream_tests,
 )
@@ -170,6 +171,7 @@ def _tested(
         details = recording.put_report(store, common.outputs, group, report)
         _put_logs(bench, recording.stage_name(origin, asked.shard), runs)
     _show(runs)
+    _warn_of_silent_rules(asked, rules, runs)
     recording.require_report_passed(report, hint=_hint(bench, asked))
     found = counts(report.document.cases)
     console.done(f"{recording.stage_name(origin, asked.shard)}: {found['passed'] + found['flaky']} passed")
@@ -231,6 +233,20 @@ def _tell(run: FileRun) -> None:
         console.detail(supervision.tail(run.log, lines=30))
 
 
+def _warn_of_silent_rules(
+    asked: TorchTests, rules: Sequence[tuple[PlannedRule, ...]], runs: Sequence[FileRun]
+) -> None:
+    """Name rules that took no test of the files that they name: the test was renamed, or never was there."""
+    applied = {one.name for group in rules for one in group}
+    took = {rule for one in runs for rule, tests in one.matched.items() if tests}
+    collected = {one.file.partition("@")[0] for one in runs if one.collected}
+    known = [rule for rule in skip_rules.load(asked.skips) if rule.name in applied]
+    for rule in skip_review.silent(known, collected, took):
+        console.warn(
+            f"Skip rule {rule.name} matches no test of the files that it names: nox -s skips -- check"
+        )
+
+
 def _put_logs(bench: Bench, stage: str, runs: Sequence[FileRun]) -> None:
     """Keep the files' logs among the run's outputs, the middle of very long ones left out."""
     common = bench.context.common
@@ -242,6 +258,8 @@ def _put_logs(bench: Bench, stage: str, runs: Sequence[FileRun]) -> None:
         store.put_bytes(f"{folder}/{path.name}", _shortened(path))
 
     parallel.each(put, list(dict.fromkeys(one.log for one in runs if one.log)))
+    for path in dict.fromkeys(one.collection for one in runs if one.collection):
+        store.put_bytes(f"{folder}/{path.name}", path.read_bytes())
 
 
 def _shortened(path: Path) -> bytes:

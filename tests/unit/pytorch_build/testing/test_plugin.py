@@ -11,6 +11,7 @@ from pytorch_build.testing.plugin import Plan, PlannedRule
 from pytorch_build.testing.target import wheel_test_plugin
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from pathlib import Path
 
 SESSION = {
@@ -30,7 +31,7 @@ def result(test: str, outcome: str, attempt: int = 1) -> dict[str, object]:
     return {"kind": "test", "test": test, "outcome": outcome, **more}
 
 
-def journal(path: Path, *lines: dict[str, object], cut: str = "") -> Path:
+def journal(path: Path, *lines: Mapping[str, object], cut: str = "") -> Path:
     path.write_text("".join(json.dumps(line) + "\n" for line in lines) + cut)
     return path
 
@@ -131,3 +132,20 @@ def test_what_is_no_journal_is_refused(tmp_path: Path, lines: list[dict[str, obj
 def test_a_journal_that_was_never_written(tmp_path: Path) -> None:
     with pytest.raises(MissingInputError, match="cannot be read"):
         plugin.read_journal(tmp_path / "absent")
+
+
+def test_a_collection_is_kept_without_its_results(tmp_path: Path) -> None:
+    collected = {"kind": "collected", "tests": ["a", "b"], "deselected": 0}
+    took = {"kind": "rule", "rule": "m.r", "action": "skip", "tests": ["a"]}
+    whole = journal(
+        tmp_path / "1", SESSION, collected, took, {"kind": "start", "test": "a"}, cut='{"kind": "rule", '
+    )
+    kept = plugin.keep_collection([whole, journal(tmp_path / "2")], tmp_path / "kept" / "a.jsonl")
+    assert kept is not None
+    (session,) = plugin.read_journal(kept)
+    assert (session.collected, session.rules, session.started) == (("a", "b"), {"m.r": ("a",)}, ())
+
+
+def test_nothing_collected_is_nothing_kept(tmp_path: Path) -> None:
+    assert plugin.keep_collection([journal(tmp_path / "1", SESSION)], tmp_path / "kept") is None
+    assert not (tmp_path / "kept").exists()

@@ -16,6 +16,7 @@ from pytorch_build.testing.skip_review import (
     in_file,
     listing,
     review,
+    silent,
 )
 from pytorch_build.testing.skip_rules import Rule, RuleTable
 
@@ -129,13 +130,25 @@ def test_absence_is_believed_only_of_files_that_were_seen_whole() -> None:
     partly = (
         evidence([session("test/b.py::test_x")]),
         evidence([session(*TESTS, deselected=3)]),
-        evidence([session(*TESTS), session(uncollected=(gone,))]),
+        evidence([session("test/a.py::test_x", uncollected=(gone,))]),
         evidence([]),
     )
     for seen in partly:
         found = review(decisions, seen)
         assert (found.stale, found.judged, found.unjudged) == ((), 0, 1)
-    assert review(decisions, evidence([session(*TESTS)])).stale
+    # once whole is enough: shards run parts of what was collected before
+    for seen in (evidence([session(*TESTS)]), evidence([session(*TESTS), session(TESTS[0], deselected=2)])):
+        assert review(decisions, seen).stale
+
+
+def test_rules_that_took_nothing_in_a_run_are_named_where_it_had_their_files() -> None:
+    rules = (
+        rule("took", tests=["test/a.py::test_x"]),
+        rule("gone", patterns=["test/*.py::TestGone::*"]),
+        rule("elsewhere", tests=["test/c.py::test_x"]),
+        rule("anywhere", patterns=["TestGone::*"]),
+    )
+    assert [one.name for one in silent(rules, {"test/a.py"}, {"mine.took"})] == ["mine.gone"]
 
 
 def test_a_rule_that_names_no_file_is_judged_by_complete_evidence_alone() -> None:
