@@ -115,13 +115,15 @@ def run(arguments: argparse.Namespace) -> None:
     asked = _asked(arguments)
     chosen = context(common_from(arguments))
     target = require(chosen.common.python)
-    # what cannot be run is said before gigabytes are installed
+    # what cannot be done is said before gigabytes are fetched
     gpus = assignments(chosen, asked, environment())
     named = _named(arguments, chosen, target)
     if chosen.common.dry_run:
         said = f"torch from {named.words}" if named else f"the wheels of run {chosen.common.run_id}"
         console.say(f"Would test {said} on {'; '.join(one.words for one in gpus)}.")
         return
+    if named is None and not arguments.no_install:
+        installation.wheels_of(chosen, target)
     tests = _tests(chosen, asked)
     with _installed(chosen, target, named, arguments) as inputs:
         torch = upstream_tests.installed_torch(target, _plain(target))

@@ -1,0 +1,175 @@
+from __future__ import annotations
+
+import sys
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from core import environments, installer, process
+from core.installer import Sources
+from pytorch_build.testing import installation, torch_request, upstream_tests
+from pytorch_build.testing.gpu_facts import Machine
+from pytorch_build.testing.upstream_tests import Tests, Torch
+from pytorch_build.verbs import test_torch as verb
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    Front = Callable[..., Any]
+
+ONE = "1" * 40
+SAMPLE = ("test-torch", "--torch-ref", "sample", "--gpu-family", "cpu")
+
+
+@pytest.fixture
+def done(run: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[Any]:
+    """Keep what would be installed and run; the environment holds a torch of the lock's commit."""
+    kept: list[Any] = []
+
+    @contextmanager
+    def prepared(_target: Any, calls: Any, **options: Any) -> Iterator[None]:
+        kept.append((calls, options))
+        yield
+
+    def perform(bench: Any, asked: Any, inputs: Any) -> None:
+        kept.append((bench, asked, inputs))
+
+    folder = run.root / "requirements"
+    folder.mkdir()
+    (folder / "torch-tests-linux-3.12.txt").write_text("pytest==8.4.2 \\\n    --hash=sha256:aa\n")
+    monkeypatch.setattr(verb, "require", lambda _python: run.target())
+    monkeypatch.setattr(environments, "prepared", prepared)
+    monkeypatch.setattr(installer, "missing_dependencies", lambda _target: ())
+    monkeypatch.setattr(verb, "perform_tests", perform)
+    monkeypatch.setattr(installation, "configured", Sources)
+    monkeypatch.setattr(torch_request, "this_machine", Machine)
+    torch = Torch(version="2.10.0a0+cpu.sample", commit=ONE)
+    monkeypatch.setattr(upstream_tests, "installed_torch", lambda *_: torch)
+    tests = Tests(tree=tmp_path, version="2.10.0a0", commit=ONE)
+    monkeypatch.setattr(upstream_tests, "checked_out", lambda *_: tests)
+    return kept
+
+
+def put_torch(run: Any) -> Any:
+    run.put_lock()
+    file = run.built("torch", gpu_family="cpu")
+    page = f'<a href="{file.name}#sha256={file.sha256}">{file.name}</a>'
+    run.store.put_bytes("local-linux/python/cpu/index.html", page.encode())
+    return file
+
+
+def test_the_runs_wheels_are_installed_by_digest_with_what_the_tests_need(
+    run: Any, front: Front, done: list[Any]
+) -> None:
+    file = put_torch(run)
+    words = ("--shard", "2/6", "-k", "nn and not x", "--test-timeout", "5", "--tb=short", "--", "-k", "mine")
+    answer = front(*SAMPLE, *words)
+    assert answer.code == 0, answer.said
+    (calls, _), (bench, asked, inputs) = done
+    tools, ours, _ = calls
+    assert "pytest==8.4.2" in (tools.files[0]).read_text()
+    assert f"--hash=sha256:{file.sha256}" in ours.files[0].read_text()
+    assert inputs["files"] == {file.name: file.sha256}
+    assert inputs["installed"] is True
+    assert (str(asked.shard), asked.expression) == ("2/6", "nn and not x")
+    # what is not ours, and all behind a second --, is pytest's
+    assert asked.pytest_arguments == ("--tb=short", "-k", "mine")
+    assert asked.limits.test_seconds == 5
+    assert asked.limits.file_seconds > 5
+    assert bench.tests.commit == ONE
+
+
+def test_named_sources_take_the_place_of_the_run(
+    run: Any, front: Front, done: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run.put_lock()
+    asked: list[Any] = []
+
+    def resolved(named: Any, *_: Any, **options: Any) -> list[Any]:
+        asked.append((named, options))
+        return []
+
+    monkeypatch.setattr(installation, "resolved", resolved)
+    monkeypatch.setattr(installation, "newest_torch", lambda *_: "2.10.0")
+    words = (
+        "--index-url",
+        "https://a.example/v2/",
+        "--index-url",
+        "https://b.example",
+        "--index-subdir",
+        "cpu",
+    )
+    answer = front(*SAMPLE, *words, "--find-links", "https://c.example/x.html")
+    assert answer.code == 0, answer.said
+    named, options = asked[0]
+    assert named.index_urls == ("https://a.example/v2/cpu/", "https://b.example/cpu/")
+    assert named.find_links == ("https://c.example/x.html",)
+    assert named.version == "2.10.0"
+    assert options["constraints"] == ["pytest==8.4.2"]
+    assert done[-1][2]["source"].startswith("https://a.example")
+
+
+def test_what_is_installed_is_tested_each_time(run: Any, front: Front, done: list[Any]) -> None:
+    run.put_lock()
+    assert front(*SAMPLE, "--no-install").code == 0
+    ((bench, _, inputs),) = done
+    assert inputs == {"files": {}, "installed": False}
+    assert bench.context.common.force
+
+
+@pytest.mark.usefixtures("done")
+@pytest.mark.parametrize(
+    ("words", "code", "said"),
+    [
+        (("--shard", "7/6"), 2, "there is no shard 7 of 6"),
+        (("--config", "inducter"), 2, "invalid choice"),
+        (("--workers", "0"), 2, "--workers 0"),
+        (("--test-timeout", "-1"), 2, "--test-timeout -1 is no limit"),
+        (("--gpus", "both"), 2, "invalid choice"),
+        ((), 4, "has no wheels of sample for cpu and Python 3.12"),
+        (("--no-install",), 4, "has no source lock of sample"),
+        (("--no-install", "--pytorch-dir", "/nowhere"), 6, "/nowhere is not there"),
+    ],
+)
+def test_bad_input_is_told_before_anything_is_installed(
+    front: Front, words: tuple[str, ...], code: int, said: str, done: list[Any]
+) -> None:
+    answer = front(*SAMPLE, *words)
+    assert said in answer.said
+    assert answer.code == code, answer.said
+    assert done == []
+
+
+def test_a_family_without_a_gpu_is_told_before_gigabytes_are_fetched(front: Front, done: list[Any]) -> None:
+    answer = front("test-torch", "--torch-ref", "nightly", "--gpu-family", "gfx950-dcgpu")
+    assert answer.code == 9
+    assert "no GPU driver is loaded" in answer.said
+    assert done == []
+
+
+def test_a_dry_run_says_what_it_would_test(front: Front, done: list[Any]) -> None:
+    answer = front(*SAMPLE, "--dry-run")
+    assert answer.code == 0
+    assert "Would test the wheels of run local on no GPU." in answer.said
+    assert done == []
+
+
+def test_a_container_runs_the_same_words(
+    front: Front, done: list[Any], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    ran: list[Any] = []
+    monkeypatch.setattr(process, "which", lambda name: tmp_path / name)
+    monkeypatch.setattr(process, "run", lambda argv, **_: ran.append(argv))
+    words = ("--container", "--image", "mine:1", "--find-links", "/data/wheels", f"--python={sys.executable}")
+    answer = front("test-torch", "--gpu-family", "gfx950-dcgpu", *words, "-k", "nn", "--", "-x")
+    assert answer.code == 0, answer.said
+    (argv,) = ran
+    assert argv[0] == "docker"
+    assert "mine:1" in argv
+    assert "--device=/dev/kfd" in argv
+    assert "/data/wheels:/data/wheels" in argv
+    inside = "--gpu-family gfx950-dcgpu --find-links /data/wheels -k nn -- -x"
+    assert argv[-1].endswith(f"nox -s test_torch -P 3.12 -- {inside}")
+    assert done == []
