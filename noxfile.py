@@ -245,6 +245,12 @@ def build_image(session: nox.Session) -> None:
     stage(session, "ci", "build-image")
 
 
+@nox.session(venv_backend="none")
+def in_image(session: nox.Session) -> None:
+    """Run sessions inside a container image: -- --image NAME --sessions "build_torch check_wheels"."""
+    stage(session, "ci", "in-image")
+
+
 @nox.session(venv_backend="none", tags=["pipeline"])
 def report(session: nox.Session) -> None:
     """Print what the run made: wheels, versions, sizes, seconds, digests, paths."""
@@ -265,7 +271,7 @@ def tests(session: nox.Session) -> None:
 
 @nox.session(tags=["checks"])
 def lint(session: nox.Session) -> None:
-    """Check style: ruff (rules and format), cfn-lint, shellcheck, hadolint."""
+    """Check style and workflows: ruff, cfn-lint, shellcheck, hadolint, zizmor and others."""
     tool(session, "requirements/lint.txt", "python", "-m", "requirements.lint", *session.posargs)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,6 +15,8 @@ from core.errors import FatalError
 from core.options import Common
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from invoke.context import Context
 
 _HELP = {
@@ -29,7 +32,40 @@ _HELP = {
 }
 
 
-@task(help=_HELP)
+_EVENT_HELP = {
+    "event": "plan as for this event and run every job of the plan: pull_request, push, schedule",
+    "label": "a label of the pull request; repeatable",
+    "changed": "a file that the pull request changes; repeatable",
+    "fork": "a pull request from a fork",
+}
+_GRAPH_HELP = {
+    "jobs": "jobs at a time",
+    "keep-going": "after a failure, go on with what does not need it",
+}
+_RELEASE_HELP = {
+    "type": "nightly, prerelease or dev",
+    "gpu-family": "GPU families (default: all of the release matrix)",
+    "torch-ref": "torch refs, with commas between (default: those of the release matrix)",
+    "python": "Pythons, with commas between (default: those of the release matrix)",
+    "run-id": _HELP["run-id"],
+    "store": _HELP["store"],
+    "distribution-store": "where promoted wheels go (default: the release type's bucket)",
+    "dry-run": "print the plan, and the chain of nox calls",
+    **_GRAPH_HELP,
+}
+
+
+@contextmanager
+def _told() -> Iterator[None]:
+    """Print an error as the front doors do, and end with its code."""
+    try:
+        yield
+    except FatalError as problem:
+        console.error(str(problem))
+        raise Exit(code=problem.exit_code) from None
+
+
+@task(help={**_HELP, **_EVENT_HELP, **_GRAPH_HELP}, iterable=["label", "changed"])
 def ci(
     _context: Context,
     torch_ref: str = "",
@@ -41,8 +77,14 @@ def ci(
     python: str = "",
     force: bool = False,
     dry_run: bool = False,
+    event: str = "",
+    label: list[str] | None = None,
+    changed: list[str] | None = None,
+    fork: bool = False,
+    jobs: int = 1,
+    keep_going: bool = False,
 ) -> None:
-    """Build, check, index, install and test the wheels of one torch ref."""
+    """Build, check, index and test the wheels of one torch ref; with --event, run CI's whole plan for it."""
     common = Common(
         torch_ref=torch_ref,
         gpu_family=gpu_family,
@@ -53,8 +95,99 @@ def ci(
         force=force,
         dry_run=dry_run,
     )
-    try:
-        flows.run_ci(common, python=python)
-    except FatalError as problem:
-        console.error(str(problem))
-        raise Exit(code=problem.exit_code) from None
+    with _told():
+        if not event:
+            flows.run_ci(common, python=python)
+            return
+        from ci import planned_flows
+
+        words = [f"--event={event}", *(["--fork"] if fork else [])]
+        words += [f"--label={one}" for one in label or []] + [f"--changed={one}" for one in changed or []]
+        words += [f"--input=pytorch_python_versions={python}"] if python else []
+        words += [f"--torch-ref={torch_ref}"] if torch_ref else []
+        words += [f"--gpu-family={gpu_family}"] if gpu_family else []
+        words += [f"--refs-file={refs_file}"] if refs_file else []
+        target = planned_flows.target(run_id=run_id, store=store, refs_file=refs_file, force=force)
+        planned_flows.run(words, target, jobs=jobs, keep_going=keep_going, dry_run=dry_run)
+
+
+@task(help=_RELEASE_HELP)
+def release(
+    _context: Context,
+    type: str = "dev",  # noqa: A002 - the option's name
+    gpu_family: str = "",
+    torch_ref: str = "",
+    python: str = "",
+    run_id: str = "local",
+    store: str = "out",
+    distribution_store: str = "",
+    jobs: int = 1,
+    keep_going: bool = False,
+    dry_run: bool = False,
+) -> None:
+    """Build, test and promote the release matrix of this platform, as the release workflows do."""
+    from ci import planned_flows
+
+    with _told():
+        target = planned_flows.target(run_id=run_id, store=store, distribution_store=distribution_store)
+        words = planned_flows.release_words(type, gpu_family, torch_ref, python)
+        planned_flows.run(words, target, jobs=jobs, keep_going=keep_going, dry_run=dry_run)
+
+
+@task(
+    help={
+        "torch-ref": "torch ref",
+        "gpu-family": "GPU family, for the index and the gfx targets of the image",
+        "python": "Python of the image and the wheels",
+        "push": "REGISTRY/REPO that the image is pushed to, too",
+        "dry-run": "print the chain of nox calls",
+    }
+)
+def nightly(
+    _context: Context,
+    torch_ref: str = "nightly",
+    gpu_family: str = "gfx94X-dcgpu",
+    python: str = "3.11",
+    push: str = "",
+    dry_run: bool = False,
+) -> None:
+    """Build the image with nightly ROCm, PyTorch inside it, and test it, as therock-nightly.yml does."""
+    from ci import planned_flows
+
+    with _told():
+        made = planned_flows.nightly_nodes(torch_ref, gpu_family, python, push)
+        planned_flows.run_nodes(made, dry_run=dry_run)
+
+
+@task(
+    help={
+        "run-id": "run whose wheels are staged and promoted",
+        "type": "release type whose buckets they go to",
+        "gpu-family": "GPU families (a;b): all that the set must have",
+        "torch-version": "torch's whole version (default: the only one that is staged)",
+        "pythons": "Pythons that each family must have",
+        "store": _HELP["store"],
+        "distribution-store": "where promoted wheels go (default: the release type's bucket)",
+        "dry-run": "print the chain of nox calls",
+    }
+)
+def promote(
+    _context: Context,
+    run_id: str,
+    type: str = "nightly",  # noqa: A002 - the option's name
+    gpu_family: str = "",
+    torch_version: str = "",
+    pythons: str = "",
+    store: str = "out",
+    distribution_store: str = "",
+    dry_run: bool = False,
+) -> None:
+    """Stage a run's wheels and promote them by their tests, as the last job of a release does."""
+    from ci import planned_flows
+
+    with _told():
+        target = planned_flows.target(run_id=run_id, store=store, distribution_store=distribution_store)
+        made = planned_flows.promotion_nodes(
+            target, release_type=type, gpu_family=gpu_family, torch_version=torch_version, pythons=pythons
+        )
+        planned_flows.run_nodes(made, dry_run=dry_run)

@@ -24,6 +24,7 @@ VERBS = (
     Verb("retention", "ci.retention", "delete the runs and staged versions that the policy says may go"),
     Verb("lambda-zip", "ci.lambda_zip", "the zip of the function that writes pages behind a bucket's events"),
     Verb("build-image", "ci.build_image", "a container image by docker, podman or buildah; push it, save it"),
+    Verb("in-image", "ci.in_image", "sessions inside a container image, with this checkout mounted"),
     Verb("notify", "ci.notify", "how a run ended, by its summary, and by Slack and e-mail where configured"),
     Verb("report", "ci.report", "print what a run made: wheels, versions, sizes, seconds, digests, paths"),
 )

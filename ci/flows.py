@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from ci.cells import BUILDS
@@ -89,12 +89,14 @@ def run_ci(common: Common, *, python: str = "") -> None:
 
 def posargs(common: Common, chosen: Context) -> list[str]:
     """Write the common options out, with what was chosen by default named."""
-    words = [
-        f"--torch-ref={chosen.ref.name}",
-        f"--gpu-family={chosen.gpu_family}",
-        f"--run-id={common.run_id}",
-    ]
-    words.append(f"--release-type={common.release_type}")
+    return posargs_of(replace(common, torch_ref=chosen.ref.name, gpu_family=chosen.gpu_family))
+
+
+def posargs_of(common: Common) -> list[str]:
+    """Write out the common options that were given."""
+    words = [f"--torch-ref={common.torch_ref}"] if common.torch_ref else []
+    words += [f"--gpu-family={common.gpu_family}"] if common.gpu_family else []
+    words += [f"--run-id={common.run_id}", f"--release-type={common.release_type}"]
     # a store that is named is the only one that is read
     words += [f"--store={common.store}"] if common.store != DEFAULT_STORE else []
     if common.refs_file is not None:

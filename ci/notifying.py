@@ -26,7 +26,7 @@ class Need(Model):
     """One entry of ``toJSON(needs)``."""
 
     result: str
-    outputs: Mapping[str, Any] = {}
+    outputs: Mapping[str, Any] | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -22,7 +22,7 @@ FAILED = RunResult(
 
 
 def needs(**results: str) -> str:
-    return json.dumps({name: {"result": result, "outputs": {}} for name, result in results.items()})
+    return json.dumps({name: {"result": result, "outputs": None} for name, result in results.items()})
 
 
 def record(stage: str, status: str, error: str = "") -> Record:

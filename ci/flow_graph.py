@@ -1,0 +1,192 @@
+"""The jobs of the workflows as a graph that one machine runs: pure functions from a plan to nox calls.
+
+A node is one job of a workflow: the same sessions, in the same order, with the same options.
+`tests/unit/ci/test_workflows.py` holds the two to each other.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from core.plan_views import promotions
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from core.outputs import Platform
+    from core.plans import Cell, Plan
+
+PLAN_FILE = ".cache/plan.json"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Call:
+    """One call of nox, as a workflow's step has it.
+
+    Attributes:
+        sessions: The sessions, in order.
+        python: Python series of their environments; "" for nox's own.
+        posargs: What follows ``--``.
+    """
+
+    sessions: tuple[str, ...]
+    python: str = ""
+    posargs: tuple[str, ...] = ()
+
+    @property
+    def words(self) -> tuple[str, ...]:
+        """The words after ``nox``."""
+        python = ("-P", self.python) if self.python else ()
+        return ("-s", *self.sessions, *python, "--", *self.posargs)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Node:
+    """One job.
+
+    Attributes:
+        name: Its name, unique in the graph.
+        stage: The job that it is in the workflows.
+        calls: What it runs, in order.
+        needs: Names of the jobs that it waits for.
+        tolerant: Whether it runs also when what it needs has failed.
+    """
+
+    name: str
+    stage: str
+    calls: tuple[Call, ...]
+    needs: tuple[str, ...] = ()
+    tolerant: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Target:
+    """Where a flow reads and writes.
+
+    Attributes:
+        run_id: The run.
+        store: Where its outputs go.
+        options: Options of every stage: ``--refs-file …``, ``--dry-run``.
+        distribution_store: Where promoted wheels go; "" for the release type's bucket.
+    """
+
+    run_id: str = "local"
+    store: str = "out"
+    options: tuple[str, ...] = ()
+    distribution_store: str = ""
+
+    @property
+    def run(self) -> tuple[str, ...]:
+        """The run as options."""
+        return (f"--run-id={self.run_id}", *self.options)
+
+    @property
+    def written(self) -> tuple[str, ...]:
+        """The run and its store as options."""
+        return (f"--run-id={self.run_id}", f"--store={self.store}", *self.options)
+
+
+def resolving(plan: Plan, target: Target) -> Node | None:
+    """Give the job that resolves the plan's torch refs; None for a plan without PyTorch."""
+    if not plan.build_pytorch.value:
+        return None
+    posargs = (f"--plan={PLAN_FILE}", *target.run)
+    return Node(name="resolve", stage="setup", calls=(Call(sessions=("resolve",), posargs=posargs),))
+
+
+def nodes(plan: Plan, platform: Platform, target: Target) -> Sequence[Node]:
+    """Give the jobs of a plan that `resolve` completed, on one platform.
+
+    ROCm's packages -> their tests; PyTorch's wheels on them -> their tests; then what is promoted, and a
+    report.
+    """
+    kind = f"--release-type={plan.release_type}"
+    rocm = {one.artifact_group: _rocm(one, plan, target, kind) for one in plan.matrix(platform, "build_rocm")}
+    rocm_tests = [_test(one, target, kind, _names(rocm, one)) for one in plan.matrix(platform, "test_rocm")]
+    builds = {
+        _key(one): _build(one, target, kind, _names(rocm, one))
+        for one in plan.matrix(platform, "build_pytorch")
+    }
+    tests = [
+        _test(one, target, kind, (builds[_key(one)].name,)) for one in plan.matrix(platform, "test_pytorch")
+    ]
+    made = [*rocm.values(), *rocm_tests, *builds.values(), *tests]
+    sets = [_promotion(row, platform, target, kind, made) for row in promotions(plan, platform)]
+    everything = tuple(one.name for one in (*made, *sets))
+    report = Call(sessions=("report",), posargs=(kind, *target.written))
+    last = Node(name="report", stage="summary", calls=(report,), needs=everything, tolerant=True)
+    return (*made, *sets, last) if made else ()
+
+
+def _names(found: dict[str, Node], cell: Cell) -> tuple[str, ...]:
+    return (found[cell.artifact_group].name,) if cell.artifact_group in found else ()
+
+
+def _key(cell: Cell) -> tuple[str, str, str]:
+    return cell.artifact_group, cell.python, cell.torch_ref
+
+
+def _upload(cell: Cell, target: Target, kind: str) -> Call:
+    posargs = (f"--gpu-family={cell.gpu_family}", kind, *target.written)
+    return Call(sessions=("upload", "index"), posargs=posargs)
+
+
+def _where(cell: Cell) -> tuple[str, ...]:
+    ref = (f"--torch-ref={cell.torch_ref}",) if cell.torch_ref else ()
+    return (*ref, f"--gpu-family={cell.gpu_family}")
+
+
+def _rocm(cell: Cell, plan: Plan, target: Target, kind: str) -> Node:
+    calls = []
+    if plan.rocm.artifact_run_id:
+        folder = f".cache/artifacts/{target.run_id}-{cell.platform}/{cell.gpu_family}"
+        posargs = (
+            f"--run-id={plan.rocm.artifact_run_id}",
+            f"--gpu-family={cell.gpu_family}",
+            f"--output-dir={folder}",
+        )
+        calls.append(Call(sessions=("fetch_artifacts",), posargs=posargs))
+    version = (f"--version={plan.rocm.version}",) if plan.rocm.version else ()
+    calls.append(Call(sessions=("build_rocm",), posargs=(*_where(cell), *version, kind, *target.run)))
+    return Node(
+        name=f"build_rocm {cell.name}", stage="build_rocm", calls=(*calls, _upload(cell, target, kind))
+    )
+
+
+def _build(cell: Cell, target: Target, kind: str, needs: tuple[str, ...]) -> Node:
+    sessions = tuple(one for one in cell.sessions if one != "fetch_artifacts")
+    built = Call(sessions=sessions, python=cell.python, posargs=(*_where(cell), kind, *target.run))
+    return Node(
+        name=f"build_pytorch {cell.name}",
+        stage="build_pytorch",
+        calls=(built, _upload(cell, target, kind)),
+        needs=needs,
+    )
+
+
+def _test(cell: Cell, target: Target, kind: str, needs: tuple[str, ...]) -> Node:
+    posargs = (*_where(cell), kind, *target.written)
+    call = Call(sessions=cell.sessions, python=cell.python, posargs=posargs)
+    return Node(name=f"{cell.stage} {cell.name}", stage=cell.stage, calls=(call,), needs=needs)
+
+
+def _promotion(
+    chosen: Mapping[str, str], platform: Platform, target: Target, kind: str, made: Sequence[Node]
+) -> Node:
+    family = f"--gpu-family={chosen['gpu_family']}"
+    store = (f"--distribution-store={target.distribution_store}",) if target.distribution_store else ()
+    shared = (family, f"--platform={platform}", kind, *target.written, *store)
+    version = (f"--torch-version={chosen['torch_version']}", f"--pythons={chosen['pythons']}")
+    # what decides are records of tests, so they are waited for, and a failed one is the decision's to weigh
+    needs = tuple(one.name for one in made if family in one.calls[-1].posargs)
+    return Node(
+        name=f"promote {chosen['name']}",
+        stage="promote",
+        calls=(
+            Call(sessions=("stage",), posargs=shared),
+            Call(sessions=("promote",), posargs=(*shared, *version)),
+        ),
+        needs=needs,
+        tolerant=True,
+    )
