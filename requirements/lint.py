@@ -20,19 +20,33 @@ class Linter:
         command: Program and arguments.
         files: Globs of the files that it is given; none for one that finds its own.
         posargs: Whether it also gets what follows ``--`` on the command line.
+        optional: Whether it runs only where it is installed, as no lock can bring it.
     """
 
     command: tuple[str, ...]
     files: tuple[str, ...] = ()
     posargs: bool = False
+    optional: bool = False
 
 
+WORKFLOWS = (".github/workflows/*.yml",)
 LINTERS = (
     Linter(command=("ruff", "check"), posargs=True),
     Linter(command=("ruff", "format", "--check")),
     Linter(command=("cfn-lint",), files=("ci/server/template.yaml",)),
     Linter(command=("shellcheck",), files=("docker/**/*.sh", ".ci/run")),
     Linter(command=("hadolint",), files=("docker/**/*Dockerfile",)),
+    Linter(
+        command=("yamllint", "--strict"),
+        files=(*WORKFLOWS, ".github/actions/*/action.yml", ".github/zizmor.yml"),
+    ),
+    Linter(command=("check-jsonschema", "--builtin-schema", "vendor.github-workflows"), files=WORKFLOWS),
+    Linter(
+        command=("check-jsonschema", "--builtin-schema", "vendor.github-actions"),
+        files=(".github/actions/*/action.yml",),
+    ),
+    Linter(command=("zizmor", "--offline", "--no-progress", "--quiet", ".github")),
+    Linter(command=("actionlint",), files=WORKFLOWS, optional=True),
 )
 
 
@@ -62,7 +76,11 @@ def main(words: list[str]) -> int:
     """Run every linter, and say at the end which of them found something."""
     try:
         failed = []
+        absent = {one.command[0] for one in LINTERS if one.optional and process.which(one.command[0]) is None}
         for command in commands(ROOT, words):
+            if command[0] in absent:
+                console.say(f"{command[0]} is not installed, so it is left out")
+                continue
             try:
                 process.run(command, cwd=ROOT)
             except ProcessError as problem:
