@@ -109,8 +109,7 @@ def find_engine(named: Engine | None = None) -> Engine:
     raise MissingInputError(
         f"No container engine works here: {'; '.join(reasons)}.",
         hint="Install docker, podman or buildah (on Debian and Ubuntu: apt-get install buildah), "
-        "or start docker's daemon. In a container, buildah wants BUILDAH_ISOLATION=chroot and "
-        "STORAGE_DRIVER=vfs.",
+        "or start docker's daemon. Inside a container, buildah wants BUILDAH_ISOLATION=chroot.",
     )
 
 

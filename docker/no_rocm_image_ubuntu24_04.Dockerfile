@@ -7,6 +7,7 @@ ARG BASE_IMAGE=docker.io/library/ubuntu:${UBUNTU_VERSION}
 FROM ${BASE_IMAGE}
 
 COPY docker/common/install_base.sh /opt/ci/
-RUN bash /opt/ci/install_base.sh && test ! -e /opt/rocm
+RUN bash /opt/ci/install_base.sh \
+    && if [ -e /opt/rocm ]; then echo "this base has a ROCm of its own" >&2; exit 1; fi
 WORKDIR /workspace
 CMD ["bash", "--login"]

@@ -1,0 +1,261 @@
+"""The nightly image, built by buildah on a base that debootstrap makes, with the sample's ROCm inside.
+
+Only with ``--images``: it takes some minutes, some gigabytes, root, and a mirror of the distribution.
+buildah isolates by chroot and keeps everything in a folder of the test's own, so no engine has to run.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import re
+import shutil
+import sys
+import time
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+from urllib.parse import quote
+from urllib.request import urlopen
+
+import pytest
+
+from core import process
+from core.installer import configured
+from core.options import ROOT
+from core.serving import served
+from rocm_packaging.build import BuildRequest, build
+from rocm_packaging.sample import FAMILIES, ROCM_VERSION, ensure_artifacts
+from tests.integration.s3_servers import free_port
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+FAMILY = "gfx94X-dcgpu"
+NAME = "pytorch-therock-rocm-ci-gfx94x-dcgpu"
+SECONDS_TO_START = 20
+STORAGE = """
+[storage]
+driver = "{driver}"
+graphroot = "{folder}/graph"
+runroot = "{folder}/run"
+"""
+REGISTRY = """
+version: 0.1
+storage: {{filesystem: {{rootdirectory: {folder}}}}}
+http: {{addr: "127.0.0.1:{port}"}}
+"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Machine:
+    """What the image is built with.
+
+    Attributes:
+        env: Variables that keep buildah in the test's own folder.
+        folder: That folder.
+        python: Python of the base, such as ``3.11``.
+    """
+
+    env: dict[str, str]
+    folder: Path
+    python: str
+
+    def buildah(self, *words: str | Path) -> str:
+        return process.capture(["buildah", *words], env=self.env).stdout.strip()
+
+    def build_image(self, *words: str, check: bool = True) -> process.Completed:
+        command = [sys.executable, "-m", "ci", "build-image", "--engine=buildah", *words]
+        return process.capture(command, cwd=ROOT, env=self.env, check=check)
+
+    @contextmanager
+    def container(self, image: str) -> Iterator[str]:
+        name = self.buildah("from", image)
+        try:
+            yield name
+        finally:
+            self.buildah("rm", name)
+
+
+@pytest.fixture(scope="module", name="machine")
+def machine_fixture(
+    pytestconfig: pytest.Config, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Machine]:
+    if not pytestconfig.getoption("--images"):
+        pytest.skip("--images is not given: images are built with it only")
+    missing = [name for name in ("buildah", "debootstrap") if shutil.which(name) is None]
+    if missing or os.geteuid() != 0:
+        pytest.skip(f"images take buildah, debootstrap and root; absent: {', '.join(missing) or 'root'}")
+    folder = tmp_path_factory.mktemp("images")
+    conf = STORAGE.format(folder=folder, driver=storage_driver(folder))
+    (folder / "storage.conf").write_text(conf, encoding="utf-8")
+    (folder / "registries.conf").write_text("", encoding="utf-8")
+    env = process.inherited(
+        BUILDAH_ISOLATION="chroot",
+        BUILDAH_LAYERS="true",
+        CONTAINERS_STORAGE_CONF=str(folder / "storage.conf"),
+        CONTAINERS_REGISTRIES_CONF=str(folder / "registries.conf"),
+        STORAGE_DRIVER=None,
+    )
+    made = Machine(env=env, folder=folder, python=make_base(folder, env))
+    yield made
+    made.buildah("rm", "--all")
+    made.buildah("rmi", "--all", "--force")
+
+
+def storage_driver(folder: Path) -> str:
+    """Find how layers can be kept: vfs works everywhere, but copies everything at each step."""
+    where = ("--root", folder / "probe", "--runroot", folder / "probe-run")
+    asked = process.capture(["buildah", "--storage-driver=overlay", *where, "info"], check=False)
+    return "overlay" if asked.returncode == 0 else "vfs"
+
+
+def make_base(folder: Path, env: dict[str, str]) -> str:
+    """Make `localhost/base`: this machine's distribution, with an older ROCm in it."""
+    root = folder / "root"
+    suite = platform.freedesktop_os_release()["VERSION_CODENAME"]
+    process.run(["debootstrap", "--variant=minbase", "--include=python3-minimal", suite, root])
+    (root / "opt" / "rocm-6.4.0").mkdir()
+    (root / "opt" / "rocm").symlink_to("rocm-6.4.0")
+    if cert := configured().cert:
+        shutil.copyfile(cert, root / "etc" / "own.crt")
+        (root / "etc" / "pip.conf").write_text("[global]\ncert = /etc/own.crt\n", encoding="utf-8")
+    archive = folder / "base.tar"
+    process.run(["tar", "--create", "--file", archive, "--directory", root, "."])
+    container = process.capture(["buildah", "from", "scratch"], env=env).stdout.strip()
+    for words in (("add", container, archive, "/"), ("commit", "--rm", container, "localhost/base")):
+        process.capture(["buildah", *words], env=env)
+    python = (root / "usr" / "bin" / "python3").readlink().name.removeprefix("python")
+    shutil.rmtree(root)
+    archive.unlink()
+    return python
+
+
+@pytest.fixture(scope="module", name="page")
+def page_fixture(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The sample's ROCm packages, of several families, on a flat page."""
+    packages = tmp_path_factory.mktemp("packages")
+    artifacts = ensure_artifacts(tmp_path_factory.mktemp("sample") / "artifacts")
+    built = build(BuildRequest(artifact_dir=artifacts, output_dir=packages, families=FAMILIES))
+    links = (f'<a href="{quote(one.path.name)}">{one.path.name}</a>' for one in built.files)
+    (packages / "index.html").write_text("\n".join(links), encoding="utf-8")
+    with served(packages) as url:
+        yield f"{url}/index.html"
+
+
+@pytest.fixture(scope="module", name="options")
+def options_fixture(machine: Machine, page: str) -> tuple[str, ...]:
+    return (
+        "--base=localhost/base",
+        "--conda-installer-url=",
+        f"--anaconda-python-version={machine.python}",
+        f"--gpu-family={FAMILY}",
+        f"--therock-nightly-index-url={page}",
+        f"--rocm-sdk-target-family={FAMILY}",
+    )
+
+
+@pytest.fixture(scope="module", name="built")
+def built_fixture(machine: Machine, options: tuple[str, ...]) -> Path:
+    """The image of one day, saved."""
+    archive = machine.folder / "image.tar"
+    machine.build_image(*options, "--date=20251121", f"--output={archive}")
+    return archive
+
+
+@pytest.mark.usefixtures("built")
+def test_the_image_holds_the_nightly_rocm_and_no_other(machine: Machine) -> None:
+    with machine.container(f"{NAME}:latest") as name:
+        login = machine.buildah("run", name, "--", "bash", "--login", "-c", "rocm-sdk version; which hipcc")
+        script = ". /etc/profile.d/rocm-sdk.sh; echo $ROCM_PATH; rocm-sdk path --root; hipcc --version"
+        sourced = machine.buildah("run", name, "--", "bash", "-c", script).splitlines()
+        old = machine.buildah("run", name, "--", "find", "/opt", "-maxdepth", "1", "-name", "rocm*")
+    version, hipcc = login.splitlines()
+    assert version == ROCM_VERSION
+    assert sourced[0] == sourced[1]
+    assert hipcc.startswith("/opt/conda/envs/")
+    assert len(sourced) > 2
+    assert old == ""
+
+
+@pytest.mark.usefixtures("built")
+def test_the_image_says_what_it_is_for(machine: Machine) -> None:
+    format_ = "{{range .OCIv1.Config.Env}}{{println .}}{{end}}"
+    env = machine.buildah("inspect", "--format", format_, f"{NAME}:nightly-20251121").splitlines()
+    assert {
+        "PYTORCH_ROCM_ARCH=gfx942",
+        "PYTORCH_NIGHTLY_REF=nightly",
+        "BUILD_ENVIRONMENT=therock-nightly-rocm6.4",
+        "USE_THEROCK_NIGHTLY=1",
+        f"ANACONDA_PYTHON_VERSION={machine.python}",
+    } <= set(env)
+
+
+def test_the_archive_is_the_image_for_the_next_job(machine: Machine, built: Path) -> None:
+    with machine.container(f"docker-archive:{built}") as name:
+        assert ROCM_VERSION in machine.buildah("run", name, "--", "rocm-sdk", "version")
+
+
+@pytest.mark.usefixtures("built")
+def test_a_new_day_installs_rocm_anew_and_nothing_else(machine: Machine, options: tuple[str, ...]) -> None:
+    said = machine.build_image(*options, "--date=20251122")
+    again = re.findall(r"nightly of (\d+)|(Setting up git) |(Successfully installed rocm\S*)", said.stderr)
+    flat = [one for found in again for one in found if one]
+    assert flat[0] == "20251122"
+    assert "Setting up git" not in flat
+    assert any(one.startswith("Successfully installed rocm") for one in flat)
+    same = machine.build_image(*options, "--date=20251122")
+    assert "Successfully installed" not in same.stderr
+
+
+def test_a_base_with_a_rocm_is_no_test_image(machine: Machine) -> None:
+    refused = machine.build_image("--image=no-rocm", "--base=localhost/base", check=False)
+    assert refused.returncode == 5
+    assert "this base has a ROCm of its own" in refused.stderr
+
+
+def test_a_base_that_is_not_there_is_named(machine: Machine) -> None:
+    refused = machine.build_image("--base=localhost/nothing:1", check=False)
+    assert refused.returncode == 4
+    assert "The base image localhost/nothing:1 cannot be had" in refused.stderr
+
+
+@pytest.fixture(name="registry")
+def registry_fixture(machine: Machine, tmp_path: Path) -> Iterator[str]:
+    if shutil.which("docker-registry") is None:
+        pytest.skip("docker-registry is not installed: nothing to push to")
+    port = free_port()
+    config = tmp_path / "config.yml"
+    config.write_text(REGISTRY.format(folder=tmp_path / "registry", port=port), encoding="utf-8")
+    insecure = f'[[registry]]\nlocation = "127.0.0.1:{port}"\ninsecure = true\n'
+    (machine.folder / "registries.conf").write_text(insecure, encoding="utf-8")
+    command = ["docker-registry", "serve", str(config)]
+    server = process.start(command, cwd=tmp_path, env=process.inherited(), output=tmp_path / "log")
+    try:
+        wait_until_it_answers(f"http://127.0.0.1:{port}/v2/")
+        yield f"127.0.0.1:{port}"
+    finally:
+        server.kill()
+        (machine.folder / "registries.conf").write_text("", encoding="utf-8")
+
+
+def wait_until_it_answers(url: str) -> None:
+    end = time.monotonic() + SECONDS_TO_START
+    while True:
+        try:
+            urlopen(url, timeout=1).close()  # noqa: S310 - an address of this machine's
+        except OSError:
+            if time.monotonic() > end:
+                raise
+            time.sleep(0.1)
+        else:
+            return
+
+
+@pytest.mark.usefixtures("built")
+def test_every_tag_is_pushed(machine: Machine, options: tuple[str, ...], registry: str) -> None:
+    machine.build_image(*options, "--date=20251121", f"--push={registry}/Team/rocm-ci")
+    with urlopen(f"http://{registry}/v2/team/rocm-ci/tags/list") as answer:
+        assert sorted(json.load(answer)["tags"]) == ["latest", "nightly-20251121"]
