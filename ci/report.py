@@ -1,67 +1,106 @@
-"""`report`: what a run made, from its records alone."""
+"""`report`: what a run made, from its records alone, as one HTML page, as text and as JSON.
+
+The page is put beside the run's outputs: ``reports/index.html``.
+"""
 
 from __future__ import annotations
 
-import json
+import argparse
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from ci.groups import artifact_groups
-from core import console, records
+from core import console
 from core.options import common_from
 from core.stores.overlay import holding
 
 if TYPE_CHECKING:
-    import argparse
-    from collections.abc import Sequence
+    from ci.page.model import Page
+    from core.options import Common
+    from core.outputs import RunOutputs
 
-    from core.records import Record
+PAGE = "index.html"
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Declare the verb's own options."""
-    parser.add_argument("--json", action="store_true", help="print the records as JSON instead")
+    form = parser.add_mutually_exclusive_group()
+    form.add_argument("--text", action="store_true", help="only print the summary, write no page")
+    form.add_argument("--json", action="store_true", help="only print what the page says, as JSON")
+    parser.add_argument(
+        "--against",
+        default="",
+        metavar="RUN",
+        help="another run of the store: which sources differ, which wheels grew",
+    )
 
 
 def run(arguments: argparse.Namespace) -> None:
-    """Print the table of every chosen group, and where everything lies."""
+    """Print the summary of the run and where everything lies, and write its page.
+
+    Raises:
+        MissingInputError: It has no records.
+        StoreError: The store does not take the page; the summary has been printed.
+    """
     common = common_from(arguments)
+    page = made(common, before_of(arguments))
+    if arguments.json:
+        from ci.page.json_text import write
+
+        console.result(write(page))
+        return
+    # first what there is to read: the store may refuse the page
+    tell(common, page)
+    if not arguments.text:
+        from ci.page.html import render
+
+        store, key = common.open_store(), page_key(common.outputs)
+        store.put_bytes(key, render(page).encode())
+        console.say(f"page     {store.url_of(key)}")
+    from ci.page.text import verdict
+
+    console.done(verdict(page))
+
+
+def before_of(arguments: argparse.Namespace) -> Common | None:
+    """Say which run this one is held against; None for none."""
+    if not arguments.against:
+        return None
+    # wherever that run lies, which may be elsewhere
+    other = common_from(argparse.Namespace(**{**vars(arguments), "run_id": arguments.against}))
+    return replace(other, gpu_family="")
+
+
+def made(common: Common, before: Common | None) -> Page:
+    """Read a run and make its page.
+
+    Raises:
+        MissingInputError: It, or the one before, has no records.
+    """
+    from ci.page.making import page_of
+    from ci.page.reading import read_run
+
+    return page_of(read_run(common), read_run(before, tests=False) if before else None)
+
+
+def page_key(outputs: RunOutputs) -> str:
+    """Key of a run's page."""
+    return f"{outputs.prefix}/reports/{PAGE}"
+
+
+def tell(common: Common, page: Page) -> None:
+    """Print the summary, what went wrong, and where everything lies."""
+    from ci.page import text
+    from ci.page.words import spelt
+
+    for one in text.tables(page):
+        console.table(one.columns, one.rows, title=one.title)
+    for problem in page.problems:
+        console.error(spelt(f"{problem.where}: {problem.what}"))
     store, outputs = common.open_for_reading(), common.outputs
-    for group in artifact_groups(store, outputs, common.gpu_family):
-        found = chosen(records.read_all(store, outputs, group), common.torch_ref)
-        if arguments.json:
-            console.result(json.dumps([record.model_dump(mode="json") for record in found], indent=2))
-            continue
-        title = f"run {outputs.run_id}, {group}"
-        console.table(("wheel", "version", "size", "seconds", "sha256"), rows(found), title=title)
-        for record in found:
-            if record.status == "failed":
-                console.error(f"{record.stage} failed: {record.error}")
-        page = f"{outputs.python_prefix(group)}/index.html"
-        place = holding(store, next((one.key for record in found for one in record.files), page)).url
-        prefix = f"{place}/{outputs.python_prefix(group)}"
-        console.say(f"wheels   {prefix}/")
-        console.say(f"index    {prefix}/index.html  (pip install --find-links)")
-        console.say(f"records  {place}/{outputs.manifests_prefix(group)}/")
-        console.summary(markdown(title, found))
-
-
-def chosen(found: Sequence[Record], torch_ref: str) -> Sequence[Record]:
-    """Take the records of one ref, if one is named, in the order that their stages ran."""
-    ours = (record for record in found if not torch_ref or record.cell.torch_ref in {"", torch_ref})
-    return sorted(ours, key=lambda record: record.started)
-
-
-def rows(found: Sequence[Record]) -> Sequence[tuple[str, str, str, str, str]]:
-    """Give a row a file: distribution, version, size, seconds of its stage, digest."""
-    return [
-        (one.name, one.version, console.size(one.size), f"{record.seconds:.1f}", one.sha256[:12])
-        for record in found
-        if record.status == "ok"
-        for one in record.files
-    ]
-
-
-def markdown(title: str, found: Sequence[Record]) -> str:
-    """Write the same table for a job summary."""
-    head = [f"### {title}", "", "| wheel | version | size | seconds | sha256 |", "|---|---|---|---|---|"]
-    return "\n".join([*head, *("| " + " | ".join(row) + " |" for row in rows(found))])
+    for group in page.groups:
+        prefix = outputs.python_prefix(group.name)
+        place = holding(store, f"{prefix}/{PAGE}").url
+        console.say(f"wheels   {place}/{prefix}/")
+        console.say(f"index    {place}/{prefix}/{PAGE}  (pip install --find-links)")
+        console.say(f"records  {place}/{outputs.manifests_prefix(group.name)}/")
+    console.summary(text.markdown(page))

@@ -3,78 +3,118 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING
 
+import pytest
+
 from ci import report
 from core import records
+from core.errors import MissingInputError, StoreError
 from core.frontdoor import Verb, main
-from core.records import Cell, FileRecord, Record
+from core.stores.directory import DirectoryStore
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    import pytest
-
     from core.options import Common
     from core.outputs import RunOutputs
+    from core.records import FileRecord, Record
     from core.stores import Store
 
 VERBS = (Verb("report", "ci.report", "print"),)
-WHEEL = FileRecord(
-    name="torch-2.10.0-py3-none-any.whl",
-    key="k",
-    size=2048,
-    sha256="ab" * 32,
-    distribution="torch",
-    version="2.10.0",
-)
-ROW = (WHEEL.name, "2.10.0", "2.0 KiB", "2.5", "abababababab")
 
 
-def test_a_row_a_file_of_what_succeeded(record_of: Callable[..., Record]) -> None:
-    failed = record_of(WHEEL, status="failed", exit_code=8, error="No.")
-    assert report.rows([record_of(WHEEL, WHEEL), failed, record_of()]) == [ROW, ROW]
+@pytest.fixture(name="words")
+def words_fixture(common: Common, store: Store) -> list[str]:
+    return ["report", "--run-id", common.run_id, "--store", store.url]
 
 
-def test_the_summary_is_the_same_table(record_of: Callable[..., Record]) -> None:
-    assert report.markdown("run 17, g", [record_of(WHEEL)]).splitlines() == [
-        "### run 17, g",
-        "",
-        "| wheel | version | size | seconds | sha256 |",
-        "|---|---|---|---|---|",
-        f"| {WHEEL.name} | 2.10.0 | 2.0 KiB | 2.5 | abababababab |",
-    ]
-
-
-def test_one_refs_records_are_those_without_a_ref_too_in_the_order_of_the_run(
-    record_of: Callable[..., Record],
-) -> None:
-    late = record_of(stage="build_torch", started="2026-01-01T00:00:02+00:00")
-    rocm = record_of(stage="build_rocm", cell=Cell(), started="2026-01-01T00:00:01+00:00")
-    other = record_of(stage="build_apex", cell=Cell(torch_ref="main"), started="2026-01-01T00:00:00+00:00")
-    assert report.chosen([late, other, rocm], "nightly") == [rocm, late]
-    assert report.chosen([late, other, rocm], "") == [other, rocm, late]
-
-
-def test_the_verb_prints_tables_failures_and_paths(
-    common: Common,
+@pytest.fixture(name="built")
+def built_fixture(
     store: Store,
     outputs: RunOutputs,
     publish: Callable[..., FileRecord],
     record_of: Callable[..., Record],
+) -> FileRecord:
+    """Leave a wheel, and a build that failed."""
+    one = publish()
+    failed = record_of(stage="build_apex", status="failed", exit_code=8, error="Two wheels.")
+    records.write(store, outputs, "g", failed)
+    return one
+
+
+def test_the_verb_prints_tables_failures_and_paths_and_writes_the_page(
+    common: Common,
+    store: Store,
+    outputs: RunOutputs,
+    built: FileRecord,
+    words: list[str],
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(common.root / "summary.md"))
-    one = publish()
-    records.write(
-        store, outputs, "g", record_of(stage="build_apex", status="failed", exit_code=8, error="Two wheels.")
-    )
-    words = ["report", "--run-id", common.run_id, "--store", store.url]
     assert main("ci", "", VERBS, words) == 0
     said = capsys.readouterr().err
-    assert one.sha256[:12] in said
-    assert "build_apex failed: Two wheels." in said
+    assert built.sha256[:12] in said
+    assert "build_apex g nightly cp312: Two wheels." in said
     assert f"wheels   {store.url}/{outputs.python_prefix('g')}/\n" in said
-    assert f"| {one.name} | {one.version} |" in (common.root / "summary.md").read_text()
+    assert "1 cell (1 failed), 1 file, 2 problems" in said
+    assert built.sha256[:12] in (common.root / "summary.md").read_text()
+    page = store.read(report.page_key(outputs)).decode()
+    assert f"page     {store.url_of(report.page_key(outputs))}\n" in said
+    assert built.sha256 in page
+    assert "Two wheels." in page
+    assert main("ci", "", VERBS, words) == 0
+    assert store.read(report.page_key(outputs)).decode() == page
+
+
+@pytest.mark.parametrize("option", ["--text", "--json", "--dry-run"])
+def test_who_only_asks_leaves_nothing(
+    option: str, store: Store, outputs: RunOutputs, built: FileRecord, words: list[str]
+) -> None:
+    assert built.size > 0
+    assert main("ci", "", VERBS, [*words, option]) == 0
+    assert store.find(report.page_key(outputs)) is None
+
+
+def test_json_says_what_the_page_says(
+    built: FileRecord, words: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main("ci", "", VERBS, [*words, "--json"]) == 0
-    printed = [Record.model_validate(value) for value in json.loads(capsys.readouterr().out)]
-    assert {record.stage for record in printed} == {"build_apex", "build_torch_2.10.0+rocm7.1"}
+    page = json.loads(capsys.readouterr().out)
+    assert [(one["name"], one["sha256"]) for one in page["wheels"]] == [(built.name, built.sha256)]
+    assert [cell["state"] for cell in page["cells"]] == ["failed"]
+
+
+def test_a_run_without_records_says_what_to_do(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main("ci", "", VERBS, words) == MissingInputError.exit_code
+    assert "has no records" in capsys.readouterr().err
+
+
+def test_a_store_that_takes_no_page_still_leaves_the_summary(
+    built: FileRecord,
+    words: list[str],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise StoreError("Access denied.")
+
+    monkeypatch.setattr(DirectoryStore, "put_bytes", refuse)
+    assert main("ci", "", VERBS, words) == StoreError.exit_code
+    said = capsys.readouterr().err
+    assert built.name in said
+    assert "Access denied." in said
+
+
+def test_the_run_before_is_read_from_the_same_store(
+    common: Common,
+    built: FileRecord,
+    words: list[str],
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert built.size > 0
+    assert main("ci", "", VERBS, [*words, "--against", "16"]) == MissingInputError.exit_code
+    assert "Run 16 has no records" in capsys.readouterr().err
+    assert main("ci", "", VERBS, [*words, "--against", common.run_id]) == 0
+    assert f"held against run {common.run_id}" in (
+        DirectoryStore(root=common.root / "out").read(f"{common.outputs.prefix}/reports/index.html").decode()
+    )

@@ -1,0 +1,115 @@
+"use strict";
+(() => {
+  const all = (selector, root = document) => [...root.querySelectorAll(selector)];
+
+  // addresses of the files beside this page, wherever it lies
+  for (const place of all("var[data-to]")) {
+    const address = new URL(place.dataset.to, location.href).href;
+    if (/^(https?|file):[\w:/.%+~@-]+$/.test(address)) place.textContent = address;
+  }
+
+  // commands to copy
+  for (const box of all(".command")) {
+    const button = document.createElement("button");
+    button.type = "button";
+    button.textContent = "Copy";
+    button.setAttribute("aria-label", `Copy: ${box.firstElementChild.dataset.what}`);
+    box.append(button);
+  }
+  const status = document.getElementById("status");
+  document.addEventListener("click", async (event) => {
+    const button = event.target.closest(".command>button");
+    if (!button) return;
+    const text = button.previousElementSibling;
+    try {
+      await navigator.clipboard.writeText(text.textContent);
+      button.textContent = "Copied";
+    } catch {
+      getSelection().selectAllChildren(text);
+      button.textContent = "Selected";
+    }
+  });
+
+  // sorting: a button in each head, the state for who cannot see it
+  const compare = new Intl.Collator("en", { numeric: true }).compare;
+  const value = (row, at) => row.cells[at].dataset.v ?? row.cells[at].textContent.trim();
+  const sort = (head) => {
+    const table = head.closest("table");
+    const down = head.getAttribute("aria-sort") === "ascending";
+    const sign = down ? -1 : 1;
+    for (const other of all("[aria-sort]", table)) other.setAttribute("aria-sort", "none");
+    head.setAttribute("aria-sort", down ? "descending" : "ascending");
+    const at = head.cellIndex;
+    const number = head.dataset.sort === "number";
+    const rows = [...table.tBodies[0].rows].map((row) => [value(row, at), row]);
+    rows.sort(([a], [b]) => {
+      // what is not known comes last, whichever way
+      if (a === "" || b === "") return (a === "") - (b === "");
+      return sign * (number ? a - b : compare(a, b));
+    });
+    table.tBodies[0].append(...rows.map(([, row]) => row));
+  };
+  for (const head of all("th[data-sort]")) {
+    const button = document.createElement("button");
+    button.type = "button";
+    button.append(...head.childNodes);
+    button.addEventListener("click", () => sort(head));
+    head.append(button);
+    head.setAttribute("aria-sort", "none");
+  }
+
+  // filters: every row says what it is about; what it does not say does not hide it
+  const form = document.getElementById("filter");
+  const rows = all("[data-kind]").map((row) => ({ row, text: null, data: row.dataset }));
+  const chosen = () => Object.fromEntries(new FormData(form));
+  const apply = () => {
+    const want = chosen();
+    const words = want.text.toLowerCase().split(/\s+/).filter(Boolean);
+    const seen = {};
+    for (const one of rows) {
+      const { row, data } = one;
+      if (words.length) one.text ??= `${data.text ?? ""} ${row.textContent}`.toLowerCase();
+      const fits =
+        ["family", "ref", "python", "state"].every((name) => !want[name] || (data[name] ?? want[name]) === want[name]) &&
+        words.every((word) => one.text.includes(word));
+      if (data.kind === "square") row.classList.toggle("out", !fits);
+      else {
+        row.hidden = !fits;
+        const count = (seen[data.kind] ??= [0, 0]);
+        count[0] += fits;
+        count[1] += 1;
+      }
+    }
+    for (const row of all(".matrix tbody tr")) {
+      row.hidden = !row.querySelector("td[data-kind]:not(.out)");
+    }
+    status.textContent = Object.entries(seen)
+      .map(([kind, [shown, total]]) => `${shown} of ${total} ${kind}`)
+      .join(", ");
+  };
+  let waiting = 0;
+  const soon = () => {
+    cancelAnimationFrame(waiting);
+    waiting = requestAnimationFrame(apply);
+  };
+  form.hidden = false;
+  form.addEventListener("input", soon);
+  form.addEventListener("reset", () => setTimeout(apply));
+  form.addEventListener("submit", (event) => event.preventDefault());
+  if (Object.values(chosen()).some(Boolean)) apply();
+
+  // a link to a folded part opens it
+  const open = () => {
+    const target = document.getElementById(location.hash.slice(1));
+    if (target instanceof HTMLDetailsElement) {
+      target.open = true;
+      target.querySelector("summary").focus();
+    }
+  };
+  addEventListener("hashchange", open);
+  document.addEventListener("click", (event) => {
+    // the same address again is no change
+    if (location.hash && event.target.closest("a")?.hash === location.hash) open();
+  });
+  open();
+})();
