@@ -145,7 +145,8 @@ class _Reader:
             self._property(attributes.get("name", ""), attributes.get("value", ""))
         elif name in _KEPT:
             self.said = _Said()
-            self.verdicts.append((name, attributes.get("type", ""), attributes.get("message", ""), ""))
+            message = cut(attributes.get("message", ""))
+            self.verdicts.append((name, attributes.get("type", ""), message, ""))
 
     def text(self, data: str) -> None:
         if self.path[-1] in _KEPT:
@@ -192,7 +193,7 @@ class _Reader:
         if outcome == "passed" and attempts > 1:
             outcome = "flaky"
         _, _, message, said = told
-        line = first_line(message, said)
+        line = first_line(message, said) if told[0] else ""
         if outcome in {"skipped", "xfailed"}:
             line = clean(message).strip()[:LINE_LIMIT] or line
         made = Case(
