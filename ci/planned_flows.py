@@ -74,7 +74,7 @@ def run(
     file = root / flow_graph.PLAN_FILE
     first = flow_graph.resolving(plan, target)
     if dry_run:
-        _print([*([first] if first else []), *flow_graph.nodes(_unresolved(plan), platform, target)])
+        _print([*([first] if first else []), *flow_graph.nodes(unresolved(plan), platform, target)])
         return
     plan.write(file)
     work = flow_running.runner(root, together=jobs > 1)
@@ -94,7 +94,7 @@ def run(
     flow_running.show(done)
 
 
-def _unresolved(plan: Plan) -> Plan:
+def unresolved(plan: Plan) -> Plan:
     """Name versions that `resolve` would fill in, so that the chain can be shown before."""
     cells = tuple(
         cell.model_copy(update={"versions": {"torch": f"<torch of {cell.torch_ref}>"}})

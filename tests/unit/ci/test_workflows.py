@@ -1,0 +1,506 @@
+"""The workflows, read as data: what each job calls, and how inputs, outputs and permissions are wired."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import sys
+from dataclasses import dataclass
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import yaml
+
+from ci.configuration import data, labels
+from ci.configuration.outputs import outputs
+from ci.flow_graph import Target, nodes, resolving
+from ci.planned_flows import nightly_nodes, planned, release_words, unresolved
+from core import process
+from core.options import ROOT
+from pytorch_build.lock.planned import outputs as resolved
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+    from pathlib import Path
+
+FOLDER = ROOT / ".github" / "workflows"
+LEVELS = {"none": 0, "read": 1, "write": 2}
+EXPRESSION = re.compile(r"\$\{\{(.*?)\}\}", re.DOTALL)
+REFERENCE = re.compile(r"\b(inputs|needs|steps)((?:\.[\w-]+)+)")
+ASKED = (
+    "ci.yml",
+    "setup.yml",
+    "ci_linux.yml",
+    "ci_windows.yml",
+    "build_portable_linux_python_packages.yml",
+    "build_windows_python_packages.yml",
+    "test_rocm_wheels.yml",
+    "build_portable_linux_pytorch_wheels.yml",
+    "build_windows_pytorch_wheels.yml",
+    "test_pytorch_wheels.yml",
+    "release_portable_linux_pytorch_wheels.yml",
+    "release_windows_pytorch_wheels.yml",
+    "therock-nightly.yml",
+    "therock-stable.yml",
+    "unit_tests.yml",
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Workflow:
+    """One workflow; `on` is YAML's true."""
+
+    name: str
+    text: str
+    tree: Mapping[str, Any]
+
+    @property
+    def on(self) -> Mapping[str, Any]:
+        found: Any = self.tree[True]  # type: ignore[index]
+        return {name: value or {} for name, value in found.items()}
+
+    @property
+    def jobs(self) -> Mapping[str, Any]:
+        jobs: Mapping[str, Any] = self.tree["jobs"]
+        return jobs
+
+    @property
+    def inputs(self) -> Mapping[str, Any]:
+        """The inputs of a call, or of a dispatch where it cannot be called."""
+        called: Mapping[str, Any] = self.on.get("workflow_call", self.on.get("workflow_dispatch", {})).get(
+            "inputs", {}
+        )
+        return called
+
+
+@cache
+def workflow(path: Path) -> Workflow:
+    text = path.read_text(encoding="utf-8")
+    return Workflow(name=path.name, text=text, tree=yaml.safe_load(text))
+
+
+@cache
+def workflows() -> Mapping[str, Workflow]:
+    return {path.name: workflow(path) for path in sorted(FOLDER.glob("*.yml"))}
+
+
+def steps() -> Iterator[tuple[str, Workflow, Mapping[str, Any], Mapping[str, Any]]]:
+    for name, one in workflows().items():
+        for job_name, job in one.jobs.items():
+            for step in job.get("steps", []):
+                yield f"{name}, {job_name}, {step.get('name', step.get('uses'))}", one, job, step
+
+
+def expressions(value: object) -> Iterator[str]:
+    """Give every expression in a part of a workflow; an `if` need not be marked as one."""
+    if isinstance(value, dict):
+        for key, inner in value.items():
+            if key == "if" and isinstance(inner, str) and "${{" not in inner:
+                yield inner
+            yield from expressions(inner)
+    elif isinstance(value, list):
+        for inner in value:
+            yield from expressions(inner)
+    elif isinstance(value, str):
+        yield from EXPRESSION.findall(value)
+
+
+def references(value: object, kind: str) -> set[tuple[str, ...]]:
+    found = set()
+    for expression in expressions(value):
+        bare = re.sub(r"'[^']*'", "''", expression)
+        found |= {tuple(path[1:].split(".")) for name, path in REFERENCE.findall(bare) if name == kind}
+    return found
+
+
+@cache
+def sessions() -> frozenset[str]:
+    """Read the noxfile's sessions, as their decorators name them."""
+    text = (ROOT / "noxfile.py").read_text(encoding="utf-8")
+    named = re.findall(r"@(?:nox\.session|cells)(\(.*\))?\ndef (\w+)", text)
+    return frozenset(
+        (re.findall(r'name="(\w+)"', decorator or "") or [function])[0] for decorator, function in named
+    )
+
+
+def test_every_workflow_that_was_asked_for_is_there() -> None:
+    assert set(ASKED) == set(workflows())
+
+
+@pytest.mark.parametrize("name", ASKED)
+def test_a_run_is_one_call_of_nox_to_sessions_that_exist(name: str) -> None:
+    runs = [(where, step["run"]) for where, one, _, step in steps() if one.name == name and "run" in step]
+    for where, run in runs:
+        assert "\n" not in run.strip(), where
+        assert not re.search(r"[;&|`]|\$\(", run), where
+        words = shlex.split(run.replace("!", "$"))
+        assert words[:2] == ["nox", "-s"], where
+        end = next((index for index, word in enumerate(words[2:], 2) if word.startswith("-")), len(words))
+        called = words[2:end]
+        assert called, where
+        if called not in (["$SESSIONS"], ["$SESSIONS$"]):
+            assert set(called) <= sessions(), where
+
+
+@pytest.mark.parametrize("name", ASKED)
+def test_values_reach_commands_by_the_environment_alone(name: str) -> None:
+    for where, one, job, step in steps():
+        if one.name != name or "run" not in step:
+            continue
+        assert "${{" not in step["run"], where
+        env = {**one.tree.get("env", {}), **job.get("env", {}), **step.get("env", {})}
+        used = set(re.findall(r"\$\{?([A-Z_]+)", step["run"])) | set(re.findall(r"!([A-Z_]+)!", step["run"]))
+        assert used <= set(env), where
+        # in bash only the plan's list of sessions is split into words; cmd takes %NAME% for a command's part
+        unquoted = re.findall(r'(?<!["=\w/])\$([A-Z_]+)', re.sub(r'"[^"]*"', '""', step["run"]))
+        assert set(unquoted) <= {"SESSIONS"}, where
+        assert "%" not in step["run"], where
+
+
+def test_on_windows_commands_take_values_as_cmd_reads_them_safely() -> None:
+    for where, one, job, step in steps():
+        windows = ("windows" in one.name and "machine" not in str(job.get("runs-on"))) or "!" in step.get(
+            "run", ""
+        )
+        if "run" not in step or not windows or job.get("runs-on") == "ubuntu-24.04":
+            continue
+        assert re.match(r"cmd .*/V:ON", job["defaults"]["run"]["shell"]), where
+        assert "$" not in step["run"], where
+
+
+def test_every_step_and_job_has_a_time_limit() -> None:
+    for name, one in workflows().items():
+        for job_name, job in one.jobs.items():
+            if "uses" not in job:
+                assert 0 < job["timeout-minutes"] <= 720, f"{name}, {job_name}"
+    for where, _, job, step in steps():
+        if "run" in step:
+            assert 0 < step["timeout-minutes"] <= job["timeout-minutes"], where
+
+
+def uses() -> Iterator[tuple[str, str]]:
+    for path in [*FOLDER.glob("*.yml"), *(ROOT / ".github" / "actions").rglob("action.yml")]:
+        for line in path.read_text(encoding="utf-8").splitlines():
+            found = re.fullmatch(r"\s*(?:- )?uses: (.*)", line)
+            if found:
+                yield path.name, found[1]
+
+
+def test_actions_are_pinned_by_commit_with_their_version() -> None:
+    pins: dict[str, set[str]] = {}
+    found = list(uses())
+    assert len(found) > 50
+    for where, used in found:
+        if used.startswith("./"):
+            assert (ROOT / used).exists(), where
+            continue
+        match = re.fullmatch(r"([\w-]+/[\w-]+)@([0-9a-f]{40}) # v\d+\.\d+\.\d+", used)
+        assert match, f"{where}: {used}"
+        pins.setdefault(match[1], set()).add(used)
+    assert all(len(versions) == 1 for versions in pins.values()), pins
+
+
+def test_checkouts_leave_no_token_behind() -> None:
+    checkouts = [
+        (where, step) for where, _, _, step in steps() if "actions/checkout@" in step.get("uses", "")
+    ]
+    assert len(checkouts) > 10
+    for where, step in checkouts:
+        assert step["with"]["persist-credentials"] is False, where
+
+
+def test_images_are_pinned_in_one_place() -> None:
+    images = re.findall(r"ghcr\.io/\S+", "".join(one.text for one in workflows().values()))
+    assert len(images) == 2
+    assert all(re.fullmatch(r"ghcr\.io/rocm/\w+@sha256:[0-9a-f]{64}'\)?", image) for image in images)
+    assert images[0] in workflows()["setup.yml"].text
+
+
+def test_no_workflow_decides_by_the_release_type() -> None:
+    for name, one in workflows().items():
+        conditions = [
+            text
+            for value in one.jobs.values()
+            for part in (value, *value.get("steps", []))
+            for text in [str(part.get("if", ""))]
+        ]
+        assert not [text for text in conditions if "release_type" in text], name
+        assert not re.search(r"release_type\s*[!=]=", one.text), name
+        assert "secrets: inherit" not in one.text, name
+
+
+def test_only_what_needs_github_is_left_out_under_act() -> None:
+    """One condition, and only on steps of actions that a machine without GitHub cannot have."""
+    for where, _, _, step in steps():
+        alone = "uses" in step and "actions/checkout@" not in step["uses"]
+        assert ("!env.ACT" in str(step.get("if", ""))) is alone, where
+    for name, one in workflows().items():
+        assert "env.ACT" not in str({job: {**value, "steps": []} for job, value in one.jobs.items()}), name
+
+
+def called(job: Mapping[str, Any]) -> Workflow | None:
+    used = job.get("uses", "")
+    return workflows()[used.rpartition("/")[2]] if used else None
+
+
+def calls() -> Iterator[tuple[str, Workflow, Mapping[str, Any], Workflow]]:
+    for name, one in workflows().items():
+        for job_name, job in one.jobs.items():
+            target = called(job)
+            if target is not None:
+                yield f"{name}, {job_name}", one, job, target
+
+
+def test_calls_give_every_required_input_and_only_declared_ones() -> None:
+    found = list(calls())
+    assert len(found) > 15
+    for where, _, job, target in found:
+        declared = target.on["workflow_call"]["inputs"]
+        given = set(job.get("with", {}))
+        assert given <= set(declared), where
+        required = {name for name, one in declared.items() if one.get("required")}
+        assert required <= given, where
+        secrets = set(target.on["workflow_call"].get("secrets", {}))
+        assert set(job.get("secrets", {})) <= secrets, where
+
+
+@pytest.mark.parametrize("name", ASKED)
+def test_every_input_is_declared_and_used(name: str) -> None:
+    one = workflows()[name]
+    used = {path[0] for path in references(one.tree, "inputs")}
+    for event in ("workflow_call", "workflow_dispatch"):
+        declared = set(one.on.get(event, {}).get("inputs", {}))
+        if event in one.on:
+            assert used <= declared | ({"upload"} if event == "workflow_dispatch" else set()), event
+            # a request is handed on as a whole
+            whole = "toJSON(inputs)" in one.text
+            assert whole or declared - used <= {"use_prebuilt_artifacts"}, event
+    defaults = [
+        {key: given.get("default") for key, given in one.on.get(event, {}).get("inputs", {}).items()}
+        for event in ("workflow_call", "workflow_dispatch")
+    ]
+    if all(defaults):
+        assert defaults[0].keys() == defaults[1].keys()
+
+
+def test_what_a_request_may_name_is_what_configure_knows() -> None:
+    from dataclasses import fields
+
+    from ci.configuration.inputs import Inputs
+
+    known = {one.name for one in fields(Inputs)}
+    for name in ("ci.yml", "release_portable_linux_pytorch_wheels.yml", "release_windows_pytorch_wheels.yml"):
+        assert set(workflows()[name].inputs) <= known, name
+
+
+@pytest.mark.parametrize("name", ASKED)
+def test_outputs_that_are_read_are_given(name: str) -> None:
+    one = workflows()[name]
+    for job_name, job in one.jobs.items():
+        before = set([job["needs"]] if isinstance(job.get("needs"), str) else job.get("needs", []))
+        assert before <= set(one.jobs), job_name
+        for path in references(job, "needs"):
+            assert path[0] in before, f"{job_name} reads {path}"
+            if path[1] != "outputs":
+                continue
+            target = called(one.jobs[path[0]])
+            given = target.on["workflow_call"]["outputs"] if target else one.jobs[path[0]]["outputs"]
+            assert path[2] in given, f"{job_name} reads {path}"
+        ids = {step["id"] for step in job.get("steps", []) if "id" in step}
+        assert {path[0] for path in references(job, "steps")} <= ids, job_name
+    for given in one.on.get("workflow_call", {}).get("outputs", {}).values():
+        _, job_name, _, output = given["value"].strip("${} ").split(".")
+        assert output in one.jobs[job_name]["outputs"]
+
+
+def test_every_output_of_the_plan_that_is_read_is_one_that_it_has() -> None:
+    plan = planned(["--event=schedule", "--torch-ref=nightly"], Target())
+    known = {"configure": set(outputs(plan)), "resolve": set(resolved(plan, {}))}
+    setup = workflows()["setup.yml"]
+    read = [path for path in references(setup.tree, "steps") if path[1] == "outputs"]
+    assert len(read) > 30
+    for step, _, output in read:
+        assert output in known[step], output
+
+
+def permissions_of(one: Workflow, job: Mapping[str, Any]) -> Mapping[str, str]:
+    found: Mapping[str, str] = job.get("permissions", one.tree["permissions"])
+    return found
+
+
+def test_nobody_gets_more_than_who_calls_gives() -> None:
+    for name, one in workflows().items():
+        assert one.tree["permissions"] == {"contents": "read"}, name
+    for where, caller, job, target in calls():
+        granted = permissions_of(caller, job)
+        for inner_name, inner in target.jobs.items():
+            for scope, level in permissions_of(target, inner).items():
+                assert LEVELS[level] <= LEVELS[granted.get(scope, "none")], (
+                    f"{where} -> {inner_name}: {scope}"
+                )
+
+
+def test_an_identity_is_asked_for_only_where_a_role_is_assumed() -> None:
+    for name, one in workflows().items():
+        for job_name, job in one.jobs.items():
+            if "steps" not in job:
+                continue
+            assumes = any("actions/credentials" in step.get("uses", "") for step in job["steps"])
+            asks = permissions_of(one, job).get("id-token") == "write"
+            assert assumes is asks, f"{name}, {job_name}"
+
+
+def test_no_run_can_stop_another_forks() -> None:
+    for name, one in workflows().items():
+        group = one.tree.get("concurrency")
+        if "pull_request" in one.on:
+            assert group, name
+        if group:
+            assert "head_ref" not in group["group"], name
+            if group["cancel-in-progress"]:
+                assert "github.event.pull_request.number || github.run_id" in group["group"], name
+
+
+def test_pushes_and_labels_are_those_of_the_data() -> None:
+    ci = workflows()["ci.yml"]
+    assert tuple(ci.on["push"]["branches"]) == data.load().triggers.long_lived_branches
+    text = ci.tree["concurrency"]["group"]
+    setup = ci.jobs["setup"]["if"]
+    for written in (text, setup):
+        found = re.findall(r"startsWith\(github\.event\.label\.name, '([^']+)'\)", written)
+        assert sorted(found) == sorted(labels._OURS)
+
+
+def test_the_workflows_of_the_path_filter_are_there() -> None:
+    import fnmatch
+
+    for pattern in data.load().triggers.paths.workflows:
+        assert fnmatch.filter(workflows(), pattern), pattern
+
+
+def test_linux_and_windows_differ_only_where_they_must() -> None:
+    for linux, windows in (
+        ("ci_linux.yml", "ci_windows.yml"),
+        ("build_portable_linux_python_packages.yml", "build_windows_python_packages.yml"),
+        ("build_portable_linux_pytorch_wheels.yml", "build_windows_pytorch_wheels.yml"),
+        ("release_portable_linux_pytorch_wheels.yml", "release_windows_pytorch_wheels.yml"),
+    ):
+        one, other = workflows()[linux], workflows()[windows]
+        assert list(one.jobs) == list(other.jobs)
+        missing = {name.replace("linux", "windows") for name in one.inputs} - set(other.inputs)
+        assert missing <= {"container_image", "build_image", "test_image"}
+        assert {job: value.get("needs") for job, value in one.jobs.items()} == {
+            job: value.get("needs") for job, value in other.jobs.items()
+        }
+    default = workflows()["build_windows_pytorch_wheels.yml"].inputs["sessions"]["default"]
+    assert "triton" not in default
+
+
+# invoke's flows and the workflows' graphs
+
+CI_JOBS = {
+    "build_rocm": "build_portable_linux_python_packages.yml",
+    "test_rocm": "test_rocm_wheels.yml",
+    "build_pytorch": "build_portable_linux_pytorch_wheels.yml",
+    "test_pytorch": "test_pytorch_wheels.yml",
+}
+RELEASE_JOBS = {
+    "rocm": "build_rocm",
+    "test_rocm": "test_rocm",
+    "build": "build_pytorch",
+    "test": "test_pytorch",
+}
+OPTIONAL = {"fetch_artifacts"}  # only where another run has the artifacts
+
+
+def chain(job: Mapping[str, Any]) -> list[str]:
+    """List the sessions that a job runs where all goes well; the plan's list is one word."""
+    found: list[str] = []
+    for step in job["steps"]:
+        condition = str(step.get("if", ""))
+        if "run" not in step or "failure()" in condition or ("package_" in condition and "!=" in condition):
+            continue
+        words = shlex.split(step["run"])[2:]
+        end = next((index for index, word in enumerate(words) if word.startswith("-")), len(words))
+        found += words[:end]
+    return [word for word in found if word not in OPTIONAL]
+
+
+def flow(event: list[str]) -> dict[str, Any]:
+    plan = planned(event, Target())
+    first = resolving(plan, Target())
+    made = nodes(unresolved(plan), "linux", Target())
+    return {"first": first, "nodes": made, "cells": {cell.sessions for cell in plan.cells}}
+
+
+def sessions_of(node: Any, cells: set[tuple[str, ...]]) -> list[str]:
+    return [
+        word
+        for call in node.calls
+        for word in (
+            ["$SESSIONS"]
+            if call.sessions in cells and len(call.posargs) > 2 and call.python
+            else call.sessions
+        )
+    ]
+
+
+SAMPLE = ["--torch-ref=sample", "--gpu-family=gfx94X-dcgpu"]
+
+
+def test_a_run_of_ci_is_the_same_chain_on_one_machine() -> None:
+    made = flow(["--event=pull_request", "--label=build:pytorch", *SAMPLE])
+    for stage, file in CI_JOBS.items():
+        job = next(job for job in workflows()[file].jobs.values() if job.get("if", "").find("windows") < 0)
+        (node,) = (one for one in made["nodes"] if one.stage == stage)
+        assert sessions_of(node, made["cells"]) == chain(job), stage
+    assert chain(workflows()["setup.yml"].jobs["setup"])[:2] == [
+        "configure",
+        *made["first"].calls[0].sessions,
+    ]
+
+
+@pytest.mark.parametrize("name", ["ci_linux.yml", "release_portable_linux_pytorch_wheels.yml"])
+def test_jobs_wait_for_the_same_jobs_on_one_machine(name: str) -> None:
+    words = release_words("dev", "gfx94X-dcgpu", "release/2.14", "3.12")
+    made = flow(
+        list(words) if "release" in name else ["--event=pull_request", "--label=build:pytorch", *SAMPLE]
+    )
+    stages = {node.name: node.stage for node in made["nodes"]}
+    edges = {
+        (node.stage, stages[one]) for node in made["nodes"] for one in node.needs if node.stage != "summary"
+    }
+    jobs = workflows()[name].jobs
+    names = RELEASE_JOBS if "release" in name else {job: job for job in jobs}
+    known = {**names, "promote": "promote"}
+    written = {
+        (known[job], known[need])
+        for job, value in jobs.items()
+        for need in ([value["needs"]] if isinstance(value.get("needs"), str) else value.get("needs", []))
+        if job in known and need in known
+    }
+    assert {edge for edge in edges if edge != ("promote", "build_rocm")} == written
+
+
+def test_a_nightly_is_the_same_chain_on_one_machine() -> None:
+    jobs = workflows()["therock-nightly.yml"].jobs
+    for node in nightly_nodes("nightly", "gfx94X-dcgpu", "3.11", ""):
+        assert [word for call in node.calls for word in call.sessions] == [
+            "test_smoke" if word == "$SESSIONS" else word for word in chain(jobs[node.stage])
+        ]
+        assert jobs[node.stage]["needs"]
+
+
+def test_promotion_is_the_same_two_steps() -> None:
+    job = workflows()["release_portable_linux_pytorch_wheels.yml"].jobs["promote"]
+    assert chain(job) == ["stage", "promote"]
+
+
+@pytest.mark.processes
+def test_sessions_are_read_as_nox_reads_them() -> None:
+    listed = process.capture(
+        [sys.executable, "-m", "nox", "-l"], cwd=ROOT, env=process.inherited(MATRIX=None)
+    )
+    found = set(re.findall(r"^[*-] ([a-z_]+)", listed.stdout, re.MULTILINE))
+    assert sessions() <= found
