@@ -14,4 +14,5 @@ __all__ = ["ceph", "ceph_server", "rclone", "rclone_server"]
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--images", action="store_true", help="build container images: minutes, gigabytes, root")
     parser.addoption("--ceph", action="store_true", help="also test against Ceph's S3 server (20 s to start)")
