@@ -10,7 +10,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import pytest
-import yaml
+import yaml  # type: ignore[import-untyped]
 
 from ci.configuration import data, labels
 from ci.configuration.outputs import outputs
