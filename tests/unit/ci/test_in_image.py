@@ -2,8 +2,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import pytest
-
 from ci import engines, in_image
 from core import errors, process
 from core.errors import MissingInputError
@@ -11,6 +9,8 @@ from core.frontdoor import Verb, main
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    import pytest
 
 VERBS = [Verb("in-image", "ci.in_image", "inside")]
 WORDS = ["in-image", "--image=ci:latest", "--sessions=build_torch check_wheels", "--session-python=3.11"]
