@@ -7,6 +7,7 @@ import shlex
 import sys
 from dataclasses import dataclass
 from functools import cache
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -17,6 +18,7 @@ from ci.configuration.outputs import outputs
 from ci.flow_graph import Target, nodes, resolving
 from ci.planned_flows import nightly_nodes, planned, release_words, unresolved
 from core import process
+from core.frontdoor import verb_parser
 from core.options import ROOT
 from pytorch_build.lock.planned import outputs as resolved
 
@@ -141,6 +143,49 @@ def test_a_run_is_one_call_of_nox_to_sessions_that_exist(name: str) -> None:
         assert called, where
         if called not in (["$SESSIONS"], ["$SESSIONS$"]):
             assert set(called) <= sessions(), where
+
+
+@cache
+def verbs() -> Mapping[str, tuple[str, str]]:
+    """Map sessions to the front door and verb that they call."""
+    text = (ROOT / "noxfile.py").read_text(encoding="utf-8")
+    bodies = re.findall(r"@(?:nox\.session|cells)(\([^\n]*\))?\ndef (\w+)(.*?)(?=\n@|\Z)", text, re.DOTALL)
+    found = {}
+    for decorator, function, body in bodies:
+        call = re.search(r'stage\(session, "(\w+)", "([\w-]+)"', body)
+        if call:
+            found[(re.findall(r'name="(\w+)"', decorator or "") or [function])[0]] = (call[1], call[2])
+    return found
+
+
+def options_of(session: str) -> set[str]:
+    package, name = verbs()[session]
+    known = import_module(f"{package}.__main__").VERBS
+    _module, parser = verb_parser(package, next(verb for verb in known if verb.name == name))
+    return set(parser._option_string_actions)
+
+
+def test_every_option_is_known_to_every_session_that_gets_it() -> None:
+    plan = planned(["--event=schedule", "--torch-ref=nightly"], Target())
+    lists = {
+        "build": {one for cell in plan.cells if cell.stage == "build_pytorch" for one in cell.sessions},
+        "test": {one for cell in plan.cells if cell.stage.startswith("test") for one in cell.sessions},
+    }
+    checked = 0
+    for where, one, _, step in steps():
+        if "run" not in step or "--" not in shlex.split(step["run"].replace("!", "$")):
+            continue
+        words = shlex.split(step["run"].replace("!", "$"))
+        called = [word for word in words[2 : words.index("--")] if re.fullmatch("[a-z_]+", word)]
+        if words[2].startswith("$SESSIONS"):
+            rocm = {"test_rocm"} if "rocm" in one.name else {"test_smoke"}
+            called = sorted(lists["build"] if "build_" in one.name else rocm & lists["test"])
+        options = {word.partition("=")[0] for word in words[words.index("--") + 1 :] if word.startswith("--")}
+        for session in called:
+            if session in verbs() and session != "in_image":
+                assert options <= options_of(session), f"{where}: {session}"
+                checked += 1
+    assert checked > 40
 
 
 @pytest.mark.parametrize("name", ASKED)
