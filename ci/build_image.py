@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from ci import engines
 from ci.engines import ENGINES, Build, Engine
-from ci.images import BASE, DATE, image, images, repository, tags
+from ci.images import BASE, DATE, image, images, local_name, repository, tags
 from core import console, process
 from core.errors import FatalError, MissingInputError, ProcessError, UsageError
 from core.families import gpu_targets
@@ -33,6 +33,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     """Declare the verb's own options, one for each build argument among them."""
     known = images()
     parser.add_argument("--image", default="", metavar="NAME", help=f"which one: {', '.join(known)}")
+    parser.add_argument(
+        "--name", default="", metavar="NAME", help="its name here (default: its own, with the GPU family)"
+    )
     parser.add_argument("--engine", choices=ENGINES, help="what builds (default: the first that works)")
     parser.add_argument(
         "--date", default="", metavar="YYYYMMDD", help="the nightly's day (default: today, UTC)"
@@ -41,7 +44,10 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "--tag", action="append", default=[], metavar="TAG", help="instead of nightly-YYYYMMDD and latest"
     )
     parser.add_argument(
-        "--push", default="", metavar="REGISTRY/REPO", help="push it, as the engine is logged in"
+        "--push",
+        default="",
+        metavar="REGISTRY/REPO",
+        help="push it (to REGISTRY/REPO-FAMILY with --gpu-family), as the engine is logged in",
     )
     parser.add_argument("--output", type=Path, metavar="FILE", help="save it to an archive for docker load")
     parser.add_argument("--no-cache", action="store_true", help="do every step again")
@@ -89,10 +95,13 @@ def plan(common: Common, arguments: argparse.Namespace, *, today: str) -> Build:
     chosen = image(arguments.image)
     names = {name for each in images().values() for name in each.arguments}
     given = {name: value for name in names if (value := getattr(arguments, name)) is not None}
-    name = chosen.name
+    suffix = ""
     if common.gpu_family:
         given = {**_of_family(common.gpu_family), **given}
-        name = f"{name}-{common.gpu_family.lower()}"
+        # images of several families may share a machine and a registry
+        suffix = f"-{common.gpu_family.lower()}"
+    name = local_name(arguments.name) if arguments.name else f"{chosen.name}{suffix}"
+    pushed = repository(f"{arguments.push}{suffix}") if arguments.push else ""
     date = arguments.date or today
     found = tags(date, tuple(arguments.tag))
     values = chosen.values({key: given[key] for key in sorted(given)})
@@ -103,7 +112,7 @@ def plan(common: Common, arguments: argparse.Namespace, *, today: str) -> Build:
         context=common.root,
         arguments=values,
         names=tuple(f"{name}:{tag}" for tag in found),
-        pushed=tuple(f"{repository(arguments.push)}:{tag}" for tag in found) if arguments.push else (),
+        pushed=tuple(f"{pushed}:{tag}" for tag in found) if pushed else (),
         archive=arguments.output.absolute() if arguments.output else None,
         no_cache=arguments.no_cache,
     )

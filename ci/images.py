@@ -22,6 +22,7 @@ BASE = "BASE_IMAGE"
 DATE = "NIGHTLY_DATE"
 
 _REPOSITORY = re.compile(r"[a-z0-9.-]+(:\d+)?(/[a-z0-9]+([._-]+[a-z0-9]+)*)+")
+_NAME = re.compile(r"[a-z0-9]+([._/-]+[a-z0-9]+)*")
 _TAG = re.compile(r"\w[\w.-]{0,127}", re.ASCII)
 _DATE = re.compile(r"\d{8}", re.ASCII)
 
@@ -150,3 +151,16 @@ def repository(named: str) -> str:
             hint="Write it without https:// and without a tag, as in registry.example.com/team/rocm-ci.",
         )
     return found
+
+
+def local_name(named: str) -> str:
+    """Check what an image is to be called on this machine, without a tag.
+
+    Raises:
+        UsageError: No engine takes such a name.
+    """
+    if not _NAME.fullmatch(named):
+        raise UsageError(
+            f"{named!r} is no name of an image.", hint="Use small letters and digits, and no tag."
+        )
+    return named

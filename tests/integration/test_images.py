@@ -257,5 +257,5 @@ def wait_until_it_answers(url: str) -> None:
 @pytest.mark.usefixtures("built")
 def test_every_tag_is_pushed(machine: Machine, options: tuple[str, ...], registry: str) -> None:
     machine.build_image(*options, "--date=20251121", f"--push={registry}/Team/rocm-ci")
-    with urlopen(f"http://{registry}/v2/team/rocm-ci/tags/list") as answer:
+    with urlopen(f"http://{registry}/v2/team/rocm-ci-{FAMILY.lower()}/tags/list") as answer:
         assert sorted(json.load(answer)["tags"]) == ["latest", "nightly-20251121"]

@@ -52,9 +52,18 @@ def test_a_family_brings_its_index_its_targets_and_a_name_of_its_own() -> None:
     assert build.arguments["THEROCK_NIGHTLY_INDEX_URL"] == "https://rocm.nightlies.amd.com/v2/gfx110X-all/"
     assert build.arguments["PYTORCH_ROCM_ARCH"] == "gfx1100;gfx1101;gfx1102;gfx1103"
     assert build.names[0] == f"pytorch-therock-rocm-ci-gfx110x-all:nightly-{DAY}"
-    assert build.pushed == (f"ghcr.io/o/r:nightly-{DAY}", "ghcr.io/o/r:latest")
+    assert build.pushed == (f"ghcr.io/o/r-gfx110x-all:nightly-{DAY}", "ghcr.io/o/r-gfx110x-all:latest")
     own = planned("--gpu-family=gfx110X-all", "--pytorch-rocm-arch=gfx1100")
     assert own.arguments["PYTORCH_ROCM_ARCH"] == "gfx1100"
+
+
+def test_a_name_may_be_given() -> None:
+    build = planned("--gpu-family=gfx110X-all", "--name=mine", "--push=ghcr.io/O/r", "--tag=v1")
+    assert build.names == ("mine:v1",)
+    assert build.pushed == ("ghcr.io/o/r-gfx110x-all:v1",)
+    for wrong in ("Mine", "mine:v1", "-mine", "a b"):
+        with pytest.raises(UsageError, match="is no name of an image"):
+            planned(f"--name={wrong}")
 
 
 def test_the_cpu_has_no_rocm() -> None:
