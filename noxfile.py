@@ -156,6 +156,12 @@ def check_wheels(session: nox.Session) -> None:
 
 
 @nox.session(venv_backend="none")
+def repair_wheel(session: nox.Session) -> None:
+    """Tag wheels with the manylinux policy that they satisfy; -- --graft puts missing libraries in."""
+    stage(session, "pytorch_build", "repair-wheel")
+
+
+@nox.session(venv_backend="none")
 def fat_wheel(session: nox.Session) -> None:
     """Put the part of ROCm that a torch wheel needs into it: -- WHEEL --rocm PATH."""
     stage(session, "pytorch_build", "fat-wheel")

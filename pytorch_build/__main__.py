@@ -12,6 +12,11 @@ VERBS = (
     Verb("checkout", "pytorch_build.verbs.checkout", "source lock -> source trees, tagged and hipified"),
     Verb("build", "pytorch_build.verbs.build", "source tree, ROCm, torch -> one wheel and its record"),
     Verb("check-wheels", "pytorch_build.verbs.check_wheels", "wheels -> findings"),
+    Verb(
+        "repair-wheel",
+        "pytorch_build.verbs.repair_wheel",
+        "wheel -> the manylinux tag that it satisfies, libraries grafted",
+    ),
     Verb("fat-wheel", "pytorch_build.verbs.fat_wheel", "wheel, ROCm -> stand-alone wheel"),
     Verb(
         "test-smoke",
