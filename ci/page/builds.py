@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Annotated
 
 from pydantic import ConfigDict, Field, ValidationError
 
-from ci.page.model import Build, BuildGraph, CellName, Compiled, CompilerCache, Memory, Problem
+from ci.page.build_model import Build, BuildGraph, Compiled, CompilerCache, Memory
+from ci.page.model import CellName, Problem
 from core.data import Model
 
 if TYPE_CHECKING:

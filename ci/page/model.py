@@ -6,7 +6,10 @@ Sizes are bytes, durations seconds, moments ISO 8601 in UTC as records have them
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
+
+if TYPE_CHECKING:
+    from ci.page.build_model import Build
 
 # from the best to the worst: of several states of a cell, the worst counts
 State = Literal["passed", "untested", "incomplete", "interrupted", "unreadable", "failed"]
@@ -230,93 +233,6 @@ class Group:
     name: str
     find_links: str = ""
     stages: tuple[StageRun, ...] = ()
-
-
-@dataclass(frozen=True, kw_only=True)
-class CompilerCache:
-    """What a compiler cache did for a build."""
-
-    kind: str
-    hits: int
-    misses: int
-    uncacheable: int
-    errors: int
-
-    @property
-    def hit_rate(self) -> float | None:
-        """Hits as a part of what could be cached, 0 to 1; None where nothing could."""
-        cacheable = self.hits + self.misses
-        return self.hits / cacheable if cacheable else None
-
-
-@dataclass(frozen=True, kw_only=True)
-class Compiled:
-    """A file that a build made, and what it took."""
-
-    output: str
-    seconds: float
-
-
-@dataclass(frozen=True, kw_only=True)
-class BuildGraph:
-    """One ninja's work within a build.
-
-    Attributes:
-        folder: Where it ran, below the source tree.
-        edges: Commands.
-        seconds: From the first start to the last end.
-        busy: All commands' seconds together.
-        slowest: What took longest.
-        parallelism: Commands that ran at a time, over equal parts of `seconds`.
-    """
-
-    folder: str
-    edges: int
-    seconds: float
-    busy: float
-    slowest: tuple[Compiled, ...] = ()
-    parallelism: tuple[float, ...] = ()
-
-    @property
-    def mean(self) -> float:
-        """Commands that ran at a time, on average."""
-        return self.busy / self.seconds if self.seconds else 0.0
-
-
-@dataclass(frozen=True, kw_only=True)
-class Memory:
-    """The machine's memory while a build ran.
-
-    Attributes:
-        peak: The most that was used.
-        total: What there is.
-        used: Over equal parts of the build.
-    """
-
-    peak: int
-    total: int
-    used: tuple[int, ...] = ()
-
-
-@dataclass(frozen=True, kw_only=True)
-class Build:
-    """What is known of the inside of a build.
-
-    Attributes:
-        cell: Its cell.
-        stage: ``build_torch``.
-        seconds: The whole stage.
-        cache: None for a build without compiler cache.
-        graphs: The longest first; empty where no ninja ran, or the record says nothing of it.
-        memory: None where the record says nothing of it.
-    """
-
-    cell: CellName
-    stage: str
-    seconds: float
-    cache: CompilerCache | None = None
-    graphs: tuple[BuildGraph, ...] = ()
-    memory: Memory | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 from ci.page.model import CellName, Folder, Wheel
+from core.wheel_contents import CONTENTS
 from pytorch_build.refs.torch_refs import DISTRIBUTIONS
 
 if TYPE_CHECKING:
@@ -15,7 +16,6 @@ if TYPE_CHECKING:
     from core.records import FileRecord, Record
     from pytorch_build.lock.source_lock import SourceLock
 
-CONTENTS = "contents"
 _PROJECTS = {name: project for project, name in DISTRIBUTIONS.items()}
 _WHEEL_PARTS = 5
 

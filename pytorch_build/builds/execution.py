@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import shutil
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from core import console, files, installer, process, wheels
 from core.errors import BuildError, DataError, ProcessError
 from core.installer import Install
+from pytorch_build.builds import memory_use, ninja_log
 from pytorch_build.builds.compiler_cache import parse_statistics, statistics_command, zero_command
 from pytorch_build.builds.plans import environment
 from pytorch_build.checks.imports import import_command, read_report
@@ -26,10 +28,26 @@ if TYPE_CHECKING:
 CONFIGURATION_MARKER = ".configuration"
 
 
+@dataclass(frozen=True, kw_only=True)
+class Executed:
+    """What a plan's commands left.
+
+    Attributes:
+        wheel: The wheel.
+        statistics: What the compiler cache did; None without one.
+        course: How the build went, for the record: ``ninja`` (`ninja_log.summaries`), ``memory``
+            (`memory_use.Samples.details`), those of them that are known.
+    """
+
+    wheel: Path
+    statistics: CacheStatistics | None = None
+    course: Mapping[str, Any] = field(default_factory=dict)
+
+
 def execute(
     plan: BuildPlan, tree: Path, *, platform: Platform, base_env: Mapping[str, str], log: Path
-) -> tuple[Path, CacheStatistics | None]:
-    """Run a plan's commands and give the one wheel they leave, and what the compiler cache did.
+) -> Executed:
+    """Run a plan's commands and give the one wheel they leave, and what can be said of how it went.
 
     Raises:
         ProcessError: A command failed.
@@ -44,8 +62,9 @@ def execute(
         for path in tree.glob(pattern):
             _remove(path)
     files.write_text(build / CONFIGURATION_MARKER, plan.configuration)
-    statistics = None
+    statistics, before = None, ninja_log.logs(build)
     with ExitStack() as stack:
+        used = stack.enter_context(memory_use.watched())
         for drop in plan.file_drops:
             stack.enter_context(_dropped(drop, tree))
         if plan.compiler_cache is not None:
@@ -54,7 +73,9 @@ def execute(
             process.run(command.argv, cwd=Path(command.cwd), env=env, log=log)
         if plan.compiler_cache is not None:
             statistics = _statistics(plan.compiler_cache, env)
-    return the_wheel(plan), statistics
+    course = {"ninja": ninja_log.summaries(build, before), "memory": used.details}
+    known = {name: said for name, said in course.items() if said}
+    return Executed(wheel=the_wheel(plan), statistics=statistics, course=known)
 
 
 def the_wheel(plan: BuildPlan) -> Path:

@@ -6,11 +6,12 @@ from contextlib import contextmanager
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from core import console, environments, files, process
+from core import console, environments, files, process, wheel_contents
 from core.installer import Install, configured
 from core.interpreters import installed_version
 from core.stage import Made
 from core.target_locks import locked_call
+from core.wheel_contents import CONTENTS
 from pytorch_build.builds import facts, preflight
 from pytorch_build.builds.dependencies import dependency_inputs, wheel_paths
 from pytorch_build.builds.execution import check_import, execute, install_requirements
@@ -58,13 +59,13 @@ def _build(build: Build, tree: Path, sdk: RocmSdk | None, log: Path) -> Made:
     with console.group(f"requirements of {build.project}"):
         install_requirements(build.target, plan, tree, backend=backend, cache_dir=cache_dir)
     with console.group(f"build {build.project}"):
-        wheel, statistics = execute(
-            plan, tree, platform=build.platform, base_env=_reproducible(build, tree), log=log
-        )
+        done = execute(plan, tree, platform=build.platform, base_env=_reproducible(build, tree), log=log)
+    wheel, statistics = done.wheel, done.statistics
     with console.group(f"check {wheel.name}"):
         check_import(build.target, plan, wheel, backend=backend, cache_dir=cache_dir)
         _check(build, wheel)
-    details: dict[str, Any] = {"source": build.tree.inputs}
+    contents = {wheel.name: wheel_contents.folders(wheel)}
+    details: dict[str, Any] = {"source": build.tree.inputs, **done.course, CONTENTS: contents}
     if statistics is not None:
         details["compiler_cache"] = {**asdict(statistics), "hit_rate": round(statistics.hit_rate, 4)}
     return Made(files=(wheel,), details=details)

@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from core import console, stage
+from core import console, stage, wheel_contents
 from core.errors import ArtifactError, MissingInputError, UsageError
 from core.families import CPU, default_family, detect, family
 from core.options import common_from, environment
@@ -145,9 +145,16 @@ def _made(request: BuildRequest) -> Made:
             f"of a run cannot hold them all; they lie in {request.output_dir}.",
             hint="Package one GPU family at a time: --gpu-family FAMILY.",
         )
+    made = tuple(request.output_dir / one.path.name for one in built.files)
+    contents = {path.name: wheel_contents.folders(path) for path in made if path.suffix == ".whl"}
     return Made(
-        files=tuple(request.output_dir / one.path.name for one in built.files),
-        details={"version": built.version, "families": list(built.families), "unused": list(built.unused)},
+        files=made,
+        details={
+            "version": built.version,
+            "families": list(built.families),
+            "unused": list(built.unused),
+            wheel_contents.CONTENTS: contents,
+        },
     )
 
 

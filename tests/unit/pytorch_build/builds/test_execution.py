@@ -72,14 +72,14 @@ def tree(tmp_path: Path, commit_files: Commit) -> Path:
 
 
 def go(plan: BuildPlan, tree: Path, **env: str) -> Path:
-    wheel, _ = execute(
+    done = execute(
         plan,
         tree,
         platform=platform_named("linux"),
         base_env={**ENV, **env},
         log=tree.parent / "build.log",
     )
-    return wheel
+    return done.wheel
 
 
 @pytest.mark.processes
@@ -272,13 +272,14 @@ def test_the_compiler_caches_counters_are_zeroed_before_and_read_after(tree: Pat
     program.chmod(0o755)
     cache = CompilerCache(kind="ccache", program=program)
     mark = f"open({str(log)!r}, 'a').write('build\\n')"
-    wheel, statistics = execute(
+    done = execute(
         plan(tree, mark, MAKE_WHEEL, compiler_cache=cache),
         tree,
         platform=platform_named("linux"),
         base_env=ENV,
         log=tree.parent / "build.log",
     )
+    wheel, statistics = done.wheel, done.statistics
     # a build that is done is not thrown away for counters that cannot be read
     assert wheel.name == WHEEL
     assert (statistics is not None) == (said == COUNTERS)

@@ -14,6 +14,7 @@ from pytorch_build.builds import facts, making, preflight
 from pytorch_build.builds.build import Build
 from pytorch_build.builds.compiler_cache import CacheStatistics
 from pytorch_build.builds.dependencies import Dependency
+from pytorch_build.builds.execution import Executed
 from pytorch_build.builds.options import BuildChoices
 from pytorch_build.builds.plans.types import BuildFacts, TreeFacts
 from pytorch_build.checks.findings import Finding
@@ -101,7 +102,8 @@ def shop(run: Any, monkeypatch: pytest.MonkeyPatch) -> Workshop:
         log.parent.mkdir(parents=True, exist_ok=True)
         log.write_text("compiling\n")
         shop.done.append("built")
-        return run.wheel("torch", VERSION), shop.statistics
+        course = {"ninja": [{"folder": "build"}]}
+        return Executed(wheel=run.wheel("torch", VERSION), statistics=shop.statistics, course=course)
 
     sdk = RocmSdk(version="7.1.0", root=run.root, bin=run.root, cmake=run.root, targets=("gfx942",))
     monkeypatch.setattr(environments, "prepared", prepared)
@@ -133,7 +135,9 @@ def log_of(run: Any) -> Path:
 def test_a_build_is_prepared_built_imported_and_checked(build: Build, run: Any, shop: Workshop) -> None:
     made = making.make(build, "build_torch")
     assert [path.name for path in made.files] == [f"torch-{VERSION}-cp312-cp312-linux_x86_64.whl"]
-    assert made.details == {"source": {"commit": "1" * 40}}
+    assert made.details["source"] == {"commit": "1" * 40}
+    assert made.details["ninja"] == [{"folder": "build"}]
+    assert sum(files for files, _, _ in made.details["contents"][made.files[0].name].values()) > 2
     assert shop.done == ["requirements", "built", "imported", "left"]
     assert log_of(run).read_text() == "compiling\n"
 

@@ -1,0 +1,174 @@
+"""What ninja did in a build: which files took longest, how many commands ran at a time.
+
+Format: ``.ninja_log`` of version 5, 6 and 7: a line an output, with start and end in milliseconds since
+ninja began, the output's time, its path and its command's hash, separated by tabs
+(https://ninja-build.org/manual.html#ref_log). ninja appends to it, and now and then writes it anew in
+any order, so what a build did is what was not there before.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from operator import attrgetter
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+    from pathlib import Path
+
+NAME = ".ninja_log"
+VERSIONS = ("5", "6", "7")
+# bounds of what a record keeps
+MOST_GRAPHS, MOST_SLOWEST, MOST_PARTS, MOST_LETTERS = 4, 25, 100, 200
+
+_HEADER = "# ninja log v"
+_FIELDS = 5
+# more restarts than that are a log that was written anew, in any order
+_MOST_RESTARTS = 20
+_MILLISECONDS = 1000
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Edge:
+    """A command.
+
+    Attributes:
+        output: Its (first) output.
+        start: When it began, in milliseconds after ninja did.
+        end: When it ended.
+    """
+
+    output: str
+    start: int
+    end: int
+
+
+def logs(folder: Path) -> Mapping[str, frozenset[str]]:
+    """Read the lines of every log below a build folder; path of the log's folder to its lines."""
+    found = {}
+    for path in sorted(folder.rglob(NAME)) if folder.is_dir() else ():
+        if path.is_file():
+            found[path.parent.relative_to(folder).as_posix()] = frozenset(_lines(path))
+    return found
+
+
+def summaries(folder: Path, before: Mapping[str, frozenset[str]]) -> list[dict[str, Any]]:
+    """Say what ninja did below a build folder since `before`.
+
+    Args:
+        folder: The build folder.
+        before: What `logs` gave when the build began.
+
+    Returns:
+        For a record's ``details.ninja``: the logs with most work, each with ``folder``, ``edges``,
+        ``seconds``, ``busy_seconds``, ``slowest`` (path, seconds) and ``parallelism`` (commands at a time).
+    """
+    found = []
+    for path in sorted(folder.rglob(NAME)) if folder.is_dir() else ():
+        if not path.is_file():
+            continue
+        name = path.parent.relative_to(folder).as_posix()
+        known = before.get(name, frozenset())
+        edges = parse(line for line in _lines(path) if line.startswith(_HEADER) or line not in known)
+        if edges:
+            found.append(summary(edges, folder=f"{folder.name}/{name}".removesuffix("/."), root=str(folder)))
+    found.sort(key=lambda one: (-one["busy_seconds"], one["folder"]))
+    return found[:MOST_GRAPHS]
+
+
+def _lines(path: Path) -> list[str]:
+    return path.read_text(encoding="utf-8", errors="replace").split("\n")
+
+
+def parse(lines: Iterable[str]) -> tuple[Edge, ...]:
+    """Read a log's commands, in its order; a line that was cut off is no command.
+
+    Returns:
+        A command once, whatever the number of its outputs; nothing for a log of another version.
+    """
+    edges: dict[tuple[int, int, str], Edge] = {}
+    known = False
+    for line in lines:
+        if line.startswith(_HEADER):
+            known = line.removeprefix(_HEADER).strip() in VERSIONS
+            continue
+        fields = line.split("\t")
+        if not known or len(fields) != _FIELDS or not all(map(_is_number, fields[:2])):
+            continue
+        start, end = int(fields[0]), int(fields[1])
+        if start <= end:
+            edges.setdefault((start, end, fields[4]), Edge(output=fields[3], start=start, end=end))
+    return tuple(edges.values())
+
+
+def _is_number(text: str) -> bool:
+    return text.isascii() and text.isdigit() and len(text) < len("1000000000000")
+
+
+def in_sequence(edges: Sequence[Edge]) -> tuple[Edge, ...]:
+    """Put the commands of several calls of ninja one after the other: each call counts from zero.
+
+    A call's commands stand in the order of their ends.
+    """
+    calls: list[list[Edge]] = [[]]
+    for edge in edges:
+        if calls[-1] and edge.end < calls[-1][-1].end:
+            calls.append([])
+        calls[-1].append(edge)
+    if len(calls) > _MOST_RESTARTS:
+        return tuple(edges)
+    moved, offset = [], 0
+    for call in calls:
+        moved += [Edge(output=edge.output, start=edge.start + offset, end=edge.end + offset) for edge in call]
+        offset = moved[-1].end if moved else offset
+    return tuple(moved)
+
+
+def summary(edges: Sequence[Edge], *, folder: str, root: str = "") -> dict[str, Any]:
+    """Describe one log's commands; bounded, however long the log.
+
+    Args:
+        edges: At least one, in the log's order.
+        folder: What the log's folder is called.
+        root: A folder of this machine that outputs may lie in; paths are told from there.
+    """
+    ordered = in_sequence(edges)
+    first, last = min(map(attrgetter("start"), ordered)), max(map(attrgetter("end"), ordered))
+    slowest = sorted(ordered, key=lambda edge: (edge.start - edge.end, edge.output))[:MOST_SLOWEST]
+    return {
+        "folder": folder[-MOST_LETTERS:],
+        "edges": len(ordered),
+        "seconds": (last - first) / _MILLISECONDS,
+        "busy_seconds": sum(edge.end - edge.start for edge in ordered) / _MILLISECONDS,
+        "slowest": [[_short(edge.output, root), (edge.end - edge.start) / _MILLISECONDS] for edge in slowest],
+        "parallelism": parallelism(ordered),
+    }
+
+
+def _short(output: str, root: str) -> str:
+    """Tell a path without the machine's own folders, and no longer than is read."""
+    output = output.replace("\\", "/")
+    inside = root.replace("\\", "/").rstrip("/") + "/"
+    if root and output.startswith(inside):
+        output = output.removeprefix(inside)
+    elif output.startswith("/") or output[1:3] == ":/":
+        output = "/".join(["…", *output.split("/")[-3:]])
+    return output if len(output) <= MOST_LETTERS else f"…{output[1 - MOST_LETTERS :]}"
+
+
+def parallelism(edges: Sequence[Edge], parts: int = MOST_PARTS) -> list[float]:
+    """Say how many commands ran at a time, on average, in each of equal parts of the time."""
+    first, last = min(edge.start for edge in edges), max(edge.end for edge in edges)
+    parts = min(parts, last - first)
+    if not parts:
+        return []
+    width = (last - first) / parts
+    busy = [0.0] * parts
+    for edge in edges:
+        at = min(int((edge.start - first) / width), parts - 1)
+        start = float(edge.start - first)
+        while at < parts and start < edge.end - first:
+            end = min((at + 1) * width, edge.end - first) if at < parts - 1 else edge.end - first
+            busy[at] += max(0.0, end - start)
+            start, at = max(start, end), at + 1
+    return [round(total / width, 2) for total in busy]
