@@ -107,7 +107,7 @@ def test_a_library_of_the_machine_goes_in_and_the_wheel_runs_without_it(tmp_path
         cwd=tmp_path,
     )
     library = tmp_path / "user.so"
-    words = [f"-Wl,-rpath,{machine}", "user.c", machine / "libextra.so.1", "-o", library]
+    words: list[str | Path] = [f"-Wl,-rpath,{machine}", "user.c", machine / "libextra.so.1", "-o", library]
     process.capture(["cc", *flags, *words], cwd=tmp_path)
     old = write_wheel(tmp_path, NAME, {"demo/user.so": library.read_bytes()})
     state = analyse(old)
