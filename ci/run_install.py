@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING
 
 from packaging.version import Version
 
+from ci.indexing.pages import Entry, render
 from ci.mirror_data import mirror
 from ci.page_waiting import fetch, wait_for
-from ci.pages import Entry, render
 from ci.run_wheels import Offer, constraints
 from core import console, files, installer, process
 from core.errors import CheckError, EnvironmentSetupError

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 from packaging.utils import parse_sdist_filename, parse_wheel_filename
 
-from ci.indexing_names import FILES as DISTRIBUTIONS
-from ci.indexing_names import SIDECAR
+from ci.indexing.names import FILES as DISTRIBUTIONS
+from ci.indexing.names import SIDECAR
 from ci.promotion import layout
 
 if TYPE_CHECKING:

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from email.parser import BytesParser
 from typing import TYPE_CHECKING, ClassVar
 
-from ci.indexing_names import SIDECAR
-from ci.indexing_sources import Promise
+from ci.indexing.names import SIDECAR
+from ci.indexing.sources import Promise
 from core import parallel
 from core.errors import MissingInputError
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ci.indexing import YANKED, is_page, write_index
-from ci.indexing_names import FILES, SIDECAR
+from ci.indexing.names import FILES, SIDECAR
 from ci.server.carried import Carried
 from ci.server.events import messages
 from core import parallel

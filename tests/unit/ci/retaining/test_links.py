@@ -5,7 +5,7 @@ import json
 import pytest
 from packaging.version import Version
 
-from ci.pages import Entry, render
+from ci.indexing.pages import Entry, render
 from ci.retaining.links import listed, required
 from ci.retaining.units import units
 from core.errors import DataError

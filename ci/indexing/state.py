@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from ci.pages import Entry
+    from ci.indexing.pages import Entry
 
 SCHEMA = 2
 
@@ -126,7 +126,7 @@ class State:
     """What the pages list, and from what.
 
     Attributes:
-        form: The form of the pages (`ci.pages.page_format`).
+        form: The form of the pages (`ci.indexing.pages.page_format`).
         title: The flat page's title.
         yanked: Why files are yanked, by file name or ``name==version``.
         pages: The pages by path, as they were written.

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from ci import buckets
-from ci.indexing_files import read_distribution
+from ci.indexing.files import read_distribution
 from core import files
 from core.errors import WheelError
 from core.frontdoor import Verb, main

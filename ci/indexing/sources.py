@@ -11,7 +11,7 @@ import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol
 
-from ci.indexing_names import SIDECAR
+from ci.indexing.names import SIDECAR
 from core.errors import DataError
 from core.outputs import is_record
 from core.parallel import each
@@ -196,7 +196,7 @@ class Files:
         return [self._read[stored.key, stored.etag] for stored in found]
 
     def _promise(self, stored: Stored) -> Promise:
-        from ci.indexing_files import read_distribution
+        from ci.indexing.files import read_distribution
 
         facts = read_distribution(self.store.fetch(stored.key, self.folder))
         if facts.metadata:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from packaging.utils import canonicalize_name
 from packaging.version import InvalidVersion, Version
 
-from ci.indexing_names import read_name
+from ci.indexing.names import read_name
 from core import files, wheels
 from core.errors import WheelError
 

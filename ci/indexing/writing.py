@@ -11,17 +11,17 @@ import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from ci.indexing_plan import entries_of, key_in
-from ci.indexing_sources import is_local
-from ci.indexing_state import Page, State, dump
-from ci.pages import FLAT, SIMPLE, flat_block, flat_page, project_pages, root_pages
+from ci.indexing.pages import FLAT, SIMPLE, flat_block, flat_page, project_pages, root_pages
+from ci.indexing.plan import entries_of, key_in
+from ci.indexing.sources import is_local
+from ci.indexing.state import Page, State, dump
 from core.errors import ConflictError
 from core.parallel import JOBS, each
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from ci.indexing_state import Project
+    from ci.indexing.state import Project
     from core.stores import Store, Stored
 
 STATE = f"{SIMPLE}/index-state.txt"

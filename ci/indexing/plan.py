@@ -5,17 +5,17 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from ci.indexing_names import FILES, SIDECAR, read_name
-from ci.indexing_sources import Promise
-from ci.indexing_state import Line, Project, State, project_of
-from ci.pages import Entry, newest, row
+from ci.indexing.names import FILES, SIDECAR, read_name
+from ci.indexing.pages import Entry, newest, row
+from ci.indexing.sources import Promise
+from ci.indexing.state import Line, Project, State, project_of
 from core.errors import StoreError, WheelError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
     from collections.abc import Set as AbstractSet
 
-    from ci.indexing_sources import Source
+    from ci.indexing.sources import Source
     from core.stores import Stored
 
 

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from packaging.utils import parse_sdist_filename, parse_wheel_filename
 from packaging.version import Version
 
-from ci.indexing_names import read_name
-from ci.pages import Entry, in_order, page_format, quoted, render
+from ci.indexing.names import read_name
+from ci.indexing.pages import Entry, in_order, page_format, quoted, render
 from core.errors import WheelError
 
 if TYPE_CHECKING:

@@ -23,8 +23,8 @@ from urllib.parse import quote
 
 from packaging.version import Version
 
-from ci.indexing_names import read_name
-from ci.indexing_style import FOOT, HEAD
+from ci.indexing.names import read_name
+from ci.indexing.style import FOOT, HEAD
 from core.errors import WheelError
 
 if TYPE_CHECKING:
