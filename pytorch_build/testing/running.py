@@ -13,6 +13,7 @@ import shlex
 import shutil
 import time
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 from core import console, junit_reading, supervision
@@ -23,7 +24,7 @@ from pytorch_build.testing.file_results import Ended
 from pytorch_build.testing.plugin import Plan, PlannedRule
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
     from pathlib import Path
 
     from core.junit import Case, Document
@@ -96,12 +97,17 @@ class FileRun:
 
 
 class Stall:
-    """Says whether a test of a journal runs longer than it may; asked while the journal grows."""
+    """Says whether a test of a journal runs longer than it may; asked while journals grow.
 
-    def __init__(self, journal: Path, seconds: float) -> None:
-        self._journal = journal
+    Args:
+        journals: Finds the journals that there are by now.
+        seconds: What a test may take.
+    """
+
+    def __init__(self, journals: Callable[[], Iterable[Path]], seconds: float) -> None:
+        self._journals = journals
         self._seconds = seconds
-        self._read = 0
+        self._read: dict[Path, int] = {}
         self._running: dict[str, float] = {}
 
     def __call__(self) -> str:
@@ -119,14 +125,15 @@ class Stall:
         return ""
 
     def _lines(self) -> list[dict[str, object]]:
-        if not self._journal.is_file():
-            return []
-        with self._journal.open("rb") as stream:
-            stream.seek(self._read)
-            # a line that is being written is read the next time
-            whole = stream.read().rpartition(b"\n")[0]
-        self._read += len(whole) + bool(whole)
-        return [json.loads(line) for line in whole.splitlines() if line.strip()]
+        found = []
+        for journal in self._journals():
+            with journal.open("rb") as stream:
+                stream.seek(self._read.get(journal, 0))
+                # a line that is being written is read the next time
+                whole = stream.read().rpartition(b"\n")[0]
+            self._read[journal] = self._read.get(journal, 0) + len(whole) + bool(whole)
+            found += [json.loads(line) for line in whole.splitlines() if line.strip()]
+        return found
 
 
 class _Running:
@@ -229,7 +236,7 @@ class _Running:
             limits=Limits(
                 seconds=max(self.until - time.monotonic(), 1.0), log_bytes=limits.log_megabytes * _MEGABYTE
             ),
-            stalled=Stall(journal, limits.test_seconds + _SECOND_CHANCE),
+            stalled=Stall(partial(self._journals, name), limits.test_seconds + _SECOND_CHANCE),
         )
         return self._sessions(name), Ended(
             returncode=ended.returncode,
@@ -259,9 +266,12 @@ class _Running:
     def _workers(self) -> list[str]:
         return ["--numprocesses", str(self.setting.workers)] if self.side_by_side else []
 
+    def _journals(self, name: str) -> list[Path]:
+        return sorted(self.folder.glob(f"{name}.*journal.jsonl"))
+
     def _sessions(self, name: str) -> Sequence[Session]:
         found: list[Session] = []
-        for path in sorted(self.folder.glob(f"{name}.*journal.jsonl")):
+        for path in self._journals(name):
             try:
                 found += plugin.read_journal(path)
             except (DataError, MissingInputError) as problem:

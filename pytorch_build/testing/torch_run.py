@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 
 # a log of a run is for reading; the beginning and the end of a longer one say what there is to say
 _LOG_BYTES = 8 << 20
+LOGS = "logs"
 
 
 def perform_tests(bench: Bench, asked: TorchTests, inputs: Mapping[str, Any]) -> None:
@@ -154,7 +155,12 @@ def _tested(
         sharding.show(plan, asked.shard)
     started = records.now()
     with tempfile.TemporaryDirectory(prefix="pt-", ignore_cleanup_errors=True) as scratch:
-        runs = list(_runs(bench, asked, plan, rules, Path(scratch)))
+        runs: list[FileRun] = []
+        try:
+            runs.extend(_runs(bench, asked, plan, rules, Path(scratch)))
+        finally:
+            # of a run that was interrupted, too
+            _put_logs(bench, recording.stage_name(origin, asked.shard), Path(scratch) / LOGS)
         report = Report(
             origin=origin,
             document=Document(
@@ -169,7 +175,6 @@ def _tested(
         )
         store = common.open_store()
         details = recording.put_report(store, common.outputs, group, report)
-        _put_logs(bench, recording.stage_name(origin, asked.shard), runs)
     _show(runs)
     _warn_of_silent_rules(asked, rules, runs)
     recording.require_report_passed(report, hint=_hint(bench, asked))
@@ -196,7 +201,7 @@ def _runs(
             tree=bench.tests.tree,
             env={},
             folder=scratch / f"{number}",
-            logs=scratch / "logs",
+            logs=scratch / LOGS,
             limits=asked.limits or configurations.load().limits,
             rules=rules[number],
             expression=asked.expression,
@@ -247,19 +252,20 @@ def _warn_of_silent_rules(
         )
 
 
-def _put_logs(bench: Bench, stage: str, runs: Sequence[FileRun]) -> None:
+def _put_logs(bench: Bench, stage: str, folder: Path) -> None:
     """Keep the files' logs among the run's outputs, the middle of very long ones left out."""
     common = bench.context.common
     store, prefix = common.open_store(), common.outputs.logs_prefix(bench.context.artifact_group)
     cell = Cell(torch_ref=bench.context.ref.name, python=bench.target.tag)
-    folder = f"{prefix}/{records.record_name(stage, cell)}"
+    target = f"{prefix}/{records.record_name(stage, cell)}"
 
     def put(path: Path) -> None:
-        store.put_bytes(f"{folder}/{path.name}", _shortened(path))
+        # what was collected is read again, and so never shortened
+        store.put_bytes(
+            f"{target}/{path.name}", _shortened(path) if path.suffix == ".log" else path.read_bytes()
+        )
 
-    parallel.each(put, list(dict.fromkeys(one.log for one in runs if one.log)))
-    for path in dict.fromkeys(one.collection for one in runs if one.collection):
-        store.put_bytes(f"{folder}/{path.name}", path.read_bytes())
+    parallel.each(put, sorted(path for path in folder.glob("*") if path.is_file()))
 
 
 def _shortened(path: Path) -> bytes:

@@ -1,0 +1,186 @@
+"""test_torch on the sample, in a clone of this checkout: real nox, real installers, real pytest."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess  # noqa: TID251 - a run is interrupted here, which the door for processes cannot do
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from core import junit_reading, process
+
+if TYPE_CHECKING:
+    from core.process import Completed
+
+ROOT = Path(__file__).parents[2]
+TAG = f"cp{sys.version_info.major}{sys.version_info.minor}"
+CPU = ("--torch-ref", "sample", "--gpu-family", "cpu")
+OUT = Path("out/local-linux")
+
+# beside the sample's own files, in a person's tree
+BAD = """
+import os, signal, time
+import torch
+
+def test_one(): assert torch.ones(2).sum().item() == 2.0
+def test_dies(): os._exit(0)
+def test_hangs():
+    signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGALRM])
+    time.sleep(600)
+def test_floods():
+    for _ in range(1600):
+        os.write(1, b"x" * 65536)
+def test_last(): pass
+"""
+LONG = """
+import os, pathlib, subprocess, sys, time
+
+def test_long():
+    child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"], start_new_session=True)
+    pathlib.Path("pids").write_text(f"{os.getpid()} {child.pid}")
+    time.sleep(600)
+"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Clone:
+    """A clone of this checkout, with outputs and environments of its own."""
+
+    path: Path
+
+    def argv(self, *words: str | Path) -> list[str]:
+        return [sys.executable, "-m", "nox", *(str(word) for word in words)]
+
+    @property
+    def env(self) -> dict[str, str]:
+        return process.inherited(NO_COLOR="1", GITHUB_ACTIONS=None, MATRIX=None, SOURCE_LOCK=None)
+
+    def nox(self, session: str, *words: str | Path) -> Completed:
+        return process.capture(
+            self.argv("-s", session, "--", *CPU, *words), cwd=self.path, env=self.env, check=False
+        )
+
+    def record(self, name: str) -> dict[str, Any]:
+        path = self.path / OUT / "manifests" / "cpu" / f"{name}.json"
+        found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        return found
+
+
+@pytest.fixture(scope="module")
+def clone(tmp_path_factory: pytest.TempPathFactory) -> Clone:
+    """Build and index the sample's torch for processors."""
+    path = tmp_path_factory.mktemp("torch-tests") / "checkout"
+    process.capture(["git", "clone", "--quiet", ROOT, path])
+    made = Clone(path=path)
+    for session in ("build_torch", "index"):
+        done = made.nox(session)
+        assert done.returncode == 0, (done.stdout + done.stderr)[-4000:]
+    return made
+
+
+@pytest.fixture(scope="module")
+def tree(clone: Clone, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Copy the tree that the first run checked out, and put bad tests into it."""
+    source = clone.path / "src" / "sample" / "torch-tests"
+    if not source.is_dir():
+        assert clone.nox("test_torch").returncode == 0
+    made = tmp_path_factory.mktemp("mine") / "pytorch"
+    shutil.copytree(source, made, symlinks=True)
+    (made / "test" / "test_bad.py").write_text(BAD)
+    (made / "test" / "test_long.py").write_text(LONG)
+    return made
+
+
+def test_the_samples_own_tests_pass_on_its_wheel(clone: Clone) -> None:
+    done = clone.nox("test_torch")
+    assert done.returncode == 0, (done.stdout + done.stderr)[-4000:]
+    record = clone.record(f"test_torch-sample-{TAG}")
+    built = clone.record(f"build_torch-sample-{TAG}")["files"][0]
+    assert record["inputs"]["files"] == {built["name"]: built["sha256"]}
+    assert record["details"]["tests"]["tests"] > 10
+    assert record["details"]["tests"]["failures"] == record["details"]["tests"]["errors"] == 0
+    lock = json.loads((clone.path / OUT / "manifests" / "source-lock-sample.json").read_text())
+    assert record["inputs"]["tests"]["commit"] == lock["projects"]["torch"]["commit"]
+    again = clone.nox("test_torch")
+    assert "test_torch: unchanged, nothing to do" in again.stdout + again.stderr
+
+
+def test_shards_together_are_the_whole(clone: Clone) -> None:
+    whole = {case.test for case in reports(clone, f"torch-sample-{TAG}.xml")}
+    for shard in ("1/2", "2/2"):
+        done = clone.nox("test_torch", "--shard", shard)
+        assert done.returncode == 0, (done.stdout + done.stderr)[-4000:]
+    parts = [{case.test for case in reports(clone, f"torch-sample-{TAG}-{at}-of-2.xml")} for at in (1, 2)]
+    assert parts[0] | parts[1] == whole
+    assert not parts[0] & parts[1]
+
+
+def reports(clone: Clone, name: str) -> Any:
+    return junit_reading.read_file(clone.path / OUT / "reports" / "cpu" / name).cases
+
+
+def test_bad_files_cost_their_tests_and_no_more(clone: Clone, tree: Path) -> None:
+    words = ("--pytorch-dir", tree, "--include", "test_bad", "--include", "test_nn", "--test-timeout", "10")
+    done = clone.nox("test_torch", *words)
+    assert done.returncode == 1
+    said = done.stdout + done.stderr
+    assert "failed with exit code 9" in said
+    # a flood stays out of what people read
+    assert len(said) < 200_000
+    found = {case.test: case.outcome for case in reports(clone, f"torch-sample-{TAG}.xml")}
+    bad = {test.partition("::")[2]: outcome for test, outcome in found.items() if "test_bad" in test}
+    assert bad == {
+        "test_one": "passed",
+        "test_dies": "crashed",
+        "test_hangs": "timeout",
+        "test_floods": "passed",
+        "test_last": "passed",
+    }
+    assert [outcome for test, outcome in found.items() if "test_nn" in test] == ["passed"] * 2
+    failed = clone.record(f"test_torch-sample-{TAG}.failed")
+    assert failed["exit_code"] == 9
+    assert "test_bad.py::test_dies crashed" in failed["error"]
+
+
+def alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+        state = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()[0]
+    except (ProcessLookupError, FileNotFoundError):
+        return False
+    return state != "Z"
+
+
+def test_ctrl_c_leaves_no_process_behind(clone: Clone, tree: Path) -> None:
+    told = tree / "test" / "pids"
+    argv = clone.argv("-s", "test_torch", "--", *CPU, "--pytorch-dir", tree, "--include", "test_long")
+    with subprocess.Popen(
+        argv,
+        cwd=clone.path,
+        env=clone.env,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+    ) as running:
+        end = time.monotonic() + 180
+        while not (told.is_file() and told.read_text()) and time.monotonic() < end:
+            time.sleep(0.1)
+        # as a terminal does: to every process of the group
+        os.killpg(running.pid, signal.SIGINT)
+        said = running.communicate(timeout=120)[0]
+    assert running.returncode != 0, said
+    pids = [int(word) for word in told.read_text().split()]
+    end = time.monotonic() + 20
+    while any(map(alive, pids)) and time.monotonic() < end:
+        time.sleep(0.1)
+    assert not [pid for pid in pids if alive(pid)]
+    assert clone.record(f"test_torch-sample-{TAG}.failed")["exit_code"] == 130

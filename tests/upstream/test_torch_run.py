@@ -1,0 +1,209 @@
+"""Real files of upstream's tests beside small ones that crash, hang, flicker and fail, on a real torch."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from core import process
+from core.options import ROOT
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from core.process import Completed
+
+REAL = ("test_type_info", "test_comparison_utils")
+NEEDED = ("conftest.py", "pytest_shard_custom.py")
+
+CRASH = """
+import ctypes
+import torch
+from torch.testing._internal.common_utils import TestCase, run_tests
+
+
+class TestCrash(TestCase):
+    def test_before(self):
+        self.assertEqual(torch.ones(2).sum(), 2)
+
+    def test_crash(self):
+        ctypes.string_at(0)
+
+    def test_exit(self):
+        import os
+        os._exit(0)
+
+    def test_later(self):
+        self.assertEqual(torch.ones(3).sum(), 3)
+
+
+if __name__ == "__main__":
+    run_tests()
+"""
+
+HANG = """
+import signal
+import time
+import torch
+
+
+def test_hang():
+    # what blocks signals as C code does
+    signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGALRM])
+    time.sleep(600)
+
+
+def test_after():
+    assert torch.arange(3).sum() == 3
+"""
+
+MIXED = """
+import pathlib
+import pytest
+import torch
+
+
+def test_flaky():
+    seen = pathlib.Path(__file__).with_name("seen")
+    if not seen.exists():
+        seen.touch()
+        raise RuntimeError("the first time")
+
+
+def test_wrong():
+    assert torch.equal(torch.ones(2), torch.zeros(2)), "ones are no zeros"
+
+
+def test_hidden():
+    assert False, "nobody is to see this"
+
+
+@pytest.fixture
+def broken():
+    raise ValueError("no set-up")
+
+
+def test_error(broken): ...
+"""
+
+RULES = """
+[rules.hidden]
+tests = ["test/test_mixed.py::test_hidden"]
+reason = "It never passes, on purpose."
+
+[rules.flicker]
+tests = ["test/test_mixed.py::test_flaky"]
+action = "retry"
+reason = "It fails the first time."
+"""
+
+TRUTH = {
+    "test/test_crash.py::TestCrash::test_before": "passed",
+    "test/test_crash.py::TestCrash::test_crash": "crashed",
+    "test/test_crash.py::TestCrash::test_exit": "crashed",
+    "test/test_crash.py::TestCrash::test_later": "passed",
+    "test/test_hang.py::test_hang": "timeout",
+    "test/test_hang.py::test_after": "passed",
+    "test/test_mixed.py::test_flaky": "flaky",
+    "test/test_mixed.py::test_wrong": "failed",
+    "test/test_mixed.py::test_hidden": "skipped",
+    "test/test_mixed.py::test_error": "error",
+}
+
+
+@pytest.fixture(scope="module")
+def tree(tmp_path_factory: pytest.TempPathFactory, upstream_sources: dict[str, Path]) -> Path:
+    if "torch" not in upstream_sources:
+        pytest.skip("--sources has no pytorch")
+    source = upstream_sources["torch"]
+    made = tmp_path_factory.mktemp("upstream") / "pytorch"
+    (made / "test").mkdir(parents=True)
+    for name in ("version.txt", "pytest.ini"):
+        shutil.copy2(source / name, made / name)
+    for name in (*NEEDED, *(f"{one}.py" for one in REAL)):
+        shutil.copy2(source / "test" / name, made / "test" / name)
+    for name, text in {"crash": CRASH, "hang": HANG, "mixed": MIXED}.items():
+        (made / "test" / f"test_{name}.py").write_text(text)
+    (made / "rules.toml").write_text(RULES)
+    return made
+
+
+def front_door(verb: str, tree: Path, *words: str | Path) -> Completed:
+    store = ("--store", str(tree.parent / "out"))
+    argv = [sys.executable, "-m", "pytorch_build", verb, *store, "--torch-ref", "nightly", *words]
+    return process.capture([*argv, "--gpu-family", "cpu"], cwd=ROOT, check=False)
+
+
+def run_shard(tree: Path, python: Path, *words: str | Path) -> Completed:
+    own: list[str | Path] = [
+        "--python",
+        python,
+        "--no-install",
+        "--pytorch-dir",
+        tree,
+        "--allow-version-mismatch",
+    ]
+    own += ["--skips", tree / "rules.toml", "--test-timeout", "40"]
+    return front_door("test-torch", tree, *own, *words)
+
+
+def plain_truth(tree: Path, python: Path) -> dict[str, str]:
+    """Ask pytest itself, without anything of ours, what the real files give."""
+    outcomes = {}
+    for name in REAL:
+        argv: list[str | Path] = [python, "-m", "pytest", "-q", "-rA", "-p", "no:cacheprovider", f"{name}.py"]
+        env = process.inherited(PYTORCH_TESTING_DEVICE_ONLY_FOR="cpu", PYTORCH_TEST_WITH_ROCM="0")
+        said = process.capture(argv, cwd=tree / "test", env=env, check=False).stdout
+        for line in said.splitlines():
+            word, _, rest = line.partition(" ")
+            if word == "PASSED":
+                outcomes[f"test/{rest.removeprefix('test/')}"] = "passed"
+    return outcomes
+
+
+def test_a_report_of_two_shards_is_the_truth(tree: Path, torch_python: Path) -> None:
+    files = [f"--include={name}" for name in (*REAL, "test_crash", "test_hang", "test_mixed")]
+    said = []
+    for shard in ("1/2", "2/2"):
+        done = run_shard(tree, torch_python, *files, "--shard", shard)
+        assert done.returncode == 9, done.stderr
+        said.append(done.stderr)
+    told = tree.parent / "report.json"
+    summary = front_door("test-report", tree, "--json", told)
+    assert summary.returncode == 9, summary.stderr
+    (entry,) = json.loads(told.read_text())["tests"]
+    failing = {one["test"]: one["outcome"] for one in entry["failures"]}
+    bad = {"crashed", "timeout", "failed", "error"}
+    assert failing == {test: outcome for test, outcome in TRUTH.items() if outcome in bad}
+    found = outcomes_of(tree)
+    assert {test: found[test] for test in TRUTH} == TRUTH
+    passed = plain_truth(tree, torch_python)
+    assert passed
+    assert {test: found.get(test) for test in passed} == passed
+    # nothing else was lost or made up
+    assert entry["problems"] == []
+    logs = list((tree.parent / "out").rglob("logs/cpu/*/test_hang.log"))
+    assert len(logs) == 1
+    assert "in test_hang" in logs[0].read_text()
+
+
+def outcomes_of(tree: Path) -> dict[str, Any]:
+    from core.junit_reading import read_file
+
+    found: dict[str, Any] = {}
+    for path in (tree.parent / "out").rglob("reports/cpu/*-of-2.xml"):
+        for case in read_file(path).cases:
+            assert case.test not in found
+            found[case.test] = case.outcome
+    return found
+
+
+def test_tests_of_another_torch_are_refused(tree: Path, torch_python: Path) -> None:
+    words: list[str | Path] = ["--python", torch_python, "--no-install", "--pytorch-dir", tree]
+    done = front_door("test-torch", tree, *words)
+    assert done.returncode == 6
+    assert "--allow-version-mismatch" in done.stderr
