@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING
 
 from core import console
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     import argparse
 
     from core.interpreters import Interpreter
+    from core.options import Common
     from pytorch_build.builds.options import BuildChoices
     from pytorch_build.context import Context
     from pytorch_build.sources.trees import Tree
@@ -30,6 +32,13 @@ if TYPE_CHECKING:
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Declare the verb's own options."""
     parser.add_argument("project", help=f"what to build: {', '.join(PROJECTS)}")
+    parser.add_argument(
+        "--container",
+        nargs="?",
+        const="any",
+        choices=("any", "docker", "podman"),
+        help="run in the manylinux image, by docker or podman (default: whichever is there)",
+    )
     add_build_options(parser)
 
 
@@ -40,9 +49,33 @@ def run(arguments: argparse.Namespace) -> None:
         raise UsageError(f"{project!r} is no component.", hint=nearest(project, PROJECTS))
     common = common_from(arguments)
     target = require(common.python)
+    if arguments.container:
+        _in_container(arguments.container, project, target.version, common)
+        return
     chosen = with_components(context(common), project)
     choices = build_choices_from(arguments, platform=common.outputs.platform)
     building.perform(plan(chosen, choices, target=target, project=project))
+
+
+def _in_container(named: str, project: str, python: str, common: Common) -> None:
+    """Run the same session in the manylinux image, which has the same checkout and run."""
+    from pytorch_build.containers import running
+
+    env = environment()
+    job = running.Job(
+        session=f"build_{project}",
+        python=".".join(python.split(".")[:2]),
+        words=running.inner_words(sys.argv[2:], project=project),
+        root=common.root,
+        user=running.this_user(),
+        present=frozenset(env),
+    )
+    engine = next((one for one in running.ENGINES if one == named), None) or running.find_engine()
+    if common.dry_run:
+        data = running.load_container()
+        console.say(" ".join(running.command(engine, data, job, running.mounts_of(job.words, job.root))))
+        return
+    running.run(engine, job, env=env)
 
 
 def plan(chosen: Context, choices: BuildChoices, *, target: Interpreter, project: str) -> Build:

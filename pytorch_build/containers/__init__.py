@@ -1,0 +1,1 @@
+"""Builds inside the manylinux image: the same session, run by docker or podman."""
