@@ -73,7 +73,7 @@ def run(arguments: argparse.Namespace) -> None:
     if not env.get("NEEDS"):
         raise UsageError("There is no result to tell.", hint="Give NEEDS: toJSON(needs) of the workflow.")
     needs = notifying.read_needs(env["NEEDS"])
-    jobs = _failures(common, env) if "failure" in needs.values() else ()
+    jobs = _failures(common, env) if notifying.may_have_failed(needs) else ()
     result = notifying.result_of(_title(env), needs, jobs=jobs, url=_url(env))
     _show(result, needs)
     wanted = arguments.always or is_told(load_toml(POLICY_FILE, Policy), env, result)

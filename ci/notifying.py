@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from core.records import Record
 
 GOOD = ("success", "skipped")
+# act does not say how a called workflow ended: then the run's records do
+UNKNOWN = ""
 _SHOWN = 20  # a message is read on a telephone; the run's page has them all
 _LONGEST_LINE = 300
 
@@ -114,11 +116,16 @@ def result_of(title: str, needs: Mapping[str, str], *, jobs: Sequence[Failure], 
         url: The run's page.
     """
     failed = [name for name, result in needs.items() if result == "failure"]
-    failures = tuple(jobs) if failed else ()
+    failures = tuple(jobs) if may_have_failed(needs) else ()
     if failed and not failures:
         failures = tuple(Failure(name=name) for name in failed)
-    cancelled = any(result not in {*GOOD, "failure"} for result in needs.values())
+    cancelled = any(result not in {*GOOD, UNKNOWN, "failure"} for result in needs.values())
     return RunResult(title=title, url=url, failures=failures, cancelled=cancelled)
+
+
+def may_have_failed(needs: Mapping[str, str]) -> bool:
+    """Say whether something failed, or it is not known."""
+    return not {"failure", UNKNOWN}.isdisjoint(needs.values())
 
 
 def headline(result: RunResult) -> str:

@@ -64,6 +64,11 @@ def test_failures_that_do_not_count_do_not_fail_the_run() -> None:
     assert expected.ok
 
 
+def test_where_nobody_says_how_a_job_ended_records_do() -> None:
+    assert notifying.result_of("CI", {"linux": ""}, jobs=[]).ok
+    assert not notifying.result_of("CI", {"linux": ""}, jobs=[Failure(name="build_torch")]).ok
+
+
 def test_a_job_without_known_cells_is_named_itself() -> None:
     result = notifying.result_of("CI", {"setup": "failure"}, jobs=[])
     assert result.failures == (Failure(name="setup"),)
