@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from core.errors import DataError
-from core.target_locks import locked_call, pinned_file, target_lock
+from core.target_locks import TORCH_TESTS, locked_call, pinned_file, target_lock
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -45,6 +45,17 @@ def test_the_whole_lock_is_installed_as_it_stands(run: Any, lock: Path) -> None:
     call = locked_call(run.common(), run.target())
     assert call.files == (lock,)
     assert call.hashed
+
+
+def test_tests_have_a_lock_of_their_own(run: Any, lock: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    own = lock.with_name("torch-tests-linux-3.12.txt")
+    own.write_text("expecttest==0.3.0 \\\n    --hash=sha256:ee\n")
+    assert locked_call(run.common(), run.target(), lock=TORCH_TESTS).files == (own,)
+    # a Python without a lock gets what the lock is made from
+    call = locked_call(run.common(), run.target("3.13.0"), lock=TORCH_TESTS)
+    assert [path.name for path in call.files] == ["torch-tests.in"]
+    assert not call.hashed
+    assert "torch-tests.in lists is not pinned" in capsys.readouterr().err
 
 
 @pytest.mark.usefixtures("lock")

@@ -8,7 +8,7 @@ import pytest
 
 from core import environments, installer, process
 from core.installer import Sources
-from pytorch_build.testing import installation, torch_request, upstream_tests
+from pytorch_build.testing import configurations, installation, torch_request, upstream_tests
 from pytorch_build.testing.gpu_facts import Machine
 from pytorch_build.testing.upstream_tests import Tests, Torch
 from pytorch_build.verbs import test_torch as verb
@@ -140,6 +140,10 @@ def test_bad_input_is_told_before_anything_is_installed(
     assert said in answer.said
     assert answer.code == code, answer.said
     assert done == []
+
+
+def test_the_options_configurations_are_those_of_the_data() -> None:
+    assert set(verb.CONFIGS) == set(configurations.load().configurations)
 
 
 def test_a_family_without_a_gpu_is_told_before_gigabytes_are_fetched(front: Front, done: list[Any]) -> None:
