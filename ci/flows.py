@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from ci.cells import BUILDS
 from core import console, process
-from core.errors import ProcessError
+from core.errors import FatalError, ProcessError
 from core.options import DEFAULT_STORE
 from pytorch_build.context import context
 
@@ -82,9 +82,19 @@ def run_ci(common: Common, *, python: str = "") -> None:
         env = process.inherited(MATRIX=None)
         process.run([*nox, "--", *posargs(common, chosen)], cwd=common.root, env=env)
     except ProcessError as problem:
+        _report(common, chosen)
         raise ProcessError(
             "invoke ci: a session failed; what it said stands above.", returncode=1
         ) from problem
+
+
+def _report(common: Common, chosen: Context) -> None:
+    """Write the page of a run that a session ended early; what it has to say was said before."""
+    report = [sys.executable, "-m", "ci", "report", *posargs(common, chosen)]
+    try:
+        process.run(report, cwd=common.root, env=process.inherited(MATRIX=None))
+    except FatalError as problem:
+        console.say(f"The run's page was not written: {problem.message}")
 
 
 def posargs(common: Common, chosen: Context) -> list[str]:

@@ -48,26 +48,29 @@ def run(arguments: argparse.Namespace) -> None:
 
         console.result(write(page))
         return
+    from ci.page import text
+
     # first what there is to read: the store may refuse the page
     tell(common, page)
     if not arguments.text:
         from ci.page.html import render
 
+        # the page is the run's, whatever part of it was asked for
+        whole = replace(common, gpu_family="", torch_ref="")
+        page = page if whole == common else made(whole, before_of(arguments, whole=True))
         store, key = common.open_store(), page_key(common.outputs)
         store.put_bytes(key, render(page).encode())
         console.say(f"page     {store.url_of(key)}")
-    from ci.page.text import verdict
-
-    console.done(verdict(page))
+    console.done(text.verdict(page))
 
 
-def before_of(arguments: argparse.Namespace) -> Common | None:
-    """Say which run this one is held against; None for none."""
+def before_of(arguments: argparse.Namespace, *, whole: bool = False) -> Common | None:
+    """Say which run this one is held against, of all refs or of the one asked for; None for none."""
     if not arguments.against:
         return None
     # wherever that run lies, which may be elsewhere
     other = common_from(argparse.Namespace(**{**vars(arguments), "run_id": arguments.against}))
-    return replace(other, gpu_family="")
+    return replace(other, gpu_family="", torch_ref="" if whole else other.torch_ref)
 
 
 def made(common: Common, before: Common | None) -> Page:

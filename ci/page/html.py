@@ -25,7 +25,7 @@ from ci.page.words import counted, duration, signed, size, spelt
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from ci.page.model import Cell, CellName, Group, Page, StageRun, State
+    from ci.page.model import Cell, Group, Page, StageRun, State
 
 TEMPLATES = Path(__file__).with_name("templates")
 # what is drawn of the widest time line
@@ -140,10 +140,12 @@ def area(values: Sequence[float], *, width: int = 300, height: int = 40) -> str:
     return " ".join([*points, f"{width},{height}"])
 
 
-def setup_command(page: Page, name: CellName) -> str:
+def setup_command(page: Page, cell: Cell) -> str:
     """Write the command that makes an environment with a cell's wheels."""
-    words = [f"--run-id={page.run_id}", f"--gpu-family={name.group}", f"--torch-ref={name.torch_ref}"]
-    return shlex.join(["nox", "-s", "setup_venv", "--", *words])
+    python = re.fullmatch(r"cp(\d)(\d+)", cell.name.python)
+    words = ["nox", "-s", "setup_venv", "--", ".venv-torch", "--packages", " ".join(cell.requirements)]
+    words += ["--from-run-id", page.run_id, "--artifact-group", cell.name.group]
+    return shlex.join([*words, *(["--python", f"{python[1]}.{python[2]}"] if python else [])])
 
 
 def _grown(page: Page) -> list[tuple[str, str, int, int]]:

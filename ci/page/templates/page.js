@@ -2,20 +2,23 @@
 (() => {
   const all = (selector, root = document) => [...root.querySelectorAll(selector)];
 
-  // addresses of the files beside this page, wherever it lies
-  for (const place of all("var[data-to]")) {
-    const address = new URL(place.dataset.to, location.href).href;
-    if (/^(https?|file):[\w:/.%+~@-]+$/.test(address)) place.textContent = address;
-  }
-
-  // commands to copy
-  for (const box of all(".command")) {
-    const button = document.createElement("button");
-    button.type = "button";
-    button.textContent = "Copy";
-    button.setAttribute("aria-label", `Copy: ${box.firstElementChild.dataset.what}`);
-    box.append(button);
-  }
+  // addresses of the files beside this page, wherever it lies, and commands to copy: once they are seen
+  const complete = (part) => {
+    for (const box of all(".command:not(:has(button))", part)) {
+      const place = box.querySelector("var");
+      if (place) {
+        const address = new URL(place.textContent, location.href).href;
+        if (/^(https?|file):[\w:/.%+~@-]+$/.test(address)) place.textContent = address;
+      }
+      const button = document.createElement("button");
+      button.type = "button";
+      button.textContent = "Copy";
+      button.setAttribute("aria-label", `Copy ${box.firstElementChild.dataset.what}`);
+      box.append(button);
+    }
+  };
+  for (const part of all("details[open]")) complete(part);
+  document.addEventListener("toggle", (event) => event.target.open && complete(event.target), true);
   const status = document.getElementById("status");
   document.addEventListener("click", async (event) => {
     const button = event.target.closest(".command>button");
@@ -84,6 +87,7 @@
       row.hidden = !row.querySelector("td[data-kind]:not(.out)");
     }
     status.textContent = Object.entries(seen)
+      .filter(([kind]) => ["cells", "wheels", "builds", "test runs"].includes(kind))
       .map(([kind, [shown, total]]) => `${shown} of ${total} ${kind}`)
       .join(", ");
   };

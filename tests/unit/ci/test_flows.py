@@ -124,11 +124,14 @@ def test_the_flow_is_one_nox_over_the_sessions_that_run(
 def test_the_task_ends_with_the_errors_code(nox: Nox, capsys: pytest.CaptureFixture[str]) -> None:
     tasks.ci.body(None, torch_ref="sample", gpu_family="cpu")
     assert "-P" not in nox.argv
+    assert nox.argv[2] == "nox"
     nox.problem = ProcessError("nox ended with status 1.", returncode=1)
     with pytest.raises(Exit) as caught:
         tasks.ci.body(None, torch_ref="sample", gpu_family="cpu")
     assert caught.value.code == ProcessError.exit_code
     assert "a session failed; what it said stands above" in capsys.readouterr().err
+    # what there is of the run is shown
+    assert nox.argv[1:5] == ["-m", "ci", "report", "--torch-ref=sample"]
     with pytest.raises(Exit) as caught:
         tasks.ci.body(None, torch_ref="sampel", refs_file="absent.toml")
     assert caught.value.code not in {0, None, DataError}

@@ -1,0 +1,215 @@
+"""Runs that were never run, for tests of the page: any number of cells, every state, hostile names."""
+
+from __future__ import annotations
+
+import hashlib
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any
+
+from ci.page.reading import GroupFacts, RunFacts
+from core.records import Cell, FileRecord, Record
+from pytorch_build.lock.source_lock import LockedProject, SourceLock
+from pytorch_build.testing.report_data import CaseEntry, GroupEntry
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+BEGAN = datetime(2026, 11, 20, 22, 0, tzinfo=UTC)
+BUILDS = {
+    "triton": ("triton", "3.6.0", 900),
+    "torch": ("torch", "2.10.0", 7200),
+    "audio": ("torchaudio", "2.10.0", 600),
+    "vision": ("torchvision", "0.25.0", 800),
+    "apex": ("apex", "1.10.0", 500),
+}
+AFTER = {"triton": 0, "torch": 960, "audio": 8220, "vision": 8220, "apex": 8220}
+FAMILIES = tuple(f"gfx{number}" for number in range(900, 1000))
+REFS = ("release/2.7", "release/2.8", "release/2.9", "release/2.10", "nightly")
+PYTHONS = ("cp311", "cp312", "cp313")
+ORIGIN = "https://github.com/pytorch/pytorch"
+
+
+def digest(*words: object) -> str:
+    return hashlib.sha256(" ".join(map(str, words)).encode()).hexdigest()
+
+
+def number(most: int, *words: object) -> int:
+    """Give the same number below `most` for the same words."""
+    return int(digest(*words)[:8], 16) % most
+
+
+def record(stage: str, group: str, ref: str = "", python: str = "", **facts: Any) -> Record:
+    values: dict[str, Any] = {"run_id": "123", "platform": "linux", "started": BEGAN.isoformat()}
+    cell = Cell(gpu_family=group, torch_ref=ref, python=python)
+    return Record(stage=stage, cell=cell, **{**values, "seconds": 1.5, **facts})
+
+
+def at(seconds: float) -> str:
+    return (BEGAN + timedelta(seconds=seconds)).isoformat()
+
+
+def wheel(group: str, distribution: str, version: str, python: str, size: int) -> FileRecord:
+    name = f"{distribution}-{version}-{python}-{python}-linux_x86_64.whl"
+    return FileRecord(
+        name=name,
+        key=f"123-linux/python/{group}/{name}",
+        size=size,
+        sha256=digest(name, group, size),
+        distribution=distribution,
+        version=version,
+        requires_python=">=3.10",
+    )
+
+
+def build(project: str, group: str, ref: str, python: str, *, grown: int = 0) -> Record:
+    """Make a build's record with all that a build can say."""
+    distribution, version, seconds = BUILDS[project]
+    base = f"{version}.dev{REFS.index(ref)}" if ref in REFS else version
+    size = 40_000_000 + 900_000_000 * (project == "torch") + number(9_000_000, project, group, ref) + grown
+    one = wheel(group, distribution, f"{base}+rocm7.1.0", python, size)
+    took = seconds + number(seconds // 3, project, group, ref, python)
+    edges = 6000 if project == "torch" else 120
+    folders = {
+        f"{distribution}/lib": [30, 3 * size, size * 8 // 10 + grown],
+        distribution: [900, size, size // 5],
+    }
+    details = {
+        "source": {"origin": ORIGIN, "commit": digest(ref, project)[:40]},
+        "contents": {one.name: folders},
+        "compiler_cache": {
+            "kind": "sccache",
+            "hits": number(edges, group, ref),
+            "misses": number(edges // 3, python, group),
+            "uncacheable": 12,
+            "errors": 0,
+            "hit_rate": 0.5,
+        },
+        "ninja": [
+            {
+                "folder": "build",
+                "edges": edges,
+                "seconds": took * 0.9,
+                "busy_seconds": took * 0.9 * 14.2,
+                "slowest": [
+                    [f"caffe2/CMakeFiles/torch_hip.dir/aten/src/ATen/native/hip/Kernel{n}.hip.o", 400 - 9 * n]
+                    for n in range(25)
+                ],
+                "parallelism": [16 - 14 * abs(part - 40) / 60 for part in range(100)],
+            }
+        ],
+        "memory": {
+            "peak": 96 << 30,
+            "total": 128 << 30,
+            "used": [(20 + number(76, part, group)) << 30 for part in range(100)],
+        },
+    }
+    return record(
+        f"build_{project}",
+        group,
+        ref,
+        python,
+        started=at(300 + AFTER[project] + number(60, group, ref, python)),
+        seconds=took,
+        files=(one,),
+        details=details,
+    )
+
+
+def cell_records(group: str, ref: str, python: str, *, grown: int = 0) -> Iterator[Record]:
+    """Make a cell's records; one cell in eleven failed, one in thirteen was interrupted."""
+    lot = number(143, group, ref, python)
+    for project in BUILDS:
+        if project == "apex" and lot % 11 == 0:
+            yield record(
+                "build_apex",
+                group,
+                ref,
+                python,
+                status="failed",
+                exit_code=8,
+                started=at(9000),
+                seconds=212,
+                error="apex does not compile: error: no member named 'foo' in namespace 'c10'\nSee the log.",
+            )
+        elif project == "vision" and lot % 13 == 0:
+            stopped = {"status": "failed", "exit_code": 130, "error": "interrupted"}
+            yield record("build_vision", group, ref, python, started=at(9000), seconds=40, **stopped)
+        else:
+            yield build(project, group, ref, python, grown=grown)
+    if lot % 11 and lot % 13:
+        outcomes = {"passed": 24, "skipped": 3}
+        yield record(
+            "test_smoke", group, ref, python, started=at(11500), seconds=90, details={"outcomes": outcomes}
+        )
+
+
+def tested(group: str, ref: str, python: str) -> GroupEntry:
+    def case(name: str, outcome: str, seconds: float, line: str = "") -> CaseEntry:
+        command = f"nox -s test_torch -- --run-id 123 -k {name.rpartition('::')[2]}" if line else ""
+        text = f"Traceback:\n  {line}\n" * 3 if line else ""
+        return CaseEntry(test=name, outcome=outcome, seconds=seconds, line=line, text=text, command=command)
+
+    failing = number(7, group, ref, python) == 0
+    return GroupEntry(
+        stage="test_torch",
+        torch_ref=ref,
+        python=python,
+        gpu_family=group,
+        passed=not failing,
+        shards=6,
+        seconds=5400 + number(900, group, ref),
+        totals={"passed": 61_234, "skipped": 4_321, "flaky": 2, "failed": 2 * failing},
+        failures=tuple(
+            case(f"test_nn.py::TestNN::test_conv{n}", "failed", 3.1, "AssertionError: Tensors differ")
+            for n in range(2)
+            if failing
+        ),
+        flaky=(case("test_ops.py::TestOps::test_sum", "flaky", 9, "RuntimeError: HIP error: timeout"),),
+        slowest=tuple(case(f"test_linalg.py::TestLinalg::test_svd{n}", "passed", 300 - n) for n in range(10)),
+    )
+
+
+def lock(ref: str, *, seed: str = "") -> SourceLock:
+    projects = {
+        project: LockedProject(
+            project=project,
+            origin=ORIGIN,
+            ref="main",
+            commit=digest(ref, project, *([seed] if seed and project == "torch" else []))[:40],
+            base_version=version,
+            versions={"rocm": f"{version}+rocm7.1.0"},
+        )
+        for project, (_, version, _) in BUILDS.items()
+    }
+    return SourceLock(torch_ref=ref, release_type="nightly", rocm_version="7.1.0", projects=projects)
+
+
+def run(
+    families: Sequence[str] = FAMILIES[:20],
+    refs: Sequence[str] = REFS,
+    pythons: Sequence[str] = PYTHONS,
+    *,
+    run_id: str = "123",
+    grown: int = 0,
+    seed: str = "",
+) -> RunFacts:
+    """Make a run of every family, ref and Python; 300 cells without arguments."""
+    groups = []
+    for group in families:
+        cells = [(ref, python) for ref in refs for python in pythons]
+        found = [record("build_rocm", group, started=at(0), seconds=240)]
+        found += [one for cell in cells for one in cell_records(group, *cell, grown=grown)]
+        groups.append(
+            GroupFacts(
+                name=group,
+                records=tuple((f"{run_id}-linux/manifests/{group}/{one.name}.json", one) for one in found),
+                tests=tuple(tested(group, *cell) for cell in cells),
+            )
+        )
+    return RunFacts(
+        run_id=run_id,
+        platform="linux",
+        prefix=f"{run_id}-linux",
+        groups=tuple(groups),
+        locks={ref: lock(ref, seed=seed) for ref in refs},
+    )
