@@ -85,7 +85,7 @@ def output_table() -> str:
         ),
         (
             "`artifact_run_id` `rocm_package_version`",
-            "what the event says of ROCm; empty where it says nothing",
+            "the run that has ROCm's artifacts, where one is named; the version that the run's packages get",
         ),
         ("`{platform}_variants`", f"a list of families: {_fields(plans.Variant, 'platform')}"),
         ("`{platform}_test_labels`", "a list of labels, such as `test:rocm`"),

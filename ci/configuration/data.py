@@ -62,10 +62,13 @@ class Triggers(Model):
 
     Attributes:
         long_lived_branches: Patterns of branches whose pushes build everything that is built after a merge.
+        rocm_base_version: The three numbers of the ROCm that artifacts are of; a run's version is made of it
+            by the release type. "" where every request names the version.
         paths: What changed files mean.
         tests: Tests by the name that a label ``test:NAME`` gives.
     """
 
+    rocm_base_version: str = Field(default="", pattern=r"([0-9]+\.[0-9]+\.[0-9]+)?")
     long_lived_branches: tuple[str, ...] = Field(min_length=1)
     paths: Paths
     tests: dict[str, Test] = Field(min_length=1)

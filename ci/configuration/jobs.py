@@ -77,14 +77,14 @@ class Jobs:
 
     def _rocm(self, build: Build) -> Cell:
         return self._cell(
-            build, "build_rocm", self._rocm_sessions(), build.entry.build_runner, torch_ref=self._own_rocm()
+            build, "build_rocm", self._rocm_sessions(), build.entry.build_runner, torch_ref=self.own_rocm()
         )
 
     def _rocm_sessions(self) -> tuple[str, ...]:
         fetched = self.question.inputs.use_prebuilt_artifacts or self.question.inputs.artifact_run_id
         return ("fetch_artifacts", "build_rocm") if fetched else ("build_rocm",)
 
-    def _own_rocm(self) -> str:
+    def own_rocm(self) -> str:
         """Name the torch ref that brings artifacts of its own, where all of the run do (the sample)."""
         names = self._refs()
         refs = self.question.refs["linux"]
@@ -147,7 +147,7 @@ class Jobs:
             return
         python = (self.question.inputs.pytorch_python_versions or self._matrix().pythons)[0]
         cell = self._cell(
-            build, "test_rocm", sessions, machine.label, python=python, torch_ref=self._own_rocm()
+            build, "test_rocm", sessions, machine.label, python=python, torch_ref=self.own_rocm()
         )
         self.cells.append(
             cell.model_copy(update={"reason": "; ".join(filter(None, (cell.reason, machine.reason)))})

@@ -10,6 +10,7 @@ from ci.configuration.jobs import Jobs
 from ci.configuration.question import DISPATCHES
 from core.errors import UsageError
 from core.plans import Decision, LeftOut, Plan, PlanEvent, RocmPackages, matrices
+from rocm_packaging.versions import compute
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -64,7 +65,7 @@ def plan(question: Question) -> Plan:
         test_type_reason=test_type_reason,
         test_labels=jobs.test_labels,
         store=store,
-        rocm=_rocm(question),
+        rocm=_rocm(question, own=bool(jobs.own_rocm())),
         variants=tuple(
             one.model_copy(update={"build_pytorch": (one.platform, one.artifact_group) in built})
             for one in (build.entry for build in builds)
@@ -120,12 +121,29 @@ def _event(question: Question) -> PlanEvent:
     )
 
 
-def _rocm(question: Question) -> RocmPackages:
-    inputs = question.inputs
+def _rocm(question: Question, *, own: bool) -> RocmPackages:
+    """Say what ROCm's packages are made of, and their version.
+
+    Args:
+        question: What the plan is made from.
+        own: Whether the torch refs bring a ROCm, and its version, of their own.
+
+    Raises:
+        UsageError: A prerelease without its version: nobody else can know which candidate it is.
+    """
+    inputs, base = question.inputs, question.data.triggers.rocm_base_version
+    version = inputs.rocm_package_version
+    if not (version or own) and base:
+        if question.type == "prerelease":
+            raise UsageError(
+                "A prerelease does not say which candidate it is.",
+                hint=f"Give the input rocm_package_version: {base}rc1, or the next one.",
+            )
+        version = compute(base, question.type, commit=question.event.commit, day=question.today)
     return RocmPackages(
         artifact_run_id=inputs.artifact_run_id,
         use_prebuilt_artifacts=inputs.use_prebuilt_artifacts,
-        version=inputs.rocm_package_version,
+        version=version,
     )
 
 

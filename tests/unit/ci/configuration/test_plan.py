@@ -156,7 +156,11 @@ def test_a_family_that_is_tested_from_a_tier_on_is_tested_earlier_where_it_is_as
         (("pull_request", pull_request(), (".gitmodules",)), {}, ("standard", ".gitmodules has changed")),
         (("schedule",), {}, ("comprehensive", "the nightly schedule")),
         (("schedule",), {"release_type": "nightly"}, ("comprehensive", "release type nightly")),
-        (("schedule",), {"release_type": "prerelease"}, ("full", "release type prerelease")),
+        (
+            ("schedule", {}, None, {"rocm_package_version": "10.1.0rc1"}),
+            {"release_type": "prerelease"},
+            ("full", "release type prerelease"),
+        ),
         (("pull_request", pull_request("test:rocm")), {}, ("full", "test:rocm is asked for")),
         (
             ("pull_request", pull_request("test:rocm", "test_filter:quick")),
@@ -171,6 +175,25 @@ def test_the_test_type_is_the_first_that_somebody_asks_for(
 ) -> None:
     made = planned(*words, **facts)
     assert (made.test_type, made.test_type_reason) == expected
+
+
+@pytest.mark.parametrize(
+    ("words", "facts", "version"),
+    [
+        (("pull_request", pull_request()), {}, "10.1.0.dev0+" + "a" * 40),
+        (("push", push("main")), {}, "10.1.0.dev0+" + "b" * 40),
+        (("schedule",), {"release_type": "nightly"}, "10.1.0a20260831"),
+        (("schedule", {}, None, {"rocm_package_version": "7.9.0"}), {}, "7.9.0"),
+        (("schedule", {}, None, {"pytorch_git_refs": "sample"}), {}, ""),
+    ],
+)
+def test_the_version_of_rocm_is_known_before_anything_builds(words: Any, facts: Any, version: str) -> None:
+    assert planned(*words, **facts).rocm.version == version
+
+
+def test_a_prerelease_says_which_candidate_it_is() -> None:
+    with pytest.raises(UsageError, match=r"which candidate it is.*\n.*10\.1\.0rc1"):
+        planned("schedule", release_type="prerelease")
 
 
 def test_labels_choose_tests() -> None:
