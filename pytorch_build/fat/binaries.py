@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from pytorch_build.fat.content import RocmFile
 
 _LEAST = 64  # bytes of the smallest header
+# torch has ten thousand of these, and none is compiled
+_TEXTS = (".cuh", ".cmake", ".cpp", ".h", ".hpp", ".json", ".md", ".py", ".pyi", ".txt", ".yaml")
 
 
 def read_binary(stream: BinaryIO, name: str) -> Binary | None:
@@ -59,7 +61,8 @@ def read_members(wheel: Path, infos: Iterable[zipfile.ZipInfo]) -> Mapping[str, 
             return read_binary(stream, f"{wheel.name}: {info.filename}")
 
     large_first = sorted(
-        (info for info in infos if info.file_size >= _LEAST), key=lambda info: -info.file_size
+        (info for info in infos if info.file_size >= _LEAST and not info.filename.endswith(_TEXTS)),
+        key=lambda info: -info.file_size,
     )
     with ThreadPoolExecutor() as pool:
         found = zip(large_first, pool.map(read, large_first), strict=True)

@@ -124,7 +124,10 @@ def patched(wheel: Path, patches: Sequence[Patch], scratch: Path) -> tuple[Membe
 
 
 def _patch(target: Path, patch: Patch) -> None:
+    before = elf.read(target)
     words: list[str | Path] = [patchelf()]
+    # a DT_RPATH also leads the libraries that this one loads; it stays one
+    words += ["--force-rpath"] if before is not None and before.is_rpath else []
     words += ["--set-soname", patch.soname] if patch.soname else []
     words += ["--set-rpath", ":".join(patch.search)] if patch.search else ["--remove-rpath"]
     for old, new in patch.renamed.items():
