@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from core import distributions
 from core.errors import MissingInputError
 from pytorch_build.checks.view import Expectation
 from pytorch_build.lock.stored import stored_lock
@@ -31,12 +32,19 @@ def run_lock(context: Context) -> SourceLock:
     return lock
 
 
-def expectation(context: Context, lock: SourceLock, project: str) -> Expectation:
-    """State what one project's wheel must be."""
+def expectation(context: Context, lock: SourceLock, project: str, *, with_triton: bool = True) -> Expectation:
+    """State what one project's wheel must be.
+
+    Args:
+        context: The ref and family.
+        lock: The run's lock.
+        project: The project.
+        with_triton: Whether the run has the triton that torch was built with; some build torch alone.
+    """
     requires = []
     if project == "torch" and context.gpu:
         requires.append(f"rocm[libraries]=={lock.rocm_version}")
-        if "triton" in lock.projects and "triton" in context.ref.components:
+        if with_triton and "triton" in lock.projects and "triton" in context.ref.components:
             requires.append(f"triton=={lock.version('triton', gpu=True)}")
     torch = lock.projects.get("torch")
     if project in {"audio", "vision"} and torch is not None and not torch.prebuilt:
@@ -57,8 +65,15 @@ def expectations(context: Context) -> Mapping[str, Expectation]:
         MissingInputError: The run has no source lock.
     """
     lock = run_lock(context)
+    with_triton = _has_triton(context)
     return {
-        DISTRIBUTIONS[project]: expectation(context, lock, project)
+        DISTRIBUTIONS[project]: expectation(context, lock, project, with_triton=with_triton)
         for project, locked in lock.projects.items()
         if not locked.prebuilt and project in context.ref.components
     }
+
+
+def _has_triton(context: Context) -> bool:
+    store, outputs = context.common.open_for_reading(), context.common.outputs
+    found = distributions.in_run(store, outputs, context.artifact_group)
+    return any(one.name == DISTRIBUTIONS["triton"] for one in found)

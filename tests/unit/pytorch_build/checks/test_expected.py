@@ -21,6 +21,7 @@ def test_a_run_without_a_lock_is_told_how_to_get_one(run: Any) -> None:
 
 def test_every_component_has_its_version_and_requirements(run: Any) -> None:
     run.put_lock()
+    run.wheel("triton", f"3.6.0{SUFFIX}")
     found = expectations(run.context())
     assert set(found) == {"triton", "torch", "torchaudio", "torchvision", "apex"}
     assert found["torch"].version == f"2.10.0a0{SUFFIX}"
@@ -33,6 +34,11 @@ def test_every_component_has_its_version_and_requirements(run: Any) -> None:
     assert found["apex"].requires == ()
     assert found["torch"].local_label == "sample"
     assert "gfx942" in found["torch"].gpu_targets
+
+
+def test_torch_built_alone_requires_no_triton(run: Any) -> None:
+    run.put_lock()
+    assert expectations(run.context())["torch"].requires == ("rocm[libraries]==7.99.0.dev0+sample",)
 
 
 def test_family_cpu_requires_no_rocm(run: Any) -> None:
