@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 
 # a busy machine is no fault of the code
 settings.register_profile("any-machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+# --hypothesis-profile=few: for one Python more, when another one has seen many examples
+settings.register_profile("few", settings.get_profile("any-machine"), max_examples=10)
 settings.load_profile("any-machine")
 
 AUTHOR = {
