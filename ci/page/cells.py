@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, get_args
 
 from ci.page.model import Cell, CellName, Problem, StageRun, StageState, State
 from ci.page.timeline import NEEDS, time_line
+from ci.page.words import natural
 from core.errors import InterruptedStageError
 from core.families import CPU
 
@@ -79,11 +80,15 @@ def cells_of(facts: RunFacts, wheels: Sequence[Wheel], failing: Mapping[CellName
     for name, found in runs.items():
         seen[name.torch_ref] |= {run.stage for run in found if run.state == "ok"}
     cells = []
-    for name in sorted(name for name in runs if name.torch_ref):
+    for name in sorted((name for name in runs if name.torch_ref), key=_in_order):
         expected = _expected(name, facts.locks.get(name.torch_ref), seen[name.torch_ref])
         before = runs.get(CellName(group=name.group), ())
         cells.append(_cell(name, runs[name], expected, before, made[name], failing.get(name, "")))
     return tuple(cells)
+
+
+def _in_order(name: CellName) -> tuple[object, ...]:
+    return (natural(name.group), natural(name.torch_ref), natural(name.python), name)
 
 
 def _expected(name: CellName, lock: SourceLock | None, seen: Iterable[str]) -> Sequence[str]:

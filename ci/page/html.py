@@ -20,7 +20,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from ci.page.sources import commit_url
-from ci.page.words import counted, duration, signed, size, spelt
+from ci.page.words import counted, duration, natural, signed, size, spelt
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -86,7 +86,7 @@ def render(page: Page) -> str:
         style_digest=_digest(style),
         script_digest=_digest(script),
         ids=ids,
-        families=sorted({cell.name.group for cell in page.cells}),
+        families=_families(page.cells),
         matrix=matrix(page.cells),
         states={cell.name: cell.state for cell in page.cells},
         groups={group.name: group for group in page.groups},
@@ -97,9 +97,12 @@ def render(page: Page) -> str:
 
 def matrix(cells: Sequence[Cell]) -> tuple[MatrixRow, ...]:
     """Lay cells out: a row a ref and Python, a column a family."""
-    families = sorted({cell.name.group for cell in cells})
+    families = _families(cells)
     by_name = {(cell.name.torch_ref, cell.name.python, cell.name.group): cell for cell in cells}
-    rows = sorted({(cell.name.torch_ref, cell.name.python) for cell in cells})
+    rows = sorted(
+        {(cell.name.torch_ref, cell.name.python) for cell in cells},
+        key=lambda row: (natural(row[0]), natural(row[1])),
+    )
     return tuple(
         MatrixRow(
             torch_ref=ref,
@@ -108,6 +111,10 @@ def matrix(cells: Sequence[Cell]) -> tuple[MatrixRow, ...]:
         )
         for ref, python in rows
     )
+
+
+def _families(cells: Sequence[Cell]) -> list[str]:
+    return sorted({cell.name.group for cell in cells}, key=lambda name: (natural(name), name))
 
 
 def rows_of(cell: Cell, group: Group | None) -> tuple[Row, ...]:

@@ -44,3 +44,9 @@ def duration(seconds: float) -> str:
 def counted(count: int, what: str) -> str:
     """Write a number of things: ``1 wheel``, ``2 wheels``."""
     return f"{count} {what}{'' if count == 1 else 's'}"
+
+
+def natural(text: str) -> tuple[tuple[int, str], ...]:
+    """Give what to sort a name by, so that 2.10 comes after 2.9."""
+    parts = re.split(r"([0-9]{1,18})", text)
+    return tuple((int(part), "") if at % 2 else (0, part) for at, part in enumerate(parts))
