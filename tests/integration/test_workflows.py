@@ -29,7 +29,7 @@ RUNNERS = ("ubuntu-24.04", "aws-linux-scale-rocm-prod", "linux-gfx942-1gpu-ccs-c
 PYTORCH = ("apex", "torch", "torchaudio", "torchvision", "triton")
 ROCM = ("rocm", "rocm_sdk_core", "rocm_sdk_devel", "rocm_sdk_libraries_gfx94x_dcgpu")
 # what a run that nobody dispatches is asked for: less to build
-TORCH = {"pytorch_components": "torch"}
+TORCH = {"pytorch_components": "triton,torch"}
 # one family, so that a run of every event is a few jobs
 CONFIG = """
 [upload]
@@ -221,7 +221,7 @@ def test_a_fork_builds_in_one_job_and_uploads_nothing(engine: Engine) -> None:
     )
     assert ran.code == 0, ran.said()
     assert ran.files() == set()
-    assert "check_wheels: 1 wheels, 0 errors" in ran.log
+    assert "check_wheels: 2 wheels, 0 errors" in ran.log
     assert re.search(r"a fork's run has no credentials to upload with", ran.log)
     assert "test_smoke" not in {
         line.split()[-1] for line in ran.log.splitlines() if "Running session" in line
@@ -255,7 +255,7 @@ def test_after_a_merge_and_at_night_pytorch_is_always_built(
     ran = engine.run(event, run_id, payload, request=TORCH)
     assert ran.code == 0, ran.said()
     assert why in ran.log
-    assert ran.distributions() == {"torch", *ROCM}
+    assert ran.distributions() == {"torch", "triton", *ROCM}
     assert ran.record(f"test_smoke-sample-{TAG}")["status"] == "ok"
 
 
@@ -264,23 +264,23 @@ def test_a_dispatch_chooses_what_is_built(engine: Engine) -> None:
         "linux_amdgpu_families": FAMILY,
         "pytorch_git_refs": "sample",
         "pytorch_python_versions": SERIES,
-        "pytorch_components": "torch",
+        "pytorch_components": "triton,torch",
         "release_type": "dev",
     }
     ran = engine.run("workflow_dispatch", "1008", {"inputs": inputs, "ref": "refs/heads/main"})
     assert ran.code == 0, ran.said()
-    assert ran.distributions() == {"torch", *ROCM}
+    assert ran.distributions() == {"torch", "triton", *ROCM}
 
 
 def test_a_release_builds_tests_and_promotes_nothing_of_the_sample(engine: Engine) -> None:
-    inputs = {"linux_amdgpu_families": FAMILY, "release_type": "dev", "pytorch_components": "torch,audio"}
+    inputs = {"linux_amdgpu_families": FAMILY, "release_type": "dev", "pytorch_components": "triton,torch"}
     ran = engine.run(
         "workflow_dispatch",
         "1009",
         {"inputs": inputs, "ref": "refs/heads/main"},
         workflow="release_portable_linux_pytorch_wheels.yml",
     )
-    assert ran.distributions() == {"torch", "torchaudio", *ROCM}
+    assert ran.distributions() == {"torch", "triton", *ROCM}
     assert ran.record(f"test_smoke-sample-{TAG}")["status"] == "ok"
     # the last job is reached, and it is the data that refuses
     assert "Wheels of the sample go nowhere beyond their run" in ran.log
