@@ -129,7 +129,9 @@ class Jobs:
             if one not in ref.components:
                 left = LeftOut(what=f"{one} of {ref.name}", reason=f"not built on {platform}")
                 self.left_out.extend([] if left in self.left_out else [left])
-        return [one for one in ref.components if not asked or one in asked]
+        # torch requires the triton of its own run, so that nobody's else is installed beside it
+        wanted = {*asked, "triton"} if "torch" in asked else set(asked)
+        return [one for one in ref.components if not asked or one in wanted]
 
     def _ref(self, name: str, platform: Platform) -> TorchRef:
         refs = self.question.refs[platform]

@@ -191,6 +191,13 @@ def test_the_version_of_rocm_is_known_before_anything_builds(words: Any, facts: 
     assert planned(*words, **facts).rocm.version == version
 
 
+def test_torch_alone_comes_with_the_triton_that_it_requires() -> None:
+    made = dispatched(linux_amdgpu_families="gfx94x", pytorch_components="torch")
+    assert [cell.sessions for cell in made.matrix("linux", "build_pytorch")] == [
+        ("build_triton", "build_torch", "check_wheels")
+    ]
+
+
 def test_a_prerelease_says_which_candidate_it_is() -> None:
     with pytest.raises(UsageError, match=r"which candidate it is.*\n.*10\.1\.0rc1"):
         planned("schedule", release_type="prerelease")
