@@ -259,7 +259,7 @@ def in_image(session: nox.Session) -> None:
 
 @nox.session(venv_backend="none", tags=["pipeline"])
 def report(session: nox.Session) -> None:
-    """Print what the run made: wheels, versions, sizes, seconds, digests, paths."""
+    """A run's records -> one HTML page: matrix, times, wheels, builds, tests, sources."""
     stage(session, "ci", "report")
 
 

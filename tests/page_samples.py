@@ -22,7 +22,7 @@ BUILDS = {
     "vision": ("torchvision", "0.25.0", 800),
     "apex": ("apex", "1.10.0", 500),
 }
-AFTER = {"triton": 0, "torch": 960, "audio": 8220, "vision": 8220, "apex": 8220}
+AFTER = {"triton": 0, "torch": 1300, "audio": 11_000, "vision": 11_030, "apex": 11_060}
 FAMILIES = tuple(f"gfx{number}" for number in range(900, 1000))
 REFS = ("release/2.7", "release/2.8", "release/2.9", "release/2.10", "nightly")
 PYTHONS = ("cp311", "cp312", "cp313")
@@ -127,19 +127,19 @@ def cell_records(group: str, ref: str, python: str, *, grown: int = 0) -> Iterat
                 python,
                 status="failed",
                 exit_code=8,
-                started=at(9000),
+                started=at(11_400),
                 seconds=212,
                 error="apex does not compile: error: no member named 'foo' in namespace 'c10'\nSee the log.",
             )
         elif project == "vision" and lot % 13 == 0:
             stopped = {"status": "failed", "exit_code": 130, "error": "interrupted"}
-            yield record("build_vision", group, ref, python, started=at(9000), seconds=40, **stopped)
+            yield record("build_vision", group, ref, python, started=at(11_400), seconds=40, **stopped)
         else:
             yield build(project, group, ref, python, grown=grown)
     if lot % 11 and lot % 13:
         outcomes = {"passed": 24, "skipped": 3}
         yield record(
-            "test_smoke", group, ref, python, started=at(11500), seconds=90, details={"outcomes": outcomes}
+            "test_smoke", group, ref, python, started=at(12_700), seconds=90, details={"outcomes": outcomes}
         )
 
 
