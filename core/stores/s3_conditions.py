@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 from botocore.exceptions import BotoCoreError, ClientError
 
 from core import files
-from core.stores.s3_errors import LOST, code_of
+from core.stores.s3_errors import ABSENT, LOST, code_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -128,14 +128,21 @@ def keeps_folders(connection: Connection, bucket: str, folder: str) -> bool:
 
 
 def _keeps(connection: Connection, place: Any) -> bool:  # noqa: ANN401 - Bucket and Key
+    """Try an object of a folder's name: where files stand for objects, it is found without its slash."""
+    client = connection.client
     try:
-        connection.client.put_object(**place, Body=b"1")
-        return connection.client.head_object(**place)["ContentLength"] == 1
-    except ClientError:
+        client.put_object(**place, Body=b"1")
+        if client.head_object(**place)["ContentLength"] != 1:
+            return False
+        client.head_object(**{**place, "Key": place["Key"].rstrip("/")})
+    except ClientError as problem:
+        return code_of(problem) in ABSENT
+    else:
         return False
     finally:
-        with suppress(ClientError, BotoCoreError):
-            connection.client.delete_object(**place)
+        for key in (place["Key"], place["Key"].rstrip("/")):
+            with suppress(ClientError, BotoCoreError):
+                client.delete_object(**{**place, "Key": key})
 
 
 @contextmanager
