@@ -186,7 +186,7 @@ def race(writers: list[Callable[[], object]]) -> list[str]:
 
 @pytest.mark.parametrize("present", [False, True])
 def test_of_racing_conditional_writers_exactly_one_wins(store: Store, *, present: bool) -> None:
-    if present and store.url in {"s3://bucket", "s3://bucket/a/prefix"}:
+    if present and "s3://" in store.url and "compared" not in store.url:
         pytest.skip("moto compares an ETag and writes in two steps; real servers are raced in integration")
     if present:
         store.put_bytes("r/x.html", b"before")
