@@ -184,10 +184,15 @@ def race(writers: list[Callable[[], object]]) -> list[str]:
     return sorted(ends)
 
 
+def require_atomic(store: Store) -> None:
+    """Leave moto out, whose two steps of a conditional write others may come between."""
+    if "s3://" in store.url and "compared" not in store.url:
+        pytest.skip("moto compares and writes in two steps; real servers are raced in integration")
+
+
 @pytest.mark.parametrize("present", [False, True])
 def test_of_racing_conditional_writers_exactly_one_wins(store: Store, *, present: bool) -> None:
-    if present and "s3://" in store.url and "compared" not in store.url:
-        pytest.skip("moto compares an ETag and writes in two steps; real servers are raced in integration")
+    require_atomic(store)
     if present:
         store.put_bytes("r/x.html", b"before")
     seen = store.find("r/x.html")
@@ -200,6 +205,7 @@ def test_of_racing_conditional_writers_exactly_one_wins(store: Store, *, present
 
 
 def test_of_racing_writers_of_an_immutable_file_exactly_one_wins(store: Store, tmp_path: Path) -> None:
+    require_atomic(store)
     writers: list[Callable[[], object]] = []
     for writer in range(6):
         source = tmp_path / f"source{writer}"
