@@ -26,7 +26,11 @@ VERBS = (
     Verb("build-image", "ci.build_image", "a container image by docker, podman or buildah; push it, save it"),
     Verb("in-image", "ci.in_image", "sessions inside a container image, with this checkout mounted"),
     Verb("notify", "ci.notify", "how a run ended, by its summary, and by Slack and e-mail where configured"),
-    Verb("report", "ci.report", "a run's records -> one HTML page: matrix, times, wheels, builds, tests, sources"),
+    Verb(
+        "report",
+        "ci.report",
+        "a run's records -> one HTML page: matrix, times, wheels, builds, tests, sources",
+    ),
 )
 
 if __name__ == "__main__":
