@@ -76,16 +76,6 @@ class Wanted:
     locks: Path
 
     @property
-    def settings(self) -> tuple[str, ...]:
-        """PEP 517 settings that keep a build for one family from another's cache."""
-        return (f"gpu-family={self.family}",) if self.family else ()
-
-    @property
-    def env(self) -> Mapping[str, str]:
-        """What sdists of ours are told when they are built."""
-        return {"ROCM_SDK_TARGET_FAMILY": self.family} if self.family else {}
-
-    @property
     def sdists(self) -> tuple[str, ...]:
         """Distributions of ours that are built where they are installed."""
         return tuple(sorted({one.distribution for one in self.offers if not one.name.endswith(".whl")}))
@@ -232,8 +222,7 @@ def choose(wanted: Wanted, place: Place, python: Path, *, isolated: bool = False
         pre_names=names,
         unisolated=() if isolated else wanted.sdists,
         refreshed=names,
-        config_settings=wanted.settings,
-        env=wanted.env,
+        gpu_family=wanted.family,
         # one of uv's own; pip's is another one
         cache_dir=wanted.cache_dir if wanted.backend == "uv" else None,
     )
@@ -308,8 +297,7 @@ def calls(wanted: Wanted, place: Place, chosen: Chosen) -> Sequence[Install]:
                 dependencies=False,
                 # setuptools is there already, and the run's index need not have it
                 build_isolation=False,
-                config_settings=wanted.settings,
-                env=wanted.env,
+                gpu_family=wanted.family,
             )
         )
     return planned

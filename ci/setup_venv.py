@@ -246,8 +246,7 @@ def _install_from_index(
         # setuptools, which the rocm sdist is built with, need not be on that index
         build_isolation=False,
         pre=wanted.pre,
-        config_settings=wanted.settings,
-        env=wanted.env,
+        gpu_family=wanted.family,
     )
     for one in (locked_call(common, target, only=("setuptools",)), call):
         installer.install(target, one, backend=wanted.backend, cache_dir=wanted.cache_dir)

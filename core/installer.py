@@ -9,7 +9,7 @@ from __future__ import annotations
 import ast
 import os
 import sys
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Literal
 
@@ -67,7 +67,28 @@ class Sources:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Install:
+class ForFamily:
+    """What sdists are told of the GPU family that they are built for: that of `rocm` requires its packages.
+
+    Attributes:
+        gpu_family: The family; "" where no sdist asks for one.
+    """
+
+    gpu_family: str = ""
+
+    @property
+    def config_settings(self) -> tuple[str, ...]:
+        """PEP 517 settings for sdists, which also keep their cached builds apart."""
+        return (f"gpu-family={self.gpu_family}",) if self.gpu_family else ()
+
+    @property
+    def env(self) -> Mapping[str, str]:
+        """Variables for sdists' builds, over the process's own."""
+        return {"ROCM_SDK_TARGET_FAMILY": self.gpu_family} if self.gpu_family else {}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Install(ForFamily):
     """One call of the installer. Hashed and unhashed requirements never share one.
 
     Attributes:
@@ -78,8 +99,6 @@ class Install:
         dependencies: Install what the requirements require, too.
         build_isolation: Build sdists in an environment of their own.
         pre: Allow pre-releases that no requirement names.
-        config_settings: PEP 517 settings for sdists, which also keep their cached builds apart.
-        env: Variables for sdists' builds, over the process's own.
     """
 
     requirements: tuple[str, ...] = ()
@@ -89,8 +108,6 @@ class Install:
     dependencies: bool = True
     build_isolation: bool = True
     pre: bool = False
-    config_settings: tuple[str, ...] = ()
-    env: Mapping[str, str] = field(default_factory=dict)
 
 
 @cache
@@ -251,6 +268,5 @@ def pinned(path: Path, sources: Sources | None, *, gpu_family: str = "") -> Inst
         dependencies=False,
         # what sdists are built with is installed before, and a run's page need not have it
         build_isolation=False,
-        config_settings=(f"gpu-family={gpu_family}",) if gpu_family else (),
-        env={"ROCM_SDK_TARGET_FAMILY": gpu_family} if gpu_family else {},
+        gpu_family=gpu_family,
     )

@@ -6,7 +6,7 @@ The answer is a ``pylock.toml`` (PEP 751), which names each file with its addres
 from __future__ import annotations
 
 import tempfile
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlsplit
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Question:
+class Question(installer.ForFamily):
     """What is to be resolved.
 
     Attributes:
@@ -40,8 +40,6 @@ class Question:
         only_wheels: Take no sdist.
         unisolated: Sdists that are built with what the interpreter's environment holds.
         refreshed: Distributions whose pages are asked for again although a cache knows them.
-        config_settings: PEP 517 settings for sdists.
-        env: Variables for sdists' builds, over the process's own.
         cache_dir: uv's cache; None for its default.
     """
 
@@ -57,8 +55,6 @@ class Question:
     only_wheels: bool = False
     unisolated: tuple[str, ...] = ()
     refreshed: tuple[str, ...] = ()
-    config_settings: tuple[str, ...] = ()
-    env: Mapping[str, str] = field(default_factory=dict)
     cache_dir: Path | None = None
 
 

@@ -222,8 +222,7 @@ def install_call(source: RocmSource, family: str, extras: Sequence[str] = ()) ->
         # setuptools comes from the build's own lock, and these sources need not have it
         build_isolation=False,
         pre=True,
-        config_settings=(f"gpu-family={family}",),
-        env={"ROCM_SDK_TARGET_FAMILY": family},
+        gpu_family=family,
     )
 
 
@@ -248,8 +247,7 @@ def named_call(source: RocmSource, families: Sequence[str], extras: Sequence[str
         # setuptools is there already, and these sources need not have it
         build_isolation=False,
         pre=True,
-        config_settings=(f"gpu-family={families[0]}",),
-        env={"ROCM_SDK_TARGET_FAMILY": families[0]},
+        gpu_family=families[0],
     )
 
 

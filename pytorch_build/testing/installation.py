@@ -195,8 +195,7 @@ def resolved(
             sources=named.beside_own,
             python=target.executable,
             pre_names=("torch", "triton", "pytorch-triton-rocm", *_BUILT_WITH),
-            config_settings=(f"gpu-family={gpu_family}",) if gpu_family else (),
-            env={"ROCM_SDK_TARGET_FAMILY": gpu_family} if gpu_family else {},
+            gpu_family=gpu_family,
         )
     )
     for one in found:

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import os
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -151,13 +152,13 @@ def test_every_wish_is_passed_on(called: Called, backend: Any, pre: list[str]) -
         dependencies=False,
         build_isolation=False,
         pre=True,
-        env={"ROCM_SDK_TARGET_FAMILY": "gfx110X-all"},
     )
     installer.install(TARGET, call, backend=backend, cache_dir=Path("/cache"))
     assert {"--require-hashes", "--no-deps", "--no-build-isolation"} <= set(called.argv)
     assert called.after("-r") == ["r.txt", "s.txt"]
     assert called.after("--cache-dir") == ["/cache"]
     assert " ".join(pre) in " ".join(called.argv)
+    installer.install(TARGET, replace(call, gpu_family="gfx110X-all"), backend=backend)
     assert called.env["ROCM_SDK_TARGET_FAMILY"] == "gfx110X-all"
 
 
@@ -170,13 +171,13 @@ def test_nothing_is_wished_that_was_not_asked_for(called: Called) -> None:
 
 
 def test_pip_caches_no_build_that_settings_change(called: Called) -> None:
-    call = Install(requirements=("rocm==7.1",), sources=EXACT, config_settings=("family=gfx110X-all",))
+    call = Install(requirements=("rocm==7.1",), sources=EXACT, gpu_family="gfx110X-all")
     installer.install(TARGET, call, backend="pip", cache_dir=Path("/cache"))
     assert "--no-cache-dir" in called.argv
     assert "--cache-dir" not in called.argv  # the later of the two would win
     installer.install(TARGET, call, backend="uv", cache_dir=Path("/cache"))
     assert called.after("--cache-dir") == ["/cache"]
-    assert called.after("--config-settings") == ["family=gfx110X-all"]
+    assert called.after("--config-settings") == ["gpu-family=gfx110X-all"]
 
 
 def test_what_cannot_be_installed_is_named(called: Called, monkeypatch: pytest.MonkeyPatch) -> None:

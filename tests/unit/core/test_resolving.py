@@ -85,8 +85,7 @@ def test_the_question_is_asked_of_its_sources_alone(
         pre_names=("rocm",),
         unisolated=("rocm",),
         refreshed=("torch",),
-        config_settings=("gpu-family=g",),
-        env={"ROCM_SDK_TARGET_FAMILY": "g"},
+        gpu_family="g",
     )
     assert [one.name for one in resolve(question)] == ["rocm", "torch"]
     assert asked["required"] == "torch==2.10.0+rocm7.1\nnumpy\n"
