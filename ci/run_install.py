@@ -19,7 +19,7 @@ from ci.mirror_data import mirror
 from ci.page_waiting import fetch, wait_for
 from ci.run_wheels import Offer, constraints
 from core import console, files, installer, process
-from core.errors import CheckError, EnvironmentSetupError
+from core.errors import EnvironmentSetupError
 from core.installer import Install, Sources, configured
 from core.outputs import LOCAL_RUN
 from core.resolving import Question, Resolved, resolve
@@ -276,9 +276,7 @@ def install(target: Interpreter, wanted: Wanted, place: Place) -> Chosen:
     for call in calls(wanted, place, chosen):
         installer.install(target, call, backend=wanted.backend, cache_dir=wanted.cache_dir)
     files.write_json(target.prefix / MARKER, {one.name: one.files[0].sha256 for one in chosen.ours})
-    missing = installer.missing_dependencies(target)
-    if missing:
-        raise CheckError("The installed packages do not fit together:\n" + "\n".join(missing))
+    installer.require_complete(target)
     return chosen
 
 
@@ -289,17 +287,8 @@ def calls(wanted: Wanted, place: Place, chosen: Chosen) -> Sequence[Install]:
         lock = _lock(wanted.locks, chosen.theirs)
         planned.append(Install(files=(lock,), sources=place.theirs, hashed=True, dependencies=False))
     if chosen.ours:
-        planned.append(
-            Install(
-                files=(_lock(wanted.locks, chosen.ours),),
-                sources=place.ours,
-                hashed=True,
-                dependencies=False,
-                # setuptools is there already, and the run's index need not have it
-                build_isolation=False,
-                gpu_family=wanted.family,
-            )
-        )
+        lock = _lock(wanted.locks, chosen.ours)
+        planned.append(installer.pinned(lock, place.ours, gpu_family=wanted.family))
     return planned
 
 
