@@ -27,6 +27,11 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     form.add_argument("--text", action="store_true", help="only print the summary, write no page")
     form.add_argument("--json", action="store_true", help="only print what the page says, as JSON")
     parser.add_argument(
+        "--platform",
+        choices=("linux", "windows"),
+        help="whose part of the run it is (default: this machine's)",
+    )
+    parser.add_argument(
         "--against",
         default="",
         metavar="RUN",
@@ -41,7 +46,7 @@ def run(arguments: argparse.Namespace) -> None:
         MissingInputError: It has no records.
         StoreError: The store does not take the page; the summary has been printed.
     """
-    common = common_from(arguments)
+    common = _common(arguments)
     page = made(common, before_of(arguments))
     if arguments.json:
         from ci.page.json_text import write
@@ -64,12 +69,17 @@ def run(arguments: argparse.Namespace) -> None:
     console.done(text.verdict(page))
 
 
+def _common(arguments: argparse.Namespace) -> Common:
+    common = common_from(arguments)
+    return replace(common, platform=arguments.platform or common.platform)
+
+
 def before_of(arguments: argparse.Namespace, *, whole: bool = False) -> Common | None:
     """Say which run this one is held against, of all refs or of the one asked for; None for none."""
     if not arguments.against:
         return None
     # wherever that run lies, which may be elsewhere
-    other = common_from(argparse.Namespace(**{**vars(arguments), "run_id": arguments.against}))
+    other = _common(argparse.Namespace(**{**vars(arguments), "run_id": arguments.against}))
     return replace(other, gpu_family="", torch_ref="" if whole else other.torch_ref)
 
 

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from core.options import Common
-    from core.outputs import RunOutputs
+    from core.outputs import Platform, RunOutputs
     from core.records import FileRecord, Record
     from core.stores import Store
 
@@ -118,3 +119,21 @@ def test_the_run_before_is_read_from_the_same_store(
     assert f"held against run {common.run_id}" in (
         DirectoryStore(root=common.root / "out").read(f"{common.outputs.prefix}/reports/index.html").decode()
     )
+
+
+def test_another_platforms_part_of_a_run_is_told_by_this_machine(
+    store: Store,
+    outputs: RunOutputs,
+    record_of: Callable[..., Record],
+    words: list[str],
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    other: Platform = "linux" if outputs.platform == "windows" else "windows"
+    there = replace(outputs, platform=other)
+    failed = record_of(stage="build_torch", status="failed", exit_code=8, error="No compiler.")
+    records.write(store, there, "g", failed)
+    assert main("ci", "", VERBS, words) == MissingInputError.exit_code
+    assert main("ci", "", VERBS, [*words, "--platform", other]) == 0
+    assert "No compiler." in capsys.readouterr().err
+    assert store.find(report.page_key(there)) is not None
+    assert store.find(report.page_key(outputs)) is None

@@ -396,6 +396,36 @@ def test_an_identity_is_asked_for_only_where_a_role_is_assumed() -> None:
             assert assumes is asks, f"{name}, {job_name}"
 
 
+def test_whatever_writes_to_a_store_of_a_run_assumes_the_role_first() -> None:
+    checked = 0
+    for name, one in workflows().items():
+        for job_name, job in one.jobs.items():
+            known = False
+            for step in job.get("steps", []):
+                if "actions/credentials" in step.get("uses", ""):
+                    assert "aws_role != ''" in step["if"], f"{name}, {job_name}"
+                    assert "aws_role" in step["with"]["role"], f"{name}, {job_name}"
+                    known = True
+                words = step.get("run", "").split()
+                if any(word.startswith("--store=") for word in words):
+                    assert known, f"{name}, {job_name}: {step['name']}"
+                    checked += 1
+    assert checked > 20
+
+
+def test_a_report_is_written_of_each_platform_that_a_workflow_has() -> None:
+    for name in ("ci.yml", *(one for one in ASKED if one.startswith("release_"))):
+        steps_of = workflows()[name].jobs["summary"]["steps"]
+        found = {
+            word.partition("=")[2]
+            for step in steps_of
+            for word in step.get("run", "").split()
+            if word.startswith("--platform=") and " report " in step["run"]
+        }
+        jobs = {"linux", "windows"} if name == "ci.yml" else {"windows" if "windows" in name else "linux"}
+        assert found == jobs, name
+
+
 def test_no_run_can_stop_another_forks() -> None:
     for name, one in workflows().items():
         group = one.tree.get("concurrency")
