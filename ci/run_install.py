@@ -18,7 +18,7 @@ from ci.indexing.pages import Entry, render
 from ci.mirror_data import mirror
 from ci.page_waiting import fetch, wait_for
 from ci.run_wheels import Offer, constraints
-from core import console, files, installer, process
+from core import console, files, installer, locks, process
 from core.errors import EnvironmentSetupError
 from core.installer import Install, Sources, configured
 from core.outputs import LOCAL_RUN
@@ -293,10 +293,7 @@ def calls(wanted: Wanted, place: Place, chosen: Chosen) -> Sequence[Install]:
 
 
 def _lock(folder: Path, resolved: Sequence[Resolved]) -> Path:
-    text = "".join(f"{one.pinned}\n" for one in resolved)
-    path = folder / f"venv-{files.sha256_text(text)[:16]}.txt"
-    files.write_text(path, text)
-    return path
+    return locks.kept(folder, "venv", "".join(f"{one.pinned}\n" for one in resolved))
 
 
 def _forget_others(target: Interpreter, chosen: Chosen) -> None:

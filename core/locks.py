@@ -1,4 +1,4 @@
-"""Hashed requirements files: reading them, and taking parts of them.
+"""Hashed requirements files: reading them, taking parts of them, and keeping those parts.
 
 Both pip-compile and uv annotate each requirement with what it is there for (``# via``),
 which says what a part needs to be whole.
@@ -12,10 +12,12 @@ from typing import TYPE_CHECKING
 
 from packaging.utils import canonicalize_name
 
+from core import files
 from core.errors import DataError, nearest
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
+    from pathlib import Path
 
 _START = re.compile(r"(?P<name>[A-Za-z0-9][A-Za-z0-9._-]*)(\[[^]]*\])?==")
 _VIA = re.compile(r"^ +#(?: +via)?(?P<parent> +\S.*)?$")
@@ -71,6 +73,13 @@ def without(text: str, names: Collection[str]) -> str:
     """Leave the named distributions out, for a caller that asks for other versions of them."""
     unwanted = {canonicalize_name(name) for name in names}
     return _joined([one for one in parse_lock(text) if one.name not in unwanted])
+
+
+def kept(folder: Path, name: str, text: str) -> Path:
+    """Write a requirements file whose name ends with its digest, so that no other text is ever found in it."""
+    path = folder / f"{name}-{files.sha256_text(text)[:16]}.txt"
+    files.write_text(path, text)
+    return path
 
 
 def _locked(block: Sequence[str]) -> Locked:

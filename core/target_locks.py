@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from packaging.requirements import Requirement
 
-from core import console, files, locks
+from core import console, locks
 from core.installer import Install
 
 if TYPE_CHECKING:
@@ -60,15 +60,10 @@ def locked_call(
     text = locks.without(text, [Requirement(one).name for one in replaced])
     if not only and not replaced:
         return Install(files=(path,), hashed=True)
-    part = common.cache / "locks" / f"{files.sha256_text(text)[:16]}.txt"
-    files.write_text(part, text)
-    return Install(files=(part,), hashed=True)
+    return Install(files=(locks.kept(common.cache / "locks", lock, text),), hashed=True)
 
 
 def pinned_file(common: Common, wheels: Sequence[FileRecord]) -> Path:
     """Write a requirements file that pins recorded distributions by version and digest."""
     lines = [f"{one.distribution}=={one.version} --hash=sha256:{one.sha256}" for one in wheels]
-    text = "".join(f"{line}\n" for line in sorted(lines))
-    path = common.cache / "locks" / f"pinned-{files.sha256_text(text)[:16]}.txt"
-    files.write_text(path, text)
-    return path
+    return locks.kept(common.cache / "locks", "pinned", "".join(f"{line}\n" for line in sorted(lines)))

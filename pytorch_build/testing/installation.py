@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from packaging.utils import parse_sdist_filename, parse_wheel_filename
 
-from core import console, files, process, records, resolving, serving
+from core import console, locks, process, records, resolving, serving
 from core.errors import EnvironmentSetupError, MissingInputError, ProcessError
 from core.installer import Install, Sources, configured, pinned, source_arguments
 from core.resolving import Question
@@ -246,7 +246,5 @@ def named_calls(
         tools: Installs what the tests need.
         gpu_family: The family that the sdist of `rocm` is to require; "" for none.
     """
-    text = "".join(f"{one.pinned}\n" for one in found)
-    path = folder / f"named-{files.sha256_text(text)[:16]}.txt"
-    files.write_text(path, text)
+    path = locks.kept(folder, "named", "".join(f"{one.pinned}\n" for one in found))
     return (tools, pinned(path, named.beside_own, gpu_family=gpu_family))

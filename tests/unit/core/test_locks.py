@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from core.errors import DataError
-from core.locks import only, parse_lock, without
+from core.locks import kept, only, parse_lock, without
 from core.options import ROOT
 
 if TYPE_CHECKING:
@@ -127,3 +127,10 @@ def test_every_requirement_of_our_locks_is_hashed_and_there_for_a_reason(path: P
         assert "--hash=sha256:" in one.text
         assert one.via or "# via" in one.text
         assert set(one.via) <= names
+
+
+def test_a_kept_part_is_found_by_its_text_alone(tmp_path: Path) -> None:
+    first, again, other = (kept(tmp_path / "locks", "venv", text) for text in ("a==1\n", "a==1\n", "a==2\n"))
+    assert first == again != other
+    assert (first.read_bytes(), other.read_bytes()) == (b"a==1\n", b"a==2\n")
+    assert first.name.startswith("venv-")
