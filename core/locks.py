@@ -76,7 +76,7 @@ def without(text: str, names: Collection[str]) -> str:
 
 
 def kept(folder: Path, name: str, text: str) -> Path:
-    """Write a requirements file whose name ends with its digest, so that no other text is ever found in it."""
+    """Write a requirements file whose name ends with its digest: no other text is ever found in it."""
     path = folder / f"{name}-{files.sha256_text(text)[:16]}.txt"
     files.write_text(path, text)
     return path
