@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import ast
 import os
+import re
 import sys
 from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Literal
 
 from core import process
-from core.errors import CheckError, EnvironmentSetupError, ProcessError
+from core.errors import CheckError, DataError, EnvironmentSetupError, ProcessError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -174,6 +175,29 @@ def environment_for(*, exact: bool) -> dict[str, str]:
     return {**kept, "PIP_CONFIG_FILE": os.devnull}
 
 
+def newest(distribution: str, sources: Sources, *, python: str = "") -> str:
+    """Ask sources, and no others, for their newest version of a distribution, pre-releases included.
+
+    Args:
+        distribution: Its normalised name.
+        sources: The sources.
+        python: The version of the Python that wheels are to fit; "" for the tool's own and sdists, too.
+
+    Raises:
+        ProcessError: They have none, or do not answer.
+        DataError: The answer names no version.
+    """
+    argv = [sys.executable, "-m", "pip", "--isolated", "--disable-pip-version-check", "index", "versions"]
+    argv.append("--pre")
+    # for another interpreter than pip's own, pip wants to hear that it will not build anything
+    argv += ["--python-version", python, "--only-binary", ":all:"] if python else []
+    answer = process.capture([*argv, *_pip_sources(sources), distribution]).stdout
+    found = re.search(rf"^{re.escape(distribution)} \((?P<version>[^)]+)\)", answer, re.MULTILINE)
+    if found is None:
+        raise DataError(f"pip did not say which versions of {distribution} there are.")
+    return found["version"]
+
+
 def uv_program() -> str:
     """Give the path of the tool's own uv."""
     import uv
@@ -199,7 +223,7 @@ def _pip(target: Interpreter, call: Install, sources: Sources) -> list[str]:
     if call.sources is not None:
         # only the sources of the call: what the person configured must not be able to win
         argv.insert(3, "--isolated")
-        argv += [*source_arguments(sources), *(["--cert", sources.cert] if sources.cert else [])]
+        argv += _pip_sources(sources)
     argv += _what(call)
     if not call.build_isolation:
         argv.append("--no-build-isolation")
@@ -220,6 +244,10 @@ def source_arguments(sources: Sources) -> list[str]:
     for location in sources.find_links:
         argv += ["--find-links", location]
     return argv
+
+
+def _pip_sources(sources: Sources) -> list[str]:
+    return [*source_arguments(sources), *(["--cert", sources.cert] if sources.cert else [])]
 
 
 def _what(call: Install) -> list[str]:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import re
-import sys
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -12,9 +10,9 @@ from urllib.parse import quote
 from packaging.utils import canonicalize_name
 from packaging.version import Version
 
-from core import console, distributions, files, process, records
+from core import console, distributions, files, installer, records
 from core.data import Model, load_toml
-from core.errors import MissingInputError, ProcessError, RocmError, UsageError, nearest
+from core.errors import DataError, MissingInputError, ProcessError, RocmError, UsageError, nearest
 from core.families import gpu_targets
 from core.installer import Install, Sources, configured
 from rocm_packaging import versions
@@ -26,8 +24,6 @@ if TYPE_CHECKING:
     from core.records import FileRecord
 
 INDEXES_FILE = Path(__file__).with_name("rocm_indexes.toml")
-
-_LATEST = re.compile(r"^rocm \((?P<version>[^)]+)\)", re.MULTILINE)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -257,34 +253,14 @@ def newest(source: RocmSource) -> str:
     Raises:
         RocmError: It has none, or does not answer.
     """
-    argv = [
-        sys.executable,
-        "-m",
-        "pip",
-        "--isolated",
-        "--disable-pip-version-check",
-        "index",
-        "versions",
-        "--pre",
-    ]
-    sources = source.sources
-    argv += ["--no-index"] if sources.no_index else ["--index-url", sources.index_url]
-    for url in sources.extra_index_urls:
-        argv += ["--extra-index-url", url]
-    for link in sources.find_links:
-        argv += ["--find-links", link]
-    argv += ["--cert", sources.cert] if sources.cert else []
+    hint = "Name a source (--rocm-find-links, --rocm-index-url), or the version (--rocm-version)."
     try:
-        said = process.capture([*argv, "rocm"]).stdout
+        version = installer.newest("rocm", source.sources)
     except ProcessError as problem:
-        raise RocmError(
-            f"No version of rocm was found at {source.origin}.",
-            hint="Name a source (--rocm-find-links, --rocm-index-url), or the version (--rocm-version).",
-        ) from problem
-    match = _LATEST.search(said)
-    if match is None:
+        raise RocmError(f"No version of rocm was found at {source.origin}.", hint=hint) from problem
+    except DataError as problem:
         raise RocmError(
             f"{source.origin} did not say which rocm versions it has.", hint="Give --rocm-version."
-        )
-    console.say(f"ROCm version: {match['version']} (the newest at {source.origin})")
-    return match["version"]
+        ) from problem
+    console.say(f"ROCm version: {version} (the newest at {source.origin})")
+    return version

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import re
-import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from packaging.utils import parse_sdist_filename, parse_wheel_filename
 
-from core import console, locks, process, records, resolving, serving
-from core.errors import EnvironmentSetupError, MissingInputError, ProcessError
-from core.installer import Install, Sources, configured, pinned, source_arguments
+from core import console, installer, locks, records, resolving, serving
+from core.errors import DataError, EnvironmentSetupError, MissingInputError, ProcessError
+from core.installer import Install, Sources, configured, pinned
 from core.resolving import Question
 from core.target_locks import pinned_file
 from pytorch_build.checks.expected import run_lock
@@ -28,7 +26,6 @@ if TYPE_CHECKING:
     from core.resolving import Resolved
     from pytorch_build.context import Context
 
-_LATEST = re.compile(r"^torch \((?P<version>[^)]+)\)", re.MULTILINE)
 _BUILT_WITH = ("rocm",)  # sdists that are built with what the tests' lock has
 
 
@@ -153,25 +150,19 @@ def newest_torch(named: Named, target: Interpreter) -> str:
     Raises:
         MissingInputError: They have none, or do not answer.
     """
-    argv = [sys.executable, "-m", "pip", "--isolated", "--disable-pip-version-check", "index", "versions"]
-    # for another interpreter than pip's own, pip wants to hear that it will not build anything
-    argv += ["--pre", "--python-version", target.version, "--only-binary", ":all:"]
-    argv += source_arguments(named.sources)
-    argv += ["--cert", named.sources.cert] if named.sources.cert else []
     try:
-        said = process.capture([*argv, "torch"]).stdout
+        version = installer.newest("torch", named.sources, python=target.version)
     except ProcessError as problem:
         raise MissingInputError(
             f"No torch for Python {target.series} was found at {named.words}.",
             hint="Name other sources (--find-links, --index-url, --index-subdir), or another Python (-P).",
         ) from problem
-    found = _LATEST.search(said)
-    if found is None:
+    except DataError as problem:
         raise MissingInputError(
             f"{named.words} did not say which torch it has.", hint="Give --torch-version."
-        )
-    console.say(f"torch {found['version']} (the newest at {named.words})")
-    return found["version"]
+        ) from problem
+    console.say(f"torch {version} (the newest at {named.words})")
+    return version
 
 
 def resolved(
