@@ -191,7 +191,8 @@ def newest(distribution: str, sources: Sources, *, python: str = "") -> str:
     argv.append("--pre")
     # for another interpreter than pip's own, pip wants to hear that it will not build anything
     argv += ["--python-version", python, "--only-binary", ":all:"] if python else []
-    answer = process.capture([*argv, *_pip_sources(sources), distribution]).stdout
+    argv += [*_pip_sources(sources), distribution]
+    answer = process.capture(argv, env=environment_for(exact=True)).stdout
     found = re.search(rf"^{re.escape(distribution)} \((?P<version>[^)]+)\)", answer, re.MULTILINE)
     if found is None:
         raise DataError(f"pip did not say which versions of {distribution} there are.")

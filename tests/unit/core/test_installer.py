@@ -223,7 +223,8 @@ def test_the_persons_configuration_is_asked_of_pip(tmp_path: Path, monkeypatch: 
 def test_the_newest_version_is_asked_of_named_sources(monkeypatch: pytest.MonkeyPatch) -> None:
     commands: list[list[str]] = []
 
-    def capture(argv: list[str], **_: object) -> Completed:
+    def capture(argv: list[str], *, env: dict[str, str]) -> Completed:
+        assert env["PIP_CONFIG_FILE"] == os.devnull  # the machine's file could name the public index
         commands.append(argv)
         said = "rocm-sdk (9)\nrocm (7.1.0a2)\nAvailable versions: 7.1.0a2, 7.0\n"
         return Completed(returncode=0, stdout=said, stderr="")
