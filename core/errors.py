@@ -123,6 +123,12 @@ class ServiceError(FatalError):
     exit_code = 15
 
 
+class ProvenanceError(FatalError):
+    """A file, its record and its statement that contradict each other."""
+
+    exit_code = 16
+
+
 class InterruptedStageError(FatalError):
     """A stage that a person or the machine stopped (Ctrl-C, SIGTERM)."""
 

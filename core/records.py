@@ -118,6 +118,12 @@ def parse(text: str | bytes, *, where: str) -> Record:
     except ValidationError as problem:
         first = problem.errors()[0]
         path = ".".join(str(part) for part in first["loc"])
+        if path == "schema_version":
+            raise DataError(
+                f"{where}: schema_version: It is a record of version {first['input']!r}, and this version "
+                f"reads {Record.model_fields['schema_version'].default}.",
+                hint="Use the version of this tool that wrote it, or run the stage again with --force.",
+            ) from problem
         raise DataError(
             f"{where}: {path or 'record'}: {first['msg']}.", hint="Run the stage again with --force."
         ) from problem

@@ -7,7 +7,9 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from core import console, distributions, files, records
+from core.builders import BUILDER, builder_from
 from core.errors import FatalError, InterruptedStageError
+from core.options import environment
 from core.records import Cell, FileRecord, Record
 
 if TYPE_CHECKING:
@@ -117,7 +119,8 @@ def _worked(stage: Stage, inputs: Mapping[str, Any], work: Callable[[], Made]) -
             record(status="failed", exit_code=_code(problem), error=console.mask(_sentence(problem))),
         )
         raise
-    return record(files=published, details=dict(made.details))
+    builder = builder_from(environment())
+    return record(files=published, details={**made.details, **({BUILDER: builder} if builder else {})})
 
 
 def _code(problem: BaseException) -> int:

@@ -81,7 +81,7 @@ def test_all_records_of_a_group_are_read_by_name(store: DirectoryStore) -> None:
         ),
         (
             records.serialize(record()).replace(b'"schema_version": 1', b'"schema_version": 2').decode(),
-            r"build\.json: schema_version: ",
+            r"build\.json: schema_version: It is a record of version 2, and this version reads 1",
         ),
     ],
 )

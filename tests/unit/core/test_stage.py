@@ -37,6 +37,11 @@ def wheel_fixture(tmp_path: Path, make_wheel: MakeWheel) -> Path:
     return make_wheel(tmp_path / "dist")
 
 
+@pytest.fixture(autouse=True)
+def no_builder(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("GITHUB_WORKFLOW_REF", raising=False)
+
+
 def stage(root: Path, *, output_dir: Path | None = None, **common: Any) -> Stage:
     return Stage(
         name="build_torch",
@@ -68,6 +73,32 @@ def test_what_was_made_is_put_recorded_and_shown(
     said = capsys.readouterr().err
     assert wheel.name in said
     assert made.files[0].sha256[:12] in said
+
+
+def test_a_job_of_github_is_recorded(tmp_path: Path, wheel: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    workflow = "ROCm/TheRock/.github/workflows/ci.yml@refs/heads/main"
+    said = {
+        "GITHUB_SERVER_URL": "https://github.com",
+        "GITHUB_REPOSITORY": "ROCm/TheRock",
+        "GITHUB_WORKFLOW_REF": workflow,
+        "GITHUB_RUN_ID": "17",
+        "GITHUB_RUN_ATTEMPT": "2",
+        "GITHUB_SHA": "1" * 40,
+    }
+    monkeypatch.delenv("ACT", raising=False)
+    for name, value in said.items():
+        monkeypatch.setenv(name, value)
+    made = perform(stage(tmp_path), INPUTS, Work(wheel))
+    assert made is not None
+    assert made.details == {
+        "hits": 3,
+        "builder": {
+            "id": f"https://github.com/{workflow}",
+            "invocation": "https://github.com/ROCm/TheRock/actions/runs/17/attempts/2",
+            "source": "https://github.com/ROCm/TheRock",
+            "commit": "1" * 40,
+        },
+    }
 
 
 def test_the_same_inputs_are_not_worked_on_again(
