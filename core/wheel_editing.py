@@ -24,12 +24,12 @@ from core.files import atomic
 from core.wheel_record import Entry, require_listing
 from core.wheel_writer import WrittenFile
 from core.wheels import parse_wheel_name, read_text_member
-from core.zip_packing import DEFLATED, STORED, Packed
-from core.zip_writer import HashingStream, Member, Workers, ZipWriter
+from core.zip_packing import DEFLATED
+from core.zip_writer import HashingStream, Member, Workers, ZipWriter, is_executable
 
 if TYPE_CHECKING:
     import zipfile
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
     from pathlib import Path
 
     from core.zip_members import Span
@@ -292,10 +292,6 @@ def _row(entry: Entry | None, size: int) -> tuple[str, int | str]:
     return f"{entry.algorithm}={base64.urlsafe_b64encode(entry.digest).decode().rstrip('=')}", size
 
 
-def _is_executable(info: zipfile.ZipInfo) -> bool:
-    return bool(info.external_attr >> 16 & 0o111)
-
-
 class _CopyingWriter(ZipWriter):
     """Also takes members over under another name."""
 
@@ -317,7 +313,7 @@ class _CopyingWriter(ZipWriter):
         if step.content is None:
             self._copy(step)
             return _row(step.entry, step.info.file_size)
-        self.add([Member(name=step.name, source=step.content, executable=_is_executable(step.info))])
+        self.add([Member(name=step.name, source=step.content, executable=is_executable(step.info))])
         made = Entry(algorithm="sha256", digest=hashlib.sha256(step.content).digest(), size=None)
         return _row(made, len(step.content))
 
@@ -326,26 +322,5 @@ class _CopyingWriter(ZipWriter):
         if step.source not in self._sources:
             self._sources[step.source] = self._opened.enter_context(step.source.open("rb"))
         stream = self._sources[step.source]
-
-        def pieces() -> Iterator[bytes]:
-            stream.seek(step.span.start)
-            left = step.info.compress_size
-            while left:
-                piece = stream.read(min(zip_members.CHUNK, left))
-                if not piece:
-                    raise WheelError(f"{step.source.name} is cut off within {step.info.filename}.")
-                left -= len(piece)
-                yield piece
-
-        self._put(
-            Packed(
-                member=Member(name=step.name, source=step.source, executable=_is_executable(step.info)),
-                method=DEFLATED if step.info.compress_type == DEFLATED else STORED,
-                packed_size=step.info.compress_size,
-                pieces=pieces,
-                crc=step.info.CRC,
-                size=step.info.file_size,
-                sha256=step.entry.digest if step.entry else b"",
-                release=lambda: None,
-            )
-        )
+        digest = step.entry.digest if step.entry else b""
+        self.copy(step.source, stream, step.info, step.span, name=step.name, sha256=digest)

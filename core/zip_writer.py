@@ -14,15 +14,16 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, BinaryIO
 
-from core import zip_members
 from core.errors import WheelError
-from core.zip_members import MemberError
+from core.zip_members import CHUNK
 from core.zip_packing import DEFLATED, LEVEL, STORED, Packed, Workers, longest_first, packed_in_order
 from core.zip_sources import Made, Member
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Sequence
     from pathlib import Path
+
+    from core.zip_members import Span
 
 __all__ = ["EARLIEST", "HashingStream", "Made", "Member", "Workers", "Written", "ZipWriter"]
 
@@ -126,27 +127,37 @@ class ZipWriter:
         self._directory[before:] = [self._directory[before + place] for place in places]
         return [written[place] for place in places]
 
-    def copy_from(self, source: Path, digests: Mapping[str, bytes]) -> list[Written]:
-        """Take members of another archive over as they are compressed there, in its order.
+    def copy(
+        self, source: Path, stream: BinaryIO, info: zipfile.ZipInfo, span: Span, *, name: str, sha256: bytes
+    ) -> Written:
+        """Take a member of another archive over as it is compressed there.
 
-        Nothing is inflated, so what the other archive says of them is believed; see that
-        `core.wheel_record.require_sound` holds for one from elsewhere.
+        Nothing is inflated, so what the other archive says of it is believed; see that
+        `core.wheel_record.require_listing` holds for it, and `require_sound` for one from elsewhere.
 
         Args:
             source: The other archive.
-            digests: The members to take -> the raw SHA-256 of their uncompressed bytes, as
-                that archive's RECORD has them.
+            stream: The same, opened.
+            info: What its directory says of the member.
+            span: Where the member's bytes lie in it.
+            name: The member's name in this archive.
+            sha256: The raw SHA-256 of its uncompressed bytes; empty where that is not known.
 
         Raises:
-            MissingInputError: There is no such archive.
-            WheelError: It is damaged, or lacks one of the members.
+            WheelError: The other archive ends within the member.
         """
-        with zip_members.opened(source) as archive, source.open("rb") as stream:
-            found = {info.filename: info for info in archive.infolist() if info.filename in digests}
-            missing = sorted(set(digests) - set(found))
-            if missing:
-                raise WheelError(f"{source.name} holds no {missing[0]}.")
-            return [self._put(_borrowed(source, stream, info, digests[name])) for name, info in found.items()]
+        return self._put(
+            Packed(
+                member=Member(name=name, source=source, executable=is_executable(info)),
+                method=STORED if info.compress_type == zipfile.ZIP_STORED else DEFLATED,
+                packed_size=info.compress_size,
+                pieces=lambda: _compressed(source, stream, info, span),
+                crc=info.CRC,
+                size=info.file_size,
+                sha256=sha256,
+                release=lambda: None,
+            )
+        )
 
     def finish(self) -> None:
         """Write the central directory. Nothing may be added afterwards."""
@@ -193,35 +204,20 @@ class ZipWriter:
         self._directory.append(_CENTRAL.pack(*head, *tail) + name + central_extra)
 
 
-def _borrowed(source: Path, stream: BinaryIO, info: zipfile.ZipInfo, digest: bytes) -> Packed:
-    refused = zip_members.unsafe_path(info.filename) or zip_members.unsafe_kind(info)
-    if refused:
-        raise WheelError(f"{source.name} holds {info.filename!r}: {refused}.")
-    try:
-        span = zip_members.span_of(stream, info)
-    except MemberError as problem:
-        raise WheelError(f"{source.name} has {problem} for {info.filename}.") from problem
+def is_executable(info: zipfile.ZipInfo) -> bool:
+    """Whether somebody may run a member."""
+    return bool(info.external_attr >> 16 & 0o111)
 
-    def pieces() -> Iterator[bytes]:
-        stream.seek(span.start)
-        left = info.compress_size
-        while left:
-            piece = stream.read(min(zip_members.CHUNK, left))
-            if not piece:
-                raise WheelError(f"{source.name} is cut off within {info.filename}.")
-            left -= len(piece)
-            yield piece
 
-    return Packed(
-        member=Member(name=info.filename, source=source, executable=bool(info.external_attr >> 16 & 0o111)),
-        method=STORED if info.compress_type == zipfile.ZIP_STORED else DEFLATED,
-        packed_size=info.compress_size,
-        pieces=pieces,
-        crc=info.CRC,
-        size=info.file_size,
-        sha256=digest,
-        release=lambda: None,
-    )
+def _compressed(source: Path, stream: BinaryIO, info: zipfile.ZipInfo, span: Span) -> Iterator[bytes]:
+    stream.seek(span.start)
+    left = info.compress_size
+    while left:
+        piece = stream.read(min(CHUNK, left))
+        if not piece:
+            raise WheelError(f"{source.name} is cut off within {info.filename}.")
+        left -= len(piece)
+        yield piece
 
 
 def _central_extra(size: int, compressed: int, offset: int) -> tuple[bytes, bool]:
