@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from contextlib import contextmanager
 from functools import partial
-from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler, SimpleHTTPRequestHandler, ThreadingHTTPServer
 from threading import Thread
 from typing import TYPE_CHECKING
 
@@ -13,7 +13,7 @@ from core.stores.directory import DirectoryStore
 from core.stores.overlay import holding
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
 
     from core.outputs import RunOutputs
@@ -33,7 +33,21 @@ def served(folder: Path) -> Iterator[str]:
     Yields:
         Its address, without a slash at the end.
     """
-    server = ThreadingHTTPServer(("127.0.0.1", 0), partial(_Quiet, directory=str(folder)))
+    with answering(partial(_Quiet, directory=str(folder))) as address:
+        yield address
+
+
+@contextmanager
+def answering(handler: Callable[..., BaseHTTPRequestHandler]) -> Iterator[str]:
+    """Let a handler answer on a free port of the loopback interface, each request in a thread of its own.
+
+    Args:
+        handler: Makes what answers one request; a class of `http.server`, or its partial.
+
+    Yields:
+        The server's address, without a slash at the end.
+    """
+    server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
     thread = Thread(target=server.serve_forever, daemon=True)
     thread.start()
     try:

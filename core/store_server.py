@@ -6,14 +6,14 @@ import shutil
 from contextlib import contextmanager, suppress
 from functools import partial
 from http import HTTPStatus
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from io import BytesIO
-from threading import Thread
 from typing import TYPE_CHECKING, Any, BinaryIO
 from urllib.parse import unquote, urlsplit
 
 from core import console
 from core.errors import FatalError
+from core.serving import answering
 from core.stores import headers_for
 
 if TYPE_CHECKING:
@@ -86,14 +86,5 @@ def served_store(store: Store, pages: Mapping[str, bytes] | None = None) -> Iter
     Yields:
         Its address, without a slash at the end.
     """
-    handler = partial(_Handler, store=store, pages=pages or {})
-    server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
-    server.daemon_threads = True
-    thread = Thread(target=server.serve_forever, daemon=True)
-    thread.start()
-    try:
-        yield f"http://127.0.0.1:{server.server_port}"
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join()
+    with answering(partial(_Handler, store=store, pages=pages or {})) as address:
+        yield address
