@@ -8,10 +8,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ci import engines
-from ci.engines import ENGINES, Build, Engine
 from ci.images import BASE, DATE, image, images, local_name, repository, tags
-from core import console, process
+from core import console, engines, process
+from core.engines import ENGINES, Build, Engine
 from core.errors import FatalError, MissingInputError, ProcessError, UsageError
 from core.families import gpu_targets
 from core.job_files import job_files
@@ -137,7 +136,7 @@ def _engine(named: Engine | None, *, dry_run: bool) -> Engine:
     if dry_run and named:
         return named
     try:
-        return engines.find_engine(named)
+        return engines.find_engine(*([named] if named else ENGINES))
     except MissingInputError as problem:
         if not dry_run:
             raise

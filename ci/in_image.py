@@ -6,9 +6,8 @@ import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ci import engines
 from ci.flows import posargs_of
-from core import console, process
+from core import console, engines, process
 from core.errors import MissingInputError, UsageError
 from core.options import common_from
 
@@ -16,7 +15,7 @@ if TYPE_CHECKING:
     import argparse
     from collections.abc import Sequence
 
-    from ci.engines import Engine
+    from core.engines import Engine
 
 PASSES_REST = True
 WORKSPACE = "/workspace"
@@ -43,7 +42,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "--session-python", default="", metavar="V", help="Python of the sessions, such as 3.11"
     )
     parser.add_argument("--gpu", action="store_true", help="with this machine's GPUs")
-    parser.add_argument("--engine", choices=("docker", "podman"), help="default: the first that works")
+    parser.add_argument("--engine", choices=engines.RUNNERS, help="default: the first that works")
     parser.epilog = "Options that are not known here go to the sessions."
 
 
@@ -55,7 +54,7 @@ def run(arguments: argparse.Namespace) -> None:
         raise UsageError("--sessions names none.")
     words = ["-s", *sessions, *(["-P", arguments.session_python] if arguments.session_python else [])]
     nox = [*words, "--", *posargs_of(common), *arguments.rest]
-    engine = arguments.engine or ("docker" if common.dry_run else _engine())
+    engine = arguments.engine or ("docker" if common.dry_run else engines.find_engine(*engines.RUNNERS))
     planned = commands(
         engine, arguments.image, nox, root=common.root, archive=arguments.archive, gpu=arguments.gpu
     )
@@ -89,15 +88,3 @@ def commands(
     # a login shell reads where ROCm is
     inside = ["bash", "--login", "-c", _SCRIPT, "nox", *nox]
     return [*load, [engine, "run", *options, image, *inside]]
-
-
-def _engine() -> Engine:
-    """Find an engine that runs containers; buildah only builds them.
-
-    Raises:
-        MissingInputError: Neither docker nor podman works.
-    """
-    try:
-        return engines.find_engine("docker")
-    except MissingInputError:
-        return engines.find_engine("podman")

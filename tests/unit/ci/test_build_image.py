@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from ci import build_image, engines
-from core import process
+from ci import build_image
+from core import engines, process
 from core.errors import MissingInputError, ProcessError, UsageError
 from core.frontdoor import Verb, main, verb_parser
 from core.options import ROOT, common_from
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from pathlib import Path
 
-    from ci.engines import Build, Engine
+    from core.engines import Build, Engine
 
 VERB = Verb("build-image", "ci.build_image", "x")
 DAY = "20251121"
@@ -97,7 +97,7 @@ class FakeEngine:
 def engine_fixture(monkeypatch: pytest.MonkeyPatch) -> FakeEngine:
     fake = FakeEngine()
     monkeypatch.setattr(process, "run", fake.run)
-    monkeypatch.setattr(engines, "find_engine", lambda named: named or "docker")
+    monkeypatch.setattr(engines, "find_engine", lambda *names: names[0])
     return fake
 
 

@@ -25,6 +25,7 @@ _PRUNE: dict[Engine, str] = {
     "podman": "podman system prune",
     "buildah": "buildah rm --all, then buildah rmi --prune",
 }
+RUNNERS: tuple[Engine, ...] = ("docker", "podman")  # buildah only builds
 _PATIENCE = 60.0
 
 _FULL = re.compile(r"(?i)no space left on device|disk quota exceeded")
@@ -93,23 +94,31 @@ def save_command(engine: Engine, build: Build, file: Path) -> tuple[str, ...]:
             return ("buildah", "push", build.names[0], f"docker-archive:{file}:{build.names[0]}")
 
 
-def find_engine(named: Engine | None = None) -> Engine:
-    """Find an engine that answers: the one named, else the first of docker, podman and buildah.
+def find_engine(*names: Engine, otherwise: str = "") -> Engine:
+    """Find an engine that answers: the first of those named, else of docker, podman and buildah.
+
+    Args:
+        names: Engines that will do.
+        otherwise: What people can do without one: a sentence for the hint.
 
     Raises:
         MissingInputError: None does; each with its reason.
     """
-    wanted = {named: ENGINES[named]} if named else ENGINES
+    wanted = names or tuple(ENGINES)
     reasons = []
-    for engine, question in wanted.items():
-        reason = _silence(question)
+    for engine in wanted:
+        reason = _silence(ENGINES[engine])
         if not reason:
             return engine
         reasons.append(f"{engine} {reason}")
+    there = (
+        f"Install {' or '.join(wanted)} (on Debian and Ubuntu: apt-get install {wanted[-1]}), "
+        "or start docker's daemon."
+    )
+    chroot = "Inside a container, buildah wants BUILDAH_ISOLATION=chroot." if "buildah" in wanted else ""
     raise MissingInputError(
         f"No container engine works here: {'; '.join(reasons)}.",
-        hint="Install docker, podman or buildah (on Debian and Ubuntu: apt-get install buildah), "
-        "or start docker's daemon. Inside a container, buildah wants BUILDAH_ISOLATION=chroot.",
+        hint=" ".join(one for one in (there, chroot, otherwise) if one),
     )
 
 

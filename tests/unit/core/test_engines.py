@@ -6,14 +6,23 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from ci.engines import ENGINES, Build, build_command, explained, find_engine, push_commands, save_command
 from core import process
+from core.engines import (
+    ENGINES,
+    RUNNERS,
+    Build,
+    build_command,
+    explained,
+    find_engine,
+    push_commands,
+    save_command,
+)
 from core.errors import FatalError, MissingInputError, ProcessError, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from ci.engines import Engine
+    from core.engines import Engine
 
 BUILD = Build(
     dockerfile=Path("/c/docker/Dockerfile"),
@@ -94,6 +103,21 @@ def test_no_engine_says_why_of_each_and_how_to_get_one(monkeypatch: pytest.Monke
         "podman is not installed; buildah is not installed."
     )
     assert "apt-get install buildah" in caught.value.hint
+
+
+def test_what_only_builds_is_not_asked_to_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    there: dict[str, str | None] = {"docker": None, "podman": None, "buildah": None}
+    answering(monkeypatch, there)
+    assert find_engine(*RUNNERS) == "docker"
+    there.pop("docker")
+    assert find_engine(*RUNNERS) == "podman"
+    there.pop("podman")
+    with pytest.raises(MissingInputError) as caught:
+        find_engine(*RUNNERS, otherwise="Or leave --container out.")
+    assert "docker is not installed; podman is not installed." in caught.value.message
+    assert "apt-get install podman" in caught.value.hint
+    assert "buildah" not in caught.value.hint
+    assert caught.value.hint.endswith("Or leave --container out.")
 
 
 def test_an_engine_that_hangs_is_passed_over(monkeypatch: pytest.MonkeyPatch) -> None:
