@@ -5,19 +5,19 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 from pydantic import field_validator
 
 from core import files, process
 from core.data import Model, load_toml
-from core.errors import MissingInputError
+from core.engines import RUNNERS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-Engine = Literal["docker", "podman"]
-ENGINES: tuple[Engine, ...] = ("docker", "podman")
+    from core.engines import Engine
+
 DATA = Path(__file__).with_name("container.toml")
 CACHE = ".cache/container"
 # The container's own environment for the tool; the lock's digest tells whether it is current.
@@ -99,7 +99,7 @@ def command(engine: Engine, data: Container, job: Job, mounts: Sequence[Path]) -
     """Write the command: the checkout and the mounts lie where they lie on the machine.
 
     Args:
-        engine: docker or podman.
+        engine: What runs it.
         data: The image and what it sees.
         job: What is to run.
         mounts: Folders and files of the machine besides the checkout.
@@ -133,7 +133,7 @@ def inner_words(words: Sequence[str], *, project: str) -> tuple[str, ...]:
     for word, following in zip(words, [*words[1:], ""], strict=True):
         if skip:
             skip = False
-        elif word == "--python" or (word == "--container" and following in {"any", *ENGINES}):
+        elif word == "--python" or (word == "--container" and following in {"any", *RUNNERS}):
             skip = True
         elif word == project and not dropped_project:
             dropped_project = True
@@ -157,26 +157,11 @@ def mounts_of(words: Sequence[str], root: Path) -> tuple[Path, ...]:
     return tuple(found)
 
 
-def find_engine() -> Engine:
-    """Find docker or podman on the PATH.
-
-    Raises:
-        MissingInputError: There is neither.
-    """
-    found = next((engine for engine in ENGINES if process.which(engine)), None)
-    if found is None:
-        raise MissingInputError(
-            "Neither docker nor podman is on the PATH.",
-            hint="Install one, or build without --container; the wheel is then for machines like this one.",
-        )
-    return found
-
-
 def run(engine: Engine, job: Job, *, env: Mapping[str, str]) -> None:
     """Run a session in the container.
 
     Args:
-        engine: docker or podman.
+        engine: What runs it.
         job: What is to run.
         env: The machine's environment.
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING
 
-from core import console
+from core import console, engines
 from core.errors import UsageError, nearest
 from core.interpreters import require
 from core.options import common_from, environment
@@ -36,7 +36,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "--container",
         nargs="?",
         const="any",
-        choices=("any", "docker", "podman"),
+        choices=("any", *engines.RUNNERS),
         help="run in the manylinux image, by docker or podman (default: whichever is there)",
     )
     add_build_options(parser)
@@ -70,7 +70,10 @@ def _in_container(named: str, project: str, python: str, common: Common) -> None
         user=running.this_user(),
         present=frozenset(env),
     )
-    engine = next((one for one in running.ENGINES if one == named), None) or running.find_engine()
+    engine = next((one for one in engines.RUNNERS if one == named), None) or engines.find_engine(
+        *engines.RUNNERS,
+        otherwise="Or build without --container; the wheel is then for machines like this one.",
+    )
     if common.dry_run:
         data = running.load_container()
         console.say(" ".join(running.command(engine, data, job, running.mounts_of(job.words, job.root))))

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from core import process
-from core.errors import DataError, MissingInputError
+from core.errors import DataError
 from pytorch_build.containers import running
 from pytorch_build.containers.running import Job, command, inner_words, load_container, mounts_of
 
@@ -71,17 +71,6 @@ def test_an_image_without_a_digest_is_refused(tmp_path: Path) -> None:
     path.write_text(text.replace(load_container().image, "quay.io/pypa/manylinux_2_28_x86_64:latest"))
     with pytest.raises(DataError, match="names no digest"):
         load_container(path)
-
-
-def test_docker_comes_before_podman_and_neither_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    there = {"docker", "podman"}
-    monkeypatch.setattr(process, "which", lambda name: Path(name) if name in there else None)
-    assert running.find_engine() == "docker"
-    there.remove("docker")
-    assert running.find_engine() == "podman"
-    there.clear()
-    with pytest.raises(MissingInputError, match="Neither docker nor podman"):
-        running.find_engine()
 
 
 def test_a_run_makes_its_caches_and_hands_the_environment_to_the_engine(
