@@ -7,13 +7,13 @@ and 13 (delay imports). What a file imports late is needed, too: only later.
 from __future__ import annotations
 
 import struct
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, BinaryIO
 
 from core.errors import ArtifactError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
 MAGIC = b"MZ"
 AMD64, ARM64 = 0x8664, 0xAA64
@@ -41,6 +41,7 @@ class PeFacts:
         name: The name that its export table gives it, or empty.
         needed: Names of the DLLs that it imports from, in order.
         delayed: The same for those that are loaded when they are first called.
+        sections: Where each section lies in the file: its name -> offset and bytes that it fills.
     """
 
     machine: int
@@ -48,13 +49,16 @@ class PeFacts:
     name: str = ""
     needed: tuple[str, ...] = ()
     delayed: tuple[str, ...] = ()
+    sections: Mapping[str, tuple[int, int]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Section:
+    name: str
     address: int
     size: int
     offset: int
+    filled: int
 
 
 def read_needs(stream: BinaryIO, name: str) -> PeFacts | None:
@@ -92,7 +96,13 @@ def _facts(stream: BinaryIO, at: int) -> PeFacts | None:
         raise ValueError(f"{sections} sections")
     table = _read(stream, at + _COFF.size + size, sections * _SECTION.size)
     places = [
-        _Section(address=one[2], size=max(one[1], one[3]), offset=one[4])
+        _Section(
+            name=one[0].rstrip(b"\0").decode("latin-1"),
+            address=one[2],
+            size=max(one[1], one[3]),
+            offset=one[4],
+            filled=min(one[1] or one[3], one[3]),
+        )
         for one in _SECTION.iter_unpack(table)
     ]
     count = struct.unpack_from("<I", optional, _AT_DIRECTORIES - 4)[0]
@@ -107,6 +117,7 @@ def _facts(stream: BinaryIO, at: int) -> PeFacts | None:
         name=_export_name(stream, places, directories),
         needed=tuple(_names(stream, places, directories, _IMPORTS, _IMPORT, 3)),
         delayed=tuple(_names(stream, places, directories, _DELAYED, _DELAY, 1)),
+        sections={one.name: (one.offset, one.filled) for one in places},
     )
 
 

@@ -1,4 +1,4 @@
-"""GPU targets of device code: read from ELF sections, compared with what a wheel promises."""
+"""GPU targets of device code: read from sections of ELF and PE files, compared with what a wheel promises."""
 
 from __future__ import annotations
 
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from pytorch_build.checks.findings import Finding
     from pytorch_build.checks.policy import Policy
     from pytorch_build.checks.view import Expectation, WheelView
+    from rocm_packaging.pe import PeFacts
 
 CHECK = "device_code"
 MAGICS = (PLAIN_MAGIC, COMPRESSED_MAGIC)
@@ -32,6 +33,8 @@ _WRAPPERS = ".hipFatBinSegment"
 _WRAPPER_SIZE = 24
 # Written by rocm-kpack when it moves device code out of a library.
 _KPACK = ".rocm_kpack_ref"
+# PE has room for eight characters.
+_PE_FATBIN, _PE_WRAPPERS, _PE_KPACK = ".hip_fat", ".hipFatB", ".kpackrf"
 # A code object's metadata note names its target in full (AMDGPU backend guide, code object V3 and up).
 _NOTE_TARGET = re.compile(rb"amdgcn-amd-amdhsa--(gfx[0-9a-z-]+(?::[a-z]+[+-])*)")
 # One code object for several processors (AMDGPU backend guide, generic processors).
@@ -105,7 +108,30 @@ def elf_facts(elf: ELFFile, data: Data) -> DeviceFacts | None:
     if fatbin is None or fatbin["sh_type"] == "SHT_NOBITS":
         return None
     wrappers = sections.get(_WRAPPERS)
-    start, size = fatbin["sh_offset"], fatbin["sh_size"]
+    place = (fatbin["sh_offset"], fatbin["sh_size"])
+    return _section_facts(data, place, wrappers["sh_size"] if wrappers is not None else None)
+
+
+def pe_facts(facts: PeFacts, data: Data) -> DeviceFacts | None:
+    """Read the device code of a DLL or program of Windows.
+
+    Args:
+        facts: Its headers.
+        data: Its bytes, usually a memory map.
+
+    Raises:
+        BundleError: Its bundles are damaged.
+    """
+    if _PE_KPACK in facts.sections:
+        return DeviceFacts(split=True)
+    if _PE_FATBIN not in facts.sections:
+        return None
+    wrappers = facts.sections.get(_PE_WRAPPERS)
+    return _section_facts(data, facts.sections[_PE_FATBIN], wrappers[1] if wrappers else None)
+
+
+def _section_facts(data: Data, place: tuple[int, int], wrappers: int | None) -> DeviceFacts:
+    start, size = place
     section = memoryview(data)[start : start + size]
     if len(section) != size:
         raise BundleError(f"{_FATBIN} reaches beyond the end of the file")
@@ -113,7 +139,7 @@ def elf_facts(elf: ELFFile, data: Data) -> DeviceFacts | None:
     return DeviceFacts(
         bundles=bundles,
         targets=targets_of(bundles),
-        registered=wrappers["sh_size"] // _WRAPPER_SIZE if wrappers is not None else -1,
+        registered=-1 if wrappers is None else wrappers // _WRAPPER_SIZE,
     )
 
 

@@ -7,13 +7,10 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from fnmatch import fnmatchcase
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING
 
-from packaging.requirements import InvalidRequirement, Requirement
-from packaging.utils import canonicalize_name
-
+from pytorch_build.checks.providers import matches, provided, some, unasked
 from pytorch_build.checks.view import ElfFacts
 
 if TYPE_CHECKING:
@@ -33,7 +30,6 @@ _MANYLINUX = re.compile(r"manylinux_(\d+)_(\d+)_")
 _LEGACY = {"manylinux1_": (2, 5), "manylinux2010_": (2, 12), "manylinux2014_": (2, 17)}
 _ORIGIN = re.compile(r"^\$(ORIGIN|\{ORIGIN\})(/|$)")
 _TEXT_TAGS = {"DT_NEEDED": "needed", "DT_SONAME": "soname", "DT_RPATH": "rpath", "DT_RUNPATH": "runpath"}
-_SHOWN = 3
 
 
 def facts(elf: ELFFile) -> ElfFacts:
@@ -157,7 +153,7 @@ def _check_rpath(view: WheelView, binary: Binary, elf: ElfFacts) -> Iterator[Fin
     severity: Severity = "warning" if elf.program else "error"
     absolute = [entry for entry in elf.rpath if entry and not _ORIGIN.match(entry)]
     if absolute:
-        message = f"Its RPATH names folders of one machine: {_some(absolute)}. Only $ORIGIN/… is allowed."
+        message = f"Its RPATH names folders of one machine: {some(absolute)}. Only $ORIGIN/… is allowed."
         yield view.finding(severity, CHECK, message, where)
     if "" in elf.rpath:
         yield view.finding(
@@ -169,7 +165,7 @@ def _check_rpath(view: WheelView, binary: Binary, elf: ElfFacts) -> Iterator[Fin
         if binary.member.installed and _ORIGIN.match(entry) and _expand(binary, entry) is None
     ]
     if outside:
-        yield view.finding("warning", CHECK, f"Its RPATH leaves site-packages: {_some(outside)}.", where)
+        yield view.finding("warning", CHECK, f"Its RPATH leaves site-packages: {some(outside)}.", where)
 
 
 def _check_stack(view: WheelView, where: str, elf: ElfFacts) -> Iterator[Finding]:
@@ -186,31 +182,31 @@ def _check_needed(
 ) -> Iterator[Finding]:
     """Find each needed library; those missing for one reason make one finding."""
     where = binary.member.name
-    unasked: dict[str, list[str]] = {}
+    of_others: dict[str, list[str]] = {}
     machine: list[str] = []
     nowhere: list[str] = []
     for library in needed:
-        if library in policy.system_libraries or _matches(library, libraries.provided):
+        if library in policy.system_libraries or matches(library, libraries.provided):
             continue
         places = libraries.inside.get(library, ()) + libraries.sonames.get(library, ())
-        provider = next((name for name, some in libraries.unasked.items() if _matches(library, some)), "")
+        provider = next((name for name, some in libraries.unasked.items() if matches(library, some)), "")
         if places:
             yield from _check_inside(view, libraries, binary, library, places)
         elif provider:
-            unasked.setdefault(provider, []).append(library)
-        elif _matches(library, policy.machine_libraries):
+            of_others.setdefault(provider, []).append(library)
+        elif matches(library, policy.machine_libraries):
             machine.append(library)
         else:
             nowhere.append(library)
-    for provider, names in unasked.items():
-        message = f"It needs {_some(names)} of {provider}, but METADATA does not require {provider}."
+    for provider, names in of_others.items():
+        message = f"It needs {some(names)} of {provider}, but METADATA does not require {provider}."
         yield view.finding("error", CHECK, message, where)
     if machine:
         severity: Severity = "error" if libraries.strict else "warning"
-        message = f"It needs {_some(machine)}, which no wheel brings: the machine must have it."
+        message = f"It needs {some(machine)}, which no wheel brings: the machine must have it."
         yield view.finding(severity, CHECK, message, where)
     if nowhere:
-        yield view.finding("error", CHECK, f"It needs {_some(nowhere)}, which nothing brings.", where)
+        yield view.finding("error", CHECK, f"It needs {some(nowhere)}, which nothing brings.", where)
 
 
 def _check_inside(
@@ -219,7 +215,7 @@ def _check_inside(
     # The loader looks for files; a SONAME helps only once the library is loaded.
     if not _on_rpath(binary, libraries.inside.get(library, ())):
         message = (
-            f"{library} is in the wheel as {_some(places)}, but not on this file's RPATH: "
+            f"{library} is in the wheel as {some(places)}, but not on this file's RPATH: "
             "it is found only if something loads it before."
         )
         yield view.finding("warning", CHECK, message, binary.member.name)
@@ -233,7 +229,7 @@ def _check_sonames(view: WheelView, host: Iterable[tuple[Binary, ElfFacts]]) -> 
     for soname, members in sorted(seen.items()):
         if len(members) > 1:
             message = (
-                f"{len(members)} files have the SONAME {soname}: {_some(members)}. One of them is loaded."
+                f"{len(members)} files have the SONAME {soname}: {some(members)}. One of them is loaded."
             )
             yield view.finding("warning", CHECK, message, members[0])
 
@@ -250,50 +246,13 @@ def _libraries(view: WheelView, policy: Policy) -> _Libraries:
             soname = binary.elf.soname
             if PurePosixPath(binary.member.installed).name != soname:
                 sonames[soname] = (*sonames.get(soname, ()), binary.member.installed)
-    available = _available(view, policy)
     return _Libraries(
         inside=inside,
         sonames=sonames,
-        provided=tuple(pattern for name in available for pattern in policy.providers[name].libraries),
-        unasked={
-            name: provider.libraries
-            for name, provider in policy.providers.items()
-            if name not in available and view.name.distribution not in provider.distributions
-        },
+        provided=provided(view, policy),
+        unasked=unasked(view, policy),
         strict=any(platform.startswith("manylinux") for platform in view.platforms),
     )
-
-
-def _available(view: WheelView, policy: Policy) -> tuple[str, ...]:
-    """Name the providers whose libraries are there when this wheel is installed."""
-    required = {_distribution(text) for text in (view.metadata.requires_dist if view.metadata else ())}
-    own = view.name.distribution
-    found: list[str] = []
-    queue = [
-        name
-        for name, provider in policy.providers.items()
-        if any(_matches(one, provider.distributions) for one in required)
-        or own in provider.assumed_by
-        # ROCm's wheels load each other's libraries without requiring one another.
-        or (_matches(own, provider.distributions) and own != name)
-    ]
-    while queue:
-        name = queue.pop(0)
-        if name not in found:
-            found.append(name)
-            queue += policy.providers[name].includes
-    return tuple(found)
-
-
-def _distribution(requirement: str) -> str:
-    try:
-        return canonicalize_name(Requirement(requirement).name)
-    except InvalidRequirement:
-        return ""
-
-
-def _matches(name: str, patterns: Iterable[str]) -> bool:
-    return any(fnmatchcase(name, pattern) for pattern in patterns)
 
 
 def _on_rpath(binary: Binary, places: Iterable[str]) -> bool:
@@ -315,9 +274,3 @@ def _expand(binary: Binary, entry: str) -> str | None:
         elif step not in {"", "."}:
             folder.append(step)
     return "/".join(folder) or "."
-
-
-def _some(items: Iterable[str]) -> str:
-    every = list(items)
-    shown = ", ".join(every[:_SHOWN])
-    return shown if len(every) <= _SHOWN else f"{shown} and {len(every) - _SHOWN} more"

@@ -6,12 +6,13 @@ import threading
 from typing import TYPE_CHECKING, BinaryIO
 
 from core import zip_members
-from core.errors import WheelError
+from core.errors import ArtifactError, WheelError
 from core.wheel_record import RecordProblem, Tap, verify_record
 from core.wheels import parse_wheel_name, read_metadata, read_wheel_info
 from pytorch_build.checks import device_code, elf
 from pytorch_build.checks.bundles import BundleError
 from pytorch_build.checks.view import Binary, Member, WheelView
+from rocm_packaging import pe
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 
 _TEXT = (".py", ".cmake", ".pc", ".json", ".txt", ".la", ".h", ".toml", ".cfg")
 _MAX_TEXT = 4 << 20
+_MAGICS = (elf.MAGIC, pe.MAGIC, *device_code.MAGICS)
 
 
 def gather(
@@ -89,12 +91,12 @@ class _Reader:
         self.mentions: list[tuple[str, str]] = []
 
     def wanted(self, name: str, first: bytes) -> bool:
-        return first.startswith((elf.MAGIC, *device_code.MAGICS)) or self._is_text(name)
+        return first.startswith(_MAGICS) or self._is_text(name)
 
     def inspect(self, name: str, file: Path) -> None:
         member = self._members[name]
         with file.open("rb") as stream:
-            is_code = stream.read(24).startswith((elf.MAGIC, *device_code.MAGICS))
+            is_code = stream.read(24).startswith(_MAGICS)
         if is_code:
             found = read_binary(member, file)
             with self._lock:
@@ -112,12 +114,33 @@ class _Reader:
 def read_binary(member: Member, file: Path) -> Binary:
     """Read a compiled file's headers and device code; what cannot be read becomes a problem of it."""
     with file.open("rb") as stream:
-        if stream.read(len(elf.MAGIC)) == elf.MAGIC:
+        first = stream.read(len(elf.MAGIC))
+        if first == elf.MAGIC:
             return _read_elf(member, stream)
+        if first.startswith(pe.MAGIC):
+            return _read_pe(member, stream)
     try:
         return Binary(member=member, device=device_code.file_facts(file))
     except BundleError as problem:
         return Binary(member=member, problems=(f"Its device code cannot be read: {problem}.",))
+
+
+def _read_pe(member: Member, stream: BinaryIO) -> Binary:
+    import mmap
+
+    try:
+        headers = pe.read_needs(stream, member.name)
+    except ArtifactError as problem:
+        return Binary(member=member, problems=(problem.message,))
+    if headers is None:
+        return Binary(member=member)
+    # Closed by the collector: an error's traceback may still hold views of it.
+    data = mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ)
+    try:
+        return Binary(member=member, pe=headers, device=device_code.pe_facts(headers, data))
+    except BundleError as problem:
+        said = f"Its device code cannot be read: {problem}."
+        return Binary(member=member, pe=headers, problems=(said,))
 
 
 def _read_elf(member: Member, stream: BinaryIO) -> Binary:

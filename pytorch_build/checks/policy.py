@@ -66,6 +66,22 @@ class Provider(Model):
     assumed_by: tuple[str, ...] = ()
 
 
+class Windows(Model):
+    """DLLs that a wheel for Windows need not bring. Names are shell patterns in small letters.
+
+    Attributes:
+        libraries: Of Windows and of Python itself, besides those that delvewheel's data knows.
+        redistributable: Of Visual C++'s redistributable package, which people may have to install.
+        debug: Those that nobody may pass on.
+        folders: Folders below site-packages that torch adds to the search for DLLs.
+    """
+
+    libraries: tuple[str, ...] = ()
+    redistributable: tuple[str, ...] = ()
+    debug: tuple[str, ...] = ()
+    folders: tuple[str, ...] = ()
+
+
 class Policy(Model):
     """What the checks allow.
 
@@ -74,6 +90,7 @@ class Policy(Model):
         device_code: Distributions that must hold device code where GPU targets are expected.
         system_libraries: Library names that every Linux of the manylinux standard has (PEP 600).
         machine_libraries: Patterns of libraries that distributions of Linux have, wheels do not.
+        windows: DLLs that are there.
         sizes: Limits by distribution.
         forbidden: Rules about contents.
         providers: Libraries of other distributions, by the provider's name.
@@ -83,6 +100,7 @@ class Policy(Model):
     device_code: tuple[str, ...] = ()
     system_libraries: tuple[str, ...] = ()
     machine_libraries: tuple[str, ...] = ()
+    windows: Windows = Windows()
     sizes: dict[str, SizeLimit] = Field(default_factory=dict)
     forbidden: tuple[Forbidden, ...] = ()
     providers: dict[str, Provider] = Field(default_factory=dict)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from packaging.utils import canonicalize_name
 
 from core.errors import MissingInputError, WheelError
-from pytorch_build.checks import archive, contents, device_code, elf, expectations
+from pytorch_build.checks import archive, contents, device_code, dlls, elf, expectations
 from pytorch_build.checks.findings import Finding, collapsed, ordered
 from pytorch_build.checks.gather import gather
 from pytorch_build.checks.policy import load_policy
@@ -133,10 +133,12 @@ def judge(
         yield view.finding("error", "record", problem.message, problem.member)
     for binary in view.binaries:
         for message in binary.problems:
-            yield view.finding("error", elf.CHECK, message, binary.member.name)
+            subject = dlls.CHECK if dlls.is_dll(binary.member.name) else elf.CHECK
+            yield view.finding("error", subject, message, binary.member.name)
     yield from archive.check(view)
     if expectation is not None:
         yield from expectations.check(view, expectation)
     yield from contents.check(view, expectation, policy)
     yield from elf.check(view, policy)
+    yield from dlls.check(view, policy)
     yield from device_code.check(view, expectation, policy)

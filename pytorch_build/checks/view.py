@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from core.wheels import WheelInfo, WheelMetadata, WheelName
     from pytorch_build.checks.bundles import Bundle
     from pytorch_build.checks.findings import Severity
+    from rocm_packaging.pe import PeFacts
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -107,12 +108,14 @@ class Binary:
     Attributes:
         member: The member.
         elf: What its ELF headers say; nothing for a bare bundle.
+        pe: What its PE headers say, if it is a 64-bit DLL or program of Windows.
         device: Its device code; nothing if it has none.
         problems: Why it could not be read.
     """
 
     member: Member
     elf: ElfFacts | None = None
+    pe: PeFacts | None = None
     device: DeviceFacts | None = None
     problems: tuple[str, ...] = ()
 

@@ -15,6 +15,7 @@ from core.wheel_record import require_listing
 from core.wheels import parse_wheel_name, read_text_member
 from core.zip_sources import Member
 from pytorch_build.checks.policy import load_policy
+from pytorch_build.checks.windows import origin
 from pytorch_build.fat import described, loaders
 from pytorch_build.fat.binaries import read_file, read_members
 from pytorch_build.fat.content import from_folder
@@ -191,7 +192,11 @@ def _read(path: Path) -> _Wheel:
 def _machine(platform: Platform, more: Sequence[str]) -> Machine:
     table, policy = load_table(), load_policy()
     if platform == "windows":
-        return Machine(promised=(*table.system.windows, *more), searches=False)
+        return Machine(
+            promised=tuple(more),
+            has=lambda name: origin(name, policy.windows) not in {"", "debug"},
+            searches=False,
+        )
     promised = (*policy.system_libraries, *table.system.linux, *more)
     return Machine(promised=promised, usual=policy.machine_libraries)
 

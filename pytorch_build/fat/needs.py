@@ -46,11 +46,13 @@ class Machine:
 
     Attributes:
         promised: Patterns of names that every machine has.
+        has: Whether every machine has a library besides, by its name.
         usual: Patterns of names that a machine may have to get from its own packages.
         searches: Whether libraries look along a search path of their own, as on Linux.
     """
 
     promised: tuple[str, ...]
+    has: Callable[[str], bool] = field(default=lambda _name: False)
     usual: tuple[str, ...] = ()
     searches: bool = True
 
@@ -116,7 +118,7 @@ class Follower:
 
     def of_machine(self, name: str, by: str) -> bool:
         """Whether the machine has a library; note who needs one that not every machine has."""
-        if matches(name, self.machine.promised):
+        if self.is_promised(name):
             return True
         if matches(name, self.machine.usual):
             self._on_machine.setdefault(name, []).append(by)
@@ -178,7 +180,7 @@ class Follower:
 
     def is_promised(self, name: str) -> bool:
         """Whether a library is every machine's, and so never ROCm's to bring."""
-        return matches(name, self.machine.promised)
+        return matches(name, self.machine.promised) or self.machine.has(name)
 
     def _elsewhere(self, file: RocmFile, name: str, more: list[str]) -> RocmFile | None:
         one = self.find(name)

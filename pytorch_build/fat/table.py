@@ -35,10 +35,9 @@ class Row(Model):
 
 
 class System(Model):
-    """Patterns of library names that a machine has, by platform."""
+    """Patterns of library names that a machine has, besides what the checks' policy says."""
 
     linux: tuple[str, ...]
-    windows: tuple[str, ...]
 
 
 class Table(Model):

@@ -9,15 +9,18 @@ from typing import TYPE_CHECKING
 from core import zip_members
 from core.errors import CheckError
 from core.wheel_record import require_listing
+from pytorch_build.checks import windows
 from pytorch_build.checks.policy import load_policy
 from pytorch_build.fat.binaries import read_members
-from pytorch_build.fat.table import load_table, matches
+from pytorch_build.fat.table import matches
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
     from pytorch_build.fat.needs import Binary
+
+_PROMISED = {"system", "redistributable", "python"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,7 +54,7 @@ def analyse_dlls(wheel: Path) -> DllNeeds:
 
 def sort_needs(binaries: Mapping[str, Binary]) -> DllNeeds:
     """Sort the needs of a wheel's files by where they are met."""
-    policy, table = load_policy(), load_table()
+    policy = load_policy()
     own = {PurePosixPath(path).name.lower() for path in binaries}
     others = tuple(pattern for provider in policy.providers.values() for pattern in provider.libraries)
     sorted_: dict[str, dict[str, list[str]]] = {"inside": {}, "promised": {}, "others": {}, "missing": {}}
@@ -61,7 +64,7 @@ def sort_needs(binaries: Mapping[str, Binary]) -> DllNeeds:
                 "inside"
                 if name.lower() in own
                 else "promised"
-                if matches(name, table.system.windows)
+                if windows.origin(name, policy.windows) in _PROMISED
                 else "others"
                 if matches(name, others)
                 else "missing"

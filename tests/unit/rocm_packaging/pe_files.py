@@ -6,7 +6,7 @@ import struct
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
 _ADDRESS, _OFFSET = 0x1000, 0x400
 
@@ -19,8 +19,9 @@ def pe_file(
     machine: int = 0x8664,
     dll: bool = True,
     magic: int = 0x20B,
+    sections: Mapping[str, bytes] | None = None,
 ) -> bytes:
-    """Write a PE file with one section, which holds its import and export tables."""
+    """Write a PE file: a section with its import and export tables, then those that are given."""
     body, directories = bytearray(), [(0, 0)] * 16
 
     def add(data: bytes) -> int:
@@ -41,9 +42,26 @@ def pe_file(
     table = b"".join(struct.pack("<II", *one) for one in directories)
     optional = struct.pack("<H", magic).ljust(108, b"\0") + struct.pack("<I", 16) + table
     flags = 0x22 | (0x2000 if dll else 0)
-    coff = struct.pack("<HHIIIHH", machine, 1, 0, 0, 0, len(optional), flags)
-    section = struct.pack(
-        "<8sIIIIIIHHI", b".rdata", len(body), _ADDRESS, len(body), _OFFSET, 0, 0, 0, 0, 0x40000040
-    )
-    head = b"MZ".ljust(0x3C, b"\0") + struct.pack("<I", 0x40) + b"PE\0\0" + coff + optional + section
-    return head.ljust(_OFFSET, b"\0") + bytes(body)
+    all_sections = {".rdata": bytes(body), **(sections or {})}
+    coff = struct.pack("<HHIIIHH", machine, len(all_sections), 0, 0, 0, len(optional), flags)
+    head = b"MZ".ljust(0x3C, b"\0") + struct.pack("<I", 0x40) + b"PE\0\0" + coff + optional
+    contents = b""
+    for index, (title, data) in enumerate(all_sections.items()):
+        at = _OFFSET + len(contents)
+        head += struct.pack(
+            "<8sIIIIIIHHI",
+            *(
+                title.encode(),
+                len(data),
+                _ADDRESS * (1 + 0x1000 * index),
+                len(data),
+                at,
+                0,
+                0,
+                0,
+                0,
+                0x40000040,
+            ),
+        )
+        contents += data
+    return head.ljust(_OFFSET, b"\0") + contents

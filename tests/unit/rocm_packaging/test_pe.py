@@ -34,7 +34,15 @@ def test_imports_now_and_later_and_the_own_name_are_read() -> None:
 
 def test_a_file_without_tables_needs_nothing() -> None:
     found = facts(pe_file(dll=False))
-    assert found == pe.PeFacts(machine=pe.AMD64, dll=False)
+    assert found == pe.PeFacts(machine=pe.AMD64, dll=False, sections={".rdata": (0x400, 0)})
+
+
+def test_sections_are_found_by_name() -> None:
+    data = pe_file(needed=("a.dll",), sections={".hip_fat": b"device code"})
+    found = facts(data)
+    assert found is not None
+    offset, size = found.sections[".hip_fat"]
+    assert data[offset : offset + size] == b"device code"
 
 
 @pytest.mark.parametrize(
@@ -75,9 +83,10 @@ def test_a_dll_that_a_real_linker_made_is_read(tmp_path: Path) -> None:
         process.capture([clang, "--target=x86_64-pc-windows-msvc", "-c", source, "-o", made], cwd=tmp_path)
         options = ("/dll", "/noentry", "/nodefaultlib", f"/out:{name}.dll")
         process.capture([LINKER, *options, made, *libraries], cwd=tmp_path)
-    assert facts((tmp_path / "base.dll").read_bytes()) == pe.PeFacts(
-        machine=pe.AMD64, dll=True, name="base.dll"
-    )
+    base = facts((tmp_path / "base.dll").read_bytes())
+    assert base is not None
+    assert base == pe.PeFacts(machine=pe.AMD64, dll=True, name="base.dll", sections=base.sections)
+    assert {".text", ".rdata"} <= set(base.sections)
     found = facts((tmp_path / "user.dll").read_bytes())
     assert found is not None
     assert found.needed == ("base.dll",)

@@ -33,7 +33,7 @@ def follower(
     for path in files:
         root = next((one for one in roots if path.startswith(one)), "")
         found[path] = RocmFile(path=path, root=root, source=Path("rocm", path))
-    table = Table(label="standalone", system=System(linux=(), windows=()), library=tuple(rows))
+    table = Table(label="standalone", system=System(linux=()), library=tuple(rows))
     return Follower(
         rocm=Rocm(files=found, version="7.1", origin="the ROCm"),
         table=table,
