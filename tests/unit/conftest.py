@@ -9,9 +9,12 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from core.stores import overlay
+from tests.unit.aws import aws, s3
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator
+
+__all__ = ["aws", "s3"]
 
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
 

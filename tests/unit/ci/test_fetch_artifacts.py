@@ -3,9 +3,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-import boto3
 import pytest
-from moto import mock_aws
 
 from ci import fetch_artifacts, github
 from ci.fetch_artifacts import find_place
@@ -15,7 +13,6 @@ from core.errors import ArtifactError, MissingInputError, UsageError
 from core.frontdoor import Verb, verb_parser
 from core.options import Common, common_from
 from core.outputs import RunOutputs, this_platform
-from core.stores import s3_client
 from core.stores.directory import DirectoryStore
 from rocm_packaging.artifacts import scan
 from rocm_packaging.packing import pack
@@ -183,16 +180,12 @@ def test_a_run_that_is_not_here_is_looked_for_in_its_bucket(
 
 
 @pytest.fixture(name="bucket")
-def bucket_fixture(monkeypatch: pytest.MonkeyPatch) -> Iterator[S3Client]:
-    with mock_aws():
-        s3_client._connected.cache_clear()
-        monkeypatch.setenv("AWS_DEFAULT_REGION", "us-east-2")
-        client = boto3.client("s3")
-        client.create_bucket(
-            Bucket="therock-ci-artifacts", CreateBucketConfiguration={"LocationConstraint": "us-east-2"}
-        )
-        yield client
-    s3_client._connected.cache_clear()
+def bucket_fixture(aws: S3Client, monkeypatch: pytest.MonkeyPatch) -> S3Client:
+    monkeypatch.setenv("AWS_DEFAULT_REGION", "us-east-2")
+    aws.create_bucket(
+        Bucket="therock-ci-artifacts", CreateBucketConfiguration={"LocationConstraint": "us-east-2"}
+    )
+    return aws
 
 
 def test_artifacts_come_from_s3(

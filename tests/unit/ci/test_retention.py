@@ -5,9 +5,7 @@ import re
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, ClassVar
 
-import boto3
 import pytest
-from moto import mock_aws
 
 from ci import retention
 from ci.buckets import buckets
@@ -22,8 +20,10 @@ from core.stores.directory import DirectoryStore
 from core.stores.s3 import open_bucket
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
     from pathlib import Path
+
+    from types_boto3_s3 import S3Client
 
     from core.stores import Store
 
@@ -31,11 +31,6 @@ VERBS = (Verb("retention", "ci.retention", "delete what is old"),)
 FAMILY = "gfx94X-dcgpu"
 STAGED = layout.folder(layout.STAGING, FAMILY)
 DAYS = 86_400
-CREDENTIALS = {
-    "AWS_ACCESS_KEY_ID": "test",
-    "AWS_SECRET_ACCESS_KEY": "test",
-    "AWS_DEFAULT_REGION": "us-east-1",
-}
 LISTED = re.compile(r"<time.*?</time>")
 RUN_FILES = ("python/g/index.html", "manifests/g/x.json", "a_lib_generic.tar.zst")
 
@@ -66,17 +61,9 @@ def folder_fixture(tmp_path: Path) -> DirectoryStore:
 
 
 @pytest.fixture(name="bucket")
-def bucket_fixture(monkeypatch: pytest.MonkeyPatch) -> Iterator[Store]:
-    for name, value in (
-        ("ACCESS_KEY_ID", "test"),
-        ("SECRET_ACCESS_KEY", "test"),
-        ("DEFAULT_REGION", "us-east-1"),
-    ):
-        monkeypatch.setenv(f"AWS_{name}", value)
-    monkeypatch.setenv("AWS_TEST", str(id(monkeypatch)))
-    with mock_aws():
-        boto3.client("s3").create_bucket(Bucket="releases")
-        yield open_bucket("s3://releases", environment())
+def bucket_fixture(aws: S3Client) -> Store:
+    aws.create_bucket(Bucket="releases")
+    return open_bucket("s3://releases", environment())
 
 
 @pytest.fixture(name="staged", params=["folder", "bucket"])

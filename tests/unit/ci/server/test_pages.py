@@ -11,11 +11,9 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote_plus
 
-import boto3
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from moto import mock_aws
 
 from ci import index
 from ci.indexing import is_page, write_index
@@ -23,11 +21,14 @@ from ci.server import handler, pages
 from ci.server.carried import Carried
 from ci.server.events import Change
 from ci.server.pages import RUN_FOLDERS, Folder, folder_of, handle, title_of
+from core.options import environment
 from core.stores.directory import DirectoryStore
 from core.stores.s3 import open_bucket
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Sequence
+
+    from types_boto3_s3 import S3Client
 
     from core.outputs import RunOutputs
     from core.records import FileRecord
@@ -35,7 +36,6 @@ if TYPE_CHECKING:
 
 FOLDERS = re.compile(RUN_FOLDERS)
 PREFIX = "17-linux/python/gfx94X-dcgpu"
-AWS = {"AWS_ACCESS_KEY_ID": "test", "AWS_SECRET_ACCESS_KEY": "test", "AWS_DEFAULT_REGION": "us-east-1"}
 
 
 def metadata(name: str) -> bytes:
@@ -253,12 +253,9 @@ def test_whatever_the_order_of_events_the_pages_end_as_the_files(
 
 
 @pytest.fixture(name="bucket")
-def bucket_fixture(monkeypatch: pytest.MonkeyPatch) -> Iterator[Store]:
-    for name, value in AWS.items():
-        monkeypatch.setenv(name, value)
-    with mock_aws():
-        boto3.client("s3").create_bucket(Bucket="run-outputs")
-        yield open_bucket("s3://run-outputs", {**AWS, "AWS_TEST": str(id(monkeypatch))})
+def bucket_fixture(aws: S3Client) -> Store:
+    aws.create_bucket(Bucket="run-outputs")
+    return open_bucket("s3://run-outputs", environment())
 
 
 class Queue:

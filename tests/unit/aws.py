@@ -1,4 +1,4 @@
-"""A bucket in this process, for the tests of stores."""
+"""An S3 in this process, and settings that lead nowhere else."""
 
 from __future__ import annotations
 
@@ -6,31 +6,34 @@ import os
 from typing import TYPE_CHECKING
 
 import pytest
-from moto import mock_aws
-
-from core.options import environment
-from core.stores.s3_client import connection_for
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from types_boto3_s3 import S3Client
 
+SETTINGS = {
+    "AWS_ACCESS_KEY_ID": "AKIATESTING1234",
+    "AWS_SECRET_ACCESS_KEY": "very-secret",
+    "AWS_DEFAULT_REGION": "us-east-1",
+    "AWS_CONFIG_FILE": os.devnull,
+    "AWS_SHARED_CREDENTIALS_FILE": os.devnull,
+    "AWS_EC2_METADATA_DISABLED": "true",
+}
 
-@pytest.fixture(name="aws")
-def aws_fixture(monkeypatch: pytest.MonkeyPatch) -> Iterator[S3Client]:
-    """Give a client of an S3 without a bucket, and settings that lead nowhere else."""
+
+@pytest.fixture
+def aws(monkeypatch: pytest.MonkeyPatch) -> Iterator[S3Client]:
+    """Give a client of an S3 without a bucket."""
+    # as these take a second, only for tests that use a bucket
+    from moto import mock_aws
+
+    from core.options import environment
+    from core.stores.s3_client import connection_for
+
     for name in [name for name in os.environ if name.startswith("AWS_")]:  # noqa: TID251 - to be forgotten
         monkeypatch.delenv(name)
-    settings = {
-        "AWS_ACCESS_KEY_ID": "AKIATESTING1234",
-        "AWS_SECRET_ACCESS_KEY": "very-secret",
-        "AWS_DEFAULT_REGION": "us-east-1",
-        "AWS_CONFIG_FILE": os.devnull,
-        "AWS_SHARED_CREDENTIALS_FILE": os.devnull,
-        "AWS_EC2_METADATA_DISABLED": "true",
-    }
-    for name, value in settings.items():
+    for name, value in SETTINGS.items():
         monkeypatch.setenv(name, value)
     with mock_aws():
         # one client for all tests with these settings: making one takes as long as ten tests
@@ -41,8 +44,8 @@ def aws_fixture(monkeypatch: pytest.MonkeyPatch) -> Iterator[S3Client]:
         yield connection.client
 
 
-@pytest.fixture(name="s3")
-def s3_fixture(aws: S3Client) -> S3Client:
+@pytest.fixture
+def s3(aws: S3Client) -> S3Client:
     """Give a client of an S3 with the buckets ``bucket`` and ``other``."""
     for name in ("bucket", "other"):
         aws.create_bucket(Bucket=name)
