@@ -40,6 +40,7 @@ def asked(matrix: str) -> dict[str, Any]:
     return sys.exit(answer.returncode) if answer.returncode else dict(json.loads(answer.stdout))
 
 
+PARAMETERS = ("torch_ref", "gpu_family", "config", "shard")
 MATRIX = os.environ.get("MATRIX", "")
 CELLS = asked(MATRIX) if MATRIX else {}
 if MATRIX:
@@ -49,16 +50,16 @@ else:
 
 
 def cells(function: Callable[..., None]) -> Callable[..., object]:
-    """Register a stage: one plain session, or with MATRIX a session a Python over its (ref, family) pairs."""
+    """Register a stage: one plain session, or with MATRIX a session a Python over its other parameters."""
     name = function.__name__
     if not MATRIX:
         return nox.session(tags=["pipeline", name])(function)
     rows = CELLS.get(name, [])  # a stage that the matrix has no cells of
     for python in dict.fromkeys(row[0] for row in rows):
-        pairs = [row[1:] for row in rows if row[0] == python]
+        values = [row[1:] for row in rows if row[0] == python]
         # a function of its own, because parametrize leaves its mark on the one it gets
         copy = functools.wraps(function)(functools.partial(function))
-        expanded = nox.parametrize("torch_ref, gpu_family", pairs)(copy)
+        expanded = nox.parametrize(PARAMETERS[: len(values[0])], values)(copy)
         nox.session(name=f"{name}-{python}", python=python, tags=["cell", "pipeline", name])(expanded)
     return function
 
@@ -180,6 +181,12 @@ def index(session: nox.Session) -> None:
 
 
 @nox.session(venv_backend="none", tags=["pipeline"])
+def provenance(session: nox.Session) -> None:
+    """Say how each wheel was made (in-toto, SLSA), and what the run holds (CycloneDX)."""
+    stage(session, "ci", "provenance")
+
+
+@nox.session(venv_backend="none", tags=["pipeline"])
 def setup_venv(session: nox.Session) -> None:
     """Make a virtual environment with our packages, from a run, an index or a page."""
     stage(session, "ci", "setup-venv")
@@ -204,9 +211,9 @@ def test_smoke(session: nox.Session, torch_ref: str | None = None, gpu_family: s
 
 
 @cells
-def test_torch(session: nox.Session, torch_ref: str | None = None, gpu_family: str | None = None) -> None:
+def test_torch(session: nox.Session, **cell: str) -> None:
     """Run upstream's own unit tests of torch on the run's wheels: -- [-k EXPR] [--shard 2/6] …."""
-    stage(session, "pytorch_build", "test-torch", torch_ref=torch_ref, gpu_family=gpu_family)
+    stage(session, "pytorch_build", "test-torch", **cell)
 
 
 @nox.session(venv_backend="none")
@@ -290,7 +297,7 @@ def typecheck(session: nox.Session) -> None:
 @nox.session
 def integration(session: nox.Session) -> None:
     """Run the tests of real parts on this machine: git, compilers, pip, uv, nox, invoke."""
-    parallel = ("--numprocesses=auto", "--dist=loadfile")
+    parallel = ("--numprocesses=auto", "--dist=loadfile", "--no-loadscope-reorder")
     tool(session, "requirements/test.txt", "pytest", "tests/integration", *parallel, *session.posargs)
 
 
