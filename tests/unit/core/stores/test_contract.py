@@ -184,36 +184,43 @@ def race(writers: list[Callable[[], object]]) -> list[str]:
     return sorted(ends)
 
 
-def require_atomic(store: Store) -> None:
-    """Leave moto out, whose two steps of a conditional write others may come between."""
-    if "s3://" in store.url and "compared" not in store.url:
+def rounds(store: Store) -> int:
+    """Say how often to race: in a folder often, as not every race is close; moto takes its time.
+
+    moto's own conditional writes are left out: others may come between their two steps.
+    """
+    if "s3://" not in store.url:
+        return 10
+    if "compared" not in store.url:
         pytest.skip("moto compares and writes in two steps; real servers are raced in integration")
+    return 2
 
 
 @pytest.mark.parametrize("present", [False, True])
 def test_of_racing_conditional_writers_exactly_one_wins(store: Store, *, present: bool) -> None:
-    require_atomic(store)
-    if present:
-        store.put_bytes("r/x.html", b"before")
-    seen = store.find("r/x.html")
-    pages = [f"page {writer}".encode() for writer in range(6)]
-    ends = race(
-        [partial(store.put_bytes, "r/x.html", page, if_match=seen.etag if seen else "") for page in pages]
-    )
-    assert ends == [*["ConflictError"] * 5, "written"]
-    assert store.read("r/x.html") in pages
+    for number in range(rounds(store)):
+        key = f"r/{number}.html"
+        if present:
+            store.put_bytes(key, b"before")
+        seen = store.find(key)
+        put = partial(store.put_bytes, key, if_match=seen.etag if seen else "")
+        pages = [f"page {writer}".encode() for writer in range(6)]
+        assert race([partial(put, page) for page in pages]) == [*["ConflictError"] * 5, "written"]
+        assert store.read(key) in pages
 
 
 def test_of_racing_writers_of_an_immutable_file_exactly_one_wins(store: Store, tmp_path: Path) -> None:
-    require_atomic(store)
-    writers: list[Callable[[], object]] = []
-    for writer in range(6):
-        source = tmp_path / f"source{writer}"
+    sources = [tmp_path / f"source{writer}" for writer in range(6)]
+    for source in sources:
         source.write_text(source.name)
-        digest = sha(source.name.encode())
-        writers.append(partial(store.put_file, "r/x.whl", source, sha256=digest, replace=False))
-    assert race(writers) == [*["StoreError"] * 5, "written"]
-    assert store.digest("r/x.whl") == sha(store.read("r/x.whl"))
+    for number in range(rounds(store)):
+        key = f"r/{number}.whl"
+        writers: list[Callable[[], object]] = [
+            partial(store.put_file, key, source, sha256=sha(source.name.encode()), replace=False)
+            for source in sources
+        ]
+        assert race(writers) == [*["StoreError"] * 5, "written"]
+        assert store.digest(key) == sha(store.read(key))
 
 
 @pytest.mark.parametrize("origin", ["itself", "folder", "s3://other/x"])
