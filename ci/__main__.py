@@ -12,6 +12,7 @@ VERBS = (
     Verb("fetch-artifacts", "ci.fetch_artifacts", "a run's artifacts of a GPU family -> artifact directory"),
     Verb("upload", "ci.upload", "put a run's wheels, sidecars and records into a store"),
     Verb("index", "ci.index", "write a run's pages: flat for --find-links, simple/ for --index-url"),
+    Verb("provenance", "ci.provenance.verb", "how each wheel was made, and the run's bill of materials"),
     Verb(
         "setup-venv",
         "ci.setup_venv",

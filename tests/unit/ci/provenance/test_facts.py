@@ -1,0 +1,118 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from ci.provenance.facts import MadeFile, Material, RunRecords, made_files, source_commits, times
+from core.errors import DataError
+from tests import provenance_samples as samples
+
+
+def of(run: Any, name: str) -> MadeFile:
+    return next(one for one in made_files(run) if one.file.name == name)
+
+
+def material(made: MadeFile, name: str) -> Material:
+    return next(one for one in made.materials if one.name == name)
+
+
+def test_every_file_is_listed_once_by_name() -> None:
+    found = made_files(samples.run())
+    expected = sorted(one.name for one in (samples.ROCM, samples.CORE, samples.TRITON, samples.TORCH))
+    assert [one.file.name for one in found] == expected
+    assert {one.by.record.stage for one in found} == {"build_rocm", "build_triton", "build_torch"}
+    assert made_files(samples.run(), "cpu") == ()
+
+
+def test_a_wheel_comes_from_its_source_locks_rocm_and_wheels() -> None:
+    made = of(samples.run(), samples.TORCH.name)
+    assert source_commits(made) == (samples.TORCH_COMMIT,)
+    source = material(made, "torch")
+    assert source.uri == f"git+{samples.ORIGIN}@{samples.TORCH_COMMIT}"
+    assert source.notes == {"role": "source", "ref": "release/2.10"}
+    lock = material(made, "manifests/source-lock-release-2.10.json")
+    assert lock.digest == {"sha256": samples.lock_file().document.sha256}
+    assert material(made, "locked build requirements (linux, Python 3.12.4)").digest == {
+        "sha256": samples.digest("target lock")
+    }
+    for file in (samples.ROCM, samples.CORE, samples.TRITON):
+        assert material(made, file.name).digest == {"sha256": file.sha256}
+        assert material(made, file.name).of_run == f"python/{samples.GROUP}/{file.name}"
+    assert material(made, "build system").digest == {"gitCommit": samples.TOOL_COMMIT}
+
+
+def test_a_lock_that_was_resolved_again_is_not_claimed() -> None:
+    made = of(samples.run(locked="9" * 40), samples.TORCH.name)
+    assert source_commits(made) == (samples.TORCH_COMMIT,)
+    assert not [one for one in made.materials if "source-lock" in one.name]
+    assert material(made, "torch").notes == {"role": "source"}
+
+
+def test_a_developers_edits_are_said() -> None:
+    source = material(of(samples.run(), samples.TRITON.name), "triton")
+    assert source.uri == f"git+file:///home/dev/my%20triton@{samples.TRITON_COMMIT}"
+    assert source.notes["uncommitted_changes_sha256"] == samples.digest("edits")
+
+
+def test_rocm_packages_come_from_a_commit_and_the_artifacts_that_were_fetched_for_them() -> None:
+    made = of(samples.run(), samples.CORE.name)
+    assert source_commits(made) == (samples.ROCM_COMMIT,)
+    assert material(made, "blas_lib_gfx94X.tar.zst").digest == {"sha256": samples.digest("blas")}
+    fetched, built = samples.rocm_records()
+    elsewhere = built.model_copy(update={"details": {**built.details, "artifact_dir": "/elsewhere"}})
+    group = {samples.GROUP: (samples.recorded(fetched), samples.recorded(elsewhere))}
+    other = of(RunRecords(prefix=samples.OUTPUTS.prefix, groups=group), samples.CORE.name)
+    assert "blas_lib_gfx94X.tar.zst" not in {one.name for one in other.materials}
+
+
+def test_what_an_index_gave_has_a_version_and_no_digest() -> None:
+    torch = samples.torch_record(
+        rocm=["7.10.0", "the release index"],
+        dependencies={
+            "triton": {"requirement": "triton==3.5.1"},
+            "torch": {"digest": samples.digest("gone")},
+        },
+    )
+    made = of(samples.run(torch=torch), samples.TORCH.name)
+    assert material(made, "rocm").uri == "pkg:pypi/rocm@7.10.0"
+    assert material(made, "rocm").notes == {"from": "the release index"}
+    assert material(made, "triton==3.5.1").uri == "pkg:pypi/triton@3.5.1"
+    # a wheel that no record of the run names any more
+    assert made.materials[-1] == Material(name="torch", digest={"sha256": samples.digest("gone")})
+
+
+def test_of_two_records_a_build_counts_more_than_an_upload_and_later_bytes_more_than_earlier() -> None:
+    upload = samples.record("upload-1", samples.TORCH, python="", ref="", started="2026-11-21T00:00:00+00:00")
+    assert of(samples.run(upload), samples.TORCH.name).by.record.stage == "build_torch"
+    other = samples.TORCH.model_copy(update={"sha256": samples.digest("other")})
+    replaced = upload.model_copy(update={"files": (other,)})
+    made = of(samples.run(replaced), samples.TORCH.name)
+    assert (made.by.record.stage, made.build_type, made.materials) == ("upload-1", "", ())
+
+
+def test_failures_made_nothing() -> None:
+    failed = samples.record(
+        "build_apex", samples.file("apex-1.whl", "apex", "1"), status="failed", exit_code=130
+    )
+    assert "apex-1.whl" not in {one.file.name for one in made_files(samples.run(failed))}
+
+
+@pytest.mark.parametrize(
+    ("inputs", "where"),
+    [
+        ({"rocm": "7.10.0"}, "rocm"),
+        ({"source": []}, "source"),
+        ({"dependencies": {"torch": 3}}, "dependencies"),
+    ],
+)
+def test_inputs_of_another_form_are_named(inputs: dict[str, Any], where: str) -> None:
+    with pytest.raises(DataError, match=rf"build_torch-release-2\.10-cp312\.json, inputs: {where}"):
+        made_files(samples.run(torch=samples.torch_record(**inputs)))
+
+
+def test_times_are_utc_to_the_second() -> None:
+    record = samples.record("build_torch", started="2026-11-20T23:30:00+02:00", seconds=0.2)
+    assert times(samples.recorded(record)) == ("2026-11-20T21:30:00Z", "2026-11-20T21:30:01Z")
+    with pytest.raises(DataError, match="'yesterday' is no time"):
+        times(samples.recorded(record.model_copy(update={"started": "yesterday"})))
