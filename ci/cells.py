@@ -1,14 +1,14 @@
 """`cells`: a matrix as the cells of each stage, for the noxfile and for CI.
 
-The output maps a session's name to rows of ``[python, torch_ref, gpu_family]``; ``tests``
-to a list of Pythons.
+The output maps a session's name to rows of ``[python, torch_ref, gpu_family]``, those of ``test_torch``
+with ``config, shard`` behind; ``tests`` to a list of Pythons.
 """
 
 from __future__ import annotations
 
 import json
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -25,8 +25,9 @@ from pytorch_build.refs.torch_refs import load_refs
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
+    from ci.configuration.data import Test
     from pytorch_build.refs.torch_refs import TorchRef
 
 MATRIX_FILE = Path(__file__).with_name("matrix.toml")
@@ -38,6 +39,8 @@ BUILDS = {
     "apex": "build_apex",
 }
 TESTS = ("test_smoke",)
+TORCH_TESTS = "test_torch"
+SESSIONS = (*BUILDS.values(), *TESTS, TORCH_TESTS)
 
 
 class Exclusion(Model):
@@ -58,6 +61,7 @@ class Matrix(Model):
         tool_pythons: What the project's own tests run on.
         tier: Its families are those of `families.toml` whose PyTorch is built from this tier on.
         gpu_families: Its families, by platform, where there is no tier.
+        test_type: Which of upstream's tests it has, as `triggers.toml` says.
         exclude: What does not exist yet.
     """
 
@@ -66,6 +70,7 @@ class Matrix(Model):
     tool_pythons: tuple[str, ...] = Field(min_length=1)
     tier: Literal["presubmit", "postsubmit", "nightly"] | None = None
     gpu_families: dict[Platform, tuple[str, ...]] = Field(default_factory=dict)
+    test_type: Literal["quick", "standard", "comprehensive", "full"] = "quick"
     exclude: tuple[Exclusion, ...] = ()
 
 
@@ -78,11 +83,19 @@ class MatrixFile(Model):
 
 @dataclass(frozen=True, kw_only=True)
 class Cell:
-    """One cell: a Python, a torch ref, a GPU family."""
+    """One cell: a Python, a torch ref, a GPU family; of upstream's tests a part of a configuration."""
 
     python: str
     torch_ref: str
     gpu_family: str
+    config: str = ""
+    shard: str = ""
+
+    @property
+    def row(self) -> list[str]:
+        """The cell as the noxfile takes it."""
+        part = [self.config, self.shard] if self.config else []
+        return [self.python, self.torch_ref, self.gpu_family, *part]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -111,13 +124,13 @@ def run(arguments: argparse.Namespace) -> None:
         console.result(json.dumps(planned(Plan.read(common.root / arguments.matrix), platform)))
         return
     refs = load_refs(common.refs_file, common.root, platform=platform)
-    expanded = expand(load_matrix(arguments.matrix, common.root), refs, platform)
+    from ci.configuration.data import load
+
+    tests = tuple(load().triggers.tests.values())
+    expanded = expand(load_matrix(arguments.matrix, common.root), refs, platform, tests)
     for sentence in expanded.left_out:
         console.detail(f"left out: {sentence}")
-    rows = {
-        name: [[cell.python, cell.torch_ref, cell.gpu_family] for cell in cells]
-        for name, cells in expanded.sessions.items()
-    }
+    rows = {name: [cell.row for cell in cells] for name, cells in expanded.sessions.items()}
     console.result(json.dumps({**rows, "tests": list(expanded.tool_pythons)}))
 
 
@@ -127,11 +140,18 @@ def planned(plan: Plan, platform: Platform) -> Mapping[str, Sequence[Sequence[st
     Raises:
         MissingInputError: The plan builds and tests no PyTorch on this platform.
     """
-    rows: dict[str, list[list[str]]] = {name: [] for name in (*BUILDS.values(), *TESTS)}
+    rows: dict[str, list[list[str]]] = {name: [] for name in SESSIONS}
     for cell in plan.cells:
         for session in cell.sessions if cell.platform == platform else ():
             if session in rows and cell.build_variant == "release":
-                rows[session].append([cell.python, cell.torch_ref, cell.gpu_family])
+                one = Cell(
+                    python=cell.python,
+                    torch_ref=cell.torch_ref,
+                    gpu_family=cell.gpu_family,
+                    config=cell.config,
+                    shard=cell.shard,
+                )
+                rows[session].append(one.row)
     if not any(rows.values()):
         raise MissingInputError(
             f"The plan has no cell on {platform}: {plan.build_pytorch.reason}.",
@@ -159,8 +179,16 @@ def load_matrix(name: str, root: Path) -> Matrix:
     raise UsageError(f"MATRIX={name} is neither a matrix nor a file. {nearest(name, known)}")
 
 
-def expand(matrix: Matrix, refs: Mapping[str, TorchRef], platform: Platform) -> Expanded:
+def expand(
+    matrix: Matrix, refs: Mapping[str, TorchRef], platform: Platform, tests: Sequence[Test] = ()
+) -> Expanded:
     """Expand a matrix into the cells that can exist.
+
+    Args:
+        matrix: The matrix.
+        refs: The torch refs, as the platform builds them.
+        platform: The platform.
+        tests: The kinds of tests, of which the matrix has upstream's by its test type.
 
     Raises:
         DataError: A ref that no refs file knows, names that share a folder or stand there twice, an
@@ -169,7 +197,7 @@ def expand(matrix: Matrix, refs: Mapping[str, TorchRef], platform: Platform) -> 
     """
     _refuse_collisions(matrix)
     _refuse_idle_exclusions(matrix)
-    sessions: dict[str, list[Cell]] = {name: [] for name in (*BUILDS.values(), *TESTS)}
+    sessions: dict[str, list[Cell]] = {name: [] for name in SESSIONS}
     left_out: list[str] = []
     for python in matrix.pythons:
         for ref_name in matrix.torch_refs:
@@ -183,14 +211,26 @@ def expand(matrix: Matrix, refs: Mapping[str, TorchRef], platform: Platform) -> 
                     continue
                 for component in refs[ref_name].components:
                     sessions[BUILDS[component]].append(cell)
-                for test in TESTS:
-                    sessions[test].append(cell)
+                for session in TESTS:
+                    sessions[session].append(cell)
+    for test in tests:
+        if test.stage == TORCH_TESTS and matrix.test_type in test.types:
+            sessions[TORCH_TESTS] += _parts(test, sessions[BUILDS["torch"]], platform)
     _refuse_size(sessions, platform)
     return Expanded(
         sessions={name: tuple(cells) for name, cells in sessions.items()},
         tool_pythons=matrix.tool_pythons,
         left_out=tuple(left_out),
     )
+
+
+def _parts(test: Test, built: Sequence[Cell], platform: Platform) -> Iterator[Cell]:
+    """Give the parts of one kind of upstream's tests, for the torch of each ref and family."""
+    for cell in built if platform in (test.platforms or (platform,)) else ():
+        alike = [one for one in built if replace(one, python="") == replace(cell, python="")]
+        if cell.python in test.of([one.python for one in alike]):
+            for number in range(1, test.shards + 1):
+                yield replace(cell, config=test.config, shard=f"{number}/{test.shards}")
 
 
 def missing(cell: Cell, matrix: Matrix, ref: TorchRef, platform: Platform) -> str:

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from core.outputs import Platform
     from core.plans import Cell, Plan
 
+REPORT_OF_TESTS = "test_report"
 PLAN_FILE = ".cache/plan.json"
 
 
@@ -51,6 +52,7 @@ class Node:
         calls: What it runs, in order.
         needs: Names of the jobs that it waits for.
         tolerant: Whether it runs also when what it needs has failed.
+        wants_results: Of a tolerant job, whether it is left out where nothing that it needs has run.
     """
 
     name: str
@@ -58,6 +60,7 @@ class Node:
     calls: tuple[Call, ...]
     needs: tuple[str, ...] = ()
     tolerant: bool = False
+    wants_results: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -98,8 +101,8 @@ def resolving(plan: Plan, target: Target) -> Node | None:
 def nodes(plan: Plan, platform: Platform, target: Target) -> Sequence[Node]:
     """Give the jobs of a plan that `resolve` completed, on one platform.
 
-    ROCm's packages -> their tests; PyTorch's wheels on them -> their tests; then what is promoted, and a
-    report.
+    ROCm's packages -> their tests; PyTorch's wheels on them -> their tests; a report on all tests, which a
+    promotion goes by; then what is promoted, and the run's page.
     """
     kind = f"--release-type={plan.release_type}"
     rocm = {one.artifact_group: _rocm(one, plan, target, kind) for one in plan.matrix(platform, "build_rocm")}
@@ -109,9 +112,14 @@ def nodes(plan: Plan, platform: Platform, target: Target) -> Sequence[Node]:
         for one in plan.matrix(platform, "build_pytorch")
     }
     tests = [
-        _test(one, target, kind, (builds[_key(one)].name,)) for one in plan.matrix(platform, "test_pytorch")
+        _test(one, target, kind, (builds[_key(one)].name,))
+        for stage in ("test_pytorch", "test_torch")
+        for one in plan.matrix(platform, stage)
     ]
+    tested = tuple(one.name for one in (*rocm_tests, *tests))
     made = [*rocm.values(), *rocm_tests, *builds.values(), *tests]
+    if tested:
+        made.append(_tests_report(kind, target, tested))
     sets = [_promotion(row, platform, target, kind, made) for row in promotions(plan, platform)]
     everything = tuple(one.name for one in (*made, *sets))
     report = Call(sessions=("report",), posargs=(kind, *target.written))
@@ -166,9 +174,23 @@ def _build(cell: Cell, target: Target, kind: str, needs: tuple[str, ...]) -> Nod
 
 
 def _test(cell: Cell, target: Target, kind: str, needs: tuple[str, ...]) -> Node:
-    posargs = (*_where(cell), kind, *target.written)
+    part = (f"--config={cell.config}", f"--shard={cell.shard}") if cell.config else ()
+    posargs = (*_where(cell), *part, kind, *target.written)
     call = Call(sessions=cell.sessions, python=cell.python, posargs=posargs)
     return Node(name=f"{cell.stage} {cell.name}", stage=cell.stage, calls=(call,), needs=needs)
+
+
+def _tests_report(kind: str, target: Target, tested: tuple[str, ...]) -> Node:
+    """Give the job that puts the parts of tests together; it tells what failed, too, so it runs after all."""
+    call = Call(sessions=("test_report",), posargs=(kind, *target.written))
+    return Node(
+        name=REPORT_OF_TESTS,
+        stage="test_report",
+        calls=(call,),
+        needs=tested,
+        tolerant=True,
+        wants_results=True,
+    )
 
 
 def _promotion(
@@ -179,7 +201,7 @@ def _promotion(
     shared = (family, f"--platform={platform}", kind, *target.written, *store)
     version = (f"--torch-version={chosen['torch_version']}", f"--pythons={chosen['pythons']}")
     # what decides are records of tests, so they are waited for, and a failed one is the decision's to weigh
-    needs = tuple(one.name for one in made if family in one.calls[-1].posargs)
+    needs = tuple(one.name for one in made if family in one.calls[-1].posargs or one.name == REPORT_OF_TESTS)
     return Node(
         name=f"promote {chosen['name']}",
         stage="promote",

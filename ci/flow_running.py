@@ -54,8 +54,9 @@ class _State:
 
     def reason(self, node: Node) -> str:
         """Say why a job does not run; "" where it does."""
+        idle = node.wants_results and all(self.outcomes[name].result == "left out" for name in node.needs)
         if node.tolerant:
-            return ""
+            return "nothing has run that it needs" if idle else ""
         failed = [name for name in node.needs if self.outcomes[name].result != "ok"]
         if failed:
             return f"{failed[0]} {self.outcomes[failed[0]].result}"

@@ -54,8 +54,17 @@ def ci_steps(context: Context) -> Sequence[Step]:
         Step(session="build_rocm", left_out=rocm),
         Step(session="checkout"),
         *builds,
-        *(Step(session=session) for session in ("check_wheels", "upload", "index", "test_smoke", "report")),
+        *(Step(session=session) for session in ("check_wheels", "upload", "index", "test_smoke")),
+        Step(session="test_torch", left_out=_without_upstream(context)),
+        Step(session="report"),
     )
+
+
+def _without_upstream(context: Context) -> str:
+    """Say why upstream's own tests are no part of the flow; "" for those of the sample, a minute's work."""
+    if "torch" not in context.ref.components:
+        return f"torch is not built for {context.ref.name}"
+    return "" if context.ref.local_label else "upstream's tests take hours: run it by itself"
 
 
 def run_ci(common: Common, *, python: str = "") -> None:

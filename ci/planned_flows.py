@@ -98,7 +98,7 @@ def unresolved(plan: Plan) -> Plan:
     """Name versions that `resolve` would fill in, so that the chain can be shown before."""
     cells = tuple(
         cell.model_copy(update={"versions": {"torch": f"<torch of {cell.torch_ref}>"}})
-        if cell.stage.endswith("pytorch")
+        if not cell.stage.endswith("rocm")
         else cell
         for cell in plan.cells
     )

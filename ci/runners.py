@@ -27,12 +27,14 @@ class Runner(Model):
         test_runner: Label of the machines that test it; "" where there is none.
         more_test_runners: Labels that share its work.
         kernels: Labels of machines with another kernel, by its name.
+        several_gpus: Label of machines that have several of its GPUs; "" where there is none.
         bypass_tests_for_releases: Whether it is released untested where there is no such machine.
     """
 
     test_runner: str = ""
     more_test_runners: tuple[str, ...] = ()
     kernels: dict[str, str] = Field(default_factory=dict)
+    several_gpus: str = ""
     bypass_tests_for_releases: bool = False
 
 
@@ -91,7 +93,8 @@ class Runners(Model):
                     yield f"machines.{platform}.{field}", label
         for name, platforms in self.families.items():
             for platform, runner in platforms.items():
-                for label in (runner.test_runner, *runner.more_test_runners, *runner.kernels.values()):
+                more = (*runner.more_test_runners, *runner.kernels.values(), runner.several_gpus)
+                for label in (runner.test_runner, *more):
                     if label:
                         yield f"families.{name}.{platform}", label
         for label in self.out_of_service:

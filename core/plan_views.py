@@ -48,6 +48,8 @@ def _row(cell: Cell) -> Mapping[str, Any]:
         "python": cell.python,
         "torch_ref": cell.torch_ref,
         "torch_version": cell.versions.get(_TORCH, ""),
+        **({"config": cell.config, "shard": cell.shard} if cell.config else {}),
+        **({"minutes": cell.minutes} if cell.minutes else {}),
         "expect_failure": cell.expect_failure,
     }
 

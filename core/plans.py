@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
-Stage = Literal["build_rocm", "test_rocm", "build_pytorch", "test_pytorch"]
+Stage = Literal["build_rocm", "test_rocm", "build_pytorch", "test_pytorch", "test_torch"]
 STAGES: tuple[Stage, ...] = get_args(Stage)
 PLATFORMS: tuple[Platform, ...] = get_args(Platform)
 MAX_JOBS = 256  # of one matrix in GitHub Actions
@@ -126,6 +126,9 @@ class Cell(Model):
         build_variant: ``release``, ``asan``, …
         python: The Python series of the target; "" where it does not matter.
         torch_ref: The torch ref; "" for ROCm's own packages.
+        config: Of upstream's tests, which configuration; "" for other jobs.
+        shard: Of upstream's tests, which part: ``2/6``; "" for other jobs.
+        minutes: How long its tests may take; 0 where the workflow says it.
         expect_failure: Whether a failure is expected and does not count.
         reason: Why it is in the plan.
         versions: Versions of the wheels to come, by distribution; `resolve` fills them in.
@@ -141,6 +144,9 @@ class Cell(Model):
     build_variant: str = "release"
     python: str = ""
     torch_ref: str = ""
+    config: str = ""
+    shard: str = ""
+    minutes: int = 0
     expect_failure: bool = False
     reason: str
     versions: dict[str, str] = Field(default_factory=dict)

@@ -21,6 +21,22 @@ if TYPE_CHECKING:
 _ATTRIBUTE = re.compile(r"^    (?P<name>\w+): (?P<text>.+?)$(?=\n    \w+:|\n*\Z)", re.DOTALL | re.MULTILINE)
 
 
+def test_table() -> str:
+    """Write the kinds of tests, as `triggers.toml` has them."""
+    rows = [
+        (
+            f"`{name}`",
+            f"`{one.session}`" + (f", `{one.config}`" if one.config else ""),
+            ", ".join(f"`{kind}`" for kind in one.types) or "every one",
+            ", ".join(one.pythons) or "every one",
+            str(one.shards),
+            " and ".join(one.platforms) or "every one",
+        )
+        for name, one in data.load().triggers.tests.items()
+    ]
+    return "\n".join(table(("test", "session", "of test types", "Pythons", "jobs", "platforms"), rows))
+
+
 def label_table() -> str:
     """Write every label that CI knows, with what it asks for."""
     known = data.load()
@@ -30,7 +46,8 @@ def label_table() -> str:
         labels.ALL_FAMILIES: "every family that the nightly schedule builds",
         **{one.label: f"the build variant `{name}` too" for name, one in known.families.variants.items()},
         **{
-            f"test:{name}": f"of the tests `{one.session}`, in full"
+            f"test:{name}": f"of the tests `{one.session}`"
+            + (f", configuration `{one.config}`" if one.config else ", in full")
             for name, one in known.triggers.tests.items()
         },
         **{f"test_filter:{name}": f"test type `{name}`" for name in get_args(data.TestType)},

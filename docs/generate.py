@@ -87,6 +87,7 @@ PARTS: Mapping[str, Callable[[], str]] = {
     "flows": command_tables.flow_tables,
     "common-options": command_tables.common_table,
     "verbs": command_tables.verb_tables,
+    "ci-tests": ci_tables.test_table,
     "ci-labels": ci_tables.label_table,
     "ci-families": ci_tables.family_table,
     "ci-inputs": ci_tables.input_table,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping  # noqa: TC003 - pydantic reads it
+from collections.abc import Mapping, Sequence  # noqa: TC003 - pydantic reads them
 from datetime import date  # noqa: TC003 - pydantic reads it
 from pathlib import Path
 from typing import Any, Literal, Self
@@ -25,6 +25,7 @@ FOLDER = Path(__file__).resolve().parent.parent
 TRIGGERS_FILE = FOLDER / "triggers.toml"
 FAMILIES_FILE = FOLDER / "families.toml"
 PLAIN = "release"  # the variant that every family has
+MAX_MINUTES = 690  # of tests; a job may take half an hour more
 
 
 class Paths(Model):
@@ -48,6 +49,12 @@ class Test(Model):
         stage: The matrix that it is a part of.
         session: Its nox session.
         types: The test types that it belongs to; empty for all.
+        platforms: Where it is done; empty for everywhere.
+        pythons: Of the Pythons of a run these alone, or its first where it has none of them; empty for all.
+        config: Of upstream's tests, the configuration; "" for other tests.
+        shards: In how many jobs upstream's tests are run.
+        several_gpus: Whether it needs a machine with several GPUs.
+        minutes: How long one job's tests may take.
     """
 
     __test__ = False  # pytest takes the name for a test's
@@ -55,6 +62,27 @@ class Test(Model):
     stage: Stage
     session: str
     types: tuple[TestType, ...] = ()
+    platforms: tuple[Platform, ...] = ()
+    pythons: tuple[str, ...] = ()
+    config: str = ""
+    shards: int = Field(default=1, ge=1, le=99)
+    several_gpus: bool = False
+    minutes: int = Field(default=300, ge=1, le=MAX_MINUTES)
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        upstream = self.stage == "test_torch"
+        if upstream != bool(self.config):
+            raise ValueError("'config' is what tests of the stage 'test_torch' have, and no other ones.")
+        if not upstream and (self.shards > 1 or self.several_gpus or self.pythons or self.platforms):
+            raise ValueError(
+                "'shards', 'several_gpus', 'pythons', 'platforms' are for tests of the stage 'test_torch'."
+            )
+        return self
+
+    def of(self, pythons: Sequence[str]) -> Sequence[str]:
+        """Choose among a run's Pythons, in their order."""
+        return [one for one in pythons if one in self.pythons or not self.pythons] or pythons[:1]
 
 
 class Triggers(Model):

@@ -14,9 +14,10 @@ from pytorch_build.lock.versions import python_tag
 from pytorch_build.refs.torch_refs import PROJECTS
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from ci.cells import Matrix
+    from ci.configuration.data import Test
     from ci.configuration.machines import Machine
     from ci.configuration.question import Question
     from ci.configuration.variants import Build
@@ -74,6 +75,9 @@ class Jobs:
             self._rocm_test(build)
         for wheel in wheels:
             self._pytorch_test(build, wheel)
+        for name, test in self.question.data.triggers.tests.items():
+            if wheels and test.stage == "test_torch":
+                self._torch_test(build, wheels, name, test)
 
     def _rocm(self, build: Build) -> Cell:
         return self._cell(
@@ -157,7 +161,10 @@ class Jobs:
 
     def _pytorch_test(self, build: Build, wheel: Cell) -> None:
         machine = machines.tester(
-            self.question, build.chosen, f"test_pytorch {wheel.torch_ref} {wheel.python}"
+            self.question,
+            build.chosen,
+            f"test_pytorch {wheel.torch_ref} {wheel.python}",
+            several_gpus=False,
         )
         sessions = self._sessions("test_pytorch", wheel.platform)
         what = f"test_pytorch, {wheel.name} on {wheel.platform}"
@@ -170,6 +177,54 @@ class Jobs:
             build, "test_pytorch", sessions, machine.label, python=wheel.python, torch_ref=wheel.torch_ref
         )
         self.cells.append(cell)
+
+    def _torch_test(self, build: Build, wheels: Sequence[Cell], name: str, test: Test) -> None:
+        """Add one kind of upstream's tests of torch: for each ref a job for every part of them."""
+        entry = build.entry
+        what = f"test_torch {test.config}"
+        where = _where(entry.artifact_group, entry.platform)
+        if test.platforms and entry.platform not in test.platforms:
+            self._leave(f"{what}, {where}", f"tested on {' and '.join(test.platforms)} only")
+            return
+        anybody = machines.tester(self.question, build.chosen, what, several_gpus=test.several_gpus)
+        wanted = self._wanted(name, test, entry.platform)
+        if not wanted and not self.test_labels[entry.platform]:
+            self._leave(
+                f"{what}, {where}", f"not of test type {self.test_type}; label test:{name} asks for it"
+            )
+            return
+        if self._untested(build, f"{what}, {where}", anybody, (test.session,) if wanted else ()):
+            return
+        for wheel in wheels:
+            pythons = test.of([one.python for one in wheels if one.torch_ref == wheel.torch_ref])
+            reason = ""
+            if wheel.python not in pythons:
+                reason = f"tested with Python {' and '.join(pythons)}"
+            elif wheel.expect_failure:
+                reason = "its build is expected to fail"
+            elif "build_torch" not in wheel.sessions:
+                reason = "torch is not built"
+            if reason:
+                self._leave(f"{what}, {wheel.name} on {entry.platform}", reason)
+            else:
+                self.cells.extend(self._torch_parts(build, wheel, test))
+
+    def _torch_parts(self, build: Build, wheel: Cell, test: Test) -> Iterator[Cell]:
+        """Give a job for every part of upstream's tests, on machines that share the work."""
+        for number in range(1, test.shards + 1):
+            shard = f"{number}/{test.shards}"
+            key = f"test_torch {wheel.torch_ref} {wheel.python} {test.config} {shard}"
+            machine = machines.tester(self.question, build.chosen, key, several_gpus=test.several_gpus)
+            cell = self._cell(
+                build,
+                "test_torch",
+                (test.session,),
+                machine.label,
+                python=wheel.python,
+                torch_ref=wheel.torch_ref,
+            )
+            part = {"config": test.config, "shard": shard, "minutes": test.minutes}
+            yield cell.model_copy(update={"name": f"{cell.name}, {test.config} {shard}", **part})
 
     def _untested(self, build: Build, what: str, machine: Machine, sessions: Sequence[str]) -> bool:
         """Leave a test out, where there is a reason to."""
@@ -193,13 +248,16 @@ class Jobs:
 
     def _sessions(self, stage: Stage, platform: Platform) -> tuple[str, ...]:
         """Give the sessions of the tests that are asked for, or of all of the test type."""
-        asked = self.test_labels[platform]
         return tuple(
             test.session
             for name, test in self.question.data.triggers.tests.items()
-            if test.stage == stage
-            and (f"test:{name}" in asked if asked else not test.types or self.test_type in test.types)
+            if test.stage == stage and self._wanted(name, test, platform)
         )
+
+    def _wanted(self, name: str, test: Test, platform: Platform) -> bool:
+        """Say whether a test is asked for, or belongs to the test type where none is."""
+        asked = self.test_labels[platform]
+        return f"test:{name}" in asked if asked else not test.types or self.test_type in test.types
 
     def _cell(
         self,

@@ -49,8 +49,8 @@ def builder(question: Question, platform: Platform, variant: BuildVariant) -> st
     raise DataError(f"No machine builds on {platform}: {why}.", hint="Correct [machines] of runners.toml.")
 
 
-def tester(question: Question, chosen: Chosen, stage: str) -> Machine:
-    """Choose the machines that have a family's GPU.
+def tester(question: Question, chosen: Chosen, stage: str, *, several_gpus: bool) -> Machine:
+    """Choose the machines that have a family's GPU, or several of them.
 
     Raises:
         UsageError: An input names a label that nobody serves.
@@ -60,7 +60,10 @@ def tester(question: Question, chosen: Chosen, stage: str) -> Machine:
         return Machine(label=_served(question, given, f"{chosen.platform}_test_runner"), reason="the input")
     row = question.data.runners.of(chosen.name, chosen.platform)
     kernel = question.labels.kernel
-    if kernel:
+    if several_gpus:
+        labels = [row.several_gpus] if row.several_gpus else []
+        missing = f"no machine has several GPUs of {chosen.name} on {chosen.platform}"
+    elif kernel:
         labels = [row.kernels[kernel]] if kernel in row.kernels else []
         missing = f"no machine with {chosen.name} on {chosen.platform} has the kernel {kernel}"
     else:
@@ -76,7 +79,7 @@ def tester(question: Question, chosen: Chosen, stage: str) -> Machine:
 
 def rocm_tester(question: Question, chosen: Chosen) -> Machine:
     """Choose the machines that test ROCm's packages: after a merge there always are some."""
-    found = tester(question, chosen, "test_rocm")
+    found = tester(question, chosen, "test_rocm", several_gpus=False)
     if found.label or question.labels.kernel or not question.does_after_merge:
         return found
     label = _machines(question, chosen.platform).without_gpu

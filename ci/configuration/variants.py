@@ -78,7 +78,7 @@ def _build(question: Question, family: Chosen, name: str, label: str) -> Build:
         build_variant=name,
         artifact_group=artifact_group(family.name, variant.suffix),
         build_runner=machines.builder(question, family.platform, variant),
-        test_runner=machines.tester(question, family, "test_rocm").label,
+        test_runner=machines.tester(question, family, "test_rocm", several_gpus=False).label,
         expect_failure=rocm_fails or question.inputs.expect_failure,
         bypass_tests_for_releases=row.bypass_tests_for_releases,
         reason=f"{family.reason}{label}",

@@ -51,7 +51,7 @@ def complete(plan: Plan, lock_of: LockOf) -> tuple[Plan, Locks]:
         update={
             "cells": tuple(
                 cell.model_copy(update={"versions": versions[_key(cell)]})
-                if cell.stage.endswith("pytorch")
+                if not cell.stage.endswith("rocm")
                 else cell
                 for cell in plan.cells
             ),

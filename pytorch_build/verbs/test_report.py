@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -32,6 +32,11 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         help="read every .xml below this folder instead of a run's reports",
     )
     parser.add_argument(
+        "--platform",
+        choices=("linux", "windows"),
+        help="whose part of the run it is (default: this machine's)",
+    )
+    parser.add_argument(
         "--expect",
         action="append",
         default=[],
@@ -52,6 +57,7 @@ def run(arguments: argparse.Namespace) -> None:
         CheckError: Something failed, is missing, or cannot be believed.
     """
     common = common_from(arguments)
+    common = replace(common, platform=arguments.platform or common.platform)
     expected = [gathering.parse_expected(text) for text in arguments.expect]
     if arguments.input_dir:
         groups: list[Group] = []

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from core import console, environments, files, installer, process
 from core.errors import MissingInputError, UsageError
 from core.interpreters import require
-from core.options import common_from, environment
+from core.options import Once, common_from, environment
 from core.target_locks import TORCH_TESTS, locked_call
 from pytorch_build.context import context
 from pytorch_build.lock.stored import stored_lock
@@ -40,7 +40,13 @@ CONFIGS = ("default", "distributed", "inductor")
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Declare the verb's own options."""
     which = parser.add_argument_group("which tests")
-    which.add_argument("--config", default="default", choices=CONFIGS, help="what to test (default: default)")
+    which.add_argument(
+        "--config",
+        default="default",
+        choices=CONFIGS,
+        action=Once,
+        help="what to test (default: default)",
+    )
     which.add_argument("-k", dest="expression", default="", metavar="EXPR", help="pytest's expression")
     which.add_argument(
         "--include",
@@ -53,7 +59,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     which.add_argument(
         "--exclude", action="append", default=[], metavar="MODULE", help="leave this one out; repeatable"
     )
-    which.add_argument("--shard", default="1/1", metavar="K/N", help="part of the tests (default: 1/1)")
+    which.add_argument(
+        "--shard", default="1/1", action=Once, metavar="K/N", help="part of the tests (default: 1/1)"
+    )
     which.add_argument("--durations", type=Path, metavar="FILE", help="how long tests take, for shards")
     which.add_argument(
         "--skips", action="append", default=[], type=Path, metavar="FILE", help="more skip rules; repeatable"

@@ -12,7 +12,7 @@ from core.frontdoor import Verb, main
 from core.options import ROOT
 from core.plans import MAX_JOBS
 from pytorch_build.refs.torch_refs import PROJECTS, load_refs
-from tests.unit.ci.configuration.planning import planned, pull_request
+from tests.unit.ci.configuration.planning import known, planned, pull_request
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -76,6 +76,45 @@ def test_a_ref_gets_only_the_stages_of_its_components() -> None:
     cell = Cell(python="3.12", torch_ref="nightly", gpu_family="gfx94X-dcgpu")
     assert {name for name, found in sessions.items() if found} == {"build_torch", "build_audio", "test_smoke"}
     assert sessions["build_torch"] == (cell,)
+
+
+UPSTREAM = known().triggers.tests.values()
+
+
+def test_upstreams_tests_are_a_cell_for_each_part_on_one_python_of_a_ref() -> None:
+    both = matrix(pythons=("3.11", "3.12"), test_type="full")
+    found = expand(both, refs(), "linux", tuple(UPSTREAM)).sessions["test_torch"]
+    assert {one.python for one in found} == {"3.12"}
+    assert [(one.config, one.shard) for one in found] == [
+        *(("default", "1/2"), ("default", "2/2"), ("inductor", "1/2"), ("inductor", "2/2")),
+        *(("distributed", "1/3"), ("distributed", "2/3"), ("distributed", "3/3")),
+    ]
+    assert found[0].row == ["3.12", "nightly", "gfx94X-dcgpu", "default", "1/2"]
+    night = both.model_copy(update={"test_type": "comprehensive", "pythons": ("3.11",)})
+    found = expand(night, refs(), "linux", tuple(UPSTREAM)).sessions["test_torch"]
+    assert [(one.python, one.config) for one in found] == [("3.11", "default")] * 2
+    assert expand(matrix(), refs(), "linux", tuple(UPSTREAM)).sessions["test_torch"] == ()
+
+
+def test_upstreams_tests_for_linux_are_left_out_on_windows() -> None:
+    windows = matrix(gpu_families={"windows": ("gfx110X-all",)}, test_type="full")
+    found = expand(windows, refs("windows"), "windows", tuple(UPSTREAM)).sessions["test_torch"]
+    assert {one.config for one in found} == {"default"}
+
+
+def test_the_release_matrix_has_upstreams_tests_and_that_of_ci_has_none() -> None:
+    for name, some in (("release", True), ("ci", False)):
+        found = expand(load_matrix(name, ROOT), refs(), "linux", tuple(UPSTREAM)).sessions["test_torch"]
+        assert bool(found) is some
+        assert len(found) <= MAX_JOBS
+
+
+def test_a_plan_has_a_row_for_each_part_of_upstreams_tests() -> None:
+    made = planned("pull_request", pull_request("build:pytorch", "test:torch"))
+    assert cells.planned(made, "linux")["test_torch"] == [
+        ["3.12", "nightly", "gfx94X-dcgpu", "default", "1/2"],
+        ["3.12", "nightly", "gfx94X-dcgpu", "default", "2/2"],
+    ]
 
 
 def test_every_project_has_a_stage() -> None:
@@ -158,7 +197,8 @@ def test_the_verb_prints_rows_for_the_noxfile(capsys: pytest.CaptureFixture[str]
     printed = json.loads(capsys.readouterr().out)
     assert printed["tests"] == ["3.11", "3.12", "3.13"]
     assert printed["build_torch"] == [["3.12", "nightly", "gfx110X-all"]]
-    assert set(printed) == {*cells.BUILDS.values(), *cells.TESTS, "tests"}
+    assert set(printed) == {*cells.SESSIONS, "tests"}
+    assert printed["test_torch"] == []
 
 
 def test_the_verb_says_what_it_left_out(capsys: pytest.CaptureFixture[str]) -> None:

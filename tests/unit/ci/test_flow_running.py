@@ -49,6 +49,19 @@ def test_a_failure_stops_the_rest_and_the_report_still_comes() -> None:
     assert work.ran == ["rocm", "torch", "report"]
 
 
+@pytest.mark.parametrize(
+    ("failing", "result"), [("torch", "left out"), ("test", "ok"), ("other", "ok"), ("", "ok")]
+)
+def test_what_puts_results_together_needs_some(failing: str, result: str) -> None:
+    first = (node("torch"), node("test", "torch"), node("more", "torch"), node("other"))
+    last = Node(
+        name="last", stage="last", calls=(), needs=("test", "more"), tolerant=True, wants_results=True
+    )
+    found = {one.name: one for one in run_all((*first, last), Work(failing), keep_going=True)}
+    assert found["last"].result == result
+    assert (found["last"].why == "nothing has run that it needs") == (result == "left out")
+
+
 def test_going_on_leaves_out_only_what_needs_the_failure() -> None:
     work = Work("torch")
     found = {one.name: one.result for one in run_all(CHAIN, work, keep_going=True)}

@@ -17,7 +17,7 @@ from pytorch_build.context import Context, context
 
 BUILDS = ("build_triton", "build_torch", "build_audio", "build_vision", "build_apex")
 BEFORE = ("resolve", "build_rocm", "checkout")
-AFTER = ("check_wheels", "upload", "index", "test_smoke", "report")
+AFTER = ("check_wheels", "upload", "index", "test_smoke", "test_torch", "report")
 
 
 def chosen(ref: str, family: str) -> Context:
@@ -44,7 +44,8 @@ def test_without_rocm_none_is_built() -> None:
 def test_a_real_ref_takes_rocm_from_its_release_index() -> None:
     out = left_out("nightly", "gfx110X-all")
     assert out["build_rocm"] == "ROCm comes from the release index of gfx110X-all"
-    assert set(out) <= {"build_rocm", *BUILDS}
+    assert out["test_torch"] == "upstream's tests take hours: run it by itself"
+    assert set(out) <= {"build_rocm", "test_torch", *BUILDS}
 
 
 def test_what_a_ref_does_not_build_is_left_out() -> None:

@@ -31,14 +31,32 @@ def stages(made: object) -> list[str]:
 def test_a_pull_requests_jobs_are_those_of_ci() -> None:
     plan = planned(PULL_REQUEST, Target())
     assert stages(nodes(plan, "linux", Target())) == [
-        *("build_rocm", "test_rocm", "build_pytorch", "test_pytorch", "summary"),
+        *("build_rocm", "test_rocm", "build_pytorch", "test_pytorch", "test_report", "summary"),
     ]
 
 
 def test_without_the_label_there_is_no_pytorch() -> None:
     words = [word for word in PULL_REQUEST if "label" not in word]
     made = nodes(planned(words, Target()), "linux", Target())
-    assert stages(made) == ["build_rocm", "test_rocm", "summary"]
+    assert stages(made) == ["build_rocm", "test_rocm", "test_report", "summary"]
+
+
+def test_a_plan_with_upstreams_tests_runs_each_part_of_them_and_puts_the_parts_together() -> None:
+    plan = planned([*PULL_REQUEST, "--label=test:torch", "--label=test:smoke"], Target())
+    made = nodes(plan, "linux", Target())
+    parts = [one for one in made if one.stage == "test_torch"]
+    assert [one.calls[0].posargs[2:4] for one in parts] == [
+        ("--config=default", "--shard=1/2"),
+        ("--config=default", "--shard=2/2"),
+    ]
+    (build,) = (one for one in made if one.stage == "build_pytorch")
+    assert {one.needs for one in parts} == {(build.name,)}
+    assert {one.calls[0].sessions for one in parts} == {("test_torch",)}
+    (report,) = (one for one in made if one.stage == "test_report")
+    assert set(report.needs) == {one.name for one in made if one.stage.startswith("test_") and one != report}
+    assert report.tolerant
+    page = made[-1]
+    assert report.name in page.needs
 
 
 def test_a_forks_jobs_build_in_one_and_test_nothing() -> None:
@@ -56,6 +74,9 @@ def test_a_release_ends_with_a_promotion_of_each_family() -> None:
         assert "--pythons=3.12,3.13" in one.calls[1].posargs
         assert "--distribution-store=/dist" in one.calls[0].posargs
         assert one.tolerant
+        # what it goes by is made of the parts of tests
+        assert "test_report" in one.needs
+        assert [need for need in one.needs if need.startswith("test_torch")]
 
 
 def test_the_release_is_promoted_and_not_built() -> None:
@@ -91,7 +112,9 @@ def ran(monkeypatch: pytest.MonkeyPatch) -> list[Node]:
 
 def test_a_flow_writes_the_plan_resolves_it_and_runs_its_jobs(ran: list[Node], tmp_path: Path) -> None:
     planned_flows.run(PULL_REQUEST, Target(), root=tmp_path)
-    assert stages(ran) == ["setup", "build_rocm", "test_rocm", "build_pytorch", "test_pytorch", "summary"]
+    assert stages(ran) == [
+        *("setup", "build_rocm", "test_rocm", "build_pytorch", "test_pytorch", "test_report", "summary"),
+    ]
     assert Plan.read(tmp_path / PLAN_FILE).build_pytorch.value
 
 

@@ -219,9 +219,13 @@ def test_every_step_and_job_has_a_time_limit() -> None:
         for job_name, job in one.jobs.items():
             if "uses" not in job:
                 assert 0 < job["timeout-minutes"] <= 720, f"{name}, {job_name}"
-    for where, _, job, step in steps():
+    for where, one, job, step in steps():
         if "run" in step:
-            assert 0 < step["timeout-minutes"] <= job["timeout-minutes"], where
+            limit = step["timeout-minutes"]
+            if limit == "${{ inputs.timeout_minutes }}":
+                limit = one.inputs["timeout_minutes"]["default"]
+                assert job["timeout-minutes"] > data.MAX_MINUTES, where
+            assert 0 < limit <= job["timeout-minutes"], where
 
 
 def uses() -> Iterator[tuple[str, str]]:
@@ -479,22 +483,28 @@ CI_JOBS = {
     "test_rocm": "test_rocm_wheels.yml",
     "build_pytorch": "build_portable_linux_pytorch_wheels.yml",
     "test_pytorch": "test_pytorch_wheels.yml",
+    "test_torch": "test_pytorch_wheels.yml",
 }
 RELEASE_JOBS = {
     "rocm": "build_rocm",
     "test_rocm": "test_rocm",
     "build": "build_pytorch",
     "test": "test_pytorch",
+    "test_torch": "test_torch",
+    "test_report": "test_report",
 }
 OPTIONAL = {"fetch_artifacts"}  # only where another run has the artifacts
 
 
-def chain(job: Mapping[str, Any]) -> list[str]:
+def chain(job: Mapping[str, Any], *, torch_tests: bool = False) -> list[str]:
     """List the sessions that a job runs where all goes well; the plan's list is one word."""
     found: list[str] = []
     for step in job["steps"]:
         condition = str(step.get("if", ""))
-        if "run" not in step or "failure()" in condition or ("package_" in condition and "!=" in condition):
+        if "run" not in step or "failure()" in condition or "_url != ''" in condition:
+            continue
+        # a job runs the plan's sessions, or a part of upstream's tests
+        if ("inputs.config != ''" in condition) is not torch_tests and "inputs.config" in condition:
             continue
         words = shlex.split(step["run"])[2:]
         end = next((index for index, word in enumerate(words) if word.startswith("-")), len(words))
@@ -525,11 +535,24 @@ SAMPLE = ["--torch-ref=sample", "--gpu-family=gfx94X-dcgpu"]
 
 
 def test_a_run_of_ci_is_the_same_chain_on_one_machine() -> None:
-    made = flow(["--event=pull_request", "--label=build:pytorch", *SAMPLE])
+    made = flow(
+        ["--event=pull_request", "--label=build:pytorch", "--label=test_filter:comprehensive", *SAMPLE]
+    )
     for stage, file in CI_JOBS.items():
         job = next(job for job in workflows()[file].jobs.values() if job.get("if", "").find("windows") < 0)
-        (node,) = (one for one in made["nodes"] if one.stage == stage)
-        assert sessions_of(node, made["cells"]) == chain(job), stage
+        found = [one for one in made["nodes"] if one.stage == stage]
+        assert len(found) == (2 if stage == "test_torch" else 1)
+        for node in found:
+            upstream = stage == "test_torch"
+            cells = set() if upstream else made["cells"]
+            assert sessions_of(node, cells) == chain(job, torch_tests=upstream), stage
+    last = [
+        word
+        for step in workflows()["ci.yml"].jobs["summary"]["steps"]
+        for word in step.get("run", "").split()
+    ]
+    assert [word for word in last if word in {"test_report", "report"}] == ["test_report", "report"] * 2
+    assert [one.stage for one in made["nodes"]][-2:] == ["test_report", "summary"]
     assert chain(workflows()["setup.yml"].jobs["setup"])[:2] == [
         "configure",
         *made["first"].calls[0].sessions,
@@ -538,14 +561,15 @@ def test_a_run_of_ci_is_the_same_chain_on_one_machine() -> None:
 
 @pytest.mark.parametrize("name", ["ci_linux.yml", "release_portable_linux_pytorch_wheels.yml"])
 def test_jobs_wait_for_the_same_jobs_on_one_machine(name: str) -> None:
-    words = release_words("dev", "gfx94X-dcgpu", "release/2.14", "3.12")
-    made = flow(
-        list(words) if "release" in name else ["--event=pull_request", "--label=build:pytorch", *SAMPLE]
-    )
+    words = release_words("nightly", "gfx94X-dcgpu", "release/2.14", "3.12")
+    asked = ["--event=pull_request", "--label=build:pytorch", "--label=test_filter:comprehensive", *SAMPLE]
+    made = flow(list(words) if "release" in name else asked)
     stages = {node.name: node.stage for node in made["nodes"]}
     edges = {
         (node.stage, stages[one]) for node in made["nodes"] for one in node.needs if node.stage != "summary"
     }
+    if "release" not in name:  # there it is a step of the last job
+        edges = {edge for edge in edges if edge[0] != "test_report"}
     jobs = workflows()[name].jobs
     names = RELEASE_JOBS if "release" in name else {job: job for job in jobs}
     known = {**names, "promote": "promote"}

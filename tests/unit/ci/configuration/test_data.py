@@ -10,6 +10,7 @@ from ci.configuration import data
 from ci.configuration.families import of_tier
 from core.errors import DataError, MissingInputError
 from core.options import ROOT
+from pytorch_build.testing import configurations
 from tests.unit.ci.configuration.planning import known
 from tests.unit.test_gates import sessions
 
@@ -79,3 +80,29 @@ def test_a_users_file_is_merged_over_ours(tmp_path: Path) -> None:
     assert found.upload.store == "s3://mine"
     with pytest.raises(MissingInputError, match="CI_CONFIG"):
         data.load(ROOT / "nothing.toml")
+
+
+@pytest.mark.parametrize(
+    ("test", "said"),
+    [
+        ({"stage": "test_pytorch", "session": "test_smoke", "shards": 2}, "are for tests of the stage"),
+        ({"stage": "test_pytorch", "session": "test_smoke", "platforms": ["linux"]}, "are for tests of"),
+        ({"stage": "test_torch", "session": "test_torch"}, "'config' is what tests of the stage"),
+        ({"stage": "test_rocm", "session": "test_rocm", "config": "default"}, "'config' is what tests of"),
+        ({"stage": "test_torch", "session": "test_torch", "config": "default", "shards": 0}, "greater than"),
+        ({"stage": "test_torch", "session": "test_torch", "config": "default", "minutes": 999}, "less than"),
+    ],
+)
+def test_a_test_that_cannot_be_meant_is_refused(test: dict[str, object], said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        data.Test.model_validate(test)
+
+
+def test_upstreams_tests_name_configurations_that_are_there() -> None:
+    upstream = [one for one in data.load().triggers.tests.values() if one.stage == "test_torch"]
+    there = configurations.load().configurations
+    assert {one.config for one in upstream} == set(there)
+    # what needs several GPUs is what the configuration gives several
+    assert {one.config for one in upstream if one.several_gpus} == {
+        name for name, one in there.items() if one.gpus == "all"
+    }

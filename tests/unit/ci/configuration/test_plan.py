@@ -191,6 +191,126 @@ def test_the_version_of_rocm_is_known_before_anything_builds(words: Any, facts: 
     assert planned(*words, **facts).rocm.version == version
 
 
+# -- upstream's own tests of torch: at night and in releases, and where a label asks --------------
+
+
+def parts(made: Plan, platform: Any = "linux") -> set[tuple[str, str, str]]:
+    return {(one.python, one.config, one.shard) for one in made.matrix(platform, "test_torch")}
+
+
+DEFAULT = {("3.12", "default", "1/2"), ("3.12", "default", "2/2")}
+INDUCTOR = {("3.12", "inductor", "1/2"), ("3.12", "inductor", "2/2")}
+
+
+@pytest.mark.parametrize(
+    ("words", "facts", "expected"),
+    [
+        (("pull_request", pull_request("build:pytorch")), {}, set()),
+        (("push", push()), {}, set()),
+        (("pull_request", pull_request("build:pytorch", "test_filter:standard")), {}, set()),
+        (("pull_request", pull_request("build:pytorch", "test_filter:comprehensive")), {}, DEFAULT),
+        (("pull_request", pull_request("build:pytorch", "test_filter:full")), {}, DEFAULT | INDUCTOR),
+        (("pull_request", pull_request("build:pytorch", "test:torch")), {}, DEFAULT),
+        (("pull_request", pull_request("build:pytorch", "test:torch-inductor")), {}, INDUCTOR),
+        (("pull_request", pull_request("test:torch")), {}, set()),
+        (("schedule",), {}, DEFAULT),
+        (("schedule",), {"release_type": "nightly"}, DEFAULT),
+        (
+            ("schedule", {}, None, {"rocm_package_version": "10.1.0rc1"}),
+            {"release_type": "prerelease"},
+            DEFAULT | INDUCTOR,
+        ),
+        (("schedule",), {"release_type": "dev"}, DEFAULT),
+    ],
+)
+def test_upstreams_tests_run_where_the_test_type_or_a_label_has_them(
+    words: Any, facts: Any, expected: set[tuple[str, str, str]]
+) -> None:
+    assert parts(planned(*words, **facts)) == expected
+
+
+def test_a_dispatch_of_type_dev_runs_no_upstream_tests_unless_it_asks() -> None:
+    asked = {"linux_amdgpu_families": "gfx94x", "release_type": "dev", "pytorch_git_refs": "nightly"}
+    assert parts(dispatched(**asked)) == set()
+    assert parts(dispatched(**asked, linux_test_labels="test:torch")) == DEFAULT
+    assert parts(dispatched(**asked, test_type="full", pytorch_python_versions="3.11,3.13")) == {
+        ("3.11", config, shard) for _, config, shard in DEFAULT | INDUCTOR
+    }
+
+
+def test_a_part_of_upstreams_tests_is_a_job_with_its_machine_and_time() -> None:
+    made = planned("pull_request", pull_request("build:pytorch", "test:torch"))
+    first, second = made.matrix("linux", "test_torch")
+    assert (first.name, first.sessions) == (
+        "gfx94X-dcgpu, nightly, Python 3.12, default 1/2",
+        ("test_torch",),
+    )
+    assert first.runner == second.runner == "linux-gfx942-1gpu-ccs-csp-ossci-rocm"
+    assert first.minutes == known().triggers.tests["torch"].minutes
+    rows = json.loads(outputs(made)["linux_cells"])["gfx94X-dcgpu"]["test_torch"]
+    assert [(row["config"], row["shard"], row["minutes"]) for row in rows] == [
+        ("default", "1/2", first.minutes),
+        ("default", "2/2", first.minutes),
+    ]
+    smoke = planned("pull_request", pull_request("build:pytorch", "test:smoke"))
+    (row,) = json.loads(outputs(smoke)["linux_cells"])["gfx94X-dcgpu"]["test_pytorch"]
+    assert not {"config", "shard", "minutes"} & row.keys()
+
+
+def test_upstreams_tests_that_cannot_be_are_left_out_with_the_reason() -> None:
+    quick = planned("push", push())
+    what = "test_torch default, gfx94X-dcgpu on linux"
+    assert why(quick, what) == "not of test type quick; label test:torch asks for it"
+    full = planned("pull_request", pull_request("build:pytorch", "test_filter:full", "gfx906"))
+    assert why(full, "test_torch distributed, gfx94X-dcgpu on linux").startswith(
+        "no machine has several GPUs of gfx94X-dcgpu"
+    )
+    assert why(full, "test_torch default, gfx906-dgpu on linux").startswith("no machine has gfx906-dgpu")
+    assert why(full, "test_torch inductor, gfx110X-all on windows") == "tested on linux only"
+    assert parts(full, "windows") == DEFAULT
+    night = planned("schedule", release_type="nightly")
+    where = "test_torch default, gfx94X-dcgpu, nightly, Python 3.11 on linux"
+    assert why(night, where) == "tested with Python 3.12"
+    fork = planned("pull_request", pull_request("build:pytorch", "test:torch", head="a/b"))
+    assert why(fork, what).startswith("nothing is uploaded that it could install")
+    audio = dispatched(
+        linux_amdgpu_families="gfx94x", pytorch_components="audio", linux_test_labels="test:torch"
+    )
+    assert why(audio, "test_torch default, gfx94X-dcgpu, nightly, Python 3.12 on linux") == (
+        "torch is not built"
+    )
+    others = planned("pull_request", pull_request("build:pytorch", "test:smoke"))
+    assert why(others, what) == "other tests are asked for"
+    failing_build = planned("schedule", what=failing(date(2026, 8, 31), stages=("build_pytorch",)), given={})
+    where = "test_torch default, gfx94X-dcgpu, nightly, Python 3.12 on linux"
+    assert why(failing_build, where) == "its build is expected to fail"
+
+
+def test_tests_on_several_gpus_run_where_a_machine_has_them() -> None:
+    runners = known().runners.model_dump()
+    runners["self_hosted"]["many"] = "ROCm"
+    runners["families"]["gfx94X-dcgpu"]["linux"]["several_gpus"] = "many"
+    made = planned(
+        "pull_request",
+        pull_request("build:pytorch", "test:torch-distributed"),
+        what=changed(runners=runners),
+    )
+    assert [(one.shard, one.runner) for one in made.matrix("linux", "test_torch")] == [
+        ("1/3", "many"),
+        ("2/3", "many"),
+        ("3/3", "many"),
+    ]
+
+
+def test_a_failure_of_upstreams_tests_can_be_expected() -> None:
+    data = failing(date(2026, 8, 31), stages=("test_torch",))
+    made = planned("schedule", what=data)
+    mine = [one for one in made.matrix("linux", "test_torch") if one.gpu_family == "gfx94X-dcgpu"]
+    assert len(mine) == 2
+    assert all(one.expect_failure for one in mine)
+    assert not [one for one in made.matrix("linux", "test_pytorch") if one.expect_failure]
+
+
 def test_torch_alone_comes_with_the_triton_that_it_requires() -> None:
     made = dispatched(linux_amdgpu_families="gfx94x", pytorch_components="torch")
     assert [cell.sessions for cell in made.matrix("linux", "build_pytorch")] == [
