@@ -51,13 +51,20 @@ class Stage:
     output_dir: Path | None = None
 
 
-def perform(stage: Stage, inputs: Mapping[str, Any], work: Callable[[], Made]) -> Record | None:
+def perform(
+    stage: Stage,
+    inputs: Mapping[str, Any],
+    work: Callable[[], Made],
+    *,
+    so_far: Mapping[str, Any] | None = None,
+) -> Record | None:
     """Do a stage's work, unless a record says that it was done from the same inputs.
 
     Args:
         stage: The stage and its cell.
         inputs: What the work depends on, JSON-able: digests, commits, versions, settings.
         work: Makes the files.
+        so_far: What `work` fills while it goes on: the details of a failure's record.
 
     Returns:
         The record; None where a dry run leaves work undone.
@@ -74,7 +81,7 @@ def perform(stage: Stage, inputs: Mapping[str, Any], work: Callable[[], Made]) -
     if stage.common.dry_run:
         console.say(f"{stage.name}: inputs have changed, would do the work")
         return None
-    made = _worked(stage, inputs, work)
+    made = _worked(stage, inputs, work, so_far)
     _withdraw_old(stage, before, made.files)
     return _finished(stage, made)
 
@@ -88,7 +95,9 @@ def _finished(stage: Stage, record: Record) -> Record:
     return record
 
 
-def _worked(stage: Stage, inputs: Mapping[str, Any], work: Callable[[], Made]) -> Record:
+def _worked(
+    stage: Stage, inputs: Mapping[str, Any], work: Callable[[], Made], so_far: Mapping[str, Any] | None
+) -> Record:
     """Do the work and put its files into the run; record what ends it early."""
     store, outputs = stage.common.open_store(), stage.common.outputs
     started, clock = records.now(), time.monotonic()
@@ -116,7 +125,12 @@ def _worked(stage: Stage, inputs: Mapping[str, Any], work: Callable[[], Made]) -
             store,
             outputs,
             stage.artifact_group,
-            record(status="failed", exit_code=_code(problem), error=console.mask(_sentence(problem))),
+            record(
+                status="failed",
+                exit_code=_code(problem),
+                error=console.mask(_sentence(problem)),
+                details=dict(so_far or {}),
+            ),
         )
         raise
     builder = builder_from(environment())

@@ -76,12 +76,36 @@ class Memory:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Reached:
+    """How far ninja came in a build that failed.
+
+    Attributes:
+        done: Commands that it had begun or done; 0 where it did not say.
+        total: Of how many.
+        failed: Outputs of the commands that failed.
+    """
+
+    done: int = 0
+    total: int = 0
+    failed: tuple[str, ...] = ()
+
+    @property
+    def said(self) -> str:
+        """Say it in words."""
+        counted = f"at command {self.done} of {self.total}" if self.total else ""
+        made = f"making {', '.join(self.failed)}" if self.failed else ""
+        return " ".join(filter(None, (counted, made)))
+
+
+@dataclass(frozen=True, kw_only=True)
 class Build:
     """What is known of the inside of a build.
 
     Attributes:
         cell: Its cell.
         stage: ``build_torch``.
+        failed: Whether it ended early; what else is said holds up to there.
+        reached: How far it came then; None where it did not say.
         seconds: The whole stage.
         cache: None for a build without compiler cache.
         graphs: The longest first; empty where no ninja ran, or the record says nothing of it.
@@ -91,6 +115,8 @@ class Build:
     cell: CellName
     stage: str
     seconds: float
+    failed: bool = False
+    reached: Reached | None = None
     cache: CompilerCache | None = None
     graphs: tuple[BuildGraph, ...] = ()
     memory: Memory | None = None

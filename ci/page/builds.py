@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from pydantic import ConfigDict, Field, ValidationError
 
-from ci.page.build_model import Build, BuildGraph, Compiled, CompilerCache, Memory
+from ci.page.build_model import Build, BuildGraph, Compiled, CompilerCache, Memory, Reached
 from ci.page.model import CellName, Problem
 from core.data import Model
 
@@ -48,18 +48,25 @@ class _Memory(_Said):
     used: tuple[_Count, ...] = ()
 
 
+class _Reached(_Said):
+    done: _Count = 0
+    total: _Count = 0
+    failed: tuple[str, ...] = ()
+
+
 class _Details(_Said):
+    reached: _Reached | None = None
     compiler_cache: _Cache | None = None
     ninja: tuple[_Graph, ...] = ()
     memory: _Memory | None = None
 
 
 def builds_of(facts: RunFacts) -> tuple[tuple[Build, ...], tuple[Problem, ...]]:
-    """Read what builds say of their inside, the longest first; and what of it makes no sense."""
+    """Read what builds say of their inside, failed ones first, then the longest; and what makes no sense."""
     builds, problems = [], []
     for group in facts.groups:
         for key, record in group.records:
-            if record.status != "ok" or not record.stage.startswith("build_"):
+            if not record.stage.startswith("build_"):
                 continue
             try:
                 said = _Details.model_validate(record.details)
@@ -69,7 +76,7 @@ def builds_of(facts: RunFacts) -> tuple[tuple[Build, ...], tuple[Problem, ...]]:
                 problems.append(Problem(where=key, what=f"details.{path}: {first['msg']}."))
                 said = _Details()
             builds.append(_build(group.name, record, said))
-    builds.sort(key=lambda one: (-one.seconds, one.cell, one.stage))
+    builds.sort(key=lambda one: (not one.failed, -one.seconds, one.cell, one.stage))
     return tuple(builds), tuple(problems)
 
 
@@ -79,6 +86,8 @@ def _build(group: str, record: Record, said: _Details) -> Build:
         cell=CellName(group=group, torch_ref=record.cell.torch_ref, python=record.cell.python),
         stage=record.stage,
         seconds=record.seconds,
+        failed=record.status != "ok",
+        reached=Reached(**said.reached.model_dump()) if said.reached else None,
         cache=CompilerCache(**cache.model_dump()) if cache else None,
         graphs=_graphs(said.ninja),
         memory=Memory(**memory.model_dump()) if memory else None,

@@ -111,18 +111,20 @@ def _builds(page: Page) -> Table:
         rows.append(
             (
                 f"{one.stage} {one.cell}",
-                duration(one.seconds),
+                f"failed after {duration(one.seconds)}" if one.failed else duration(one.seconds),
                 f"{graph.edges}, {graph.mean:.1f} at a time" if graph else "",
                 f"{rate:.0%}" if rate is not None else "",
                 size(one.memory.peak) if one.memory else "",
                 f"{slowest.output} {duration(slowest.seconds)}" if slowest else "",
+                one.reached.said if one.reached else "",
             )
         )
-    known = [row for row in rows if any(row[2:])]
+    columns = ("build", "time", "commands", "cache hits", "memory", "slowest file", "failed")
+    used = len(columns) if any(row[-1] for row in rows) else len(columns) - 1
     return Table(
         title="the longest builds",
-        columns=("build", "time", "commands", "cache hits", "memory", "slowest file"),
-        rows=tuple(known),
+        columns=columns[:used],
+        rows=tuple(row[:used] for row in rows if any(row[2:])),
     )
 
 

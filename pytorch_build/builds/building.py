@@ -10,6 +10,7 @@ from core import console, files, stage
 from core.records import Cell, record_name
 from core.stage import Made, Stage
 from core.target_locks import BUILDS, target_lock
+from pytorch_build.builds.course import Course
 from pytorch_build.builds.dependencies import dependency_inputs
 
 if TYPE_CHECKING:
@@ -42,13 +43,15 @@ def perform(build: Build) -> Record | None:
         output_dir=build.choices.output_dir,
     )
 
+    course = Course()
+
     def work() -> Made:
         # imported where there is work: most runs find that nothing has changed
         from pytorch_build.builds.making import make
 
-        return make(build, record_name(run.name, cell))
+        return make(build, record_name(run.name, cell), course)
 
-    return stage.perform(run, inputs(build), work)
+    return stage.perform(run, inputs(build), work, so_far=course.details)
 
 
 def inputs(build: Build) -> dict[str, Any]:

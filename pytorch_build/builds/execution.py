@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import shutil
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from core import console, files, installer, process, wheels
 from core.errors import BuildError, DataError, ProcessError
 from core.installer import Install
-from pytorch_build.builds import memory_use, ninja_log
 from pytorch_build.builds.compiler_cache import parse_statistics, statistics_command, zero_command
+from pytorch_build.builds.course import Course
 from pytorch_build.builds.plans import environment
 from pytorch_build.checks.imports import import_command, read_report
 
@@ -35,19 +35,22 @@ class Executed:
     Attributes:
         wheel: The wheel.
         statistics: What the compiler cache did; None without one.
-        course: How the build went, for the record: ``ninja`` (`ninja_log.summaries`), ``memory``
-            (`memory_use.Samples.details`), those of them that are known.
     """
 
     wheel: Path
     statistics: CacheStatistics | None = None
-    course: Mapping[str, Any] = field(default_factory=dict)
 
 
 def execute(
-    plan: BuildPlan, tree: Path, *, platform: Platform, base_env: Mapping[str, str], log: Path
+    plan: BuildPlan,
+    tree: Path,
+    *,
+    platform: Platform,
+    base_env: Mapping[str, str],
+    log: Path,
+    course: Course | None = None,
 ) -> Executed:
-    """Run a plan's commands and give the one wheel they leave, and what can be said of how it went.
+    """Run a plan's commands and give the one wheel they leave; `course` keeps how it went.
 
     Raises:
         ProcessError: A command failed.
@@ -62,9 +65,9 @@ def execute(
         for path in tree.glob(pattern):
             _remove(path)
     files.write_text(build / CONFIGURATION_MARKER, plan.configuration)
-    statistics, before = None, ninja_log.logs(build)
+    statistics = None
     with ExitStack() as stack:
-        used = stack.enter_context(memory_use.watched())
+        stack.enter_context((course or Course()).followed(build, log))
         for drop in plan.file_drops:
             stack.enter_context(_dropped(drop, tree))
         if plan.compiler_cache is not None:
@@ -73,9 +76,7 @@ def execute(
             process.run(command.argv, cwd=Path(command.cwd), env=env, log=log)
         if plan.compiler_cache is not None:
             statistics = _statistics(plan.compiler_cache, env)
-    course = {"ninja": ninja_log.summaries(build, before), "memory": used.details}
-    known = {name: said for name, said in course.items() if said}
-    return Executed(wheel=the_wheel(plan), statistics=statistics, course=known)
+    return Executed(wheel=the_wheel(plan), statistics=statistics)
 
 
 def the_wheel(plan: BuildPlan) -> Path:

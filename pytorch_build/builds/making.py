@@ -30,14 +30,21 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from pytorch_build.builds.build import Build
+    from pytorch_build.builds.course import Course
     from pytorch_build.builds.plans.types import BuildPlan
     from pytorch_build.rocm.sdk import RocmSdk
 
 _GIB = 1 << 30
 
 
-def make(build: Build, name: str) -> Made:
-    """Check out, prepare the environment, build, check; put the log among the run's outputs."""
+def make(build: Build, name: str, course: Course) -> Made:
+    """Check out, prepare the environment, build, check; put the log among the run's outputs.
+
+    Args:
+        build: What to build.
+        name: The record's name, which the log gets.
+        course: Keeps how the build goes, also if it fails.
+    """
     common = build.context.common
     log = common.cache / "logs" / common.outputs.prefix / build.context.artifact_group / f"{name}.log"
     log.unlink(missing_ok=True)
@@ -48,24 +55,25 @@ def make(build: Build, name: str) -> Made:
         with build.tree.checked_out() as tree:
             _preflight(build, tree)
             with _environment(build, tree) as sdk:
-                return _build(build, tree, sdk, log)
+                return _build(build, tree, sdk, log, course)
     finally:
         _keep_log(build, log)
 
 
-def _build(build: Build, tree: Path, sdk: RocmSdk | None, log: Path) -> Made:
+def _build(build: Build, tree: Path, sdk: RocmSdk | None, log: Path, course: Course) -> Made:
     plan = _plan(build, tree, sdk)
     backend, cache_dir = build.choices.rocm.installer, build.choices.rocm.pip_cache_dir
     with console.group(f"requirements of {build.project}"):
         install_requirements(build.target, plan, tree, backend=backend, cache_dir=cache_dir)
     with console.group(f"build {build.project}"):
-        done = execute(plan, tree, platform=build.platform, base_env=_reproducible(build, tree), log=log)
+        base_env = _reproducible(build, tree)
+        done = execute(plan, tree, platform=build.platform, base_env=base_env, log=log, course=course)
     wheel, statistics = done.wheel, done.statistics
     with console.group(f"check {wheel.name}"):
         check_import(build.target, plan, wheel, backend=backend, cache_dir=cache_dir)
         _check(build, wheel)
     contents = {wheel.name: wheel_contents.folders(wheel)}
-    details: dict[str, Any] = {"source": build.tree.inputs, **done.course, CONTENTS: contents}
+    details: dict[str, Any] = {"source": build.tree.inputs, **course.details, CONTENTS: contents}
     if statistics is not None:
         details["compiler_cache"] = {**asdict(statistics), "hit_rate": round(statistics.hit_rate, 4)}
     return Made(files=(wheel,), details=details)

@@ -8,6 +8,7 @@ any order, so what a build did is what was not there before.
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
@@ -26,6 +27,10 @@ _FIELDS = 5
 # more restarts than that are a log that was written anew, in any order
 _MOST_RESTARTS = 20
 _MILLISECONDS = 1000
+# what ninja prints where nobody set NINJA_STATUS; since 1.13 a failure says its code
+_STATUS = re.compile(r"^\[(\d{1,9})/(\d{1,9})\] ", re.MULTILINE)
+_FAILED = re.compile(r"^FAILED: (?:\[code=-?\d+\] )?(\S+)", re.MULTILINE)
+_MOST_FAILED = 5
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -74,6 +79,24 @@ def summaries(folder: Path, before: Mapping[str, frozenset[str]]) -> list[dict[s
             found.append(summary(edges, folder=f"{folder.name}/{name}".removesuffix("/."), root=str(folder)))
     found.sort(key=lambda one: (-one["busy_seconds"], one["folder"]))
     return found[:MOST_GRAPHS]
+
+
+def reached(output: str) -> dict[str, Any] | None:
+    """Say how far ninja came, from what a build printed.
+
+    Args:
+        output: The end of its output.
+
+    Returns:
+        For a record's ``details.reached``: commands ``done`` of ``total`` of the last call of ninja, and
+        what ``failed``; None where no ninja spoke.
+    """
+    spoken = _STATUS.findall(output)
+    failed = tuple(dict.fromkeys(found.group(1) for found in _FAILED.finditer(output)))
+    if not spoken and not failed:
+        return None
+    counts = dict(zip(("done", "total"), map(int, spoken[-1]), strict=True)) if spoken else {}
+    return {**counts, "failed": [_short(one, "") for one in failed[:_MOST_FAILED]]}
 
 
 def _lines(path: Path) -> list[str]:

@@ -6,9 +6,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from ci.page.cells import cells_of
+from ci.page.html import render
 from ci.page.making import page_of
 from ci.page.model import Cell, CellName, Page, Problem, StageRun
 from ci.page.reading import RunFacts, Unreadable
+from ci.page.text import tables
 from tests import page_samples as samples
 
 if TYPE_CHECKING:
@@ -153,6 +155,31 @@ def test_builds_say_what_their_records_say_and_nonsense_is_a_problem() -> None:
     page = page_of(facts(odd))
     assert page.builds[0].graphs == ()
     assert "details.ninja" in page.problems[-1].what
+
+
+def test_a_failed_build_says_first_how_far_it_came() -> None:
+    reached = {"done": 4100, "total": 6000, "failed": ["aten/a.o", "aten/b.o"]}
+    ended = samples.build("torch", GROUP, REF, PYTHON).details
+    details = {"ninja": ended["ninja"], "reached": reached}
+    broken = failed("build_torch").model_copy(update={"details": details})
+    page = page_of(facts(broken, *builds("torch")))
+    first = page.builds[0]
+    assert (first.stage, first.failed, first.graphs[0].edges) == ("build_torch", True, 6000)
+    assert first.reached is not None
+    assert first.reached.said == "at command 4100 of 6000 making aten/a.o, aten/b.o"
+    assert not any(one.failed for one in page.builds[1:])
+    table = next(one for one in tables(page) if one.title == "the longest builds")
+    assert (table.columns[-1], table.rows[0][-1]) == ("failed", first.reached.said)
+    assert table.rows[0][1].startswith("failed after")
+    shown = render(page)
+    assert "It failed at command 4100 of 6000 making aten/a.o, aten/b.o." in shown
+    assert "build_torch (failed)" in shown
+
+
+def test_where_no_build_failed_no_column_says_so() -> None:
+    table = next(one for one in tables(page_of(facts(*builds()))) if one.title == "the longest builds")
+    assert table.columns[-1] == "slowest file"
+    assert all(len(row) == len(table.columns) for row in table.rows)
 
 
 @pytest.mark.parametrize(

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from contextlib import AbstractContextManager
 
+    from pytorch_build.builds.course import Course
+
 ROCM = RocmSource(version="7.1", digests=(("rocm.whl", "aa"),), origin="somewhere")
 VERSION = "2.10.0a0+devrocm7.99.0.dev0.sample"
 
@@ -200,7 +202,7 @@ def made(run: Any, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Let a build make the promised wheel at once, and count how often it does."""
     calls: list[str] = []
 
-    def make(build: Build, name: str) -> Made:
+    def make(build: Build, name: str, _course: Course) -> Made:
         calls.append(name)
         return Made(files=(run.wheel("torch", build.tree.version),), details={"source": "x"})
 
@@ -250,7 +252,8 @@ def test_the_wheel_is_copied_out_changed_or_not(build: Build, tmp_path: Path, ma
 def test_a_failure_is_recorded_with_the_front_doors_code(
     build: Build, run: Any, monkeypatch: pytest.MonkeyPatch, problem: BaseException, code: int
 ) -> None:
-    def fails(_build: Build, _name: str) -> Made:
+    def fails(_build: Build, _name: str, course: Course) -> Made:
+        course.details["reached"] = {"done": 7, "total": 9, "failed": ["a.o"]}
         raise problem
 
     monkeypatch.setattr("pytorch_build.builds.making.make", fails)
@@ -261,6 +264,7 @@ def test_a_failure_is_recorded_with_the_front_doors_code(
     assert failed is not None
     assert (failed.status, failed.exit_code) == ("failed", code)
     assert failed.error
+    assert failed.details == {"reached": {"done": 7, "total": 9, "failed": ["a.o"]}}
     assert records.read(run.store, outputs, "gfx94X-dcgpu", "build_torch-sample-cp312") is None
 
 

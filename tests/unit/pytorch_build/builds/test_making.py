@@ -13,6 +13,7 @@ from core.process import Completed
 from pytorch_build.builds import facts, making, preflight
 from pytorch_build.builds.build import Build
 from pytorch_build.builds.compiler_cache import CacheStatistics
+from pytorch_build.builds.course import Course
 from pytorch_build.builds.dependencies import Dependency
 from pytorch_build.builds.execution import Executed
 from pytorch_build.builds.options import BuildChoices
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from core.installer import Install
+    from core.stage import Made
     from pytorch_build.builds.plans.types import BuildRequest
 
 VERSION = "2.10.0a0+devrocm7.99.0.dev0.sample"
@@ -59,6 +61,10 @@ class Workshop:
     done: list[str] = field(default_factory=list)
     findings: tuple[Finding, ...] = ()
     statistics: CacheStatistics | None = None
+
+
+def make(build: Build, name: str) -> Made:
+    return making.make(build, name, Course())
 
 
 @pytest.fixture
@@ -97,13 +103,13 @@ def shop(run: Any, monkeypatch: pytest.MonkeyPatch) -> Workshop:
         shop.request = request
         return "the plan"
 
-    def execute(*_: Any, base_env: Mapping[str, str], log: Path, **__: Any) -> Any:
+    def execute(*_: Any, base_env: Mapping[str, str], log: Path, course: Course, **__: Any) -> Any:
         shop.env = base_env
         log.parent.mkdir(parents=True, exist_ok=True)
         log.write_text("compiling\n")
         shop.done.append("built")
-        course = {"ninja": [{"folder": "build"}]}
-        return Executed(wheel=run.wheel("torch", VERSION), statistics=shop.statistics, course=course)
+        course.details["ninja"] = [{"folder": "build"}]
+        return Executed(wheel=run.wheel("torch", VERSION), statistics=shop.statistics)
 
     sdk = RocmSdk(version="7.1.0", root=run.root, bin=run.root, cmake=run.root, targets=("gfx942",))
     monkeypatch.setattr(environments, "prepared", prepared)
@@ -133,7 +139,7 @@ def log_of(run: Any) -> Path:
 
 
 def test_a_build_is_prepared_built_imported_and_checked(build: Build, run: Any, shop: Workshop) -> None:
-    made = making.make(build, "build_torch")
+    made = make(build, "build_torch")
     assert [path.name for path in made.files] == [f"torch-{VERSION}-cp312-cp312-linux_x86_64.whl"]
     assert made.details["source"] == {"commit": "1" * 40}
     assert made.details["ninja"] == [{"folder": "build"}]
@@ -143,7 +149,7 @@ def test_a_build_is_prepared_built_imported_and_checked(build: Build, run: Any, 
 
 
 def test_the_environment_gets_locked_requirements_rocm_and_triton(build: Build, shop: Workshop) -> None:
-    making.make(build, "build_torch")
+    make(build, "build_torch")
     locked, rocm_call, triton = shop.calls
     assert locked.hashed
     assert rocm_call.requirements[0] == "rocm==7.1.0"
@@ -160,7 +166,7 @@ def test_a_refs_requirements_replace_locked_ones(build: Build, shop: Workshop) -
     ref = build.context.ref
     torch = replace(ref.projects["torch"], build_requirements=("setuptools<70",), env={"USE_X": "1"})
     ref = replace(ref, projects={**ref.projects, "torch": torch})
-    making.make(replace(build, context=replace(build.context, ref=ref)), "build_torch")
+    make(replace(build, context=replace(build.context, ref=ref)), "build_torch")
     locked, wanted = shop.calls[:2]
     assert "setuptools" not in locked.files[0].read_text()
     assert wanted.requirements == ("setuptools<70",)
@@ -173,7 +179,7 @@ def test_family_cpu_installs_and_asks_no_rocm(
 ) -> None:
     monkeypatch.setattr(rocm, "ask", lambda *_, **__: pytest.fail("there is none"))
     cpu = replace(build, context=run.context("cpu"), rocm=None, dependencies=())
-    making.make(cpu, "build_torch")
+    make(cpu, "build_torch")
     assert len(shop.calls) == 1
     assert shop.request is not None
     assert shop.request.rocm is None
@@ -184,7 +190,7 @@ def test_the_plan_is_asked_for_what_was_locked_and_chosen(build: Build, run: Any
     choices = replace(build.choices, clean=True, flash_attention=False, max_jobs="3", gpu_targets="gfx950")
     torch = Dependency(project="torch", requirement="/run/torch.whl", version="x", digest="cc")
     chosen = replace(build, project="audio", choices=choices, dependencies=(*build.dependencies, torch))
-    making.make(chosen, "build_audio")
+    make(chosen, "build_audio")
     request = shop.request
     assert request is not None
     assert (request.project, request.version, request.gpu_targets) == ("audio", VERSION, ("gfx950",))
@@ -197,7 +203,7 @@ def test_the_plan_is_asked_for_what_was_locked_and_chosen(build: Build, run: Any
 
 
 def test_max_jobs_of_the_environment_is_kept(build: Build, shop: Workshop) -> None:
-    making.make(replace(build, base_env={**build.base_env, "MAX_JOBS": "2"}), "build_torch")
+    make(replace(build, base_env={**build.base_env, "MAX_JOBS": "2"}), "build_torch")
     assert shop.request is not None
     assert shop.request.options.max_jobs == 2
 
@@ -213,17 +219,17 @@ def test_max_jobs_of_the_environment_is_kept(build: Build, shop: Workshop) -> No
 def test_an_environment_is_known_by_all_that_it_is_made_from(
     build: Build, shop: Workshop, change: Any
 ) -> None:
-    making.make(build, "build_torch")
+    make(build, "build_torch")
     first = shop.digest
-    making.make(build, "build_torch")
+    make(build, "build_torch")
     assert shop.digest == first
-    making.make(change(build), "build_torch")
+    make(change(build), "build_torch")
     assert shop.digest != first
 
 
 def test_a_compiler_caches_statistics_are_recorded(build: Build, shop: Workshop) -> None:
     shop.statistics = CacheStatistics(kind="ccache", hits=3, misses=1, uncacheable=0, errors=0)
-    details = making.make(build, "build_torch").details["compiler_cache"]
+    details = make(build, "build_torch").details["compiler_cache"]
     assert (details["kind"], details["hits"], details["hit_rate"]) == ("ccache", 3, 0.75)
 
 
@@ -237,13 +243,13 @@ def test_a_failing_build_leaves_its_log_among_the_outputs(
 
     monkeypatch.setattr(making, "execute", fails)
     with pytest.raises(BuildError):
-        making.make(build, "build_torch")
+        make(build, "build_torch")
     assert "no such header" in log_of(run).read_text()
     assert shop.done == ["requirements"]
 
 
 def test_a_log_is_of_one_build(build: Build, run: Any, shop: Workshop, monkeypatch: Any) -> None:
-    making.make(build, "build_torch")
+    make(build, "build_torch")
     assert shop.done
 
     def fails(*_: Any, **__: Any) -> Any:
@@ -251,7 +257,7 @@ def test_a_log_is_of_one_build(build: Build, run: Any, shop: Workshop, monkeypat
 
     monkeypatch.setattr(making, "execute", fails)
     with pytest.raises(ProcessError):
-        making.make(build, "build_torch")
+        make(build, "build_torch")
     # the log of the last build that wrote one stays readable
     assert log_of(run).read_text() == "compiling\n"
 
@@ -261,9 +267,9 @@ def test_error_findings_keep_a_wheel_from_being_published(build: Build, shop: Wo
         Finding(wheel="torch.whl", check="elf", severity="error", where="", message="needs libfoo.so"),
     )
     with pytest.raises(CheckError):
-        making.make(build, "build_torch")
+        make(build, "build_torch")
     shop.findings = (replace(shop.findings[0], severity="warning"),)
-    assert making.make(build, "build_torch").files
+    assert make(build, "build_torch").files
 
 
 def test_what_will_fail_later_is_said_first(build: Build, shop: Workshop, monkeypatch: Any) -> None:
@@ -272,16 +278,16 @@ def test_what_will_fail_later_is_said_first(build: Build, shop: Workshop, monkey
 
     monkeypatch.setattr(preflight, "require", refuses)
     with pytest.raises(EnvironmentSetupError, match="no compiler"):
-        making.make(build, "build_torch")
+        make(build, "build_torch")
     assert shop.calls == ()
 
 
 def test_a_wheel_is_dated_by_a_person_or_by_its_commit(
     build: Build, shop: Workshop, monkeypatch: Any
 ) -> None:
-    making.make(build, "build_torch")
+    make(build, "build_torch")
     assert shop.env["SOURCE_DATE_EPOCH"] == "17"
     answer = Completed(returncode=0, stdout="1700000000\n", stderr="")
     monkeypatch.setattr(process, "capture", lambda *_, **__: answer)
-    making.make(replace(build, base_env={"PATH": "/usr/bin"}), "build_torch")
+    make(replace(build, base_env={"PATH": "/usr/bin"}), "build_torch")
     assert shop.env == {"PATH": "/usr/bin", "SOURCE_DATE_EPOCH": "1700000000"}

@@ -122,3 +122,21 @@ def test_a_summary_is_bounded_and_adds_up(found: list[Edge]) -> None:
 def test_no_text_is_too_much_for_the_parser(lines: list[str]) -> None:
     for edge in ninja_log.parse(lines):
         assert 0 <= edge.start <= edge.end
+
+
+@pytest.mark.parametrize(
+    ("output", "said"),
+    [
+        ("", None),
+        ("running build_ext\ncopying a -> b\n", None),
+        ("[1/2] CC a.o\n[2/2] LD b\n[7/40] CXX c.o\n", {"done": 7, "total": 40, "failed": []}),
+        (
+            "[9/40] CXX d.o\nFAILED: d.o \ncc: error\nFAILED: [code=1] /some/tmp/x/y/e.o\nFAILED: d.o\n",
+            {"done": 9, "total": 40, "failed": ["d.o", "…/x/y/e.o"]},
+        ),
+        ("FAILED: only.o\n", {"failed": ["only.o"]}),
+        ("the count [3/4] within a line\n", None),
+    ],
+)
+def test_what_ninja_printed_says_how_far_it_came(output: str, said: object) -> None:
+    assert ninja_log.reached(output) == said
