@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from packaging.utils import canonicalize_name
 
 from core import files, wheels
-from core.errors import MissingInputError, WheelError
+from core.errors import WheelError
 from core.records import FileRecord
 
 if TYPE_CHECKING:
@@ -150,31 +150,6 @@ def in_run(store: Store, outputs: RunOutputs, artifact_group: str) -> Sequence[D
                 )
             )
     return sorted(found, key=lambda one: (one.name, one.version, one.filename))
-
-
-def one_wheel(
-    store: Store, outputs: RunOutputs, artifact_group: str, *, distribution: str, version: str, abi: str
-) -> Distribution:
-    """Find the one wheel of a distribution, version and Python in a run.
-
-    Args:
-        store: Where the run's outputs live.
-        outputs: The run.
-        artifact_group: The group.
-        distribution: Distribution name, in any spelling.
-        version: The whole version, local part included.
-        abi: The wheel's ABI tag, such as ``cp312``; wheels of ``none`` and ``abi3`` match any.
-
-    Raises:
-        MissingInputError: The run holds no such wheel.
-    """
-    wanted = canonicalize_name(distribution)
-    for one in in_run(store, outputs, artifact_group):
-        abis = {tag.split("-")[1] for tag in one.tags}
-        if one.name == wanted and str(one.version) == version and abis & {abi, "none", "abi3"}:
-            return one
-    where = f"{store.url}/{outputs.python_prefix(artifact_group)}"
-    raise MissingInputError(f"No {distribution} {version} wheel for {abi} in {where}.")
 
 
 def _parse(filename: str) -> tuple[str, Version, frozenset[str]]:

@@ -8,18 +8,17 @@ from __future__ import annotations
 
 import re
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from packaging.requirements import InvalidRequirement, Requirement
 
-from core.data import read_text
-from core.errors import DataError, MissingInputError, SourceError
+from core.errors import DataError, SourceError
 from pytorch_build.lock import pins, versions
 from pytorch_build.lock.remote import Reader
 from pytorch_build.lock.source_lock import LockedProject, SourceLock
-from pytorch_build.refs.torch_refs import DISTRIBUTIONS, PROJECTS, default_ref, torch_ref
-from pytorch_build.sources.git import Origins, Repository
+from pytorch_build.refs.torch_refs import DISTRIBUTIONS, PROJECTS
+from pytorch_build.sources.git import Origins
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -240,65 +239,6 @@ class _Resolution:
             f"{pins.VERSION_FILE} {where} is not there, so the version of {found.project} is not known.",
             hint="Check that origin and ref are those of this project.",
         )
-
-
-def resolve_project(
-    project: str,
-    *,
-    reader: Reader,
-    origin: str = "",
-    ref: str = "",
-    torch_tree: Path | None = None,
-    require_related_commit: bool = False,
-    platform: str = "linux",
-) -> LockedProject:
-    """Resolve one project without a torch ref of its own: what a checkout of it alone needs.
-
-    What is not given comes from the pins in `torch_tree`, and what they do not name from
-    the default torch ref, as that of ``--gitrepo-origin`` and ``--repo-hashtag`` in the field.
-
-    Args:
-        project: One of `PROJECTS`.
-        reader: Reads the origins.
-        origin: The repository.
-        ref: Branch, tag or commit.
-        torch_tree: A checked-out torch tree, whose pin files are read as they lie there.
-        require_related_commit: The project must be named in ``related_commits``.
-        platform: ``linux`` or ``windows``: triton's repository differs.
-
-    Raises:
-        SourceError: As `resolve`.
-        MissingInputError: `torch_tree` is needed and not there.
-    """
-    known = torch_ref(default_ref(), platform=platform)
-    source = known.projects[project]
-    changes: dict[str, Any] = {"origin": origin, "own_origin": True} if origin else {}
-    source = replace(source, **changes, prebuilt="")
-    work = _Resolution(
-        ref=replace(known, projects={**known.projects, project: source}),
-        reader=reader,
-        explicit={project: ref} if ref else {},
-        require_related_commit=require_related_commit,
-    )
-    if require_related_commit and not ref and not torch_tree:
-        raise MissingInputError(
-            f"{project}: --require-related-commit needs a torch tree to read related_commits from.",
-            hint="Check out torch first.",
-        )
-    return work.locked(project, _torch_of(torch_tree) if torch_tree and project != "torch" else _Torch())
-
-
-def _torch_of(tree: Path) -> _Torch:
-    """Read the pin files of a torch tree as they lie there."""
-    if not tree.is_dir():
-        raise MissingInputError(f"{tree}, the torch tree to read pins from, is not there.")
-    git = Repository(path=tree)
-    commit = git.commit_of("THEROCK_UPSTREAM_DIFFBASE") or git.commit_of("HEAD")
-    wanted = (pins.RELATED_COMMITS_FILE, pins.TRITON_PIN_FILE, pins.TRITON_VERSION_FILE)
-    return _Torch(
-        found=Found(project="torch", origin=str(tree), ref=commit, commit=commit),
-        files={name: read_text(tree / name) for name in wanted if (tree / name).is_file()},
-    )
 
 
 def _prefixed(start: str, problem: FatalError) -> SourceError:

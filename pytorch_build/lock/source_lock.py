@@ -14,7 +14,6 @@ from pydantic import Field, field_validator, model_validator
 from core import data, files
 from core.data import Model
 from core.errors import DataError, SourceError, nearest
-from core.outputs import key_name
 from pytorch_build.lock.pins import is_commit
 from pytorch_build.refs.torch_refs import PROJECTS
 
@@ -158,8 +157,3 @@ class SourceLock(Model):
 class _Compact(Model):
     digest: str
     lock: SourceLock
-
-
-def lock_name(torch_ref: str) -> str:
-    """Name a ref's lock file: ``source-lock-release-2.10.json``."""
-    return f"source-lock-{key_name(torch_ref)}.json"

@@ -1,4 +1,4 @@
-"""Versions of the wheels: local version suffixes, dev tags, wheel tags, names of outputs.
+"""Versions of the wheels: local version suffixes, dev tags, wheel tags.
 
 A wheel's version says what it runs on: ``2.10.0a0+rocm7.10.0a20251120``. Everything here
 answers before anything is built, and answers in the normal form of PEP 440, so that it
@@ -13,19 +13,13 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
-from packaging.utils import InvalidWheelFilename, parse_wheel_filename
 from packaging.version import InvalidVersion, Version
 
-from core.errors import BuildError, MissingInputError, SourceError, UsageError, WheelError, nearest
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+from core.errors import SourceError, UsageError, nearest
 
 RELEASE_TYPES = ("ci", "dev", "dev-bkc", "nightly", "prerelease", "release")
 _GIT_TAGGED = frozenset({"dev", "dev-bkc"})
-_OUTPUTS = ("torch", "torchaudio", "torchvision", "triton", "apex")
 _GIT_TAG_LENGTH = 8
 _COMMIT = re.compile(r"[0-9a-f]{8,40}", re.ASCII)
 _LABEL = re.compile(r"[a-z0-9]+(?:\.[a-z0-9]+)*", re.ASCII)
@@ -133,40 +127,6 @@ def wheel_version(base: str, suffix: str, *, release_type: str, commit: str) -> 
     if whole is None:
         raise UsageError(f"{suffix!r} is no version suffix.", hint="A suffix looks like +rocm7.10.0 or +cpu.")
     return str(whole)
-
-
-def read_versions(wheel_names: Iterable[str]) -> Mapping[str, str]:
-    """Read the versions of built wheels as outputs, for what runs after the build.
-
-    Args:
-        wheel_names: File names; wheels of other projects (ROCm's own) are passed over.
-
-    Returns:
-        Of what is there: ``torch_version``, ``torchaudio_version``, ``torchvision_version``,
-        ``triton_version``, ``apex_version``, in this order.
-
-    Raises:
-        WheelError: A name that is no wheel file name.
-        BuildError: Two versions of one project.
-        MissingInputError: Not one wheel of these projects.
-    """
-    found: dict[str, str] = {}
-    for file_name in wheel_names:
-        try:
-            name, version, _, _ = parse_wheel_filename(file_name)
-        except InvalidWheelFilename as problem:
-            raise WheelError(f"{file_name} is no wheel file name: {problem}") from problem
-        if found.setdefault(name, str(version)) != str(version) and name in _OUTPUTS:
-            raise BuildError(
-                f"There are wheels of {name} {found[name]} and of {version}, so neither is the output.",
-                hint="Remove the one that this run did not build.",
-            )
-    versions = {f"{name}_version": found[name] for name in _OUTPUTS if name in found}
-    if not versions:
-        raise MissingInputError(
-            "There is no wheel to read a version from.", hint=f"Expected any of: {', '.join(_OUTPUTS)}."
-        )
-    return versions
 
 
 def _parse(version: str) -> Version | None:

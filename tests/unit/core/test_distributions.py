@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from core import distributions, files
-from core.errors import MissingInputError, StoreError, WheelError
+from core.errors import StoreError, WheelError
 from core.outputs import RunOutputs
 from core.stores.directory import DirectoryStore
 from core.wheel_writer import Member, WheelSpec, write_wheel
@@ -90,36 +90,6 @@ def test_a_group_is_listed_by_name_and_version_and_nothing_else(
         ("torch", "2.10.0"),
     ]
     assert all(one.is_wheel and one.tags == {"py3-none-any"} for one in listed)
-
-
-@pytest.mark.parametrize(
-    ("tag", "abi", "found"),
-    [
-        ("cp312-cp312-linux_x86_64", "cp312", True),
-        ("cp312-cp312-linux_x86_64", "cp313", False),
-        ("cp313-cp313t-linux_x86_64", "cp313", False),
-        ("cp39-abi3-linux_x86_64", "cp312", True),
-        ("py3-none-any", "cp312", True),
-    ],
-)
-def test_the_wheel_of_a_python_is_found_by_its_abi(
-    store: DirectoryStore, tmp_path: Path, make_wheel: MakeWheel, tag: str, abi: str, *, found: bool
-) -> None:
-    key = distributions.publish(store, CI, "g", make_wheel(tmp_path, tag=tag)).key
-    wanted = {"distribution": "Torch", "version": "2.10.0+rocm7.1", "abi": abi}
-    if found:
-        assert distributions.one_wheel(store, CI, "g", **wanted).key == key
-    else:
-        with pytest.raises(MissingInputError, match=rf"No Torch 2\.10\.0\+rocm7\.1 wheel for {abi} in .*/g"):
-            distributions.one_wheel(store, CI, "g", **wanted)
-
-
-def test_another_version_is_another_wheel(
-    store: DirectoryStore, tmp_path: Path, make_wheel: MakeWheel
-) -> None:
-    distributions.publish(store, CI, "g", make_wheel(tmp_path, version="2.10.0+rocm7.1"))
-    with pytest.raises(MissingInputError):
-        distributions.one_wheel(store, CI, "g", distribution="torch", version="2.10.0", abi="cp312")
 
 
 def test_a_wheel_that_says_otherwise_than_its_name_never_arrives(

@@ -5,10 +5,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from core.errors import DataError, MissingInputError, SourceError
+from core.errors import DataError, SourceError
 from pytorch_build.lock import resolve as module
 from pytorch_build.lock.remote import Reader
-from pytorch_build.lock.resolve import resolve, resolve_project
+from pytorch_build.lock.resolve import resolve
 from pytorch_build.refs.torch_refs import ProjectSource, TorchRef
 from pytorch_build.sources.git import Origins
 
@@ -268,32 +268,3 @@ def test_resolved_commits_are_read_from_the_cache_again(world: World) -> None:
     lock = world.resolve()
     (world.root / "audio").rename(world.root / "gone")
     assert world.resolve() == lock
-
-
-def test_one_project_is_resolved_by_what_is_given(world: World) -> None:
-    locked = resolve_project("audio", reader=world.reader, origin=str(world.root / "audio"), ref="main")
-    assert (locked.commit, locked.base_version) == (world.newer_audio, "2.10.0a0")
-    assert locked.versions == {}
-
-
-def test_one_project_is_resolved_by_the_pins_of_a_tree(world: World) -> None:
-    reader, tree = world.reader, world.root / "torch"
-    locked = resolve_project("audio", reader=reader, torch_tree=tree)
-    assert (locked.origin, locked.commit) == (str(world.root / "audio"), world.audio)
-    # what is given comes before the pin
-    locked = resolve_project(
-        "audio", reader=reader, torch_tree=tree, ref=world.newer_audio, origin=locked.origin
-    )
-    assert locked.commit == world.newer_audio
-    triton = resolve_project("triton", reader=reader, torch_tree=tree, origin=str(world.root / "triton"))
-    assert (triton.commit, triton.base_version) == (world.triton, "3.6.0")
-
-
-def test_a_required_related_commit_must_be_there(world: World) -> None:
-    reader = world.reader
-    with pytest.raises(SourceError, match=r"vision should come from torch's tree, but related_commits"):
-        resolve_project("vision", reader=reader, torch_tree=world.root / "torch", require_related_commit=True)
-    with pytest.raises(MissingInputError, match="needs a torch tree"):
-        resolve_project("vision", reader=reader, require_related_commit=True)
-    with pytest.raises(MissingInputError, match="is not there"):
-        resolve_project("vision", reader=reader, torch_tree=world.root / "absent")

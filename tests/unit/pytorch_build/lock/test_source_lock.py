@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from core.errors import DataError, MissingInputError, SourceError
-from pytorch_build.lock.source_lock import LockedProject, SourceLock, lock_name
+from pytorch_build.lock.source_lock import LockedProject, SourceLock
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -104,7 +104,3 @@ def test_a_lock_of_another_schema_is_refused(tmp_path: Path) -> None:
 def test_an_absent_lock_is_a_missing_input(tmp_path: Path) -> None:
     with pytest.raises(MissingInputError):
         SourceLock.read(tmp_path / "lock.json")
-
-
-def test_locks_are_named_after_their_ref() -> None:
-    assert lock_name("release/2.10") == "source-lock-release-2.10.json"
