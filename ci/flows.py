@@ -54,7 +54,10 @@ def ci_steps(context: Context) -> Sequence[Step]:
         Step(session="build_rocm", left_out=rocm),
         Step(session="checkout"),
         *builds,
-        *(Step(session=session) for session in ("check_wheels", "upload", "index", "test_smoke")),
+        *(
+            Step(session=session)
+            for session in ("check_wheels", "upload", "index", "provenance", "test_smoke")
+        ),
         Step(session="test_torch", left_out=_without_upstream(context)),
         Step(session="report"),
     )

@@ -147,10 +147,13 @@ def _made(request: BuildRequest) -> Made:
         )
     made = tuple(request.output_dir / one.path.name for one in built.files)
     contents = {path.name: wheel_contents.folders(path) for path in made if path.suffix == ".whl"}
+    commit = build_info(scan(request.artifact_dir)).commit
     return Made(
         files=made,
         details={
             "version": built.version,
+            "artifact_dir": str(request.artifact_dir),
+            **({"commit": commit} if commit else {}),
             "families": list(built.families),
             "unused": list(built.unused),
             wheel_contents.CONTENTS: contents,

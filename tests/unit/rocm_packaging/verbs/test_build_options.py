@@ -10,6 +10,7 @@ from core.errors import UsageError
 from core.frontdoor import verb_parser
 from core.options import common_from
 from rocm_packaging.__main__ import VERBS
+from rocm_packaging.build import BuiltPackages
 from rocm_packaging.verbs import build as verb
 
 if TYPE_CHECKING:
@@ -84,3 +85,13 @@ def test_options_arrive(artifacts: Path, monkeypatch: pytest.MonkeyPatch) -> Non
 def test_families_of_the_other_platform_must_exist(artifacts: Path) -> None:
     with pytest.raises(UsageError, match="gfx94"):
         request(artifacts, "--windows-amdgpu-families", "gfx94")
+
+
+def test_the_record_says_which_build_of_rocm_it_was(artifacts: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    built = BuiltPackages(version="10.1.0", families=("gfx942",), files=(), unused=())
+    monkeypatch.setattr(verb, "build", lambda _request: built)
+    details = verb._made(request(artifacts)).details
+    assert (details["commit"], details["artifact_dir"]) == ("a" * 40, str(artifacts))
+    overlay = artifacts / "base_lib_generic" / "base/aux-overlay/stage/share/therock"
+    (overlay / "therock_manifest.json").write_text('{"flags": {"KPACK_SPLIT_ARTIFACTS": false}}', "utf-8")
+    assert "commit" not in verb._made(request(artifacts, "--version", "1")).details
