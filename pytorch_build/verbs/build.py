@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from core import console, engines
 from core.errors import UsageError, nearest
 from core.interpreters import require
+from core.job_files import job_files
 from core.options import common_from, environment
 from pytorch_build.builds import building
 from pytorch_build.builds.build import Build
@@ -15,7 +16,7 @@ from pytorch_build.builds.dependencies import dependencies
 from pytorch_build.builds.options import add_build_options, build_choices_from
 from pytorch_build.context import context
 from pytorch_build.lock.stored import source_lock, with_components
-from pytorch_build.refs.torch_refs import PROJECTS
+from pytorch_build.refs.torch_refs import DISTRIBUTIONS, PROJECTS
 from pytorch_build.rocm.options import find_source, find_version
 from pytorch_build.sources.trees import base_version_of, developers_tree, managed_tree
 
@@ -54,7 +55,11 @@ def run(arguments: argparse.Namespace) -> None:
         return
     chosen = with_components(context(common), project)
     choices = build_choices_from(arguments, platform=common.outputs.platform)
-    building.perform(plan(chosen, choices, target=target, project=project))
+    made = plan(chosen, choices, target=target, project=project)
+    building.perform(made)
+    files = job_files(environment())
+    if files.outputs and not common.dry_run:
+        files.set_output(f"{DISTRIBUTIONS[project]}_version", made.tree.version)
 
 
 def _in_container(named: str, project: str, python: str, common: Common) -> None:

@@ -63,6 +63,21 @@ def test_family_cpu_needs_no_rocm(front: Any, run: Any, planned: list[Build]) ->
 
 
 @pytest.mark.usefixtures("planned")
+def test_later_steps_of_a_job_are_told_the_version(
+    front: Any, run: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run.put_lock()
+    outputs = tmp_path / "outputs"
+    monkeypatch.setenv("GITHUB_OUTPUT", str(outputs))
+    assert front("build", "torch", *SAMPLE, "--gpu-family", "cpu", "--dry-run").code == 0
+    assert not outputs.exists()
+    assert front("build", "torch", *SAMPLE, "--gpu-family", "cpu").code == 0
+    name, version, _ = outputs.read_text().splitlines()
+    assert name.startswith("torch_version<<")
+    assert version == "2.10.0a0+cpu.sample"
+
+
+@pytest.mark.usefixtures("planned")
 def test_what_is_missing_names_the_stage_that_makes_it(front: Any, run: Any) -> None:
     run.put_lock()
     rocm = front("build", "torch", *SAMPLE)
