@@ -33,6 +33,7 @@ _ASKED = (
     "requirements.txt",
     "requirements-build.txt",
 )
+_LLVM_HASH = "cmake/llvm-hash.txt"
 _GIB = 1 << 30
 _CGROUP = Path("/sys/fs/cgroup")
 
@@ -59,6 +60,7 @@ def tree_facts(tree: Path) -> TreeFacts:
         build_env=_build_env(tree / "build_env.json"),
         reads_build_version="BUILD_VERSION" in setup,
         git_suffix=_git_suffix(tree) if "def get_git_commit_hash" in setup else "",
+        llvm_hash=read_text(hash_file).strip() if (hash_file := tree / _LLVM_HASH).is_file() else "",
     )
 
 
@@ -122,7 +124,6 @@ def build_facts(
     *,
     platform: Platform,
     base_env: Mapping[str, str],
-    llvm: Path | None = None,
 ) -> BuildFacts:
     """Add what the toolchain has to ship: Windows' DLLs, where its variables name them.
 
@@ -130,17 +131,17 @@ def build_facts(
         tree: From `tree_facts`.
         rocm: From `rocm_facts`; None for family cpu.
         platform: What the wheel is for.
-        base_env: Read for VCToolsRedistDir and libuv_ROOT.
-        llvm: The unpacked LLVM for triton on Windows.
+        base_env: Read for VCToolsRedistDir, libuv_ROOT and LLVM_SYSPATH.
 
     Raises:
-        MissingInputError: A variable names a folder without the DLL, or with several right ones.
+        MissingInputError: A variable names a folder without the DLL, with several right ones, or none.
     """
     if platform.NAME != "windows":
         return BuildFacts(tree=tree, rocm=rocm)
     redist = platform.find_variable(base_env, "VCToolsRedistDir")
     openmp = choose_openmp(sorted(Path(redist).rglob(OPENMP_DLL))) if redist else None
-    return BuildFacts(tree=tree, rocm=rocm, openmp=openmp, uv=_uv(platform, base_env), llvm=llvm)
+    uv, llvm = _uv(platform, base_env), _llvm(platform, base_env)
+    return BuildFacts(tree=tree, rocm=rocm, openmp=openmp, uv=uv, llvm=llvm)
 
 
 def _uv(platform: Platform, base_env: Mapping[str, str]) -> Path | None:
@@ -153,6 +154,16 @@ def _uv(platform: Platform, base_env: Mapping[str, str]) -> Path | None:
             f"libuv_ROOT is {root}, and {found} does not exist.", hint="Build libuv, or unset libuv_ROOT."
         )
     return found
+
+
+def _llvm(platform: Platform, base_env: Mapping[str, str]) -> Path | None:
+    named = platform.find_variable(base_env, "LLVM_SYSPATH")
+    if named and not (Path(named) / "include").is_dir():
+        raise MissingInputError(
+            f"LLVM_SYSPATH is {named}, and no LLVM lies there.",
+            hint="Name the folder of its include and lib.",
+        )
+    return Path(named) if named else None
 
 
 def machine_facts(

@@ -22,16 +22,8 @@ if TYPE_CHECKING:
 _SUFFIX = "TRITON_WHEEL_VERSION_SUFFIX"
 # setup.py adds the commit to the version, except on a branch whose name begins like this.
 _BRANCH = "release-locked"
-
-
-def llvm_archive_url(llvm_hash: str) -> str:
-    """Say where the LLVM lies that triton-windows is built against.
-
-    Args:
-        llvm_hash: Content of ``cmake/llvm-hash.txt`` in triton's tree.
-    """
-    store = "https://oaitriton.blob.core.windows.net/public/llvm-builds"
-    return f"{store}/llvm-{llvm_hash.strip()[:8]}-windows-x64.tar.gz"
+# upstream's builds of LLVM for triton, by the first digits of LLVM's commit
+_LLVM = "https://oaitriton.blob.core.windows.net/public/llvm-builds/llvm-{commit:.8}-windows-x64.tar.gz"
 
 
 def plan(context: Context) -> BuildPlan:
@@ -93,9 +85,10 @@ def _on_branch(context: Context, build: Command) -> tuple[Command, ...]:
 def _windows_env(context: Context) -> dict[str, str]:
     llvm = context.facts.llvm
     if llvm is None:
+        wanted = _LLVM.format(commit=context.facts.tree.llvm_hash or "COMMIT")
         raise MissingInputError(
             "triton on Windows is built against an LLVM of its own, and none was given.",
-            hint="Unpack the archive that cmake/llvm-hash.txt names, and give its folder.",
+            hint=f"Unpack {wanted} and name its folder in LLVM_SYSPATH.",
         )
     return {
         "LLVM_BUILD_DIR": str(llvm),

@@ -121,6 +121,7 @@ class TreeFacts:
         build_env: Content of ``build_env.json``, which checkout writes for triton.
         reads_build_version: setup.py takes its version from BUILD_VERSION.
         git_suffix: What triton's setup.py adds by itself (``+git0123abcd``), or empty.
+        llvm_hash: The LLVM commit in triton's ``cmake/llvm-hash.txt``, or empty.
     """
 
     files: frozenset[str]
@@ -129,6 +130,7 @@ class TreeFacts:
     build_env: Mapping[str, str] = field(default_factory=dict)
     reads_build_version: bool = True
     git_suffix: str = ""
+    llvm_hash: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)

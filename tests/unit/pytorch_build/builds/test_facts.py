@@ -50,10 +50,12 @@ def test_a_tree_like_torchs(tmp_path: Path) -> None:
 def test_a_tree_like_older_tritons(tmp_path: Path) -> None:
     write(tmp_path / "python" / "setup.py", "def get_git_commit_hash(): ...")
     write(tmp_path / "python" / "requirements.txt")
+    write(tmp_path / "cmake" / "llvm-hash.txt", "0123abcd\n")
     write(tmp_path / "build_env.json", '{"TRITON_WHEEL_VERSION_SUFFIX": ""}')
     found = facts.tree_facts(tmp_path)
     assert found.files == {"python/setup.py", "python/requirements.txt"}
     assert found.build_env == {"TRITON_WHEEL_VERSION_SUFFIX": ""}
+    assert found.llvm_hash == "0123abcd"
     assert found.git_suffix == "", "it is no git repository"
     assert not found.reads_build_version
 
@@ -118,9 +120,10 @@ def test_windows_ships_openmp_and_uv(tmp_path: Path) -> None:
     right = write(tmp_path / "x64" / "Microsoft.VC143.OpenMP.LLVM" / OPENMP)
     write(tmp_path / "debug_nonredist" / "x64" / "Microsoft.VC143.OpenMP.LLVM" / OPENMP)
     uv = write(tmp_path / "uv" / "bin" / "uv.dll")
-    env = {"VCTOOLSREDISTDIR": str(tmp_path), "LIBUV_ROOT": str(tmp_path / "uv")}
-    found = facts.build_facts(TREE, None, platform=WINDOWS, base_env=env, llvm=tmp_path)
-    assert (found.openmp, found.uv, found.llvm) == (right, uv, tmp_path)
+    llvm = write(tmp_path / "llvm" / "include" / "llvm.h").parents[1]
+    env = {"VCTOOLSREDISTDIR": str(tmp_path), "LIBUV_ROOT": str(tmp_path / "uv"), "LLVM_SYSPATH": str(llvm)}
+    found = facts.build_facts(TREE, None, platform=WINDOWS, base_env=env)
+    assert (found.openmp, found.uv, found.llvm) == (right, uv, llvm)
     assert facts.build_facts(TREE, None, platform=WINDOWS, base_env={}).openmp is None
 
 
@@ -129,6 +132,8 @@ def test_windows_variables_that_lead_nowhere(tmp_path: Path) -> None:
         facts.build_facts(TREE, None, platform=WINDOWS, base_env={"VCToolsRedistDir": str(tmp_path)})
     with pytest.raises(MissingInputError, match="libuv_ROOT is"):
         facts.build_facts(TREE, None, platform=WINDOWS, base_env={"libuv_ROOT": str(tmp_path)})
+    with pytest.raises(MissingInputError, match="no LLVM lies there"):
+        facts.build_facts(TREE, None, platform=WINDOWS, base_env={"LLVM_SYSPATH": str(tmp_path)})
 
 
 def script(path: Path, output: str) -> Path:

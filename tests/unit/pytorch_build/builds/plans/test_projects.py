@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from core.errors import MissingInputError
-from pytorch_build.builds.plans.triton import llvm_archive_url
 from pytorch_build.builds.plans.types import FileDrop
 
 if TYPE_CHECKING:
@@ -214,9 +213,9 @@ def test_triton_on_windows(plan: Plan) -> None:
 
 
 def test_triton_on_windows_needs_its_llvm(plan: Plan) -> None:
-    with pytest.raises(MissingInputError, match="an LLVM of its own"):
-        plan("triton", "windows", version=TRITON)
-    assert llvm_archive_url("0123456789abcdef\n").endswith("/llvm-01234567-windows-x64.tar.gz")
+    with pytest.raises(MissingInputError, match="an LLVM of its own") as caught:
+        plan("triton", "windows", version=TRITON, tree={"llvm_hash": "0123456789abcdef"})
+    assert "/llvm-01234567-windows-x64.tar.gz and name its folder in LLVM_SYSPATH" in caught.value.hint
 
 
 def test_triton_of_family_cpu(plan: Plan) -> None:
