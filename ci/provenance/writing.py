@@ -14,11 +14,11 @@ from core import parallel
 from core.errors import ConflictError, MissingInputError, StoreError, nearest
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
-    from ci.provenance.facts import MadeFile, RunRecords
+    from ci.provenance.facts import MadeFile
     from core.outputs import RunOutputs
-    from core.stores import Outcome, Store, Stored
+    from core.stores import Outcome, Store
 
 _TRIES = 8
 
@@ -45,16 +45,30 @@ class Written:
 def write_provenance(store: Store, outputs: RunOutputs, group: str = "") -> Written:
     """Write statements of a group's files, or of all, and the whole run's bill of materials.
 
-    Jobs of one run write the bill at the same time: whoever was second reads the records again.
+    Jobs of one run do this at the same time: whoever was second reads the records again.
 
     Raises:
         MissingInputError: The run has no records, or none of a build in the group.
         DataError: A record is none, or of another schema; nothing is written.
-        StoreError: Others wrote the bill all the time.
+        StoreError: Others wrote all the time.
     """
-    key = f"{outputs.prefix}/{SBOM}"
-    # what it replaces is looked at before the records are, so that no record is overlooked
-    present, run = store.find(key), read_run(store, outputs)
+    prefix = outputs.prefix
+    for _ in range(_TRIES):
+        # what is replaced is looked at before the records are, so that no record is overlooked
+        seen = {stored.key: stored.etag for stored in store.list(f"{prefix}/{PROVENANCE}")}
+        bill = store.find(f"{prefix}/{SBOM}")
+        seen |= {bill.key: bill.etag} if bill else {}
+        try:
+            return _written(store, outputs, group, seen)
+        except ConflictError:
+            continue
+    raise StoreError(
+        f"{prefix}/{SBOM} in {store.url} was written by others {_TRIES} times.", hint="Run it again later."
+    )
+
+
+def _written(store: Store, outputs: RunOutputs, group: str, seen: Mapping[str, str]) -> Written:
+    run = read_run(store, outputs)
     if group and group not in run.groups:
         raise MissingInputError(
             f"Run {outputs.run_id} has no records of group {group!r} in {store.url}.",
@@ -63,32 +77,29 @@ def write_provenance(store: Store, outputs: RunOutputs, group: str = "") -> Writ
     chosen = made_files(run, group)
     built = [one for one in chosen if one.build_type]
     _require(built, chosen, outputs)
-    documents = [serialized(statement(run, one)) for one in built]
-    outcomes = _put_statements(store, outputs, built, documents)
-    groups = [group] if group else sorted(run.groups)
+    documents = {_key(outputs, one): serialized(statement(run, one)) for one in built}
+    bill_key, bill = f"{outputs.prefix}/{SBOM}", serialized(sbom(run, made_files(run)))
+
+    def put(pair: tuple[str, bytes]) -> Outcome:
+        key, content = pair
+        if key in seen and store.read(key) == content:
+            return "unchanged"
+        return store.put_bytes(key, content, if_match=seen.get(key, ""))
+
+    outcomes = parallel.each(put, documents.items())
+    folders = tuple(f"{outputs.prefix}/{PROVENANCE}/{name}/" for name in ([group] if group else run.groups))
+    old = [key for key in sorted(seen) if key.startswith(folders) and key not in documents]
     return Written(
         made=tuple(zip(built, outcomes, strict=True)),
         without=tuple(one for one in chosen if not one.build_type),
-        removed=_remove_old(store, outputs, built, groups),
-        sbom=key,
-        sbom_outcome=_put_bill(store, outputs, key, present, run),
+        removed=_removed(store, outputs, old),
+        sbom=bill_key,
+        sbom_outcome=put((bill_key, bill)),
     )
 
 
-def _put_bill(
-    store: Store, outputs: RunOutputs, key: str, present: Stored | None, run: RunRecords
-) -> Outcome:
-    for _ in range(_TRIES):
-        bill = serialized(sbom(run, made_files(run)))
-        if present is not None and store.read(key) == bill:
-            return "unchanged"
-        try:
-            return store.put_bytes(key, bill, if_match=present.etag if present else "")
-        except ConflictError:
-            present, run = store.find(key), read_run(store, outputs)
-    raise StoreError(
-        f"{key} in {store.url} was written by others {_TRIES} times.", hint="Run it again later."
-    )
+def _key(outputs: RunOutputs, made: MadeFile) -> str:
+    return f"{outputs.prefix}/{statement_path(made.group, made.file.name)}"
 
 
 def _require(built: Sequence[MadeFile], chosen: Sequence[MadeFile], outputs: RunOutputs) -> None:
@@ -100,32 +111,9 @@ def _require(built: Sequence[MadeFile], chosen: Sequence[MadeFile], outputs: Run
         )
 
 
-def _put_statements(
-    store: Store, outputs: RunOutputs, built: Sequence[MadeFile], documents: Sequence[bytes]
-) -> Sequence[Outcome]:
-    keys = [f"{outputs.prefix}/{statement_path(one.group, one.file.name)}" for one in built]
-    there = {stored.key for stored in store.list(f"{outputs.prefix}/{PROVENANCE}")}
-
-    def put(pair: tuple[str, bytes]) -> Outcome:
-        key, content = pair
-        if key in there and store.read(key) == content:
-            return "unchanged"
-        return store.put_bytes(key, content)
-
-    return parallel.each(put, zip(keys, documents, strict=True))
-
-
-def _remove_old(
-    store: Store, outputs: RunOutputs, built: Sequence[MadeFile], groups: Sequence[str]
-) -> tuple[str, ...]:
+def _removed(store: Store, outputs: RunOutputs, old: Sequence[str]) -> tuple[str, ...]:
     """Take statements away that are of no file; only a run that may replace wheels has such."""
-    if outputs.immutable:
-        return ()
-    kept = {f"{outputs.prefix}/{statement_path(one.group, one.file.name)}" for one in built}
-    listed = [
-        stored.key for group in groups for stored in store.list(f"{outputs.prefix}/{PROVENANCE}/{group}")
-    ]
-    old = tuple(key for key in listed if key.endswith(STATEMENT) and key not in kept)
-    for key in old:
+    gone = tuple(key for key in old if key.endswith(STATEMENT)) if not outputs.immutable else ()
+    for key in gone:
         store.delete(key)
-    return old
+    return gone
