@@ -79,16 +79,6 @@ def file_facts(path: Path) -> DeviceFacts | None:
     return DeviceFacts(bundles=bundles, targets=targets_of(bundles))
 
 
-def file_targets(path: Path) -> frozenset[str]:
-    """GPU targets, with features, that a file holds device code for; none if it holds none.
-
-    Raises:
-        BundleError: Its bundles are damaged.
-    """
-    facts = file_facts(path)
-    return facts.targets if facts else frozenset()
-
-
 def elf_facts(elf: ELFFile, data: Data) -> DeviceFacts | None:
     """Read the device code of an opened ELF file.
 

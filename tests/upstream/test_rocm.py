@@ -14,7 +14,7 @@ from core import installer, process, serving
 from core.files import sha256
 from core.options import ROOT
 from core.wheel_record import require_sound
-from pytorch_build.checks.device_code import file_targets
+from pytorch_build.checks.device_code import file_facts
 from rocm_packaging import reports
 from rocm_packaging.build import BuildRequest, build
 
@@ -226,7 +226,9 @@ def test_hipcc_compiles_a_kernel_for_the_family(installed: Environment, tmp_path
     assert b".hip_fatbin" in (tmp_path / "kernel.o").read_bytes()
     hipcc = Path(installed.run("rocm-sdk", "path", "--bin")) / "hipcc"
     installed.run(hipcc, *words, "kernel", cwd=tmp_path)
-    assert file_targets(tmp_path / "kernel") == {"gfx90a"}
+    found = file_facts(tmp_path / "kernel")
+    assert found is not None
+    assert found.targets == {"gfx90a"}
     name, devices = installed.run(tmp_path / "kernel").split()
     assert (name == "hipSuccess") == (int(devices) > 0)
     assert name in {"hipSuccess", "hipErrorNoDevice"}

@@ -12,7 +12,6 @@ from pytorch_build.checks.device_code import (
     GENERIC,
     PORTABLE,
     file_facts,
-    file_targets,
     is_asked_for,
     is_covered,
 )
@@ -49,7 +48,7 @@ def test_a_library_of_bundles(tmp_path: Path, elf_bytes: Write, plain: Write, co
     assert found is not None
     assert len(found.bundles) == 2
     assert found.registered == 2
-    assert file_targets(file) == {"gfx942", "gfx1100"}
+    assert found.targets == {"gfx942", "gfx1100"}
 
 
 def test_bare_bundles_and_code_objects(
@@ -66,7 +65,8 @@ def test_bare_bundles_and_code_objects(
     }
     for name, (data, targets) in cases.items():
         (tmp_path / name).write_bytes(data)
-        assert file_targets(tmp_path / name) == targets, name
+        found = file_facts(tmp_path / name)
+        assert (found.targets if found else set()) == targets, name
 
 
 def test_device_code_in_archives_of_its_own(tmp_path: Path, elf_bytes: Write) -> None:
