@@ -75,13 +75,15 @@ def perform(
     """
     store, outputs = stage.common.open_store(), stage.common.outputs
     before = records.read(store, outputs, stage.artifact_group, records.record_name(stage.name, stage.cell))
-    if before is not None and not stage.common.force and _holds(stage, before, files.digest_of(inputs)):
+    digest = files.digest_of(inputs)
+    if before is not None and not stage.common.force and _holds(stage, before, digest):
         console.done(f"{stage.name}: unchanged, nothing to do (--force does it again)")
         return _finished(stage, before)
     if stage.common.dry_run:
         console.say(f"{stage.name}: inputs have changed, would do the work")
         return None
-    made = _worked(stage, inputs, work, so_far)
+    known = {"inputs": dict(inputs), "input_digest": digest}
+    made = _worked(stage, known, work, so_far)
     _withdraw_old(stage, before, made.files)
     return _finished(stage, made)
 
@@ -96,9 +98,9 @@ def _finished(stage: Stage, record: Record) -> Record:
 
 
 def _worked(
-    stage: Stage, inputs: Mapping[str, Any], work: Callable[[], Made], so_far: Mapping[str, Any] | None
+    stage: Stage, known: Mapping[str, Any], work: Callable[[], Made], so_far: Mapping[str, Any] | None
 ) -> Record:
-    """Do the work and put its files into the run; record what ends it early."""
+    """Do the work and put its files into the run; record what is `known` of it, and what ends it early."""
     store, outputs = stage.common.open_store(), stage.common.outputs
     started, clock = records.now(), time.monotonic()
 
@@ -110,8 +112,7 @@ def _worked(
             cell=stage.cell,
             started=started,
             seconds=round(time.monotonic() - clock, 3),
-            inputs=dict(inputs),
-            input_digest=files.digest_of(inputs),
+            **known,
             **facts,
         )
 
