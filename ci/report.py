@@ -10,15 +10,18 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from core import console
+from core.errors import FatalError, MissingInputError
 from core.options import common_from
 from core.stores.overlay import holding
 
 if TYPE_CHECKING:
     from ci.page.model import Page
+    from ci.page.reading import RunFacts
     from core.options import Common
     from core.outputs import RunOutputs
 
 PAGE = "index.html"
+PREVIOUS, NONE = "previous", "none"
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -35,7 +38,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "--against",
         default="",
         metavar="RUN",
-        help="another run of the store: which sources differ, which wheels grew",
+        help="another run of the store: which sources differ, which wheels grew; previous: the last one "
+        "before this that built the same cells (default: for runs of CI); none",
     )
 
 
@@ -47,7 +51,7 @@ def run(arguments: argparse.Namespace) -> None:
         StoreError: The store does not take the page; the summary has been printed.
     """
     common = _common(arguments)
-    page = made(common, before_of(arguments))
+    page = _made(arguments, common)
     if arguments.json:
         from ci.page.json_text import write
 
@@ -62,7 +66,7 @@ def run(arguments: argparse.Namespace) -> None:
 
         # the page is the run's, whatever part of it was asked for
         whole = replace(common, gpu_family="", torch_ref="")
-        page = page if whole == common else made(whole, before_of(arguments, whole=True))
+        page = page if whole == common else _made(arguments, whole)
         store, key = common.open_store(), page_key(common.outputs)
         store.put_bytes(key, render(page).encode())
         console.say(f"page     {store.url_of(key)}")
@@ -74,25 +78,57 @@ def _common(arguments: argparse.Namespace) -> Common:
     return replace(common, platform=arguments.platform or common.platform)
 
 
-def before_of(arguments: argparse.Namespace, *, whole: bool = False) -> Common | None:
-    """Say which run this one is held against, of all refs or of the one asked for; None for none."""
-    if not arguments.against:
-        return None
-    # wherever that run lies, which may be elsewhere
-    other = _common(argparse.Namespace(**{**vars(arguments), "run_id": arguments.against}))
-    return replace(other, gpu_family="", torch_ref="" if whole else other.torch_ref)
-
-
-def made(common: Common, before: Common | None) -> Page:
-    """Read a run and make its page.
+def _made(arguments: argparse.Namespace, common: Common) -> Page:
+    """Read a run, and the one that it is held against, and make its page.
 
     Raises:
-        MissingInputError: It, or the one before, has no records.
+        MissingInputError: It has no records, or there is no such other run.
     """
     from ci.page.making import page_of
     from ci.page.reading import read_run
 
-    return page_of(read_run(common), read_run(before, tests=False) if before else None)
+    facts = read_run(common)
+    before = _before(arguments, common, facts)
+    return page_of(facts, read_run(before, tests=False) if before else None)
+
+
+def _before(arguments: argparse.Namespace, common: Common, facts: RunFacts) -> Common | None:
+    """Say which run this one is held against; None for none.
+
+    Raises:
+        MissingInputError: There is no previous one, and a person asked for it.
+    """
+    run_id = arguments.against
+    if run_id == NONE or (not run_id and not common.outputs.immutable):
+        return None
+    if run_id in {"", PREVIOUS}:
+        run_id = _previous(common, facts, asked=bool(run_id))
+    if not run_id:
+        return None
+    # wherever that run lies, which may be elsewhere
+    other = _common(argparse.Namespace(**{**vars(arguments), "run_id": run_id}))
+    return replace(other, gpu_family="", torch_ref=common.torch_ref)
+
+
+def _previous(common: Common, facts: RunFacts, *, asked: bool) -> str:
+    from ci.page.previous import MOST, previous
+
+    store = common.open_for_reading()
+    try:
+        found = previous(store, common.outputs, facts)
+    except FatalError as problem:
+        if asked:
+            raise
+        console.warn(f"No previous run was looked for: {problem.message}")
+        return ""
+    if asked and not found:
+        raise MissingInputError(
+            f"None of the last {MOST} runs in {store.url} built all the cells of run {common.run_id}.",
+            hint="Name another run: --against RUN.",
+        )
+    if found:
+        console.say(f"held against run {found}")
+    return found
 
 
 def page_key(outputs: RunOutputs) -> str:

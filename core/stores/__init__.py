@@ -97,6 +97,10 @@ class Store(Protocol):
         """List the objects under `prefix`, sorted by key; or only those directly in that folder."""
         ...
 
+    def folders(self, prefix: str) -> Sequence[str]:
+        """Name the folders directly under `prefix`, sorted; without looking into them."""
+        ...
+
     def find(self, key: str) -> Stored | None:
         """Look one object up."""
         ...

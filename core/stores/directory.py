@@ -57,6 +57,14 @@ class DirectoryStore:
         _scan(os.fspath(self.root), "" if folder == "." else f"{folder}/", found, recursive=recursive)
         return sorted(found, key=attrgetter("key"))
 
+    def folders(self, prefix: str) -> Sequence[str]:
+        """Name the folders directly under `prefix`, sorted; without looking into them."""
+        try:
+            with os.scandir(self._path(prefix)) as entries:
+                return sorted(one.name for one in entries if one.name[0] != "." and one.is_dir())
+        except (FileNotFoundError, NotADirectoryError):
+            return []
+
     def find(self, key: str) -> Stored | None:
         """Look one object up."""
         path = self._path(key)

@@ -43,6 +43,10 @@ class DryRunStore:
         """List the objects of the store behind."""
         return self.store.list(prefix, recursive=recursive)
 
+    def folders(self, prefix: str) -> Sequence[str]:
+        """Name the folders of the store behind."""
+        return self.store.folders(prefix)
+
     def find(self, key: str) -> Stored | None:
         """Look one object of the store behind up."""
         return self.store.find(key)

@@ -71,6 +71,11 @@ class OverlayStore:
         found |= {stored.key: stored for stored in self.store.list(prefix, recursive=recursive)}
         return [stored for _, stored in sorted(found.items())]
 
+    def folders(self, prefix: str) -> Sequence[str]:
+        """Name the folders that either has."""
+        other = self._asked(lambda behind: behind.folders(prefix)) or ()
+        return sorted({*other, *self.store.folders(prefix)})
+
     def find(self, key: str) -> Stored | None:
         """Look one object up, in the first store first."""
         return self.store.find(key) or self._asked(lambda behind: behind.find(key))

@@ -99,6 +99,18 @@ class Bucket:
                 found += [self._stored(one["Key"], one["Size"], one) for one in page.get("Contents", ())]
         return sorted((one for one in found if _is_shown(one)), key=lambda one: one.key)
 
+    def parts(self, prefix: str) -> Sequence[str]:
+        """Name the folders directly in a folder, sorted."""
+        self.place(prefix)
+        folder = "/".join(part for part in (self.prefix, prefix.strip("/")) if part)
+        start = folder and f"{folder}/"
+        asked: dict[str, Any] = {"Bucket": self.bucket, "Prefix": start, "Delimiter": "/"}
+        found: list[str] = []
+        with self.explained(prefix):
+            for page in self.connection.client.get_paginator("list_objects_v2").paginate(**asked):
+                found += [one["Prefix"].removeprefix(start) for one in page.get("CommonPrefixes", ())]
+        return sorted(name for one in found if (name := one.removesuffix("/")) and name[0] != ".")
+
     def look(self, key: str) -> Seen | None:
         """Look at an object by a HEAD request; there may be none.
 

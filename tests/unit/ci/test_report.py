@@ -10,13 +10,15 @@ from ci import report
 from core import records
 from core.errors import MissingInputError, StoreError
 from core.frontdoor import Verb, main
+from core.outputs import RunOutputs, this_platform
+from core.records import Cell
 from core.stores.directory import DirectoryStore
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from core.options import Common
-    from core.outputs import Platform, RunOutputs
+    from core.outputs import Platform
     from core.records import FileRecord, Record
     from core.stores import Store
 
@@ -119,6 +121,66 @@ def test_the_run_before_is_read_from_the_same_store(
     assert f"held against run {common.run_id}" in (
         DirectoryStore(root=common.root / "out").read(f"{common.outputs.prefix}/reports/index.html").decode()
     )
+
+
+def leave_run(store: Store, run_id: str, record: Record, *, failed: bool = False) -> None:
+    status = {"status": "failed", "exit_code": 8} if failed else {}
+    there = RunOutputs(run_id=run_id, platform=this_platform())
+    records.write(store, there, "g", record.model_copy(update={"run_id": run_id, "files": (), **status}))
+
+
+def test_a_run_of_ci_is_held_against_the_last_one_before_that_built_its_cells(
+    store: Store,
+    built: FileRecord,
+    record_of: Callable[..., Record],
+    words: list[str],
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    def against(*more: str) -> str:
+        assert main("ci", "", VERBS, [*words, "--json", *more]) == 0
+        return str(json.loads(capsys.readouterr().out)["against"])
+
+    assert built.size > 0
+    assert against() == ""
+    assert main("ci", "", VERBS, [*words, "--against", "previous"]) == MissingInputError.exit_code
+    assert "None of the last 25 runs" in capsys.readouterr().err
+    for run_id in ("9", "10"):
+        leave_run(store, run_id, record_of())
+    leave_run(store, "12", record_of(stage="build_apex"), failed=True)
+    leave_run(store, "13", record_of(cell=Cell(python="cp313", torch_ref="nightly")))
+    leave_run(store, "18", record_of())
+    leave_run(store, "local", record_of())
+    assert against() == against("--against", "previous") == "10"
+    assert against("--against", "none") == ""
+    assert against("--against", "9") == "9"
+
+
+def test_a_store_that_cannot_be_listed_leaves_the_report_without_another_run(
+    built: FileRecord,
+    words: list[str],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    def refuse(*_: object) -> None:
+        raise StoreError("Access denied.")
+
+    assert built.size > 0
+    monkeypatch.setattr(DirectoryStore, "folders", refuse)
+    assert main("ci", "", VERBS, [*words, "--text"]) == 0
+    assert "No previous run was looked for: Access denied." in capsys.readouterr().err
+    assert main("ci", "", VERBS, [*words, "--text", "--against", "previous"]) == StoreError.exit_code
+
+
+def test_the_local_run_is_held_against_none_unless_asked(
+    common: Common, store: Store, record_of: Callable[..., Record], capsys: pytest.CaptureFixture[str]
+) -> None:
+    leave_run(store, "local", record_of())
+    leave_run(store, "9", record_of())
+    words = ["report", "--store", store.url, "--json"]
+    assert common.run_id != "local"
+    for more, run_id in (([], ""), (["--against", "previous"], "9")):
+        assert main("ci", "", VERBS, [*words, *more]) == 0
+        assert json.loads(capsys.readouterr().out)["against"] == run_id
 
 
 def test_another_platforms_part_of_a_run_is_told_by_this_machine(

@@ -98,6 +98,14 @@ def test_a_listing_is_of_one_folder(store: Store) -> None:
     assert listed("absent") == listed("", recursive=False) == []
 
 
+def test_folders_are_named_without_what_lies_in_them(store: Store) -> None:
+    for key in ("r/g/a.whl", "r/g/deep/b.whl", "r/g.html", "r/g-debug/a.whl", "s/x"):
+        store.put_bytes(key, b"")
+    assert store.folders("") == ["r", "s"]
+    assert store.folders("r") == store.folders("r/") == ["g", "g-debug"]
+    assert store.folders("r/g/deep") == store.folders("absent") == []
+
+
 @pytest.mark.parametrize("key", ["../x", "/etc/passwd", "a/../../x", ".digests/a", "a/.hidden/b"])
 def test_no_key_leaves_the_store(store: Store, put: Callable[..., str], key: str) -> None:
     calls: list[Callable[[], object]] = [
