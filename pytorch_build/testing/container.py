@@ -12,16 +12,15 @@ import shlex
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from core import process
-from core.errors import MissingInputError
 from pytorch_build.testing.gpu_facts import HIDING
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
+    from core.engines import Engine
+
 IMAGE = "ghcr.io/rocm/no_rocm_image_ubuntu24_04:latest"
-ENGINES = ("docker", "podman")
 _RENDER_GROUP = "110"
 # what people set for the tool, and what chooses among GPUs
 _PASSED = re.compile(
@@ -34,7 +33,7 @@ class Container:
     """A container that runs a stage.
 
     Attributes:
-        engine: ``docker`` or ``podman``.
+        engine: What runs it.
         image: The image.
         root: The checkout, which has the same path inside.
         folders: Other folders that the stage reads, with the same paths inside.
@@ -42,27 +41,12 @@ class Container:
         variables: Names of variables that are passed on; their values never stand in a command line.
     """
 
-    engine: str
+    engine: Engine
     image: str = IMAGE
     root: Path
     folders: tuple[Path, ...] = ()
     gpu: bool = True
     variables: tuple[str, ...] = ()
-
-
-def engine() -> str:
-    """Find a container engine.
-
-    Raises:
-        MissingInputError: There is none.
-    """
-    for name in ENGINES:
-        if process.which(name):
-            return name
-    raise MissingInputError(
-        "There is no container engine (docker, podman) on the PATH.",
-        hint="Install one, or leave --container out.",
-    )
 
 
 def passed_on(env: Mapping[str, str]) -> tuple[str, ...]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from core import console, environments, files, installer, process
+from core import console, engines, environments, files, installer, process
 from core.errors import MissingInputError, UsageError
 from core.interpreters import require
 from core.options import Once, common_from, environment
@@ -270,7 +270,7 @@ def _in_container(arguments: argparse.Namespace) -> None:
     outside = [path.resolve() for path in folders if path is not None]
     series = require(common.python).series if common.python else ""
     made = container.Container(
-        engine=container.engine(),
+        engine=engines.find_engine(*engines.RUNNERS, otherwise="Or leave --container out."),
         image=arguments.image,
         root=common.root,
         folders=tuple(path for path in outside if not path.is_relative_to(common.root)),

@@ -4,10 +4,6 @@ import shlex
 from pathlib import Path
 from typing import Any
 
-import pytest
-
-from core import process
-from core.errors import MissingInputError
 from pytorch_build.testing import container
 from pytorch_build.testing.container import Container, command, inside, passed_on
 
@@ -75,11 +71,3 @@ def test_what_is_about_this_machine_does_not_go_inside() -> None:
     kept = inside(words, flags=("--container",), options=("--python", "--image"))
     assert kept == ("-k", "nn", "--", "--image", "-x")
     assert inside(["--python", "/x", "-v"], flags=(), options=("--python",)) == ("-v",)
-
-
-def test_an_engine_is_looked_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(process, "which", lambda name: Path(name) if name == "podman" else None)
-    assert container.engine() == "podman"
-    monkeypatch.setattr(process, "which", lambda _name: None)
-    with pytest.raises(MissingInputError, match="docker, podman"):
-        container.engine()

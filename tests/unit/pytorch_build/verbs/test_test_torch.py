@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from core import environments, installer, process
+from core import engines, environments, installer, process
 from core.installer import Sources
 from pytorch_build.testing import configurations, installation, torch_request, upstream_tests
 from pytorch_build.testing.gpu_facts import Machine
@@ -161,10 +161,10 @@ def test_a_dry_run_says_what_it_would_test(front: Front, done: list[Any]) -> Non
 
 
 def test_a_container_runs_the_same_words(
-    front: Front, done: list[Any], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    front: Front, done: list[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ran: list[Any] = []
-    monkeypatch.setattr(process, "which", lambda name: tmp_path / name)
+    monkeypatch.setattr(engines, "find_engine", lambda *names, **_: names[0])
     monkeypatch.setattr(process, "run", lambda argv, **_: ran.append(argv))
     words = ("--container", "--image", "mine:1", "--find-links", "/data/wheels", f"--python={sys.executable}")
     answer = front("test-torch", "--gpu-family", "gfx950-dcgpu", *words, "-k", "nn", "--", "-x")
