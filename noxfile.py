@@ -186,6 +186,12 @@ def provenance(session: nox.Session) -> None:
     stage(session, "ci", "provenance")
 
 
+@nox.session(venv_backend="none")
+def verify(session: nox.Session) -> None:
+    """Say whether a wheel is what its record and statement say, and its commits: -- WHEEL."""
+    stage(session, "ci", "verify")
+
+
 @nox.session(venv_backend="none", tags=["pipeline"])
 def setup_venv(session: nox.Session) -> None:
     """Make a virtual environment with our packages, from a run, an index or a page."""

@@ -13,6 +13,7 @@ VERBS = (
     Verb("upload", "ci.upload", "put a run's wheels, sidecars and records into a store"),
     Verb("index", "ci.index", "write a run's pages: flat for --find-links, simple/ for --index-url"),
     Verb("provenance", "ci.provenance.verb", "how each wheel was made, and the run's bill of materials"),
+    Verb("verify", "ci.verify", "is a wheel what its record and statement say; which commits is it from"),
     Verb(
         "setup-venv",
         "ci.setup_venv",
