@@ -34,7 +34,6 @@ if TYPE_CHECKING:
     from ci.configuration.events import Event
     from core.options import Common
 
-CONFIG = "CI_CONFIG"
 INPUTS = "CI_INPUTS"
 FORK = "somebody/a-fork"
 
@@ -76,7 +75,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     )
     group = parser.add_argument_group("the plan")
     group.add_argument(
-        "--config", type=Path, metavar="FILE", help=f"data of your own over CI's (default: {CONFIG}'s)"
+        "--config", type=Path, metavar="FILE", help=f"data of your own over CI's (default: {data.CONFIG}'s)"
     )
     group.add_argument("--json", action="store_true", help="print the plan as JSON")
     group.add_argument(
@@ -109,7 +108,7 @@ def question(arguments: argparse.Namespace, common: Common, env: Mapping[str, st
         DataError: The payload or a data file is not what it should be.
     """
     described = bool(arguments.event or arguments.payload)
-    known = data.load(_own_file(arguments, common, env))
+    known = data.load(data.own_file(arguments.config, common.root, env))
     event = _described(arguments) if described else _happened(arguments, env)
     github = None if described else asking.service(env)
     words, note = asking.labels(event, github)
@@ -129,11 +128,6 @@ def question(arguments: argparse.Namespace, common: Common, env: Mapping[str, st
         release_type=common.release_type,
         notes=(note,) if note else (),
     )
-
-
-def _own_file(arguments: argparse.Namespace, common: Common, env: Mapping[str, str]) -> Path | None:
-    named = arguments.config or env.get(CONFIG)
-    return common.root / named if named else None
 
 
 def _happened(arguments: argparse.Namespace, env: Mapping[str, str]) -> Event:

@@ -8,12 +8,14 @@ from __future__ import annotations
 import getpass
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ci.buckets import buckets, distribution_store
 from ci.cells import TESTS, expand, load_matrix
+from ci.configuration import data
 from ci.promotion import execution, showing
-from ci.promotion.candidates import new_set_name, renamed, rewritten
+from ci.promotion.candidates import new_set_name, promised, renamed, rewritten
 from ci.promotion.deciding import Circumstances, decision_of, promoted_files
 from ci.promotion.documents import Override
 from ci.promotion.facts import Cell, Rules, gates
@@ -21,7 +23,6 @@ from ci.promotion.gathering import SetRequest, gather, staged_versions
 from ci.promotion.options import add_distribution_store, distribution_store_of, listed
 from ci.promotion.policy import decide
 from ci.promotion.rewriting import final_of
-from ci.runners import runners
 from core import files, records, stores
 from core.errors import UsageError
 from core.options import DEFAULT_STORE, common_from, environment
@@ -66,6 +67,12 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     decided = parser.add_argument_group("the decision")
     decided.add_argument("--override-by", default="", metavar="NAME", help="who decides against the tests")
     decided.add_argument("--override-reason", default="", metavar="TEXT", help="why")
+    decided.add_argument(
+        "--config",
+        type=Path,
+        metavar="FILE",
+        help=f"data of your own over CI's: runners, gates (default: {data.CONFIG}'s)",
+    )
     decided.add_argument("--by", default="", metavar="NAME", help="who promotes (default: this job's actor)")
     final = parser.add_argument_group("a release of a release candidate")
     final.add_argument("--from-version", default="", metavar="V", help="ROCm's version of it, like 7.10.0rc2")
@@ -89,7 +96,9 @@ def run(arguments: argparse.Namespace) -> None:
     source = _candidates(arguments, common) if change else bucket
     request = _request(arguments, common, source, change)
     facts = gather(source, request, partial(_open_run, common), jobs=arguments.jobs)
-    verdict = decide(facts, Rules(runners=runners(), gates=gates()), override)
+    known = data.load(data.own_file(arguments.config, common.root, environment()))
+    rules = Rules(runners=known.runners, gates=gates(known.promotion), release_type=common.release_type)
+    verdict = decide(facts, rules, override)
     showing.show(facts, verdict)
     showing.require(facts, verdict)
     showing.show_unfinished(bucket, facts)
@@ -109,7 +118,7 @@ def run(arguments: argparse.Namespace) -> None:
     origin: execution.Origin = execution.Staged(store=source)
     if change is not None and not execution.is_done(bucket, decision):
         scratch = files.made(common.cache / "promotion" / decision.identity)
-        final = rewritten(source, staged, change, scratch)
+        final = rewritten(source, staged, change, scratch, promised(facts, change))
         decision, origin = decision.model_copy(update={"files": final.files}), final.origin
     done = execution.carry_out(bucket, decision, origin, now=records.now, jobs=arguments.jobs)
     showing.show_done(bucket, done)

@@ -102,6 +102,15 @@ def validated(value: Mapping[str, Any], model: type[AnyModel], *, where: Path | 
         raise _as_data_error(problem, model, where) from problem
 
 
+def merged(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
+    """Put tables over others: tables are merged, lists and values take the place of what was there."""
+    result = dict(base)
+    for key, value in over.items():
+        inner = result.get(key)
+        result[key] = merged(inner, value) if isinstance(inner, dict) and isinstance(value, dict) else value
+    return result
+
+
 def _as_data_error(problem: ValidationError, model: type[BaseModel], where: Path | str) -> DataError:
     lines = [_sentence(error, model) for error in problem.errors(include_url=False)]
     if len(lines) == 1:

@@ -11,7 +11,7 @@ from pydantic import Field, field_validator, model_validator
 
 from ci.cells import MATRIX_FILE, Matrix, MatrixFile
 from ci.runners import RUNNERS_FILE, Runners
-from core.data import Model, read_toml, validated
+from core.data import Model, merged, read_toml, validated
 from core.errors import MissingInputError, nearest
 from core.families import families
 from core.outputs import Platform  # noqa: TC001 - pydantic reads it
@@ -24,6 +24,7 @@ TestType = Literal["quick", "standard", "comprehensive", "full"]
 FOLDER = Path(__file__).resolve().parent.parent
 TRIGGERS_FILE = FOLDER / "triggers.toml"
 FAMILIES_FILE = FOLDER / "families.toml"
+CONFIG = "CI_CONFIG"
 PLAIN = "release"  # the variant that every family has
 MAX_MINUTES = 690  # of tests; a job may take half an hour more
 
@@ -196,6 +197,7 @@ class Data(Model):
     runners: Runners
     matrix: MatrixFile
     upload: OwnStore = OwnStore()
+    promotion: dict[str, Any] = Field(default_factory=dict)  # what `ci.promotion.facts` reads over its own
 
     def matrix_of(self, release_type: str) -> Matrix:
         """Give the matrix of a release type, with every exclusion."""
@@ -208,8 +210,9 @@ def load(own: Path | None = None) -> Data:
     """Read the data, with a user's own file over it.
 
     Args:
-        own: A TOML file with any of the tables ``triggers``, ``families``, ``runners``, ``matrix``
-            and ``upload``; its tables are merged in, its lists and values take the place of ours.
+        own: A TOML file with any of the tables ``triggers``, ``families``, ``runners``, ``matrix``,
+            ``upload`` and ``promotion``; its tables are merged in, its lists and values take the place of
+            ours.
 
     Raises:
         MissingInputError: There is no such file.
@@ -225,12 +228,10 @@ def load(own: Path | None = None) -> Data:
         return validated(tables, Data, where=FOLDER)
     if not own.is_file():
         raise MissingInputError(f"{own} is not there.", hint="Correct CI_CONFIG, or --config.")
-    return validated(_merged(tables, read_toml(own)), Data, where=own)
+    return validated(merged(tables, read_toml(own)), Data, where=own)
 
 
-def _merged(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
-    result = dict(base)
-    for key, value in over.items():
-        inner = result.get(key)
-        result[key] = _merged(inner, value) if isinstance(inner, dict) and isinstance(value, dict) else value
-    return result
+def own_file(given: Path | None, root: Path, env: Mapping[str, str]) -> Path | None:
+    """Say which file of a user's own is meant: the option's, or the variable ``CI_CONFIG``'s."""
+    named = given or env.get(CONFIG)
+    return root / named if named else None

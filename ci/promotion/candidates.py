@@ -11,16 +11,20 @@ from ci.promotion.execution import Rewritten
 from ci.promotion.rewriting import new_version, plan_set, rewrite_set
 from core import console, files, parallel
 from core.distributions import SIDECAR
-from core.errors import StoreError
+from core.errors import MissingInputError, StoreError
 from core.wheels import read_metadata
+from pytorch_build.checks.view import Expectation
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
     from ci.promotion.documents import PromotedFile
+    from ci.promotion.facts import Facts
     from ci.promotion.rewriting import Renamed, RocmChange
     from core.stores import Store
+
+    Promised = Mapping[str, Mapping[str, Expectation]]  # family -> distribution -> what it must be
 
 _DOWNLOADS = 4  # files of gigabytes: more at a time are no faster
 
@@ -48,7 +52,43 @@ def renamed(candidates: Sequence[PromotedFile], change: RocmChange) -> tuple[Pro
     return tuple(_target(one, plans[one.family][one.name]) for one in candidates)
 
 
-def rewritten(bucket: Store, candidates: Sequence[PromotedFile], change: RocmChange, scratch: Path) -> Final:
+def promised(facts: Facts, change: RocmChange) -> Promised:
+    """Say what the source locks promise of a candidate's wheels, family by family.
+
+    Of a distribution that locks of several torch refs promise in several versions, nothing is said.
+    """
+    found: dict[str, dict[str, set[str]]] = {}
+    for cell, versions in facts.promised.items():
+        of_family = found.setdefault(cell.family, {})
+        for distribution, version in versions.items():
+            of_family.setdefault(distribution, set()).add(version)
+    return {
+        family: _expectations(
+            {name: min(several) for name, several in versions.items() if len(several) == 1}, change
+        )
+        for family, versions in found.items()
+    }
+
+
+def _expectations(versions: Mapping[str, str], change: RocmChange) -> Mapping[str, Expectation]:
+    torch = (f"torch=={versions['torch']}",) if "torch" in versions else ()
+    triton = (f"triton=={versions['triton']}",) if "triton" in versions else ()
+    own = (f"rocm[libraries]=={change.old}", *triton)
+    requires = {"torch": own, "torchaudio": torch, "torchvision": torch}
+    # device code is the tested wheel's, to the byte
+    return {
+        name: Expectation(distribution=name, version=version, requires=requires.get(name, ()))
+        for name, version in versions.items()
+    }
+
+
+def rewritten(
+    bucket: Store,
+    candidates: Sequence[PromotedFile],
+    change: RocmChange,
+    scratch: Path,
+    expected: Promised | None = None,
+) -> Final:
     """Fetch a candidate's files and write them again as the release's.
 
     Args:
@@ -56,8 +96,10 @@ def rewritten(bucket: Store, candidates: Sequence[PromotedFile], change: RocmCha
         candidates: The candidates, as `renamed` takes them.
         change: The change of version.
         scratch: A folder for both.
+        expected: What the source locks promise of each family's wheels, from `promised`.
 
     Raises:
+        MissingInputError: A wheel that is promised is not among them.
         StoreError: A file is not the one that was tested.
         WheelError: It cannot be rewritten.
         CheckError: The result does not pass the checks of built wheels.
@@ -66,9 +108,14 @@ def rewritten(bucket: Store, candidates: Sequence[PromotedFile], change: RocmCha
     paths: dict[str, Path] = {}
     sidecars: dict[str, bytes] = {}
     for family, found in _by_family(candidates).items():
+        wanted = (expected or {}).get(family, {})
+        absent = sorted(wanted.keys() - {one.distribution for one in found})
+        if absent:
+            said = f"The set of {family} has no wheel of {', '.join(absent)}, which its source lock promises."
+            raise MissingInputError(said, hint="Stage it, or build it first.")
         with console.group(f"rewrite {family}: {change.old} -> {change.new}"):
             fetched = _fetched(bucket, found, scratch / family / change.old)
-            results = rewrite_set(fetched, scratch / family / change.new, change)
+            results = rewrite_set(fetched, scratch / family / change.new, change, expected=wanted)
         by_name = {one.name: one for one in found}
         for result in results:
             target = _target(by_name[result.plan.source], result.plan)

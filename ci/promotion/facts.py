@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
-import functools
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Self
 
-from core.data import Model, load_toml
+from pydantic import model_validator
+
+from core.data import Model, merged, read_toml, validated
+from core.errors import nearest
+from core.families import families
+from core.options import RELEASE_TYPES
+from core.outputs import Platform  # noqa: TC001 - pydantic reads it
+from pytorch_build.lock.versions import python_tag
 from rocm_packaging.sources import is_rocm
 
 if TYPE_CHECKING:
@@ -26,27 +32,88 @@ class Gate(Model):
     Attributes:
         rocm: For ROCm's own packages.
         pytorch: For PyTorch's wheels, with each Python.
+        where_run: For PyTorch's wheels, where these have run: a failure refuses, an absence does not.
     """
 
     rocm: tuple[str, ...]
     pytorch: tuple[str, ...]
+    where_run: tuple[str, ...] = ()
+
+
+class Required(Model):
+    """A stage that PyTorch's wheels of some cells must have passed besides; what is empty stands for all.
+
+    Attributes:
+        stage: The stage.
+        families: GPU families, as their wheels' folders are named.
+        platforms: Platforms.
+        pythons: Python series, such as ``3.12``.
+        torch_refs: Torch refs.
+        release_types: What the set goes out as.
+    """
+
+    stage: str
+    families: tuple[str, ...] = ()
+    platforms: tuple[Platform, ...] = ()
+    pythons: tuple[str, ...] = ()
+    torch_refs: tuple[str, ...] = ()
+    release_types: tuple[str, ...] = ()
+
+    @model_validator(mode="after")
+    def _known(self) -> Self:
+        for name, given, known in (
+            ("families", self.families, families()),
+            ("release_types", self.release_types, RELEASE_TYPES),
+        ):
+            for one in given:
+                if one not in known:
+                    raise ValueError(f"{name}: {one!r} is not known. {nearest(one, known)}")
+        for one in self.pythons:
+            python_tag(one)
+        return self
+
+    def concerns(self, wheel: Wheel, release_type: str) -> bool:
+        """Say whether a wheel of PyTorch's must have passed it."""
+        tags = [python_tag(one).abi for one in self.pythons]
+        return all(
+            not given or one in given
+            for given, one in (
+                (self.families, wheel.cell.family),
+                (self.platforms, wheel.cell.platform),
+                (tags, wheel.cell.python),
+                (self.torch_refs, wheel.file.torch_ref),
+                (self.release_types, release_type),
+            )
+        )
 
 
 class Gates(Model):
-    """What `gates.toml` says: for all families, and for some."""
+    """What `gates.toml` says: for all families, for some, and for some cells."""
 
     gates: Gate
     families: dict[str, Gate] = {}  # noqa: RUF012 - pydantic copies it
+    required: tuple[Required, ...] = ()
 
     def of(self, family: str) -> Gate:
         """Give a family's gates."""
         return self.families.get(family, self.gates)
 
+    def stages(self, wheel: Wheel, release_type: str) -> tuple[str, ...]:
+        """Give the stages that a wheel must have passed."""
+        gate = self.of(wheel.cell.family)
+        if wheel.is_rocm:
+            return gate.rocm
+        more = (one.stage for one in self.required if one.concerns(wheel, release_type))
+        return tuple(dict.fromkeys((*gate.pytorch, *more)))
 
-@functools.cache
-def gates() -> Gates:
-    """Read the data file."""
-    return load_toml(GATES_FILE, Gates)
+    def heeded(self, wheel: Wheel) -> tuple[str, ...]:
+        """Give the stages whose failure counts, where they have run."""
+        return () if wheel.is_rocm else self.of(wheel.cell.family).where_run
+
+
+def gates(own: Mapping[str, Any] | None = None) -> Gates:
+    """Read the data file, with a downstream's own tables over it."""
+    return validated(merged(read_toml(GATES_FILE), own or {}), Gates, where=GATES_FILE)
 
 
 @dataclass(frozen=True, kw_only=True, order=True)
@@ -154,7 +221,8 @@ class Facts:
 
 @dataclass(frozen=True, kw_only=True)
 class Rules:
-    """The data that decides: who can be tested, and by what."""
+    """The data that decides: who can be tested, by what, and what for."""
 
     runners: Runners
     gates: Gates
+    release_type: str = ""

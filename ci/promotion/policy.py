@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
     from ci.promotion.documents import Evidence, Rule
 
+_PART = re.compile(r"-\d+-of-\d+\Z")
 _EXTRA = re.compile(r"""extra *== *["']([^"']+)["']""")
 _ENVIRONMENTS = {
     "linux": {"sys_platform": "linux", "platform_system": "Linux", "os_name": "posix"},
@@ -190,8 +191,8 @@ def _rule(
     failed: list[str] = []
     untested: list[str] = []
     for wheel in wheels:
-        gate = rules.gates.of(cell.family)
-        for stage in gate.rocm if wheel.is_rocm else gate.pytorch:
+        failed += _failed_where_run(wheel, facts, rules)
+        for stage in rules.gates.stages(wheel, rules.release_type):
             tests = [one for one in facts.tests if one.evidence.stage == stage and _concerns(one, wheel)]
             failed += [
                 f"{stage} failed{_under(one, cell)}: {_line(one.why)}"
@@ -225,6 +226,15 @@ def _rule(
         overridden=overridden,
     )
     return ruling, ()
+
+
+def _failed_where_run(wheel: Wheel, facts: Facts, rules: Rules) -> Iterator[str]:
+    """Find failures of tests that need not have run, a part of them (``test_torch-2-of-6``) included."""
+    for stage in rules.gates.heeded(wheel):
+        for one in facts.tests:
+            ran = one.evidence.stage
+            if _PART.sub("", ran) == stage and one.outcome == "failed" and _concerns(one, wheel):
+                yield f"{ran} failed{_under(one, wheel.cell)}: {_line(one.why)}"
 
 
 def _concerns(test: Test, wheel: Wheel) -> bool:

@@ -73,8 +73,7 @@ def rewrite_set(
         folder: Where the new files go.
         change: The change of ROCm's version, from `final_of`.
         expected: What the source lock promised of PyTorch's wheels as they were built, by
-            normalised name (`pytorch_build.checks.expected.expectations`); the rewritten ones are
-            held against the same with the new versions.
+            normalised name; the rewritten ones are held against the same with the new versions.
         epoch: SOURCE_DATE_EPOCH in seconds (default: 1980-01-01, the earliest a zip holds).
 
     Returns:

@@ -59,6 +59,7 @@ class Runs:
             self.build(family, python)
             if tested:
                 self.smoke(family, python)
+                self.upstream(family, python)
         if tested:
             self.test_rocm(family)
 
@@ -130,7 +131,7 @@ class Runs:
         init = Member(name=f"{package}/__init__.py", source=f"# {family}\n".encode())
         return write_wheel(self.folder / family, spec, [init, *members]).path
 
-    def smoke(self, family: str, python: str, **facts: Any) -> None:
+    def smoke(self, family: str, python: str, *, stage: str = "test_smoke", **facts: Any) -> None:
         named = {
             one.name: one.sha256
             for one in self.made.values()
@@ -139,7 +140,12 @@ class Runs:
         cell = Cell(python=python, torch_ref=self.ref, gpu_family=family)
         inputs = {"files": named, "arguments": ["uv"], "gpu": ["gfx942"], "installed": True}
         totals = {"tests": {"tests": 22, "failures": 0, "errors": 0, "skipped": 1}}
-        self._tested("test_smoke", family, cell, (inputs, totals), facts)
+        self._tested(stage, family, cell, (inputs, totals), facts)
+
+    def upstream(self, family: str, python: str, stage: str = "test_torch", **facts: Any) -> None:
+        """Leave the record of upstream's own tests of torch."""
+        more = {"config": "default", **facts.pop("inputs", {})}
+        self.smoke(family, python, stage=stage, inputs=more, **facts)
 
     def test_rocm(self, family: str, python: str = "cp312", **facts: Any) -> None:
         named = {

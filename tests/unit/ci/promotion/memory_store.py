@@ -60,6 +60,11 @@ class MemoryStore:
             keys = sorted(key for key in self.objects if key.startswith(folder))
         return [self._stored(key) for key in keys if recursive or "/" not in key.removeprefix(folder)]
 
+    def folders(self, prefix: str) -> Sequence[str]:
+        folder = f"{prefix.rstrip('/')}/" if prefix else ""
+        below = (one.key.removeprefix(folder) for one in self.list(prefix))
+        return sorted({name.partition("/")[0] for name in below if "/" in name})
+
     def find(self, key: str) -> Stored | None:
         self._live()
         with self.lock:

@@ -1,18 +1,20 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from ci.promotion import documents, execution, layout
-from ci.promotion.candidates import renamed, rewritten
+from ci.promotion.candidates import promised, renamed, rewritten
 from ci.promotion.deciding import Circumstances, decision_of, promoted_files
 from ci.promotion.documents import Decision
-from ci.promotion.facts import Rules, gates
+from ci.promotion.facts import Cell, Facts, Rules, gates
 from ci.promotion.gathering import SetRequest, gather
 from ci.promotion.policy import decide
 from ci.promotion.rewriting import final_of
 from ci.runners import runners
+from core.errors import CheckError, MissingInputError
 from core.frontdoor import Verb, main
 from core.stores.directory import DirectoryStore
 from core.wheels import read_metadata
@@ -142,6 +144,37 @@ def test_a_candidate_becomes_a_release_and_nothing_else(
     store = ["--distribution-store", releases.url, "--release-type", "nightly"]
     assert main("ci", "", VERBS, ["promote", *store, *WORDS]) == 2
     assert "A release candidate does not become a nightly." in capsys.readouterr().err
+
+
+def test_the_source_locks_say_what_a_candidates_set_must_hold(
+    candidate: Any, bucket: Store, tmp_path: Path
+) -> None:
+    request = SetRequest(distribution="torch", version=candidate.torch, families=FAMILIES[:1])
+    facts = gather(bucket, request, lambda _address: candidate.store)
+    change = final_of("7.10.0rc2")
+    wanted = promised(facts, change)
+    (family,) = wanted
+    assert {name: (one.version, one.requires) for name, one in wanted[family].items()} == {
+        "torch": (candidate.torch, ("rocm[libraries]==7.10.0rc2",)),
+        "torchaudio": (candidate.audio, (f"torch=={candidate.torch}",)),
+    }
+    staged = promoted_files(facts)
+    fewer = tuple(one for one in staged if one.distribution != "torchaudio")
+    with pytest.raises(MissingInputError, match="has no wheel of torchaudio, which its source lock promises"):
+        rewritten(bucket, fewer, change, tmp_path / "fewer", wanted)
+    other = {family: {"torch": replace(wanted[family]["torch"], requires=("triton==3.7.0",))}}
+    with pytest.raises(CheckError, match="triton"):
+        rewritten(bucket, staged, change, tmp_path / "other", other)
+
+
+def test_a_distribution_that_locks_promise_in_two_versions_is_not_promised() -> None:
+    linux = Cell(family="gfx1151", platform="linux", python="cp312")
+    versions = {"torch": "2.10.0+rocm7.10.0rc2", "torchaudio": "2.9.0+rocm7.10.0rc2"}
+    other = versions | {"torchaudio": "2.10.0+rocm7.10.0rc2", "triton": "3.5.0+rocm7.10.0rc2"}
+    facts = Facts(set_name="", wheels=(), promised={linux: versions, replace(linux, python="cp311"): other})
+    (found,) = promised(facts, final_of("7.10.0rc2")).values()
+    assert set(found) == {"torch", "triton"}
+    assert found["torch"].requires == ("rocm[libraries]==7.10.0rc2", "triton==3.5.0+rocm7.10.0rc2")
 
 
 def test_a_release_that_is_killed_at_any_write_is_run_again_and_ends_the_same(

@@ -1,16 +1,20 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from ci.promotion.documents import Document, Evidence, Override, StagedFile
-from ci.promotion.facts import Cell, Facts, FailedBuild, Gate, Gates, Rules, Test, Wheel, gates
+from ci.promotion.facts import Cell, Facts, FailedBuild, Gate, Gates, Required, Rules, Test, Wheel, gates
 from ci.promotion.policy import Verdict, decide
 from ci.runners import Runners
+from pytorch_build.testing import configurations
+from pytorch_build.testing.recording import stage_name
+from pytorch_build.testing.results import Origin
+from tests.unit.ci.configuration.planning import planned
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -214,6 +218,82 @@ def test_families_may_have_gates_of_their_own() -> None:
 def test_the_data_has_gates_for_both_kinds() -> None:
     assert gates().of("gfx94X-dcgpu").pytorch == ("test_smoke",)
     assert gates().of("gfx94X-dcgpu").rocm == ("test_rocm",)
+    assert gates().stages(wheel(name="rocm-sdk-core"), "nightly") == ("test_rocm",)
+
+
+@pytest.mark.parametrize(
+    ("row", "concerned"),
+    [
+        ({}, True),
+        ({"families": (TESTED,)}, True),
+        ({"families": (BYPASSED,)}, False),
+        ({"platforms": ("linux",)}, True),
+        ({"platforms": ("windows",)}, False),
+        ({"pythons": ("3.12",)}, True),
+        ({"pythons": ("3.11",)}, False),
+        ({"torch_refs": ("nightly",)}, True),
+        ({"torch_refs": ("release/2.10",)}, False),
+        ({"release_types": ("nightly",)}, True),
+        ({"release_types": ("dev",)}, False),
+    ],
+)
+def test_what_is_required_of_some_cells_is_required_of_no_other(row: dict[str, Any], concerned: bool) -> None:  # noqa: FBT001 - a parameter
+    needed = Required.model_validate({"stage": "test_torch", **row})
+    rules = replace(
+        RULES, gates=RULES.gates.model_copy(update={"required": (needed,)}), release_type="nightly"
+    )
+    one, rocm = wheel(), wheel(name="rocm-sdk-core", version="7.10.0")
+    verdict = decide(facts(one, rocm), rules)
+    assert verdict.promote is not concerned
+    said = [reason.message for reason in verdict.reasons]
+    assert said == (["no test_torch has passed"] if concerned else [])
+    test = ran(one)
+    upstream = replace(test, evidence=test.evidence.model_copy(update={"stage": "test_torch"}))
+    assert decide(facts(one, rocm, tests=[test, upstream, ran(rocm)]), rules).promote
+
+
+@pytest.mark.parametrize("stage", ["test_torch", "test_torch-2-of-6", "test_torch_more", "test_torch-2-of-x"])
+@pytest.mark.parametrize("outcome", ["passed", "void", "failed"])
+def test_a_failure_counts_wherever_a_test_ran_that_need_not_have(stage: str, outcome: str) -> None:
+    gate = Gate(rocm=("test_rocm",), pytorch=("test_smoke",), where_run=("test_torch",))
+    rules = replace(RULES, gates=Gates(gates=gate))
+    one = wheel()
+    test = ran(one)
+    upstream = replace(
+        test, outcome=outcome, evidence=test.evidence.model_copy(update={"stage": stage}), files={}
+    )
+    verdict = decide(facts(one, tests=[test, upstream]), rules)
+    counts = outcome == "failed" and stage in {"test_torch", "test_torch-2-of-6"}
+    assert verdict.promote is not counts
+    assert [reason.message for reason in verdict.reasons] == (
+        [f"{stage} failed: It broke."] if counts else []
+    )
+    assert decide(facts(one, tests=[test, upstream]), rules, PERSON).promote
+
+
+def test_what_is_required_is_what_plans_of_these_release_types_test() -> None:
+    for row in gates().required:
+        for release_type in row.release_types:
+            if release_type == "release":  # is a candidate's set, tested as a prerelease
+                continue
+            given = {"rocm_package_version": "10.1.0rc1"}
+            made = planned("schedule", {}, None, given, release_type=release_type)
+            tested = {
+                (cell.gpu_family, cell.platform, cell.python, stage_of(cell.config))
+                for cell in made.cells
+                if cell.stage == "test_torch"
+            }
+            for family in row.families:
+                for platform in row.platforms:
+                    assert {(family, platform, one, row.stage) for one in row.pythons} <= tested
+    known = {"test_smoke", "test_rocm", *(stage_of(name) for name in configurations.load().configurations)}
+    every = (gates().gates, *gates().families.values())
+    assert {one for gate in every for one in (*gate.rocm, *gate.pytorch, *gate.where_run)} <= known
+    assert {row.stage for row in gates().required} <= known
+
+
+def stage_of(config: str) -> str:
+    return stage_name(Origin(stage="test_torch", config=config))
 
 
 OUTCOMES = st.sampled_from(["passed", "failed", "void"])

@@ -13,6 +13,7 @@ from core.records import Cell
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
     from core.stores import Store
 
@@ -76,7 +77,9 @@ def test_a_tested_set_is_promoted_whole_with_pages_and_a_decision(
     assert (done.status, done.release_type, done.by) == ("promoted", "nightly", "the release job")
     assert len(done.files) == 12
     assert {one.rule for one in done.rulings} == {"tests"}
-    assert {one.stage for ruling in done.rulings for one in ruling.evidence} == {"test_rocm", "test_smoke"}
+    assert {one.stage for ruling in done.rulings for one in ruling.evidence} == {
+        *("test_rocm", "test_smoke", "test_torch"),
+    }
     for ruling in done.rulings:
         for evidence in ruling.evidence:
             assert runs.store.digest(evidence.record.key) == evidence.record.sha256
@@ -132,22 +135,76 @@ def test_a_family_without_a_runner_blocks_unless_its_data_excuses_it(
     bucket: Store,
     stage: Callable[..., int],
     promote: Callable[..., int],
+    tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    from ci import runners
-
     runs.whole(NO_RUNNER, tested=False)
     stage()
     assert promote() == 9
     assert "Test again; or decide against the tests" in capsys.readouterr().err
     assert nothing_released(bucket)
-    bypass = runners.Runners.model_validate(
-        {"families": {NO_RUNNER: {"linux": {"bypass_tests_for_releases": True}}}}
-    )
-    monkeypatch.setattr("ci.promote.runners", lambda: bypass)
+    # a downstream's own data counts, as when its plan was made
+    mine = tmp_path / "mine.toml"
+    mine.write_text(f"[runners.families.{NO_RUNNER}.linux]\nbypass_tests_for_releases = true\n")
+    assert promote("--config", str(mine), "--dry-run") == 0
+    monkeypatch.setenv("CI_CONFIG", str(mine))
     assert promote() == 0
     assert {one.rule for one in decision(bucket).rulings} == {"bypass"}
+
+
+def test_upstreams_tests_are_needed_where_the_data_says_so_and_heeded_wherever_they_ran(
+    runs: Any,
+    bucket: Store,
+    stage: Callable[..., int],
+    promote: Callable[..., int],
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    for family in (GFX94, GFX1151):
+        runs.lock()
+        runs.build_rocm(family)
+        runs.test_rocm(family)
+        for python in ("cp311", "cp312"):
+            runs.build(family, python)
+            runs.smoke(family, python)
+    stage()
+    assert promote() == 9
+    said = refusal(capsys)
+    assert f"for 1 reason:\n  {GFX94} linux cp312:\n    no test_torch has passed\n" in said
+    # parts of it prove nothing alone, and one that failed counts at once
+    runs.upstream(GFX94, "cp312", "test_torch-1-of-2")
+    runs.failed("test_torch_inductor-2-of-2", GFX1151, "cp311", error="3 of 70 failed.")
+    assert promote() == 9
+    said = refusal(capsys)
+    assert "no test_torch has passed" in said
+    assert f"{GFX1151} linux cp311:\n    test_torch_inductor-2-of-2 failed: 3 of 70 failed." in said
+    runs.upstream(GFX94, "cp312")
+    runs.upstream(GFX1151, "cp311", "test_torch_inductor-2-of-2")
+    assert promote() == 0
+    assert {one.stage for one in decision(bucket).rulings[1].evidence} == {"test_smoke"}
+
+
+def test_a_downstream_has_gates_of_its_own(
+    runs: Any,
+    bucket: Store,
+    stage: Callable[..., int],
+    promote: Callable[..., int],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    runs.whole(GFX1151)
+    stage()
+    mine = tmp_path / "mine.toml"
+    mine.write_text('[[promotion.required]]\nstage = "test_torch_distributed"\nplatforms = ["linux"]\n')
+    assert promote("--config", str(mine)) == 9
+    assert "no test_torch_distributed has passed" in refusal(capsys)
+    mine.write_text('[[promotion.required]]\nstage = "test_torch"\nplatform = ["linux"]\n')
+    assert promote("--config", str(mine)) == 3
+    assert "Did you mean 'platforms'" in capsys.readouterr().err
+    mine.write_text('[[promotion.required]]\nstage = "test_torch"\nfamilies = ["gfx1511"]\n')
+    assert promote("--config", str(mine)) == 3
+    assert "'gfx1511' is not known. Did you mean 'gfx1151'" in capsys.readouterr().err
+    assert nothing_released(bucket)
 
 
 def test_a_person_decides_against_tests_by_name_and_reason_only(

@@ -12,12 +12,9 @@ from core.frontdoor import Verb, main
 from core.options import ROOT
 from core.stores import open_store
 from core.stores.s3 import S3Store
-from tests.unit.core.stores.conftest import aws_fixture, s3_fixture
 
 if TYPE_CHECKING:
     from types_boto3_s3 import S3Client
-
-__all__ = ["aws_fixture", "s3_fixture"]
 
 VERBS = (Verb("stage", "ci.stage", "stage"), Verb("promote", "ci.promote", "promote"))
 FAMILIES = ("gfx94X-dcgpu",)

@@ -57,10 +57,10 @@ def test_a_runs_wheels_are_staged_with_sidecars_pages_and_a_record_of_their_orig
     assert lock.commits == {"torch": "a" * 40, "audio": "a" * 40}
     assert lock.promised == {"torch": runs.torch, "torchaudio": runs.audio}
     stages = {one.key.rpartition("/")[2].removesuffix(".json").partition("-")[0] for one in written.records}
-    assert stages == {"build_rocm", "build_torch", "build_audio", "test_smoke", "test_rocm"}
+    assert stages == {"build_rocm", "build_torch", "build_audio", "test_smoke", "test_rocm", "test_torch"}
     for one in (*written.records, *written.reports, lock.document):
         assert runs.store.digest(one.key) == one.sha256
-    assert len(written.reports) == 3
+    assert len(written.reports) == 5
     assert "6 files are in" in capsys.readouterr().err
 
 
