@@ -1,9 +1,7 @@
 """Every stage as a session, in the order of the pipeline; `nox -l` lists them.
 
-A session makes one call to a front door. Plain sessions run one thing at a time:
-`nox -s build_torch -P 3.12 -- --torch-ref release/2.10 --gpu-family gfx110X-all`. With
-`MATRIX=ci`, `MATRIX=release` or `MATRIX=<plan file>`, the sessions that build and test
-become cells, from what `python -m ci cells` prints.
+A session makes one call to a front door. With `MATRIX=ci`, `MATRIX=release` or `MATRIX=<plan file>`, those
+that build and test become cells, from what `python -m ci cells` prints.
 """
 
 from __future__ import annotations
