@@ -37,7 +37,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
     """Answer for `pip index versions`, and keep what was asked."""
     calls: list[list[str]] = []
 
-    def capture(argv: list[str]) -> Completed:
+    def capture(argv: list[str], **_: Any) -> Completed:
         calls.append(argv)
         said = "rocm (7.2.0a20250102)\nAvailable versions: 7.2.0a20250102, 7.1.0\n"
         return Completed(returncode=0, stdout=said, stderr="")
@@ -131,7 +131,7 @@ def test_without_anything_the_familys_release_index_is_asked(run: Any, asked: li
 def test_sources_without_a_version_are_an_error_that_names_them(
     run: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def fails(_argv: list[str]) -> Completed:
+    def fails(_argv: list[str], **_: Any) -> Completed:
         raise ProcessError("pip ended with status 1")
 
     monkeypatch.setattr(process, "capture", fails)
@@ -139,7 +139,7 @@ def test_sources_without_a_version_are_an_error_that_names_them(
         find_version(run.context(ref="nightly"), RocmOptions(index_urls=("https://a",)))
     assert "--rocm-version" in caught.value.hint
     empty = Completed(returncode=0, stdout="something else\n", stderr="")
-    monkeypatch.setattr(process, "capture", lambda _argv: empty)
+    monkeypatch.setattr(process, "capture", lambda _argv, **_: empty)
     with pytest.raises(RocmError, match="did not say"):
         find_version(run.context(ref="nightly"), RocmOptions(index_urls=("https://a",)))
 
