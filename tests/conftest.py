@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from typing import TYPE_CHECKING
 
 import pytest
@@ -18,6 +19,10 @@ settings.register_profile("any-machine", deadline=None, suppress_health_check=[H
 # --hypothesis-profile=few: for one Python more, when another one has seen many examples
 settings.register_profile("few", settings.get_profile("any-machine"), max_examples=10)
 settings.load_profile("any-machine")
+
+# A shell starts its background jobs with Ctrl-C ignored, and what they start inherits that.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 AUTHOR = {
     "GIT_CONFIG_GLOBAL": os.devnull,
