@@ -49,6 +49,7 @@ class Case:
         text: All that was said about it, cut to `TEXT_LIMIT` characters.
         file: The test file; "" where nobody knows.
         attempts: How often it ran.
+        rule: The rule by which it was tried again, and its reason; "" where none says so.
     """
 
     test: str
@@ -58,6 +59,7 @@ class Case:
     text: str = ""
     file: str = ""
     attempts: int = 1
+    rule: str = ""
 
     @property
     def failing(self) -> bool:
@@ -206,8 +208,12 @@ def _write_case(suite: ET.Element, case: Case) -> None:
     element = ET.SubElement(
         suite, "testcase", classname=_xml(owner), name=_xml(name), time=f"{case.seconds:.3f}"
     )
-    known = [("nodeid", case.test)]
-    _properties(element, [*known, ("attempts", str(case.attempts))] if case.attempts > 1 else known)
+    known = {
+        "nodeid": case.test,
+        "attempts": str(case.attempts) if case.attempts > 1 else "",
+        "rule": case.rule,
+    }
+    _properties(element, [(name, said) for name, said in known.items() if said])
     message, text = _xml(case.line), _xml(case.text)
     match case.outcome:
         case "failed":

@@ -204,6 +204,7 @@ class _Reader:
             text=cut(clean(said or (message if outcome != "passed" else ""))),
             file=self._file_of(test),
             attempts=attempts,
+            rule=clean(self.case_properties.get("rule", ""))[:LINE_LIMIT],
         )
         self.cases.setdefault(test, []).append(made)
 

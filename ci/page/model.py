@@ -270,6 +270,7 @@ class TestLine:
         cells: Stage and cell of each place.
         seconds: The longest that it took.
         command: What runs it again; "" where nobody knows.
+        rule: The rule by which it was tried again, and its reason.
     """
 
     __test__ = False
@@ -281,6 +282,7 @@ class TestLine:
     cells: tuple[str, ...]
     seconds: float
     command: str = ""
+    rule: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)

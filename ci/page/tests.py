@@ -97,6 +97,7 @@ def _lines(
                 cells=(place,),
                 seconds=one.seconds,
                 command=one.command,
+                rule=one.rule,
             )
             found[one.test] = _joined(found[one.test], line) if one.test in found else line
     return sorted(found.values(), key=lambda line: (-len(line.cells), line.test))

@@ -15,6 +15,7 @@ A process that starts pytest itself, as upstream's ``run_test.py`` does, takes t
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -45,6 +46,10 @@ class PlannedRule(Model):
     retries: int = 0
     tests: tuple[str, ...] = ()
     patterns: tuple[str, ...] = ()
+
+    def takes(self, test: str) -> bool:
+        """Whether it names this test."""
+        return test in self.tests or any(re.fullmatch(one, test) for one in self.patterns)
 
 
 class Plan(Model):

@@ -26,6 +26,7 @@ class CaseEntry(Model):
         seconds: How long it took.
         shard: The shard that ran it; "" without shards.
         attempts: How often it ran.
+        rule: The rule by which it was tried again, and its reason; "" for none.
         line: The first line that matters.
         text: All that was said.
         command: What runs it again; "" where nobody knows.
@@ -36,6 +37,7 @@ class CaseEntry(Model):
     seconds: float
     shard: str = ""
     attempts: int = 1
+    rule: str = ""
     line: str = ""
     text: str = ""
     command: str = ""
@@ -124,6 +126,7 @@ def _test(one: Tested, case: Case, shard: str) -> CaseEntry:
         seconds=round(case.seconds, 3),
         shard=shard,
         attempts=case.attempts,
+        rule=case.rule,
         line=case.line,
         text=case.text,
         command=command(one.origin, case) if told else "",

@@ -199,12 +199,19 @@ class _Running:
         for case in found.cases:
             if left and together and case.test in {*left, self.file.file}:
                 continue  # one of several that ran: by itself it shows which of them it was
-            self.cases[case.test] = _timed_out(case)
+            self.cases[case.test] = self._ruled(_timed_out(case))
         for session in sessions:
             self.collected |= dict.fromkeys(session.collected)
             for rule, tests in session.rules.items():
                 self.matched[rule] = tuple(dict.fromkeys((*self.matched.get(rule, ()), *tests)))
         return left
+
+    def _ruled(self, case: Case) -> Case:
+        """Say by which rule a test was tried again."""
+        if case.attempts == 1:
+            return case
+        rules = (one for one in self.setting.rules if one.action == "retry" and one.takes(case.test))
+        return replace(case, rule=next((f"{one.name}: {one.reason}" for one in rules), ""))
 
     def _left(self, sessions: Sequence[Session]) -> tuple[str, ...]:
         """Name the tests that a process that died had not come to, if they may go on."""

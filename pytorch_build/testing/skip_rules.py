@@ -112,6 +112,8 @@ class RuleTable(Model):
             raise ValueError(f"{twice[0]!r} is there twice.")
         if self.retries is not None and self.action != "retry":
             raise ValueError("'retries' is for action = \"retry\".")
+        if self.action == "retry" and not (self.issue or self.expires):
+            raise ValueError("a test that is tried again must not be forgotten: give 'issue' or 'expires'.")
         return self
 
 

@@ -132,14 +132,13 @@ def _failure(one: Tested, case: Case, shard: str) -> str:
 
 def _flaky(tested: Sequence[Tested]) -> list[str]:
     rows = [
-        (cell(case.test), text(str(one.origin)), str(case.attempts), cell(case.line))
+        (cell(case.test), text(str(one.origin)), str(case.attempts), cell(case.line), text(case.rule))
         for one in tested
         for case, _ in one.cases
         if case.outcome == "flaky"
     ]
-    return _listed(
-        "Flaky: failed, then passed", ("test", "tests", "attempts", "failed with"), rows, MOST_LISTED
-    )
+    columns = ("test", "tests", "attempts", "failed with", "tried again by rule")
+    return _listed("Flaky: failed, then passed", columns, rows, MOST_LISTED)
 
 
 def slowest(tested: Sequence[Tested], most: int = SLOWEST) -> Sequence[tuple[Tested, Case]]:

@@ -29,6 +29,7 @@ def test_every_outcome_is_written_and_read_again() -> None:
             line="" if outcome == "passed" else f"why <{at}> & so",
             text="" if outcome == "passed" else f"why <{at}>\nand more ]]>",
             attempts=2 if outcome in {"flaky", "failed"} else 1,
+            rule="nn.slow: Now <and> then." if outcome == "flaky" else "",
         )
         for at, outcome in enumerate(OUTCOMES)
     )

@@ -100,8 +100,8 @@ def test_the_plan_holds_what_applies_in_order_with_patterns_as_expressions() -> 
     rules = [
         rule("a", patterns=["TestA::*"], issue="ROCm/TheRock#2070"),
         rule("b", os=["windows"]),
-        rule("c", action="retry"),
-        rule("d", action="retry", retries=4),
+        rule("c", action="retry", issue="ROCm/TheRock#1"),
+        rule("d", action="retry", retries=4, expires=dt.date(2099, 1, 31)),
     ]
     first, third, fourth = planned(rules, HERE, TODAY)
     assert (first.name, first.reason) == ("mine.a", "It fails. (ROCm/TheRock#2070)")

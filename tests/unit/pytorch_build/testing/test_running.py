@@ -211,6 +211,23 @@ def test_rules_skip_and_retry_what_they_name_and_nothing_else(setting: Setting) 
     assert made.matched == {"a.skip": (f"{FILE}::test_bad",), "a.retry": (f"{FILE}::test_flaky",)}
     flaky = next(case for case in made.cases if case.outcome == "flaky")
     assert (flaky.attempts, flaky.line) == (2, "AssertionError: the first time")
+    assert flaky.rule == "a.retry: Flaky."
+    assert {case.attempts for case in made.cases if case is not flaky} == {1}
+
+
+@processes
+def test_a_test_that_fails_each_time_is_tried_as_often_as_its_rule_says_and_has_failed(
+    setting: Setting,
+) -> None:
+    rule = plugin.PlannedRule(
+        name="a.retry", action="retry", reason="Flaky.", retries=2, patterns=(".*::test_(bad|worse)",)
+    )
+    text = "import pathlib\ndef test_bad():\n    with pathlib.Path('seen').open('a') as seen:\n"
+    text += "        seen.write('x')\n    assert False\n"
+    made = run(replace(setting, rules=(rule,)), text)
+    assert outcomes(made) == {"test_bad": "failed"}
+    assert (made.cases[0].attempts, made.cases[0].rule) == (3, "a.retry: Flaky.")
+    assert (setting.tree / "test" / "seen").read_text() == "xxx"
 
 
 @processes

@@ -74,6 +74,8 @@ def test_a_rule_is_named_by_file_and_table(file: Callable[..., Path], tmp_path: 
         ('expires = "soon"', "rules.one.expires: "),
         ('action = "ignore"', "rules.one.action: "),
         ("retries = 2", "rules.one: 'retries' is for action"),
+        ('action = "retry"', "rules.one: a test that is tried again must not be forgotten"),
+        ('action = "retry"\nissue = "a/b#1"\nretries = 6', "rules.one.retries: "),
         ('patterns = ["test_x"]', "rules.one.patterns[0]: 'test_x' could be anywhere: write ::test_x"),
         ('patterns = ["TestA::*", "TestA::*"]', "rules.one: 'TestA::*' is there twice."),
         ('config = ["inductors"]', "rules.one.config[0]: "),

@@ -94,7 +94,8 @@ def test_a_name_cannot_leave_its_command(name: str) -> None:
 def test_failures_come_first_with_why_and_how() -> None:
     bad = case(outcome="failed", line="AssertionError: <b>no</b> | `x`", seconds=2)
     slow = case("test/test_a.py::T::slow", seconds=90)
-    flaky = case("test/test_a.py::T::flaky", "flaky", attempts=2, line="once")
+    rule = "nn.slow: It is *slow* (ROCm/TheRock#1)"
+    flaky = case("test/test_a.py::T::flaky", "flaky", attempts=2, line="once", rule=rule)
     whole = [results(slow, bad, flaky, problems=("no report of shard 3/6",), seconds=123, shards=6)]
     text = summary.markdown(whole, title="Tests of run 17")
     assert text.startswith("### Tests of run 17: 1 failed, 1 problem with the reports, 2 passed\n")
@@ -109,6 +110,8 @@ def test_failures_come_first_with_why_and_how() -> None:
     places = [rendered(text).replace("<h4>", "#### ").index(word) for word in order]
     assert places == sorted(places)
     page = rendered(text)
+    assert "<td>2</td>" in page
+    assert rule in page
     assert "<code>AssertionError: &lt;b&gt;no&lt;/b&gt; | `x`</code>" in page
     assert page.count("<table>") == 3
     assert "<td>1 min 30 s</td>" in page
@@ -161,7 +164,7 @@ def test_thousands_of_failures_fit() -> None:
 def test_the_data_of_a_run() -> None:
     cases = (
         case(outcome="failed", line="no", text="all of it", seconds=1.23456),
-        case("a.py::f", "flaky", attempts=2),
+        case("a.py::f", "flaky", attempts=2, rule="nn.slow: Why."),
         case("a.py::s", "skipped", line="no GPU"),
     )
     made = report_data.data("17", [results(*cases)])
@@ -176,6 +179,6 @@ def test_the_data_of_a_run() -> None:
     (failure,) = entry["failures"]
     assert failure["command"].startswith("nox -s test_torch")
     assert (failure["text"], failure["shard"], failure["seconds"]) == ("all of it", "2/6", 1.235)
-    assert [one["attempts"] for one in entry["flaky"]] == [2]
+    assert [(one["attempts"], one["rule"]) for one in entry["flaky"]] == [(2, "nn.slow: Why.")]
     assert entry["skipped"] == {"a.py::s": "no GPU"}
     assert not report_data.data("17", []).passed
