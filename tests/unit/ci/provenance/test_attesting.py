@@ -11,7 +11,8 @@ from core.options import ROOT
 from core.outputs import RunOutputs
 
 FOLDER = ROOT / ".github" / "workflows"
-ATTEST = "actions/attest-build-provenance@"
+ATTEST = "./.github/actions/attest"
+ACTION = ROOT / ATTEST / "action.yml"
 BUILDS = {
     "build_portable_linux_python_packages.yml",
     "build_portable_linux_pytorch_wheels.yml",
@@ -53,9 +54,8 @@ def test_who_may_attest_builds_or_calls_who_does() -> None:
 
 
 def test_the_globs_find_a_runs_wheels_and_sdists_wherever_the_run_lies() -> None:
-    steps = [
-        step for job in jobs().values() for step in job.get("steps", []) if ATTEST in step.get("uses", "")
-    ]
+    steps = yaml.safe_load(ACTION.read_text(encoding="utf-8"))["runs"]["steps"]
+    assert [step["uses"].partition("@")[0] for step in steps] == ["actions/attest-build-provenance"]
     for patterns in (step["with"]["subject-path"].split() for step in steps):
         for repository in ("", "down-stream/"):
             prefix = RunOutputs(run_id="1", platform="linux", external_repo=repository).python_prefix("cpu")
