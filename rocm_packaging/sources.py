@@ -14,12 +14,14 @@ from core import console, distributions, files, installer, records
 from core.data import Model, load_toml
 from core.errors import DataError, MissingInputError, ProcessError, RocmError, UsageError, nearest
 from core.families import gpu_targets
-from core.installer import Install, Sources, configured
+from core.installer import Install, configured
+from core.named_sources import alone
 from rocm_packaging import versions
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from core.installer import Sources
     from core.options import Common
     from core.records import FileRecord
 
@@ -50,13 +52,7 @@ class RocmSource:
 
         The public Python index holds placeholders named ``rocm``, ``rocm-sdk-core`` …
         """
-        return Sources(
-            index_url=self.index_urls[0] if self.index_urls else "",
-            extra_index_urls=self.index_urls[1:],
-            find_links=self.find_links,
-            no_index=not self.index_urls,
-            cert=configured().cert,
-        )
+        return alone(self.index_urls, self.find_links, cert=configured().cert)
 
     def of_version(self, version: str) -> RocmSource:
         """Give the same source for a version."""

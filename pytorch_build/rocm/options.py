@@ -8,6 +8,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Literal
 
 from core.errors import MissingInputError
+from core.named_sources import absolute, add_find_links, add_index_urls
 from pytorch_build.rocm import sdk as rocm
 from pytorch_build.rocm.sdk import RocmSource
 from rocm_packaging.sources import newest
@@ -52,22 +53,8 @@ def add_rocm_options(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--rocm-index", default="", metavar="NAME", help="a release index by name: nightly, dev, …"
     )
-    group.add_argument(
-        "--rocm-index-url",
-        "--index-url",
-        action="append",
-        default=[],
-        metavar="URL",
-        help="an index; repeatable",
-    )
-    group.add_argument(
-        "--rocm-find-links",
-        "--find-links",
-        action="append",
-        default=[],
-        metavar="URL|DIR",
-        help="a folder or flat page; repeatable",
-    )
+    add_index_urls(group, "--rocm-index-url", "--index-url")
+    add_find_links(group, "--rocm-find-links", "--find-links")
     group.add_argument(
         "--rocm-extras", default="", metavar="A,B", help="more extras of rocm, such as device-gfx942"
     )
@@ -157,8 +144,7 @@ def _named(context: Context, options: RocmOptions, *, version: str) -> RocmSourc
         urls = (rocm.release_index_url(options.index, context.gpu_family), *urls)
     if not (urls or options.find_links):
         return None
-    # folders are named from the checkout's root, where the stage runs
-    links = tuple(link if "://" in link else str(Path(link).resolve()) for link in options.find_links)
+    links = absolute(options.find_links)
     return RocmSource(version=version, index_urls=urls, find_links=links, origin=", ".join((*urls, *links)))
 
 

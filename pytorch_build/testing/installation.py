@@ -10,6 +10,7 @@ from packaging.utils import parse_sdist_filename, parse_wheel_filename
 from core import console, installer, locks, records, resolving, serving
 from core.errors import DataError, EnvironmentSetupError, MissingInputError, ProcessError
 from core.installer import Install, Sources, configured, pinned
+from core.named_sources import alone
 from core.resolving import Question
 from core.target_locks import pinned_file
 from pytorch_build.checks.expected import run_lock
@@ -111,13 +112,7 @@ class Named:
     @property
     def sources(self) -> Sources:
         """These sources alone."""
-        return Sources(
-            index_url=self.index_urls[0] if self.index_urls else "",
-            extra_index_urls=self.index_urls[1:],
-            find_links=self.find_links,
-            no_index=not self.index_urls,
-            cert=configured().cert,
-        )
+        return alone(self.index_urls, self.find_links, cert=configured().cert)
 
     @property
     def beside_own(self) -> Sources:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from core import console, engines, environments, files, installer, process
 from core.errors import MissingInputError, UsageError
 from core.interpreters import require
+from core.named_sources import absolute, add_find_links, add_index_subdir, add_index_urls, below
 from core.options import Once, common_from, environment
 from core.target_locks import TORCH_TESTS, locked_call
 from pytorch_build.context import context
@@ -78,20 +79,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def _add_sources(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("where torch comes from (default: the run's outputs)")
-    group.add_argument(
-        "--find-links",
-        action="append",
-        default=[],
-        metavar="URL|DIR",
-        help="a folder or flat page; repeatable",
-    )
-    group.add_argument("--index-url", action="append", default=[], metavar="URL", help="an index; repeatable")
-    group.add_argument(
-        "--index-subdir",
-        default="",
-        metavar="DIR",
-        help="folder below each index, such as gfx110X-all (without --index-url: of the release index)",
-    )
+    add_find_links(group, "--find-links")
+    add_index_urls(group, "--index-url")
+    add_index_subdir(group)
     group.add_argument("--torch-version", default="", metavar="V", help="exact version (default: the newest)")
     group.add_argument("--no-install", action="store_true", help="test what the environment holds already")
     group.add_argument("--installer", choices=("uv", "pip"), default="uv", help="what installs (default: uv)")
@@ -174,11 +164,10 @@ def _asked(arguments: argparse.Namespace) -> TorchTests:
 def _named(arguments: argparse.Namespace, chosen: Context, target: Interpreter) -> Named | None:
     """Gather the sources that were named; None for the run's outputs, or for what is installed."""
     folder = arguments.index_subdir.strip("/")
-    urls = [f"{url.rstrip('/')}/{folder}/" if folder else url for url in arguments.index_url]
+    urls = [below(url, folder) for url in arguments.index_url]
     if folder and not urls:
         urls = [release_index_url("", folder)]
-    # folders are named from the checkout's root, where the stage runs
-    links = tuple(link if "://" in link else str(Path(link).resolve()) for link in arguments.find_links)
+    links = absolute(arguments.find_links)
     if arguments.no_install or not (urls or links):
         return None
     named = Named(index_urls=tuple(urls), find_links=links, version=arguments.torch_version)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from core import console
 from core.errors import UsageError
 from core.families import CPU, default_family, detect, family
+from core.named_sources import absolute, add_find_links, add_index_subdir, add_index_urls, below
 from core.options import common_from
 from rocm_packaging.sources import RocmSource, newest, release_index_url
 from rocm_packaging.testing import TestRequest, run_tests
@@ -26,28 +27,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--rocm-version", "--version", default="", metavar="V", help="exact version (default: the newest)"
     )
-    group.add_argument(
-        "--find-links",
-        "--rocm-find-links",
-        action="append",
-        default=[],
-        metavar="URL|DIR",
-        help="a folder or flat page; repeatable",
-    )
-    group.add_argument(
-        "--index-url",
-        "--rocm-index-url",
-        action="append",
-        default=[],
-        metavar="URL",
-        help="an index; repeatable",
-    )
-    group.add_argument(
-        "--index-subdir",
-        default="",
-        metavar="DIR",
-        help="folder below each index, such as gfx110X-all (without --index-url: of the release index)",
-    )
+    add_find_links(group, "--find-links", "--rocm-find-links")
+    add_index_urls(group, "--index-url", "--rocm-index-url")
+    add_index_subdir(group)
     group.add_argument("--rocm-index", default="", metavar="NAME", help="a release index by name")
     group.add_argument(
         "--rocm-extras",
@@ -98,11 +80,10 @@ def _families(common: Common) -> tuple[str, ...]:
 
 def _named(arguments: argparse.Namespace, families: tuple[str, ...]) -> RocmSource | None:
     """Gather the sources that were named; None for the run's outputs."""
-    urls = [_below(url, arguments.index_subdir) for url in arguments.index_url]
+    urls = [below(url, arguments.index_subdir) for url in arguments.index_url]
     if arguments.rocm_index or (arguments.index_subdir and not urls):
         urls.insert(0, release_index_url(arguments.rocm_index, arguments.index_subdir or families[0]))
-    # folders are named from the checkout's root, where the stage runs
-    links = tuple(link if "://" in link else str(Path(link).resolve()) for link in arguments.find_links)
+    links = absolute(arguments.find_links)
     if not (urls or links):
         return None
     source = RocmSource(
@@ -115,7 +96,3 @@ def _named(arguments: argparse.Namespace, families: tuple[str, ...]) -> RocmSour
         source = source.of_version(newest(source))
     console.say(f"ROCm {source.version} for {', '.join(families)} from {source.origin}")
     return source
-
-
-def _below(url: str, folder: str) -> str:
-    return f"{url.rstrip('/')}/{folder.strip('/')}/" if folder else url
