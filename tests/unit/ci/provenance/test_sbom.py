@@ -6,21 +6,13 @@ import re
 from datetime import datetime
 from typing import Any
 
-import pytest
-from cyclonedx.schema import SchemaVersion
-from cyclonedx.validation.json import JsonStrictValidator
-
 from ci.provenance.facts import made_files
 from ci.provenance.sbom import sbom
 from ci.provenance.statements import serialized
 from tests import provenance_samples as samples
+from tests.provenance_schemas import problems_of_bill
 
 PLACE = f"python/{samples.GROUP}"
-
-
-@pytest.fixture(scope="module", name="validator")
-def validator_fixture() -> JsonStrictValidator:
-    return JsonStrictValidator(SchemaVersion.V1_6)
 
 
 def of(run: Any) -> dict[str, Any]:
@@ -32,14 +24,14 @@ def component(bill: dict[str, Any], ref: str) -> dict[str, Any]:
     return found
 
 
-def test_it_is_one_by_the_schema(validator: JsonStrictValidator) -> None:
+def test_it_is_one_by_the_schema() -> None:
     bill = of(samples.run())
-    assert validator.validate_str(serialized(bill).decode()) is None
+    assert problems_of_bill(serialized(bill)) == ""
     broken = {
         **bill,
         "components": [{**bill["components"][0], "hashes": [{"alg": "SHA256", "content": "x"}]}],
     }
-    assert validator.validate_str(serialized(broken).decode()) is not None
+    assert "hashes" in problems_of_bill(serialized(broken))
 
 
 def test_every_edge_leads_to_a_component() -> None:
@@ -89,10 +81,10 @@ def test_its_time_is_that_of_the_last_stage() -> None:
     assert datetime.fromisoformat(moment) == datetime.fromisoformat("2026-11-20T22:01:31Z")
 
 
-def test_what_was_uploaded_is_listed_with_nothing_below_it(validator: JsonStrictValidator) -> None:
+def test_what_was_uploaded_is_listed_with_nothing_below_it() -> None:
     upload = samples.record("upload-1", samples.file("own-1-py3-none-any.whl", "own", "1"), python="", ref="")
     bill = of(samples.run(upload))
-    assert validator.validate_str(serialized(bill).decode()) is None
+    assert problems_of_bill(serialized(bill)) == ""
     wheel = component(bill, f"{PLACE}/own-1-py3-none-any.whl")
     assert [one["type"] for one in wheel["externalReferences"]] == ["build-meta"]
     assert {"ref": wheel["bom-ref"]} in bill["dependencies"]
