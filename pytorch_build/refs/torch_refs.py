@@ -13,7 +13,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from core.data import key_path, read_toml, validated
+from core.data import key_path, merged, read_toml, validated
 from core.errors import DataError, MissingInputError, UsageError, nearest
 from pytorch_build.refs.schema import PlatformTable, ProjectTable, RefsFile, RefTable, UserFile
 
@@ -220,7 +220,7 @@ def _add_user_table(tables: dict[str, dict[str, Any]], name: str, table: dict[st
                 row["origin"] = absolute_origin(row["origin"], file.parent)
             if row.get("prebuilt"):
                 row.setdefault("pin", "")
-    tables[name] = _merged(tables.get(name, {}), table)
+    tables[name] = merged(tables.get(name, {}), table)
 
 
 def absolute_origin(origin: str, folder: Path) -> str:
@@ -228,14 +228,6 @@ def absolute_origin(origin: str, folder: Path) -> str:
     if origin.startswith(SAMPLE_SCHEME) or not _PATH_ORIGIN.search(origin):
         return origin
     return str((folder / Path(origin).expanduser()).resolve())
-
-
-def _merged(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
-    result = dict(base)
-    for key, value in over.items():
-        inner = result.get(key)
-        result[key] = _merged(inner, value) if isinstance(inner, dict) and isinstance(value, dict) else value
-    return result
 
 
 def _extended(name: str, tables: Mapping[str, dict[str, Any]], file: Path) -> dict[str, Any]:
@@ -249,7 +241,7 @@ def _extended(name: str, tables: Mapping[str, dict[str, Any]], file: Path) -> di
         chain.append(base)
     table: dict[str, Any] = {}
     for ancestor in reversed(chain):
-        table = _merged(table, tables[ancestor])
+        table = merged(table, tables[ancestor])
     return table
 
 
