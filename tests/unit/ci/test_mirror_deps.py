@@ -6,32 +6,21 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from ci import mirror_deps, mirroring
-from ci.mirror_data import Mirror
 from core import files
 from core.errors import StoreError
 from core.frontdoor import Verb, main
 from core.resolving import Resolved, ResolvedFile
 from core.stores.directory import DirectoryStore
+from tests.unit.ci.mirror_samples import DATA
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from pathlib import Path
 
+    from ci.mirror_data import Mirror
     from ci.mirroring import Source
     from core.records import FileRecord
 
-DATA = Mirror.model_validate(
-    {
-        "prefix": "python-deps",
-        "pythons": ["3.11", "3.12"],
-        "ours": ["torch", "rocm", "rocm-*"],
-        "platforms": {
-            "linux": {"uv": "x86_64-manylinux_2_28", "pip": ["manylinux_2_28_x86_64"]},
-            "windows": {"uv": "x86_64-pc-windows-msvc", "pip": ["win_amd64"]},
-        },
-        "requirements": {"torch": ["numpy", "rocm"], "vision": ["numpy", "pillow"]},
-    }
-)
 VERBS = (Verb("mirror-deps", "ci.mirror_deps", "x"),)
 
 

@@ -8,12 +8,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ci import mirroring
-from ci.mirror_data import Mirror, mirror
+from ci.mirror_data import mirror
 from ci.mirroring import Cell, Need, Source, batches, needs, of_others, publish, resolved
 from ci.run_wheels import RunGroup, offered
 from core import files, process
 from core.errors import DataError, EnvironmentSetupError, StoreError
 from core.resolving import Resolved, ResolvedFile
+from tests.unit.ci.mirror_samples import DATA
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -23,18 +24,6 @@ if TYPE_CHECKING:
     from core.stores import Store
 
 LINUX_312 = Cell(python="3.12", platform="linux")
-DATA = Mirror.model_validate(
-    {
-        "prefix": "python-deps",
-        "pythons": ["3.11", "3.12"],
-        "ours": ["torch", "rocm", "rocm-*"],
-        "platforms": {
-            "linux": {"uv": "x86_64-manylinux_2_28", "pip": ["manylinux_2_28_x86_64"]},
-            "windows": {"uv": "x86_64-pc-windows-msvc", "pip": ["win_amd64"]},
-        },
-        "requirements": {"torch": ["numpy", "rocm"], "vision": ["numpy", "pillow"]},
-    }
-)
 
 
 def test_names_of_ours_and_what_an_extra_asks_for_are_left_out() -> None:

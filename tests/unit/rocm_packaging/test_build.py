@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import json
 import tarfile
 import zipfile
 from typing import TYPE_CHECKING
@@ -9,6 +8,7 @@ import pytest
 
 from core.errors import ArtifactError, FatalError, MissingInputError, UsageError
 from rocm_packaging.build import BuildRequest, build, inputs_digest
+from tests.unit.rocm_packaging.artifact_sets import write, write_base
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -16,29 +16,11 @@ if TYPE_CHECKING:
 OVERLAY = "share/therock"
 
 
-def write(root: Path, name: str, **files: str) -> None:
-    stage = root / name / "x" / "stage"
-    stage.mkdir(parents=True, exist_ok=True)
-    (root / name / "artifact_manifest.txt").write_text("x/stage\n", encoding="utf-8")
-    for path, content in files.items():
-        (stage / path).parent.mkdir(parents=True, exist_ok=True)
-        (stage / path).write_text(content, encoding="utf-8")
-
-
 @pytest.fixture
 def artifacts(tmp_path: Path) -> Path:
     """The smallest complete set, without one ELF file: nothing needs a process."""
     root = tmp_path / "artifacts"
-    write(root, "base_lib_generic")
-    overlay = root / "base_lib_generic" / "base" / "aux-overlay" / "stage" / "share" / "therock"
-    overlay.mkdir(parents=True)
-    manifest = {"flags": {"KPACK_SPLIT_ARTIFACTS": False}, "rocm_version": "7.99.0.dev0+sample"}
-    (overlay / "therock_manifest.json").write_text(json.dumps(manifest), encoding="utf-8")
-    targets = {"dist_amdgpu_targets": "gfx942;gfx1100"}
-    (overlay / "dist_info.json").write_text(json.dumps(targets), encoding="utf-8")
-    (root / "base_lib_generic" / "artifact_manifest.txt").write_text(
-        "base/aux-overlay/stage\n", encoding="utf-8"
-    )
+    write_base(root, "gfx942", "gfx1100", split=False)
     write(root, "core-hip_lib_generic", **{"lib/libamdhip64.so.7": "hip"})
     write(root, "core-hip_dev_generic", **{"include/hip/hip.h": "h", "lib/cmake/hip/hip.cmake": "c"})
     write(root, "core-hip_run_generic", **{"bin/hipcc": "#!/bin/sh\n"})

@@ -14,36 +14,18 @@ from core.errors import ArtifactError, UsageError
 from rocm_packaging import listing
 from rocm_packaging.build import BuildRequest, build
 from rocm_packaging.planning import make_plan
+from tests.unit.rocm_packaging.artifact_sets import VERSION, write, write_base
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 TARGETS = ("gfx942", "gfx1100", "gfx1101")
-VERSION = "7.99.0.dev0+sample"
-
-
-def write(root: Path, name: str, **files: str) -> None:
-    stage = root / name / "x" / "stage"
-    stage.mkdir(parents=True, exist_ok=True)
-    (root / name / "artifact_manifest.txt").write_text("x/stage\n", encoding="utf-8")
-    for path, content in files.items():
-        (stage / path).parent.mkdir(parents=True, exist_ok=True)
-        (stage / path).write_text(content, encoding="utf-8")
 
 
 @pytest.fixture
 def artifacts(tmp_path: Path) -> Path:
     root = tmp_path / "artifacts"
-    write(root, "base_lib_generic")
-    overlay = root / "base_lib_generic" / "base" / "aux-overlay" / "stage" / "share" / "therock"
-    overlay.mkdir(parents=True)
-    manifest = {"flags": {"KPACK_SPLIT_ARTIFACTS": True}, "rocm_version": VERSION}
-    (overlay / "therock_manifest.json").write_text(json.dumps(manifest), encoding="utf-8")
-    info = {"dist_amdgpu_targets": ";".join(TARGETS)}
-    (overlay / "dist_info.json").write_text(json.dumps(info), encoding="utf-8")
-    (root / "base_lib_generic" / "artifact_manifest.txt").write_text(
-        "base/aux-overlay/stage\n", encoding="utf-8"
-    )
+    write_base(root, *TARGETS, split=True)
     write(root, "core-hip_lib_generic", **{"lib/libamdhip64.so.7": "hip"})
     write(root, "amd-llvm_lib_generic", **{"lib/llvm/lib/x.bc": "bc"})
     write(root, "blas_lib_generic", **{"lib/libhipblas.so.3": "host", ".kpack/blas_lib.kpm": "{}"})

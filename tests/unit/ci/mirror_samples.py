@@ -1,0 +1,18 @@
+"""What a mirror of dependencies may be told to hold."""
+
+from __future__ import annotations
+
+from ci.mirror_data import Mirror
+
+DATA = Mirror.model_validate(
+    {
+        "prefix": "python-deps",
+        "pythons": ["3.11", "3.12"],
+        "ours": ["torch", "rocm", "rocm-*"],
+        "platforms": {
+            "linux": {"uv": "x86_64-manylinux_2_28", "pip": ["manylinux_2_28_x86_64"]},
+            "windows": {"uv": "x86_64-pc-windows-msvc", "pip": ["win_amd64"]},
+        },
+        "requirements": {"torch": ["numpy", "rocm"], "vision": ["numpy", "pillow"]},
+    }
+)
