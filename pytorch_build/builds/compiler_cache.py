@@ -1,19 +1,24 @@
-"""ccache and sccache: how a build is told to use one, and what it says it did.
+"""ccache and sccache: how a build is told to use one. Nothing here acts.
 
 GPU targets must reach the compiler as flags: given by a variable (``HCC_AMDGPU_TARGET``),
 either cache returns the object of another target, as the variable is no part of its key.
 `pytorch_build.builds` sees to that.
+
+sccache's work is done by a server. A build has one of its own (`compiler_cache_server`), the only
+process that gets the store's credentials. What the build's commands get would only serve to start
+another one in its place, with a local cache.
 """
 
 from __future__ import annotations
 
-import json
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+import os
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from packaging.version import Version
 
-from core.errors import DataError, UsageError, nearest
+from core.errors import UsageError, nearest
+from pytorch_build.builds.compiler_cache_storage import Storage
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -22,6 +27,13 @@ if TYPE_CHECKING:
 KINDS = ("ccache", "sccache")
 # From this ROCm on, hipcc starts its clang through HIP_CLANG_LAUNCHER.
 _FIRST_ROCM_WITH_LAUNCHER = (7, 13)
+# Settings of sccache that say nothing of where entries lie; a person's are kept.
+_KEPT = frozenset(
+    {"SCCACHE_CACHE_SIZE", "SCCACHE_CACHE_ZSTD_LEVEL", "SCCACHE_DIR", "SCCACHE_DIRECT", "SCCACHE_RECACHE"}
+)
+_BACKENDS = ("AZURE", "COS", "GCS", "GHA", "LOCAL", "MEMCACHED", "OSS", "REDIS", "S3", "WEBDAV")
+# Longer than any link, which is time without compilations; and an end, should nobody stop the server.
+_IDLE_SECONDS = 7200
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,11 +44,13 @@ class CompilerCache:
         kind: ``ccache`` or ``sccache``.
         program: Its absolute path: CMake and hipcc run it from folders of their own.
         wrap_hip: Also cache hipcc's device passes, where ROCm can (sccache on Linux).
+        storage: Where its entries lie.
     """
 
     kind: str
     program: PurePath
     wrap_hip: bool = True
+    storage: Storage = field(default_factory=Storage)
 
     def __post_init__(self) -> None:
         if self.kind not in KINDS:
@@ -46,42 +60,55 @@ class CompilerCache:
 
 
 @dataclass(frozen=True, kw_only=True)
-class CacheStatistics:
-    """What a compiler cache did for one build, since its counters were zeroed.
+class S3Access:
+    """How an S3 service is reached.
 
     Attributes:
-        kind: ``ccache`` or ``sccache``.
-        hits: Compilations answered from the cache.
-        misses: Compilations that ran and were stored.
-        uncacheable: Calls that the cache passed on: links, preprocessing, unknown options.
-        errors: Failures of the cache itself: reads, writes, timeouts.
+        endpoint: Its address; "" for Amazon's own.
+        region: The bucket's region.
+        access_key: "" where sccache finds credentials by itself (those of a machine's role, which it can
+            renew), or where there are none.
+        secret_key: To it.
+        token: Of a session.
+        anonymous: There are no credentials: what is public can be read.
     """
 
-    kind: str
-    hits: int
-    misses: int
-    uncacheable: int
-    errors: int
-
-    @property
-    def hit_rate(self) -> float:
-        """Hits as a part of all cacheable compilations, from 0 to 1; 0 if there was none."""
-        cacheable = self.hits + self.misses
-        return self.hits / cacheable if cacheable else 0.0
+    endpoint: str
+    region: str
+    access_key: str = ""
+    secret_key: str = field(default="", repr=False)
+    token: str = field(default="", repr=False)
+    anonymous: bool = False
 
 
-def launcher_env(cache: CompilerCache | None, *, platform: str, rocm_version: str) -> Mapping[str, str]:
+def launcher_env(
+    cache: CompilerCache | None,
+    *,
+    platform: str,
+    rocm_version: str,
+    by_cmake: bool = True,
+    base_env: Mapping[str, str] | None = None,
+) -> Mapping[str, str]:
     """Give the variables that send a build's compilations through the cache.
 
     Args:
         cache: None for no cache, which is no variables.
         platform: ``linux`` or ``windows``.
         rocm_version: The SDK's version; empty for family cpu.
+        by_cmake: Whether CMake starts the compilers. Python's build tools (torch's BuildExtension) take
+            ``CC`` and ``CXX`` of several words, on Linux.
+        base_env: A person's ``CC`` and ``CXX``.
     """
     if cache is None:
         return {}
-    program = str(cache.program)
-    env = {"CMAKE_C_COMPILER_LAUNCHER": program, "CMAKE_CXX_COMPILER_LAUNCHER": program}
+    program, env = str(cache.program), {}
+    if by_cmake or platform == "windows":
+        env = {"CMAKE_C_COMPILER_LAUNCHER": program, "CMAKE_CXX_COMPILER_LAUNCHER": program}
+    else:
+        for name, default in (("CC", "cc"), ("CXX", "c++")):
+            chosen = (base_env or {}).get(name, "").strip() or default
+            if not any(kind in chosen for kind in KINDS):  # a person's own wrapping holds
+                env[name] = f"{program} {chosen}"
     if platform == "windows":
         # Debug information in a file of its own (/Zi) cannot be cached.
         env["CMAKE_MSVC_DEBUG_INFORMATION_FORMAT"] = "Embedded"
@@ -94,89 +121,109 @@ def _has_hip_launcher(rocm_version: str) -> bool:
     return bool(rocm_version) and Version(rocm_version).release[:2] >= _FIRST_ROCM_WITH_LAUNCHER
 
 
-def zero_command(cache: CompilerCache) -> tuple[str, ...]:
-    """Give the command that sets the cache's counters to zero."""
-    return (str(cache.program), "--zero-stats")
+def server_env(
+    storage: Storage,
+    *,
+    address: Mapping[str, str],
+    base_dirs: tuple[str, ...],
+    base_env: Mapping[str, str],
+    s3: S3Access | None = None,
+) -> dict[str, str]:
+    """Give the whole environment of a build's own sccache server.
 
-
-def statistics_command(cache: CompilerCache) -> tuple[str, ...]:
-    """Give the command whose output `parse_statistics` reads."""
-    if cache.kind == "ccache":
-        return (str(cache.program), "--print-stats")
-    return (str(cache.program), "--show-stats", "--stats-format", "json")
-
-
-def parse_statistics(kind: str, text: str) -> CacheStatistics:
-    """Read what `statistics_command` printed (seen with ccache 4.7 and sccache 0.16).
-
-    Raises:
-        DataError: It is not the output of this cache.
+    Args:
+        storage: Where entries lie.
+        address: What names the server to itself and to its clients.
+        base_dirs: Folders whose paths are no part of an entry's key.
+        base_env: The machine's variables.
+        s3: How the storage's service is reached, where it is in S3.
     """
-    try:
-        return _ccache(text) if kind == "ccache" else _sccache(text)
-    except (KeyError, ValueError, TypeError, AttributeError) as problem:
-        raise DataError(
-            f"The statistics of {kind} cannot be read ({problem!r}): {text[:200]!r}",
-            hint=f"Update {kind}, or build without --compiler-cache.",
-        ) from problem
+    own = storage.kind == "own"
+    env = dict(base_env) if own else _without_storage(base_env) | _storage_env(storage)
+    if s3 is not None:
+        env = {name: value for name, value in env.items() if not s3.access_key or not name.startswith("AWS_")}
+        env |= _s3_env(s3)
+    if storage.access == "read-only":
+        env |= {f"SCCACHE_{backend}_RW_MODE": "READ_ONLY" for backend in _BACKENDS}
+    return env | {
+        **address,
+        "SCCACHE_BASEDIRS": os.pathsep.join(base_dirs),
+        "SCCACHE_IDLE_TIMEOUT": str(_IDLE_SECONDS),
+        "SCCACHE_LOG": "error",
+        "SCCACHE_NO_DAEMON": "1",
+        "SCCACHE_START_SERVER": "1",
+    }
 
 
-# Counters of `ccache --print-stats` that are neither hit nor miss nor bookkeeping.
-_CCACHE_ERRORS = ("internal_error", "missing_cache_file", "remote_storage_error", "remote_storage_timeout")
-_CCACHE_UNCACHEABLE = (
-    "autoconf_test",
-    "bad_compiler_arguments",
-    "bad_output_file",
-    "called_for_link",
-    "called_for_preprocessing",
-    "compile_failed",
-    "compiler_check_failed",
-    "compiler_produced_empty_output",
-    "compiler_produced_no_output",
-    "compiler_produced_stdout",
-    "could_not_find_compiler",
-    "could_not_use_modules",
-    "could_not_use_precompiled_header",
-    "error_hashing_extra_file",
-    "multiple_source_files",
-    "no_input_file",
-    "output_to_stdout",
-    "preprocessor_error",
-    "unsupported_code_directive",
-    "unsupported_compiler_option",
-    "unsupported_environment_variable",
-    "unsupported_source_language",
-)
+def client_env(
+    storage: Storage, *, address: Mapping[str, str], base_dirs: tuple[str, ...], env: Mapping[str, str]
+) -> dict[str, str]:
+    """Give a command's whole environment with which its compilers find the build's sccache server.
+
+    A server that is gone fails no compilation: the next client starts one that caches locally.
+    """
+    made = _without_storage(env) | {
+        **address,
+        "SCCACHE_BASEDIRS": os.pathsep.join(base_dirs),
+        "SCCACHE_IDLE_TIMEOUT": str(_IDLE_SECONDS),
+        "SCCACHE_IGNORE_SERVER_IO_ERROR": "1",
+    }
+    return made | ({"SCCACHE_LOCAL_RW_MODE": "READ_ONLY"} if storage.access == "read-only" else {})
 
 
-def _ccache(text: str) -> CacheStatistics:
-    counters = {name: int(value) for name, value in (line.split("\t") for line in text.splitlines() if line)}
-    return CacheStatistics(
-        kind="ccache",
-        hits=counters["direct_cache_hit"] + counters["preprocessed_cache_hit"],
-        misses=counters["cache_miss"],
-        uncacheable=sum(counters.get(name, 0) for name in _CCACHE_UNCACHEABLE),
-        errors=sum(counters.get(name, 0) for name in _CCACHE_ERRORS),
-    )
+def ccache_env(storage: Storage, *, log: str, base_dir: str, env: Mapping[str, str]) -> dict[str, str]:
+    """Give a command's whole environment with which its compilers go through ccache.
+
+    Args:
+        storage: Where entries lie, besides ccache's own folder.
+        log: A file that gets the build's statistics: those of ccache itself are all builds'.
+        base_dir: Absolute paths below it become relative ones, in keys and in objects.
+        env: What the command would have.
+    """
+    made = {
+        # the compiler's date, which is ccache's default, differs from machine to machine
+        "CCACHE_COMPILERCHECK": "content",
+        **env,
+        "CCACHE_BASEDIR": base_dir,
+        "CCACHE_NOHASHDIR": "true",
+        "CCACHE_STATSLOG": log,
+    }
+    if storage.kind == "folder":
+        made["CCACHE_REMOTE_STORAGE"] = f"file:{storage.where}"
+    elif storage.kind == "http":
+        made["CCACHE_REMOTE_STORAGE"] = storage.where
+    elif storage.kind == "local":
+        made = {name: value for name, value in made.items() if name not in _CCACHE_REMOTE}
+    return made | ({"CCACHE_READONLY": "true"} if storage.access == "read-only" else {})
 
 
-def _sccache(text: str) -> CacheStatistics:
-    stats: dict[str, Any] = json.loads(text)["stats"]
-    return CacheStatistics(
-        kind="sccache",
-        hits=_per_language(stats["cache_hits"]),
-        misses=_per_language(stats["cache_misses"]),
-        uncacheable=stats["requests_not_cacheable"]
-        + stats["requests_not_compile"]
-        + stats["requests_unsupported_compiler"]
-        + stats["non_cacheable_compilations"],
-        errors=_per_language(stats["cache_errors"])
-        + stats["cache_timeouts"]
-        + stats["cache_read_errors"]
-        + stats["cache_write_errors"],
-    )
+_CCACHE_REMOTE = frozenset({"CCACHE_REMOTE_ONLY", "CCACHE_REMOTE_STORAGE", "CCACHE_SECONDARY_STORAGE"})
 
 
-def _per_language(counts: dict[str, Any]) -> int:
-    """Add up the languages. Device passes count as languages of their own beside their file's."""
-    return sum(int(count) for count in counts["counts"].values())
+def _without_storage(env: Mapping[str, str]) -> dict[str, str]:
+    kept = {name: value for name, value in env.items() if not name.startswith("SCCACHE_") or name in _KEPT}
+    # a person's file may name another storage, which would go before
+    return kept | {"SCCACHE_CONF": os.devnull}
+
+
+def _storage_env(storage: Storage) -> dict[str, str]:
+    if storage.kind == "s3":
+        return {"SCCACHE_BUCKET": storage.bucket, "SCCACHE_S3_KEY_PREFIX": storage.prefix}
+    if storage.kind == "folder":
+        return {"SCCACHE_DIR": storage.where}
+    return {}
+
+
+def _s3_env(s3: S3Access) -> dict[str, str]:
+    env = {"SCCACHE_REGION": s3.region}
+    if s3.endpoint:
+        env |= {
+            "SCCACHE_ENDPOINT": s3.endpoint,
+            "SCCACHE_S3_USE_SSL": str(s3.endpoint.startswith("https:")).lower(),
+        }
+    if s3.access_key:
+        env |= {"AWS_ACCESS_KEY_ID": s3.access_key, "AWS_SECRET_ACCESS_KEY": s3.secret_key}
+        env |= {"AWS_SESSION_TOKEN": s3.token} if s3.token else {}
+    if s3.anonymous:
+        env["SCCACHE_S3_NO_CREDENTIALS"] = "true"
+    return env

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import shutil
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from core import console, files, installer, process, wheels
-from core.errors import BuildError, DataError, ProcessError
+from core.errors import BuildError
 from core.installer import Install
-from pytorch_build.builds.compiler_cache import parse_statistics, statistics_command, zero_command
 from pytorch_build.builds.course import Course
 from pytorch_build.builds.plans import environment
 from pytorch_build.checks.imports import import_command, read_report
@@ -21,24 +19,11 @@ if TYPE_CHECKING:
 
     from core.installer import Backend
     from core.interpreters import Interpreter
-    from pytorch_build.builds.compiler_cache import CacheStatistics, CompilerCache
+    from pytorch_build.builds.compiler_cache_use import CacheInUse
     from pytorch_build.builds.plans.types import BuildPlan, FileDrop
     from pytorch_build.platforms import Platform
 
 CONFIGURATION_MARKER = ".configuration"
-
-
-@dataclass(frozen=True, kw_only=True)
-class Executed:
-    """What a plan's commands left.
-
-    Attributes:
-        wheel: The wheel.
-        statistics: What the compiler cache did; None without one.
-    """
-
-    wheel: Path
-    statistics: CacheStatistics | None = None
 
 
 def execute(
@@ -49,7 +34,8 @@ def execute(
     base_env: Mapping[str, str],
     log: Path,
     course: Course | None = None,
-) -> Executed:
+    cache: CacheInUse | None = None,
+) -> Path:
     """Run a plan's commands and give the one wheel they leave; `course` keeps how it went.
 
     Raises:
@@ -58,25 +44,22 @@ def execute(
     """
     for note in plan.notes:
         console.say(note)
-    env = environment(plan, platform=platform, base_env=base_env)
+    env: Mapping[str, str] = environment(plan, platform=platform, base_env=base_env)
+    if cache is not None:
+        env = cache.environment(env)
     build = _choose_build_folder(plan, tree)
     # after the choice: what --clean takes out must not come back from where it was kept
     for pattern in plan.removes:
         for path in tree.glob(pattern):
             _remove(path)
     files.write_text(build / CONFIGURATION_MARKER, plan.configuration)
-    statistics = None
     with ExitStack() as stack:
         stack.enter_context((course or Course()).followed(build, log))
         for drop in plan.file_drops:
             stack.enter_context(_dropped(drop, tree))
-        if plan.compiler_cache is not None:
-            process.capture(zero_command(plan.compiler_cache), env=env)
         for command in plan.commands:
             process.run(command.argv, cwd=Path(command.cwd), env=env, log=log)
-        if plan.compiler_cache is not None:
-            statistics = _statistics(plan.compiler_cache, env)
-    return Executed(wheel=the_wheel(plan), statistics=statistics)
+    return the_wheel(plan)
 
 
 def the_wheel(plan: BuildPlan) -> Path:
@@ -217,17 +200,3 @@ def _uninstall(target: Interpreter, names: Sequence[str]) -> None:
         ]
         # what is not installed is no error to uv
         process.capture(argv)
-
-
-def _statistics(cache: CompilerCache, env: Mapping[str, str]) -> CacheStatistics | None:
-    try:
-        said = process.capture(statistics_command(cache), env=env).stdout
-        statistics = parse_statistics(cache.kind, said)
-    except (ProcessError, DataError) as problem:
-        # hours of building are not thrown away for a counter
-        console.warn(f"What {cache.kind} did is not known: {problem.message}")
-        return None
-    console.say(
-        f"{cache.kind}: {statistics.hits} hits, {statistics.misses} misses ({statistics.hit_rate:.0%})"
-    )
-    return statistics

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from contextlib import contextmanager
-from dataclasses import asdict
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any
 
 from core import console, environments, files, process, wheel_contents
@@ -30,6 +29,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from pytorch_build.builds.build import Build
+    from pytorch_build.builds.compiler_cache import CompilerCache
+    from pytorch_build.builds.compiler_cache_use import CacheInUse
     from pytorch_build.builds.course import Course
     from pytorch_build.builds.plans.types import BuildPlan
     from pytorch_build.rocm.sdk import RocmSdk
@@ -61,25 +62,47 @@ def make(build: Build, name: str, course: Course) -> Made:
 
 
 def _build(build: Build, tree: Path, sdk: RocmSdk | None, log: Path, course: Course) -> Made:
-    plan = _plan(build, tree, sdk)
     backend, cache_dir = build.choices.rocm.installer, build.choices.rocm.pip_cache_dir
-    with console.group(f"requirements of {build.project}"):
-        install_requirements(build.target, plan, tree, backend=backend, cache_dir=cache_dir)
-    with console.group(f"build {build.project}"):
-        base_env = _reproducible(build, tree)
-        done = execute(plan, tree, platform=build.platform, base_env=base_env, log=log, course=course)
-    wheel, statistics = done.wheel, done.statistics
+    with _compiler_cache(build, tree) as cache:
+        # a cache that cannot be had is none, and then no compiler is started through it
+        plan = _plan(build, tree, sdk, cache.cache if cache else None)
+        with console.group(f"requirements of {build.project}"):
+            install_requirements(build.target, plan, tree, backend=backend, cache_dir=cache_dir)
+        with console.group(f"build {build.project}"):
+            env = _reproducible(build, tree)
+            wheel = execute(
+                plan, tree, platform=build.platform, base_env=env, log=log, course=course, cache=cache
+            )
+            if cache and (said := cache.details()) is not None:
+                course.details["compiler_cache"] = said
     with console.group(f"check {wheel.name}"):
         check_import(build.target, plan, wheel, backend=backend, cache_dir=cache_dir)
         _check(build, wheel)
     contents = {wheel.name: wheel_contents.folders(wheel)}
     details: dict[str, Any] = {"source": build.tree.inputs, **course.details, CONTENTS: contents}
-    if statistics is not None:
-        details["compiler_cache"] = {**asdict(statistics), "hit_rate": round(statistics.hit_rate, 4)}
     return Made(files=(wheel,), details=details)
 
 
-def _plan(build: Build, tree: Path, sdk: RocmSdk | None) -> BuildPlan:
+def _compiler_cache(build: Build, tree: Path) -> AbstractContextManager[CacheInUse | None]:
+    choices, common = build.choices, build.context.common
+    cache = choices.compiler_cache
+    if cache is None:
+        return nullcontext()
+    # imported where there is one: it brings settings of S3 with it
+    from pytorch_build.builds.compiler_cache_use import BaseDirs, in_use, located
+
+    placed = located(
+        cache,
+        common,
+        asked=choices.compiler_cache_store,
+        read_only=choices.compiler_cache_read_only,
+        env=build.base_env,
+    )
+    base_dirs = BaseDirs(tree=tree, environment=build.target.prefix, root=common.root)
+    return in_use(placed, base_dirs=base_dirs, base_env=build.base_env)
+
+
+def _plan(build: Build, tree: Path, sdk: RocmSdk | None, cache: CompilerCache | None) -> BuildPlan:
     source = build.context.ref.projects.get(build.project)
     torch, triton = build.dependency("torch"), build.dependency("triton")
     jobs = max_jobs(
@@ -100,7 +123,7 @@ def _plan(build: Build, tree: Path, sdk: RocmSdk | None) -> BuildPlan:
         ref_env=source.env if source else {},
         build_requirements=(),
         options=BuildOptions(
-            compiler_cache=build.choices.compiler_cache,
+            compiler_cache=cache,
             flash_attention=build.choices.flash_attention,
             clean=build.choices.clean,
             max_jobs=jobs,

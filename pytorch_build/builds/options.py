@@ -11,6 +11,7 @@ from core import process
 from core.errors import EnvironmentSetupError, UsageError
 from core.options import environment
 from pytorch_build.builds.compiler_cache import KINDS, CompilerCache
+from pytorch_build.builds.compiler_cache_storage import require_usable
 from pytorch_build.rocm.options import RocmOptions, add_rocm_options, rocm_options_from
 from pytorch_build.verbs.shared import add_source_options, mirrors_from
 
@@ -37,6 +38,8 @@ class BuildChoices:
         gpu_targets: ``--pytorch-rocm-arch`` as written; "" for the family's targets.
         flash_attention: On or off as asked for; None for the rule.
         compiler_cache: ``ccache`` or ``sccache``; None for none.
+        compiler_cache_store: Where its entries lie, as written; "" for the run's bucket, if it has one.
+        compiler_cache_read_only: Take entries, and leave none.
         max_jobs: Compilers at a time, as written; "" for what cores and memory allow.
         clean: Remove the build folder first.
         update: Resolve the ref anew.
@@ -50,6 +53,8 @@ class BuildChoices:
     gpu_targets: str = ""
     flash_attention: bool | None = None
     compiler_cache: CompilerCache | None = None
+    compiler_cache_store: str = ""
+    compiler_cache_read_only: bool = False
     max_jobs: str = ""
     clean: bool = False
     update: bool = False
@@ -68,6 +73,16 @@ def add_build_options(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--output-dir", type=Path, metavar="DIR", help="also put the wheel there")
     group.add_argument("--clean", action="store_true", help="remove the build folder first")
     group.add_argument("--compiler-cache", choices=KINDS, help="send compilations through a cache")
+    group.add_argument(
+        "--compiler-cache-store",
+        default="",
+        metavar="STORE",
+        help="where its entries lie: a folder, s3://BUCKET (sccache), http://… (ccache), or 'local' "
+        "(default: the run's bucket, for sccache)",
+    )
+    group.add_argument(
+        "--compiler-cache-read-only", action="store_true", help="take entries from there, leave none"
+    )
     group.add_argument(
         "--pytorch-rocm-arch", default="", metavar="A;B", help="gfx targets (default: the family's)"
     )
@@ -94,7 +109,7 @@ def build_choices_from(arguments: argparse.Namespace, *, platform: str) -> Build
 
     Raises:
         EnvironmentSetupError: The compiler cache is not installed.
-        UsageError: ``--max-jobs`` is no number.
+        UsageError: ``--max-jobs`` is no number, or the compiler cache cannot use its store.
     """
     if arguments.max_jobs and not (arguments.max_jobs.isascii() and arguments.max_jobs.isdecimal()):
         raise UsageError(f"--max-jobs {arguments.max_jobs!r} is no number of compilers.")
@@ -105,7 +120,9 @@ def build_choices_from(arguments: argparse.Namespace, *, platform: str) -> Build
         own_trees={project: tree.resolve() for project, tree in own.items() if tree is not None},
         gpu_targets=arguments.pytorch_rocm_arch,
         flash_attention=flash,
-        compiler_cache=_cache(arguments.compiler_cache),
+        compiler_cache=_cache(arguments),
+        compiler_cache_store=arguments.compiler_cache_store,
+        compiler_cache_read_only=arguments.compiler_cache_read_only,
         max_jobs=arguments.max_jobs,
         clean=arguments.clean,
         update=arguments.update,
@@ -115,9 +132,16 @@ def build_choices_from(arguments: argparse.Namespace, *, platform: str) -> Build
     )
 
 
-def _cache(kind: str | None) -> CompilerCache | None:
+def _cache(arguments: argparse.Namespace) -> CompilerCache | None:
+    kind: str | None = arguments.compiler_cache
     if kind is None:
+        if arguments.compiler_cache_store or arguments.compiler_cache_read_only:
+            raise UsageError(
+                "--compiler-cache-store and --compiler-cache-read-only say how a compiler cache is used.",
+                hint="Name it: --compiler-cache sccache.",
+            )
         return None
+    require_usable(kind, arguments.compiler_cache_store)
     program = process.which(kind)
     if program is None:
         raise EnvironmentSetupError(

@@ -23,7 +23,19 @@ if TYPE_CHECKING:
 
 # A GPU target given by this variable is no part of a compiler cache's key.
 _TARGET_VARIABLE = "HCC_AMDGPU_TARGET"
-_LEAKS = frozenset({_TARGET_VARIABLE, "PYTHONHOME", "PYTHONPATH", "PYTHONSAFEPATH", "TRITON_WHEEL_NAME"})
+# The run's credentials are for this tool, not for what it builds.
+_CREDENTIALS = frozenset(
+    {"AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "AWS_WEB_IDENTITY_TOKEN_FILE"}
+)
+_LEAKS = _CREDENTIALS | {
+    _TARGET_VARIABLE,
+    "PYTHONHOME",
+    "PYTHONPATH",
+    "PYTHONSAFEPATH",
+    "TRITON_WHEEL_NAME",
+}
+# The others' setup.py starts compilers by itself.
+_BUILT_BY_CMAKE = frozenset({"torch", "triton"})
 # Another ROCm installation's variables, which would lead hipcc and CMake there.
 _OTHER_ROCM = frozenset({"HIP_PATH", "HIP_DEVICE_LIB_PATH", "HIP_CLANG_PATH", "HIP_CLANG_LAUNCHER"})
 _ANY_ROCM = _OTHER_ROCM | {"ROCM_HOME", "ROCM_PATH", "PYTORCH_ROCM_ARCH"}
@@ -133,6 +145,8 @@ def common_env(context: Context) -> dict[str, str]:
         request.options.compiler_cache,
         platform=platform.NAME,
         rocm_version=request.rocm.version if request.rocm else "",
+        by_cmake=request.project in _BUILT_BY_CMAKE,
+        base_env=context.base_env,
     )
     if request.options.max_jobs is not None:
         env["MAX_JOBS"] = str(request.options.max_jobs)
@@ -282,7 +296,6 @@ def close(context: Context, steps: Steps) -> BuildPlan:
         wheel_glob=f"{steps.distribution.replace('-', '_')}-*.whl",
         install=steps.install,
         import_check=(str(request.python), "-c", steps.import_code),
-        compiler_cache=request.options.compiler_cache,
         notes=steps.notes,
         configuration=digest_of({"python": str(request.python), "env": lasting}),
     )

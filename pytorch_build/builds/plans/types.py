@@ -200,7 +200,6 @@ class BuildPlan:
         install: Later builds need the wheel installed.
         import_check: Command that must succeed and print something once the wheel is installed;
             to run outside the tree, without `env`.
-        compiler_cache: Whose statistics to zero before and read after the commands.
         notes: What people should know, a sentence each.
         configuration: Digest of everything that a kept build folder depends on. A build folder
             that was made with another one must be removed: CMake would keep its old settings.
@@ -222,6 +221,5 @@ class BuildPlan:
     wheel_glob: str
     install: bool
     import_check: tuple[str, ...]
-    compiler_cache: CompilerCache | None
     notes: tuple[str, ...]
     configuration: str

@@ -1,69 +1,41 @@
 from __future__ import annotations
 
-import json
+import os
 from pathlib import PurePosixPath, PureWindowsPath
-from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from core.errors import DataError, UsageError
+from core.errors import UsageError
 from pytorch_build.builds.compiler_cache import (
-    CacheStatistics,
     CompilerCache,
+    S3Access,
+    ccache_env,
+    client_env,
     launcher_env,
-    parse_statistics,
-    statistics_command,
-    zero_command,
+    server_env,
 )
+from pytorch_build.builds.compiler_cache_storage import Storage
 
 CCACHE = CompilerCache(kind="ccache", program=PurePosixPath("/usr/bin/ccache"))
 SCCACHE = CompilerCache(kind="sccache", program=PurePosixPath("/opt/bin/sccache"))
-
-
-def sccache_text(**changes: Any) -> str:
-    """Output of sccache 0.16.0 for one miss, one hit and one `gcc -E`, with changes."""
-    stats = {
-        "compile_requests": 3,
-        "requests_unsupported_compiler": 0,
-        "requests_not_compile": 0,
-        "requests_not_cacheable": 1,
-        "requests_executed": 2,
-        "cache_errors": {"counts": {}, "adv_counts": {}},
-        "cache_hits": {"counts": {"C/C++": 1}, "adv_counts": {"c [gcc]": 1}},
-        "cache_misses": {"counts": {"C/C++": 1}, "adv_counts": {"c [gcc]": 1}},
-        "cache_timeouts": 0,
-        "cache_read_errors": 0,
-        "non_cacheable_compilations": 0,
-        "forced_recaches": 0,
-        "cache_write_errors": 0,
-        "cache_writes": 1,
-        "cache_write_duration": {"secs": 0, "nanos": 208078},
-        "compile_fails": 0,
-        "not_cached": {"-E": 1},
-    } | changes
-    return json.dumps({"stats": stats, "cache_location": "Local disk", "version": "0.16.0"})
-
-
-# Output of ccache 4.7.5 for the same three calls, shortened by counters that are 0.
-CCACHE_TEXT = """\
-autoconf_test\t0
-cache_miss\t1
-cache_size_kibibyte\t8
-called_for_link\t0
-called_for_preprocessing\t1
-direct_cache_hit\t1
-direct_cache_miss\t1
-files_in_cache\t2
-internal_error\t0
-local_storage_hit\t1
-local_storage_miss\t1
-preprocessed_cache_hit\t0
-preprocessed_cache_miss\t1
-stats_updated_timestamp\t1795271467
-stats_zeroed_timestamp\t1795271467
-"""
+BUCKET = Storage(kind="s3", where="bucket/compiler-cache/ci/sccache")
+READ_ONLY = Storage(kind="s3", where="bucket/compiler-cache/ci/sccache", access="read-only")
+ADDRESS = {"SCCACHE_SERVER_UDS": "/run/s/socket"}
+DIRS = ("/co/src/torch", "/co/.nox/env", "/co")
+SECRET = "of-the-run"  # noqa: S105 - of nobody
+KEYS = S3Access(endpoint="http://127.0.0.1:9000", region="us-east-1", access_key="AKIA", secret_key=SECRET)
+# what a machine may have: settings of the cache, and AWS's
+MINE = {
+    "PATH": "/usr/bin",
+    "AWS_PROFILE": "mine",
+    "AWS_SECRET_ACCESS_KEY": "of-the-machine",
+    "SCCACHE_BUCKET": "mine",
+    "SCCACHE_CACHE_SIZE": "5G",
+    "SCCACHE_CONF": "/home/me/sccache.toml",
+    "SCCACHE_DIR": "/mine",
+    "SCCACHE_REDIS": "redis://mine",
+    "SCCACHE_SERVER_PORT": "4226",
+}
 
 
 def test_no_cache_is_no_variables() -> None:
@@ -97,13 +69,6 @@ def test_windows_launchers_embed_debug_information() -> None:
         }
 
 
-def test_commands() -> None:
-    assert zero_command(CCACHE) == ("/usr/bin/ccache", "--zero-stats")
-    assert statistics_command(CCACHE) == ("/usr/bin/ccache", "--print-stats")
-    assert zero_command(SCCACHE) == ("/opt/bin/sccache", "--zero-stats")
-    assert statistics_command(SCCACHE) == ("/opt/bin/sccache", "--show-stats", "--stats-format", "json")
-
-
 def test_a_cache_of_unknown_kind_or_place_is_refused() -> None:
     with pytest.raises(UsageError, match="'cache'"):
         CompilerCache(kind="cache", program=PurePosixPath("/usr/bin/ccache"))
@@ -111,47 +76,113 @@ def test_a_cache_of_unknown_kind_or_place_is_refused() -> None:
         CompilerCache(kind="ccache", program=PurePosixPath("ccache"))
 
 
-def test_statistics_of_ccache() -> None:
-    assert parse_statistics("ccache", CCACHE_TEXT) == CacheStatistics(
-        kind="ccache", hits=1, misses=1, uncacheable=1, errors=0
-    )
+@pytest.mark.parametrize("cache", [CCACHE, SCCACHE])
+def test_setup_py_gets_compilers_of_two_words(cache: CompilerCache) -> None:
+    def launched(platform: str = "linux", **base_env: str) -> dict[str, str]:
+        found = launcher_env(cache, platform=platform, rocm_version="", by_cmake=False, base_env=base_env)
+        return dict(found)
+
+    program = str(cache.program)
+    assert launched() == {"CC": f"{program} cc", "CXX": f"{program} c++"}
+    assert launched(CXX="/opt/g++ -m64") == {"CC": f"{program} cc", "CXX": f"{program} /opt/g++ -m64"}
+    # a person's own wrapping is not wrapped again
+    assert launched(CXX="/usr/lib/ccache/g++") == {"CC": f"{program} cc"}
+    assert "CC" not in launched("windows"), "its compiler is found by Visual Studio's own means"
 
 
-def test_statistics_of_sccache() -> None:
-    found = parse_statistics("sccache", sccache_text())
-    assert found == CacheStatistics(kind="sccache", hits=1, misses=1, uncacheable=1, errors=0)
-    assert found.hit_rate == 0.5
+def test_the_server_alone_knows_the_store_and_its_credentials() -> None:
+    env = server_env(BUCKET, address=ADDRESS, base_dirs=DIRS, base_env=MINE, s3=KEYS)
+    assert env["SCCACHE_BUCKET"] == "bucket"
+    assert env["SCCACHE_S3_KEY_PREFIX"] == "compiler-cache/ci/sccache"
+    assert env["SCCACHE_ENDPOINT"] == "http://127.0.0.1:9000"
+    assert env["SCCACHE_S3_USE_SSL"] == "false"
+    assert (env["SCCACHE_REGION"], env["AWS_ACCESS_KEY_ID"]) == ("us-east-1", "AKIA")
+    assert env["AWS_SECRET_ACCESS_KEY"] == SECRET
+    assert env["SCCACHE_BASEDIRS"] == os.pathsep.join(DIRS)
+    assert env["SCCACHE_SERVER_UDS"] == "/run/s/socket"
+    # nothing of a person's own storage, profile or server is left, but how large a cache may be
+    assert not {"AWS_PROFILE", "SCCACHE_REDIS", "SCCACHE_SERVER_PORT"} & env.keys()
+    assert (env["SCCACHE_CONF"], env["SCCACHE_CACHE_SIZE"]) == (os.devnull, "5G")
+    assert not [name for name in env if name.endswith("_RW_MODE")]
+    assert SECRET not in repr(KEYS)
+
+    client = client_env(BUCKET, address=ADDRESS, base_dirs=DIRS, env=MINE)
+    assert {"AWS_SECRET_ACCESS_KEY": "of-the-machine", "AWS_PROFILE": "mine"}.items() <= client.items()
+    assert {name for name in client if name.startswith("SCCACHE_")} == {
+        "SCCACHE_BASEDIRS",
+        "SCCACHE_CACHE_SIZE",
+        "SCCACHE_CONF",
+        "SCCACHE_DIR",
+        "SCCACHE_IDLE_TIMEOUT",
+        "SCCACHE_IGNORE_SERVER_IO_ERROR",
+        "SCCACHE_SERVER_UDS",
+    }
 
 
-def test_statistics_of_sccache_add_languages_and_errors() -> None:
-    text = sccache_text(
-        cache_hits={"counts": {"C/C++": 7, "HIP": 2}},
-        cache_misses={"counts": {}},
-        cache_errors={"counts": {"C/C++": 1}},
-        cache_timeouts=1,
-        cache_read_errors=1,
-        cache_write_errors=1,
-        requests_not_compile=3,
-    )
-    found = parse_statistics("sccache", text)
-    assert found == CacheStatistics(kind="sccache", hits=9, misses=0, uncacheable=4, errors=4)
-    assert found.hit_rate == 1.0
-
-
-def test_a_build_that_compiled_nothing_has_no_hits() -> None:
-    assert CacheStatistics(kind="ccache", hits=0, misses=0, uncacheable=0, errors=0).hit_rate == 0.0
-
-
-@pytest.mark.parametrize("kind", ["ccache", "sccache"])
 @pytest.mark.parametrize(
-    "text", ["", "{}", "[]", '{"stats": []}', "cache_miss\tmany", "cache_miss", "1\t2\t3"]
+    ("access", "gets"),
+    [
+        (S3Access(endpoint="https://s3", region="eu-1"), {"AWS_PROFILE": "mine"}),
+        (
+            S3Access(endpoint="https://s3", region="eu-1", anonymous=True),
+            {"SCCACHE_S3_NO_CREDENTIALS": "true"},
+        ),
+        (
+            S3Access(endpoint="https://s3", region="eu-1", access_key="A", secret_key=SECRET, token=SECRET),
+            {"AWS_SESSION_TOKEN": SECRET, "AWS_SECRET_ACCESS_KEY": SECRET},
+        ),
+    ],
 )
-def test_what_no_cache_printed_is_refused(kind: str, text: str) -> None:
-    with pytest.raises(DataError, match=f"statistics of {kind}"):
-        parse_statistics(kind, text)
+def test_credentials_are_handed_over_or_left_to_sccache(access: S3Access, gets: dict[str, str]) -> None:
+    env = server_env(BUCKET, address=ADDRESS, base_dirs=DIRS, base_env=MINE, s3=access)
+    assert gets.items() <= env.items()
+    assert env["SCCACHE_S3_USE_SSL"] == "true"
+    assert ("AWS_PROFILE" in env) == (not access.access_key)
 
 
-@given(st.text(), st.sampled_from(["ccache", "sccache"]))
-def test_any_text_is_read_or_refused(text: str, kind: str) -> None:
-    with pytest.raises(DataError):
-        parse_statistics(kind, text)
+def test_who_may_only_read_stores_nothing_anywhere() -> None:
+    env = server_env(READ_ONLY, address=ADDRESS, base_dirs=DIRS, base_env={}, s3=KEYS)
+    for backend in ("S3", "LOCAL", "GHA", "REDIS", "WEBDAV"):
+        assert env[f"SCCACHE_{backend}_RW_MODE"] == "READ_ONLY"
+    # neither does a server that a client starts in its place, nor ccache
+    client = client_env(READ_ONLY, address=ADDRESS, base_dirs=DIRS, env={})
+    assert client["SCCACHE_LOCAL_RW_MODE"] == "READ_ONLY"
+    assert (
+        ccache_env(Storage(access="read-only"), log="/l", base_dir="/co", env={})["CCACHE_READONLY"] == "true"
+    )
+
+
+def test_folders_and_a_persons_own_settings_of_sccache() -> None:
+    folder = Storage(kind="folder", where="/shared/compiler-cache/ci/sccache")
+    env = server_env(folder, address=ADDRESS, base_dirs=DIRS, base_env=MINE)
+    assert env["SCCACHE_DIR"] == "/shared/compiler-cache/ci/sccache"
+    assert "SCCACHE_BUCKET" not in env
+    own = server_env(Storage(kind="own"), address=ADDRESS, base_dirs=DIRS, base_env=MINE)
+    assert own["SCCACHE_BUCKET"] == "mine"
+    assert own["SCCACHE_CONF"] == "/home/me/sccache.toml"
+    local = server_env(Storage(), address=ADDRESS, base_dirs=DIRS, base_env=MINE)
+    assert (local["SCCACHE_DIR"], "SCCACHE_BUCKET" in local) == ("/mine", False)
+
+
+@pytest.mark.parametrize(
+    ("storage", "remote"),
+    [
+        (Storage(kind="folder", where="/shared/c"), "file:/shared/c"),
+        (Storage(kind="http", where="http://host/c|layout=flat"), "http://host/c|layout=flat"),
+        (Storage(), None),
+        (Storage(kind="own"), "redis://mine"),
+    ],
+)
+def test_ccache_hits_in_other_folders_and_machines(storage: Storage, remote: str | None) -> None:
+    mine = {"CCACHE_REMOTE_STORAGE": "redis://mine", "PATH": "/usr/bin"}
+    env = ccache_env(storage, log="/run/c/log", base_dir="/co", env=mine)
+    assert env.get("CCACHE_REMOTE_STORAGE") == remote
+    assert (env["CCACHE_BASEDIR"], env["CCACHE_NOHASHDIR"], env["CCACHE_STATSLOG"]) == (
+        "/co",
+        "true",
+        "/run/c/log",
+    )
+    assert env["CCACHE_COMPILERCHECK"] == "content", "another machine's compiler has another date"
+    kept = ccache_env(storage, log="/l", base_dir="/co", env={"CCACHE_COMPILERCHECK": "string:x"})
+    assert kept["CCACHE_COMPILERCHECK"] == "string:x"
+    assert "CCACHE_READONLY" not in env

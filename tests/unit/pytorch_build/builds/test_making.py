@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -10,12 +10,11 @@ from core import environments, process
 from core.errors import BuildError, CheckError, EnvironmentSetupError, ProcessError
 from core.installer import Sources
 from core.process import Completed
-from pytorch_build.builds import facts, making, preflight
+from pytorch_build.builds import compiler_cache_use, facts, making, preflight
 from pytorch_build.builds.build import Build
-from pytorch_build.builds.compiler_cache import CacheStatistics
+from pytorch_build.builds.compiler_cache import CompilerCache
 from pytorch_build.builds.course import Course
 from pytorch_build.builds.dependencies import Dependency
-from pytorch_build.builds.execution import Executed
 from pytorch_build.builds.options import BuildChoices
 from pytorch_build.builds.plans.types import BuildFacts, TreeFacts
 from pytorch_build.checks.findings import Finding
@@ -60,7 +59,7 @@ class Workshop:
     env: Mapping[str, str] = field(default_factory=dict)
     done: list[str] = field(default_factory=list)
     findings: tuple[Finding, ...] = ()
-    statistics: CacheStatistics | None = None
+    cache: Any = None
 
 
 def make(build: Build, name: str) -> Made:
@@ -103,13 +102,15 @@ def shop(run: Any, monkeypatch: pytest.MonkeyPatch) -> Workshop:
         shop.request = request
         return "the plan"
 
-    def execute(*_: Any, base_env: Mapping[str, str], log: Path, course: Course, **__: Any) -> Any:
-        shop.env = base_env
+    def execute(
+        *_: Any, base_env: Mapping[str, str], log: Path, course: Course, cache: Any, **__: Any
+    ) -> Any:
+        shop.env, shop.cache = base_env, cache
         log.parent.mkdir(parents=True, exist_ok=True)
         log.write_text("compiling\n")
         shop.done.append("built")
         course.details["ninja"] = [{"folder": "build"}]
-        return Executed(wheel=run.wheel("torch", VERSION), statistics=shop.statistics)
+        return run.wheel("torch", VERSION)
 
     sdk = RocmSdk(version="7.1.0", root=run.root, bin=run.root, cmake=run.root, targets=("gfx942",))
     monkeypatch.setattr(environments, "prepared", prepared)
@@ -227,10 +228,53 @@ def test_an_environment_is_known_by_all_that_it_is_made_from(
     assert shop.digest != first
 
 
-def test_a_compiler_caches_statistics_are_recorded(build: Build, shop: Workshop) -> None:
-    shop.statistics = CacheStatistics(kind="ccache", hits=3, misses=1, uncacheable=0, errors=0)
-    details = make(build, "build_torch").details["compiler_cache"]
-    assert (details["kind"], details["hits"], details["hit_rate"]) == ("ccache", 3, 0.75)
+@dataclass(frozen=True)
+class CacheInUse:
+    cache: CompilerCache
+    said: Any
+
+    def details(self) -> Any:
+        return self.said
+
+
+@pytest.mark.parametrize("said", [{"kind": "sccache", "hits": 3}, None])
+def test_a_build_goes_through_the_compiler_cache_and_records_what_it_did(
+    build: Build, run: Any, shop: Workshop, monkeypatch: pytest.MonkeyPatch, said: Any
+) -> None:
+    asked: list[Any] = []
+
+    @contextmanager
+    def in_use(cache: CompilerCache, **how: Any) -> Iterator[CacheInUse]:
+        asked.append((cache, how))
+        yield CacheInUse(cache, said)
+        shop.done.append("cache gone")
+
+    monkeypatch.setattr(compiler_cache_use, "in_use", in_use)
+    cache = CompilerCache(kind="sccache", program=run.root / "sccache")
+    choices = replace(build.choices, compiler_cache=cache, compiler_cache_store="s3://mine")
+    details = make(replace(build, choices=choices), "build_torch").details
+    assert details.get("compiler_cache") == said
+    ((used, how),) = asked
+    assert str(used.storage) == "s3://mine/compiler-cache/ci/sccache"
+    assert how["base_dirs"].tree == build.tree.path  # type: ignore[attr-defined]
+    assert (how["base_dirs"].environment, how["base_dirs"].root) == (run.root / "env", run.root)
+    assert shop.request is not None
+    assert shop.request.options.compiler_cache == used
+    assert shop.cache.cache == used
+    assert shop.done[:3] == ["requirements", "built", "cache gone"]
+
+
+def test_a_compiler_cache_that_cannot_be_had_is_none(
+    build: Build, run: Any, shop: Workshop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(compiler_cache_use, "in_use", lambda *_, **__: nullcontext())
+    cache = CompilerCache(kind="sccache", program=run.root / "sccache")
+    choices = replace(build.choices, compiler_cache=cache)
+    details = make(replace(build, choices=choices), "build_torch").details
+    assert "compiler_cache" not in details
+    assert shop.request is not None
+    assert shop.request.options.compiler_cache is None, "compilers would be started through it"
+    assert shop.cache is None
 
 
 def test_a_failing_build_leaves_its_log_among_the_outputs(

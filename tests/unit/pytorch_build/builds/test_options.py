@@ -69,6 +69,23 @@ def test_a_compiler_cache_that_is_not_there_is_named(monkeypatch: pytest.MonkeyP
         choices("--compiler-cache", "sccache")
 
 
+def test_where_a_compiler_caches_entries_lie(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(process, "which", lambda name: Path(f"bin/{name}"))
+    plain = choices("--compiler-cache", "sccache")
+    assert (plain.compiler_cache_store, plain.compiler_cache_read_only) == ("", False)
+    chosen = choices(
+        "--compiler-cache=sccache", "--compiler-cache-store=s3://mine", "--compiler-cache-read-only"
+    )
+    assert (chosen.compiler_cache_store, chosen.compiler_cache_read_only) == ("s3://mine", True)
+    # before hours are spent
+    with pytest.raises(UsageError, match="ccache does not speak S3"):
+        choices("--compiler-cache=ccache", "--compiler-cache-store=s3://mine")
+    for alone in ("--compiler-cache-store=s3://mine", "--compiler-cache-read-only"):
+        with pytest.raises(UsageError, match="say how a compiler cache is used") as without:
+            choices(alone)
+        assert "--compiler-cache sccache" in without.value.hint
+
+
 def test_mirrors_are_prefix_and_place() -> None:
     chosen = choices("--git-mirror", "https://github.com/=/m/", "--git-mirror", "https://gitlab.com/=/g/?a=b")
     assert dict(chosen.mirrors) == {"https://github.com/": "/m/", "https://gitlab.com/": "/g/?a=b"}

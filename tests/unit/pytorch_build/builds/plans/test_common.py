@@ -161,11 +161,27 @@ def test_the_refs_environment_has_the_last_word(plan: Plan, project: str) -> Non
 
 def test_jobs_and_cache_come_from_the_options(plan: Plan) -> None:
     cache = CompilerCache(kind="sccache", program=PurePosixPath("/bin/sccache"))
-    made = plan("vision", torch_version="2.10.0", options={"max_jobs": 3, "compiler_cache": cache})
+    options = {"max_jobs": 3, "compiler_cache": cache}
+    made = plan("torch", options=options)
     assert made.env["MAX_JOBS"] == "3"
     assert made.env["CMAKE_CXX_COMPILER_LAUNCHER"] == "/bin/sccache"
-    assert made.compiler_cache == cache
     assert "HIP_CLANG_LAUNCHER" not in made.env, "hipcc of ROCm 7.10 has no launcher"
+    by_setup_py = plan("vision", torch_version="2.10.0", base_env={"CXX": "g++-12"}, options=options)
+    assert by_setup_py.env["CXX"] == "/bin/sccache g++-12"
+    assert "CMAKE_CXX_COMPILER_LAUNCHER" not in by_setup_py.env
+
+
+@pytest.mark.parametrize("project", PROJECTS)
+def test_what_is_built_sees_no_credentials_of_the_run(plan: Plan, project: str) -> None:
+    mine = {
+        "PATH": "/usr/bin",
+        "AWS_ACCESS_KEY_ID": "AKIA",
+        "AWS_SECRET_ACCESS_KEY": "of-the-run",
+        "AWS_SESSION_TOKEN": "of-the-run",
+    }
+    made = plan(project, base_env=mine, torch_version="2.10.0")
+    env = environment(made, platform=platform_named("linux"), base_env=mine)
+    assert not [name for name in env if name.startswith("AWS_")]
 
 
 @pytest.mark.parametrize("project", PROJECTS)
