@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 DATA = Path(__file__).with_name("configurations.toml")
 TESTS = "test"
 
-Runner = Literal["pytest", "run_test"]
+Runner = Literal["pytest", "run_test", "script"]
 
 
 class LimitsTable(Model):
@@ -42,7 +42,7 @@ class Step(Model):
         parallel: Files whose tests may run side by side.
     """
 
-    runner: Runner = "pytest"
+    runner: Literal["pytest", "run_test"] = "pytest"
     arguments: tuple[str, ...] = ()
     files: tuple[str, ...] = Field(min_length=1)
     gpu_files: tuple[str, ...] = ()
@@ -61,9 +61,16 @@ class Step(Model):
 
 
 class Configuration(Model):
-    """One configuration: its steps, and how many GPUs a process gets."""
+    """One configuration.
+
+    Attributes:
+        gpus: How many GPUs a process gets.
+        scripts: Programs of the tree, by their paths, that must end with status 0; each is a test by itself.
+        steps: What it runs besides.
+    """
 
     gpus: Literal["unique", "all"]
+    scripts: tuple[str, ...] = ()
     steps: tuple[Step, ...] = Field(min_length=1)
 
     @model_validator(mode="after")
@@ -88,7 +95,7 @@ class TestFile:
 
     Attributes:
         file: Its path in the tree, as test ids begin: ``test/test_nn.py``.
-        runner: What runs it.
+        runner: What runs it; a ``script`` is a program that is right where it ends with status 0.
         arguments: Arguments of upstream's runner.
         parallel: Whether its tests may run side by side.
     """
@@ -142,11 +149,17 @@ def modules_of(tree: Path) -> tuple[str, ...]:
     return tuple(found)
 
 
+def scripts_of(chosen: Configuration, tree: Path) -> tuple[str, ...]:
+    """List the programs of a configuration that a tree has, named as test files are; versions differ."""
+    return tuple(module(one) for one in chosen.scripts if (tree / one).is_file())
+
+
 def chosen_files(
     chosen: Configuration,
     known: Sequence[str],
     *,
     gpu: bool,
+    scripts: bool = True,
     include: Sequence[str] = (),
     exclude: Sequence[str] = (),
 ) -> tuple[TestFile, ...]:
@@ -154,8 +167,9 @@ def chosen_files(
 
     Args:
         chosen: The configuration.
-        known: Every test file of the tree.
+        known: Every test file of the tree, and its programs that `scripts_of` names.
         gpu: Whether there is a GPU to run on.
+        scripts: Whether to run programs, too, which have no tests to choose among.
         include: Run these alone, also such as the configuration lacks.
         exclude: Leave these out.
 
@@ -164,7 +178,11 @@ def chosen_files(
     """
     wanted = [module(name) for name in include]
     unwanted = {one for name in exclude for one in _named(module(name), known, "--exclude")}
-    by_module: dict[str, TestFile] = {}
+    by_module = {
+        module(one): TestFile(file=one, runner="script")
+        for one in chosen.scripts
+        if module(one) in known and (scripts or wanted)
+    }
     for step in chosen.steps:
         listed = (*step.files, *(step.gpu_files if gpu or wanted else ()))
         parallel = set(step.parallel)

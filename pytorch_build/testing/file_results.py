@@ -85,6 +85,16 @@ def of_file(
     return FileResults(cases=tuple(cases.values()), collected=collected)
 
 
+def of_script(file: str, ended: Ended) -> Case:
+    """Give the result of a program that is no test file: it is right where it ends with status 0."""
+    verdict = _killed(ended)
+    if verdict is None and ended.returncode:
+        verdict = "failed", first_line("", ended.output) or f"it ended with status {ended.returncode}"
+    outcome, line = verdict or ("passed", "")
+    text = "" if outcome == "passed" else _said(ended)
+    return Case(test=file, file=file, outcome=outcome, seconds=ended.seconds, line=line, text=text)
+
+
 def _reported(file: str, sessions: Sequence[Session], document: Document | None) -> dict[str, Case]:
     heard: dict[str, list[Case]] = {}
     for session in sessions:

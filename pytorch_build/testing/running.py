@@ -157,6 +157,9 @@ class _Running:
         # what an earlier run left there would be taken for this one's
         shutil.rmtree(self.folder, ignore_errors=True)
         self.log.unlink(missing_ok=True)
+        if self.file.runner == "script":
+            self._script()
+            return
         only: tuple[str, ...] | None = None
         if self.part is not None and not self.part.whole:
             only = self._part(self.part)
@@ -168,6 +171,13 @@ class _Running:
                 return
             console.say(f"{self.file.file}: its process died; {len(left)} tests go on in another one.")
             only = left
+
+    def _script(self) -> None:
+        """Run a program, whose status is its result."""
+        self.processes += 1
+        argv = [str(self.setting.python), str(self.setting.tree / self.file.file)]
+        ended = self._supervised(argv, self.setting.env)
+        self.cases[self.file.file] = file_results.of_script(self.file.file, ended)
 
     def _part(self, part: Part) -> tuple[str, ...] | None:
         """Collect the file, and choose the shard's tests; None to let the file fail as a whole."""
@@ -229,23 +239,30 @@ class _Running:
     def _started(
         self, name: str, only: tuple[str, ...] | None, more: tuple[str, ...]
     ) -> tuple[Sequence[Session], Ended]:
-        setting, limits = self.setting, self.setting.limits
+        setting = self.setting
         plan, journal = self.folder / f"{name}.plan.json", self.folder / f"{name}.journal.jsonl"
         plugin.write_plan(plan, Plan(root=str(setting.tree), only=only, rules=setting.rules))
         journals = journal if self.file.runner == "pytest" else self.folder / f"{name}.{{pid}}.journal.jsonl"
         argv, env = self._command(plan, journals, self.folder / f"{name}.xml", more)
-        console.detail(f"+ {shlex.join(argv)}  (in {setting.tree / 'test'})")
+        stalled = Stall(partial(self._journals, name), setting.limits.test_seconds + _SECOND_CHANCE)
+        ended = self._supervised(argv, env, stalled)
+        return self._sessions(name), ended
+
+    def _supervised(
+        self, argv: Sequence[str], env: Mapping[str, str], stalled: Callable[[], str] = str
+    ) -> Ended:
+        limits, folder = self.setting.limits, self.setting.tree / "test"
+        console.detail(f"+ {shlex.join(argv)}  (in {folder})")
+        seconds = max(self.until - time.monotonic(), 1.0)
         ended = supervise(
             argv,
-            cwd=setting.tree / "test",
+            cwd=folder,
             env=env,
             log=self.log,
-            limits=Limits(
-                seconds=max(self.until - time.monotonic(), 1.0), log_bytes=limits.log_megabytes * _MEGABYTE
-            ),
-            stalled=Stall(partial(self._journals, name), limits.test_seconds + _SECOND_CHANCE),
+            limits=Limits(seconds=seconds, log_bytes=limits.log_megabytes * _MEGABYTE),
+            stalled=stalled,
         )
-        return self._sessions(name), Ended(
+        return Ended(
             returncode=ended.returncode,
             timed_out=ended.late,
             stopped=ended.stopped,

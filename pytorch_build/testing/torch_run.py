@@ -121,10 +121,12 @@ def _rules(bench: Bench, asked: TorchTests) -> Sequence[tuple[PlannedRule, ...]]
 
 
 def _files(bench: Bench, asked: TorchTests) -> Mapping[str, TestFile]:
+    configuration, tree = configurations.configuration(asked.config), bench.tests.tree
     chosen = configurations.chosen_files(
-        configurations.configuration(asked.config),
-        configurations.modules_of(bench.tests.tree),
+        configuration,
+        (*configurations.scripts_of(configuration, tree), *configurations.modules_of(tree)),
         gpu=bench.gpu,
+        scripts=not asked.expression,
         include=asked.include,
         exclude=asked.exclude,
     )

@@ -15,6 +15,7 @@ from pytorch_build.testing.configurations import (
     configuration,
     module,
     modules_of,
+    scripts_of,
 )
 
 if TYPE_CHECKING:
@@ -59,6 +60,56 @@ def test_inductor_runs_operators_through_the_compiler_and_its_own_tests_without(
     found = {one.module: one for one in chosen_files(configuration("inductor"), KNOWN, gpu=True)}
     assert found["test_ops"].arguments == ("--inductor",)
     assert found["inductor/test_torchinductor"].runner == "pytest"
+    assert VERIFY not in found
+
+
+VERIFY = "tools/dynamo/verify_dynamo"
+
+
+def test_inductor_begins_with_upstreams_own_look_at_the_compiler(tmp_path: Path) -> None:
+    chosen = configuration("inductor")
+    assert scripts_of(chosen, tmp_path) == ()
+    (tmp_path / "tools" / "dynamo").mkdir(parents=True)
+    (tmp_path / f"{VERIFY}.py").touch()
+    assert scripts_of(chosen, tmp_path) == (VERIFY,)
+    known = (VERIFY, *KNOWN)
+    first = chosen_files(chosen, known, gpu=False)[0]
+    assert (first.file, first.runner) == (f"{VERIFY}.py", "script")
+    assert chosen_files(chosen, known, gpu=False, include=[f"{VERIFY}.py"]) == (first,)
+    assert first not in chosen_files(chosen, known, gpu=False, scripts=False)
+    assert first not in chosen_files(chosen, known, gpu=False, exclude=[VERIFY])
+    assert first not in chosen_files(configuration("default"), known, gpu=False)
+
+
+# upstream's lists, as ROCm's own CI runs them: what each configuration must at least hold
+REFERENCE = {
+    "default": {
+        "pytest": {
+            *("test_autograd", "test_binary_ufuncs", "test_cuda"),
+            *("test_nn", "test_torch", "test_unary_ufuncs"),
+        },
+        "run_test": set(),
+        "script": set(),
+    },
+    "distributed": {"pytest": set(), "run_test": {"distributed/**/test_*"}, "script": set()},
+    "inductor": {
+        "pytest": {
+            *("inductor/test_aot_inductor", "inductor/test_torchinductor"),
+            "inductor/test_torchinductor_opinfo",
+        },
+        "run_test": {"test_modules", "test_ops", "test_ops_gradients", "test_torch"},
+        "script": {"tools/dynamo/verify_dynamo.py"},
+    },
+}
+
+
+@pytest.mark.parametrize("name", REFERENCE)
+def test_each_configuration_runs_what_the_reference_does_by_the_same_runner(name: str) -> None:
+    chosen = configuration(name)
+    runs: dict[str, set[str]] = {"pytest": set(), "run_test": set(), "script": set(chosen.scripts)}
+    for step in chosen.steps:
+        runs[step.runner] |= {*step.files, *step.gpu_files}
+    assert runs == REFERENCE[name]
 
 
 def test_what_is_included_takes_the_place_of_the_configuration() -> None:

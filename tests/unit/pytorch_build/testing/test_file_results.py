@@ -9,7 +9,7 @@ from core import process
 from core.junit import Case, Document
 from core.junit_reading import read_file
 from pytorch_build.testing import plugin
-from pytorch_build.testing.file_results import Ended, FileResults, of_file
+from pytorch_build.testing.file_results import Ended, FileResults, of_file, of_script
 from pytorch_build.testing.plugin import Began, End, Result, Session, Uncollected
 
 if TYPE_CHECKING:
@@ -64,6 +64,25 @@ def test_results_of_the_journal_with_the_words_of_junit() -> None:
     ]
     assert found.collected == (f"{FILE}::x", f"{FILE}::y")
     assert {one.file for one in found.cases} == {FILE}
+
+
+@pytest.mark.parametrize(
+    ("ended", "outcome", "line"),
+    [
+        (Ended(returncode=0, output="All checks passed\n"), "passed", ""),
+        (
+            Ended(returncode=1, output="Traceback\nVerifyDynamoError: no ROCm\n"),
+            "failed",
+            "VerifyDynamoError: no ROCm",
+        ),
+        (Ended(returncode=3), "failed", "it ended with status 3"),
+        (Ended(returncode=-11), "crashed", "the interpreter died of SIGSEGV"),
+        (Ended(returncode=-9, timed_out=True, seconds=5), "timeout", "killed after 5 s"),
+    ],
+)
+def test_a_programs_status_is_its_result(ended: Ended, outcome: str, line: str) -> None:
+    case = of_script("tools/x.py", ended)
+    assert (case.test, case.file, case.outcome, case.line) == ("tools/x.py", "tools/x.py", outcome, line)
 
 
 def test_attempts_make_a_flaky_test() -> None:

@@ -216,6 +216,18 @@ def test_rules_skip_and_retry_what_they_name_and_nothing_else(setting: Setting) 
 
 
 @processes
+@pytest.mark.parametrize(("status", "outcome"), [(0, "passed"), (2, "failed")])
+def test_a_program_of_the_tree_is_run_without_pytest(setting: Setting, status: int, outcome: str) -> None:
+    (setting.tree / "tools").mkdir()
+    (setting.tree / "tools" / "x.py").write_text(f"print('it spoke')\nraise SystemExit({status})\n")
+    made = run_file(TestFile(file="tools/x.py", runner="script"), setting)
+    assert [(case.test, case.outcome) for case in made.cases] == [("tools/x.py", outcome)]
+    assert (made.collected, made.processes) == ((), 1)
+    assert made.log is not None
+    assert "it spoke" in made.log.read_text()
+
+
+@processes
 def test_a_test_that_fails_each_time_is_tried_as_often_as_its_rule_says_and_has_failed(
     setting: Setting,
 ) -> None:
