@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -28,6 +29,11 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         metavar="WHEEL",
         help="a wheel or sdist: a path, or an http(s), s3 or file address",
     )
+    parser.add_argument(
+        "--platform",
+        choices=("linux", "windows"),
+        help="whose part of the run it is (default: this machine's)",
+    )
     parser.add_argument("--json", action="store_true", help="print what is known as JSON, a list")
     parser.epilog = (
         "A file that lies in a run's outputs is held against that run; any other one against --run-id in "
@@ -49,6 +55,7 @@ def run(arguments: argparse.Namespace) -> None:
     from core.outputs import LOCAL_RUN
 
     common = common_from(arguments)
+    common = replace(common, platform=arguments.platform or common.platform)
     named = common.run_id != LOCAL_RUN or hasattr(arguments, "store_option")
     known = []
     common.cache.mkdir(parents=True, exist_ok=True)
@@ -124,6 +131,8 @@ def _known(file: FileRecord, by: Recorded, statement: Statement, where: str) -> 
 
 def _text(known: dict[str, Any]) -> str:
     """Write what is known for people, in lines that a narrow terminal takes: a word, then what it is."""
+    from ci.page.words import spelt
+
     cell = known["cell"]
     ran_on = [part for part in (cell["torch_ref"], cell["gpu_family"], cell["python"]) if part]
     lines = [
@@ -142,4 +151,5 @@ def _text(known: dict[str, Any]) -> str:
     if not known["sources"]:
         lines.append("  from     sources that its record does not name")
     lines += [f"  with     {one['name']}" for one in known["materials"]]
-    return "\n".join(lines)
+    # a statement from elsewhere may hold anything
+    return "\n".join(spelt(line).replace("\n", "\\n") for line in lines)

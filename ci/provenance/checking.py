@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import ConfigDict, Field
 
+from ci.page.words import spelt
 from ci.provenance.facts import inputs_of
 from ci.provenance.statements import PREDICATE_TYPE
 from core.data import Model
@@ -149,7 +150,7 @@ def check_statement(statement: Statement, path: str, file: FileRecord, by: Recor
         raise ProvenanceError(f"{path} is no provenance but {statement.predicate_type!r}.", hint=AGAIN)
     subjects = {one.name: one.digest.get("sha256", "") for one in statement.subject}
     if file.name not in subjects:
-        about = ", ".join(sorted(subjects)) or "nothing"
+        about = spelt(", ".join(sorted(subjects))) or "nothing"
         raise ProvenanceError(f"{path} is about another file: {about}.", hint=AGAIN)
     if subjects[file.name] != file.sha256:
         raise ProvenanceError(
@@ -168,7 +169,7 @@ def check_statement(statement: Statement, path: str, file: FileRecord, by: Recor
     stated = [one.digest.get("gitCommit", "") for one in statement.sources]
     if built_from and built_from not in stated:
         raise ProvenanceError(
-            f"{path} names the source commit {', '.join(stated) or 'nothing'}, and the record "
+            f"{path} names the source commit {spelt(', '.join(stated)) or 'nothing'}, and the record "
             f"{by.document.key} {built_from}.",
             hint=AGAIN,
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from core import console
@@ -24,6 +25,11 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         metavar="GROUP",
         help="whose statements (default: the GPU family's, else all); the bill is the whole run's",
     )
+    parser.add_argument(
+        "--platform",
+        choices=("linux", "windows"),
+        help="whose part of the run it is (default: this machine's)",
+    )
 
 
 def run(arguments: argparse.Namespace) -> None:
@@ -31,6 +37,7 @@ def run(arguments: argparse.Namespace) -> None:
     from ci.provenance.writing import write_provenance
 
     common = common_from(arguments)
+    common = replace(common, platform=arguments.platform or common.platform)
     store = common.open_store()
     group = arguments.artifact_group or group_name(common.gpu_family)
     tell(store, write_provenance(store, common.outputs, group))

@@ -88,6 +88,28 @@ def test_a_wheel_in_a_run_is_verified_and_says_where_it_came_from(
     assert verify(run.wheel.as_uri()) == 0
 
 
+def test_nothing_that_a_statement_says_changes_the_terminal(
+    run: Run, capsys: pytest.CaptureFixture[str]
+) -> None:
+    said = run.statement()
+    said["predicate"]["runDetails"]["builder"]["id"] = "https://x/\x1b[2Jverified\u202e\n  sha256"
+    run.put(run.statement_key, said)
+    assert verify(run.wheel) == 0
+    told = capsys.readouterr().out
+    assert "https://x/\\u001b[2Jverified\\u202e\\n  sha256\n" in told
+    assert "\x1b" not in told
+
+
+def test_a_run_of_the_other_platform_is_named(
+    run: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    copy = tmp_path / run.file.name
+    copy.write_bytes(run.wheel.read_bytes())
+    words = ("--run-id=123", f"--store={run.store.url}", "--platform=windows")
+    assert verify(copy, *words) == MissingInputError.exit_code
+    assert f"No record of {run.store.url}/123-windows names" in capsys.readouterr().err
+
+
 def test_as_json(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
     assert verify("--json", run.wheel) == 0
     (known,) = json.loads(capsys.readouterr().out)
