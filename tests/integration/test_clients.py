@@ -15,7 +15,7 @@ from urllib.parse import unquote
 
 import pytest
 
-from ci import index, mirror_data
+from ci import mirror_data
 from core import distributions, files, installer, process, records, store_server
 from core.errors import MissingInputError
 from core.frontdoor import Verb, main
@@ -24,6 +24,7 @@ from core.records import Record
 from core.store_server import served_store
 from core.stores import open_store
 from core.stores.directory import DirectoryStore
+from tests.integration.recorded_runs import indexed
 
 if TYPE_CHECKING:
     from core.stores import Store
@@ -105,17 +106,6 @@ def setuptools_fixture(tmp_path_factory: pytest.TempPathFactory) -> Path:
     process.capture(argv)
     (wheel,) = folder.glob("*.whl")
     return wheel
-
-
-def indexed(store: Store, outputs: RunOutputs, group: str, *paths: Path) -> None:
-    """Put files into a run, each with a record, and write its pages."""
-    for path in paths:
-        one = distributions.publish(store, outputs, group, path)
-        made = Record(
-            stage=path.name, run_id="17", platform="linux", started=records.now(), seconds=0, files=(one,)
-        )
-        records.write(store, outputs, group, made)
-    index.write_pages(store, outputs, group)
 
 
 @pytest.fixture(name="public", autouse=True)

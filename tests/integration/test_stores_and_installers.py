@@ -8,14 +8,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from ci import index
-from core import distributions, environments, files, installer, process, records, serving
+from core import environments, files, installer, process, serving
 from core.errors import EnvironmentSetupError
 from core.installer import Install, Sources
 from core.interpreters import Interpreter, interpreter
 from core.outputs import RunOutputs
-from core.records import Record
 from core.stores.directory import DirectoryStore
+from tests.integration.recorded_runs import indexed
 
 if TYPE_CHECKING:
     from core.installer import Backend
@@ -40,26 +39,13 @@ def asked_fixture(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return asked
 
 
-def indexed(folder: Path, *wheels: Path, group: str = GROUP) -> str:
-    """Put wheels into a run and write its pages; give the path of the flat one."""
-    store = DirectoryStore(folder)
-    for path in wheels:
-        one = distributions.publish(store, OUTPUTS, group, path)
-        made = Record(
-            stage=path.name, run_id="17", platform="linux", started=records.now(), seconds=0, files=(one,)
-        )
-        records.write(store, OUTPUTS, group, made)
-    index.write_pages(store, OUTPUTS, group)
-    return OUTPUTS.python_prefix(group)
-
-
 @pytest.fixture(name="run")
 def run_fixture(tmp_path: Path, make_wheel: MakeWheel) -> Iterator[str]:
     """The address of a run's wheels: torch, and the ROCm that it requires."""
     dist = tmp_path / "dist"
     rocm = make_wheel(dist, "rocm", ROCM)
     torch = make_wheel(dist, "torch", TORCH, fields=[("Requires-Dist", f"rocm=={ROCM}")])
-    prefix = indexed(tmp_path / "out", rocm, torch)
+    prefix = indexed(DirectoryStore(tmp_path / "out"), OUTPUTS, GROUP, rocm, torch)
     with serving.served(tmp_path / "out") as url:
         yield f"{url}/{prefix}"
 
@@ -154,7 +140,7 @@ def placeholders_fixture(
     dist = tmp_path / "placeholders"
     names = ("rocm", "rocm-sdk-core", "torch")
     wheels = [make_wheel(dist, name, version) for name in names for version in ("0.1", "99.0")]
-    prefix = indexed(tmp_path / "elsewhere", *wheels, group="placeholders")
+    prefix = indexed(DirectoryStore(tmp_path / "elsewhere"), OUTPUTS, "placeholders", *wheels)
     with serving.served(tmp_path / "elsewhere") as url:
         simple, flat = f"{url}/{prefix}/simple/", f"{url}/{prefix}/index.html"
         configuration = tmp_path / "pip.conf"

@@ -10,27 +10,14 @@ from core import files, installer, process
 from core.environments import MARKER, digest_of_calls, prepared
 from core.errors import EnvironmentSetupError, ProcessError
 from core.installer import Install, Sources
-from core.interpreters import Interpreter
+from tests.unit.target_samples import target_in
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from core.interpreters import Interpreter
+
 CALLS = (Install(requirements=("a==1",)), Install(requirements=("b==2",)))
-
-
-def target_in(folder: Path, **facts: Any) -> Interpreter:
-    values: dict[str, Any] = {
-        "executable": folder / "bin" / "python",
-        "version": "3.12.1",
-        "free_threaded": False,
-        "prefix": folder,
-        "base_executable": Path("/usr/bin/python3.12"),
-        "purelib": folder / "lib",
-        "scripts": folder / "bin",
-        "include": Path("/usr/include"),
-        "virtual": True,
-    }
-    return Interpreter(**{**values, **facts})
 
 
 @pytest.fixture(name="target")

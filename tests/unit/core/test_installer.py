@@ -11,23 +11,13 @@ import pytest
 from core import installer, process
 from core.errors import DataError, EnvironmentSetupError, ProcessError
 from core.installer import Install, Sources, parse_configuration
-from core.interpreters import Interpreter
 from core.process import Completed
+from tests.unit.target_samples import target_in
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-TARGET = Interpreter(
-    executable=Path("/venv/bin/python"),
-    version="3.12.1",
-    free_threaded=False,
-    prefix=Path("/venv"),
-    base_executable=Path("/usr/bin/python3.12"),
-    purelib=Path("/venv/lib"),
-    scripts=Path("/venv/bin"),
-    include=Path("/usr/include"),
-    virtual=True,
-)
+TARGET = target_in(Path("/venv"))
 OWN = Sources(index_url="https://mine/simple", find_links=("/opt/wheels",), cert="/etc/ca.crt")
 EXACT = Sources(find_links=("https://host/index.html",), no_index=True)
 

@@ -11,15 +11,16 @@ import pytest
 
 from core import distributions, records
 from core.families import family
-from core.interpreters import Interpreter
 from core.options import Common
 from core.records import Cell, FileRecord, Record
 from core.wheel_writer import Member, WheelSpec, metadata_text, write_sdist, write_wheel
 from pytorch_build.context import Context
 from pytorch_build.lock.source_lock import LockedProject, SourceLock
 from pytorch_build.refs.torch_refs import DISTRIBUTIONS, PROJECTS, torch_ref
+from tests.unit.target_samples import target_in
 
 if TYPE_CHECKING:
+    from core.interpreters import Interpreter
     from core.stores import Store
 
 ROCM = "7.99.0.dev0+sample"
@@ -47,19 +48,8 @@ class Run:
         )
 
     def target(self, version: str = "3.12.4", **changes: Any) -> Interpreter:
-        env = self.root / "env"
-        made = Interpreter(
-            executable=env / "bin" / "python",
-            version=version,
-            free_threaded=False,
-            prefix=env,
-            base_executable=Path(sys.executable),
-            purelib=env / "lib",
-            scripts=env / "bin",
-            include=env / "include",
-            virtual=True,
-        )
-        return replace(made, **changes)
+        changes.setdefault("base_executable", Path(sys.executable))
+        return target_in(self.root / "env", version=version, **changes)
 
     @property
     def store(self) -> Store:

@@ -11,13 +11,13 @@ import pytest
 
 from core import environments, files, installer, process, records
 from core.errors import CheckError, MissingInputError, ProcessError, UsageError
-from core.interpreters import Interpreter
 from core.options import Common, add_common
 from core.records import Cell, FileRecord, Record
 from rocm_packaging import reports, testing
 from rocm_packaging.sources import RocmSource
 from rocm_packaging.testing import TestRequest, run_tests
 from rocm_packaging.verbs import test as verb
+from tests.unit.target_samples import target_in
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -35,17 +35,7 @@ FAILED = (
 )
 
 
-PYTHON = Interpreter(
-    executable=Path("/env/bin/python"),
-    version="3.12.1",
-    free_threaded=False,
-    prefix=Path("/env"),
-    base_executable=Path("/usr/bin/python3.12"),
-    purelib=Path("/env/lib/python3.12/site-packages"),
-    scripts=Path("/env/bin"),
-    include=Path("/usr/include/python3.12"),
-    virtual=True,
-)
+PYTHON = target_in(Path("/env"))
 
 
 class Machine:
