@@ -7,6 +7,8 @@ Layout (`docs/run-outputs.md`)::
         python/{artifact_group}/     wheels, sdists, .metadata sidecars, index.html, simple/
         manifests/                   source locks
         manifests/{artifact_group}/  records
+        provenance/{artifact_group}/ statements of how wheels were made
+        sbom.cdx.json                the run's bill of materials
         logs/{artifact_group}/
         reports/
 """

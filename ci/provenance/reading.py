@@ -13,43 +13,60 @@ from core.outputs import is_record
 from pytorch_build.lock.source_lock import SourceLock
 
 if TYPE_CHECKING:
+    from collections.abc import MutableMapping
+
     from core.outputs import RunOutputs
     from core.stores import Store
 
 _LOCK = "source-lock-"
 
 
-def read_run(store: Store, outputs: RunOutputs) -> RunRecords:
+def read_run(
+    store: Store, outputs: RunOutputs, known: MutableMapping[tuple[str, str], Recorded] | None = None
+) -> RunRecords:
     """Read a run's records and source locks.
+
+    Args:
+        store: Where the run lies.
+        outputs: The run.
+        known: Records that were read before, by key and etag; those that are read now are added.
 
     Raises:
         MissingInputError: It has no records.
         DataError: One of them is none, or of another schema.
     """
     prefix = f"{outputs.prefix}/manifests"
-    groups: dict[str, list[str]] = {}
+    known = {} if known is None else known
+    groups: dict[str, list[tuple[str, str]]] = {}
     locks = []
-    for key in (stored.key for stored in store.list(prefix)):
-        group, slash, name = key.removeprefix(f"{prefix}/").partition("/")
-        if slash and is_record(key) and "/" not in name:
-            groups.setdefault(group, []).append(key)
+    for stored in store.list(prefix):
+        group, slash, name = stored.key.removeprefix(f"{prefix}/").partition("/")
+        if slash and is_record(stored.key) and "/" not in name:
+            groups.setdefault(group, []).append((stored.key, stored.etag))
         elif not slash and group.startswith(_LOCK) and group.endswith(".json"):
-            locks.append(key)
+            locks.append(stored.key)
     if not groups:
         raise MissingInputError(
             f"Run {outputs.run_id} has no records in {store.url}/{prefix}.",
             hint="Build something first (nox -s build_torch), or name another run with --run-id.",
         )
 
-    def recorded(key: str) -> Recorded:
-        content = store.read(key)
+    def recorded(key: str) -> Recorded | None:
+        try:
+            content = store.read(key)
+        except MissingInputError:
+            # a failure's record goes when its stage succeeds
+            return None
         return Recorded(record=records.parse(content, where=key), document=document(key, content))
 
-    found = parallel.each(recorded, [key for keys in groups.values() for key in keys])
-    by_key = {one.document.key: one for one in found}
+    new = [version for versions in groups.values() for version in versions if version not in known]
+    read = parallel.each(lambda version: recorded(version[0]), new)
+    known.update({version: one for version, one in zip(new, read, strict=True) if one is not None})
     return RunRecords(
         prefix=outputs.prefix,
-        groups={group: tuple(by_key[key] for key in keys) for group, keys in groups.items()},
+        groups={
+            group: tuple(known[one] for one in versions if one in known) for group, versions in groups.items()
+        },
         locks=tuple(_lock(store, key) for key in locks),
     )
 

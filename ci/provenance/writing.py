@@ -16,11 +16,13 @@ from core.errors import ConflictError, MissingInputError, StoreError, nearest
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from ci.provenance.facts import MadeFile
+    from ci.promotion.run_records import Recorded
+    from ci.provenance.facts import MadeFile, RunRecords
     from core.outputs import RunOutputs
     from core.stores import Outcome, Store
 
-_TRIES = 8
+# each that fails is another job's that did not
+_TRIES = 64
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,13 +55,14 @@ def write_provenance(store: Store, outputs: RunOutputs, group: str = "") -> Writ
         StoreError: Others wrote all the time.
     """
     prefix = outputs.prefix
+    known: dict[tuple[str, str], Recorded] = {}
     for _ in range(_TRIES):
         # what is replaced is looked at before the records are, so that no record is overlooked
         seen = {stored.key: stored.etag for stored in store.list(f"{prefix}/{PROVENANCE}")}
         bill = store.find(f"{prefix}/{SBOM}")
         seen |= {bill.key: bill.etag} if bill else {}
         try:
-            return _written(store, outputs, group, seen)
+            return _written(store, outputs, read_run(store, outputs, known), group, seen)
         except ConflictError:
             continue
     raise StoreError(
@@ -67,8 +70,9 @@ def write_provenance(store: Store, outputs: RunOutputs, group: str = "") -> Writ
     )
 
 
-def _written(store: Store, outputs: RunOutputs, group: str, seen: Mapping[str, str]) -> Written:
-    run = read_run(store, outputs)
+def _written(
+    store: Store, outputs: RunOutputs, run: RunRecords, group: str, seen: Mapping[str, str]
+) -> Written:
     if group and group not in run.groups:
         raise MissingInputError(
             f"Run {outputs.run_id} has no records of group {group!r} in {store.url}.",

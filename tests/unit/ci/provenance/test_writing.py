@@ -8,7 +8,7 @@ import pytest
 from ci.provenance import reading, writing
 from ci.provenance.names import SBOM, statement_path
 from ci.provenance.writing import write_provenance
-from core import records
+from core import parallel, records
 from core.errors import ConflictError, DataError, MissingInputError, StoreError
 from core.frontdoor import Verb, main
 from core.outputs import RunOutputs
@@ -145,8 +145,8 @@ def test_a_job_that_was_second_reads_the_records_again(
     apex = samples.record("build_apex", samples.file("apex-1.whl", "apex", "1"))
     asked: list[str] = []
 
-    def read_run(store: Store, outputs: RunOutputs) -> Any:
-        found = whole(store, outputs)
+    def read_run(store: Store, outputs: RunOutputs, known: Any) -> Any:
+        found = whole(store, outputs, known)
         if not asked:
             asked.append("first")
             records.write(store, outputs, GROUP, apex)
@@ -156,6 +156,38 @@ def test_a_job_that_was_second_reads_the_records_again(
     monkeypatch.setattr(writing, "read_run", read_run)
     assert write_provenance(store, OUTPUTS).sbom_outcome == "unchanged"
     assert "apex" in {one["name"] for one in json.loads(store.read(BILL))["components"]}
+
+
+def test_a_failures_record_that_goes_meanwhile_is_nothing(
+    store: DirectoryStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fill(store)
+    failed = samples.record("build_apex", status="failed", exit_code=8, error="No wheel.")
+    records.write(store, OUTPUTS, GROUP, failed)
+    listing = DirectoryStore.list
+
+    def listed(store: DirectoryStore, prefix: str, **options: Any) -> Any:
+        found = listing(store, prefix, **options)
+        store.delete(OUTPUTS.record_key(GROUP, f"{failed.name}.failed"))
+        return found
+
+    monkeypatch.setattr(DirectoryStore, "list", listed)
+    assert len(write_provenance(store, OUTPUTS).made) == 4
+
+
+def test_any_number_of_jobs_may_end_at_once(store: DirectoryStore) -> None:
+    fill(store)
+    groups = [f"gfx{number}" for number in range(12)]
+
+    def end(group: str) -> None:
+        file = samples.file(f"torch-2+{group}.whl", "torch", f"2+{group}", group=group)
+        records.write(store, OUTPUTS, group, samples.record("build_torch", file))
+        write_provenance(store, OUTPUTS, group)
+
+    parallel.each(end, groups, jobs=len(groups))
+    names = {one["version"] for one in json.loads(store.read(BILL))["components"] if one["name"] == "torch"}
+    assert {f"2+{group}" for group in groups} <= names
+    assert len(store.list(f"{OUTPUTS.prefix}/provenance")) == len(groups)
 
 
 def test_somebody_who_writes_all_the_time_ends_it(
@@ -170,7 +202,7 @@ def test_somebody_who_writes_all_the_time_ends_it(
         return put(store, key, data, **options)
 
     monkeypatch.setattr(DirectoryStore, "put_bytes", put_bytes)
-    with pytest.raises(StoreError, match="was written by others 8 times"):
+    with pytest.raises(StoreError, match="was written by others 64 times"):
         write_provenance(store, OUTPUTS)
 
 
