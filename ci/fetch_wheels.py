@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
 
+from ci.clients.run_wheels import find_group, fits, offer_of, offered, parse_requirements, pinned, required_by
+from ci.clients.venvs import base_python
 from ci.mirror_data import mirror
-from ci.run_wheels import find_group, fits, offer_of, offered, parse_requirements, pinned, required_by
-from ci.venvs import base_python
 from core import console, files, records, wheels
 from core.errors import MissingInputError, StoreError
 from core.interpreters import interpreter
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     import argparse
     from collections.abc import Callable, Sequence
 
-    from ci.run_wheels import Offer, RunGroup
+    from ci.clients.run_wheels import Offer, RunGroup
     from core.progress import Transfer
     from core.stores import Store
 

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from ci.clients.run_wheels import RunGroup, find_group, offered
 from ci.groups import artifact_groups
 from ci.indexing import Records, write_index
 from ci.mirror_data import mirror
 from ci.mirroring import bring, needs, resolved
-from ci.run_wheels import RunGroup, find_group, offered
 from core import console, files, records
 from core.errors import StoreError
 from core.options import common_from

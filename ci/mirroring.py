@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
 
-from ci.run_wheels import fits, required_by
+from ci.clients.run_wheels import fits, required_by
 from core import console, files, installer, process, wheels
 from core.distributions import SIDECAR
 from core.errors import DataError, EnvironmentSetupError, ProcessError, StoreError
@@ -29,8 +29,8 @@ from core.resolving import Question, resolve
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
+    from ci.clients.run_wheels import Offer, RunGroup
     from ci.mirror_data import Mirror
-    from ci.run_wheels import Offer, RunGroup
     from core.resolving import Resolved
     from core.stores import Store
 

@@ -9,11 +9,11 @@ from urllib.parse import quote, urljoin
 
 from packaging.utils import canonicalize_name
 
+from ci.clients.page_waiting import fetch, links
+from ci.clients.run_install import Wanted, beside_page, choose, install, run_place
+from ci.clients.run_wheels import Offer, find_group, fits, offered, parse_requirements, pinned
+from ci.clients.venvs import environment, planned
 from ci.mirror_data import mirror
-from ci.page_waiting import fetch, links
-from ci.run_install import Wanted, beside_page, choose, install, run_place
-from ci.run_wheels import Offer, find_group, fits, offered, parse_requirements, pinned
-from ci.venvs import environment, planned
 from core import console, distributions, installer, wheels
 from core.errors import MissingInputError, UsageError
 from core.installer import Install, Sources, configured
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from packaging.requirements import Requirement
 
-    from ci.run_install import Chosen, Place
+    from ci.clients.run_install import Chosen, Place
     from core.interpreters import Interpreter
     from core.options import Common
 

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any, Self
 import pytest
 
 from ci import fetch_wheels
+from ci.clients.run_wheels import Offer, RunGroup, offered
 from ci.fetch_wheels import closure, command, dependencies, fetch
-from ci.run_wheels import Offer, RunGroup, offered
 from core import distributions, records
 from core.errors import MissingInputError, StoreError
 from core.frontdoor import Verb, main

@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ci import mirroring
+from ci.clients.run_wheels import RunGroup, offered
 from ci.mirror_data import mirror
 from ci.mirroring import Cell, Need, Source, batches, needs, of_others, publish, resolved
-from ci.run_wheels import RunGroup, offered
 from core import files, process
 from core.errors import DataError, EnvironmentSetupError, StoreError
 from core.resolving import Resolved, ResolvedFile

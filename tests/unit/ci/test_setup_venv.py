@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from ci import setup_venv
-from ci.run_install import Chosen
-from ci.run_wheels import Offer
+from ci.clients.run_install import Chosen
+from ci.clients.run_wheels import Offer
 from core import installer
 from core.errors import MissingInputError
 from core.frontdoor import Verb, main
@@ -55,7 +55,7 @@ def calls_fixture(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[Any]:
     monkeypatch.setattr(setup_venv, "install", install)
     monkeypatch.setattr(setup_venv, "choose", lambda *_, **__: chosen)
     monkeypatch.setattr(setup_venv, "configured", Sources)
-    monkeypatch.setattr("ci.run_install.configured", Sources)
+    monkeypatch.setattr("ci.clients.run_install.configured", Sources)
     monkeypatch.setattr(setup_venv, "locked_call", lambda *_, **options: ("locked", options["only"]))
     monkeypatch.setattr(installer, "install", lambda _target, call, **_: calls.append(("call", call)))
     for name in ("GITHUB_PATH", "GITHUB_ENV", "GITHUB_REPOSITORY", "GITHUB_EVENT_PATH", "RELEASE_TYPE"):

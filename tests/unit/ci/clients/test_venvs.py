@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from ci import venvs
+from ci.clients import venvs
 from core.errors import EnvironmentSetupError
 
 if TYPE_CHECKING:

@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING
 
 from packaging.version import Version
 
+from ci.clients.page_waiting import fetch, wait_for
+from ci.clients.run_wheels import Offer, constraints
 from ci.indexing.pages import Entry, render
 from ci.mirror_data import mirror
-from ci.page_waiting import fetch, wait_for
-from ci.run_wheels import Offer, constraints
 from core import console, files, installer, locks, process
 from core.errors import EnvironmentSetupError
 from core.installer import Install, Sources, configured
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
     from pathlib import Path
 
-    from ci.run_wheels import RunGroup
+    from ci.clients.run_wheels import RunGroup
     from core.installer import Backend
     from core.interpreters import Interpreter
     from core.stores import Store

@@ -6,10 +6,20 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from ci import run_install
+from ci.clients import run_install
+from ci.clients.run_install import (
+    MARKER,
+    Chosen,
+    Wanted,
+    beside_page,
+    calls,
+    install,
+    run_place,
+    split,
+    two_indexes,
+)
+from ci.clients.run_wheels import Offer, RunGroup, offered
 from ci.mirror_data import mirror
-from ci.run_install import MARKER, Chosen, Wanted, beside_page, calls, install, run_place, split, two_indexes
-from ci.run_wheels import Offer, RunGroup, offered
 from core import installer, process, records
 from core.errors import CheckError, EnvironmentSetupError, MissingInputError
 from core.installer import Sources

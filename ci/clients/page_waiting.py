@@ -18,7 +18,7 @@ from core.errors import MissingInputError
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from ci.run_wheels import Offer
+    from ci.clients.run_wheels import Offer
 
 _FIRST_PAUSE, _LONGEST_PAUSE, _PAUSE_GROWTH = 1.0, 15.0, 1.5
 _PAGE_TIMEOUT = 30.0

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 import pytest
 from packaging.version import Version
 
+from ci.clients.page_waiting import Answer, fetch, links, unlisted, wait_for
+from ci.clients.run_wheels import Offer
 from ci.indexing.pages import Entry, render
-from ci.page_waiting import Answer, fetch, links, unlisted, wait_for
-from ci.run_wheels import Offer
 from core.errors import MissingInputError
 from core.serving import served
 
