@@ -14,6 +14,7 @@ from core.interpreters import require
 from core.named_sources import absolute, add_find_links, add_index_subdir, add_index_urls, below
 from core.options import Once, common_from, environment
 from core.target_locks import TORCH_TESTS, locked_call
+from pytorch_build.containers.running import this_user
 from pytorch_build.context import context
 from pytorch_build.lock.stored import stored_lock
 from pytorch_build.testing import configurations, container, installation, upstream_tests
@@ -251,8 +252,17 @@ def _plain(target: Interpreter) -> Mapping[str, str]:
 
 
 def _in_container(arguments: argparse.Namespace) -> None:
-    """Run the same session in the image, with what it reads mounted."""
+    """Run the same session in the image, with what it reads mounted.
+
+    Raises:
+        UsageError: Other GPUs than AMD's are asked for, whose devices are others.
+    """
+    if arguments.other_gpu:
+        raise UsageError(
+            "--container hands AMD's devices on, and --other-gpu wants others.", hint="Give one of them."
+        )
     common = common_from(arguments)
+    devices, groups = container.devices_here() if common.gpu_family != "cpu" else ((), ())
     folders = [arguments.pytorch_dir, arguments.durations, *arguments.skips]
     folders += [Path(link) for link in arguments.find_links if "://" not in link]
     folders += [Path(common.store)] if "://" not in common.store else []
@@ -263,8 +273,12 @@ def _in_container(arguments: argparse.Namespace) -> None:
         image=arguments.image,
         root=common.root,
         folders=tuple(path for path in outside if not path.is_relative_to(common.root)),
-        gpu=common.gpu_family != "cpu",
+        user=this_user(),
+        devices=devices,
+        groups=groups,
         variables=container.passed_on(environment()),
     )
     words = container.inside(arguments.words, flags=("--container",), options=("--python", "--image"))
+    for folder in container.caches(common.root).values():
+        files.made(Path(folder))
     process.run(container.command(made, words, python=series))

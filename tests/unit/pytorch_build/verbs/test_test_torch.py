@@ -2,20 +2,20 @@ from __future__ import annotations
 
 import sys
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from core import engines, environments, installer, process
 from core.installer import Sources
-from pytorch_build.testing import configurations, installation, torch_request, upstream_tests
+from pytorch_build.testing import configurations, container, installation, torch_request, upstream_tests
 from pytorch_build.testing.gpu_facts import Machine
 from pytorch_build.testing.upstream_tests import Tests, Torch
 from pytorch_build.verbs import test_torch as verb
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-    from pathlib import Path
 
     Front = Callable[..., Any]
 
@@ -166,14 +166,21 @@ def test_a_container_runs_the_same_words(
     ran: list[Any] = []
     monkeypatch.setattr(engines, "find_engine", lambda *names, **_: names[0])
     monkeypatch.setattr(process, "run", lambda argv, **_: ran.append(argv))
+    monkeypatch.setattr(container, "devices_here", lambda: ((Path("/dev/kfd"),), (992,)))
     words = ("--container", "--image", "mine:1", "--find-links", "/data/wheels", f"--python={sys.executable}")
     answer = front("test-torch", "--gpu-family", "gfx950-dcgpu", *words, "-k", "nn", "--", "-x")
     assert answer.code == 0, answer.said
     (argv,) = ran
     assert argv[0] == "docker"
     assert "mine:1" in argv
-    assert "--device=/dev/kfd" in argv
+    assert {"--device=/dev/kfd", "--group-add=992"} <= set(argv)
     assert "/data/wheels:/data/wheels" in argv
     inside = "--gpu-family gfx950-dcgpu --find-links /data/wheels -k nn -- -x"
     assert argv[-1].endswith(f"nox -s test_torch -P 3.12 -- {inside}")
     assert done == []
+    front("test-torch", "--gpu-family", "cpu", "--container")
+    assert not [word for word in ran[-1] if word.startswith(("--device", "--group-add"))]
+    refused = front("test-torch", "--gpu-family", "gfx950-dcgpu", "--container", "--other-gpu")
+    assert refused.code == 2
+    assert "--container hands AMD's devices on" in refused.said
+    assert len(ran) == 2
