@@ -25,6 +25,7 @@ ROOT = Path(__file__).resolve().parent.parent
 DEFAULT_STORE = "out"
 AUTO_STORE = "auto"
 RUN_STORE = "RUN_STORE"
+SOURCES_DIR = "SOURCES_DIR"
 RELEASE_TYPES = ("ci", "dev", "nightly", "prerelease", "release")
 _BUCKET = "s3://"
 
@@ -43,6 +44,7 @@ class Common:
         external_repo: The folder of the run's repository, ``{owner}-{repo}/``, in a bucket that several
             share; "" for none.
         release_type: ``ci``, ``dev``, ``nightly``, ``prerelease`` or ``release``.
+        sources_dir: Where source trees are checked out; None for the platform's own place.
         platform: The platform that is built for: this machine's, except where a plan is resolved.
         python: The target environment's interpreter; None for a stage without one.
         force: Do the work again although its inputs have not changed.
@@ -57,6 +59,7 @@ class Common:
     read_store: str = ""
     external_repo: str = ""
     release_type: str = "ci"
+    sources_dir: Path | None = None
     platform: Platform = field(default_factory=this_platform)
     python: Path | None = None
     force: bool = False
@@ -91,13 +94,26 @@ class Common:
 
     @property
     def sources(self) -> Path:
-        """Folder of the managed source trees: ``src/{ref}/{project}``."""
-        return self.root / "src"
+        """Folder of the source trees, ``{ref}/{project}``: ``src/``, or on Windows a short path."""
+        return sources_folder(self.root, self.platform, self.sources_dir)
 
     @property
     def cache(self) -> Path:
         """Folder of what can be made again: the sample's repositories and artifacts, fetched wheels."""
         return self.root / ".cache"
+
+
+def sources_folder(root: Path, platform: Platform, given: Path | None) -> Path:
+    """Say where source trees are checked out.
+
+    Args:
+        root: The checkout.
+        platform: The platform that is built for; on Windows command lines are limited, so paths are short.
+        given: What the variable ``SOURCES_DIR`` names; None for nothing.
+    """
+    if given is not None:
+        return root / given
+    return Path("C:/b") if platform == "windows" else root / "src"
 
 
 class Once(argparse.Action):
@@ -231,6 +247,7 @@ def common_from(arguments: argparse.Namespace) -> Common:
         python=arguments.python,
         force=arguments.force,
         dry_run=arguments.dry_run,
+        sources_dir=Path(named) if (named := environment().get(SOURCES_DIR)) else None,
     )
     return placed(common, environment(), named=hasattr(arguments, "store_option"))
 

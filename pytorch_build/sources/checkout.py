@@ -12,7 +12,7 @@ import sys
 import time
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from pathlib import Path, PureWindowsPath
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from core import console, files
@@ -31,7 +31,6 @@ if TYPE_CHECKING:
 
 _STATE = "pytorch-build.json"
 _UPSTREAM_REF = "refs/pytorch-build/upstream"
-_WINDOWS_ROOT = PureWindowsPath("C:/b")  # command lines there are limited, so paths are short
 _LOCK_PATIENCE_SECONDS = 2.0
 
 
@@ -84,12 +83,9 @@ class SourceTree:
         return self.head != self.commit
 
 
-def tree_path(root: Path, torch_ref: str, project: str, *, platform: str) -> Path:
-    """Say where a project's managed tree lies: under ``src/``; on Windows at a short path."""
-    folder = key_name(torch_ref)
-    return (
-        Path(_WINDOWS_ROOT / folder / project) if platform == "windows" else root / "src" / folder / project
-    )
+def tree_path(sources: Path, torch_ref: str, project: str) -> Path:
+    """Say where a project's managed tree lies below the folder of source trees."""
+    return sources / key_name(torch_ref) / project
 
 
 def checkout(locked: LockedProject, tree: Path, options: CheckoutOptions) -> SourceTree:

@@ -133,7 +133,7 @@ def managed_tree(context: Context, choices: BuildChoices, lock: SourceLock, proj
     return ManagedTree(
         locked=lock.project(project),
         version=lock.version(project, gpu=context.gpu),
-        path=tree_path(common.root, context.ref.name, project, platform=common.outputs.platform),
+        path=tree_path(common.sources, context.ref.name, project),
         options=checkout_options(context, choices.depth, choices.mirrors, project),
     )
 
@@ -155,7 +155,7 @@ def developers_tree(
     """
     common = context.common
     # one copy a tree and project, whatever ref it is built for
-    work = common.root / "src" / ".own" / f"{project}-{files.sha256_text(str(tree))[:12]}"
+    work = common.sources / ".own" / f"{project}-{files.sha256_text(str(tree))[:12]}"
     own = mirror(tree, work)
     suffix = versions.cpu_suffix(context.ref.local_label)
     if context.gpu:

@@ -89,8 +89,7 @@ def checked_out(context: Context, lock: SourceLock, mirrors: Mapping[str, str]) 
     """
     locked = lock.project("torch")
     options = replace(checkout_options(context, 1, mirrors, "torch"), submodules=False, hipify=False)
-    common = context.common
-    path = tree_path(common.root, context.ref.name, FOLDER, platform=common.outputs.platform)
+    path = tree_path(context.common.sources, context.ref.name, FOLDER)
     with console.group(f"checkout {FOLDER}"):
         tree = sources.checkout(locked, path, options)
     return Tests(tree=tree.path, version=_version(tree.path), commit=tree.commit)

@@ -79,10 +79,7 @@ def run(arguments: argparse.Namespace) -> None:
         )
         if arguments.no_hipify:
             options = replace(options, hipify=False)
-        common = chosen.common
-        path = arguments.checkout_dir or tree_path(
-            common.root, chosen.ref.name, name, platform=common.outputs.platform
-        )
+        path = arguments.checkout_dir or tree_path(chosen.common.sources, chosen.ref.name, name)
         with console.group(f"checkout {name}"):
             tree = checkout(lock.project(name), path, options)
         rows.append(row(tree))

@@ -19,7 +19,7 @@ from ci.flow_graph import Target, nodes, resolving
 from ci.planned_flows import nightly_nodes, planned, release_words, unresolved
 from core import process
 from core.frontdoor import verb_parser
-from core.options import ROOT
+from core.options import ROOT, sources_folder
 from pytorch_build.lock.planned import outputs as resolved
 
 if TYPE_CHECKING:
@@ -212,6 +212,15 @@ def test_on_windows_commands_take_values_as_cmd_reads_them_safely() -> None:
             continue
         assert re.match(r"cmd .*/V:ON", job["defaults"]["run"]["shell"]), where
         assert "$" not in step["run"], where
+
+
+def test_on_windows_sources_lie_at_a_short_path_that_the_repository_may_name() -> None:
+    build = workflows()["build_windows_pytorch_wheels.yml"].jobs["build"]
+    test = workflows()["test_pytorch_wheels.yml"].jobs["windows"]
+    for job in (build, test):
+        assert job["env"]["SOURCES_DIR"] == "${{ vars.WINDOWS_SOURCES_DIR }}"
+    # where the repository names none, the value is empty, which stands for the platform's own place
+    assert sources_folder(ROOT, "windows", None).as_posix() == "C:/b"
 
 
 def test_every_step_and_job_has_a_time_limit() -> None:

@@ -218,3 +218,15 @@ def test_whom_the_store_behind_talks_to_is_known_before_it_is_opened(
     store = Common(run_id="17", read_store="s3://b").open_for_reading()
     assert isinstance(store, OverlayStore)
     assert (store.address, store.where) == (address, "s3://b")
+
+
+def test_source_trees_lie_at_short_paths_on_windows_or_where_the_variable_says(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert Common(root=tmp_path, platform="linux").sources == tmp_path / "src"
+    assert Common(root=tmp_path, platform="windows").sources == Path("C:/b")
+    monkeypatch.setenv("SOURCES_DIR", "B:/src")
+    assert parsed().sources_dir == Path("B:/src")
+    given = Common(root=tmp_path, platform="windows", sources_dir=tmp_path / "short")
+    assert given.sources == tmp_path / "short"
+    assert Common(root=tmp_path, sources_dir=Path("short")).sources == tmp_path / "short"

@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import shutil
 from dataclasses import dataclass, replace
-from pathlib import Path, PureWindowsPath
 from typing import TYPE_CHECKING
 
 import pytest
@@ -16,6 +15,7 @@ from pytorch_build.sources.git import Origins
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
+    from pathlib import Path
 
     Git = Callable[..., str]
     Write = Callable[[Path, Mapping[str, str]], None]
@@ -417,11 +417,8 @@ def test_a_damaged_state_file_only_costs_time(world: World, text: str) -> None:
     assert not world.checkout().changed
 
 
-def test_trees_lie_at_short_paths_on_windows(tmp_path: Path) -> None:
-    path = sources.tree_path(tmp_path, "release/2.10", "torch", platform="linux")
-    assert path == tmp_path / "src" / "release-2.10" / "torch"
-    path = sources.tree_path(tmp_path, "release/2.10", "torch", platform="windows")
-    assert PureWindowsPath(path) == PureWindowsPath("C:/b/release-2.10/torch")
+def test_a_trees_place_follows_from_its_ref_and_project(tmp_path: Path) -> None:
+    assert sources.tree_path(tmp_path, "release/2.10", "torch") == tmp_path / "release-2.10" / "torch"
 
 
 def test_servers_that_give_no_single_commits_are_asked_for_all(
