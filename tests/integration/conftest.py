@@ -5,12 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from tests.integration.ceph_server import ceph, ceph_server
+from tests.integration.rocm_environments import setuptools
 from tests.integration.s3_servers import rclone, rclone_server
 
 if TYPE_CHECKING:
     import pytest
 
-__all__ = ["ceph", "ceph_server", "rclone", "rclone_server"]
+__all__ = ["ceph", "ceph_server", "rclone", "rclone_server", "setuptools"]
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -8,7 +8,6 @@ import re
 import struct
 import sys
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -22,8 +21,8 @@ from rocm_packaging import reports
 from rocm_packaging.build import BuildRequest, BuiltPackages, build
 from rocm_packaging.sample import FAMILIES, ROCM_VERSION, ensure_artifacts
 from rocm_packaging.sample.layout import FAMILY_TARGETS
+from tests.integration.rocm_environments import RocmEnvironment
 
-UV = Path(sys.executable).parent / "uv"
 FAMILY = "gfx94X-dcgpu"
 CORE = f"rocm-sdk-core=={ROCM_VERSION}"
 LIBRARIES = f"rocm-sdk-libraries-{FAMILY}=={ROCM_VERSION}"
@@ -35,28 +34,9 @@ PRELOAD = [
 ]
 
 
-@dataclass(frozen=True, kw_only=True)
-class Environment:
-    root: Path
-    packages: Path
-
-    @property
-    def python(self) -> Path:
-        return self.root / "bin" / "python"
-
-    @property
-    def site(self) -> Path:
-        return next((self.root / "lib").glob("python*")) / "site-packages"
-
-    def install(self, *requirements: str, family: str = FAMILY) -> None:
-        arguments: list[str | Path] = ["--no-index", "--no-build-isolation", "--find-links", self.packages]
-        # The setting keeps cached `rocm` wheels of different families apart.
-        arguments += ["--config-settings-package", f"rocm:family={family}"]
-        env = process.inherited(ROCM_SDK_TARGET_FAMILY=family)
-        process.capture([UV, "pip", "install", "--python", self.python, *arguments, *requirements], env=env)
-
-    def uninstall(self, *names: str) -> None:
-        process.capture([UV, "pip", "uninstall", "--python", self.python, *names])
+class Environment(RocmEnvironment):
+    family = FAMILY
+    setting = "family"
 
     def rocm_sdk(self, *arguments: str, check: bool = True, **env: str) -> process.Completed:
         return self._python("-m", "rocm_sdk", *arguments, check=check, env=env)
@@ -83,24 +63,9 @@ def built(artifacts: Path, tmp_path_factory: pytest.TempPathFactory) -> BuiltPac
 
 
 @pytest.fixture(scope="session")
-def setuptools(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """An environment's worth of setuptools, from the public index: what the sdist builds with."""
-    folder = tmp_path_factory.mktemp("setuptools")
-    process.capture([UV, "pip", "install", "--target", folder, "setuptools>=70.2"])
-    return folder
-
-
-def make_environment(root: Path, built: BuiltPackages, setuptools: Path) -> Environment:
-    process.capture([UV, "venv", "--python", sys.executable, root])
-    made = Environment(root=root, packages=built.files[0].path.parent)
-    (made.site / "setuptools.pth").write_text(f"{setuptools}\n", encoding="utf-8")
-    return made
-
-
-@pytest.fixture(scope="session")
 def shared(tmp_path_factory: pytest.TempPathFactory, built: BuiltPackages, setuptools: Path) -> Environment:
     """A whole installation that tests only look at."""
-    made = make_environment(tmp_path_factory.mktemp("shared") / "venv", built, setuptools)
+    made = Environment.made(tmp_path_factory.mktemp("shared") / "venv", built, setuptools)
     made.install(f"rocm[libraries,devel]=={ROCM_VERSION}")
     made.rocm_sdk("init")
     return made
@@ -108,7 +73,7 @@ def shared(tmp_path_factory: pytest.TempPathFactory, built: BuiltPackages, setup
 
 @pytest.fixture
 def environment(tmp_path: Path, built: BuiltPackages, setuptools: Path) -> Environment:
-    return make_environment(tmp_path / "venv", built, setuptools)
+    return Environment.made(tmp_path / "venv", built, setuptools)
 
 
 @pytest.fixture

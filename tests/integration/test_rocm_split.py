@@ -6,7 +6,6 @@ import itertools
 import json
 import re
 import sys
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -17,38 +16,20 @@ from core import process
 from core.wheel_record import require_sound
 from rocm_packaging.build import BuildRequest, BuiltPackages, build
 from rocm_packaging.sample import ROCM_VERSION, ensure_artifacts
+from tests.integration.rocm_environments import RocmEnvironment
 
-UV = Path(sys.executable).parent / "uv"
 PAYLOAD = "_rocm_sdk_libraries"
 KPACK = ".kpack/blas_lib_gfx942.kpack"
 NAMES = ("rocm", "rocm-sdk-core", "rocm-sdk-libraries", "rocm-sdk-device-gfx942", "rocm-sdk-devel")
 
 
-@dataclass(frozen=True, kw_only=True)
-class Environment:
-    root: Path
-    packages: Path
-
-    @property
-    def python(self) -> Path:
-        return self.root / "bin" / "python"
-
-    @property
-    def site(self) -> Path:
-        return next((self.root / "lib").glob("python*")) / "site-packages"
+class Environment(RocmEnvironment):
+    family = "gfx942"
+    setting = "split-family"
 
     @property
     def tree(self) -> Path:
         return self.site / "_rocm_sdk_devel"
-
-    def install(self, *requirements: str, family: str = "gfx942") -> None:
-        arguments: list[str | Path] = ["--no-index", "--no-build-isolation", "--find-links", self.packages]
-        arguments += ["--config-settings-package", f"rocm:split-family={family}"]
-        env = process.inherited(ROCM_SDK_TARGET_FAMILY=family)
-        process.capture([UV, "pip", "install", "--python", self.python, *arguments, *requirements], env=env)
-
-    def uninstall(self, *names: str) -> None:
-        process.capture([UV, "pip", "uninstall", "--python", self.python, *names])
 
     def run(self, *arguments: str, check: bool = True) -> process.Completed:
         env = process.inherited(ROCM_SDK_TARGET_FAMILY=None, PYTHONDONTWRITEBYTECODE="1")
@@ -72,20 +53,9 @@ def built(artifacts: Path, tmp_path_factory: pytest.TempPathFactory) -> BuiltPac
     return build(BuildRequest(artifact_dir=artifacts, output_dir=tmp_path_factory.mktemp("packages")))
 
 
-@pytest.fixture(scope="session")
-def setuptools(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("setuptools")
-    process.capture([UV, "pip", "install", "--target", folder, "setuptools>=70.2"])
-    return folder
-
-
 @pytest.fixture
 def environment(tmp_path: Path, built: BuiltPackages, setuptools: Path) -> Environment:
-    root = tmp_path / "venv"
-    process.capture([UV, "venv", "--python", sys.executable, root])
-    made = Environment(root=root, packages=built.files[0].path.parent)
-    (made.site / "setuptools.pth").write_text(f"{setuptools}\n", encoding="utf-8")
-    return made
+    return Environment.made(tmp_path / "venv", built, setuptools)
 
 
 @pytest.fixture

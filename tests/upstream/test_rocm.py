@@ -17,6 +17,7 @@ from core.wheel_record import require_sound
 from pytorch_build.checks.device_code import file_facts
 from rocm_packaging import reports
 from rocm_packaging.build import BuildRequest, build
+from tests.venvs import Venv
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -34,18 +35,9 @@ AMD = {"HIP_PLATFORM": "amd"}
 
 
 @dataclass(frozen=True, kw_only=True)
-class Environment:
-    root: Path
+class Environment(Venv):
     address: str
     backend: str = "uv"
-
-    @property
-    def python(self) -> Path:
-        return self.root / "bin" / "python"
-
-    @property
-    def site(self) -> Path:
-        return next((self.root / "lib").glob("python*")) / "site-packages"
 
     def install(self, *requirements: str) -> None:
         flat = self.address.endswith(".html")

@@ -1,0 +1,63 @@
+"""Environments with ROCm packages that a test built."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, ClassVar
+
+import pytest
+
+from core import process
+from tests.venvs import Venv
+
+if TYPE_CHECKING:
+    from typing import Self
+
+    from rocm_packaging.build import BuiltPackages
+
+UV = Path(sys.executable).parent / "uv"
+
+
+@dataclass(frozen=True, kw_only=True)
+class RocmEnvironment(Venv):
+    """A virtual environment for ROCm packages from one folder.
+
+    Attributes:
+        packages: The folder.
+        family: The GPU family that the sdist of `rocm` is built for.
+        setting: A name that keeps cached wheels of that sdist apart from other packages'.
+    """
+
+    packages: Path
+    family: ClassVar[str]
+    setting: ClassVar[str]
+
+    @classmethod
+    def made(cls, root: Path, built: BuiltPackages, setuptools: Path) -> Self:
+        """Make one that has setuptools, which that sdist is built with."""
+        process.capture([UV, "venv", "--python", sys.executable, root])
+        made = cls(root=root, packages=built.files[0].path.parent)
+        (made.site / "setuptools.pth").write_text(f"{setuptools}\n", encoding="utf-8")
+        return made
+
+    def install(self, *requirements: str, family: str = "") -> None:
+        """Install from the folder."""
+        chosen = family or self.family
+        arguments: list[str | Path] = ["--no-index", "--no-build-isolation", "--find-links", self.packages]
+        arguments += ["--config-settings-package", f"rocm:{self.setting}={chosen}"]
+        env = process.inherited(ROCM_SDK_TARGET_FAMILY=chosen)
+        process.capture([UV, "pip", "install", "--python", self.python, *arguments, *requirements], env=env)
+
+    def uninstall(self, *names: str) -> None:
+        """Remove packages."""
+        process.capture([UV, "pip", "uninstall", "--python", self.python, *names])
+
+
+@pytest.fixture(scope="session")
+def setuptools(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An environment's worth of setuptools, from the public index: what the sdist builds with."""
+    folder = tmp_path_factory.mktemp("setuptools")
+    process.capture([UV, "pip", "install", "--target", folder, "setuptools>=70.2"])
+    return folder
