@@ -448,6 +448,11 @@ def test_the_full_release_matrix_fits() -> None:
     assert 150 < len(made.matrix("linux", "build_pytorch")) <= MAX_JOBS
     assert made.promote.value
     assert {one.torch_ref for one in made.matrix("windows", "build_pytorch")} >= {"nightly", "release/2.14"}
+    # a candidate runs all of upstream's tests
+    candidate = planned(
+        "schedule", {}, None, {"rocm_package_version": "10.1.0rc1"}, release_type="prerelease"
+    )
+    assert len(made.matrix("linux", "test_torch")) < len(candidate.matrix("linux", "test_torch")) <= MAX_JOBS
 
 
 # -- whether anything is built -----------------------------------------------------------------
