@@ -173,3 +173,20 @@ def test_a_dry_run_writes_nothing(run: Any) -> None:
 )
 def test_nothing_to_report_is_an_error(run: Any, words: tuple[object, ...], code: int) -> None:
     assert door("--store", run.store.url, *words) == code
+
+
+def test_another_platforms_part_of_a_run_is_judged_by_this_machine(run: Any) -> None:
+    shard(run, 1, good("test_a"))
+    shard(run, 2, good("test_b"))
+    there = run.store.root / "17-windows"
+    (run.store.root / "17-linux").rename(there)
+    for path in there.rglob("*.json"):
+        text = path.read_text(encoding="utf-8").replace('"platform": "linux"', '"platform": "windows"')
+        path.write_text(text.replace("17-linux/", "17-windows/"), encoding="utf-8")
+    options = ("--run-id", 17, "--store", run.store.url)
+    assert door(*options) == 4
+    assert door(*options, "--platform", "windows") == 0
+    kept = json.loads((there / "reports" / GROUP / "test-report.json").read_text(encoding="utf-8"))
+    assert kept["passed"]
+    assert (there / "manifests" / GROUP / "test_torch-sample-cp312.json").is_file()
+    assert not (run.store.root / "17-linux").exists()
