@@ -13,12 +13,13 @@ from packaging.requirements import Requirement
 
 from core import console, environments, files, installer, junit_reading, process, records, stage
 from core.errors import CheckError, ProcessError
-from core.families import detect
 from core.interpreters import installed_version, require
+from core.options import environment
 from core.records import Cell
 from core.stage import Made, Stage
 from core.target_locks import locked_call
 from pytorch_build.testing import installation, recording
+from pytorch_build.testing.torch_request import TorchTests, assignments
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from core.interpreters import Interpreter
     from core.records import FileRecord
     from pytorch_build.context import Context
+    from pytorch_build.testing.gpu_selection import Assignment
 
 # the tests, and what builds the rocm sdist
 SMOKE_REQUIREMENTS = ("pytest", "setuptools")
@@ -40,6 +42,7 @@ class SmokeOptions:
     Attributes:
         install: Install first; else the environment's content is tested.
         allow_no_gpu: Skip the GPU tests of a GPU family where there is no GPU.
+        other_gpu: Take NVIDIA's GPUs for any family, ``cpu`` included.
         backend: What installs.
         junit: A file that also gets the JUnit report.
         pytest_arguments: More arguments for pytest.
@@ -47,6 +50,7 @@ class SmokeOptions:
 
     install: bool = True
     allow_no_gpu: bool = False
+    other_gpu: bool = False
     backend: Backend = "uv"
     junit: Path | None = None
     pytest_arguments: tuple[str, ...] = ()
@@ -61,14 +65,14 @@ def test_run(context: Context, options: SmokeOptions) -> None:
         EnvironmentSetupError: The wheels cannot be installed as recorded.
     """
     target = require(context.common.python)
-    _refuse_missing_gpu(context, options)
+    gpu = _gpu(context, options)
     wheels = installation.wheels_of(context, target)
     inputs = {
         "files": {one.name: one.sha256 for one in wheels},
         "prebuilt": installation.prebuilt(context),
         "tests": {path.name: files.sha256(path) for path in sorted(SMOKE_TESTS.glob("*.py"))},
         "arguments": [*options.pytest_arguments, options.backend],
-        "gpu": detect(),
+        "gpu": gpu.target,
         "installed": options.install,
     }
     cell = Cell(python=target.tag, torch_ref=context.ref.name, gpu_family=context.gpu_family)
@@ -78,7 +82,7 @@ def test_run(context: Context, options: SmokeOptions) -> None:
 
     def work() -> Made:
         if not options.install:
-            return Made(files=(), details=_pytest(context, target, wheels, options))
+            return Made(files=(), details=_pytest(context, target, wheels, options, gpu))
         digest = files.digest_of({"inputs": inputs, "python": target.version})
         tools = locked_call(context.common, target, only=SMOKE_REQUIREMENTS)
         with (
@@ -92,38 +96,51 @@ def test_run(context: Context, options: SmokeOptions) -> None:
             ),
         ):
             installer.require_complete(target)
-            return Made(files=(), details=_pytest(context, target, wheels, options))
+            return Made(files=(), details=_pytest(context, target, wheels, options, gpu))
 
     stage.perform(run, inputs, work)
     _copy_report(context, target, options)
 
 
-def _refuse_missing_gpu(context: Context, options: SmokeOptions) -> None:
-    if context.gpu and not detect():
-        if options.allow_no_gpu or context.ref.local_label:
-            console.say("No GPU in this machine: the GPU tests are skipped.")
-            return
-        raise CheckError(
-            f"Wheels for {context.gpu_family} are to be tested, and this machine has no GPU.",
-            hint="Run it on a machine with one, or say --allow-no-gpu.",
-        )
+def _gpu(context: Context, options: SmokeOptions) -> Assignment:
+    """Choose the GPU to test on: the first of the family, as `test_torch` does.
+
+    Raises:
+        CheckError: A GPU family, and no visible GPU of it in this machine.
+    """
+    asked = TorchTests(allow_no_gpu=options.allow_no_gpu, other_gpu=options.other_gpu)
+    first, *others = assignments(context, asked, environment())
+    if first.devices:
+        console.say(f"Smoke tests on {first.words}.")
+    if others:
+        listed = ", ".join(one.words for one in others)
+        console.warn(f"{listed} are not tested: hide the first GPU to test them (HIP_VISIBLE_DEVICES).")
+    return first
 
 
 def _pytest(
-    context: Context, target: Interpreter, wheels: Sequence[FileRecord], options: SmokeOptions
+    context: Context,
+    target: Interpreter,
+    wheels: Sequence[FileRecord],
+    options: SmokeOptions,
+    gpu: Assignment,
 ) -> Mapping[str, Any]:
     expect = {one.distribution: one.version for one in wheels if not one.distribution.startswith("rocm-")}
     for one in installation.prebuilt(context):
         name = Requirement(one).name
         expect[name] = installed_version(target, name)
     # the environment's own programs, and nothing of the tool's interpreter
-    env = process.inherited(
-        SMOKE_EXPECT=json.dumps(expect),
-        PYTHONPATH=None,
-        PYTHONHOME=None,
-        VIRTUAL_ENV=str(target.prefix),
-        PYTHONDONTWRITEBYTECODE="1",
-    )
+    changes: dict[str, str | None] = {
+        **(gpu.env if gpu.devices else {}),
+        "SMOKE_EXPECT": json.dumps(expect),
+        # the sample's torch is a miniature that sees none
+        "SMOKE_GPU": (not context.ref.local_label and gpu.target) or None,
+        "PYTHONPATH": None,
+        "PYTHONHOME": None,
+        "VIRTUAL_ENV": str(target.prefix),
+        "PYTHONDONTWRITEBYTECODE": "1",
+    }
+    env = process.inherited(**changes)
     with tempfile.TemporaryDirectory() as folder:
         junit = Path(folder) / "junit.xml"
         argv: list[str | Path] = [

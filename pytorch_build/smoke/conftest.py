@@ -1,4 +1,5 @@
 """What the smoke tests are told: SMOKE_EXPECT is JSON, distribution -> version that must be installed.
+SMOKE_GPU names the GPU that torch must see; without it the tests of a GPU are skipped where torch sees none.
 
 Standard library and pytest only: these tests run in the target environment, and as
 plain `pytest pytorch_build/smoke` in any environment that has PyTorch.
@@ -47,6 +48,10 @@ def pytest_runtest_setup(item):
         import torch
 
         if not torch.cuda.is_available():
+            if os.environ.get("SMOKE_GPU"):
+                pytest.fail(
+                    f"torch sees no GPU, and this machine has {os.environ['SMOKE_GPU']}", pytrace=False
+                )
             pytest.skip("torch sees no GPU in this machine")
 
     marker = item.get_closest_marker("needs")

@@ -24,6 +24,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         help="do not fail where a GPU family's wheels are tested on a machine without a GPU",
     )
     parser.add_argument(
+        "--other-gpu", action="store_true", help="test on NVIDIA's GPUs, with a torch that is made for them"
+    )
+    parser.add_argument(
         "--installer", choices=("uv", "pip"), default="uv", help="what installs (default: uv)"
     )
     parser.add_argument("--junit", type=Path, metavar="FILE", help="also write the JUnit report there")
@@ -35,6 +38,7 @@ def run(arguments: argparse.Namespace) -> None:
     options = SmokeOptions(
         install=not arguments.no_install,
         allow_no_gpu=arguments.allow_no_gpu,
+        other_gpu=arguments.other_gpu,
         backend=arguments.installer,
         junit=arguments.junit,
         pytest_arguments=tuple(arguments.rest),

@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from core import environments, installer, records
+from core import environments, installer, process, records
 from core.errors import CheckError, MissingInputError
 from core.installer import Install, Sources
 from pytorch_build import smoke_run
 from pytorch_build.smoke_run import SmokeOptions
 from pytorch_build.smoke_run import test_run as smoke
-from pytorch_build.testing import installation
+from pytorch_build.testing import installation, torch_request
+from pytorch_build.testing.gpu_facts import Gpu, Machine
 from pytorch_build.testing.installation import install_calls, wheels_of
 
 if TYPE_CHECKING:
@@ -32,7 +33,7 @@ def _machine(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     requirements.mkdir()
     text = "".join(f"{name}==1 \\\n    --hash=sha256:aa\n" for name in ("pytest", "setuptools"))
     (requirements / "target-linux-3.12.txt").write_text(text)
-    monkeypatch.setattr(smoke_run, "detect", lambda: ())
+    monkeypatch.setattr(torch_request, "this_machine", Machine)
     monkeypatch.setattr(installation, "configured", lambda: Sources(index_url="https://mine", cert="/ca.pem"))
 
 
@@ -246,13 +247,104 @@ def test_a_prebuilt_torch_is_installed_with_the_rest(run: Any) -> None:
 @pytest.mark.usefixtures("target")
 def test_wheels_for_a_gpu_are_not_passed_without_one(run: Any) -> None:
     chosen = run.context("gfx110X-all", ref="nightly")
-    with pytest.raises(CheckError, match="has no GPU") as caught:
+    with pytest.raises(CheckError, match="no GPU driver is loaded") as caught:
         smoke(chosen, SmokeOptions())
     assert "--allow-no-gpu" in caught.value.hint
     # allowed, it is the run's wheels that are asked for next
     run.put_lock(run.lock(torch_ref="nightly"))
     with pytest.raises(MissingInputError):
         smoke(chosen, SmokeOptions(allow_no_gpu=True))
+
+
+@pytest.mark.usefixtures("target")
+def test_a_family_that_no_gpu_here_has_is_refused(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    here = Machine(gpus=(Gpu(target="gfx1201"),), vendor="amd")
+    monkeypatch.setattr(torch_request, "this_machine", lambda: here)
+    with pytest.raises(CheckError, match=r"No visible GPU is of gfx110X-all .*: here is .*gfx1201"):
+        smoke(run.context("gfx110X-all", ref="nightly"), SmokeOptions())
+
+
+@pytest.mark.parametrize(
+    ("machine", "family", "options", "told"),
+    [
+        (Machine(), "cpu", SmokeOptions(), {"SMOKE_GPU": None}),
+        (
+            Machine(gpus=(Gpu(target="sm_90", uuid="GPU-1"),), vendor="nvidia"),
+            "cpu",
+            SmokeOptions(),
+            {"SMOKE_GPU": None},
+        ),
+        (
+            Machine(gpus=(Gpu(target="sm_90", uuid="GPU-1"),), vendor="nvidia"),
+            "cpu",
+            SmokeOptions(other_gpu=True),
+            {"SMOKE_GPU": "sm_90", "CUDA_VISIBLE_DEVICES": "GPU-1"},
+        ),
+        (
+            Machine(gpus=(Gpu(target="gfx942"), Gpu(target="gfx942")), vendor="amd"),
+            FAMILY,
+            SmokeOptions(),
+            {"SMOKE_GPU": "gfx942", "HIP_VISIBLE_DEVICES": "0"},
+        ),
+    ],
+)
+@pytest.mark.usefixtures("target", "tests")
+def test_the_tests_are_told_which_gpu_torch_must_see(
+    run: Any,
+    monkeypatch: pytest.MonkeyPatch,
+    machine: Machine,
+    family: str,
+    options: SmokeOptions,
+    told: dict[str, str | None],
+) -> None:
+    chosen = run.context(family, ref="nightly")
+    monkeypatch.setattr(torch_request, "this_machine", lambda: machine)
+    monkeypatch.setattr(installation, "prebuilt", lambda _context: ())
+    monkeypatch.setattr(installation, "wheels_of", lambda *_: [run.built("torch", gpu_family=family)])
+    seen: dict[str, str] = {}
+
+    def ran(argv: list[str | Path], *, env: dict[str, str], **_: object) -> None:
+        seen.update(env)
+        junit = next(str(word) for word in argv if str(word).startswith("--junitxml="))
+        Path(junit.partition("=")[2]).write_text(
+            "<testsuites><testsuite><testcase classname='a' name='b'/></testsuite></testsuites>"
+        )
+
+    monkeypatch.setattr(process, "run", ran)
+    smoke(chosen, replace(options, install=False))
+    assert {name: seen.get(name) for name in told} == told
+
+
+NO_GPU = """
+class cuda:
+    @staticmethod
+    def is_available():
+        return False
+__version__ = "2.10"
+"""
+ON_GPU = "import pytest\n@pytest.mark.gpu\ndef test_gpu():\n    pass\ndef test_other():\n    pass\n"
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize(
+    ("gpu", "outcome", "said"),
+    [
+        ("", "1 passed, 1 skipped", "torch sees no GPU in this machine"),
+        ("gfx942", "1 passed, 1 error", "torch sees no GPU, and this machine has gfx942"),
+    ],
+)
+def test_a_torch_that_does_not_see_the_machines_gpu_is_no_skip(
+    tmp_path: Path, gpu: str, outcome: str, said: str
+) -> None:
+    for name in ("conftest.py", "pytest.ini"):
+        (tmp_path / name).write_text((smoke_run.SMOKE_TESTS / name).read_text())
+    (tmp_path / "torch.py").write_text(NO_GPU)
+    (tmp_path / "test_it.py").write_text(ON_GPU)
+    env = process.inherited(PYTHONPATH=str(tmp_path), SMOKE_GPU=gpu or None, SMOKE_EXPECT='{"torch": "2.10"}')
+    argv: list[str | Path] = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-rs", tmp_path]
+    done = process.capture(argv, cwd=tmp_path, env=env, check=False)
+    assert outcome in done.stdout
+    assert said in done.stdout
 
 
 @pytest.mark.processes
