@@ -9,7 +9,7 @@ from ci.promotion.documents import Document, Lock, document
 from core import parallel, records
 from core.data import parse_json
 from core.families import CPU
-from core.outputs import key_name
+from core.outputs import is_record, key_name
 from pytorch_build.lock.source_lock import SourceLock
 from pytorch_build.refs.torch_refs import DISTRIBUTIONS
 
@@ -63,13 +63,13 @@ def read_group(store: Store, outputs: RunOutputs, artifact_group: str) -> RunGro
     Raises:
         DataError: A record that is none.
     """
-    manifests, reports = (
-        [one.key for one in store.list(prefix) if one.key.endswith(suffix)]
-        for prefix, suffix in (
-            (outputs.manifests_prefix(artifact_group), ".json"),
-            (outputs.reports_prefix(artifact_group), ".xml"),
-        )
-    )
+    # a ROCm build's own manifest lies among the records
+    manifests = [
+        one.key for one in store.list(outputs.manifests_prefix(artifact_group)) if is_record(one.key)
+    ]
+    reports = [
+        one.key for one in store.list(outputs.reports_prefix(artifact_group)) if one.key.endswith(".xml")
+    ]
 
     def recorded(key: str) -> Recorded:
         content = store.read(key)
