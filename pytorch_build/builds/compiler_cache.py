@@ -128,8 +128,11 @@ def server_env(
     base_dirs: tuple[str, ...],
     base_env: Mapping[str, str],
     s3: S3Access | None = None,
+    credentials: str = "",
 ) -> dict[str, str]:
     """Give the whole environment of a build's own sccache server.
+
+    No secret stands in it: sccache tries compilers out with the environment that it has itself.
 
     Args:
         storage: Where entries lie.
@@ -137,12 +140,13 @@ def server_env(
         base_dirs: Folders whose paths are no part of an entry's key.
         base_env: The machine's variables.
         s3: How the storage's service is reached, where it is in S3.
+        credentials: A file with `credentials_text`, where there are any to hand over.
     """
     own = storage.kind == "own"
     env = dict(base_env) if own else _without_storage(base_env) | _storage_env(storage)
     if s3 is not None:
         env = {name: value for name, value in env.items() if not s3.access_key or not name.startswith("AWS_")}
-        env |= _s3_env(s3)
+        env |= _s3_env(s3, credentials)
     if storage.access == "read-only":
         env |= {f"SCCACHE_{backend}_RW_MODE": "READ_ONLY" for backend in _BACKENDS}
     return env | {
@@ -214,7 +218,17 @@ def _storage_env(storage: Storage) -> dict[str, str]:
     return {}
 
 
-def _s3_env(s3: S3Access) -> dict[str, str]:
+def credentials_text(s3: S3Access) -> str:
+    """Write credentials as AWS's shared credentials file has them."""
+    lines = {
+        "aws_access_key_id": s3.access_key,
+        "aws_secret_access_key": s3.secret_key,
+        "aws_session_token": s3.token,
+    }
+    return "[default]\n" + "".join(f"{name} = {value}\n" for name, value in lines.items() if value)
+
+
+def _s3_env(s3: S3Access, credentials: str) -> dict[str, str]:
     env = {"SCCACHE_REGION": s3.region}
     if s3.endpoint:
         env |= {
@@ -222,8 +236,7 @@ def _s3_env(s3: S3Access) -> dict[str, str]:
             "SCCACHE_S3_USE_SSL": str(s3.endpoint.startswith("https:")).lower(),
         }
     if s3.access_key:
-        env |= {"AWS_ACCESS_KEY_ID": s3.access_key, "AWS_SECRET_ACCESS_KEY": s3.secret_key}
-        env |= {"AWS_SESSION_TOKEN": s3.token} if s3.token else {}
+        env |= {"AWS_CONFIG_FILE": os.devnull, "AWS_SHARED_CREDENTIALS_FILE": credentials}
     if s3.anonymous:
         env["SCCACHE_S3_NO_CREDENTIALS"] = "true"
     return env

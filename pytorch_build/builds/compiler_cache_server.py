@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 
 from core import console, process
 from core.errors import FatalError, ProcessError
-from pytorch_build.builds.compiler_cache import client_env, server_env
+from pytorch_build.builds.compiler_cache import client_env, credentials_text, server_env
 from pytorch_build.builds.compiler_cache_statistics import parse_statistics, unwritten
 from pytorch_build.builds.compiler_cache_storage import Storage
 
@@ -172,13 +172,25 @@ class SccacheServer:
         self.storage, self.lost, self._s3 = Storage(access=self.storage.access), reason, None
 
     def _start(self) -> None:
+        secret = self._folder / "credentials"
         env = server_env(
             self.storage,
             address=self._address,
             base_dirs=self._base_dirs,
             base_env=self._base_env,
             s3=self._s3,
+            credentials=str(secret),
         )
+        try:
+            if self._s3 is not None and self._s3.access_key:
+                secret.touch(mode=0o600)
+                secret.write_text(credentials_text(self._s3), encoding="utf-8")
+            self._run(env)
+        finally:
+            # read when the server looks whether its storage is there, and kept by it from then on
+            secret.unlink(missing_ok=True)
+
+    def _run(self, env: Mapping[str, str]) -> None:
         log = self._folder / f"{self.storage.kind}.log"
         self._child = process.start([self._program_path], cwd=self._folder, env=env, output=log)
         end = time.monotonic() + _START_SECONDS

@@ -39,12 +39,14 @@ class S3Server:
         access_key: Of the user that may do everything.
         secret_key: The same user's.
         folder: Where rclone's server keeps the objects, a folder a bucket.
+        pid: Its process, for a test that breaks it.
     """
 
     endpoint: str
     access_key: str = "access-key"
     secret_key: str = "secret-key"  # noqa: S105 - of a server on this machine
     folder: Path | None = None
+    pid: int = 0
 
     @property
     def variables(self) -> dict[str, str]:
@@ -159,7 +161,7 @@ def rclone_serving(folder: Path) -> Iterator[S3Server]:
         )
         try:
             wait_for(port, running)
-            yield server
+            yield replace(server, pid=running.pid)
         finally:
             running.terminate()
             running.wait(10)

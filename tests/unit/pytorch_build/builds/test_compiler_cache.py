@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from pathlib import PurePosixPath, PureWindowsPath
 
 import pytest
@@ -11,6 +12,7 @@ from pytorch_build.builds.compiler_cache import (
     S3Access,
     ccache_env,
     client_env,
+    credentials_text,
     launcher_env,
     server_env,
 )
@@ -91,15 +93,18 @@ def test_setup_py_gets_compilers_of_two_words(cache: CompilerCache) -> None:
 
 
 def test_the_server_alone_knows_the_store_and_its_credentials() -> None:
-    env = server_env(BUCKET, address=ADDRESS, base_dirs=DIRS, base_env=MINE, s3=KEYS)
+    env = server_env(
+        BUCKET, address=ADDRESS, base_dirs=DIRS, base_env=MINE, s3=KEYS, credentials="/run/s/credentials"
+    )
     assert env["SCCACHE_BUCKET"] == "bucket"
     assert env["SCCACHE_S3_KEY_PREFIX"] == "compiler-cache/ci/sccache"
     assert env["SCCACHE_ENDPOINT"] == "http://127.0.0.1:9000"
     assert env["SCCACHE_S3_USE_SSL"] == "false"
-    assert (env["SCCACHE_REGION"], env["AWS_ACCESS_KEY_ID"]) == ("us-east-1", "AKIA")
-    assert env["AWS_SECRET_ACCESS_KEY"] == SECRET
+    assert (env["SCCACHE_REGION"], env["AWS_CONFIG_FILE"]) == ("us-east-1", os.devnull)
+    assert env["AWS_SHARED_CREDENTIALS_FILE"] == "/run/s/credentials"
     assert env["SCCACHE_BASEDIRS"] == os.pathsep.join(DIRS)
     assert env["SCCACHE_SERVER_UDS"] == "/run/s/socket"
+    assert not {SECRET, "of-the-machine"} & set(env.values()), "compilers are tried out with it"
     # nothing of a person's own storage, profile or server is left, but how large a cache may be
     assert not {"AWS_PROFILE", "SCCACHE_REDIS", "SCCACHE_SERVER_PORT"} & env.keys()
     assert (env["SCCACHE_CONF"], env["SCCACHE_CACHE_SIZE"]) == (os.devnull, "5G")
@@ -129,15 +134,22 @@ def test_the_server_alone_knows_the_store_and_its_credentials() -> None:
         ),
         (
             S3Access(endpoint="https://s3", region="eu-1", access_key="A", secret_key=SECRET, token=SECRET),
-            {"AWS_SESSION_TOKEN": SECRET, "AWS_SECRET_ACCESS_KEY": SECRET},
+            {"AWS_SHARED_CREDENTIALS_FILE": "/c"},
         ),
     ],
 )
 def test_credentials_are_handed_over_or_left_to_sccache(access: S3Access, gets: dict[str, str]) -> None:
-    env = server_env(BUCKET, address=ADDRESS, base_dirs=DIRS, base_env=MINE, s3=access)
+    env = server_env(BUCKET, address=ADDRESS, base_dirs=DIRS, base_env=MINE, s3=access, credentials="/c")
     assert gets.items() <= env.items()
     assert env["SCCACHE_S3_USE_SSL"] == "true"
     assert ("AWS_PROFILE" in env) == (not access.access_key)
+
+
+def test_credentials_are_written_as_aws_has_them() -> None:
+    text = credentials_text(KEYS)
+    assert text == f"[default]\naws_access_key_id = AKIA\naws_secret_access_key = {SECRET}\n"
+    session = replace(KEYS, token="of-a-session")  # noqa: S106 - of nobody
+    assert credentials_text(session).endswith("aws_session_token = of-a-session\n")
 
 
 def test_who_may_only_read_stores_nothing_anywhere() -> None:

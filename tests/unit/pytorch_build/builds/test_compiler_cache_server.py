@@ -27,7 +27,9 @@ notes = pathlib.Path({notes!r})
 place = os.environ["SCCACHE_SERVER_UDS"]
 if os.environ.get("SCCACHE_START_SERVER"):
     with notes.open("a") as stream:
-        stream.write(json.dumps(dict(os.environ)) + chr(10))
+        secret = pathlib.Path(os.environ.get("AWS_SHARED_CREDENTIALS_FILE", "-"))
+        found = dict(mode=oct(secret.stat().st_mode), text=secret.read_text()) if secret.is_file() else {{}}
+        stream.write(json.dumps(dict(os.environ) | found) + chr(10))
     if os.environ.get("SCCACHE_BUCKET") == "absent" or os.environ.get("SCCACHE_DIR") == "broken":
         sys.exit("sccache: error: no such bucket")
     pathlib.Path(place).unlink(missing_ok=True)
@@ -90,9 +92,11 @@ def test_a_build_has_a_server_of_its_own_which_is_gone_afterwards(shop: Shop) ->
         assert place.is_socket()
         assert place.parent.stat().st_mode & 0o777 == 0o700, "nobody else may send it compilations"
         assert server.statistics().hits == 1
+        assert not (place.parent / "credentials").exists(), "no compiler may find them"
     assert not place.parent.exists()
     (env,) = shop.starts
-    assert (env["SCCACHE_BUCKET"], env["AWS_ACCESS_KEY_ID"]) == ("bucket", "AKIA")
+    assert env["SCCACHE_BUCKET"] == "bucket"
+    assert (env["mode"], "aws_access_key_id = AKIA" in env["text"]) == ("0o100600", True)
     assert int(env["SCCACHE_IDLE_TIMEOUT"]) > 0, "it ends by itself, should nobody stop it"
     assert (str(server.storage), server.lost) == ("s3://bucket/cc", "")
 

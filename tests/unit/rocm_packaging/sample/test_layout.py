@@ -14,6 +14,7 @@ from rocm_packaging.sample.artifacts import TEMPLATES
 from rocm_packaging.sample.layout import DATA_FILES, FAMILY_TARGETS, LIBRARIES, ROCM_VERSION, data_files
 
 if TYPE_CHECKING:
+    from pathlib import Path
     from types import ModuleType
 
 PRELOADED = [
@@ -94,7 +95,20 @@ def test_hipcc_sorts_its_arguments(hipcc: ModuleType) -> None:
     targets, host, sources = hipcc.split(given.split())
     assert targets == ["gfx942", "gfx950"]
     assert sources == 2
-    assert " ".join(host) == "-c -x c++ a.hip -x none -o a.o -O2 -MF a.d -x c++ b.txt -x none"
+    assert " ".join(host) == "-c -x c++ a.hip -o a.o -O2 -MF a.d -x c++ b.txt"
+    # objects among what is linked are no C++
+    assert hipcc.split(["a.hip", "b.o"])[1] == ["-x", "c++", "a.hip", "-x", "none", "b.o"]
+
+
+def test_hipcc_names_bundles_by_their_digest(hipcc: ModuleType, tmp_path: Path) -> None:
+    def name(*targets: str) -> str:
+        with hipcc.bundled(targets, beside=tmp_path / "a.o") as path:
+            assert path.read_bytes() == hipcc.bundle(targets)
+        assert not path.exists()
+        return str(path.name)
+
+    # a compiler cache sees no more of it
+    assert name("gfx942") == name("gfx942") != name("gfx90a")
 
 
 @pytest.mark.parametrize("target", ["gfx", "sm_90", "gfx942x9", ""])

@@ -1,0 +1,246 @@
+"""Compiler caches that survive the machine: real sccache, real ccache, real S3, builds of the sample."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from core import process
+from core.options import environment
+from pytorch_build.builds.compiler_cache import CompilerCache
+from pytorch_build.builds.compiler_cache_server import Patience
+from pytorch_build.builds.compiler_cache_storage import Storage
+from pytorch_build.builds.compiler_cache_use import BaseDirs, in_use
+from tests.integration.s3_servers import program, rclone_serving
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+
+    from core.process import Completed
+    from tests.integration.s3_servers import S3Server
+
+ROOT = Path(__file__).parents[2]
+FAMILY = "gfx94X-dcgpu"
+RECORD = f"build_torch-sample-cp{sys.version_info.major}{sys.version_info.minor}"
+PREFIX = "compiler-cache/ci/sccache"
+SOURCES = 3
+WITH_CCACHE = pytest.mark.skipif(
+    process.which("ccache") is None, reason="ccache is a package of the system's"
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Machine:
+    """A fresh checkout in a folder of its own, with an empty local cache."""
+
+    checkout: Path
+
+    @classmethod
+    def fresh(cls, checkout: Path) -> Machine:
+        process.capture(["git", "clone", "--quiet", ROOT, checkout])
+        return cls(checkout=checkout)
+
+    def nox(self, *words: str | Path) -> Completed:
+        path = f"{Path(program('sccache')).parent}{os.pathsep}{environment()['PATH']}"
+        env = process.inherited(
+            PATH=path,
+            SCCACHE_DIR=str(self.checkout.parent / "local cache"),
+            NO_COLOR="1",
+            GITHUB_ACTIONS=None,
+            GITHUB_REPOSITORY=None,
+            GITHUB_EVENT_PATH=None,
+            MATRIX=None,
+        )
+        argv = [sys.executable, "-m", "nox", "-s", *words]
+        done = process.capture(argv, cwd=self.checkout, env=env, check=False)
+        assert done.returncode == 0, (done.stdout + done.stderr)[-4000:]
+        return done
+
+    def build(self, bucket: str, *words: str | Path) -> tuple[Mapping[str, Any], str]:
+        """Build torch; give what the record says of the cache, and the output."""
+        cache = ("--compiler-cache=sccache", f"--compiler-cache-store=s3://{bucket}")
+        done = self.nox("build_torch", "--", "--torch-ref=sample", *cache, *words)
+        record = self.checkout / "out/local-linux/manifests" / FAMILY / f"{RECORD}.json"
+        said: Mapping[str, Any] = json.loads(record.read_text())["details"]["compiler_cache"]
+        return said, done.stdout + done.stderr
+
+    @property
+    def wheels(self) -> Path:
+        return self.checkout / "out/local-linux/python" / FAMILY
+
+
+def left_running(folder: Path) -> list[str]:
+    """Find processes whose environment names a folder."""
+    found = []
+    for one in Path("/proc").glob("[0-9]*/environ"):
+        try:
+            if str(folder).encode() in one.read_bytes():
+                found.append((one.parent / "cmdline").read_text().replace("\0", " "))
+        except OSError:
+            continue
+    return [line for line in found if "sccache" in line]
+
+
+def test_a_new_machine_gets_what_another_one_compiled(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with rclone_serving(tmp_path / "s3") as server:
+        server.use(monkeypatch)
+        bucket = server.make_bucket()
+        one = Machine.fresh(tmp_path / "one" / "checkout")
+        one.nox("build_rocm", "--", "--torch-ref=sample")
+        first, _ = one.build(bucket)
+        rocm = f"--rocm-find-links={one.wheels}"
+        other = Machine.fresh(tmp_path / "another" / "place" / "altogether")
+        second, said = other.build(bucket, rocm)
+    assert first["storage"] == second["storage"] == f"s3://{bucket}/{PREFIX}"
+    assert (first["errors"], second["errors"]) == (0, 0)
+    # host code and device passes
+    assert first["misses"] >= 7
+    assert second["hits"] + second["misses"] == first["hits"] + first["misses"]
+    assert second["hit_rate"] >= 0.95, second
+    assert f"in s3://{bucket}/{PREFIX}, read-write" in said
+    assert not left_running(tmp_path)
+
+
+@pytest.fixture
+def shop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Shop]:
+    """Give a tree with sources, and a server of S3 of the test's own, which it may break."""
+    with rclone_serving(tmp_path / "s3") as server:
+        server.use(monkeypatch)
+        monkeypatch.setenv("SCCACHE_DIR", str(tmp_path / "local"))
+        monkeypatch.setenv("CCACHE_DIR", str(tmp_path / "ccache"))
+        yield Shop(folder=tmp_path, server=server, bucket=server.make_bucket())
+    assert not left_running(tmp_path)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Shop:
+    """Trees that are compiled through a cache, without a build around it."""
+
+    folder: Path
+    server: S3Server
+    bucket: str
+
+    def cache(self, program_name: str = "sccache", **storage: Any) -> CompilerCache:
+        found = process.which(program_name) or Path(program(program_name))
+        place = Storage(**{"kind": "s3", "where": f"{self.bucket}/{PREFIX}", **storage})
+        return CompilerCache(kind=program_name, program=found, storage=place)
+
+    def compiled(
+        self,
+        tree: str,
+        cache: CompilerCache,
+        *,
+        between: Callable[[], None] = lambda: None,
+        patience: Patience | None = None,
+        compiler: str = "g++",
+    ) -> Mapping[str, Any]:
+        """Compile every source, doing something before the last; give what the cache did."""
+        root = self.folder / tree
+        (root / "build").mkdir(parents=True)
+        (root / "own.h").write_text("inline int own() { return 1; }\n")
+        dirs = BaseDirs(tree=root, environment=root / "env", root=root)
+        base_env = process.inherited()
+        with in_use(cache, base_dirs=dirs, base_env=base_env, patience=patience) as used:
+            assert used is not None
+            env = used.environment({n: v for n, v in base_env.items() if not n.startswith("AWS_")})
+            for number in range(SOURCES):
+                source = root / f"{number}.cpp"
+                source.write_text(f'#include "own.h"\nint f{number}() {{ return own() + {number}; }}\n')
+                if number == SOURCES - 1:
+                    between()
+                argv = [cache.program, compiler, "-g", f"-I{root}", "-c", source, "-o", f"{number}.o"]
+                process.run([str(word) for word in argv], cwd=root / "build", env=env)
+                assert (root / "build" / f"{number}.o").is_file()
+            return used.details() or {}
+
+    @property
+    def entries(self) -> int:
+        assert self.server.folder is not None
+        found = (self.server.folder / self.bucket).rglob("*")
+        return sum(path.is_file() and not path.name.startswith(".") for path in found)
+
+
+def counts(said: Mapping[str, Any]) -> tuple[int, int, int]:
+    return said["hits"], said["misses"], said["errors"]
+
+
+def test_forks_read_and_store_nothing(shop: Shop) -> None:
+    cache = shop.cache(access="read-only")
+    assert counts(shop.compiled("fork", cache)) == (0, SOURCES, 0)
+    assert shop.entries == 0
+    assert not list((shop.folder / "local").rglob("*.o"))
+    assert counts(shop.compiled("own", shop.cache())) == (0, SOURCES, 0)
+    assert shop.entries == SOURCES
+    assert counts(shop.compiled("fork/again", cache)) == (SOURCES, 0, 0)
+
+
+def test_the_stores_credentials_reach_no_compiler(shop: Shop) -> None:
+    seen, compiler = shop.folder / "seen", shop.folder / "g++"
+    compiler.write_text(f'#!/bin/sh\nenv >> {seen}\nexec g++ "$@"\n')
+    compiler.chmod(0o755)
+    assert counts(shop.compiled("own", shop.cache(), compiler=str(compiler))) == (0, SOURCES, 0)
+    assert "SCCACHE_SERVER_UDS" in seen.read_text()
+    assert shop.server.secret_key not in seen.read_text()
+
+
+def test_a_store_that_is_not_there(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("AWS_ENDPOINT_URL_S3", "http://127.0.0.1:9")
+    said = shop.compiled("own", shop.cache())
+    assert counts(said) == (0, SOURCES, 0)
+    assert "onnection refused" in said["lost"]
+    monkeypatch.setenv("AWS_ENDPOINT_URL_S3", shop.server.endpoint)
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "another")
+    assert "SignatureDoesNotMatch" in shop.compiled("wrong", shop.cache())["lost"]
+    told = capsys.readouterr().err
+    assert told.count(f"warning: sccache cannot use s3://{shop.bucket}/{PREFIX}: ") == 2
+    assert told.count("This build goes on with a local cache.") == 2
+
+
+def signalled(shop: Shop, number: int) -> None:
+    """Send a signal to the S3 server."""
+    os.kill(shop.server.pid, number)
+
+
+def test_a_store_that_dies_while_the_build_runs(shop: Shop, capsys: pytest.CaptureFixture[str]) -> None:
+    said = shop.compiled("own", shop.cache(), between=lambda: signalled(shop, signal.SIGKILL))
+    assert counts(said) == (0, SOURCES, 1)
+    assert "sccache failed 1 times to read or store an entry in s3://" in capsys.readouterr().err
+
+
+def test_a_store_that_stops_to_answer_while_the_build_runs(
+    shop: Shop, capsys: pytest.CaptureFixture[str]
+) -> None:
+    try:
+        said = shop.compiled(
+            "own",
+            shop.cache(),
+            between=lambda: signalled(shop, signal.SIGSTOP),
+            patience=Patience(every=0.2, silent=2, answer=0.3),
+        )
+    finally:
+        signalled(shop, signal.SIGCONT)
+    # sccache itself would wait for minutes
+    assert "does not answer: the build goes on with a local cache" in capsys.readouterr().err
+    assert said["lost"] == "it stopped to answer while the build ran"
+    assert said["misses"] >= SOURCES - 1
+
+
+@pytest.mark.parametrize("kind", [pytest.param("ccache", marks=WITH_CCACHE), "sccache"])
+def test_a_folder_is_a_store_too(shop: Shop, kind: str) -> None:
+    folder: dict[str, Any] = {"kind": "folder", "where": str(shop.folder / "shared")}
+    assert counts(shop.compiled("one", shop.cache(kind, **folder))) == (0, SOURCES, 0)
+    shutil.rmtree(shop.folder / "ccache", ignore_errors=True)
+    reader = shop.cache(kind, **folder, access="read-only")
+    assert counts(shop.compiled("another/place", reader)) == (SOURCES, 0, 0)
