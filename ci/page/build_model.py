@@ -11,13 +11,27 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class CompilerCache:
-    """What a compiler cache did for a build."""
+    """What a compiler cache did for a build.
+
+    Attributes:
+        kind: ``ccache`` or ``sccache``.
+        hits: Compilations that were answered from it.
+        misses: Compilations that ran.
+        uncacheable: Calls that it passed on.
+        errors: Failures of the cache itself.
+        storage: Where entries were to lie; "" where the record does not say.
+        access: What the build might do there: ``read-write``, ``read-only``.
+        lost: Why entries lay elsewhere; "" where they did not.
+    """
 
     kind: str
     hits: int
     misses: int
     uncacheable: int
     errors: int
+    storage: str = ""
+    access: str = ""
+    lost: str = ""
 
     @property
     def hit_rate(self) -> float | None:

@@ -31,6 +31,9 @@ class _Cache(_Said):
     misses: _Count
     uncacheable: _Count = 0
     errors: _Count = 0
+    storage: str = ""
+    access: str = ""
+    lost: str = ""
 
 
 class _Graph(_Said):

@@ -195,6 +195,12 @@ def test_the_matrix_is_a_grid_in_natural_order() -> None:
     assert matrix(page.cells[:1])[0].cells == (page.cells[0],)
 
 
+def test_a_build_says_where_its_compiler_cache_was_and_whether_it_was_lost() -> None:
+    shown = render(page_of(samples.run(["gfx94X-dcgpu"], ["nightly"], ["cp312"])))
+    assert "entries in s3://runs/compiler-cache/ci/sccache (read-write)." in shown
+    assert shown.count("That storage was lost, and a local cache took its place: it stopped to answer") == 1
+
+
 def test_every_element_has_one_id_and_every_link_a_target() -> None:
     read = Reader(render(page_of(samples.run(["gfx900"], ["nightly"]))))
     assert len(read.ids) == len(set(read.ids))
