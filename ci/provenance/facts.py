@@ -45,11 +45,13 @@ class RunRecords:
         prefix: The run's key prefix.
         groups: Records by artifact group, sorted by key.
         locks: Source locks, sorted by key.
+        unreadable: What is wrong with records of groups that are not asked about.
     """
 
     prefix: str
     groups: Mapping[str, Sequence[Recorded]]
     locks: Sequence[LockFile] = ()
+    unreadable: Sequence[DataError] = ()
 
     def path(self, key: str) -> str:
         """Give a key below the run's prefix, which holds wherever the run is copied to."""

@@ -8,7 +8,7 @@ from ci.promotion.documents import document
 from ci.promotion.run_records import Recorded
 from ci.provenance.facts import LockFile, RunRecords
 from core import data, parallel, records
-from core.errors import MissingInputError
+from core.errors import DataError, MissingInputError
 from core.outputs import is_record
 from pytorch_build.lock.source_lock import SourceLock
 
@@ -22,7 +22,10 @@ _LOCK = "source-lock-"
 
 
 def read_run(
-    store: Store, outputs: RunOutputs, known: MutableMapping[tuple[str, str], Recorded] | None = None
+    store: Store,
+    outputs: RunOutputs,
+    known: MutableMapping[tuple[str, str], Recorded] | None = None,
+    group: str = "",
 ) -> RunRecords:
     """Read a run's records and source locks.
 
@@ -30,20 +33,21 @@ def read_run(
         store: Where the run lies.
         outputs: The run.
         known: Records that were read before, by key and etag; those that are read now are added.
+        group: The group that it is about; "" for all.
 
     Raises:
         MissingInputError: It has no records.
-        DataError: One of them is none, or of another schema.
+        DataError: One of them is none, or of another schema, and the group's.
     """
     prefix = f"{outputs.prefix}/manifests"
     known = {} if known is None else known
     groups: dict[str, list[tuple[str, str]]] = {}
     locks = []
     for stored in store.list(prefix):
-        group, slash, name = stored.key.removeprefix(f"{prefix}/").partition("/")
+        first, slash, name = stored.key.removeprefix(f"{prefix}/").partition("/")
         if slash and is_record(stored.key) and "/" not in name:
-            groups.setdefault(group, []).append((stored.key, stored.etag))
-        elif not slash and group.startswith(_LOCK) and group.endswith(".json"):
+            groups.setdefault(first, []).append((stored.key, stored.etag))
+        elif not slash and first.startswith(_LOCK) and first.endswith(".json"):
             locks.append(stored.key)
     if not groups:
         raise MissingInputError(
@@ -51,23 +55,29 @@ def read_run(
             hint="Build something first (nox -s build_torch), or name another run with --run-id.",
         )
 
-    def recorded(key: str) -> Recorded | None:
+    def recorded(version: tuple[str, str]) -> Recorded | DataError | None:
+        key, _etag = version
         try:
             content = store.read(key)
+            return Recorded(record=records.parse(content, where=key), document=document(key, content))
         except MissingInputError:
             # a failure's record goes when its stage succeeds
             return None
-        return Recorded(record=records.parse(content, where=key), document=document(key, content))
+        except DataError as problem:
+            if group in {"", key.removeprefix(f"{prefix}/").partition("/")[0]}:
+                raise
+            return problem
 
     new = [version for versions in groups.values() for version in versions if version not in known]
-    read = parallel.each(lambda version: recorded(version[0]), new)
-    known.update({version: one for version, one in zip(new, read, strict=True) if one is not None})
+    read = dict(zip(new, parallel.each(recorded, new), strict=True))
+    known.update({version: one for version, one in read.items() if isinstance(one, Recorded)})
     return RunRecords(
         prefix=outputs.prefix,
         groups={
-            group: tuple(known[one] for one in versions if one in known) for group, versions in groups.items()
+            name: tuple(known[one] for one in versions if one in known) for name, versions in groups.items()
         },
         locks=tuple(_lock(store, key) for key in locks),
+        unreadable=tuple(one for one in read.values() if isinstance(one, DataError)),
     )
 
 

@@ -57,5 +57,10 @@ def tell(store: Store, written: Written) -> None:
     for key in written.removed:
         console.say(f"removed: {key}")
     new = sum(outcome != "unchanged" for _, outcome in written.made)
-    console.say(f"sbom     {store.url_of(written.sbom)} ({written.sbom_outcome})")
+    if written.problem:
+        console.warn(
+            f"{written.sbom} is not written, as another group has what cannot be read: {written.problem}"
+        )
+    else:
+        console.say(f"sbom     {store.url_of(written.sbom)} ({written.sbom_outcome})")
     console.done(f"provenance: {new} of {len(written.made)} statements written")

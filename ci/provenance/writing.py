@@ -11,7 +11,7 @@ from ci.provenance.reading import read_run
 from ci.provenance.sbom import sbom
 from ci.provenance.statements import serialized, statement
 from core import parallel
-from core.errors import ConflictError, MissingInputError, StoreError, nearest
+from core.errors import ConflictError, DataError, MissingInputError, StoreError, nearest
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -33,14 +33,16 @@ class Written:
         made: The files that have a statement, with what became of it.
         without: Files that no build's record names.
         sbom: The bill's key.
-        sbom_outcome: What became of it.
+        sbom_outcome: What became of it; None where it stays as it was.
+        problem: Why it does.
         removed: Statements of files that the run has no more.
     """
 
     made: tuple[tuple[MadeFile, Outcome], ...]
     without: tuple[MadeFile, ...]
     sbom: str
-    sbom_outcome: Outcome
+    sbom_outcome: Outcome | None
+    problem: str = ""
     removed: tuple[str, ...] = ()
 
 
@@ -51,7 +53,7 @@ def write_provenance(store: Store, outputs: RunOutputs, group: str = "") -> Writ
 
     Raises:
         MissingInputError: The run has no records, or none of a build in the group.
-        DataError: A record is none, or of another schema; nothing is written.
+        DataError: A record of the group is none, or of another schema; nothing is written.
         StoreError: Others wrote all the time.
     """
     prefix = outputs.prefix
@@ -62,7 +64,7 @@ def write_provenance(store: Store, outputs: RunOutputs, group: str = "") -> Writ
         bill = store.find(f"{prefix}/{SBOM}")
         seen |= {bill.key: bill.etag} if bill else {}
         try:
-            return _written(store, outputs, read_run(store, outputs, known), group, seen)
+            return _written(store, outputs, read_run(store, outputs, known, group), group, seen)
         except ConflictError:
             continue
     raise StoreError(
@@ -82,7 +84,8 @@ def _written(
     built = [one for one in chosen if one.build_type]
     _require(built, chosen, outputs)
     documents = {_key(outputs, one): serialized(statement(run, one)) for one in built}
-    bill_key, bill = f"{outputs.prefix}/{SBOM}", serialized(sbom(run, made_files(run)))
+    bill_key = f"{outputs.prefix}/{SBOM}"
+    bill, problem = _bill(run, group)
 
     def put(pair: tuple[str, bytes]) -> Outcome:
         key, content = pair
@@ -98,8 +101,21 @@ def _written(
         without=tuple(one for one in chosen if not one.build_type),
         removed=_removed(store, outputs, old),
         sbom=bill_key,
-        sbom_outcome=put((bill_key, bill)),
+        sbom_outcome=put((bill_key, bill)) if bill else None,
+        problem=problem,
     )
+
+
+def _bill(run: RunRecords, group: str) -> tuple[bytes, str]:
+    """Write the bill, or say why not: another group's records are no reason to write none of this one's."""
+    try:
+        if run.unreadable:
+            raise run.unreadable[0]
+        return serialized(sbom(run, made_files(run))), ""
+    except DataError as problem:
+        if not group:
+            raise
+        return b"", problem.message
 
 
 def _key(outputs: RunOutputs, made: MadeFile) -> str:

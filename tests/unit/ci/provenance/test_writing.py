@@ -7,6 +7,7 @@ import pytest
 
 from ci.provenance import reading, writing
 from ci.provenance.names import SBOM, statement_path
+from ci.provenance.verb import tell
 from ci.provenance.writing import write_provenance
 from core import parallel, records
 from core.errors import ConflictError, DataError, MissingInputError, StoreError
@@ -118,6 +119,30 @@ def test_a_record_of_another_schema_stops_it_before_anything_is_written(store: D
     assert content(store) == before
 
 
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (b'{"schema_version": 2}', "schema_version: It is a record of version 2"),
+        (records.serialize(samples.torch_record(rocm="7.10.0")), "inputs: rocm"),
+    ],
+)
+def test_another_groups_records_only_keep_the_bill_from_being_written(
+    store: DirectoryStore, text: bytes, said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A developer's out/ may hold what an earlier version left."""
+    fill(store)
+    store.put_bytes(OUTPUTS.record_key("cpu", "build_torch"), text)
+    written = write_provenance(store, OUTPUTS, GROUP)
+    assert len(written.made) == 4
+    assert (written.sbom_outcome, store.find(BILL)) == (None, None)
+    tell(store, written)
+    told = capsys.readouterr().err
+    assert "sbom.cdx.json is not written" in told
+    assert said in told
+    with pytest.raises(DataError, match=said):
+        write_provenance(store, OUTPUTS)
+
+
 def test_what_a_rocm_build_says_of_itself_is_no_record(store: DirectoryStore) -> None:
     fill(store)
     store.put_bytes(f"{OUTPUTS.manifests_prefix(GROUP)}/therock_manifest.json", b"{}")
@@ -145,8 +170,8 @@ def test_a_job_that_was_second_reads_the_records_again(
     apex = samples.record("build_apex", samples.file("apex-1.whl", "apex", "1"))
     asked: list[str] = []
 
-    def read_run(store: Store, outputs: RunOutputs, known: Any) -> Any:
-        found = whole(store, outputs, known)
+    def read_run(store: Store, outputs: RunOutputs, known: Any, group: str) -> Any:
+        found = whole(store, outputs, known, group)
         if not asked:
             asked.append("first")
             records.write(store, outputs, GROUP, apex)
