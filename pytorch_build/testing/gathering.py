@@ -56,8 +56,12 @@ def in_folder(folder: Path) -> Sequence[Report]:
     """Read every ``.xml`` below a folder.
 
     Raises:
-        MissingInputError: There is none.
+        MissingInputError: There is none, or no such folder.
     """
+    if not folder.is_dir():
+        raise MissingInputError(
+            f"{folder} is no folder.", hint="Name the one with the reports: --input-dir DIR."
+        )
     paths = sorted(path for path in folder.rglob("*.xml") if path.is_file())
     if not paths:
         raise MissingInputError(

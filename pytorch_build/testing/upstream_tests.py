@@ -29,8 +29,18 @@ if TYPE_CHECKING:
 
 # a tree of its own: what builds work in is hipified, and has submodules that no test reads
 FOLDER = "torch-tests"
+_TOOLS = ("pytest", "pytest-timeout")
+_SIDE_BY_SIDE = "pytest-xdist"
 _ASK = """
-import json, torch
+import json, sys, torch
+from importlib import metadata
+
+def lacks(name):
+    try:
+        return not metadata.version(name)
+    except metadata.PackageNotFoundError:
+        return True
+
 version = torch.version
 flags = getattr(torch._C, "_cuda_getArchFlags", lambda: "")() or ""
 print(json.dumps({
@@ -39,6 +49,7 @@ print(json.dumps({
     "hip": getattr(version, "hip", None) or "",
     "cuda": getattr(version, "cuda", None) or "",
     "targets": flags.split(),
+    "lacks": [name for name in sys.argv[1:] if lacks(name)],
 }))
 """
 
@@ -72,6 +83,7 @@ class Torch:
         hip: The HIP version that it was built with; "" for none.
         cuda: The CUDA version that it was built with; "" for none.
         targets: The architectures that it has device code for; empty where it does not say.
+        lacks: What of the tests' tools its environment lacks.
     """
 
     version: str
@@ -79,6 +91,7 @@ class Torch:
     hip: str = ""
     cuda: str = ""
     targets: tuple[str, ...] = ()
+    lacks: tuple[str, ...] = ()
 
 
 def checked_out(context: Context, lock: SourceLock, mirrors: Mapping[str, str]) -> Tests:
@@ -124,7 +137,8 @@ def installed_torch(target: Interpreter, env: Mapping[str, str]) -> Torch:
     """
     try:
         # isolated, so that no source tree in the working folder is taken for the wheel
-        said = process.capture([target.executable, "-I", "-c", _ASK], env=env, timeout=600).stdout
+        asked: list[str | Path] = [target.executable, "-I", "-c", _ASK, *_TOOLS, _SIDE_BY_SIDE]
+        said = process.capture(asked, env=env, timeout=600).stdout
     except ProcessError as problem:
         raise EnvironmentSetupError(
             f"torch cannot be imported in {target.prefix}: {problem.output.splitlines()[-1:] or problem}",
@@ -137,7 +151,23 @@ def installed_torch(target: Interpreter, env: Mapping[str, str]) -> Torch:
         hip=facts["hip"],
         cuda=facts["cuda"],
         targets=tuple(facts["targets"]),
+        lacks=tuple(facts["lacks"]),
     )
+
+
+def require_tools(target: Interpreter, torch: Torch, *, workers: int) -> None:
+    """Refuse an environment that cannot run the tests: each file would say so in pytest's words.
+
+    Raises:
+        EnvironmentSetupError: Something is not installed there.
+    """
+    needed = (*_TOOLS, _SIDE_BY_SIDE) if workers > 1 else _TOOLS
+    absent = [name for name in needed if name in torch.lacks]
+    if absent:
+        raise EnvironmentSetupError(
+            f"{target.prefix} lacks {', '.join(absent)}, which the tests run with.",
+            hint="Install what requirements/torch-tests.in names there, or leave --no-install out.",
+        )
 
 
 def mismatch(torch: Torch, tests: Tests) -> str:

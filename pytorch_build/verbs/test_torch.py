@@ -119,6 +119,7 @@ def run(arguments: argparse.Namespace) -> None:
     named = _named(arguments, chosen, target)
     if chosen.common.dry_run:
         said = f"torch from {named.words}" if named else f"the wheels of run {chosen.common.run_id}"
+        said = "what the environment holds" if arguments.no_install else said
         console.say(f"Would test {said} on {'; '.join(one.words for one in gpus)}.")
         return
     if named is None and not arguments.no_install:
@@ -126,6 +127,7 @@ def run(arguments: argparse.Namespace) -> None:
     tests = _tests(chosen, asked)
     with _installed(chosen, target, named, arguments) as inputs:
         torch = upstream_tests.installed_torch(target, _plain(target))
+        upstream_tests.require_tools(target, torch, workers=asked.workers)
         console.say(f"torch {torch.version} on {'; '.join(one.words for one in gpus)}, tests of {tests.tree}")
         # nobody knows what has happened to an environment that this stage did not fill
         if not inputs["installed"]:

@@ -52,6 +52,19 @@ def done(run: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[Any]
     return kept
 
 
+def test_an_environment_without_the_tests_tools_is_refused_at_once(
+    run: Any, front: Front, done: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put_torch(run)
+    bare = Torch(version="2.10.0a0+cpu.sample", commit=ONE, lacks=("pytest-timeout", "pytest-xdist"))
+    monkeypatch.setattr(upstream_tests, "installed_torch", lambda *_: bare)
+    answer = front(*SAMPLE, "--no-install")
+    assert answer.code == 13
+    assert "lacks pytest-timeout, which the tests run with" in answer.said
+    assert "lacks pytest-timeout, pytest-xdist" in front(*SAMPLE, "--no-install", "--workers", "2").said
+    assert done == []
+
+
 def put_torch(run: Any) -> Any:
     run.put_lock()
     file = run.built("torch", gpu_family="cpu")
@@ -157,6 +170,7 @@ def test_a_dry_run_says_what_it_would_test(front: Front, done: list[Any]) -> Non
     answer = front(*SAMPLE, "--dry-run")
     assert answer.code == 0
     assert "Would test the wheels of run local on no GPU." in answer.said
+    assert "Would test what the environment holds" in front(*SAMPLE, "--dry-run", "--no-install").said
     assert done == []
 
 
