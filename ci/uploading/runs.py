@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from core.records import FileRecord, Record
     from core.stores import Store, Stored
 
+_FAILED = ".failed.json"
+
 
 @dataclass(frozen=True, kw_only=True)
 class Source:
@@ -151,20 +153,31 @@ def _moved(record: Record, before: RunOutputs, after: RunOutputs) -> Record:
 def upload_manifests(common: Common, source: Source) -> Sequence[str]:
     """Put the run's source locks into the store, which stages there take commits and versions from.
 
-    Manifests of ROCm builds go with them, and records of what failed.
+    Manifests of ROCm builds go with them, records of what failed, and those of tests, which have no files.
     """
     store, outputs, before = common.open_store(), common.outputs, source.outputs
     keys = [stored.key for stored in source.store.list(f"{before.prefix}/manifests")]
     locks = [key for key in keys if key.rpartition("/")[2].startswith("source-lock-")]
-    builds = [key for key in keys if key.endswith((f"/{BUILD_MANIFEST}", ".failed.json"))]
+    builds = [key for key in keys if key.endswith((f"/{BUILD_MANIFEST}", _FAILED))]
+    tests = [key for key in keys if key not in builds and _is_of_a_test(key)]
     listed = listing(store, [f"{outputs.prefix}/manifests"])
-    for chosen, may_replace in ((locks, not outputs.immutable), (builds, True)):
+    for chosen, may_replace in ((locks, not outputs.immutable), ([*builds, *tests], True)):
         documents = {
             f"{outputs.prefix}{key.removeprefix(before.prefix)}": source.store.read(key) for key in chosen
         }
         fresh = changed(store, documents, listed)
         send_small(store, fresh, listed, replace=may_replace)
-    return [*locks, *builds]
+    for key in tests:
+        # a success takes the place of the failure before it, as where the stage itself writes both
+        failed = f"{outputs.prefix}{key.removeprefix(before.prefix)}".removesuffix(".json") + _FAILED
+        if failed in listed:
+            store.delete(failed)
+    return [*locks, *builds, *tests]
+
+
+def _is_of_a_test(key: str) -> bool:
+    name = key.rpartition("/")[2]
+    return name.startswith("test_") and name.endswith(".json")
 
 
 def _upload_trees(common: Common, source: Source, kind: str, artifact_group: str, digests: Digests) -> int:

@@ -10,6 +10,7 @@ import pytest
 from ci import index, upload
 from ci.upload import Folders
 from ci.uploading import runs
+from ci.uploading.digests import Digests
 from core import distributions, files, records
 from core.errors import MissingInputError, StoreError, UsageError, WheelError
 from core.frontdoor import Verb, main
@@ -238,3 +239,33 @@ def test_an_uploaded_file_is_a_copy_that_a_later_write_in_the_folder_cannot_chan
     assert stored.read_bytes() == before
     with pytest.raises(StoreError, match="exists in"):
         upload_folder(common, wheel.parent, "g")
+
+
+def test_what_tests_left_in_out_goes_to_the_run_and_takes_the_place_of_a_failure(
+    tmp_path: Path, record_of: Callable[..., Record], capsys: pytest.CaptureFixture[str]
+) -> None:
+    here, there = Common(root=tmp_path, run_id="17"), Common(root=tmp_path, run_id="17", store="there")
+    target, outputs = there.open_store(), there.outputs
+    source = runs.Source(store=here.open_store(), outputs=here.outputs)
+    records.write(target, outputs, "g", record_of(stage="test_smoke", status="failed", error="No GPU."))
+    passed = record_of(stage="test_smoke", details={"tests": {"tests": 3}})
+    records.write(source.store, source.outputs, "g", passed)
+    records.write(source.store, source.outputs, "g", record_of(stage="test_torch-1-of-2", status="failed"))
+    records.write(source.store, source.outputs, "g", record_of(stage="build_torch"))
+    report = f"{source.outputs.reports_prefix('g')}/smoke.xml"
+    source.store.put_bytes(report, b"<testsuites/>")
+    put = runs.upload_run(there, source, ("logs", "reports", "manifests"), "g", Digests())
+    assert put == {}
+    assert target.read(report) == b"<testsuites/>"
+    found = {(one.stage, one.status) for one in records.read_all(target, outputs, "g")}
+    # a build's record goes with its wheels
+    assert found >= {("test_smoke", "ok"), ("test_torch-1-of-2", "failed")}
+    assert not {one for one in found if one[0] == "build_torch" or one == ("test_smoke", "failed")}
+    # tested again, as a job is run again: the newer record counts
+    again = record_of(stage="test_torch-1-of-2", details={"tests": {"tests": 4}})
+    records.write(source.store, source.outputs, "g", again)
+    runs.upload_run(there, source, ("manifests",), "g", Digests())
+    found = {(one.stage, one.status) for one in records.read_all(target, outputs, "g")}
+    assert ("test_torch-1-of-2", "ok") in found
+    assert ("test_torch-1-of-2", "failed") not in found
+    assert capsys.readouterr()

@@ -436,6 +436,16 @@ def test_whatever_writes_to_a_store_of_a_run_assumes_the_role_first() -> None:
     assert checked > 20
 
 
+def test_upstreams_tests_run_without_credentials_and_their_results_go_up_whatever_they_were() -> None:
+    """They run for hours, and credentials last one; and the code is not ours."""
+    for job in workflows()["test_pytorch_wheels.yml"].jobs.values():
+        names = [step["name"] for step in job["steps"]]
+        assert names[-2:] == ["Assume the role that writes", "Upload the results"]
+        for step in job["steps"][-2:]:
+            assert "!cancelled()" in step["if"]
+        assert not [step for step in job["steps"][:-1] if "--store=" in step.get("run", "")]
+
+
 def test_a_report_is_written_of_each_platform_that_a_workflow_has() -> None:
     for name in ("ci.yml", *(one for one in ASKED if one.startswith("release_"))):
         steps_of = workflows()[name].jobs["summary"]["steps"]
@@ -524,6 +534,9 @@ def chain(job: Mapping[str, Any], *, torch_tests: bool = False) -> list[str]:
             continue
         # a job runs the plan's sessions, or a part of upstream's tests
         if ("inputs.config != ''" in condition) is not torch_tests and "inputs.config" in condition:
+            continue
+        # on one machine a test writes into the store itself
+        if "Upload the results" in step["name"]:
             continue
         words = shlex.split(step["run"])[2:]
         end = next((index for index, word in enumerate(words) if word.startswith("-")), len(words))
