@@ -242,21 +242,6 @@ def fetch(
     return done
 
 
-def fetch_and_extract(store: Store, prefix: str, family: Family, folder: Path, *, jobs: int = 0) -> int:
-    """Fetch a family's artifacts of a run, all at once: list, choose, plan, fetch.
-
-    Returns:
-        The bytes of the archives.
-
-    Raises:
-        MissingInputError: The run has no artifacts of the family.
-        ArtifactError: Some failed or are missing.
-    """
-    chosen = choose(list_artifacts(store, prefix), family, where=f"{store.url}/{prefix}")
-    done = fetch(store, plan(store, chosen, family, jobs=jobs), folder, jobs=jobs)
-    return sum(one.planned.size for one in done)
-
-
 def _jobs(given: int) -> int:
     return given or max(_LEAST_JOBS, os.cpu_count() or 1)
 

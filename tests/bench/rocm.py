@@ -10,7 +10,7 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ci.fetching import fetch_and_extract
+from ci import fetching
 from core import console, files, installer, process
 from core.errors import BuildError
 from core.families import family
@@ -145,7 +145,8 @@ def fetch(artifacts: Path, place: Path) -> Figure:
     theirs = "for f in *.tar.zst; do mkdir -p $0/$f && zstd -dcq $f | tar x -C $0/$f || exit 1; done"
 
     def with_ours() -> None:
-        fetch_and_extract(store, run.name, family(chosen), place / "ours")
+        listed = fetching.choose(fetching.list_artifacts(store, run.name), family(chosen), where=run.name)
+        fetching.fetch(store, fetching.plan(store, listed, family(chosen)), place / "ours")
 
     def with_zstd() -> None:
         quiet(["sh", "-euc", theirs, str(place / "theirs")], cwd=run)

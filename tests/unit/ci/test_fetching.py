@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, BinaryIO
 import pytest
 
 from ci import fetching
-from ci.fetching import choose, fetch, fetch_and_extract, is_current, list_artifacts, plan
+from ci.fetching import choose, fetch, is_current, list_artifacts, plan
 from core.errors import ArtifactError, InterruptedStageError, MissingInputError, StoreError
 from core.families import family
 from core.stores.directory import DirectoryStore
@@ -304,7 +304,9 @@ def test_a_hundred_at_once(tmp_path: Path, folder: Path) -> None:
     for number in range(100):
         put(tmp_path, f"part{number}_lib_gfx1100", content=f"{number}" * 100)
     store = Watched(tmp_path / "store")
-    size = fetch_and_extract(store, PREFIX, family("gfx1100"), folder, jobs=16)
+    wanted = family("gfx1100")
+    planned = plan(store, choose(list_artifacts(store, PREFIX), wanted, where=PREFIX), wanted, jobs=16)
+    size = sum(one.planned.size for one in fetch(store, planned, folder, jobs=16))
     assert size == sum(path.stat().st_size for path in (tmp_path / "store" / PREFIX).glob("*.zst"))
     assert len(scan(folder)) == len(store.opened) == 100
     assert (folder / "part42_lib_gfx1100/a/stage/part42_lib_gfx1100").read_text(
