@@ -22,6 +22,7 @@ from pytorch_build.sources.trees import base_version_of, developers_tree, manage
 
 if TYPE_CHECKING:
     import argparse
+    from collections.abc import Mapping
 
     from core.interpreters import Interpreter
     from core.options import Common
@@ -51,7 +52,7 @@ def run(arguments: argparse.Namespace) -> None:
     common = common_from(arguments)
     target = require(common.python)
     if arguments.container:
-        _in_container(arguments.container, project, target.version, common)
+        _in_container(arguments, project, target.version, common)
         return
     chosen = with_components(context(common), project)
     choices = build_choices_from(arguments, platform=common.outputs.platform)
@@ -62,15 +63,15 @@ def run(arguments: argparse.Namespace) -> None:
         files.set_output(f"{DISTRIBUTIONS[project]}_version", made.tree.version)
 
 
-def _in_container(named: str, project: str, python: str, common: Common) -> None:
+def _in_container(arguments: argparse.Namespace, project: str, python: str, common: Common) -> None:
     """Run the same session in the manylinux image, which has the same checkout and run."""
     from pytorch_build.containers import running
 
-    env = environment()
+    env, named = environment(), arguments.container
     job = running.Job(
         session=f"build_{project}",
         python=".".join(python.split(".")[:2]),
-        words=running.inner_words(sys.argv[2:], project=project),
+        words=(*running.inner_words(sys.argv[2:], project=project), *_told_inside(arguments, env)),
         root=common.root,
         user=running.this_user(),
         present=frozenset(env),
@@ -84,6 +85,15 @@ def _in_container(named: str, project: str, python: str, common: Common) -> None
         console.say(" ".join(running.command(engine, data, job, running.mounts_of(job.words, job.root))))
         return
     running.run(engine, job, env=env)
+
+
+def _told_inside(arguments: argparse.Namespace, env: Mapping[str, str]) -> tuple[str, ...]:
+    """Say inside what cannot be seen there: the event's file, which tells a fork's run, is outside."""
+    if not arguments.compiler_cache or arguments.compiler_cache_read_only:
+        return ()
+    from core.run_locations import origin_from, run_buckets
+
+    return ("--compiler-cache-read-only",) if origin_from(env, run_buckets()).fork else ()
 
 
 def plan(chosen: Context, choices: BuildChoices, *, target: Interpreter, project: str) -> Build:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -60,6 +61,29 @@ def test_family_cpu_needs_no_rocm(front: Any, run: Any, planned: list[Build]) ->
     run.put_lock()
     assert front("build", "torch", *SAMPLE, "--gpu-family", "cpu").code == 0
     assert planned[0].rocm is None
+
+
+@pytest.mark.parametrize(
+    ("head", "words", "told"),
+    [
+        ("me/TheRock", ("--compiler-cache=sccache",), True),
+        ("ROCm/TheRock", ("--compiler-cache=sccache",), False),
+        ("me/TheRock", (), False),
+    ],
+)
+@pytest.mark.usefixtures("planned")
+def test_a_container_is_told_what_a_forks_run_may_not(
+    front: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, head: str, words: tuple[str, ...], *, told: bool
+) -> None:
+    event = tmp_path / "event.json"
+    event.write_text(json.dumps({"pull_request": {"head": {"repo": {"full_name": head}}}}))
+    monkeypatch.setenv("GITHUB_REPOSITORY", "ROCm/TheRock")
+    monkeypatch.setenv("GITHUB_EVENT_PATH", str(event))
+    given = ("build", "torch", *SAMPLE, "--container", "docker", "--dry-run", *words)
+    monkeypatch.setattr("sys.argv", ["pytorch_build", *given])
+    answer = front(*given)
+    assert answer.code == 0, answer.said
+    assert ("--compiler-cache-read-only" in answer.said) == told
 
 
 @pytest.mark.usefixtures("planned")
