@@ -106,9 +106,10 @@ class CacheInUse:
             # hours of building are not thrown away for a counter
             console.warn(f"What {cache.kind} did is not known: {problem.message}")
             return None
+        where = "a local cache" if self.running.lost else str(cache.storage)
         console.say(
             f"{cache.kind}: {found.hits} hits, {found.misses} misses ({found.hit_rate:.0%})"
-            f" in {cache.storage}, {cache.storage.access}"
+            f" in {where}, {cache.storage.access}"
         )
         if found.errors and not self.running.lost:
             console.warn(

@@ -84,6 +84,7 @@ def test_a_record_says_what_the_cache_did_and_where(
     with in_use(SCCACHE, base_dirs=DIRS, base_env={}) as found:
         assert found is not None
         assert (found.details() or {})["lost"] == "it is gone."
+    assert "75%) in a local cache, read-write" in capsys.readouterr().err
 
 
 def test_entries_that_were_not_stored_are_told(server: Server, capsys: pytest.CaptureFixture[str]) -> None:

@@ -73,7 +73,13 @@ def test_family_cpu_needs_no_rocm(front: Any, run: Any, planned: list[Build]) ->
 )
 @pytest.mark.usefixtures("planned")
 def test_a_container_is_told_what_a_forks_run_may_not(
-    front: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, head: str, words: tuple[str, ...], *, told: bool
+    front: Any,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    head: str,
+    words: tuple[str, ...],
+    *,
+    told: bool,
 ) -> None:
     event = tmp_path / "event.json"
     event.write_text(json.dumps({"pull_request": {"head": {"repo": {"full_name": head}}}}))
