@@ -191,7 +191,8 @@ def _check_needed(
         places = libraries.inside.get(library, ()) + libraries.sonames.get(library, ())
         provider = next((name for name, some in libraries.unasked.items() if matches(library, some)), "")
         if places:
-            yield from _check_inside(view, libraries, binary, library, places)
+            if not any(matches(place, policy.preloaded) for place in places):
+                yield from _check_inside(view, libraries, binary, library, places)
         elif provider:
             of_others.setdefault(provider, []).append(library)
         elif matches(library, policy.machine_libraries):

@@ -91,6 +91,7 @@ class Policy(Model):
         system_libraries: Library names that every Linux of the manylinux standard has (PEP 600).
         machine_libraries: Patterns of libraries that distributions of Linux have, wheels do not.
         windows: DLLs that are there.
+        preloaded: Patterns of installed libraries that the wheel itself loads before its others.
         sizes: Limits by distribution.
         forbidden: Rules about contents.
         providers: Libraries of other distributions, by the provider's name.
@@ -101,6 +102,7 @@ class Policy(Model):
     system_libraries: tuple[str, ...] = ()
     machine_libraries: tuple[str, ...] = ()
     windows: Windows = Windows()
+    preloaded: tuple[str, ...] = ()
     sizes: dict[str, SizeLimit] = Field(default_factory=dict)
     forbidden: tuple[Forbidden, ...] = ()
     providers: dict[str, Provider] = Field(default_factory=dict)

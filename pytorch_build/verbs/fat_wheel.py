@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from core import console, distributions
-from core.errors import MissingInputError, UsageError
+from core import console, distributions, records
+from core.errors import MissingInputError
 from core.families import gpu_targets
 from core.options import common_from, environment
 from core.outputs import group_name
+from pytorch_build.context import chosen_family, chosen_ref
 from pytorch_build.fat.making import Request, make
 
 if TYPE_CHECKING:
     import argparse
+    from collections.abc import Sequence
 
     from core.options import Common
     from pytorch_build.fat.making import Result
@@ -23,7 +26,7 @@ if TYPE_CHECKING:
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Declare the verb's own options."""
     parser.add_argument(
-        "wheel", nargs="?", type=Path, metavar="WHEEL", help="the torch wheel (default: the run's)"
+        "wheel", nargs="?", type=Path, metavar="WHEEL", help="the torch wheel (default: each of the run's)"
     )
     parser.add_argument(
         "--rocm",
@@ -50,10 +53,11 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> None:
-    """Make the wheel and say what is in it."""
+    """Make the wheels and say what is in them."""
     common = common_from(arguments)
-    started = time.monotonic()
-    wheel = arguments.wheel or _run_wheel(common)
+    if arguments.wheel is None or arguments.rocm is None:
+        common = _with_family(common)
+    wheels = (arguments.wheel,) if arguments.wheel else _run_wheels(common)
     rocm = arguments.rocm or _run_rocm(common)
     family = common.gpu_family
     targets = tuple(filter(None, arguments.gpu_targets.replace(";", ",").split(",")))
@@ -61,41 +65,69 @@ def run(arguments: argparse.Namespace) -> None:
     for one in targets:
         gpu_targets(one)  # refuses names that are none
     said = environment().get("SOURCE_DATE_EPOCH", "")
-    request = Request(
-        wheel=wheel,
-        rocm=rocm,
-        output=arguments.output_dir,
-        family=family,
-        targets=chosen,
-        system_libraries=tuple(arguments.system_library),
-        epoch=int(said) if said.isdigit() else None,
-    )
-    if common.dry_run:
-        console.say(f"would make a stand-alone wheel of {wheel.name} and {rocm} in {request.output}")
-        return
-    _show(make(request), time.monotonic() - started)
+    rows = []
+    for wheel in wheels:
+        request = Request(
+            wheel=wheel,
+            rocm=rocm,
+            output=arguments.output_dir,
+            family=family,
+            targets=chosen,
+            system_libraries=tuple(arguments.system_library),
+            epoch=int(said) if said.isdigit() else None,
+        )
+        if common.dry_run:
+            console.say(f"would make a stand-alone wheel of {wheel.name} and {rocm} in {request.output}")
+            continue
+        started = time.monotonic()
+        result = make(request)
+        _tell(result)
+        seconds = f"{time.monotonic() - started:.1f}"
+        file = result.file
+        rows.append((file.path.name, console.size(file.size), seconds, file.sha256[:12]))
+    if rows:
+        console.table(("file", "size", "seconds", "sha256"), rows)
+        console.done(f"fat_wheel: {len(rows)} in {arguments.output_dir}")
 
 
-def _run_wheel(common: Common) -> Path:
-    """Find the run's torch wheel of the family."""
-    group = _group(common)
+def _with_family(common: Common) -> Common:
+    """Choose the GPU family as other stages do; of a run's wheels there are none without one.
+
+    Raises:
+        UsageError: None is given, and this machine has no GPU.
+    """
+    if common.gpu_family:
+        return common
+    return replace(common, gpu_family=chosen_family(common, chosen_ref(common)))
+
+
+def _run_wheels(common: Common) -> Sequence[Path]:
+    """Fetch the run's torch wheels of the family: of every Python, and of every ref or the one chosen.
+
+    Raises:
+        MissingInputError: There is none.
+    """
+    group = group_name(common.gpu_family)
     store = common.open_for_reading()
     found = [
-        one
-        for one in distributions.in_run(store, common.outputs, group)
-        if one.is_wheel and one.name == "torch"
+        file
+        for record in records.read_all(store, common.outputs, group)
+        if record.stage == "build_torch" and common.torch_ref in {"", record.cell.torch_ref}
+        for file in record.files
+        if record.status == "ok"
     ]
     if not found:
+        of_ref = f" of {common.torch_ref}" if common.torch_ref else ""
         raise MissingInputError(
-            f"Run {common.outputs.run_id} has no torch for {group}.",
+            f"Run {common.outputs.run_id} has no torch{of_ref} for {group}.",
             hint="Build it (nox -s build_torch), or name a wheel: nox -s fat_wheel -- WHEEL.",
         )
-    return store.fetch(found[-1].key, common.cache / "fetched")
+    return [store.fetch(one.key, common.cache / "fetched") for one in found]
 
 
 def _run_rocm(common: Common) -> Path:
     """Fetch the ROCm wheels of the run into one folder."""
-    group = _group(common)
+    group = group_name(common.gpu_family)
     store = common.open_for_reading()
     found = [
         one
@@ -111,16 +143,7 @@ def _run_rocm(common: Common) -> Path:
     return {store.fetch(one.key, folder).parent for one in found}.pop()
 
 
-def _group(common: Common) -> str:
-    if not common.gpu_family:
-        raise UsageError(
-            "Which GPU family's outputs of the run to take is not said.",
-            hint="Give --gpu-family, or both the wheel and --rocm PATH.",
-        )
-    return group_name(common.gpu_family)
-
-
-def _show(result: Result, seconds: float) -> None:
+def _tell(result: Result) -> None:
     bundle = result.bundle
     size = sum(one.size for one in (*bundle.libraries.values(), *bundle.data.values()))
     console.say(
@@ -132,8 +155,3 @@ def _show(result: Result, seconds: float) -> None:
     if bundle.machine:
         listed = "; ".join(f"{name} ({', '.join(by[:3])})" for name, by in bundle.machine.items())
         console.warn(f"No wheel brings these, so the machine must have them: {listed}.")
-    rows = [
-        (result.file.path.name, console.size(result.file.size), f"{seconds:.1f}", result.file.sha256[:12])
-    ]
-    console.table(("file", "size", "seconds", "sha256"), rows)
-    console.done(f"fat_wheel: {result.file.path}")

@@ -162,6 +162,8 @@ def test_a_library_off_the_rpath(view: MakeView) -> None:
     message = "libb.so is in the wheel as pkg/lib/libb.so, but not on this file's RPATH: "
     message += "it is found only if something loads it before."
     assert found(view(files=files)) == [("warning", "pkg/a.so", message)]
+    policy = POLICY.model_copy(update={"preloaded": ("pkg/lib/*",)})
+    assert found(view(files=files), policy) == []
 
 
 def test_a_library_that_only_its_soname_names(view: MakeView) -> None:

@@ -1,0 +1,78 @@
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from pytorch_build.verbs import fat_wheel as verb
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from pytorch_build.fat.making import Request
+
+    Front = Callable[..., Any]
+
+FAMILY = "gfx94X-dcgpu"
+
+
+@pytest.fixture
+def made(monkeypatch: pytest.MonkeyPatch) -> list[Request]:
+    """Keep what would be made."""
+    kept: list[Request] = []
+
+    def make(request: Request) -> Any:
+        kept.append(request)
+        path = request.output / request.wheel.name
+        return SimpleNamespace(
+            file=SimpleNamespace(path=path, size=1, sha256="a" * 64),
+            rocm="ROCm",
+            own=1,
+            bundle=SimpleNamespace(libraries={}, data={}, search={}, machine={}),
+        )
+
+    monkeypatch.setattr(verb, "make", make)
+    return kept
+
+
+@pytest.fixture
+def files(run: Any) -> dict[str, str]:
+    """Leave torch of two refs in the run, and another wheel."""
+    names = {}
+    for ref in ("sample", "nightly"):
+        file = run.publish(run.wheel("torch", f"2.10.0+{ref}"))
+        run.record("build_torch", file, torch_ref=ref, python="cp312", gpu_family=FAMILY)
+        names[ref] = file.name
+    run.record("build_audio", run.publish(run.wheel("torchaudio", "2.10.0")), torch_ref="sample")
+    return names
+
+
+def test_every_torch_of_the_run_is_made_stand_alone(
+    run: Any, front: Front, made: list[Request], files: dict[str, str]
+) -> None:
+    answer = front("fat-wheel", "--gpu-family", FAMILY, "--rocm", str(run.root))
+    assert answer.code == 0, answer.said
+    assert sorted(one.wheel.name for one in made) == sorted(files.values())
+    assert {(one.family, one.rocm) for one in made} == {(FAMILY, run.root)}
+    assert "fat_wheel: 2 in dist" in answer.said
+
+
+def test_a_ref_chooses_its_own_and_its_family(
+    run: Any, front: Front, made: list[Request], files: dict[str, str]
+) -> None:
+    answer = front("fat-wheel", "--torch-ref", "sample", "--rocm", str(run.root))
+    assert answer.code == 0, answer.said
+    assert [one.wheel.name for one in made] == [files["sample"]]
+    assert made[0].family == FAMILY
+
+
+@pytest.mark.usefixtures("files")
+def test_what_the_run_lacks_is_named(front: Front, made: list[Request]) -> None:
+    answer = front("fat-wheel", "--torch-ref", "release/2.10", "--gpu-family", FAMILY)
+    assert answer.code == 4
+    assert f"Run local has no torch of release/2.10 for {FAMILY}." in answer.said
+    answer = front("fat-wheel", "--torch-ref", "sample")
+    assert answer.code == 4
+    assert "has no ROCm wheels" in answer.said
+    assert made == []
