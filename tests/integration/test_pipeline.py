@@ -105,9 +105,10 @@ def test_the_pipeline_ends_with_a_table_of_every_wheel(built: Checkout, first: C
             row = next(line for line in table.splitlines() if line.startswith(one["name"]))
             assert one["sha256"][:12] in row
             assert one["version"] in row
-    tests = built.record(f"test_smoke-sample-{TAG}")["details"]["tests"]
-    assert tests["tests"] > tests["skipped"]
-    assert tests["failures"] == tests["errors"] == 0
+    for stage in ("test_smoke", "test_torch"):
+        tests = built.record(f"{stage}-sample-{TAG}")["details"]["tests"]
+        assert tests["tests"] > tests["skipped"]
+        assert tests["failures"] == tests["errors"] == 0
 
 
 def test_the_index_lists_every_wheel_with_its_digest(built: Checkout) -> None:
@@ -132,7 +133,7 @@ def test_again_nothing_has_changed_stage_by_stage(built: Checkout) -> None:
     before = {path.name: path.stat().st_mtime_ns for path in built.wheels().glob("*.whl")}
     again = built.run("invoke", "ci", *SAMPLE)
     assert again.returncode == 0, said(again)[-4000:]
-    for stage in ("build_rocm", *BUILDS, "test_smoke"):
+    for stage in ("build_rocm", *BUILDS, "test_smoke", "test_torch"):
         assert f"{stage}: unchanged" in said(again)
     assert {path.name: path.stat().st_mtime_ns for path in built.wheels().glob("*.whl")} == before
 
