@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
+import threading
 from typing import TYPE_CHECKING
 
 import pytest
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from types_boto3_s3 import S3Client
 
@@ -22,11 +23,23 @@ SETTINGS = {
 }
 
 
+def _one_at_a_time(answer: Callable[..., object]) -> Callable[..., object]:
+    """Make conditional writes what they are at Amazon: moto lets others come between look and write."""
+    lock = threading.RLock()
+
+    def locked(*arguments: object, **named: object) -> object:
+        with lock:
+            return answer(*arguments, **named)
+
+    return locked
+
+
 @pytest.fixture
 def aws(monkeypatch: pytest.MonkeyPatch) -> Iterator[S3Client]:
     """Give a client of an S3 without a bucket."""
     # as these take a second, only for tests that use a bucket
     from moto import mock_aws
+    from moto.core.botocore_stubber import BotocoreStubber
 
     from core.options import environment
     from core.stores.s3_client import connection_for
@@ -35,6 +48,7 @@ def aws(monkeypatch: pytest.MonkeyPatch) -> Iterator[S3Client]:
         monkeypatch.delenv(name)
     for name, value in SETTINGS.items():
         monkeypatch.setenv(name, value)
+    monkeypatch.setattr(BotocoreStubber, "__call__", _one_at_a_time(BotocoreStubber.__call__))
     with mock_aws():
         # one client for all tests with these settings: making one takes as long as ten tests
         connection = connection_for(environment())
