@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ssl
 import urllib.error
 import urllib.request
 from typing import TYPE_CHECKING, Any
@@ -62,18 +63,28 @@ def _region(client: S3Client, bucket: str) -> str:
     return str(headers.get("x-amz-bucket-region", ""))
 
 
+class _NoRedirects(urllib.request.HTTPRedirectHandler):
+    """Takes a redirection as the answer: Amazon's leads to a page for people, elsewhere."""
+
+    def redirect_request(self, *_: object) -> None:
+        """Follow none."""
+
+
 def answers(endpoint: str, *, seconds: float) -> bool:
-    """Say whether a service answers at all, be it with an error.
+    """Say whether a service answers at all, be it with an error, or with a certificate of nobody known.
 
     Args:
         endpoint: Its address, ``http://`` or ``https://``.
         seconds: How long it may take.
     """
-    request = urllib.request.Request(endpoint, method="HEAD")  # noqa: S310 - botocore's endpoint, which is HTTP
+    opener = urllib.request.build_opener(_NoRedirects)
     try:
-        urllib.request.urlopen(request, timeout=seconds).close()  # noqa: S310 - the same
+        request = urllib.request.Request(endpoint, method="HEAD")  # noqa: S310 - botocore's endpoint, which is HTTP
+        opener.open(request, timeout=seconds).close()
     except urllib.error.HTTPError:
         return True
+    except urllib.error.URLError as problem:
+        return isinstance(problem.reason, ssl.SSLError)
     except (OSError, ValueError):
         return False
     return True

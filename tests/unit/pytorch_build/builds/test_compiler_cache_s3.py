@@ -1,6 +1,10 @@
 from __future__ import annotations
 
 import os
+import ssl
+import urllib.error
+import urllib.request
+from http.server import BaseHTTPRequestHandler
 from typing import TYPE_CHECKING
 
 import boto3
@@ -66,6 +70,34 @@ def test_amazons_bucket_says_where_it_lies(aws: pytest.MonkeyPatch, *, allowed: 
         aws.setattr(compiler_cache_s3, "connection_for", lambda _env: connection)
         found = s3_access("bucket", environment())
     assert (found.endpoint, found.region) == ("https://s3.eu-west-9.amazonaws.com", "eu-west-9")
+
+
+class Redirects(BaseHTTPRequestHandler):
+    """Sends everybody to a page that is not there."""
+
+    def do_HEAD(self) -> None:
+        self.send_response(307)
+        self.send_header("Location", "http://127.0.0.1:9/")
+        self.end_headers()
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+def test_a_redirection_is_an_answer_and_is_not_followed() -> None:
+    with serving.answering(Redirects) as url:
+        assert answers(url, seconds=5)
+
+
+@pytest.mark.parametrize(("reason", "told"), [(ssl.SSLError("self-signed"), True), (OSError("gone"), False)])
+def test_a_certificate_of_nobody_known_is_an_answer(
+    monkeypatch: pytest.MonkeyPatch, reason: OSError, *, told: bool
+) -> None:
+    def fails(*_: object, **__: object) -> None:
+        raise urllib.error.URLError(reason)
+
+    monkeypatch.setattr(urllib.request.OpenerDirector, "open", fails)
+    assert answers("https://127.0.0.1:9", seconds=1) is told
 
 
 def test_a_service_that_says_no_answers_all_the_same(tmp_path: Path) -> None:
