@@ -1,7 +1,8 @@
 """Which GPUs this machine has: what the kernel and the vendors' programs say, read into one form.
 
 Sources: the kernel's topology (``/sys/class/kfd/kfd/topology/nodes``), else ``rocminfo``, else
-``rocm_agent_enumerator``, else ``amd-smi static --asic --json``; ``nvidia-smi`` on NVIDIA's machines.
+``rocm_agent_enumerator``, else ``amd-smi static --asic --json``; ``nvidia-smi`` on NVIDIA's machines; where
+there is no such driver, as on Windows, ``rocminfo``, ``offload-arch`` or ``amdgpu-arch``.
 They are asked without the variables that hide GPUs, so that what a person hides is known by name.
 """
 
@@ -33,6 +34,7 @@ NODES = KFD_NODES
 KFD = Path("/dev/kfd")
 RENDER_NODES = Path("/dev/dri")
 NVIDIA = Path("/dev/nvidiactl")
+_LISTING = ("offload-arch", "amdgpu-arch")
 _SECONDS = 60.0
 _TARGET = re.compile(r"gfx[0-9a-f]{3,}")
 _AGENTS = re.compile(r"^\*+\s*\nAgent \d+\s*\n\*+\s*\n", re.MULTILINE)
@@ -77,7 +79,11 @@ def this_machine() -> Machine:
         said = _said("nvidia-smi", *_NVIDIA_QUERY)
         gpus = nvidia_gpus(said)
         return Machine(gpus=gpus, vendor="nvidia" if gpus or NVIDIA.exists() else "")
-    return Machine()
+    # Windows, and Linux within it, have no /dev/kfd
+    found = rocminfo_gpus(_said("rocminfo"))
+    for program in _LISTING:
+        found = found or enumerated_gpus(_said(program))
+    return Machine(gpus=found, vendor="amd" if found else "")
 
 
 def _amd() -> tuple[Gpu, ...]:
@@ -150,7 +156,7 @@ def rocminfo_gpus(text: str) -> tuple[Gpu, ...]:
 
 
 def enumerated_gpus(text: str) -> tuple[Gpu, ...]:
-    """Read what ``rocm_agent_enumerator`` prints: a target a line, ``gfx000`` for the processor."""
+    """Read what ``rocm_agent_enumerator`` or ``offload-arch`` prints: a target a line; ``gfx000`` is none."""
     words = [line.strip().partition(":")[0] for line in text.splitlines()]
     return tuple(Gpu(target=word) for word in words if _TARGET.fullmatch(word) and word != "gfx000")
 

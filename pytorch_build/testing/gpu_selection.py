@@ -149,7 +149,7 @@ def select(
     if not machine.vendor:
         raise CheckError(
             f"Wheels for {gpu_family} are to be tested, and no GPU driver is loaded in this machine "
-            "(no /dev/kfd).",
+            "(no /dev/kfd, and neither rocminfo nor offload-arch names a GPU).",
             hint=f"In a container, pass the devices on: --device /dev/kfd --device /dev/dri.\n{hint}",
         )
     if not machine.gpus:
