@@ -104,7 +104,7 @@ def test_a_new_machine_gets_what_another_one_compiled(
     assert first["storage"] == second["storage"] == f"s3://{bucket}/{PREFIX}"
     assert (first["errors"], second["errors"]) == (0, 0)
     # host code and device passes
-    assert first["hits"] + first["misses"] >= 8
+    assert first["hits"] + first["misses"] >= 7
     assert first["uncacheable"] == 0
     assert second["hits"] + second["misses"] == first["hits"] + first["misses"]
     assert second["hit_rate"] >= 0.95, second
