@@ -167,9 +167,11 @@ def storage_for(wanted: Wanted, *, rules: CacheRules, env: Mapping[str, str]) ->
     elif any(env.get(name) for name in _OWN[wanted.kind]):
         chosen = Storage(kind="own")
     elif wanted.kind == "sccache" and wanted.store.startswith(_S3):
-        chosen = Storage(kind="s3", where=f"{_main_bucket(wanted)}/{folder}")
+        chosen = Storage(kind="s3", where=f"{wanted.store.removeprefix(_S3).strip('/')}/{folder}")
     else:
         chosen = Storage()
+    if chosen.kind == "s3":
+        chosen = replace(chosen, where=f"{_main_bucket(chosen.bucket, wanted)}/{chosen.prefix}")
     return replace(chosen, access=_access(chosen, wanted, rules.access))
 
 
@@ -212,9 +214,8 @@ def _asked(kind: str, asked: str, folder: str) -> Storage:
     return Storage(kind="folder", where=str(Path(asked).resolve() / folder))
 
 
-def _main_bucket(wanted: Wanted) -> str:
-    """Give the run's bucket; for a run in the bucket that forks share, that of the main repository."""
-    bucket = wanted.store.removeprefix(_S3).strip("/")
+def _main_bucket(bucket: str, wanted: Wanted) -> str:
+    """Give a bucket; for a fork's run in the one that forks share, that of the main repository."""
     chosen = wanted.buckets.release_types.get(wanted.release_type)
     if chosen and wanted.origin.fork and _is_main(wanted) and bucket == chosen.external_bucket:
         return chosen.bucket

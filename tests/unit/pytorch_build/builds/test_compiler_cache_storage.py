@@ -82,6 +82,7 @@ def test_what_a_fork_compiles_reaches_nobody_else() -> None:
     # its outputs lie in the bucket that forks share; entries are the main repository's
     found = chosen(store="s3://everybodys", origin=FORK)
     assert (found.bucket, found.access) == ("ours", "read-only")
+    assert chosen(asked="s3://everybodys", store="out", origin=FORK) == found
     for asked in ("s3://mine", "/shared", "local"):
         assert chosen(asked=asked, origin=FORK).access == "read-only"
     assert chosen(env={"SCCACHE_BUCKET": "mine"}, origin=FORK).access == "read-only"
