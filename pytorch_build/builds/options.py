@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from core import process
-from core.errors import EnvironmentSetupError, UsageError
+from core.errors import EnvironmentSetupError, UsageError, nearest
 from core.options import environment
 from pytorch_build.builds.compiler_cache import KINDS, CompilerCache
 from pytorch_build.builds.compiler_cache_storage import require_usable
@@ -72,13 +72,19 @@ def add_build_options(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--update", action="store_true", help="resolve the ref anew, to its newest commits")
     group.add_argument("--output-dir", type=Path, metavar="DIR", help="also put the wheel there")
     group.add_argument("--clean", action="store_true", help="remove the build folder first")
-    group.add_argument("--compiler-cache", choices=KINDS, help="send compilations through a cache")
+    env = environment()
+    group.add_argument(
+        "--compiler-cache",
+        choices=KINDS,
+        default=env.get("COMPILER_CACHE") or None,
+        help="send compilations through a cache (default: COMPILER_CACHE, else none)",
+    )
     group.add_argument(
         "--compiler-cache-store",
-        default="",
+        default=env.get("COMPILER_CACHE_STORE", ""),
         metavar="STORE",
         help="where its entries lie: a folder, s3://BUCKET (sccache), http://… (ccache), or 'local' "
-        "(default: the run's bucket, for sccache)",
+        "(default: COMPILER_CACHE_STORE, else the run's bucket, for sccache)",
     )
     group.add_argument(
         "--compiler-cache-read-only", action="store_true", help="take entries from there, leave none"
@@ -109,7 +115,7 @@ def build_choices_from(arguments: argparse.Namespace, *, platform: str) -> Build
 
     Raises:
         EnvironmentSetupError: The compiler cache is not installed.
-        UsageError: ``--max-jobs`` is no number, or the compiler cache cannot use its store.
+        UsageError: ``--max-jobs`` is no number, nobody knows the compiler cache, or it cannot use its store.
     """
     if arguments.max_jobs and not (arguments.max_jobs.isascii() and arguments.max_jobs.isdecimal()):
         raise UsageError(f"--max-jobs {arguments.max_jobs!r} is no number of compilers.")
@@ -138,9 +144,11 @@ def _cache(arguments: argparse.Namespace) -> CompilerCache | None:
         if arguments.compiler_cache_store or arguments.compiler_cache_read_only:
             raise UsageError(
                 "--compiler-cache-store and --compiler-cache-read-only say how a compiler cache is used.",
-                hint="Name it: --compiler-cache sccache.",
+                hint="Name it: --compiler-cache sccache, or COMPILER_CACHE.",
             )
         return None
+    if kind not in KINDS:  # argparse does not look at what a variable says
+        raise UsageError(f"COMPILER_CACHE={kind!r} is no compiler cache.", hint=nearest(kind, KINDS))
     require_usable(kind, arguments.compiler_cache_store)
     program = process.which(kind)
     if program is None:

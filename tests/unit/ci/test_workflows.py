@@ -425,15 +425,28 @@ def test_whatever_writes_to_a_store_of_a_run_assumes_the_role_first() -> None:
         for job_name, job in one.jobs.items():
             known = False
             for step in job.get("steps", []):
-                if "actions/credentials" in step.get("uses", ""):
+                role = step.get("with", {}).get("role", "")
+                if "actions/credentials" in step.get("uses", "") and "COMPILER_CACHE" not in role:
                     assert "aws_role != ''" in step["if"], f"{name}, {job_name}"
-                    assert "aws_role" in step["with"]["role"], f"{name}, {job_name}"
+                    assert "aws_role" in role, f"{name}, {job_name}"
                     known = True
                 words = step.get("run", "").split()
                 if any(word.startswith("--store=") for word in words):
                     assert known, f"{name}, {job_name}: {step['name']}"
                     checked += 1
     assert checked > 20
+
+
+@pytest.mark.parametrize("platform", ["portable_linux", "windows"])
+def test_builds_have_no_role_but_the_compiler_caches_own(platform: str) -> None:
+    """Upstream's code runs in them; and forks, whose jobs upload nothing, have not even that one."""
+    steps = workflows()[f"build_{platform}_pytorch_wheels.yml"].jobs["build"]["steps"]
+    names = [step["name"] for step in steps]
+    roles = {step["name"]: step["with"]["role"] for step in steps if "role" in step.get("with", {})}
+    before = {name: role for name, role in roles.items() if names.index(name) < names.index("Build and check")}
+    assert before == {"Assume the role of the compiler cache": "${{ vars.COMPILER_CACHE_ROLE }}"}
+    condition = steps[names.index("Assume the role of the compiler cache")]["if"]
+    assert condition == "${{ !env.ACT && inputs.upload && vars.COMPILER_CACHE_ROLE != '' }}"
 
 
 def test_upstreams_tests_run_without_credentials_and_their_results_go_up_whatever_they_were() -> None:

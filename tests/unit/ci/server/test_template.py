@@ -15,6 +15,7 @@ from ci.server.events import Change
 from ci.server.pages import RUN_FOLDERS, folder_of
 from core.options import ROOT
 from core.outputs import RunOutputs
+from pytorch_build.builds.compiler_cache_storage import cache_rules
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -71,7 +72,7 @@ RUN = RunOutputs(run_id="17123441166", platform="linux")
 GROUP = RUN.python_prefix("gfx94X-dcgpu")
 WHEEL = "torch-2.10.0+rocm7.1-cp312-cp312-linux_x86_64.whl"
 FIRST, OVER = {"s3:if-none-match": "*"}, {"s3:if-match": "etag"}
-ROLES = ("Pages", "CiUpload", "ExternalUpload", "Stage", "Promote", "Retention")
+ROLES = ("Pages", "CiUpload", "CompilerCache", "ExternalUpload", "Stage", "Promote", "Retention")
 
 
 def holds(condition: dict[str, Any], said: dict[str, str]) -> bool:
@@ -199,6 +200,17 @@ def test_an_upload_takes_only_pages_and_failure_records_away(template: Template,
     assert delete(RUN.record_key("gfx94X-dcgpu", "build_torch.failed"))
     assert not delete(f"{GROUP}/{WHEEL}")
     assert not delete(RUN.record_key("gfx94X-dcgpu", "build_torch"))
+
+
+def test_builds_share_a_compiler_cache_and_reach_nothing_else(template: Template, artifacts: str) -> None:
+    rules, caches = cache_rules(), {"sccache", "ccache"}
+    for entry in (f"{rules.layout.format(release_type='nightly', kind=kind)}/a/b/c" for kind in caches):
+        for action in ("s3:GetObject", "s3:PutObject"):
+            assert may(template, "CompilerCache", action, f"{artifacts}/{entry}")
+        assert not may(template, "CompilerCache", "s3:DeleteObject", f"{artifacts}/{entry}")
+        assert not may(template, "CiUpload", "s3:PutObject", f"{artifacts}/{entry}")
+    for key in (f"{GROUP}/{WHEEL}", f"{GROUP}/index.html", "v2/compiler-cache/x"):
+        assert not _may(template, "CompilerCache", "s3:PutObject", f"{artifacts}/{key}", FIRST)
 
 
 def test_a_fork_writes_below_its_own_folder_of_the_external_bucket(

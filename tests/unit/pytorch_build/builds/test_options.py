@@ -86,6 +86,24 @@ def test_where_a_compiler_caches_entries_lie(monkeypatch: pytest.MonkeyPatch) ->
         assert "--compiler-cache sccache" in without.value.hint
 
 
+def test_a_compiler_cache_may_come_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(process, "which", lambda name: Path(f"bin/{name}"))
+    monkeypatch.setenv("COMPILER_CACHE", "sccache")
+    monkeypatch.setenv("COMPILER_CACHE_STORE", "s3://mine")
+    chosen = choices()
+    assert chosen.compiler_cache is not None
+    assert (chosen.compiler_cache.kind, chosen.compiler_cache_store) == ("sccache", "s3://mine")
+    assert choices("--compiler-cache-store=local").compiler_cache_store == "local"
+    # as a workflow passes variables that nobody has set
+    for name in ("COMPILER_CACHE", "COMPILER_CACHE_STORE"):
+        monkeypatch.setenv(name, "")
+    assert choices().compiler_cache is None
+    monkeypatch.setenv("COMPILER_CACHE", "scache")
+    with pytest.raises(UsageError, match="COMPILER_CACHE='scache' is no compiler cache") as wrong:
+        choices()
+    assert "sccache" in wrong.value.hint
+
+
 def test_mirrors_are_prefix_and_place() -> None:
     chosen = choices("--git-mirror", "https://github.com/=/m/", "--git-mirror", "https://gitlab.com/=/g/?a=b")
     assert dict(chosen.mirrors) == {"https://github.com/": "/m/", "https://gitlab.com/": "/g/?a=b"}
