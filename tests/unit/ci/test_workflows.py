@@ -443,7 +443,9 @@ def test_builds_have_no_role_but_the_compiler_caches_own(platform: str) -> None:
     steps = workflows()[f"build_{platform}_pytorch_wheels.yml"].jobs["build"]["steps"]
     names = [step["name"] for step in steps]
     roles = {step["name"]: step["with"]["role"] for step in steps if "role" in step.get("with", {})}
-    before = {name: role for name, role in roles.items() if names.index(name) < names.index("Build and check")}
+    before = {
+        name: role for name, role in roles.items() if names.index(name) < names.index("Build and check")
+    }
     assert before == {"Assume the role of the compiler cache": "${{ vars.COMPILER_CACHE_ROLE }}"}
     condition = steps[names.index("Assume the role of the compiler cache")]["if"]
     assert condition == "${{ !env.ACT && inputs.upload && vars.COMPILER_CACHE_ROLE != '' }}"
