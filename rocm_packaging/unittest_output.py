@@ -38,8 +38,11 @@ def read(text: str) -> Report:
     listed, _, told = text[: ran[0].start()].removesuffix(f"{_LINE}\n").partition(f"\n{_RULE}\n")
     why = _reasons(f"{_RULE}\n{told}") if told else {}
     cases = _cases(listed, why)
-    count = sum(not case.name.startswith(_SET_UP) for case in cases)
-    if not count or count != int(ran[0]["count"]):
+    tests = [case for case in cases if not case.name.startswith(_SET_UP)]
+    count = len(tests)
+    # Python 3.12.1 counted no skipped tests; those before and after it do
+    counts = (count, sum(case.outcome != "skipped" for case in tests))
+    if not count or int(ran[0]["count"]) not in counts:
         raise CheckError(
             f"The tests say that {ran[0]['count']} ran, and list {count}, so no result is known.",
             hint="Their own words stand above.",
