@@ -9,13 +9,11 @@ from __future__ import annotations
 import json
 from collections import Counter
 from dataclasses import dataclass, replace
-from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
-from pydantic import Field
-
+from ci.configuration.matrix import MATRIX_FILE, Matrix, MatrixFile
 from core import console
-from core.data import Model, load_toml
+from core.data import load_toml
 from core.errors import DataError, MissingInputError, UsageError, nearest
 from core.families import family
 from core.options import common_from
@@ -26,11 +24,11 @@ from pytorch_build.refs.torch_refs import load_refs
 if TYPE_CHECKING:
     import argparse
     from collections.abc import Iterator, Mapping, Sequence
+    from pathlib import Path
 
     from ci.configuration.data import Test
     from pytorch_build.refs.torch_refs import TorchRef
 
-MATRIX_FILE = Path(__file__).with_name("matrix.toml")
 BUILDS = {
     "triton": "build_triton",
     "torch": "build_torch",
@@ -41,44 +39,6 @@ BUILDS = {
 TESTS = ("test_smoke",)
 TORCH_TESTS = "test_torch"
 SESSIONS = (*BUILDS.values(), *TESTS, TORCH_TESTS)
-
-
-class Exclusion(Model):
-    """A GPU family that some refs do not have on a platform yet."""
-
-    gpu_family: str
-    platform: Platform
-    torch_refs: tuple[str, ...]
-    reason: str = Field(min_length=1)
-
-
-class Matrix(Model):
-    """One table of the matrix file: a product of Pythons, refs and families.
-
-    Attributes:
-        pythons: Python series.
-        torch_refs: Torch refs.
-        tool_pythons: What the project's own tests run on.
-        tier: Its families are those of `families.toml` whose PyTorch is built from this tier on.
-        gpu_families: Its families, by platform, where there is no tier.
-        test_type: Which of upstream's tests it has, as `triggers.toml` says.
-        exclude: What does not exist yet.
-    """
-
-    pythons: tuple[str, ...] = Field(min_length=1)
-    torch_refs: tuple[str, ...] = Field(min_length=1)
-    tool_pythons: tuple[str, ...] = Field(min_length=1)
-    tier: Literal["presubmit", "postsubmit", "nightly"] | None = None
-    gpu_families: dict[Platform, tuple[str, ...]] = Field(default_factory=dict)
-    test_type: Literal["quick", "standard", "comprehensive", "full"] = "quick"
-    exclude: tuple[Exclusion, ...] = ()
-
-
-class MatrixFile(Model):
-    """The embedded matrices."""
-
-    ci: Matrix
-    release: Matrix
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,7 +9,7 @@ from typing import Any, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
-from ci.cells import MATRIX_FILE, Matrix, MatrixFile
+from ci.configuration.matrix import MATRIX_FILE, Matrix, MatrixFile
 from ci.runners import RUNNERS_FILE, Runners
 from core.data import Model, merged, read_toml, validated
 from core.errors import MissingInputError, nearest

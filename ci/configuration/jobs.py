@@ -16,9 +16,9 @@ from pytorch_build.refs.torch_refs import PROJECTS
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from ci.cells import Matrix
     from ci.configuration.data import Test
     from ci.configuration.machines import Machine
+    from ci.configuration.matrix import Matrix
     from ci.configuration.question import Question
     from ci.configuration.variants import Build
     from core.outputs import Platform

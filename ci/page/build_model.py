@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from ci.page.model import CellName
+    from ci.page.cell_name import CellName
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 from pydantic import ConfigDict, Field, ValidationError
 
 from ci.page.build_model import Build, BuildGraph, Compiled, CompilerCache, Memory, Reached
-from ci.page.model import CellName, Problem
+from ci.page.cell_name import CellName
+from ci.page.model import Problem
 from core.data import Model
 
 if TYPE_CHECKING:

@@ -6,7 +6,8 @@ from collections import defaultdict
 from math import isfinite
 from typing import TYPE_CHECKING, get_args
 
-from ci.page.model import Cell, CellName, Problem, StageRun, StageState, State
+from ci.page.cell_name import CellName
+from ci.page.model import Cell, Problem, StageRun, StageState, State
 from ci.page.timeline import NEEDS, time_line
 from ci.page.words import natural
 from core.errors import InterruptedStageError

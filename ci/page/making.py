@@ -6,12 +6,13 @@ from typing import TYPE_CHECKING
 
 from ci.page.builds import builds_of
 from ci.page.cells import cells_of, problems_of, runs_of
-from ci.page.model import CellName, Group, Page
+from ci.page.model import Group, Page
 from ci.page.sources import sources_of
 from ci.page.tests import tests_of
 from ci.page.wheels import wheels_of
 
 if TYPE_CHECKING:
+    from ci.page.cell_name import CellName
     from ci.page.model import Tests
     from ci.page.reading import RunFacts
 

@@ -10,28 +10,11 @@ from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
     from ci.page.build_model import Build
+    from ci.page.cell_name import CellName
 
 # from the best to the worst: of several states of a cell, the worst counts
 State = Literal["passed", "untested", "incomplete", "interrupted", "unreadable", "failed"]
 StageState = Literal["ok", "missing", "interrupted", "unreadable", "failed"]
-
-
-@dataclass(frozen=True, kw_only=True, order=True)
-class CellName:
-    """What a stage ran on; "" where it does not apply.
-
-    Attributes:
-        group: The artifact group, which is the GPU family.
-        torch_ref: Torch ref.
-        python: ``cp312``.
-    """
-
-    group: str = ""
-    torch_ref: str = ""
-    python: str = ""
-
-    def __str__(self) -> str:
-        return " ".join(part for part in (self.group, self.torch_ref, self.python) if part)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from ci.page.model import CellName
+from ci.page.cell_name import CellName
 from ci.page.words import natural
 from core.outputs import LOCAL_RUN, key_name
 

@@ -9,7 +9,8 @@ import json
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from ci.page.model import CellName, Problem, StageRun
+from ci.page.cell_name import CellName
+from ci.page.model import Problem, StageRun
 from core import data, parallel, records
 from core.errors import FatalError, MissingInputError, nearest
 from core.outputs import group_name, is_record

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from ci.page.model import CellName, TestLine, TestRun, Tests
+from ci.page.cell_name import CellName
+from ci.page.model import TestLine, TestRun, Tests
 from core.junit import OUTCOMES
 
 if TYPE_CHECKING:

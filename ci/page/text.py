@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from ci.page.model import CellName
+from ci.page.cell_name import CellName
 from ci.page.words import counted, duration, signed, size, spelt
 from core import job_files
 

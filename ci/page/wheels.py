@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
-from ci.page.model import CellName, Folder, Wheel
+from ci.page.cell_name import CellName
+from ci.page.model import Folder, Wheel
 from core.wheel_contents import CONTENTS
 from pytorch_build.refs.torch_refs import DISTRIBUTIONS
 

@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 
     from types_boto3_s3 import S3Client
 
-    from core.stores.s3_conditions import Conditions
     from core.stores.s3_wire import Wire
 
 CONNECTIONS = 64
@@ -34,6 +33,28 @@ PARTS = 12
 _AMAZON = (".amazonaws.com", ".amazonaws.com.cn")
 # what botocore reads besides its own files
 _SETTINGS = ("AWS_", "BOTO", "HOME", "USERPROFILE", "HTTP", "http", "NO_PROXY", "no_proxy", "ALL_PROXY")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Conditions:
+    """What a service holds to.
+
+    Attributes:
+        if_none_match: A PUT over nothing only.
+        if_match: A PUT over the object of an ETag only.
+        completion: The same, at the completion of an upload of parts, and for copies.
+    """
+
+    if_none_match: bool
+    if_match: bool
+    completion: bool
+
+    def hold(self, etag: str, *, whole: bool) -> bool:
+        """Say whether a write over that ETag ("" for over nothing), in one PUT or not, can be left to it."""
+        return (self.if_match if etag else self.if_none_match) and (whole or self.completion)
+
+
+AMAZON = Conditions(if_none_match=True, if_match=True, completion=True)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

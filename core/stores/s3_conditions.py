@@ -14,13 +14,13 @@ import os
 import tempfile
 import uuid
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from botocore.exceptions import BotoCoreError, ClientError
 
 from core import files
+from core.stores.s3_client import AMAZON, Conditions
 from core.stores.s3_errors import ABSENT, LOST, code_of
 
 if TYPE_CHECKING:
@@ -31,28 +31,6 @@ if TYPE_CHECKING:
 
 # the name of the small objects that find it out; listings leave them out
 PROBE = "conditional-write-probe-"
-
-
-@dataclass(frozen=True, kw_only=True)
-class Conditions:
-    """What a service holds to.
-
-    Attributes:
-        if_none_match: A PUT over nothing only.
-        if_match: A PUT over the object of an ETag only.
-        completion: The same, at the completion of an upload of parts, and for copies.
-    """
-
-    if_none_match: bool
-    if_match: bool
-    completion: bool
-
-    def hold(self, etag: str, *, whole: bool) -> bool:
-        """Say whether a write over that ETag ("" for over nothing), in one PUT or not, can be left to it."""
-        return (self.if_match if etag else self.if_none_match) and (whole or self.completion)
-
-
-AMAZON = Conditions(if_none_match=True, if_match=True, completion=True)
 
 
 def conditions_of(connection: Connection, bucket: str, folder: str) -> Conditions:

@@ -8,6 +8,7 @@ import inspect
 import re
 from collections import Counter
 from functools import cache
+from graphlib import TopologicalSorter
 from importlib import import_module
 from typing import TYPE_CHECKING
 
@@ -106,6 +107,30 @@ def test_imports_go_one_way(layer: str) -> None:
         if name.split(".")[0] in above
     }
     assert upwards == set()
+
+
+def imported_at_the_top(path: Path, known: frozenset[str]) -> set[str]:
+    """List the own modules that a file imports when it is imported itself, or for its types."""
+    body = tree(path).body
+    found = set()
+    for node in (*body, *(one for block in body if isinstance(block, ast.If) for one in block.body)):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            for alias in node.names:
+                name = f"{node.module}.{alias.name}"
+                found.add(name if name in known else str(node.module))
+    return found & known
+
+
+def test_no_modules_import_each_other() -> None:
+    dotted = {
+        relative(path).removesuffix(".py").removesuffix("/__init__").replace("/", "."): path
+        for path in modules()
+    }
+    graph = {name: imported_at_the_top(path, frozenset(dotted)) for name, path in dotted.items()}
+    assert sum(map(len, graph.values())) > 1000
+    TopologicalSorter(graph).prepare()  # a circle is an error
 
 
 def test_only_the_process_door_starts_processes() -> None:

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from ci import cells
-from ci.cells import BUILDS, Cell, Matrix, expand, load_matrix
+from ci.cells import BUILDS, Cell, expand, load_matrix
+from ci.configuration.matrix import Matrix
 from core.errors import DataError, UsageError
 from core.frontdoor import Verb, main
 from core.options import ROOT

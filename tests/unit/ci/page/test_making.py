@@ -5,10 +5,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from ci.page.cell_name import CellName
 from ci.page.cells import cells_of
 from ci.page.html import render
 from ci.page.making import page_of
-from ci.page.model import Cell, CellName, Page, Problem, StageRun
+from ci.page.model import Cell, Page, Problem, StageRun
 from ci.page.reading import RunFacts, Unreadable
 from ci.page.text import tables
 from tests import page_samples as samples

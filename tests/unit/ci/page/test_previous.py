@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from ci.page.model import CellName
+from ci.page.cell_name import CellName
 from ci.page.previous import earlier, has_built
 from core.outputs import RunOutputs
 

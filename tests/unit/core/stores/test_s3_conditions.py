@@ -7,8 +7,8 @@ from botocore.exceptions import ClientError
 
 from core.options import environment
 from core.stores import s3_client
-from core.stores.s3_client import connection_for
-from core.stores.s3_conditions import AMAZON, Conditions, conditions_of
+from core.stores.s3_client import AMAZON, Conditions, connection_for
+from core.stores.s3_conditions import conditions_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

@@ -8,7 +8,7 @@ from botocore.exceptions import ClientError
 from core.errors import ConflictError, StoreError
 from core.stores import open_store, s3_conditions
 from core.stores.s3 import S3Store
-from core.stores.s3_conditions import Conditions
+from core.stores.s3_client import Conditions
 
 if TYPE_CHECKING:
     from collections.abc import Callable
