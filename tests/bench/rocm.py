@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 VERSION = "5.2.3"
 ARTIFACTS, ARTIFACT_BYTES = 100, 20 << 20
+MANY_FILES = 6000
 CHUNK = 1 << 20
 LARGE = 1 << 30  # sets beyond this are measured once
 
@@ -46,7 +47,9 @@ def figures(artifacts: Path) -> Iterator[Figure]:
     with tempfile.TemporaryDirectory(dir=ROOT / ".cache") as folder:
         place = Path(folder)
         yield build_rocm(artifacts, place)
-        yield expand(artifacts, place)
+        chosen = families_of(scan(artifacts))[0]
+        yield expand(place, place / "packages", chosen)
+        yield expand(place, many_packages(artifacts, place, chosen), chosen)
         yield fetch(artifacts, place)
 
 
@@ -104,15 +107,28 @@ def deflated_size(path: Path) -> int:
     return size + len(compressor.flush())
 
 
-def expand(artifacts: Path, place: Path) -> Figure:
+def many_packages(artifacts: Path, place: Path, chosen: str) -> Path:
+    """Make packages of a ROCm with as many files as today's: kernels of its libraries, and headers."""
+    grown, packages = place / "grown", place / "grown-packages"
+    quiet(["cp", "-a", str(artifacts), str(grown)])
+    for component, folder in (("lib", "lib/many"), ("dev", "include/many")):
+        stage = next(grown.glob(f"*_{component}_{chosen}/**/stage"))
+        for number in range(MANY_FILES):
+            files.write_text(stage / folder / f"{number // 100}" / f"{number}.txt", f"{component} {number}\n")
+    words = ["build", "--artifact-dir", str(grown), "--version", VERSION, "--output-dir", str(packages)]
+    quiet([sys.executable, "-m", "rocm_packaging", *words, "--store", str(place / "grown-out")])
+    return packages
+
+
+def expand(place: Path, packages: Path, chosen: str) -> Figure:
     """Compare the first `rocm-sdk init` with hard-linking the tree that it makes."""
-    chosen, root = families_of(scan(artifacts))[0], place / "venv"
+    root = place / f"venv-{packages.name}"
     uv = [installer.uv_program(), "pip"]
     quiet([uv[0], "venv", "--quiet", "--python", sys.executable, str(root)])
     python = ["--python", str(root / "bin" / "python")]
     quiet([*uv, "install", *python, "setuptools"])
     # uv would give packages of this version out of its cache, such as an earlier bench's
-    source = ["--no-cache", "--no-index", "--no-build-isolation", "--find-links", str(place / "packages")]
+    source = ["--no-cache", "--no-index", "--no-build-isolation", "--find-links", str(packages)]
     env = process.inherited(ROCM_SDK_TARGET_FAMILY=chosen)
     everything = f"rocm[libraries,devel]=={VERSION}"
     process.capture([*uv, "install", *python, *source, everything], env=env)
