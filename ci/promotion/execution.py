@@ -8,6 +8,7 @@ at the same moment end with one.
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, Protocol
 
@@ -214,22 +215,19 @@ def _maybe(bucket: Store, key: str) -> Decision | None:
 
 def _claimed(bucket: Store, decision: Decision) -> Decision:
     """Leave the intent; where an earlier attempt left one, that one holds, with its grounds."""
-    key = layout.intent(decision.set_name, decision.identity)
-    try:
-        bucket.put_bytes(key, documents.serialized(decision), if_match="")
-    except ConflictError:
-        return _maybe(bucket, key) or decision
-    # a server without conditional writes lets a later one win: what is there holds
-    return _maybe(bucket, key) or decision
+    return _first(bucket, layout.intent(decision.set_name, decision.identity), decision)
 
 
 def _written(bucket: Store, decision: Decision) -> Decision:
     """Write the decision, once; who comes second takes the first one's."""
-    key = layout.decision(decision.set_name, decision.identity)
-    try:
+    return _first(bucket, layout.decision(decision.set_name, decision.identity), decision)
+
+
+def _first(bucket: Store, key: str, decision: Decision) -> Decision:
+    """Write what nobody wrote before, and give what holds."""
+    with suppress(ConflictError):
         bucket.put_bytes(key, documents.serialized(decision), if_match="")
-    except ConflictError:
-        return _maybe(bucket, key) or decision
+    # a server without conditional writes lets a later one win: what is there holds
     return _maybe(bucket, key) or decision
 
 
