@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, get_args
 
 from core import console, stage, wheel_contents
 from core.errors import ArtifactError, MissingInputError, UsageError
@@ -16,6 +16,7 @@ from core.stage import Made, Stage
 from rocm_packaging import listing, versions
 from rocm_packaging.artifacts import build_info, families_of, scan
 from rocm_packaging.build import BuildRequest, build, inputs_digest
+from rocm_packaging.layouts import Layout
 from rocm_packaging.planning import make_plan
 
 if TYPE_CHECKING:
@@ -50,6 +51,11 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--compression-level", type=int, choices=range(13), metavar="0-12", help="0 stores (default: 5)"
     )
+    parser.add_argument(
+        "--rocm-layout",
+        choices=get_args(Layout),
+        help="layout of the packages: of the sample either (default: split), of artifacts the one they have",
+    )
     for platform in ("linux", "windows"):
         parser.add_argument(
             f"--{platform}-amdgpu-families",
@@ -67,7 +73,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> None:
     """Package the artifacts, unless nothing has changed."""
     common = common_from(arguments)
-    artifacts, version, name = _what(common, arguments.artifact_dir, arguments.version)
+    layout: Layout | None = arguments.rocm_layout
+    artifacts, version, name = _what(common, arguments.artifact_dir, arguments.version, layout or "split")
+    _require_layout(artifacts, layout)
     chosen = family(name)
     if chosen.name == CPU:
         raise UsageError("Family cpu has no ROCm to package.", hint="Give a GPU family with --gpu-family.")
@@ -86,6 +94,20 @@ def run(arguments: argparse.Namespace) -> None:
         {"packaging": inputs_digest(request)},
         lambda: _made(request),
     )
+
+
+def _require_layout(artifacts: Path, layout: Layout | None) -> None:
+    """See that artifacts are of the layout that was asked for.
+
+    Raises:
+        UsageError: They are of the other one.
+    """
+    if layout and build_info(scan(artifacts)).split != (layout == "split"):
+        raise UsageError(
+            f"The artifacts in {artifacts} do not make {layout} packages.",
+            hint="Leave --rocm-layout out: artifacts are of the layout that ROCm was built in "
+            "(KPACK_SPLIT_ARTIFACTS).",
+        )
 
 
 def _request(
@@ -174,8 +196,8 @@ def _fetched(common: Common) -> tuple[Path, str]:
     return folder, name
 
 
-def _what(common: Common, given: Path | None, version: str) -> tuple[Path, str, str]:
-    """Say which artifacts, which version and which family.
+def _what(common: Common, given: Path | None, version: str, layout: Layout) -> tuple[Path, str, str]:
+    """Say which artifacts, which version and which family; the sample has both layouts.
 
     Raises:
         MissingInputError: No artifact directory was given, none was fetched, and the ref is not the sample.
@@ -188,7 +210,7 @@ def _what(common: Common, given: Path | None, version: str) -> tuple[Path, str, 
         return folder, version, name
     from rocm_packaging.sample import FAMILIES, ROCM_VERSION, ensure_artifacts
 
-    artifacts = ensure_artifacts(common.cache / "sample" / "artifacts")
+    artifacts = ensure_artifacts(common.cache / "sample" / f"artifacts-{layout}", split=layout == "split")
     return artifacts, version or ROCM_VERSION, common.gpu_family or next(iter(FAMILIES))
 
 
