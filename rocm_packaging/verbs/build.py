@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, get_args
 
 from core import console, stage, wheel_contents
-from core.errors import ArtifactError, MissingInputError, UsageError
+from core.errors import MissingInputError, UsageError
 from core.families import CPU, default_family, detect, family
 from core.options import common_from, environment
 from core.outputs import group_name
@@ -79,20 +81,33 @@ def run(arguments: argparse.Namespace) -> None:
     chosen = family(name)
     if chosen.name == CPU:
         raise UsageError("Family cpu has no ROCm to package.", hint="Give a GPU family with --gpu-family.")
-    group = group_name(chosen.name)
-    request = _request(arguments, common, artifacts, version, chosen.name)
-    if common.dry_run:
-        _print_plan(make_plan(request), as_json=arguments.json)
-    stage.perform(
-        Stage(
-            name="build_rocm",
-            common=common,
-            artifact_group=group,
-            cell=Cell(gpu_family=chosen.name),
-            output_dir=arguments.output_dir,
-        ),
-        {"packaging": inputs_digest(request)},
-        lambda: _made(request),
+    for request in _apart(_request(arguments, common, artifacts, version, chosen.name)):
+        if common.dry_run:
+            _print_plan(make_plan(request), as_json=arguments.json)
+        names = ";".join(request.families)
+        stage.perform(
+            Stage(
+                name="build_rocm",
+                common=common,
+                artifact_group=group_name(names),
+                cell=Cell(gpu_family=names),
+                output_dir=arguments.output_dir,
+            ),
+            {"packaging": inputs_digest(request)},
+            partial(_made, request),
+        )
+
+
+def _apart(request: BuildRequest) -> tuple[BuildRequest, ...]:
+    """Make one request a family where families' development trees contradict each other."""
+    contradiction = make_plan(request).contradiction if len(request.families) > 1 else ""
+    if not contradiction:
+        return (request,)
+    groups = ", ".join(map(group_name, request.families))
+    console.warn(f"{contradiction} Each family gets packages of its own, in its own group: {groups}.")
+    return tuple(
+        replace(request, families=(one,), output_dir=request.output_dir.with_name(group_name(one)))
+        for one in request.families
     )
 
 
@@ -160,14 +175,7 @@ def _print_plan(plan: Plan, *, as_json: bool) -> None:
 
 def _made(request: BuildRequest) -> Made:
     built = build(request)
-    places = {file.path.parent for file in built.files}
-    if len(places) > 1:
-        raise ArtifactError(
-            f"The development trees of {', '.join(built.families)} contradict each other, and one folder "
-            f"of a run cannot hold them all; they lie in {request.output_dir}.",
-            hint="Package one GPU family at a time: --gpu-family FAMILY.",
-        )
-    made = tuple(request.output_dir / one.path.name for one in built.files)
+    made = tuple(one.path for one in built.files)
     contents = {path.name: wheel_contents.folders(path) for path in made if path.suffix == ".whl"}
     commit = build_info(scan(request.artifact_dir)).commit
     return Made(
