@@ -32,7 +32,7 @@ class Library:
         folder: Where it lies below the stage.
         rpath: Its RPATH, as a ROCm build sets it.
         needs: The libraries it links to, by short name.
-        per_family: Whether it holds device code and exists once a family.
+        per_family: Whether it has device code: in it, once a family, or of each target in an archive.
     """
 
     short: str
@@ -47,7 +47,12 @@ class Library:
     @property
     def soname(self) -> str:
         """The name that the dynamic loader looks for."""
-        return f"{self.file}.{self.version.split('.')[0]}"
+        return ".".join(filter(None, (self.file, self.version.split(".")[0])))
+
+    @property
+    def path(self) -> str:
+        """Its file below the stage."""
+        return f"{self.folder}/" + ".".join(filter(None, (self.file, self.version)))
 
 
 _CLR = ("core-hip", "core/clr/stage")
@@ -240,12 +245,7 @@ DATA_FILES: tuple[DataFile, ...] = (
             path=f"compiler/amd-llvm/stage/lib/llvm/amdgcn/bitcode/{name}.bc",
             text=f"BC\xc0\xde{name}",
         )
-        for name in (
-            "ocml",
-            "ockl",
-            "oclc_abi_version_600",
-            *(f"oclc_isa_version_{one[3:]}" for one in TARGETS),
-        )
+        for name in ("ocml", "ockl", "oclc_abi_version_600", *_ISA_FILES)
     ),
 )
 
@@ -261,11 +261,20 @@ SYMLINKS: tuple[tuple[tuple[str, str, str], str, str], ...] = (
 OFFLOAD_ARCH = (("amd-llvm", "run", "generic"), "compiler/amd-llvm/stage/lib/llvm/bin/offload-arch")
 AUX_OVERLAY = (("base", "lib", "generic"), "base/aux-overlay/stage/share/therock")
 
-_DATABASES = {
-    "blas": ("math-libs/BLAS/rocBLAS/stage", "lib/rocblas/library/TensileLibrary_{target}.dat"),
-    "miopen": ("ml-libs/MIOpen/stage", "share/miopen/db/{target}.db"),
-    "rccl": ("comm-libs/rccl/stage", "share/rccl/msccl-algorithms/{target}.xml"),
-}
+DEVICE_LIBRARY = "lib/libMIOpenCKGroupedConv_{target}.so"
+"""A library of one gfx target's kernels, which only its device package holds; of the artifact miopen."""
+_DATABASES = (
+    ("blas", "math-libs/BLAS/rocBLAS/stage/lib/rocblas/library/TensileLibrary_{target}.dat"),
+    ("blas", "math-libs/BLAS/rocBLAS/stage/lib/rocblas/library/Kernels.so-000-{target}.hsaco"),
+    (
+        "blas",
+        "math-libs/BLAS/hipBLASLt/stage/lib/hipblaslt/library/{target}/TensileLibrary_lazy_{target}.dat",
+    ),
+    ("miopen", "ml-libs/MIOpen/stage/share/miopen/db/{target}130.HIP.fdb.txt"),
+    ("rccl", "comm-libs/rccl/stage/share/rccl/msccl-algorithms/{target}.xml"),
+)
+# Compiles its kernels where it runs.
+WITHOUT_ARCHIVE = "rpp"
 _PROFILER_SCRIPT = '#!/bin/sh\necho "profiling with $ROCM_PATH: $*"\n'
 
 
@@ -273,26 +282,15 @@ def data_files(*, split: bool) -> tuple[DataFile, ...]:
     """List the files of one variant of the sample.
 
     Args:
-        split: Whether device code lies in artifacts of its own (``KPACK_SPLIT_ARTIFACTS``): an
-            index (``.kpm``) for all GPUs, and an archive (``.kpack``) and databases a gfx target.
+        split: Whether device code lies in artifacts of its own (``KPACK_SPLIT_ARTIFACTS``), with
+            databases of each gfx target.
     """
     if not split:
         return DATA_FILES
-    stages = {library.artifact[0]: library.artifact[1] for library in LIBRARIES if library.per_family}
     found = list(DATA_FILES)
-    for name, stage in sorted(stages.items()):
-        index = f"{stage}/.kpack/{name}_lib.kpm"
-        found.append(DataFile(artifact=(name, "lib", "generic"), path=index, text=f"KPM {name}\n"))
-        if name == "rpp":  # compiles its kernels where it runs
-            continue
+    for name, path in _DATABASES:
         for target in TARGETS:
-            archive = f"{stage}/.kpack/{name}_lib_{target}.kpack"
-            found.append(
-                DataFile(artifact=(name, "lib", target), path=archive, text=f"KPAK {name} {target}\n")
-            )
-    for name, (stage, path) in _DATABASES.items():
-        for target in TARGETS:
-            where = f"{stage}/{path.format(target=target)}"
+            where = path.format(target=target)
             found.append(DataFile(artifact=(name, "lib", target), path=where, text=f"{name} {target}\n"))
     profiler = ("rocprofiler-systems", "run", "generic")
     script = "profiler/rocprofiler-systems/stage/bin/rocprof-sys-run"
