@@ -234,6 +234,12 @@ DATA_FILES: tuple[DataFile, ...] = (
         template="cmake/hipblas-config.cmake",
     ),
     DataFile(
+        artifact=("rocprofiler-systems", "run", "generic"),
+        path="profiler/rocprofiler-systems/stage/bin/rocprof-sys-run",
+        text='#!/bin/sh\necho "profiling with $ROCM_PATH: $*"\n',
+        executable=True,
+    ),
+    DataFile(
         artifact=("prim", "dev", "generic"),
         path="math-libs/rocPRIM/stage/include/rocprim/rocprim_version.hpp",
         text="#pragma once\n#define ROCPRIM_VERSION 400100\n",
@@ -275,7 +281,6 @@ _DATABASES = (
 )
 # Compiles its kernels where it runs.
 WITHOUT_ARCHIVE = "rpp"
-_PROFILER_SCRIPT = '#!/bin/sh\necho "profiling with $ROCM_PATH: $*"\n'
 
 
 def data_files(*, split: bool) -> tuple[DataFile, ...]:
@@ -292,7 +297,4 @@ def data_files(*, split: bool) -> tuple[DataFile, ...]:
         for target in TARGETS:
             where = path.format(target=target)
             found.append(DataFile(artifact=(name, "lib", target), path=where, text=f"{name} {target}\n"))
-    profiler = ("rocprofiler-systems", "run", "generic")
-    script = "profiler/rocprofiler-systems/stage/bin/rocprof-sys-run"
-    found.append(DataFile(artifact=profiler, path=script, text=_PROFILER_SCRIPT, executable=True))
     return tuple(found)
