@@ -55,9 +55,9 @@ def held(monkeypatch: pytest.MonkeyPatch) -> dict[str, list[str]]:
         if argv[-1] not in known:
             said = f"ERROR: No matching distribution found for {argv[-1]}"
             raise ProcessError("pip ended with status 1", output=said)
-        return Completed(
-            returncode=0, stdout=f"Available versions: {', '.join(known[argv[-1]])}\n", stderr=""
-        )
+        versions = known[argv[-1]]
+        said = f"{argv[-1]} ({versions[0]})\nAvailable versions: {', '.join(versions)}\n"
+        return Completed(returncode=0, stdout=said, stderr="")
 
     monkeypatch.setattr(process, "capture", capture)
     return known

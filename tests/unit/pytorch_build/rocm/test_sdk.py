@@ -16,6 +16,8 @@ from rocm_packaging.sources import RocmSource, in_run, install_call, release_ind
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from rocm_packaging.layouts import Layout
+
 FAMILY = "gfx94X-dcgpu"
 SPLIT = RocmSource(version="7.1.0a20250101", find_links=("/wheels",))
 UNSPLIT = replace(SPLIT, layout="unsplit")
@@ -162,7 +164,7 @@ def target(run: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 def answered(target: Any, *targets: str) -> RocmSdk:
-    layout = "split" if targets else "unsplit"
+    layout: Layout = "split" if targets else "unsplit"
     return ask(target, version="7.1.0", layout=layout, family=FAMILY, targets=targets)
 
 
