@@ -176,6 +176,7 @@ _HIP_DEV = ("core-hip", "dev", "generic")
 _HIP_HEADERS = ("hip_version.h", "hip_runtime_api.h", "hip_runtime.h", "detail/fatbin_wrapper.h")
 _XZ = "third-party/sysdeps/linux/xz/build/stage/lib/rocm_sysdeps"
 
+_AMD_COMPILERS = ("amdclang", "amdclang++", "amdclang-cpp", "amdclang-cl", "amdflang", "amdlld")
 _ISA_FILES = tuple(f"oclc_isa_version_{target.removeprefix('gfx')}" for target in TARGETS)
 
 DATA_FILES: tuple[DataFile, ...] = (
@@ -233,6 +234,20 @@ DATA_FILES: tuple[DataFile, ...] = (
         path="math-libs/BLAS/hipBLAS/stage/lib/cmake/hipblas/hipblas-config.cmake",
         template="cmake/hipblas-config.cmake",
     ),
+    *(
+        DataFile(
+            artifact=(name, "run", "generic"), path=f"{stage}/{path}", template="bin/tool", executable=True
+        )
+        for name, stage, path in (
+            *(
+                ("amd-llvm", "compiler/amd-llvm/stage", f"lib/llvm/bin/{one}")
+                for one in ("clang", "clang++", *_AMD_COMPILERS)
+            ),
+            *(("hipify", "compiler/hipify/stage", f"bin/{one}") for one in ("hipify-clang", "hipify-perl")),
+            ("core-amdsmi", "core/amdsmi/stage", "bin/amd-smi"),
+            ("base", "base/rocm_smi_lib/stage", "bin/rocm-smi"),
+        )
+    ),
     DataFile(
         artifact=("rocprofiler-systems", "run", "generic"),
         path="profiler/rocprofiler-systems/stage/bin/rocprof-sys-run",
@@ -256,6 +271,10 @@ DATA_FILES: tuple[DataFile, ...] = (
 )
 
 SYMLINKS: tuple[tuple[tuple[str, str, str], str, str], ...] = (
+    *(
+        (("amd-llvm", "run", "generic"), f"compiler/amd-llvm/stage/bin/{name}", f"../lib/llvm/bin/{name}")
+        for name in _AMD_COMPILERS
+    ),
     # An ELF program behind a symlink, and a symlinked folder: both occur in real artifacts.
     (
         ("amd-llvm", "run", "generic"),
