@@ -258,12 +258,12 @@ def parsed(*words: str) -> argparse.Namespace:
 
 
 def named(*words: str) -> Any:
-    return verb._named(parsed(*words), (FAMILY,))
+    return verb._named(parsed(*words), (FAMILY,), ("gfx942",))
 
 
 def test_sources_are_named_as_people_name_them(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(verb, "with_layout", lambda source, _: replace(source, layout="unsplit"))
+    monkeypatch.setattr(verb, "with_layout", lambda source, *_: replace(source, layout="unsplit"))
     assert named("--version", "7.1.0") is None
     assert named("--find-links", "wheels", "--version", "7.1.0").find_links == (str(tmp_path / "wheels"),)
     index = named("--index-url", "https://a/v2", "--index-subdir", "gfx110X-all", "--rocm-version", "7.1.0")
