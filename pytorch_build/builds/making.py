@@ -18,6 +18,7 @@ from pytorch_build.builds.needs import max_jobs, need_of
 from pytorch_build.builds.plans import plan_build
 from pytorch_build.builds.plans.types import BuildOptions, BuildRequest
 from pytorch_build.builds.rocm_init import query_code
+from pytorch_build.builds.rpaths import set_search_paths
 from pytorch_build.checks.findings import findings_table, require_no_errors
 from pytorch_build.checks.run import CheckOptions, check_wheel
 from pytorch_build.checks.view import Expectation
@@ -71,9 +72,11 @@ def _build(build: Build, tree: Path, sdk: RocmSdk | None, log: Path, course: Cou
             install_requirements(build.target, plan, tree, backend=backend, cache_dir=cache_dir)
         with console.group(f"build {build.project}"):
             env = _reproducible(build, tree)
+            epoch = int(env["SOURCE_DATE_EPOCH"])
             wheel = execute(
                 plan, tree, platform=build.platform, base_env=env, log=log, course=course, cache=cache
             )
+            wheel = set_search_paths(wheel, sdk.layout if sdk else None, build.context.gpu_family, epoch=epoch)
             if cache and (said := cache.details()) is not None:
                 course.details["compiler_cache"] = said
     with console.group(f"check {wheel.name}"):

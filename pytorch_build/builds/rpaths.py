@@ -28,7 +28,9 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from pytorch_build.fat.needs import Binary
-    from rocm_packaging.sources import Layout
+    from rocm_packaging.layouts import Layout
+
+_WINDOWS = (".dll", ".pyd", ".exe")
 
 
 def rocm_folders(layout: Layout | None, family: str) -> tuple[str, ...]:
@@ -98,7 +100,8 @@ def set_search_paths(wheel: Path, layout: Layout | None, family: str, *, epoch: 
         WheelError: The wheel is broken.
     """
     with zip_members.opened(wheel) as archive:
-        infos = {info.filename: info for info, _ in require_listing(wheel, archive).files}
+        listed = (info for info, _ in require_listing(wheel, archive).files)
+        infos = {info.filename: info for info in listed if not info.filename.endswith(_WINDOWS)}
     changes = planned(read_members(wheel, infos.values()), layout, family)
     if not changes:
         return wheel
