@@ -12,6 +12,7 @@ from core.stage import Made
 from core.target_locks import locked_call
 from core.wheel_contents import CONTENTS
 from pytorch_build.builds import facts, preflight
+from pytorch_build.builds.bare_import import check_bare_import
 from pytorch_build.builds.dependencies import dependency_inputs, wheel_paths
 from pytorch_build.builds.execution import check_import, execute, install_requirements
 from pytorch_build.builds.needs import max_jobs, need_of
@@ -81,6 +82,10 @@ def _build(build: Build, tree: Path, sdk: RocmSdk | None, log: Path, course: Cou
                 course.details["compiler_cache"] = said
     with console.group(f"check {wheel.name}"):
         check_import(build.target, plan, wheel, backend=backend, cache_dir=cache_dir)
+        if sdk is not None and build.platform.NAME == "linux":
+            torch = build.dependency("torch")
+            # a torch from elsewhere may find ROCm only when it is loaded first
+            check_bare_import(build.target, plan, wheel, preloads=torch is not None and not torch.digest)
         _check(build, wheel)
     contents = {wheel.name: wheel_contents.folders(wheel)}
     details: dict[str, Any] = {"source": build.tree.inputs, **course.details, CONTENTS: contents}
