@@ -12,12 +12,14 @@ from core.stage import Made
 from core.target_locks import locked_call
 from core.wheel_contents import CONTENTS
 from pytorch_build.builds import facts, preflight
+from pytorch_build.builds.bare_import import check_bare_import
 from pytorch_build.builds.dependencies import dependency_inputs, wheel_paths
 from pytorch_build.builds.execution import check_import, execute, install_requirements
 from pytorch_build.builds.needs import max_jobs, need_of
 from pytorch_build.builds.plans import plan_build
 from pytorch_build.builds.plans.types import BuildOptions, BuildRequest
 from pytorch_build.builds.rocm_init import query_code
+from pytorch_build.builds.rpaths import set_search_paths
 from pytorch_build.checks.findings import findings_table, require_no_errors
 from pytorch_build.checks.run import CheckOptions, check_wheel
 from pytorch_build.checks.view import Expectation
@@ -71,13 +73,19 @@ def _build(build: Build, tree: Path, sdk: RocmSdk | None, log: Path, course: Cou
             install_requirements(build.target, plan, tree, backend=backend, cache_dir=cache_dir)
         with console.group(f"build {build.project}"):
             env = _reproducible(build, tree)
+            epoch = int(env["SOURCE_DATE_EPOCH"])
             wheel = execute(
                 plan, tree, platform=build.platform, base_env=env, log=log, course=course, cache=cache
             )
+            wheel = set_search_paths(wheel, sdk.layout if sdk else None, build.context.gpu_family, epoch=epoch)
             if cache and (said := cache.details()) is not None:
                 course.details["compiler_cache"] = said
     with console.group(f"check {wheel.name}"):
         check_import(build.target, plan, wheel, backend=backend, cache_dir=cache_dir)
+        if sdk is not None and build.platform.NAME == "linux":
+            torch = build.dependency("torch")
+            # a torch from elsewhere may find ROCm only when it is loaded first
+            check_bare_import(build.target, plan, wheel, preloads=torch is not None and not torch.digest)
         _check(build, wheel)
     contents = {wheel.name: wheel_contents.folders(wheel)}
     details: dict[str, Any] = {"source": build.tree.inputs, **course.details, CONTENTS: contents}
