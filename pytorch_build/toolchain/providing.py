@@ -19,6 +19,7 @@ import zstandard
 from core import console, files, process
 from core.downloads import download
 from core.errors import BuildError, DataError, ProcessError
+from core.options import environment
 from pytorch_build.sources.git import TRANSFER_SECONDS, Origins, Repository, unreachable
 from pytorch_build.toolchain.pins import LICENSE, Download, Libuv, load_toolchain, places
 
@@ -101,14 +102,11 @@ def _libuv_commands(pin: Libuv, cmake: PurePath, source: Path, prefix: Path) -> 
     )
 
 
-def provide(
-    steps: Sequence[Step], cache_dir: Path, platform: str, *, target: Interpreter, mirrors: Mapping[str, str]
-) -> None:
+def provide(steps: Sequence[Step], platform: str, *, target: Interpreter, mirrors: Mapping[str, str]) -> None:
     """Provide what `plan` names and is not there yet.
 
     Args:
         steps: From `plan`.
-        cache_dir: The folder of what can be made again.
         platform: This machine's.
         target: An environment with cmake and ninja.
         mirrors: Prefix of an address to what takes its place.
@@ -147,13 +145,14 @@ def _build_libuv(
     git = Repository(path=scratch, settings=Origins(mirrors=mirrors).settings(pin.origin))
     try:
         git.run("init", "--quiet", "--template=")
-        git.run("fetch", "--quiet", "--depth=1", "--no-tags", pin.origin, pin.commit, timeout=TRANSFER_SECONDS)
+        git.run(
+            "fetch", "--quiet", "--depth=1", "--no-tags", pin.origin, pin.commit, timeout=TRANSFER_SECONDS
+        )
     except ProcessError as problem:
         raise unreachable(pin.origin, problem) from problem
     git.run("checkout", "--quiet", "--detach", pin.commit)
-    # cmake finds ninja beside itself; flags of ROCm's builds are not for it
-    env = process.inherited(PATH=None, CFLAGS=None, LDFLAGS=None)
-    env["PATH"] = os.pathsep.join((str(target.scripts), process.inherited().get("PATH", "")))
+    env = dict(environment())
+    env["PATH"] = os.pathsep.join((str(target.scripts), env.get("PATH", "")))  # ninja lies beside cmake
     for command in _libuv_commands(pin, target.scripts / "cmake", scratch, prefix):
         process.run(command, cwd=scratch, env=env)
     library = prefix / pin.libraries[platform]

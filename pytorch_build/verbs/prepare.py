@@ -32,7 +32,10 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         help="provide this part, whether the platform needs it or not; repeatable",
     )
     parser.add_argument(
-        "--platform", choices=NAMES, default=this_platform(), help="with --dry-run: whose plan (default: this)"
+        "--platform",
+        choices=NAMES,
+        default=this_platform(),
+        help="with --dry-run: whose plan (default: this)",
     )
     parser.add_argument("--json", action="store_true", help="with --dry-run: print the plan as JSON")
     add_source_options(parser)
@@ -43,7 +46,9 @@ def run(arguments: argparse.Namespace) -> None:
     common = common_from(arguments)
     platform: str = arguments.platform
     if platform != common.outputs.platform and not common.dry_run:
-        raise UsageError(f"Parts for {platform} are provided on {platform}.", hint="Add --dry-run for the plan.")
+        raise UsageError(
+            f"Parts for {platform} are provided on {platform}.", hint="Add --dry-run for the plan."
+        )
     steps = plan(common.cache, platform, only=arguments.only)
     if common.dry_run and arguments.json:
         console.result(json.dumps([asdict(step) for step in steps], indent=2))
@@ -58,4 +63,4 @@ def run(arguments: argparse.Namespace) -> None:
     target = require(common.python)
     calls = [locked_call(common, target, only=("cmake", "ninja"))]
     with environments.prepared(target, calls, digest=environments.digest_of_calls(target, calls)):
-        provide(steps, common.cache, platform, target=target, mirrors=mirrors_from(arguments))
+        provide(steps, platform, target=target, mirrors=mirrors_from(arguments))
