@@ -22,7 +22,7 @@ from core.options import common_from
 from core.outputs import group_name
 from core.parallel import each
 from core.progress import transfer
-from rocm_packaging.sources import is_rocm
+from rocm_packaging.layouts import is_rocm
 
 if TYPE_CHECKING:
     import argparse

@@ -187,16 +187,32 @@ def newest(distribution: str, sources: Sources, *, python: str = "") -> str:
         ProcessError: They have none, or do not answer.
         DataError: The answer names no version.
     """
+    return _listed_versions(distribution, sources, python)[0]
+
+
+def versions(distribution: str, sources: Sources) -> tuple[str, ...]:
+    """Ask sources, and no others, which versions of a distribution they have; newest first, () for none."""
+    try:
+        return _listed_versions(distribution, sources, "")
+    except ProcessError as problem:
+        # a source that does not answer ends in the same words, after these
+        if "No matching distribution" in problem.output and "Retrying" not in problem.output:
+            return ()
+        raise
+
+
+def _listed_versions(distribution: str, sources: Sources, python: str) -> tuple[str, ...]:
     argv = [sys.executable, "-m", "pip", "--isolated", "--disable-pip-version-check", "index", "versions"]
     argv.append("--pre")
     # for another interpreter than pip's own, pip wants to hear that it will not build anything
     argv += ["--python-version", python, "--only-binary", ":all:"] if python else []
     argv += [*_pip_sources(sources), distribution]
     answer = process.capture(argv, env=environment_for(exact=True)).stdout
-    found = re.search(rf"^{re.escape(distribution)} \((?P<version>[^)]+)\)", answer, re.MULTILINE)
+    head = rf"^{re.escape(distribution)} \(.*\)\nAvailable versions: "
+    found = re.search(rf"{head}(?P<listed>\S.*)$", answer, re.MULTILINE)
     if found is None:
         raise DataError(f"pip did not say which versions of {distribution} there are.")
-    return found["version"]
+    return tuple(one.strip() for one in found["listed"].split(","))
 
 
 def uv_program() -> str:

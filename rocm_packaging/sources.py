@@ -13,17 +13,27 @@ from packaging.version import Version
 from core import console, distributions, files, installer, records
 from core.data import Model, load_toml
 from core.errors import DataError, MissingInputError, ProcessError, RocmError, UsageError, nearest
-from core.families import gpu_targets
 from core.installer import Install, configured
 from core.named_sources import alone
 from rocm_packaging import versions
+from rocm_packaging.layouts import (
+    LIBRARIES,
+    device_package,
+    device_target,
+    is_rocm,
+    layout_of,
+    libraries_package,
+    sdk_target,
+    serves,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Collection, Sequence
 
     from core.installer import Sources
     from core.options import Common
     from core.records import FileRecord
+    from rocm_packaging.layouts import Layout
 
 INDEXES_FILE = Path(__file__).with_name("rocm_indexes.toml")
 
@@ -34,6 +44,7 @@ class RocmSource:
 
     Attributes:
         version: The exact version.
+        layout: Which packages it has of that version.
         index_urls: Indexes, the first in the place of the public one.
         find_links: Folders and flat pages.
         digests: File name to SHA-256, where the packages are a run's own outputs.
@@ -41,6 +52,7 @@ class RocmSource:
     """
 
     version: str
+    layout: Layout = "split"
     index_urls: tuple[str, ...] = ()
     find_links: tuple[str, ...] = ()
     digests: tuple[tuple[str, str], ...] = ()
@@ -104,8 +116,8 @@ def release_index_url(name: str, family: str) -> str:
     return indexes[chosen].url.replace("{family}", quote(family))
 
 
-def in_run(common: Common, artifact_group: str) -> RocmSource | None:
-    """Find the ROCm packages that the run itself built, if it did.
+def in_run(common: Common, artifact_group: str, extras: Sequence[str] = ()) -> RocmSource | None:
+    """Find the ROCm packages that the run itself built; device packages only where extras name them.
 
     Raises:
         MissingInputError: The run lies in a store that this machine cannot give as a folder.
@@ -116,29 +128,37 @@ def in_run(common: Common, artifact_group: str) -> RocmSource | None:
     if not sdists:
         return None
     newest = sdists[-1]
-    chosen = [one for one in found if one.version == newest.version]
+    chosen = [
+        one
+        for one in found
+        if one.version == newest.version
+        and (not device_target(one.name) or one.name.removeprefix("rocm-sdk-") in extras)
+    ]
     folders = {store.fetch(one.key, common.cache / "fetched" / outputs.prefix).parent for one in chosen}
+    where = f"{store.url}/{outputs.python_prefix(artifact_group)}"
     return RocmSource(
         version=str(newest.version),
+        layout=layout_of((one.name for one in chosen), where=where) or "split",
         find_links=tuple(sorted(str(folder) for folder in folders)),
         digests=tuple((one.filename, store.digest(one.key)) for one in chosen),
-        origin=f"this run's outputs ({store.url}/{outputs.python_prefix(artifact_group)})",
+        origin=f"this run's outputs ({where})",
     )
 
 
 def in_record(
-    common: Common, artifact_group: str, families: Sequence[str], version: str = ""
+    common: Common, artifact_group: str, families: Sequence[str], targets: Sequence[str], version: str = ""
 ) -> Sequence[FileRecord]:
     """List the ROCm packages that the run's records promise for GPU families, sorted by file name.
 
     Args:
         common: The run and its store.
         artifact_group: The group.
-        families: The families; libraries of other ones are left out.
+        families: The families; unsplit libraries of other ones are left out.
+        targets: The gfx targets; device packages of other ones are left out.
         version: The version; "" for the newest.
 
     Raises:
-        MissingInputError: The run has no ``rocm`` of that version.
+        MissingInputError: The run has no ``rocm`` of that version, or no device package of a target.
     """
     store, outputs = common.open_for_reading(), common.outputs
     recorded = {
@@ -149,97 +169,137 @@ def in_record(
     }
     known = sorted({one.version for one in recorded.values() if one.distribution == "rocm"}, key=Version)
     chosen = version or (known[-1] if known else "")
+    where = f"Run {outputs.run_id} in {store.url}"
     if chosen not in known:
         what = f"ROCm {version}" if version else "ROCm packages"
         raise MissingInputError(
-            f"Run {outputs.run_id} has no {what} for {', '.join(families)} in {store.url}.",
+            f"{where} has no {what} for {', '.join(families)}.",
             hint="Build some (nox -s build_rocm), name another run (--run-id, --store), or where they are: "
             "--find-links DIR, --index-url URL.",
         )
     found = [
-        one for one in recorded.values() if one.version == chosen and _serves(one.distribution, families)
+        one
+        for one in recorded.values()
+        if one.version == chosen and serves(one.distribution, families, targets)
     ]
+    names = {one.distribution for one in found}
+    if layout_of(names, where=where) == "split":
+        require_devices(targets, names, where=where, version=chosen)
     return sorted(found, key=lambda one: one.name)
 
 
-def _serves(distribution: str, families: Sequence[str]) -> bool:
-    """Say whether a package is for one of the families, or for all."""
-    for kind, members in (
-        ("rocm-sdk-libraries-", families),
-        ("rocm-sdk-device-", [target for one in families for target in gpu_targets(one)]),
-    ):
-        if distribution.startswith(kind):
-            return distribution in {canonicalize_name(f"{kind}{member}") for member in members}
-    return True
+def require_devices(targets: Sequence[str], names: Collection[str], *, where: str, version: str) -> None:
+    """Require that a split source has a device package of each target.
+
+    Raises:
+        MissingInputError: One is missing.
+    """
+    missing = [one for one in targets if device_package(one) not in names]
+    if missing:
+        held = sorted(filter(None, map(device_target, names)))
+        raise MissingInputError(
+            f"{where} has no device code of ROCm {version} for {', '.join(missing)}"
+            f" (it has {', '.join(held) or 'none'}).",
+            hint="Choose a GPU family or target that it has (--gpu-family), or build the missing packages.",
+        )
 
 
-def is_rocm(name: str) -> bool:
-    """Say whether a normalised distribution name is one of ROCm's own packages."""
-    return name in {"rocm", "rocm-profiler"} or name.startswith("rocm-sdk-")
-
-
-def requirements(version: str, family: str, extras: Sequence[str] = ()) -> tuple[str, ...]:
-    """Name every ROCm package of a build exactly, as a cached build of the sdist may be another family's.
+def with_layout(source: RocmSource, family: str) -> RocmSource:
+    """Ask a source, and no other, which layout its packages of a version have.
 
     Args:
-        version: The exact version.
-        family: The GPU family.
+        source: The source, with its version.
+        family: The GPU family, or several joined by ``;``.
+
+    Raises:
+        UsageError: A malformed version.
+        RocmError: It has both layouts of that version, or libraries of neither.
+    """
+    versions.parse(source.version)
+    names = [LIBRARIES, *(f"{LIBRARIES}-{canonicalize_name(one)}" for one in family.split(";"))]
+    held = [name for name in names if _has(source, name)]
+    layout = layout_of(held, where=f"{source.origin} of version {source.version}")
+    if layout is None:
+        raise RocmError(
+            f"{source.origin} has no ROCm {source.version} libraries for {family}: "
+            f"{' or '.join(names)} was not found.",
+            hint="Name another source (--rocm-index-url, --rocm-find-links), version (--rocm-version) "
+            "or GPU family (--gpu-family).",
+        )
+    return replace(source, layout=layout)
+
+
+def _has(source: RocmSource, name: str) -> bool:
+    return Version(source.version) in {Version(one) for one in installer.versions(name, source.sources)}
+
+
+def requirements(source: RocmSource, family: str, extras: Sequence[str] = ()) -> tuple[str, ...]:
+    """Name every ROCm package of a build exactly; of split packages no device code is needed.
+
+    Args:
+        source: The version and its layout.
+        family: The GPU family; of split packages it may be several, joined by ``;``.
         extras: More extras of ``rocm``, such as ``profiler`` or ``device-gfx942``.
 
     Raises:
-        UsageError: Several families.
+        UsageError: Several families, of unsplit packages.
     """
-    if ";" in family:
-        raise UsageError(
-            f"A build takes the ROCm of one GPU family, and {family} are several.",
-            hint="Give one with --gpu-family, and further gfx targets with --pytorch-rocm-arch.",
-        )
-    names = ["rocm-sdk-core", f"rocm-sdk-libraries-{canonicalize_name(family)}", "rocm-sdk-devel"]
+    names = ["rocm", "rocm-sdk-core", libraries_package(source.layout, family), "rocm-sdk-devel"]
     names += ["rocm-profiler" if extra == "profiler" else f"rocm-sdk-{extra}" for extra in extras]
-    return tuple(f"{name}=={version}" for name in ("rocm", *names))
+    return tuple(f"{name}=={source.version}" for name in names)
 
 
 def install_call(source: RocmSource, family: str, extras: Sequence[str] = ()) -> Install:
-    """Plan the installation of ROCm for a family.
+    """Plan the installation of the ROCm that builds need for a family.
 
     Raises:
-        UsageError: A version of unknown form, or several families.
+        UsageError: A malformed version, or several families of unsplit packages.
     """
     versions.parse(source.version)
     return Install(
-        requirements=requirements(source.version, family, extras),
+        requirements=requirements(source, family, extras),
         sources=source.sources,
         # every package is named, so nothing else can be drawn in from these sources
         dependencies=False,
         # setuptools comes from the build's own lock, and these sources need not have it
         build_isolation=False,
         pre=True,
-        gpu_family=family,
+        gpu_family=sdk_target(source.layout, family),
     )
 
 
-def named_call(source: RocmSource, families: Sequence[str], extras: Sequence[str]) -> Install:
+def named_call(
+    source: RocmSource, families: Sequence[str], targets: Sequence[str], extras: Sequence[str]
+) -> Install:
     """Plan the installation of ``rocm`` with extras from named sources, as its own metadata asks for it.
+
+    Device packages are named themselves, as the extra of a single target is missing in upstream's ``rocm``.
 
     Args:
         source: The sources and the version.
-        families: GPU families: the first is the one that the extras are for.
+        families: GPU families: the first is the one that unsplit extras are for.
+        targets: The gfx targets whose device packages are installed, of split packages.
         extras: Extras of ``rocm``.
 
     Raises:
-        UsageError: A version of unknown form.
+        UsageError: A malformed version.
     """
     versions.parse(source.version)
     listed = f"[{','.join(extras)}]" if extras else ""
-    more = families[1:] if "libraries" in extras else ()
-    libraries = (f"rocm-sdk-libraries-{canonicalize_name(family)}=={source.version}" for family in more)
+    more: list[str] = []
+    if "libraries" in extras:
+        more = (
+            [device_package(one) for one in targets]
+            if source.layout == "split"
+            else [libraries_package("unsplit", family) for family in families[1:]]
+        )
     return Install(
-        requirements=(f"rocm{listed}=={source.version}", *libraries),
+        requirements=tuple(f"{name}=={source.version}" for name in (f"rocm{listed}", *more)),
         sources=source.sources,
         # setuptools is there already, and these sources need not have it
         build_isolation=False,
         pre=True,
-        gpu_family=families[0],
+        gpu_family=sdk_target(source.layout, families[0], targets),
     )
 
 

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 
 from core import console, environments, files, installer, process, records, serving, stage
 from core.errors import CheckError, MissingInputError, ProcessError
-from core.families import gpu_targets
 from core.installer import Sources, configured
 from core.interpreters import require
 from core.records import Cell
@@ -19,6 +18,7 @@ from core.stage import Made, Stage
 from core.stores.directory import DirectoryStore
 from core.target_locks import locked_call, pinned_file
 from rocm_packaging import reports, unittest_output
+from rocm_packaging.layouts import LIBRARIES, device_package, layout_of, sdk_target
 from rocm_packaging.sources import in_record, named_call
 
 if TYPE_CHECKING:
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from core.interpreters import Interpreter
     from core.options import Common
     from core.records import FileRecord
+    from rocm_packaging.layouts import Layout
     from rocm_packaging.sources import RocmSource
 
 # what the sdist of `rocm` is built with
@@ -52,6 +53,7 @@ class TestRequest:
     Attributes:
         common: The options of every stage.
         families: GPU families, the one to use first.
+        targets: The gfx targets whose device packages are tested, of split packages.
         named: Where the packages come from; None for the run's outputs.
         version: The version to take of the run's outputs; "" for the newest.
         extras: Extras of ``rocm`` that named sources give.
@@ -65,6 +67,7 @@ class TestRequest:
 
     common: Common
     families: tuple[str, ...]
+    targets: tuple[str, ...]
     named: RocmSource | None = None
     version: str = ""
     extras: tuple[str, ...] = ("libraries", "devel")
@@ -91,7 +94,7 @@ def run_tests(request: TestRequest) -> None:
     packages = (
         ()
         if request.named or not request.install
-        else in_record(common, request.artifact_group, request.families, request.version)
+        else in_record(common, request.artifact_group, request.families, request.targets, request.version)
     )
     inputs = _inputs(request, packages)
     # what an address serves, or somebody has installed, may be another thing each time
@@ -106,7 +109,7 @@ def run_tests(request: TestRequest) -> None:
 
     def work() -> Made:
         if not request.install:
-            return Made(files=(), details=_tested(request, target))
+            return Made(files=(), details=_tested(request, target, _installed_layout(target)))
         digest = files.digest_of({"inputs": inputs, "python": target.version})
         with (
             _calls(request, target, packages) as calls,
@@ -120,7 +123,8 @@ def run_tests(request: TestRequest) -> None:
             ),
         ):
             installer.require_complete(target)
-            return Made(files=(), details=_tested(request, target))
+            layout = request.named.layout if request.named else _layout(packages)
+            return Made(files=(), details=_tested(request, target, layout))
 
     stage.perform(run, inputs, work)
     _copy_report(request, target)
@@ -132,6 +136,7 @@ def _inputs(request: TestRequest, packages: Sequence[FileRecord]) -> dict[str, A
         "packages": {one.name: one.sha256 for one in packages} if named is None else named.contents(),
         "version": named.version if named else request.version,
         "families": list(request.families),
+        "targets": list(request.targets),
         "extras": list(request.extras),
         "backend": request.backend,
         "installed": request.install,
@@ -145,13 +150,17 @@ def _calls(
     """Plan the installation: what the sdist builds with, then ROCm; addresses live as long as the context."""
     first = locked_call(request.common, target, only=_BUILD_REQUIREMENTS)
     if request.named is not None:
-        yield (first, named_call(request.named, request.families, request.extras))
+        yield (first, named_call(request.named, request.families, request.targets, request.extras))
         return
     with _address(request, packages) as address:
         sources = Sources(find_links=(address,), no_index=True, cert=configured().cert)
         yield (
             first,
-            installer.pinned(pinned_file(request.common, packages), sources, gpu_family=request.families[0]),
+            installer.pinned(
+                pinned_file(request.common, packages),
+                sources,
+                gpu_family=sdk_target(_layout(packages), request.families[0], request.targets),
+            ),
         )
 
 
@@ -168,7 +177,21 @@ def _address(request: TestRequest, packages: Sequence[FileRecord]) -> Iterator[s
         yield url
 
 
-def _tested(request: TestRequest, target: Interpreter) -> Mapping[str, Any]:
+def _layout(packages: Sequence[FileRecord]) -> Layout:
+    found = layout_of((one.distribution for one in packages), where="The run")
+    if found is None:
+        raise MissingInputError(
+            "The run's ROCm packages hold no libraries.", hint="Build them: nox -s build_rocm."
+        )
+    return found
+
+
+def _installed_layout(target: Interpreter) -> Layout:
+    names = process.capture([target.executable, "-c", _INSTALLED]).stdout.split()
+    return layout_of(names, where=str(target.prefix)) or "unsplit"
+
+
+def _tested(request: TestRequest, target: Interpreter, layout: Layout) -> Mapping[str, Any]:
     """Run `rocm-sdk test`, file its report, print the table.
 
     Raises:
@@ -176,7 +199,7 @@ def _tested(request: TestRequest, target: Interpreter) -> Mapping[str, Any]:
     """
     env = process.inherited(
         **dict.fromkeys(_OTHER_ROCM),
-        ROCM_SDK_TARGET_FAMILY=request.families[0],
+        ROCM_SDK_TARGET_FAMILY=sdk_target(layout, request.families[0], request.targets) or None,
         VIRTUAL_ENV=str(target.prefix),
         PYTHONDONTWRITEBYTECODE="1",
     )
@@ -198,7 +221,7 @@ def _tested(request: TestRequest, target: Interpreter) -> Mapping[str, Any]:
         raise CheckError(
             f"rocm-sdk test: {what}.", hint=f"Again, by hand: {target.executable} -m rocm_sdk test"
         ) from failure
-    _require_asked(request, report)
+    _require_asked(request, report, layout)
     # the digest, because whoever promotes by this record reads the report again
     filed = {"key": key, "sha256": hashlib.sha256(content).hexdigest()}
     return {"checks": report.counts, "report": filed, **report.properties}
@@ -237,7 +260,8 @@ def _report_of_others(
     console.say(f"{said.stdout}{said.stderr}")
     version = process.capture([*command[:-1], "version"], cwd=folder, env=env).stdout.strip()
     names = process.capture([command[0], "-c", _INSTALLED], cwd=folder, env=env).stdout.split()
-    families = [one for one in request.families if _holds(names, one)]
+    asked = (*request.families, *request.targets)
+    families = [one for one in asked if f"{LIBRARIES}-{one.lower()}" in names or device_package(one) in names]
     report = replace(
         unittest_output.read(said.stderr),
         properties={"rocm": version, "families": ";".join(families), "packages": ";".join(names)},
@@ -248,19 +272,14 @@ def _report_of_others(
     return reports.write(report), failure
 
 
-def _holds(names: Sequence[str], gpu_family: str) -> bool:
-    """Say whether the libraries of a family are among installed packages, in either layout."""
-    devices = [f"rocm-sdk-device-{target}" for target in gpu_targets(gpu_family)]
-    return any(name in names for name in (f"rocm-sdk-libraries-{gpu_family.lower()}", *devices))
-
-
-def _require_asked(request: TestRequest, report: reports.Report) -> None:
-    """Refuse the report of another version, or without the families that were to be tested."""
+def _require_asked(request: TestRequest, report: reports.Report, layout: Layout) -> None:
+    """Refuse the report of another version, or without the families or targets that were to be tested."""
     version = request.named.version if request.named else request.version
     if version and report.properties.get("rocm") != version:
         raise CheckError(f"ROCm {report.properties.get('rocm')} was tested instead of {version}.")
     tested = report.properties.get("families", "").split(";")
-    wanted = request.families if request.install and "libraries" in request.extras else ()
+    asked = request.targets if layout == "split" else request.families
+    wanted = asked if request.install and "libraries" in request.extras else ()
     absent = [family for family in wanted if family not in tested]
     if absent:
         raise CheckError(f"The libraries of {', '.join(absent)} were not installed, and so not tested.")

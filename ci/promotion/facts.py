@@ -15,7 +15,7 @@ from core.families import families
 from core.options import RELEASE_TYPES
 from core.outputs import Platform  # noqa: TC001 - pydantic reads it
 from pytorch_build.lock.versions import python_tag
-from rocm_packaging.sources import is_rocm
+from rocm_packaging.layouts import is_rocm
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

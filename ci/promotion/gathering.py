@@ -18,7 +18,7 @@ from core.distributions import SIDECAR
 from core.errors import MissingInputError, WheelError, nearest
 from core.outputs import RunOutputs
 from core.wheels import parse_sdist_name, parse_wheel_name
-from rocm_packaging.sources import is_rocm
+from rocm_packaging.layouts import is_rocm
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

@@ -17,7 +17,7 @@ from packaging.utils import canonicalize_name
 from ci.promotion.documents import Override, Ruling
 from ci.promotion.facts import Cell, Facts, Rules, Test, Wheel
 from ci.promotion.staging import is_sample
-from rocm_packaging.sources import is_rocm
+from rocm_packaging.layouts import is_rocm
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence

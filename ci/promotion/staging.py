@@ -14,7 +14,7 @@ from core import parallel, records
 from core.distributions import SIDECAR
 from core.errors import ConflictError, MissingInputError, StoreError, UsageError, nearest
 from core.wheels import parse_wheel_name
-from rocm_packaging.sources import is_rocm
+from rocm_packaging.layouts import is_rocm
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence

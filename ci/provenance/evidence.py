@@ -15,7 +15,7 @@ from core import data, parallel, records
 from core.errors import DataError, FatalError, InterruptedStageError, MissingInputError
 from core.outputs import is_record
 from pytorch_build.refs.torch_refs import DISTRIBUTIONS
-from rocm_packaging.sources import is_rocm
+from rocm_packaging.layouts import is_rocm
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

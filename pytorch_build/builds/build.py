@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from pytorch_build.builds.options import BuildChoices
     from pytorch_build.context import Context
     from pytorch_build.platforms import Platform
-    from pytorch_build.rocm.sdk import RocmSource
     from pytorch_build.sources.trees import Tree
+    from rocm_packaging.sources import RocmSource
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -64,7 +64,7 @@ def inputs(build: Build) -> dict[str, Any]:
         "python": build.target.version,
         "rocm": None
         if build.rocm is None
-        else [build.rocm.version, dict(build.rocm.digests) or build.rocm.origin],
+        else [build.rocm.version, build.rocm.layout, dict(build.rocm.digests) or build.rocm.origin],
         "rocm_extras": list(build.choices.rocm.extras) if build.context.gpu else [],
         "gpu_targets": list(build.gpu_targets),
         "dependencies": dependency_inputs(build.dependencies),

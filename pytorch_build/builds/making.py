@@ -22,7 +22,8 @@ from pytorch_build.checks.findings import findings_table, require_no_errors
 from pytorch_build.checks.run import CheckOptions, check_wheel
 from pytorch_build.checks.view import Expectation
 from pytorch_build.refs.torch_refs import DISTRIBUTIONS
-from pytorch_build.rocm import sdk as rocm
+from pytorch_build.rocm.sdk import ask
+from rocm_packaging.sources import install_call
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -148,7 +149,7 @@ def _environment(build: Build, tree: Path) -> Iterator[RocmSdk | None]:
     calls = [locked_call(common, build.target, replaced=wanted)]
     calls += [Install(requirements=wanted)] if wanted else []
     if build.rocm is not None:
-        calls.append(rocm.install_call(build.rocm, context.gpu_family, choices.extras))
+        calls.append(install_call(build.rocm, context.gpu_family, choices.extras))
     folders = [str(folder) for folder in wheel_paths(build.dependencies)]
     calls += [
         Install(requirements=(one.requirement,), sources=configured().with_find_links(*folders))
@@ -167,8 +168,13 @@ def _environment(build: Build, tree: Path) -> Iterator[RocmSdk | None]:
         if build.rocm is None:
             yield None
         else:
-            env = process.inherited(ROCM_SDK_TARGET_FAMILY=context.gpu_family, PYTHONPATH=None)
-            yield rocm.ask(build.target, version=build.rocm.version, family=context.gpu_family, env=env)
+            yield ask(
+                build.target,
+                version=build.rocm.version,
+                layout=build.rocm.layout,
+                family=context.gpu_family,
+                targets=build.gpu_targets,
+            )
 
 
 def _requirement_files(tree: Path) -> Sequence[str]:

@@ -9,7 +9,7 @@ from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
 
 from core.errors import WheelError
-from rocm_packaging.sources import is_rocm
+from rocm_packaging.layouts import is_rocm
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -9,9 +9,7 @@ from typing import TYPE_CHECKING, Literal
 
 from core.errors import MissingInputError
 from core.named_sources import absolute, add_find_links, add_index_urls
-from pytorch_build.rocm import sdk as rocm
-from pytorch_build.rocm.sdk import RocmSource
-from rocm_packaging.sources import newest
+from rocm_packaging.sources import RocmSource, in_run, newest, release_index_url, with_layout
 
 if TYPE_CHECKING:
     import argparse
@@ -104,7 +102,7 @@ def find_version(context: Context, options: RocmOptions) -> str:
         return options.version or context.ref.rocm_version
     source = _named(context, options, version="")
     if source is None:
-        own = rocm.in_run(context.common, context.artifact_group)
+        own = in_run(context.common, context.artifact_group)
         if own is not None:
             return own.version
         source = _release_index(context, options, version="")
@@ -112,15 +110,16 @@ def find_version(context: Context, options: RocmOptions) -> str:
 
 
 def find_source(context: Context, options: RocmOptions, version: str) -> RocmSource:
-    """Find where ROCm of this version comes from.
+    """Find where ROCm of this version comes from, and which layout its packages have there.
 
     Raises:
         MissingInputError: The run's outputs hold another version, or the sample's are not built.
+        RocmError: The source has no libraries of that version, or both layouts.
     """
     named = _named(context, options, version=version)
     if named is not None:
-        return named
-    own = rocm.in_run(context.common, context.artifact_group)
+        return with_layout(named, context.gpu_family)
+    own = in_run(context.common, context.artifact_group, options.extras)
     if own is not None:
         if own.version != version:
             raise MissingInputError(
@@ -135,13 +134,13 @@ def find_source(context: Context, options: RocmOptions, version: str) -> RocmSou
             hint=f"Build it first: nox -s build_rocm -- --torch-ref {context.ref.name} "
             f"--gpu-family {context.gpu_family}",
         )
-    return _release_index(context, options, version=version)
+    return with_layout(_release_index(context, options, version=version), context.gpu_family)
 
 
 def _named(context: Context, options: RocmOptions, *, version: str) -> RocmSource | None:
     urls = options.index_urls
     if options.index:
-        urls = (rocm.release_index_url(options.index, context.gpu_family), *urls)
+        urls = (release_index_url(options.index, context.gpu_family), *urls)
     if not (urls or options.find_links):
         return None
     links = absolute(options.find_links)
@@ -149,5 +148,5 @@ def _named(context: Context, options: RocmOptions, *, version: str) -> RocmSourc
 
 
 def _release_index(context: Context, options: RocmOptions, *, version: str) -> RocmSource:
-    url = rocm.release_index_url(options.index, context.gpu_family)
+    url = release_index_url(options.index, context.gpu_family)
     return RocmSource(version=version, index_urls=(url,), origin=url)

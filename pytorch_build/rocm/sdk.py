@@ -9,40 +9,24 @@ from typing import TYPE_CHECKING
 
 from core import process
 from core.errors import ProcessError, RocmError
-from rocm_packaging.sources import (
-    INDEXES_FILE,
-    RocmSource,
-    in_run,
-    install_call,
-    is_rocm,
-    release_index_url,
-    requirements,
-)
+from rocm_packaging.layouts import sdk_target
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from core.interpreters import Interpreter
-
-__all__ = [
-    "INDEXES_FILE",
-    "RocmSdk",
-    "RocmSource",
-    "ask",
-    "in_run",
-    "install_call",
-    "is_rocm",
-    "release_index_url",
-    "requirements",
-]
+    from rocm_packaging.layouts import Layout
 
 _QUERY = """
 import json, sys
 import rocm_sdk
 from rocm_sdk import _dist_info
+split = not _dist_info.ALL_PACKAGES["libraries"].is_target_specific
 json.dump({
     "version": rocm_sdk.__version__,
-    "family": _dist_info.determine_target_family(),
+    "layout": "split" if split else "unsplit",
+    "family": "" if split else _dist_info.determine_target_family(),
+    "available": list(_dist_info.AVAILABLE_TARGET_FAMILIES),
 }, sys.stdout)
 """
 
@@ -53,6 +37,7 @@ class RocmSdk:
 
     Attributes:
         version: Its version.
+        layout: The layout of its packages.
         root: The ROCm tree.
         bin: Its programs.
         cmake: Its CMake packages, for CMAKE_PREFIX_PATH.
@@ -60,47 +45,66 @@ class RocmSdk:
     """
 
     version: str
+    layout: Layout
     root: Path
     bin: Path
     cmake: Path
     targets: tuple[str, ...]
 
 
-def ask(target: Interpreter, *, version: str, family: str, env: Mapping[str, str]) -> RocmSdk:
+def ask(
+    target: Interpreter,
+    *,
+    version: str,
+    layout: Layout,
+    family: str,
+    targets: Sequence[str] = (),
+) -> RocmSdk:
     """Ask an installed ``rocm_sdk`` for its facts, and refuse empty or other ones.
 
     Args:
         target: The environment.
         version: What it must be.
-        family: What it must be for.
-        env: The environment to run it in.
+        layout: The layout that its packages must have.
+        family: What unsplit packages must be for.
+        targets: The gfx targets that split packages must be offered for.
 
     Raises:
-        RocmError: It does not answer, or is of another version or family.
+        RocmError: It does not answer, or is of another version, layout or family, or lacks a target.
     """
+    env = process.inherited(ROCM_SDK_TARGET_FAMILY=sdk_target(layout, family) or None, PYTHONPATH=None)
     said = _python(target, env, "-c", _QUERY)
     try:
         facts = json.loads(said)
     except ValueError as problem:
         raise RocmError(f"rocm_sdk in {target.prefix} answered {said.strip()!r}.") from problem
+    where = f"rocm_sdk in {target.prefix}"
     if facts["version"] != version:
+        raise RocmError(f"{where} is {facts['version']}, not {version}.", hint="Use --force.")
+    if facts["layout"] != layout:
+        raise RocmError(f"{where} has {facts['layout']} packages, not {layout} ones.", hint="Use --force.")
+    if layout == "unsplit" and facts["family"] != family:
         raise RocmError(
-            f"rocm_sdk in {target.prefix} is {facts['version']}, not {version}.", hint="Use --force."
-        )
-    if facts["family"] != family:
-        raise RocmError(
-            f"rocm_sdk in {target.prefix} is for {facts['family']!r}, not {family!r}.",
+            f"{where} is for {facts['family']!r}, not {family!r}.",
             hint="A cached build of another family was installed: run the stage again with --force.",
         )
-    targets = tuple(_python(target, env, "-m", "rocm_sdk", "targets").replace(";", " ").split())
-    if not targets:
-        raise RocmError(f"rocm_sdk in {target.prefix} names no GPU targets.")
+    absent = [one for one in targets if layout == "split" and one not in facts["available"]]
+    if absent:
+        raise RocmError(
+            f"ROCm {version} has no device code for {', '.join(absent)}, "
+            f"only for {', '.join(facts['available'])}.",
+            hint="Choose others with --gpu-family or --pytorch-rocm-arch, or ROCm packages that have them.",
+        )
+    known = tuple(_python(target, env, "-m", "rocm_sdk", "targets").replace(";", " ").split())
+    if not known:
+        raise RocmError(f"{where} names no GPU targets.")
     return RocmSdk(
         version=version,
+        layout=layout,
         root=_path(target, env, "--root"),
         bin=_path(target, env, "--bin"),
         cmake=_path(target, env, "--cmake"),
-        targets=targets,
+        targets=known,
     )
 
 

@@ -15,7 +15,7 @@ from core.resolving import Question
 from core.target_locks import pinned_file
 from pytorch_build.checks.expected import run_lock
 from pytorch_build.refs.torch_refs import DISTRIBUTIONS
-from pytorch_build.rocm.sdk import is_rocm
+from rocm_packaging.layouts import is_rocm
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

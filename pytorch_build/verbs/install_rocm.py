@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from core import console, environments, process
+from core import console, environments
 from core.errors import UsageError
 from core.interpreters import require
 from core.options import common_from, environment
 from core.target_locks import locked_call
 from pytorch_build.context import context
-from pytorch_build.rocm import sdk as rocm
 from pytorch_build.rocm.options import add_rocm_options, find_source, find_version, rocm_options_from
+from pytorch_build.rocm.sdk import ask
+from rocm_packaging.sources import install_call
 
 if TYPE_CHECKING:
     import argparse
@@ -32,7 +33,7 @@ def run(arguments: argparse.Namespace) -> None:
     options = rocm_options_from(arguments, environment())
     source = find_source(chosen, options, find_version(chosen, options))
     console.say(f"ROCm {source.version} for {chosen.gpu_family} from {source.origin}")
-    calls = (locked_call(common, target), rocm.install_call(source, chosen.gpu_family, options.extras))
+    calls = (locked_call(common, target), install_call(source, chosen.gpu_family, options.extras))
     digest = environments.digest_of_calls(target, calls, salt=source.digests)
     with environments.prepared(
         target,
@@ -42,8 +43,19 @@ def run(arguments: argparse.Namespace) -> None:
         cache_dir=options.pip_cache_dir,
         force=common.force,
     ):
-        env = process.inherited(ROCM_SDK_TARGET_FAMILY=chosen.gpu_family, PYTHONPATH=None)
-        sdk = rocm.ask(target, version=source.version, family=chosen.gpu_family, env=env)
-    facts = [("version", sdk.version), ("root", sdk.root), ("bin", sdk.bin), ("cmake", sdk.cmake)]
+        sdk = ask(
+            target,
+            version=source.version,
+            layout=source.layout,
+            family=chosen.gpu_family,
+            targets=chosen.gpu_targets,
+        )
+    facts = [
+        ("version", sdk.version),
+        ("layout", sdk.layout),
+        ("root", sdk.root),
+        ("bin", sdk.bin),
+        ("cmake", sdk.cmake),
+    ]
     facts.append(("targets", ";".join(sdk.targets)))
     console.table(("rocm_sdk", target.prefix.name), [(name, str(value)) for name, value in facts])

@@ -293,10 +293,9 @@ def get_extras():
         if entry.logical_name == "device":
             chosen = requested_target_family() or [determine_target_family()]
             extras["device"] = [entry.get_dist_package_require(name) for name in chosen]
-            if len(AVAILABLE_TARGET_FAMILIES) > 1:
-                every = {name: _marked(entry, name) for name in AVAILABLE_TARGET_FAMILIES}
-                extras.update((f"device-{name}", [line]) for name, line in every.items())
-                extras["device-all"] = list(every.values())
+            every = {name: _marked(entry, name) for name in AVAILABLE_TARGET_FAMILIES}
+            extras.update((f"device-{name}", [line]) for name, line in every.items())
+            extras["device-all"] = list(every.values())
         elif entry.extra:
             extras[entry.extra] = [entry.get_dist_package_require()]
     return extras

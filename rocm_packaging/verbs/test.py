@@ -10,7 +10,8 @@ from core.errors import UsageError
 from core.families import CPU, default_family, detect, family
 from core.named_sources import absolute, add_find_links, add_index_subdir, add_index_urls, below
 from core.options import common_from
-from rocm_packaging.sources import RocmSource, newest, release_index_url
+from rocm_packaging.layouts import tested_targets
+from rocm_packaging.sources import RocmSource, newest, release_index_url, with_layout
 from rocm_packaging.testing import TestRequest, run_tests
 
 if TYPE_CHECKING:
@@ -54,6 +55,7 @@ def run(arguments: argparse.Namespace) -> None:
         TestRequest(
             common=common,
             families=families,
+            targets=tested_targets(";".join(families), detect()),
             named=named,
             version=arguments.rocm_version,
             extras=tuple(extra for extra in arguments.rocm_extras.split(",") if extra),
@@ -95,4 +97,4 @@ def _named(arguments: argparse.Namespace, families: tuple[str, ...]) -> RocmSour
     if not source.version:
         source = source.of_version(newest(source))
     console.say(f"ROCm {source.version} for {', '.join(families)} from {source.origin}")
-    return source
+    return with_layout(source, ";".join(families))
