@@ -15,7 +15,7 @@ from core.families import FAMILIES_FILE
 from core.files import digest_of, sha256
 from core.wheel_writer import Made, Member, Workers
 from rocm_packaging import artifacts as artifact_directory
-from rocm_packaging import growing, patching, rendering, wheels
+from rocm_packaging import patching, rendering, rpath, wheels
 from rocm_packaging.packages import payload_folder
 from rocm_packaging.patching import Neighbours, needs_patch
 from rocm_packaging.planning import BuildRequest, Plan, RuntimePlan, make_plan
@@ -30,7 +30,6 @@ if TYPE_CHECKING:
 __all__ = ["BuildRequest", "BuiltPackages", "build", "inputs_digest"]
 
 _WHEELS_AT_ONCE = 4
-_LARGE = 32 << 20  # patchelf takes more than twice a library's size of memory, and writes it all
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -132,13 +131,11 @@ def _member(file: PayloadFile, neighbours: Neighbours, work: Path, template: byt
         return Member(name=file.path, source=patching.stub(template, file.stub_for), executable=True)
     if not needs_patch(file, neighbours):
         return Member(name=file.path, source=file.entry.source, executable=executable)
-    size = file.entry.source.stat().st_size
-    edited = patching.retagged(file, neighbours)
-    if edited is None and size > _LARGE:
-        edited = growing.grown(file.entry.source, ":".join(patching.search_path(file, neighbours)))
+    source, search = file.entry.source, patching.search_path(file, neighbours)
+    edited = rpath.edited(source, search)
     if edited is not None:
         return Member(name=file.path, source=edited, executable=executable)
-    made = Made(size=size, make=lambda: patching.patched(file, neighbours, work))
+    made = Made(size=source.stat().st_size, make=lambda: rpath.patched(source, search, work / file.path))
     return Member(name=file.path, source=made, executable=executable)
 
 
