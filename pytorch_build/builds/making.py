@@ -85,7 +85,9 @@ def _build(build: Build, tree: Path, sdk: RocmSdk | None, log: Path, course: Cou
             wheel = execute(
                 plan, tree, platform=build.platform, base_env=env, log=log, course=course, cache=cache
             )
-            wheel = set_search_paths(wheel, sdk.layout if sdk else None, build.context.gpu_family, epoch=epoch)
+            wheel = set_search_paths(
+                wheel, sdk.layout if sdk else None, build.context.gpu_family, epoch=epoch
+            )
             if cache and (said := cache.details()) is not None:
                 course.details["compiler_cache"] = said
     with console.group(f"check {wheel.name}"):

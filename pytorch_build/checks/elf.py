@@ -225,9 +225,7 @@ def _check_inside(
         yield view.finding("warning", CHECK, message, binary.member.name)
 
 
-def _check_reach(
-    view: WheelView, libraries: _Libraries, binary: Binary, library: str
-) -> Iterator[Finding]:
+def _check_reach(view: WheelView, libraries: _Libraries, binary: Binary, library: str) -> Iterator[Finding]:
     """See that a library of another distribution is found where that one has it."""
     search = [found for entry in binary.elf.rpath if (found := _expand(binary, entry))] if binary.elf else []
     for folder, names in libraries.folders.items():

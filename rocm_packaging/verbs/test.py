@@ -87,7 +87,13 @@ def _named(
     """Gather the sources that were named; None for the run's outputs."""
     urls = [below(url, arguments.index_subdir) for url in arguments.index_url]
     if arguments.rocm_index or (arguments.index_subdir and not urls):
-        urls.insert(0, release_index_url(arguments.rocm_index, arguments.index_subdir or families[0]))
+        url = release_index_url(arguments.rocm_index, arguments.index_subdir or families[0])
+        if arguments.index_subdir not in url:
+            raise UsageError(
+                f"The release index {url} serves all GPU families and has no folder {arguments.index_subdir}.",
+                hint="Leave --index-subdir out, or name an index of one family: --rocm-index nightly-v2.",
+            )
+        urls.insert(0, url)
     links = absolute(arguments.find_links)
     if not (urls or links):
         return None

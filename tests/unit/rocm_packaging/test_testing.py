@@ -268,11 +268,13 @@ def test_sources_are_named_as_people_name_them(monkeypatch: pytest.MonkeyPatch, 
     assert named("--find-links", "wheels", "--version", "7.1.0").find_links == (str(tmp_path / "wheels"),)
     index = named("--index-url", "https://a/v2", "--index-subdir", "gfx110X-all", "--rocm-version", "7.1.0")
     assert index.index_urls == ("https://a/v2/gfx110X-all/",)
-    nightly = named("--index-subdir", "gfx110X-all", "--rocm-version", "7.1.0")
-    assert nightly.index_urls[0].endswith("/gfx110X-all/")
+    old = ("--rocm-index", "dev-v2", "--rocm-version", "7.1.0")
+    assert named(*old).index_urls[0].endswith(f"devreleases.amd.com/v2/{FAMILY}/")
+    assert named(*old, "--index-subdir", "gfx110X-all").index_urls[0].endswith("/gfx110X-all/")
     dev = named("--rocm-index", "dev", "--rocm-version", "7.1.0")
-    assert "dev" in dev.index_urls[0]
-    assert dev.index_urls[0].endswith(f"/{FAMILY}/")
+    assert dev.index_urls[0].startswith("https://dev.")
+    with pytest.raises(UsageError, match="serves all GPU families and has no folder gfx110X-all"):
+        named("--index-subdir", "gfx110X-all", "--rocm-version", "7.1.0")
     monkeypatch.setattr(verb, "newest", lambda _: "7.3.0")
     assert named("--index-url", "https://a/").version == "7.3.0"
 
