@@ -90,7 +90,7 @@ def _named(
         url = release_index_url(arguments.rocm_index, arguments.index_subdir or families[0])
         if arguments.index_subdir not in url:
             raise UsageError(
-                f"The release index {url} serves all GPU families and has no folder {arguments.index_subdir}.",
+                f"The release index {url} serves all families and has no folder {arguments.index_subdir}.",
                 hint="Leave --index-subdir out, or name an index of one family: --rocm-index nightly-v2.",
             )
         urls.insert(0, url)

@@ -273,7 +273,7 @@ def test_sources_are_named_as_people_name_them(monkeypatch: pytest.MonkeyPatch, 
     assert named(*old, "--index-subdir", "gfx110X-all").index_urls[0].endswith("/gfx110X-all/")
     dev = named("--rocm-index", "dev", "--rocm-version", "7.1.0")
     assert dev.index_urls[0].startswith("https://dev.")
-    with pytest.raises(UsageError, match="serves all GPU families and has no folder gfx110X-all"):
+    with pytest.raises(UsageError, match="serves all families and has no folder gfx110X-all"):
         named("--index-subdir", "gfx110X-all", "--rocm-version", "7.1.0")
     monkeypatch.setattr(verb, "newest", lambda _: "7.3.0")
     assert named("--index-url", "https://a/").version == "7.3.0"
