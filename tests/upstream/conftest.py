@@ -1,9 +1,10 @@
 """What is real comes from folders that are named.
 
 `--sources DIR` holds repositories of upstream sources (pytorch, torchaudio, torchvision), `--rocm DIR`
-the artifacts of a real ROCm build, `--rocm7 DIR` those of ROCm 7 in both layouts (DIR/unsplit, DIR/split).
-`--root DIR` is a root folder of a Linux in which programs of that ROCm run. `--torch PYTHON` is the interpreter of an environment that has torch,
-and the pytest that those sources' tests need (7 or 8 for those of torch 2.6).
+the artifacts of a real ROCm build, `--rocm7 DIR` those of ROCm 7 in both layouts (DIR/unsplit,
+DIR/split). `--root DIR` is the root folder of a Linux in which programs of that ROCm run. `--torch PYTHON`
+is the interpreter of an environment that has torch, and the pytest that those sources' tests need (7 or 8
+for those of torch 2.6).
 """
 
 from __future__ import annotations
