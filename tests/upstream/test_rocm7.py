@@ -10,10 +10,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal, get_args
 
 import pytest
+from packaging.metadata import Metadata
 
 from core import installer, process
 from core.files import sha256
 from core.wheel_record import require_sound
+from core.wheels import read_metadata
 from pytorch_build.checks.device_code import file_facts
 from rocm_packaging.artifacts import build_info, scan
 from rocm_packaging.build import BuildRequest, BuiltPackages, build
@@ -125,6 +127,10 @@ def test_artifacts_become_the_packages_of_their_layout(
     for file in files:
         if file.path.suffix == ".whl":
             require_sound(file.path)
+            metadata = Metadata.from_email(read_metadata(file.path).raw)
+            assert "MIT" in str(metadata.license_expression)
+            brought = [] if file.path.name.startswith("rocm_profiler") else ["copyright"]
+            assert sorted({Path(name).name for name in metadata.license_files or []}) == brought
     again = build(_request(rocm7_artifacts / layout, tmp_path, jobs=1))
     assert {file.path.name: file.sha256 for file in again.files} == {
         file.path.name: file.sha256 for file in files

@@ -179,7 +179,7 @@ def test_every_wheel_names_what_it_needs(tmp_path: Path, kind: Kind, needed: lis
 def written(folder: Path, kind: Kind | str, workers: Workers) -> WrittenFile:
     output = wheels.Output(folder=folder, epoch=None, workers=workers)
     if kind == "devel":
-        empty = DevelPlan(family="", files={}, links={}, licenses=LICENSES)
+        empty = DevelPlan(files={}, links={}, licenses=LICENSES)
         return wheels.devel_wheel(distribution(split=True), empty, output)
     made = RuntimePlan(
         kind=kind,  # type: ignore[arg-type]
