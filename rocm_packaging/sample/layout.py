@@ -171,8 +171,6 @@ _HIP_DEV = ("core-hip", "dev", "generic")
 _HIP_HEADERS = ("hip_version.h", "hip_runtime_api.h", "hip_runtime.h", "detail/fatbin_wrapper.h")
 _XZ = "third-party/sysdeps/linux/xz/build/stage/lib/rocm_sysdeps"
 
-_ISA_FILES = tuple(f"oclc_isa_version_{target.removeprefix('gfx')}" for target in TARGETS)
-
 DATA_FILES: tuple[DataFile, ...] = (
     *(
         DataFile(
@@ -232,6 +230,18 @@ DATA_FILES: tuple[DataFile, ...] = (
         artifact=("prim", "dev", "generic"),
         path="math-libs/rocPRIM/stage/include/rocprim/rocprim_version.hpp",
         text="#pragma once\n#define ROCPRIM_VERSION 400100\n",
+    ),
+    *(
+        DataFile(
+            artifact=(artifact, "doc", target),
+            path=f"{stage}/share/doc/{name}/LICENSE.md",
+            text=f"The sample's {name} is under the MIT licence of the project that it belongs to.\n",
+        )
+        for artifact, target, stage, name in (
+            ("amd-llvm", "generic", "compiler/amd-comgr/stage", "amd_comgr"),
+            ("core-hip", "generic", "core/clr/stage", "hip"),
+            ("blas", FAMILY, "math-libs/BLAS/hipBLAS/stage", "hipblas"),
+        )
     ),
     *(
         # An LLVM bitcode file starts with BC 0xC0DE; nothing of the sample reads further.
