@@ -231,6 +231,12 @@ DATA_FILES: tuple[DataFile, ...] = (
         path="math-libs/rocPRIM/stage/include/rocprim/rocprim_version.hpp",
         text="#pragma once\n#define ROCPRIM_VERSION 400100\n",
     ),
+    DataFile(
+        artifact=("rocprofiler-systems", "run", "generic"),
+        path="profiler/rocprofiler-systems/stage/bin/rocprof-sys-run",
+        text='#!/bin/sh\necho "profiling with $ROCM_PATH: $*"\n',
+        executable=True,
+    ),
     *(
         DataFile(
             artifact=(artifact, "doc", target),
@@ -276,7 +282,6 @@ _DATABASES = {
     "miopen": ("ml-libs/MIOpen/stage", "share/miopen/db/{target}.db"),
     "rccl": ("comm-libs/rccl/stage", "share/rccl/msccl-algorithms/{target}.xml"),
 }
-_PROFILER_SCRIPT = '#!/bin/sh\necho "profiling with $ROCM_PATH: $*"\n'
 
 
 def data_files(*, split: bool) -> tuple[DataFile, ...]:
@@ -304,7 +309,4 @@ def data_files(*, split: bool) -> tuple[DataFile, ...]:
         for target in TARGETS:
             where = f"{stage}/{path.format(target=target)}"
             found.append(DataFile(artifact=(name, "lib", target), path=where, text=f"{name} {target}\n"))
-    profiler = ("rocprofiler-systems", "run", "generic")
-    script = "profiler/rocprofiler-systems/stage/bin/rocprof-sys-run"
-    found.append(DataFile(artifact=profiler, path=script, text=_PROFILER_SCRIPT, executable=True))
     return tuple(found)
