@@ -1,6 +1,6 @@
 """Reading what `unittest` prints: packages that others built test themselves with it, and write no report.
 
-Format: `unittest.TextTestRunner` with verbosity 2, on standard error: a line a test with its
+Format: `unittest.TextTestRunner` with verbosity 2 or more: a line a test with its
 result, perhaps with other output in between; a traceback a failure; ``Ran N tests in S``; the sum.
 """
 

@@ -171,6 +171,25 @@ _HIP_DEV = ("core-hip", "dev", "generic")
 _HIP_HEADERS = ("hip_version.h", "hip_runtime_api.h", "hip_runtime.h", "detail/fatbin_wrapper.h")
 _XZ = "third-party/sysdeps/linux/xz/build/stage/lib/rocm_sysdeps"
 
+_LLVM = ("amd-llvm", "compiler/amd-llvm/stage")
+_TELLING_PROGRAMS = (
+    *(
+        (*_LLVM, f"lib/llvm/bin/{name}", "OVERVIEW: clang LLVM compiler")
+        for name in (*("amdclang", "amdclang++", "amdclang-cl", "amdclang-cpp", "amdflang", "clang++"),)
+    ),
+    (*_LLVM, "lib/llvm/bin/amdlld", "USAGE: ld.lld"),
+    ("base", "base/rocm_smi_lib/stage", "bin/rocm-smi", "ROCm System Management Interface"),
+    ("core-amdsmi", "core/amdsmi/stage", "bin/amd-smi", "AMD-SMI of the sample"),
+    ("core-runtime", "core/ROCR-Runtime/stage", "bin/rocminfo", "Agent 1: the CPU"),
+    ("hipify", "compiler/hipify/stage", "bin/hipify-clang", "USAGE: hipify-clang"),
+    ("hipify", "compiler/hipify/stage", "bin/hipify-perl", "USAGE: hipify-perl"),
+    (
+        *("rocprofiler-systems", "profiler/rocprofiler-systems/stage"),
+        *("bin/rocprof-sys-run", "profiling with $ROCM_PATH: $*"),
+    ),
+)
+"""Programs that say the same whatever they are asked; that is what ROCm's packages test them by."""
+
 DATA_FILES: tuple[DataFile, ...] = (
     *(
         DataFile(
@@ -178,14 +197,11 @@ DATA_FILES: tuple[DataFile, ...] = (
         )
         for name in ("hipcc", "hipconfig")
     ),
-    *(
-        DataFile(
-            artifact=("core-runtime", "run", "generic"),
-            path=f"core/ROCR-Runtime/stage/bin/{name}",
-            template=f"bin/{name}",
-            executable=True,
-        )
-        for name in ("rocminfo", "rocm_agent_enumerator")
+    DataFile(
+        artifact=("core-runtime", "run", "generic"),
+        path="core/ROCR-Runtime/stage/bin/rocm_agent_enumerator",
+        template="bin/rocm_agent_enumerator",
+        executable=True,
     ),
     *(
         DataFile(
@@ -231,11 +247,14 @@ DATA_FILES: tuple[DataFile, ...] = (
         path="math-libs/rocPRIM/stage/include/rocprim/rocprim_version.hpp",
         text="#pragma once\n#define ROCPRIM_VERSION 400100\n",
     ),
-    DataFile(
-        artifact=("rocprofiler-systems", "run", "generic"),
-        path="profiler/rocprofiler-systems/stage/bin/rocprof-sys-run",
-        text='#!/bin/sh\necho "profiling with $ROCM_PATH: $*"\n',
-        executable=True,
+    *(
+        DataFile(
+            artifact=(artifact, "run", "generic"),
+            path=f"{stage}/{name}",
+            text=f'#!/bin/sh\necho "{words}"\n',
+            executable=True,
+        )
+        for artifact, stage, name, words in _TELLING_PROGRAMS
     ),
     *(
         DataFile(
@@ -273,6 +292,10 @@ SYMLINKS: tuple[tuple[tuple[str, str, str], str, str], ...] = (
         "../lib/llvm/bin/offload-arch",
     ),
     (("amd-llvm", "run", "generic"), "compiler/amd-llvm/stage/llvm", "lib/llvm"),
+    *(
+        (("amd-llvm", "run", "generic"), f"compiler/amd-llvm/stage/bin/{name}", f"../lib/llvm/bin/{name}")
+        for name in ("amdclang", "amdclang++", "amdclang-cl", "amdclang-cpp", "amdflang", "amdlld")
+    ),
 )
 OFFLOAD_ARCH = (("amd-llvm", "run", "generic"), "compiler/amd-llvm/stage/lib/llvm/bin/offload-arch")
 AUX_OVERLAY = (("base", "lib", "generic"), "base/aux-overlay/stage/share/therock")

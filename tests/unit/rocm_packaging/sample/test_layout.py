@@ -54,6 +54,7 @@ def test_every_library_that_torch_preloads_is_there_and_known() -> None:
 def test_every_artifact_belongs_to_a_package() -> None:
     data = packages()
     known = {*data.core.artifacts, *data.unsplit.libraries.artifacts, *data.devel.artifacts}
+    known |= {*data.profiler.artifacts}
     assert {library.artifact[0] for library in LIBRARIES} <= known
     assert {file.artifact[0] for file in DATA_FILES} <= known
 
