@@ -301,18 +301,21 @@ OK (skipped=1)
 """
 
 
-def said_by_others(machine: Machine, *, tests: str, status: int = 0, names: str) -> None:
+def said_by_others(
+    machine: Machine, *, tests: str, status: int = 0, names: str, on_stderr: bool = False
+) -> None:
     def completed(stdout: str, stderr: str = "", status: int = 0) -> process.Completed:
         return process.Completed(returncode=status, stdout=stdout, stderr=stderr)
 
     machine.said = {
         "--help": completed("usage: rocm-sdk test [-h]"),
-        "test": completed("++ Exec\n", tests, status),
+        "test": completed("++ Exec\n", tests, status) if on_stderr else completed(tests, "noise", status),
         "version": completed("7.1.0\n"),
         testing._INSTALLED: completed(names),
     }
 
 
+@pytest.mark.parametrize("on_stderr", [False, True])
 @pytest.mark.parametrize(
     ("layout", "libraries", "tested"),
     [
@@ -321,9 +324,15 @@ def said_by_others(machine: Machine, *, tests: str, status: int = 0, names: str)
     ],
 )
 def test_packages_that_others_built_are_tested_by_their_own_words(
-    tmp_path: Path, machine: Machine, request_: TestRequest, layout: Layout, libraries: str, tested: str
+    tmp_path: Path,
+    machine: Machine,
+    request_: TestRequest,
+    layout: Layout,
+    libraries: str,
+    tested: str,
+    on_stderr: bool,  # noqa: FBT001 - a parameter
 ) -> None:
-    said_by_others(machine, tests=UNITTEST, names=f"rocm rocm-sdk-core {libraries}")
+    said_by_others(machine, tests=UNITTEST, names=f"rocm rocm-sdk-core {libraries}", on_stderr=on_stderr)
     junit = tmp_path / "rocm.xml"
     assert request_.named is not None
     run_tests(replace(request_, junit=junit, named=replace(request_.named, layout=layout)))
