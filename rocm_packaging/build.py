@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from core import console
+from core.errors import ArtifactError
 from core.families import FAMILIES_FILE
 from core.files import digest_of, sha256
 from core.wheel_writer import Made, Member, Workers
@@ -38,8 +39,7 @@ class BuiltPackages:
     Attributes:
         version: The ROCm version of all packages.
         families: The GPU families that were packaged; in a split build, the gfx targets.
-        files: The sdist and the wheels; where families' development trees contradict each
-            other, the sdist and the devel wheel of each lie in a folder of the family's name.
+        files: The sdist and the wheels.
         unused: Names of artifacts that belong to no package.
     """
 
@@ -59,6 +59,8 @@ def build(request: BuildRequest) -> BuiltPackages:
         ProcessError: patchelf or the compiler failed.
     """
     planned = make_plan(request)
+    if planned.contradiction:
+        raise ArtifactError(planned.contradiction, hint="Package one GPU family at a time.")
     _announce(planned)
     request.output_dir.mkdir(parents=True, exist_ok=True)
     with (
@@ -96,24 +98,15 @@ def _announce(planned: Plan) -> None:
         console.say(f"{what}: {len(files)} files, {patches} with an RPATH to set")
     if planned.unused:
         console.say(f"In no package: {', '.join(planned.unused)}")
-    if planned.contradiction:
-        console.warn(f"{planned.contradiction} Each family gets a devel wheel and an sdist of its own.")
 
 
 def _jobs(planned: Plan, work: Path, output: wheels.Output) -> list[Callable[[], WrittenFile]]:
-    """List what is to be written: for each development tree an sdist, the wheels, then devel."""
+    """List what is to be written: the sdist, the runtime wheels, then devel."""
     template = patching.stub_template() if planned.has_stubs else b""
-    sdists: list[Callable[[], WrittenFile]] = []
-    devels: list[Callable[[], WrittenFile]] = []
-    for tree in planned.devels:
-        distribution = planned.distribution.led_by(tree.family)
-        place = replace(output, folder=output.folder / tree.family)
-        sdists.append(partial(wheels.rocm_sdist, distribution, place))
-        devels.append(partial(wheels.devel_wheel, distribution, tree, place))
     return [
-        *sdists,
+        partial(wheels.rocm_sdist, planned.distribution, output),
         *(partial(_runtime_wheel, planned, one, work, template, output) for one in planned.runtimes),
-        *devels,
+        partial(wheels.devel_wheel, planned.distribution, planned.devel, output),
     ]
 
 

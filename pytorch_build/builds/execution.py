@@ -15,7 +15,7 @@ from pytorch_build.builds.plans import environment
 from pytorch_build.checks.imports import import_command, read_report
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from core.installer import Backend
     from core.interpreters import Interpreter
@@ -86,9 +86,23 @@ def the_wheel(plan: BuildPlan) -> Path:
 
 
 def install_requirements(
-    target: Interpreter, plan: BuildPlan, tree: Path, *, backend: Backend, cache_dir: Path | None
+    target: Interpreter,
+    plan: BuildPlan,
+    tree: Path,
+    *,
+    locked: Callable[[Sequence[str]], Install],
+    backend: Backend,
+    cache_dir: Path | None,
 ) -> None:
     """Install what the project itself asks for, beyond the locked build requirements.
+
+    Args:
+        target: The environment.
+        plan: The build's plan.
+        tree: The source tree.
+        locked: Makes the call that installs distributions as the lock has them.
+        backend: What installs.
+        cache_dir: The installer's cache; None for its default.
 
     Raises:
         EnvironmentSetupError: It cannot be had.
@@ -98,7 +112,8 @@ def install_requirements(
     if paths or plan.requirements:
         call = Install(files=paths, requirements=plan.requirements)
         installer.install(target, call, backend=backend, cache_dir=cache_dir)
-    _uninstall(target, plan.uninstall_after)
+    if plan.as_locked:
+        installer.install(target, locked(plan.as_locked), backend=backend, cache_dir=cache_dir)
 
 
 def check_import(

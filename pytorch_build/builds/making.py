@@ -26,6 +26,7 @@ from pytorch_build.checks.run import CheckOptions, check_wheel
 from pytorch_build.checks.view import Expectation
 from pytorch_build.refs.torch_refs import DISTRIBUTIONS
 from pytorch_build.rocm.sdk import ask
+from pytorch_build.toolchain.pins import places
 from rocm_packaging.sources import install_call
 
 if TYPE_CHECKING:
@@ -71,7 +72,14 @@ def _build(build: Build, tree: Path, sdk: RocmSdk | None, log: Path, course: Cou
         # a cache that cannot be had is none, and then no compiler is started through it
         plan = _plan(build, tree, sdk, cache.cache if cache else None)
         with console.group(f"requirements of {build.project}"):
-            install_requirements(build.target, plan, tree, backend=backend, cache_dir=cache_dir)
+            install_requirements(
+                build.target,
+                plan,
+                tree,
+                locked=lambda names: locked_call(build.context.common, build.target, only=names),
+                backend=backend,
+                cache_dir=cache_dir,
+            )
         with console.group(f"build {build.project}"):
             env = _reproducible(build, tree)
             wheel = execute(
@@ -145,6 +153,8 @@ def _plan(build: Build, tree: Path, sdk: RocmSdk | None, cache: CompilerCache | 
         facts.rocm_facts(sdk.root, libraries) if sdk else None,
         platform=build.platform,
         base_env=build.base_env,
+        provided=places(build.context.common.cache, build.platform.NAME),
+        shared=build.context.common.outputs.immutable,
     )
     return plan_build(request, known, platform=build.platform, base_env=build.base_env)
 
