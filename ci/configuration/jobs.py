@@ -291,7 +291,9 @@ class Jobs:
         )
 
     def _matrix(self) -> Matrix:
-        return self.question.data.matrix_of(self.question.type)
+        return self.question.data.matrix_of(
+            self.question.type, named_pythons=bool(self.question.inputs.pytorch_python_versions)
+        )
 
     def _leave(self, what: str, reason: str) -> None:
         self.left_out.append(LeftOut(what=what, reason=reason))
