@@ -85,7 +85,7 @@ def _untested(python: Python) -> list[list[str]]:
 
 def _preloads(checkout: Tree) -> tuple[Facts, Facts]:
     python = Python(checkout, _BUILDER)
-    theirs = {one: python.constant(f"{one.upper()}_LIBRARY_PRELOADS") for one in _PLATFORMS}
+    theirs = {str(one): python.constant(f"{one.upper()}_LIBRARY_PRELOADS") for one in _PLATFORMS}
     return _tuples(theirs), {"linux": linux.PRELOADS, "windows": windows.PRELOADS}
 
 
