@@ -2,9 +2,9 @@
 
 `--sources DIR` holds repositories of upstream sources (pytorch, torchaudio, torchvision), `--rocm DIR`
 the artifacts of a real ROCm build, `--rocm7 DIR` those of ROCm 7 in both layouts (DIR/unsplit,
-DIR/split). `--root DIR` is the root folder of a Linux in which programs of that ROCm run. `--torch PYTHON`
-is the interpreter of an environment that has torch, and the pytest that those sources' tests need (7 or 8
-for those of torch 2.6).
+DIR/split). `--root DIR` is the root folder of a Linux in which programs of that ROCm run, `--therock DIR`
+a work tree of TheRock, whose own builder makes packages. `--torch PYTHON` is the interpreter of an
+environment that has torch, and the pytest that those sources' tests need (7 or 8 for those of torch 2.6).
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--rocm7", type=Path, metavar="DIR", help="folder of ROCm 7's artifacts, split and unsplit"
     )
     parser.addoption("--root", type=Path, metavar="DIR", help="root folder in which programs of ROCm 7 run")
+    parser.addoption("--therock", type=Path, metavar="DIR", help="work tree of TheRock")
 
 
 @pytest.fixture(scope="session")
@@ -60,6 +61,15 @@ def linux_root(pytestconfig: pytest.Config) -> Path:
     folder: Path | None = pytestconfig.getoption("--root")
     if folder is None:
         pytest.skip("--root names no root folder in which programs of ROCm 7 run")
+    return folder.resolve()
+
+
+@pytest.fixture(scope="session")
+def therock_tree(pytestconfig: pytest.Config) -> Path:
+    """The work tree of TheRock."""
+    folder: Path | None = pytestconfig.getoption("--therock")
+    if folder is None:
+        pytest.skip("--therock names no work tree of TheRock")
     return folder.resolve()
 
 
