@@ -139,8 +139,7 @@ def built(tmp_path: Path) -> Path:
         "torch/bin/program": compiled(tmp_path, "program", "int main(void) { return 0; }\n"),
         "torch/__init__.py": b"print('torch')\n",
     }
-    wheel = write_wheel(tmp_path / "dist", "torch-2.10.0+rocm7-cp312-cp312-linux_x86_64.whl", members)
-    return wheel
+    return write_wheel(tmp_path / "dist", "torch-2.10.0+rocm7-cp312-cp312-linux_x86_64.whl", members)
 
 
 @pytest.mark.processes
