@@ -222,8 +222,6 @@ def page_offers(url: str, *, cert: str) -> tuple[Offer, ...]:
 def _index_url(common: Common, arguments: argparse.Namespace) -> str:
     family = arguments.index_subdir or common.gpu_family
     if arguments.index_name:
-        if not family:
-            raise UsageError("A release index has a folder for each GPU family.", hint="Add --index-subdir.")
         return release_index_url(arguments.index_name, family)
     base = str(arguments.index_url).rstrip("/")
     return f"{base}/{quote(arguments.index_subdir)}/" if arguments.index_subdir else f"{base}/"

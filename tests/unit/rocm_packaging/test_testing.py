@@ -268,9 +268,9 @@ def test_sources_are_named_as_people_name_them(monkeypatch: pytest.MonkeyPatch, 
     assert named("--find-links", "wheels", "--version", "7.1.0").find_links == (str(tmp_path / "wheels"),)
     index = named("--index-url", "https://a/v2", "--index-subdir", "gfx110X-all", "--rocm-version", "7.1.0")
     assert index.index_urls == ("https://a/v2/gfx110X-all/",)
-    nightly = named("--index-subdir", "gfx110X-all", "--rocm-version", "7.1.0")
-    assert nightly.index_urls[0].endswith("/gfx110X-all/")
-    dev = named("--rocm-index", "dev", "--rocm-version", "7.1.0")
+    nightly = named("--rocm-index", "nightly", "--rocm-version", "7.1.0")
+    assert nightly.index_urls == ("https://nightly.repo.amd.com/rocm/whl-next/",)
+    dev = named("--rocm-index", "dev-v2", "--rocm-version", "7.1.0")
     assert "dev" in dev.index_urls[0]
     assert dev.index_urls[0].endswith(f"/{FAMILY}/")
     monkeypatch.setattr(verb, "newest", lambda _: "7.3.0")
