@@ -15,13 +15,15 @@ from ci.clients.run_wheels import Offer, find_group, fits, offered, parse_requir
 from ci.clients.venvs import environment, planned
 from ci.mirror_data import mirror
 from core import console, distributions, installer, wheels
-from core.errors import MissingInputError, UsageError
+from core.errors import MissingInputError
+from core.families import gpu_targets
 from core.installer import Install, Sources, configured
 from core.job_files import job_files
 from core.options import common_from
 from core.options import environment as variables
 from core.outputs import group_name
 from core.target_locks import locked_call
+from rocm_packaging.layouts import sdk_target
 from rocm_packaging.sources import release_index_url
 
 if TYPE_CHECKING:
@@ -236,6 +238,9 @@ def _install_from_index(
 ) -> None:
     """Install from one index, which has the dependencies, too, and from no other."""
     family = arguments.index_subdir or common.gpu_family
+    # an index of all GPU families has split packages, whose sdist knows targets and no families
+    if family and quote(family) not in url:
+        family = sdk_target("split", family, gpu_targets(family))
     wanted = _wanted(common, arguments, tuple(map(str, requirements)), (), family)
     extra = (arguments.deps_index_url,) if arguments.deps_index_url else ()
     call = Install(

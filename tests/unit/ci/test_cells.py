@@ -165,7 +165,8 @@ def test_a_matrix_that_cannot_be_meant_is_refused(
     ],
 )
 def test_an_exclusion_that_matches_nothing_is_refused(changes: dict[str, Any], said: str) -> None:
-    row = {"gpu_families": ("gfx94X-dcgpu",), "platform": "linux", "torch_refs": ("nightly",), "reason": "why"}
+    row: dict[str, Any] = {"gpu_families": ("gfx94X-dcgpu",), "platform": "linux", "torch_refs": ("nightly",)}
+    row["reason"] = "why"
     families = {"linux": ("gfx94X-dcgpu", "gfx1151")}
     assert expand(matrix(exclude=(row,), gpu_families=families), refs(), "linux").left_out
     with pytest.raises(DataError, match=said):
