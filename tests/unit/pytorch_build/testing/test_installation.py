@@ -81,7 +81,8 @@ def test_the_newest_torch_is_asked_of_the_named_sources_alone(
 
     def capture(argv: list[str], **_: Any) -> Completed:
         commands.append(argv)
-        return Completed(returncode=0, stdout="torch (2.10.0+rocm7.1)\nAvailable versions: 2.10.0+rocm7.1\n", stderr="")
+        listed = "torch (2.10.0+rocm7.1)\nAvailable versions: 2.10.0+rocm7.1\n"
+        return Completed(returncode=0, stdout=listed, stderr="")
 
     monkeypatch.setattr(process, "capture", capture)
     assert newest_torch(NAMED, run.target()) == "2.10.0+rocm7.1"
