@@ -49,7 +49,7 @@ def test_every_build_argument_has_an_option() -> None:
 
 def test_a_family_brings_its_index_its_targets_and_a_name_of_its_own() -> None:
     build = planned("--gpu-family=gfx110X-all", "--push=ghcr.io/O/r")
-    assert build.arguments["THEROCK_NIGHTLY_INDEX_URL"] == "https://rocm.nightlies.amd.com/v2/gfx110X-all/"
+    assert build.arguments["THEROCK_NIGHTLY_INDEX_URL"] == "https://nightly.repo.amd.com/rocm/whl-next/"
     assert build.arguments["PYTORCH_ROCM_ARCH"] == "gfx1100;gfx1101;gfx1102;gfx1103"
     assert build.names[0] == f"pytorch-therock-rocm-ci-gfx110x-all:nightly-{DAY}"
     assert build.pushed == (f"ghcr.io/o/r-gfx110x-all:nightly-{DAY}", "ghcr.io/o/r-gfx110x-all:latest")
