@@ -157,18 +157,23 @@ def developers_tree(
     # one copy a tree and project, whatever ref it is built for
     work = common.sources / ".own" / f"{project}-{files.sha256_text(str(tree))[:12]}"
     own = mirror(tree, work)
-    suffix = versions.cpu_suffix(context.ref.local_label)
-    if context.gpu:
-        suffix = versions.version_suffix(rocm_version)
-    version = versions.wheel_version(
-        base_version, suffix, release_type=common.release_type, commit=own.commit
-    )
+    version = own_version(context, base_version, rocm_version=rocm_version, commit=own.commit)
     source = context.ref.projects.get(project)
     return DevelopersTree(
         project=project,
         own=own,
         version=version,
         hipify=context.gpu and source is not None and source.hipify,
+    )
+
+
+def own_version(context: Context, base_version: str, *, rocm_version: str, commit: str) -> str:
+    """Return the full version of a wheel from a developer's tree at a commit."""
+    suffix = versions.cpu_suffix(context.ref.local_label)
+    if context.gpu:
+        suffix = versions.version_suffix(rocm_version)
+    return versions.wheel_version(
+        base_version, suffix, release_type=context.common.release_type, commit=commit
     )
 
 
