@@ -25,9 +25,9 @@ from pytorch_build.refs.torch_refs import DISTRIBUTIONS
 from pytorch_build.rocm.options import find_source
 from pytorch_build.sources.git import Repository
 from pytorch_build.sources.own_tree import OwnTree
-from pytorch_build.sources.trees import DevelopersTree, base_version_of, managed_tree, own_version
+from pytorch_build.sources.trees import DevelopersTree, base_version_of, managed_tree, own_path, own_version
 from pytorch_build.toolchain.pins import LICENSE, load_toolchain, places
-from rocm_packaging.sources import RocmSource, in_run
+from rocm_packaging.sources import RocmSource, in_run, release_index_url
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -146,11 +146,12 @@ def _tree(chosen: Context, choices: BuildChoices, lock: SourceLock, project: str
     if own is None:
         return managed_tree(chosen, choices, lock, project)
     base = base_version_of(own) or lock.project(project).base_version
+    path = own_path(chosen.common, own, project)
     commit = Repository(path=own, managed=False).commit_of("HEAD")
     source = chosen.ref.projects.get(project)
     return DevelopersTree(
         project=project,
-        own=OwnTree(source=own, path=own, commit=commit, diff_digest="", changed=0),
+        own=OwnTree(source=own, path=path, commit=commit, diff_digest="", changed=0),
         version=own_version(chosen, base, rocm_version=lock.rocm_version, commit=commit),
         hipify=chosen.gpu and source is not None and source.hipify,
     )
@@ -175,15 +176,16 @@ def _rocm(chosen: Context, choices: BuildChoices, version: str) -> tuple[RocmSou
     asks = bool(said.index or said.index_urls or any("://" in link for link in said.find_links))
     if not asks and (said.find_links or in_run(chosen.common, chosen.artifact_group)):
         return find_source(chosen, said, version), ()
-    source = RocmSource(version=version, index_urls=said.index_urls, find_links=said.find_links)
-    return source, (f"The packages of ROCm {version} are split: no source was asked.",)
+    urls = said.index_urls or (release_index_url(said.index, chosen.gpu_family),)
+    source = RocmSource(version=version, index_urls=urls, find_links=said.find_links)
+    return source, (f"The packages of ROCm {version} are split: {urls[0]} was not asked.",)
 
 
 def _place(build: Build) -> Place:
     common, name = build.context.common, build.platform.NAME
     if name == this_platform():
-        python, packages, root = build.target.executable, build.target.purelib, common.root
-        return Place(root=root, python=python, packages=packages, tree=_path_of(build.tree))
+        target, tree = build.target, _path_of(build.tree)
+        return Place(root=common.root, python=target.executable, packages=target.purelib, tree=tree)
     root = _FOREIGN[name]
     prefix = root / ".nox" / f"build_{build.project}-{build.target.series.replace('.', '-')}"
     sources = type(root)(common.sources.as_posix().replace(common.root.as_posix(), root.as_posix()))
@@ -263,7 +265,7 @@ def _assumptions(build: Build, place: Place) -> Iterator[str]:
         for one in build.dependencies
         if not one.digest
     )
-    if build.platform.NAME == "windows":
+    if build.platform.NAME == "windows" and build.project == "torch":
         yield "nox -s prepare has been run."
     yield "Without SOURCE_DATE_EPOCH the commands get the commit's time."
 
@@ -277,6 +279,9 @@ def as_data(foreseen: Foreseen) -> dict[str, Any]:
             "files": [path.name for path in call.files],
             "hashed": call.hashed,
             "env": dict(call.env),
+            "from": [*([call.sources.index_url] if call.sources.index_url else []), *call.sources.find_links]
+            if call.sources
+            else [],
         }
         for call in environment_calls(build)
     ]
@@ -291,7 +296,7 @@ def as_data(foreseen: Foreseen) -> dict[str, Any]:
         "source": dict(build.tree.inputs),
         "assumptions": list(foreseen.assumptions),
         "environment": calls,
-        "uninstall": [*plan.uninstall, plan.distribution],
+        "uninstall": list(dict.fromkeys((*plan.uninstall, plan.distribution))),
         "requirements_files": list(plan.requirements_files),
         "requirements": list(plan.requirements),
         "as_locked": list(plan.as_locked),
