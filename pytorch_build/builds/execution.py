@@ -132,16 +132,32 @@ def check_import(
     """
     # with what it requires of third parties; torch, triton and ROCm are there, and satisfy it
     installer.install(target, Install(requirements=(str(wheel),)), backend=backend, cache_dir=cache_dir)
-    env = process.inherited(PYTHONPATH=None, PYTHONHOME=None)
-    command = import_command(target.executable, plan.distribution, plan.version)
-    done = process.capture(command, cwd=target.prefix, env=env, check=False)
+    require_import(plan, wheel, target.executable, cwd=target.prefix)
+    console.say(f"{wheel.name} imports")
+
+
+def require_import(plan: BuildPlan, wheel: Path, python: Path, *, cwd: Path, where: str = "") -> None:
+    """Import an installed wheel.
+
+    Args:
+        plan: How it was built.
+        wheel: The wheel.
+        python: The environment's interpreter.
+        cwd: Where it runs.
+        where: Which environment that is, as a clause behind the error.
+
+    Raises:
+        BuildError: It does not import, or names another version.
+    """
+    env = process.inherited(PYTHONPATH=None, PYTHONHOME=None, LD_LIBRARY_PATH=None)
+    command = import_command(python, plan.distribution, plan.version)
+    done = process.capture(command, cwd=cwd, env=env, check=False)
     _, findings = read_report(wheel.name, done.returncode, done.stdout, done.stderr)
     if findings:
         raise BuildError(
-            f"{wheel.name} cannot be imported:\n" + "\n".join(finding.message for finding in findings),
-            hint=f"Try it by hand: {target.executable} -c 'import {plan.distribution}'",
+            f"{wheel.name} cannot be imported{where}:\n" + "\n".join(finding.message for finding in findings),
+            hint=f"Try it by hand: {python} -c 'import {plan.distribution}'",
         )
-    console.say(f"{wheel.name} imports")
 
 
 @contextmanager

@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from pytorch_build.context import Context
     from pytorch_build.lock.source_lock import SourceLock
     from pytorch_build.sources.trees import Tree
+    from rocm_packaging.layouts import Layout
 
 # a checkout at a short path, as the documentation advises for Windows
 _FOREIGN: Mapping[str, PurePath] = {
@@ -45,12 +46,6 @@ _FOREIGN: Mapping[str, PurePath] = {
     "windows": PureWindowsPath("C:/b/wheels"),
 }
 _PATH = {"linux": "$PATH", "windows": "%PATH%"}
-# what every build does once upstream's commands have ended
-_AFTER = (
-    "install the wheel, and import it without the build's environment",
-    "check the wheel, as check_wheels does; an error finding ends the build",
-    "put the wheel and its record among the run's outputs",
-)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -177,8 +172,10 @@ def _rocm(chosen: Context, choices: BuildChoices, version: str) -> tuple[RocmSou
     if not asks and (said.find_links or in_run(chosen.common, chosen.artifact_group)):
         return find_source(chosen, said, version), ()
     urls = said.index_urls or (release_index_url(said.index, chosen.gpu_family),)
-    source = RocmSource(version=version, index_urls=urls, find_links=said.find_links)
-    return source, (f"The packages of ROCm {version} are split: {urls[0]} was not asked.",)
+    # an index of one family has unsplit packages, one of all has split ones
+    layout: Layout = "unsplit" if f"/{chosen.gpu_family}/" in urls[0] else "split"
+    source = RocmSource(version=version, layout=layout, index_urls=urls, find_links=said.find_links)
+    return source, (f"The packages of ROCm {version} are {layout}: {urls[0]} was not asked.",)
 
 
 def _place(build: Build) -> Place:
@@ -270,6 +267,17 @@ def _assumptions(build: Build, place: Place) -> Iterator[str]:
     yield "Without SOURCE_DATE_EPOCH the commands get the commit's time."
 
 
+def _after(build: Build) -> Iterator[str]:
+    """Say what is done once upstream's commands have ended."""
+    if build.platform.NAME == "linux":
+        yield "set the search paths (RPATH) of every ELF file of the wheel"
+    yield "install the wheel, and import it without the build's environment"
+    if build.platform.NAME == "linux" and build.rocm:
+        yield "import it without rocm-sdk-devel, and without loading ROCm's libraries first"
+    yield "check the wheel, as check_wheels does; an error finding ends the build"
+    yield "put the wheel and its record among the run's outputs"
+
+
 def as_data(foreseen: Foreseen) -> dict[str, Any]:
     """Return the plan as JSON-able data; values of variables are masked as everywhere."""
     build, plan = foreseen.build, foreseen.plan
@@ -313,7 +321,7 @@ def as_data(foreseen: Foreseen) -> dict[str, Any]:
         "unset": sorted(plan.unset),
         "commands": [{"argv": list(one.argv), "cwd": str(one.cwd)} for one in plan.commands],
         "wheel": {"folder": str(plan.wheel_dir), "pattern": plan.wheel_glob, "version": plan.version},
-        "after": list(_AFTER),
+        "after": list(_after(build)),
         "notes": list(plan.notes),
     }
 

@@ -7,16 +7,19 @@ from typing import TYPE_CHECKING, Any
 
 from core import console, environments, files, process, wheel_contents
 from core.interpreters import installed_version
+from core.options import source_date_epoch
 from core.stage import Made
 from core.target_locks import locked_call
 from core.wheel_contents import CONTENTS
 from pytorch_build.builds import facts, preflight
+from pytorch_build.builds.bare_import import check_bare_import
 from pytorch_build.builds.dependencies import dependency_inputs
 from pytorch_build.builds.execution import check_import, execute, install_requirements
 from pytorch_build.builds.needs import max_jobs, need_of
 from pytorch_build.builds.plans import plan_build
 from pytorch_build.builds.request import build_request, environment_calls
 from pytorch_build.builds.rocm_init import query_code
+from pytorch_build.builds.rpaths import set_search_paths
 from pytorch_build.checks.findings import findings_table, require_no_errors
 from pytorch_build.checks.run import CheckOptions, check_wheel
 from pytorch_build.checks.view import Expectation
@@ -80,10 +83,16 @@ def _build(build: Build, tree: Path, sdk: RocmSdk | None, log: Path, course: Cou
             wheel = execute(
                 plan, tree, platform=build.platform, base_env=env, log=log, course=course, cache=cache
             )
+            layout, epoch = sdk.layout if sdk else None, source_date_epoch(env)
+            wheel = set_search_paths(wheel, layout, build.context.gpu_family, epoch=epoch)
             if cache and (said := cache.details()) is not None:
                 course.details["compiler_cache"] = said
     with console.group(f"check {wheel.name}"):
         check_import(build.target, plan, wheel, backend=backend, cache_dir=cache_dir)
+        if sdk is not None and build.platform.NAME == "linux":
+            torch = build.dependency("torch")
+            # a torch from elsewhere may find ROCm only when it is loaded first
+            check_bare_import(build.target, plan, wheel, preloads=torch is not None and not torch.digest)
         _check(build, wheel)
     contents = {wheel.name: wheel_contents.folders(wheel)}
     details: dict[str, Any] = {"source": build.tree.inputs, **course.details, CONTENTS: contents}
