@@ -108,6 +108,27 @@ def targets_of(bundles: Iterable[Bundle]) -> frozenset[str]:
     return frozenset(target for bundle in bundles for target in bundle.targets)
 
 
+def code_objects(data: Data, bundle: Bundle) -> Iterator[tuple[Entry, memoryview]]:
+    """Yield a bundle's code objects for GPUs; a compressed one is inflated whole.
+
+    Args:
+        data: What the bundle was read from.
+        bundle: One of its bundles.
+
+    Raises:
+        BundleError: Its compressed data is damaged.
+    """
+    view = memoryview(data)[bundle.offset :]
+    if bundle.form != "plain":
+        header = _COMMON.size + _REST[bundle.version].size
+        payload = view[header : bundle.size] if bundle.size else view[header:]
+        method = _ZLIB if bundle.form == "zlib" else _ZSTD
+        view = memoryview(_take(_opened(payload, method, bundle.offset), bundle.uncompressed, bundle.offset))
+    for entry in bundle.entries:
+        if entry.target and entry.size:
+            yield entry, view[entry.offset : entry.offset + entry.size]
+
+
 def parse_entry_id(text: str) -> tuple[str, str]:
     """Split a bundle entry's id, ``<kind>-<triple>[-<target id>]``.
 
