@@ -114,6 +114,23 @@ def read(data: Data) -> FatFile | None:
     return FatFile(start=fatbin.offset, size=fatbin.size, wrappers=tuple(found))
 
 
+def reference_in(data: Data) -> bytes | None:
+    """Return the reference of a library whose device code was moved; None for any other.
+
+    Raises:
+        SplitError: A wrapper does not point at it.
+    """
+    elf = _parsed(data)
+    section, wrappers = elf.section(REFERENCE), elf.section(_WRAPPERS)
+    if section is None:
+        return None
+    for at in range(wrappers.offset, wrappers.offset + wrappers.size, WRAPPER.size) if wrappers else ():
+        magic, _, address, _ = WRAPPER.unpack_from(data, at)
+        if magic != SPLIT_MAGIC or address != section.address:
+            raise SplitError(f"a wrapper of its device code does not point to {REFERENCE}")
+    return bytes(data[section.offset : section.offset + section.size])
+
+
 def without_code(data: Data, fat: FatFile, indexes: Mapping[int, int], reference: bytes) -> Cut:
     """Say what a library becomes without its device code.
 

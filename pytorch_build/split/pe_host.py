@@ -10,7 +10,16 @@ import struct
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from pytorch_build.split.places import SPLIT_MAGIC, Cut, FatFile, SplitError, Wrapper, up, wrappers_in
+from pytorch_build.split.places import (
+    SPLIT_MAGIC,
+    WRAPPER,
+    Cut,
+    FatFile,
+    SplitError,
+    Wrapper,
+    up,
+    wrappers_in,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -94,6 +103,24 @@ def read(data: Data) -> FatFile | None:
         found.append(Wrapper(at=at, bundle=place))
     _require_no_other(pe, fatbin, {wrapper.at + 8 for wrapper in found})
     return FatFile(start=fatbin.offset, size=min(fatbin.size, fatbin.filled), wrappers=tuple(found))
+
+
+def reference_in(data: Data) -> bytes | None:
+    """Return the reference of a DLL whose device code was moved; None for any other.
+
+    Raises:
+        SplitError: A wrapper does not point at it.
+    """
+    pe = _parsed(data)
+    section, wrappers = pe.section(REFERENCE), pe.section(_WRAPPERS)
+    if section is None:
+        return None
+    end = wrappers.offset + min(wrappers.size, wrappers.filled) if wrappers else 0
+    for at in range(wrappers.offset, end, WRAPPER.size) if wrappers else ():
+        magic, _, address, _ = WRAPPER.unpack_from(data, at)
+        if magic != SPLIT_MAGIC or address != pe.base + section.address:
+            raise SplitError(f"a wrapper of its device code does not point to {REFERENCE}")
+    return bytes(data[section.offset : section.offset + section.filled])
 
 
 def without_code(data: Data, fat: FatFile, indexes: Mapping[int, int], reference: bytes) -> Cut:
