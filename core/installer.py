@@ -208,7 +208,8 @@ def _listed_versions(distribution: str, sources: Sources, python: str) -> tuple[
     argv += ["--python-version", python, "--only-binary", ":all:"] if python else []
     argv += [*_pip_sources(sources), distribution]
     answer = process.capture(argv, env=environment_for(exact=True)).stdout
-    found = re.search(r"^Available versions: (?P<listed>\S.*)$", answer, re.MULTILINE)
+    head = rf"^{re.escape(distribution)} \(.*\)\nAvailable versions: "
+    found = re.search(rf"{head}(?P<listed>\S.*)$", answer, re.MULTILINE)
     if found is None:
         raise DataError(f"pip did not say which versions of {distribution} there are.")
     return tuple(one.strip() for one in found["listed"].split(","))

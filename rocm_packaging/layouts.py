@@ -51,7 +51,7 @@ def device_package(target: str) -> str:
 
 
 def layout_of(names: Iterable[str], *, where: str) -> Layout | None:
-    """Tell the layout by the normalized names of one version's distributions; None where no libraries are there.
+    """Tell the layout by the normalized names of one version's distributions; None without libraries.
 
     Raises:
         RocmError: They are of both layouts.

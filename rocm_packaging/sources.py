@@ -212,8 +212,10 @@ def with_layout(source: RocmSource, family: str) -> RocmSource:
         family: The GPU family, or several joined by ``;``.
 
     Raises:
+        UsageError: A malformed version.
         RocmError: It has both layouts of that version, or libraries of neither.
     """
+    versions.parse(source.version)
     names = [LIBRARIES, *(f"{LIBRARIES}-{canonicalize_name(one)}" for one in family.split(";"))]
     held = [name for name in names if _has(source, name)]
     layout = layout_of(held, where=f"{source.origin} of version {source.version}")

@@ -91,7 +91,8 @@ def ask(
     absent = [one for one in targets if layout == "split" and one not in facts["available"]]
     if absent:
         raise RocmError(
-            f"ROCm {version} has no device code for {', '.join(absent)}, only for {', '.join(facts['available'])}.",
+            f"ROCm {version} has no device code for {', '.join(absent)}, "
+            f"only for {', '.join(facts['available'])}.",
             hint="Choose others with --gpu-family or --pytorch-rocm-arch, or ROCm packages that have them.",
         )
     known = tuple(_python(target, env, "-m", "rocm_sdk", "targets").replace(";", " ").split())

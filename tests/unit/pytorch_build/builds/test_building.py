@@ -17,7 +17,7 @@ from pytorch_build.builds.building import inputs, perform
 from pytorch_build.builds.dependencies import Dependency
 from pytorch_build.builds.options import BuildChoices
 from pytorch_build.rocm.options import RocmOptions
-from pytorch_build.rocm.sdk import RocmSource
+from rocm_packaging.sources import RocmSource
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

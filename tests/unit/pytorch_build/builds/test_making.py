@@ -18,10 +18,10 @@ from pytorch_build.builds.dependencies import Dependency
 from pytorch_build.builds.options import BuildChoices
 from pytorch_build.builds.plans.types import BuildFacts, TreeFacts
 from pytorch_build.checks.findings import Finding
-from pytorch_build.rocm import sdk as rocm
 from pytorch_build.rocm.options import RocmOptions
-from pytorch_build.rocm.sdk import RocmSdk, RocmSource
+from pytorch_build.rocm.sdk import RocmSdk
 from rocm_packaging import sources
+from rocm_packaging.sources import RocmSource
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -112,9 +112,11 @@ def shop(run: Any, monkeypatch: pytest.MonkeyPatch) -> Workshop:
         course.details["ninja"] = [{"folder": "build"}]
         return run.wheel("torch", VERSION)
 
-    sdk = RocmSdk(version="7.1.0", root=run.root, bin=run.root, cmake=run.root, targets=("gfx942",))
+    sdk = RocmSdk(
+        version="7.1.0", layout="split", root=run.root, bin=run.root, cmake=run.root, targets=("gfx942",)
+    )
     monkeypatch.setattr(environments, "prepared", prepared)
-    monkeypatch.setattr(rocm, "ask", lambda *_, **__: sdk)
+    monkeypatch.setattr(making, "ask", lambda *_, **__: sdk)
     monkeypatch.setattr(sources, "configured", lambda: Sources(index_url="https://mine"))
     monkeypatch.setattr(
         making, "configured", lambda: Sources(index_url="https://mine", find_links=("/mine",))
@@ -178,7 +180,7 @@ def test_a_refs_requirements_replace_locked_ones(build: Build, shop: Workshop) -
 def test_family_cpu_installs_and_asks_no_rocm(
     build: Build, run: Any, shop: Workshop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(rocm, "ask", lambda *_, **__: pytest.fail("there is none"))
+    monkeypatch.setattr(making, "ask", lambda *_, **__: pytest.fail("there is none"))
     cpu = replace(build, context=run.context("cpu"), rocm=None, dependencies=())
     make(cpu, "build_torch")
     assert len(shop.calls) == 1

@@ -10,7 +10,6 @@ from core import process
 from core.errors import MissingInputError, ProcessError, RocmError, UsageError
 from core.installer import Sources
 from core.process import Completed
-from pytorch_build.rocm import sdk as rocm
 from pytorch_build.rocm.options import (
     RocmOptions,
     add_rocm_options,
@@ -19,6 +18,7 @@ from pytorch_build.rocm.options import (
     rocm_options_from,
 )
 from rocm_packaging import sources
+from rocm_packaging.sources import release_index_url
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -44,6 +44,48 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
 
     monkeypatch.setattr(process, "capture", capture)
     return calls
+
+
+@pytest.fixture
+def held(monkeypatch: pytest.MonkeyPatch) -> dict[str, list[str]]:
+    """Return what `pip index versions` finds: versions by distribution."""
+    known: dict[str, list[str]] = {}
+
+    def capture(argv: list[str], **_: Any) -> Completed:
+        if argv[-1] not in known:
+            said = f"ERROR: No matching distribution found for {argv[-1]}"
+            raise ProcessError("pip ended with status 1", output=said)
+        versions = known[argv[-1]]
+        said = f"{argv[-1]} ({versions[0]})\nAvailable versions: {', '.join(versions)}\n"
+        return Completed(returncode=0, stdout=said, stderr="")
+
+    monkeypatch.setattr(process, "capture", capture)
+    return known
+
+
+def test_a_source_says_which_layout_it_has(run: Any, held: dict[str, list[str]]) -> None:
+    links = RocmOptions(find_links=("/w",))
+    held |= {"rocm-sdk-libraries": ["7.2.0"], "rocm-sdk-libraries-gfx94x-dcgpu": ["7.1.0"]}
+    assert find_source(run.context(), links, "7.2.0").layout == "split"
+    assert find_source(run.context(), links, "7.1.0").layout == "unsplit"
+    with pytest.raises(RocmError, match=r"/w has no ROCm 7\.3\.0 libraries for gfx94X-dcgpu"):
+        find_source(run.context(), links, "7.3.0")
+    held["rocm-sdk-libraries"].append("7.1.0")
+    with pytest.raises(RocmError, match="both layouts: rocm-sdk-libraries, rocm-sdk-libraries-gfx94x-dcgpu"):
+        find_source(run.context(), links, "7.1.0")
+
+
+def test_a_source_that_does_not_answer_is_not_taken_for_one_without_packages(
+    run: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said = "WARNING: Retrying\nERROR: No matching distribution found for rocm-sdk-libraries"
+
+    def capture(_argv: list[str], **_: Any) -> Completed:
+        raise ProcessError("pip ended with status 1", output=said)
+
+    monkeypatch.setattr(process, "capture", capture)
+    with pytest.raises(ProcessError):
+        find_source(run.context(), RocmOptions(find_links=("/w",)), "7.1.0")
 
 
 def parsed(*words: str) -> RocmOptions:
@@ -125,7 +167,7 @@ def test_find_links_alone_ask_no_index(run: Any, asked: list[list[str]]) -> None
 def test_without_anything_the_familys_release_index_is_asked(run: Any, asked: list[list[str]]) -> None:
     find_version(run.context("gfx110X-all", ref="nightly"), RocmOptions(index="dev"))
     url = asked[0][asked[0].index("--index-url") + 1]
-    assert url == rocm.release_index_url("dev", "gfx110X-all")
+    assert url == release_index_url("dev", "gfx110X-all")
 
 
 def test_sources_without_a_version_are_an_error_that_names_them(
@@ -144,15 +186,18 @@ def test_sources_without_a_version_are_an_error_that_names_them(
         find_version(run.context(ref="nightly"), RocmOptions(index_urls=("https://a",)))
 
 
-def test_named_sources_come_before_the_runs_outputs(run: Any, tmp_path: Path, monkeypatch: Any) -> None:
+def test_named_sources_come_before_the_runs_outputs(
+    run: Any, tmp_path: Path, monkeypatch: Any, held: dict[str, list[str]]
+) -> None:
+    held["rocm-sdk-libraries"] = [ROCM]
     run.rocm()
     monkeypatch.chdir(tmp_path)
     source = find_source(run.context(), RocmOptions(find_links=("wheels", "https://page")), ROCM)
     assert source.find_links == (str(tmp_path / "wheels"), "https://page")
     assert source.index_urls == ()
     both = find_source(run.context(), RocmOptions(index="dev", index_urls=("https://a",)), ROCM)
-    assert both.index_urls == (rocm.release_index_url("dev", "gfx94X-dcgpu"), "https://a")
-    assert both.version == ROCM
+    assert both.index_urls == (release_index_url("dev", "gfx94X-dcgpu"), "https://a")
+    assert (both.version, both.layout) == (ROCM, "split")
 
 
 def test_then_come_the_runs_outputs(run: Any) -> None:
@@ -179,9 +224,11 @@ def test_the_samples_rocm_is_on_no_index(run: Any) -> None:
     assert find_source(run.context(run_id="77"), NONE, ROCM).version == ROCM
 
 
-def test_last_comes_the_release_index(run: Any) -> None:
+def test_last_comes_the_release_index(run: Any, held: dict[str, list[str]]) -> None:
+    held["rocm-sdk-libraries-gfx94x-dcgpu"] = ["7.2.0"]
     source = find_source(run.context(ref="nightly"), RocmOptions(), "7.2.0")
-    assert source.index_urls == (rocm.release_index_url("", "gfx94X-dcgpu"),)
+    assert source.layout == "unsplit"
+    assert source.index_urls == (release_index_url("", "gfx94X-dcgpu"),)
     assert source.find_links == ()
     with pytest.raises(UsageError):
         find_source(run.context(ref="nightly"), RocmOptions(index="no-such-index"), "7.2.0")

@@ -1,27 +1,40 @@
 from __future__ import annotations
 
 import sys
-from pathlib import Path
-from typing import Any
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from core import process
 from core.errors import RocmError, UsageError
 from core.installer import Sources
-from pytorch_build.rocm import sdk as rocm
-from pytorch_build.rocm.sdk import RocmSource
+from pytorch_build.rocm.sdk import RocmSdk, ask
 from rocm_packaging import sources
+from rocm_packaging.layouts import is_rocm
+from rocm_packaging.sources import RocmSource, in_run, install_call, release_index_url, requirements
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from rocm_packaging.layouts import Layout
 
 FAMILY = "gfx94X-dcgpu"
+SPLIT = RocmSource(version="7.1.0a20250101", find_links=("/wheels",))
+UNSPLIT = replace(SPLIT, layout="unsplit")
 SDK = """
 import os
 __version__ = os.environ.get("FAKE_VERSION", "7.1.0")
 """
 DIST_INFO = """
 import os
+class Libraries:
+    is_target_specific = os.environ.get("FAKE_LAYOUT") != "split"
+ALL_PACKAGES = {"libraries": Libraries}
+AVAILABLE_TARGET_FAMILIES = ["gfx942", "gfx950"] if "FAKE_LAYOUT" in os.environ else ["gfx94X-dcgpu"]
 def determine_target_family():
-    return os.environ.get("FAKE_FAMILY", "gfx94X-dcgpu")
+    asked = os.environ.get("ROCM_SDK_TARGET_FAMILY", "gfx942")
+    assert asked in AVAILABLE_TARGET_FAMILIES
+    return os.environ.get("FAKE_FAMILY", asked)
 """
 MAIN = """
 import os, sys
@@ -47,24 +60,25 @@ def test_nothing_of_rocm_comes_from_a_persons_own_indexes() -> None:
     assert urls.find_links == ("/wheels",)
 
 
-def test_every_package_is_pinned_by_name() -> None:
-    assert rocm.requirements("7.1.0", FAMILY) == (
-        "rocm==7.1.0",
-        "rocm-sdk-core==7.1.0",
-        "rocm-sdk-libraries-gfx94x-dcgpu==7.1.0",
-        "rocm-sdk-devel==7.1.0",
+def test_every_package_is_pinned_by_name_and_a_split_build_needs_no_device_code() -> None:
+    assert requirements(UNSPLIT, FAMILY) == (
+        "rocm==7.1.0a20250101",
+        "rocm-sdk-core==7.1.0a20250101",
+        "rocm-sdk-libraries-gfx94x-dcgpu==7.1.0a20250101",
+        "rocm-sdk-devel==7.1.0a20250101",
     )
-    more = rocm.requirements("7.1.0", FAMILY, ("profiler", "device-gfx942"))
-    assert more[4:] == ("rocm-profiler==7.1.0", "rocm-sdk-device-gfx942==7.1.0")
+    assert requirements(SPLIT, f"{FAMILY};gfx110X-all")[2] == "rocm-sdk-libraries==7.1.0a20250101"
+    more = requirements(SPLIT, FAMILY, ("profiler", "device-gfx942"))
+    assert more[4:] == ("rocm-profiler==7.1.0a20250101", "rocm-sdk-device-gfx942==7.1.0a20250101")
 
 
-def test_several_families_are_refused_before_an_installer_reads_a_marker() -> None:
-    with pytest.raises(UsageError, match="one GPU family"):
-        rocm.requirements("7.1.0", "gfx94X-dcgpu;gfx110X-all")
+def test_several_families_of_unsplit_packages_are_refused_before_an_installer_reads_a_marker() -> None:
+    with pytest.raises(UsageError, match="serve one GPU family"):
+        requirements(UNSPLIT, "gfx94X-dcgpu;gfx110X-all")
 
 
 def test_the_call_draws_nothing_else_in_and_builds_for_the_family() -> None:
-    call = rocm.install_call(RocmSource(version="7.1.0a20250101", find_links=("/wheels",)), FAMILY)
+    call = install_call(UNSPLIT, FAMILY)
     assert all("==7.1.0a20250101" in one for one in call.requirements)
     assert not call.dependencies
     assert not call.build_isolation
@@ -75,17 +89,21 @@ def test_the_call_draws_nothing_else_in_and_builds_for_the_family() -> None:
     assert call.sources.no_index
 
 
+def test_upstreams_split_sdist_is_told_no_family_which_it_would_refuse() -> None:
+    assert dict(install_call(SPLIT, FAMILY).env) == {}
+
+
 @pytest.mark.parametrize("version", ["", "latest", "7.1.0; rm", "7..1", "7.1.0+a b"])
 def test_a_version_of_unknown_form_is_refused_before_anything_is_asked(version: str) -> None:
     with pytest.raises(UsageError):
-        rocm.install_call(RocmSource(version=version, find_links=("/wheels",)), FAMILY)
+        install_call(RocmSource(version=version, find_links=("/wheels",)), FAMILY)
 
 
 @pytest.mark.parametrize(
     ("name", "word"), [("nightly", "nightlies"), ("dev", "devreleases"), ("", "nightlies")]
 )
 def test_release_indexes_are_data(name: str, word: str) -> None:
-    url = rocm.release_index_url(name, FAMILY)
+    url = release_index_url(name, FAMILY)
     assert url.startswith("https://")
     assert word in url
     assert FAMILY in url
@@ -93,7 +111,7 @@ def test_release_indexes_are_data(name: str, word: str) -> None:
 
 def test_an_unknown_release_index_is_refused_with_the_nearest() -> None:
     with pytest.raises(UsageError, match="Did you mean 'nightly'"):
-        rocm.release_index_url("nightyl", FAMILY)
+        release_index_url("nightyl", FAMILY)
 
 
 @pytest.mark.parametrize(
@@ -108,12 +126,12 @@ def test_an_unknown_release_index_is_refused_with_the_nearest() -> None:
     ],
 )
 def test_which_distributions_are_rocms(name: str, *, ours: bool) -> None:
-    assert rocm.is_rocm(name) is ours
+    assert is_rocm(name) is ours
 
 
 def test_a_run_without_rocm_has_none(run: Any) -> None:
     run.built("torch")
-    assert rocm.in_run(run.common(), FAMILY) is None
+    assert in_run(run.common(), FAMILY) is None
 
 
 def test_a_runs_rocm_is_found_with_its_digests_and_nothing_else(run: Any) -> None:
@@ -121,7 +139,7 @@ def test_a_runs_rocm_is_found_with_its_digests_and_nothing_else(run: Any) -> Non
     newest = run.rocm("7.2.0")
     run.rocm("7.3.0", group="gfx110X-all")
     run.built("torch")
-    found = rocm.in_run(run.common(), FAMILY)
+    found = in_run(run.common(), FAMILY)
     assert found is not None
     assert found.version == "7.2.0"
     assert dict(found.digests) == {one.name: one.sha256 for one in newest}
@@ -130,52 +148,73 @@ def test_a_runs_rocm_is_found_with_its_digests_and_nothing_else(run: Any) -> Non
 
 
 @pytest.fixture
-def sdk(run: Any, tmp_path: Path) -> tuple[Any, dict[str, str]]:
-    """Give an interpreter in whose environment a small rocm_sdk answers."""
+def target(run: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Return an interpreter in whose environment a small rocm_sdk answers."""
     package = tmp_path / "site" / "rocm_sdk"
     package.mkdir(parents=True)
     for name, text in (("__init__", SDK), ("_dist_info", DIST_INFO), ("__main__", MAIN)):
         (package / f"{name}.py").write_text(text)
     for folder in ("root/bin", "root/cmake"):
         (tmp_path / folder).mkdir(parents=True)
-    env = process.inherited(PYTHONPATH=str(package.parent), FAKE=str(tmp_path))
-    return run.target(executable=Path(sys.executable)), env
+    monkeypatch.setenv("FAKE", str(tmp_path))
+    python = tmp_path / "python"
+    python.write_text(f'#!/bin/sh\nPYTHONPATH={package.parent} exec {sys.executable} "$@"\n')
+    python.chmod(0o755)
+    return run.target(executable=python)
+
+
+def answered(target: Any, *targets: str) -> RocmSdk:
+    layout: Layout = "split" if targets else "unsplit"
+    return ask(target, version="7.1.0", layout=layout, family=FAMILY, targets=targets)
 
 
 @pytest.mark.processes
-def test_an_installed_sdk_is_asked_for_its_facts(sdk: Any, tmp_path: Path) -> None:
-    target, env = sdk
-    answer = rocm.ask(target, version="7.1.0", family=FAMILY, env=env)
+def test_an_installed_sdk_is_asked_for_its_facts(target: Any, tmp_path: Path) -> None:
+    answer = answered(target)
     assert (answer.root, answer.bin) == (tmp_path / "root", tmp_path / "root" / "bin")
     assert answer.cmake == tmp_path / "root" / "cmake"
-    assert answer.targets == ("gfx942", "gfx950")
+    assert (answer.layout, answer.targets) == ("unsplit", ("gfx942", "gfx950"))
+
+
+@pytest.mark.processes
+def test_a_split_sdk_is_never_told_a_family(target: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FAKE_LAYOUT", "split")
+    monkeypatch.setenv("ROCM_SDK_TARGET_FAMILY", FAMILY)
+    assert answered(target, "gfx942", "gfx950").layout == "split"
+    with pytest.raises(RocmError, match="no device code for gfx1100, only for gfx942, gfx950"):
+        answered(target, "gfx942", "gfx1100")
+    with pytest.raises(RocmError, match="has split packages, not unsplit ones"):
+        answered(target)
 
 
 @pytest.mark.processes
 @pytest.mark.parametrize(
-    ("said", "words"),
+    ("variable", "value", "words"),
     [
-        ({"FAKE_VERSION": "7.0.0"}, "is 7.0.0, not 7.1.0"),
-        ({"FAKE_FAMILY": "gfx110X-all"}, "is for 'gfx110X-all', not 'gfx94X-dcgpu'"),
-        ({"FAKE_PATH": "relative"}, "answered 'relative', which is no folder"),
-        ({"FAKE_PATH": "/nonexistent/folder"}, "which is no folder"),
-        ({"FAKE_PATH": " "}, "gave an empty answer to path --root"),
-        ({"FAKE_TARGETS": ";"}, "names no GPU targets"),
-        ({"FAKE_TARGETS": " "}, "gave an empty answer"),
-        ({"PYTHONPATH": ""}, "does not answer"),
+        ("FAKE_VERSION", "7.0.0", "is 7.0.0, not 7.1.0"),
+        ("FAKE_FAMILY", "gfx110X-all", "is for 'gfx110X-all', not 'gfx94X-dcgpu'"),
+        ("FAKE_PATH", "relative", "answered 'relative', which is no folder"),
+        ("FAKE_PATH", "/nonexistent/folder", "which is no folder"),
+        ("FAKE_PATH", " ", "gave an empty answer to path --root"),
+        ("FAKE_TARGETS", ";", "names no GPU targets"),
+        ("FAKE_TARGETS", " ", "gave an empty answer"),
     ],
 )
-def test_other_and_empty_answers_are_refused(sdk: Any, said: dict[str, str], words: str) -> None:
-    target, env = sdk
+def test_other_and_empty_answers_are_refused(
+    target: Any, monkeypatch: pytest.MonkeyPatch, variable: str, value: str, words: str
+) -> None:
+    monkeypatch.setenv(variable, value)
     with pytest.raises(RocmError) as caught:
-        rocm.ask(target, version="7.1.0", family=FAMILY, env={**env, **said})
+        answered(target)
     assert words in caught.value.message
 
 
 @pytest.mark.processes
-def test_an_answer_that_is_no_json_is_refused(sdk: Any, tmp_path: Path) -> None:
-    target, env = sdk
+def test_an_sdk_that_is_absent_or_no_json_is_refused(target: Any, tmp_path: Path) -> None:
     init = tmp_path / "site" / "rocm_sdk" / "__init__.py"
     init.write_text("print('hello')\n" + init.read_text())
     with pytest.raises(RocmError, match="answered 'hello"):
-        rocm.ask(target, version="7.1.0", family=FAMILY, env=env)
+        answered(target)
+    init.parent.rename(tmp_path / "gone")
+    with pytest.raises(RocmError, match="does not answer"):
+        answered(target)

@@ -7,13 +7,12 @@ import pytest
 
 from core import environments
 from core.installer import Sources
-from pytorch_build.rocm import sdk as rocm
 from pytorch_build.rocm.sdk import RocmSdk
 from pytorch_build.verbs import install_rocm
 from rocm_packaging import sources
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Sequence
 
     from core.installer import Install
 
@@ -33,32 +32,33 @@ def installed(run: Any, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
         made.append((calls, options))
         yield
 
-    def ask(_target: Any, *, version: str, family: str, env: Mapping[str, str]) -> RocmSdk:
-        made.append((version, family, env))
-        return RocmSdk(version=version, root=run.root, bin=run.root, cmake=run.root, targets=("gfx942",))
+    def ask(_target: Any, **question: Any) -> RocmSdk:
+        made.append(question)
+        place = {"root": run.root, "bin": run.root, "cmake": run.root}
+        return RocmSdk(version=question["version"], layout=question["layout"], **place, targets=("gfx942",))
 
     monkeypatch.setattr(install_rocm, "require", lambda _python: run.target())
     monkeypatch.setattr(environments, "prepared", prepared)
-    monkeypatch.setattr(rocm, "ask", ask)
+    monkeypatch.setattr(install_rocm, "ask", ask)
     monkeypatch.setattr(sources, "configured", Sources)
     return made
 
 
-def test_the_runs_rocm_is_installed_by_name_and_asked(
-    front: Any, run: Any, installed: list[Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("PYTHONPATH", "/of/the/person")
+def test_the_runs_rocm_is_installed_by_name_and_asked(front: Any, run: Any, installed: list[Any]) -> None:
     run.rocm()
     answer = front("install-rocm", *SAMPLE, "--rocm-extras", "device-gfx942", "--force")
     assert answer.code == 0, answer.said
-    (calls, options), (version, family, env) = installed
+    (calls, options), question = installed
     assert [one.hashed for one in calls] == [True, False]
     assert "rocm-sdk-device-gfx942==7.99.0.dev0+sample" in calls[1].requirements
     assert calls[1].sources.no_index
     assert options["force"]
-    assert (version, family) == ("7.99.0.dev0+sample", "gfx94X-dcgpu")
-    assert env["ROCM_SDK_TARGET_FAMILY"] == "gfx94X-dcgpu"
-    assert "PYTHONPATH" not in env
+    assert question == {
+        "version": "7.99.0.dev0+sample",
+        "layout": "unsplit",
+        "family": "gfx94X-dcgpu",
+        "targets": ("gfx942",),
+    }
     for word in ("version", "root", "cmake", "gfx942"):
         assert word in answer.said
 
