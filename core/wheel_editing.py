@@ -128,7 +128,9 @@ def edit_wheel(
     target = folder / _file_name(source.name, version, added.platform)
     if name.version == Version(version) and (additions is None or target.resolve() == source.resolve()):
         raise WheelError(f"{source.name} has version {version} already.")
-    steps, info = _own_steps(source, version, edit, left_out={*added.dropped, *(one.name for one in added.members)})
+    steps, info = _own_steps(
+        source, version, edit, left_out={*added.dropped, *(one.name for one in added.members)}
+    )
     more = [step for wheel, names in sorted(added.borrowed.items()) for step in _borrowed(wheel, names)]
     _require_distinct(source, [*(step.name for step in (*steps, *more)), *(m.name for m in added.members)])
     own = [step for step in steps if not step.name.startswith(f"{info}/")]

@@ -11,6 +11,7 @@ from core.interpreters import installed_version
 from core.stage import Made
 from core.target_locks import locked_call
 from core.wheel_contents import CONTENTS
+from core.wheels import parse_wheel_name
 from pytorch_build.builds import facts, preflight
 from pytorch_build.builds.dependencies import dependency_inputs, wheel_paths
 from pytorch_build.builds.execution import check_import, execute, install_requirements
@@ -76,12 +77,22 @@ def _build(build: Build, tree: Path, sdk: RocmSdk | None, log: Path, course: Cou
             )
             if cache and (said := cache.details()) is not None:
                 course.details["compiler_cache"] = said
+    wheels = _parts(build, wheel)
     with console.group(f"check {wheel.name}"):
-        check_import(build.target, plan, wheel, backend=backend, cache_dir=cache_dir)
-        _check(build, wheel)
-    contents = {wheel.name: wheel_contents.folders(wheel)}
+        check_import(build.target, plan, wheels[0], backend=backend, cache_dir=cache_dir)
+        for one in wheels:
+            _check(build, one)
+    contents = {one.name: wheel_contents.folders(one) for one in wheels}
     details: dict[str, Any] = {"source": build.tree.inputs, **course.details, CONTENTS: contents}
-    return Made(files=(wheel,), details=details)
+    return Made(files=wheels, details=details)
+
+
+def _parts(build: Build, wheel: Path) -> tuple[Path, ...]:
+    """Split a wheel as the ROCm that it was built against is; the host wheel comes first."""
+    if not build.splits or build.rocm is None:
+        return (wheel,)
+    with console.group(f"split {wheel.name}"):
+        return split(wheel, wheel.parent / "split", rocm_version=build.rocm.version)
 
 
 def _compiler_cache(build: Build, tree: Path) -> AbstractContextManager[CacheInUse | None]:
@@ -220,7 +231,7 @@ def _check(build: Build, wheel: Path) -> None:
         python_tag=build.target.tag if build.project != "apex" else "",
         gpu_targets=build.gpu_targets,
         local_label=build.context.ref.local_label,
-    )
+    ).of_part(parse_wheel_name(wheel.name).distribution)
     paths = (str(build.context.common.root),)
     findings = check_wheel(wheel, promised, options=CheckOptions(build_paths=paths))
     console.table(*findings_table(findings))

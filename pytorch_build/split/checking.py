@@ -61,9 +61,7 @@ def _problems(fat: Path, wheels: Sequence[Path], code: Sequence[Code]) -> Iterat
     yield from found.problems
     yield from (f"{name} is in {count} wheels." for name, count in names.items() if count > 1)
     with zip_members.opened(fat) as archive:
-        yield from (
-            f"{name} is in none of the wheels." for name in archive.namelist() if name not in names
-        )
+        yield from (f"{name} is in none of the wheels." for name in archive.namelist() if name not in names)
     yield from _differences(package, found, code)
     yield from _unmet(wheels)
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from packaging.requirements import Requirement
 
 from core.families import parents
+from core.wheel_writer import file_stem
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
@@ -17,7 +18,15 @@ if TYPE_CHECKING:
 _HEADERS_END = "\n\n"
 # Fields of the host's metadata that hold for its device code as well.
 _KEPT = (
-    *("license-expression", "license", "license-file", "requires-python", "home-page", "author", "author-email"),
+    *(
+        "license-expression",
+        "license",
+        "license-file",
+        "requires-python",
+        "home-page",
+        "author",
+        "author-email",
+    ),
     *("maintainer", "maintainer-email", "project-url"),
 )
 _OLDEST = (2, 1)  # Provides-Extra
@@ -50,6 +59,14 @@ class Wheels:
         """Return whose wheels a GPU needs: its target's, and those of the groups that it is in."""
         return (target, *(group for group in parents(target) if group in self.groups))
 
+    def file_names(self, host: str) -> Sequence[str]:
+        """Return the names of all files, by the name of the host wheel, which comes first."""
+        stems = [
+            file_stem(device_package(self.distribution, gpu), self.version)
+            for gpu in (*self.targets, *self.groups)
+        ]
+        return (host, *(f"{stem}-{tag_of(host)}.whl" for stem in stems))
+
     def _pin(self, gpu: str) -> str:
         return f"{device_package(self.distribution, gpu)} == {self.version}"
 
@@ -68,6 +85,11 @@ class Wheels:
         if gpu not in self.targets:
             return (host,)
         return (host, f"rocm-sdk-device-{gpu} == {self.rocm}", *map(self._pin, self.chain(gpu)[1:]))
+
+
+def tag_of(wheel: str) -> str:
+    """Return the compatibility tag in a wheel's file name."""
+    return "-".join(wheel.removesuffix(".whl").split("-")[-3:])
 
 
 def host_metadata(old: bytes, wheels: Wheels) -> bytes:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from pytorch_build.split.places import (
     SPLIT_MAGIC,
     WRAPPER,
+    AlreadySplitError,
     Cut,
     FatFile,
     SplitError,
@@ -96,7 +97,7 @@ def read(data: Data) -> FatFile | None:
     elf = _parsed(data)
     fatbin, wrappers = elf.section(_FATBIN), elf.section(_WRAPPERS)
     if elf.section(REFERENCE) is not None:
-        raise SplitError("its device code was moved already")
+        raise AlreadySplitError
     if fatbin is None or fatbin.kind == _NOBITS or not fatbin.size:
         return None
     if wrappers is None:
@@ -152,7 +153,18 @@ def without_code(data: Data, fat: FatFile, indexes: Mapping[int, int], reference
     names = elf.names + REFERENCE.encode() + b"\0"
     at_names = at_reference + len(reference)
     at_sections = up(at_names + len(names), 8)
-    new = (len(elf.names), _PROGBITS, _ALLOCATED, address + len(table), at_reference, len(reference), 0, 0, 1, 0)
+    new = (
+        len(elf.names),
+        _PROGBITS,
+        _ALLOCATED,
+        address + len(table),
+        at_reference,
+        len(reference),
+        0,
+        0,
+        1,
+        0,
+    )
     sections = [*_sections(elf, (start, length), at_names, len(names)), new]
     tail = (bytes(at - cut_size) + table + reference + names).ljust(at_sections - cut_size, b"\0")
     tail += b"".join(_SECTION.pack(*one) for one in sections)
@@ -215,7 +227,9 @@ def _relocations(data: Data, elf: _Elf, pointers: range, fatbin: _Section) -> di
                 at = symbols + (kind >> 32) * _SYMBOL_SIZE + _AT_SYMBOL_VALUE
                 value += _U64.unpack_from(data, at)[0]
             elif place in pointers and kind != relative:
-                raise SplitError(f"a wrapper is relocated in a way that is not known (type {kind & 0xFFFFFFFF})")
+                raise SplitError(
+                    f"a wrapper is relocated in a way that is not known (type {kind & 0xFFFFFFFF})"
+                )
             if place in pointers:
                 found[place] = (section.offset + index * 8, value)
             elif kind == relative and 0 <= value - fatbin.address < fatbin.size:
@@ -230,9 +244,7 @@ def _hole(elf: _Elf, fat: FatFile, page: int) -> tuple[int, int]:
     return start, max(0, (fat.start + fat.size - start) // alignment * alignment)
 
 
-def _segments(
-    elf: _Elf, hole: tuple[int, int], new: tuple[int, int, int, int]
-) -> list[tuple[int, ...]]:
+def _segments(elf: _Elf, hole: tuple[int, int], new: tuple[int, int, int, int]) -> list[tuple[int, ...]]:
     """Make the program headers: the segment of the device code in two, and one more in the end."""
     (start, length), (at, address, extra, page) = hole, new
     found: list[tuple[int, ...]] = []

@@ -13,7 +13,7 @@ from core.errors import UsageError, WheelError
 from core.wheel_editing import Additions, assemble_wheel, edit_wheel
 from core.wheel_record import require_listing
 from core.wheel_writer import Made, Member, WheelSpec, file_stem
-from core.wheels import parse_wheel_name, read_metadata, read_wheel_info
+from core.wheels import read_metadata, read_wheel_info
 from core.zip_writer import is_executable
 from pytorch_build.checks.device_code import processor
 from pytorch_build.split import described, kpack
@@ -25,15 +25,33 @@ if TYPE_CHECKING:
     import zipfile
     from collections.abc import Iterator, Mapping, Sequence
 
+    from core.wheels import WheelMetadata
     from pytorch_build.split.reading import Code, Contents
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Fat:
+class Plan:
+    """What becomes of a fat wheel.
+
+    Attributes:
+        path: The wheel.
+        metadata: Its METADATA.
+        folder: Its ``.dist-info`` folder.
+        infos: Its files by path.
+        epoch: The time that its METADATA carries, which every member of the new wheels gets.
+        contents: What was in its libraries.
+        files: Target, sub-family or family -> its other members that go into that wheel.
+        wheels: The wheels to come.
+    """
+
     path: Path
+    metadata: WheelMetadata
     folder: str
     infos: Mapping[str, zipfile.ZipInfo]
     epoch: int
+    contents: Contents
+    files: Mapping[str, Sequence[str]]
+    wheels: described.Wheels
 
 
 def split(fat_wheel: Path, out_dir: Path, *, rocm_version: str = "") -> tuple[Path, ...]:
@@ -57,47 +75,66 @@ def split(fat_wheel: Path, out_dir: Path, *, rocm_version: str = "") -> tuple[Pa
             f"The host wheel takes the name of {fat_wheel.name}, so it needs another folder.",
             hint="Choose one with --output-dir.",
         )
-    old = read_metadata(fat_wheel)
-    rocm = rocm_version or described.rocm_version(old.requires_dist)
-    if not rocm:
-        raise UsageError(
-            f"{fat_wheel.name} does not say which ROCm it was built against.", hint="Say it: --rocm-version V."
-        )
-    fat = _survey(fat_wheel)
     out_dir.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=".split-", dir=out_dir) as scratch:
-        contents = take_apart(fat_wheel, Path(scratch))
-        files = _files(fat, contents)
-        wheels = described.Wheels(
-            distribution=contents.package,
-            version=str(old.version),
-            targets=contents.targets,
-            groups=tuple(sorted(set(files) - set(contents.targets))),
-            rocm=rocm,
-        )
+        planned = plan(fat_wheel, Path(scratch), rocm_version=rocm_version)
         finished = Path(scratch) / "wheels"
         finished.mkdir()
-        made = [_host(fat, contents, wheels, files, finished)]
-        for gpu in (*wheels.targets, *wheels.groups):
-            made.append(_device(fat, contents, wheels, gpu, files.get(gpu, ()), finished))  # noqa: PERF401 - long
-        require_whole(fat_wheel, made, contents.code)
+        gpus = (*planned.wheels.targets, *planned.wheels.groups)
+        made = [_host(planned, finished), *(_device(planned, gpu, finished) for gpu in gpus)]
+        require_whole(fat_wheel, made, planned.contents.code)
         # only wheels that passed get their names in the folder
         return tuple(one.replace(out_dir / one.name) for one in made)
 
 
-def _survey(wheel: Path) -> _Fat:
-    with zip_members.opened(wheel) as archive:
-        listing = require_listing(wheel, archive)
+def plan(fat_wheel: Path, scratch: Path, *, rocm_version: str = "") -> Plan:
+    """Take a fat wheel apart and decide what becomes of it.
+
+    Args:
+        fat_wheel: The wheel.
+        scratch: A folder that holds the parts until the plan is carried out.
+        rocm_version: As `split` takes it.
+
+    Raises:
+        WheelError: As `split` says.
+        UsageError: The ROCm version is not known.
+    """
+    metadata = read_metadata(fat_wheel)
+    rocm = rocm_version or described.rocm_version(metadata.requires_dist)
+    if not rocm:
+        raise UsageError(
+            f"{fat_wheel.name} does not say which ROCm it was built against.",
+            hint="Say it: --rocm-version V.",
+        )
+    with zip_members.opened(fat_wheel) as archive:
+        listing = require_listing(fat_wheel, archive)
     infos = {info.filename: info for info, _ in listing.files}
+    contents = take_apart(fat_wheel, scratch)
+    files = _files(infos, contents)
     moment = infos[f"{listing.folder}/METADATA"].date_time
-    return _Fat(path=wheel, folder=listing.folder, infos=infos, epoch=calendar.timegm((*moment, 0, 0, 0)))
+    return Plan(
+        path=fat_wheel,
+        metadata=metadata,
+        folder=listing.folder,
+        infos=infos,
+        epoch=calendar.timegm((*moment, 0, 0, 0)),
+        contents=contents,
+        files=files,
+        wheels=described.Wheels(
+            distribution=contents.package,
+            version=str(metadata.version),
+            targets=contents.targets,
+            groups=tuple(sorted(set(files) - set(contents.targets))),
+            rocm=rocm,
+        ),
+    )
 
 
-def _files(fat: _Fat, contents: Contents) -> Mapping[str, Sequence[str]]:
+def _files(infos: Mapping[str, zipfile.ZipInfo], contents: Contents) -> Mapping[str, Sequence[str]]:
     """Say which members besides libraries go into whose wheel."""
     inside = f"{contents.package}/"
     found: dict[str, list[str]] = {}
-    for name in sorted(fat.infos):
+    for name in sorted(infos):
         if name.startswith(inside) and name not in contents.hosts:
             gpu = gpu_of(name.removeprefix(inside), contents.targets)
             if gpu:
@@ -105,53 +142,39 @@ def _files(fat: _Fat, contents: Contents) -> Mapping[str, Sequence[str]]:
     return found
 
 
-def _host(
-    fat: _Fat,
-    contents: Contents,
-    wheels: described.Wheels,
-    files: Mapping[str, Sequence[str]],
-    folder: Path,
-) -> Path:
+def _host(fat: Plan, folder: Path) -> Path:
     def edit(member: str, content: bytes) -> bytes:
         if member != f"{fat.folder}/METADATA":
             return content
-        return described.host_metadata(content, wheels)
+        return described.host_metadata(content, fat.wheels)
 
     members = tuple(
         Member(name=name, source=path, executable=is_executable(fat.infos[name]))
-        for name, path in sorted(contents.hosts.items())
+        for name, path in sorted(fat.contents.hosts.items())
     )
-    additions = Additions(
-        members=members, dropped=frozenset(name for names in files.values() for name in names)
-    )
+    dropped = frozenset(name for names in fat.files.values() for name in names)
+    additions = Additions(members=members, dropped=dropped)
     return edit_wheel(
-        fat.path, folder, version=wheels.version, edit=edit, additions=additions, epoch=fat.epoch
+        fat.path, folder, version=fat.wheels.version, edit=edit, additions=additions, epoch=fat.epoch
     ).file.path
 
 
-def _device(
-    fat: _Fat,
-    contents: Contents,
-    wheels: described.Wheels,
-    gpu: str,
-    files: Sequence[str],
-    folder: Path,
-) -> Path:
-    name = described.device_package(wheels.distribution, gpu)
-    _, _, tag = fat.path.name.removesuffix(".whl").split("-", 2)
-    build = parse_wheel_name(fat.path.name).build_tag
+def _device(fat: Plan, gpu: str, folder: Path) -> Path:
+    name = described.device_package(fat.wheels.distribution, gpu)
     spec = WheelSpec(
         distribution=name,
-        version=wheels.version,
-        tag=tag.partition("-")[2] if build else tag,
-        metadata=described.device_metadata(read_metadata(fat.path), wheels, gpu),
+        version=fat.wheels.version,
+        tag=described.tag_of(fat.path.name),
+        metadata=described.device_metadata(fat.metadata, fat.wheels, gpu),
         purelib=read_wheel_info(fat.path).root_is_purelib,
     )
-    code = [one for one in contents.code if processor(one.target) == gpu]
-    members = [_archive(contents.package, gpu, code, folder)] if code else []
+    code = [one for one in fat.contents.code if processor(one.target) == gpu]
+    members = [_archive(fat.contents.package, gpu, code, folder)] if code else []
     borrowed = {
-        **{file: file for file in files},
-        **described.licence_members(fat.infos, fat.folder, f"{file_stem(name, wheels.version)}.dist-info"),
+        **{file: file for file in fat.files.get(gpu, ())},
+        **described.licence_members(
+            fat.infos, fat.folder, f"{file_stem(name, fat.wheels.version)}.dist-info"
+        ),
     }
     return assemble_wheel(folder, spec, members, borrowed={fat.path: borrowed}, epoch=fat.epoch).path
 

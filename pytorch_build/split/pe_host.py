@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from pytorch_build.split.places import (
     SPLIT_MAGIC,
     WRAPPER,
+    AlreadySplitError,
     Cut,
     FatFile,
     SplitError,
@@ -89,7 +90,7 @@ def read(data: Data) -> FatFile | None:
     pe = _parsed(data)
     fatbin, wrappers = pe.section(_FATBIN), pe.section(_WRAPPERS)
     if pe.section(REFERENCE) is not None:
-        raise SplitError("its device code was moved already")
+        raise AlreadySplitError
     if fatbin is None or not fatbin.filled:
         return None
     if wrappers is None:

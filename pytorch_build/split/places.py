@@ -24,6 +24,13 @@ class SplitError(ValueError):
     """A file whose device code cannot be moved. Callers name the file."""
 
 
+class AlreadySplitError(SplitError):
+    """A file whose device code is elsewhere."""
+
+    def __init__(self) -> None:
+        super().__init__("its device code was moved already")
+
+
 @dataclass(frozen=True, kw_only=True)
 class Wrapper:
     """What registers one bundle when the library is loaded.

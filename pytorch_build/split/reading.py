@@ -23,7 +23,7 @@ from pytorch_build.checks.bundles import BundleError, code_objects, read_bundles
 from pytorch_build.checks.device_code import processor
 from pytorch_build.split import kpack
 from pytorch_build.split.libraries import MAGICS, mapped, side_of
-from pytorch_build.split.places import SplitError
+from pytorch_build.split.places import AlreadySplitError, SplitError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -93,14 +93,18 @@ def take_apart(wheel: Path, scratch: Path) -> Contents:
         reader = _Reader(package=package, scratch=scratch, pool=pool)
         tap = Tap(wanted=lambda _, head: head.startswith(MAGICS), inspect=reader.inspect, folder=scratch)
         problems = verify_record(wheel, tap=tap, jobs=jobs)
+    if reader.split:
+        raise WheelError(
+            f"{wheel.name} is split already: the device code of {min(reader.split)} is in other wheels.",
+            hint=f"Install these as {package}[device-gfx…], or split the fat wheel (builds leave it so with --no-split).",
+        )
     if problems or reader.problems:
         said = problems[0].message if problems else min(reader.problems)
         raise WheelError(f"{wheel.name}: {said}", hint="Build or download the fat wheel again.")
     if not reader.code:
         raise WheelError(
             f"{wheel.name} holds no device code that could be moved.",
-            hint="A wheel whose METADATA has extras named device-gfx… is split already: take the fat one, "
-            "which builds keep with --no-split.",
+            hint="Split a wheel of torch or torchvision that was built for GPUs.",
         )
     return Contents(package=package, hosts=reader.hosts, code=tuple(sorted(reader.code)))
 
@@ -113,12 +117,16 @@ class _Reader:
     hosts: dict[str, Path] = field(default_factory=dict)
     code: list[Code] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
+    split: list[str] = field(default_factory=list)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def inspect(self, member: str, file: Path) -> None:
         """Take one library apart; keep what is wrong with it."""
         try:
             self._inspect(member, file)
+        except AlreadySplitError:
+            with self._lock:
+                self.split.append(member)
         except (SplitError, BundleError, kpack.KpackError) as problem:
             with self._lock:
                 self.problems.append(f"{member}: {problem}.")
@@ -137,7 +145,9 @@ class _Reader:
         indexes = {bundle.offset: index for index, bundle in enumerate(bundles)}
         strays = [wrapper.bundle for wrapper in fat.wrappers if wrapper.bundle not in indexes]
         if strays:
-            raise SplitError(f"a wrapper points to offset {strays[0]} of its device code, where no bundle begins")
+            raise SplitError(
+                f"a wrapper points to offset {strays[0]} of its device code, where no bundle begins"
+            )
         reference = kpack.packed_reference(kpack.reference(self.package, below))
         cut = side.without_code(data, fat, indexes, reference)
         number = hashlib.sha256(member.encode()).hexdigest()[:16]
@@ -177,7 +187,9 @@ class _Spool:
         packer = zstandard.ZstdCompressor(level=LEVEL)
         for entry, data in code_objects(section, bundle):
             if not _TARGET.fullmatch(processor(entry.target)):
-                raise SplitError(f"it has code for {entry.target}, which is no GPU's and fits no device package")
+                raise SplitError(
+                    f"it has code for {entry.target}, which is no GPU's and fits no device package"
+                )
             frame = packer.compress(data)
             with self._lock, self.path.open("ab") as stream:
                 at = stream.tell()
