@@ -25,6 +25,7 @@ from pytorch_build.checks.view import Expectation
 from pytorch_build.refs.torch_refs import DISTRIBUTIONS
 from pytorch_build.rocm.sdk import ask
 from rocm_packaging.sources import install_call
+from pytorch_build.split.making import split
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence

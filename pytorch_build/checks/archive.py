@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
+
 from rocm_packaging.layouts import device_target
 
 if TYPE_CHECKING:

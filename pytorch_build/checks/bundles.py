@@ -302,5 +302,5 @@ def _read_entry(source: _Source, offset: int) -> Entry:
 def _take(source: _Source, size: int, offset: int) -> bytes:
     found = source.read(size)
     if len(found) != size:
-        raise BundleError(f"the bundle at offset {offset} is cut off within its compressed data or table")
+        raise BundleError(f"the bundle at offset {offset} ends within its table or code")
     return found

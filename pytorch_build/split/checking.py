@@ -40,7 +40,7 @@ def require_whole(fat: Path, wheels: Sequence[Path], code: Sequence[Code]) -> No
     Raises:
         CheckError: Something is missing, there twice, changed, or cannot be installed.
     """
-    said = sorted({problem for problem in _problems(fat, wheels, code)})
+    said = sorted(set(_problems(fat, wheels, code)))
     if said:
         more = f"\n… and {len(said) - 5} more" if len(said) > 5 else ""  # noqa: PLR2004 - enough to see what it is
         raise CheckError(

@@ -105,9 +105,9 @@ def read(data: Data) -> FatFile | None:
     pointers = range(wrappers.address + 8, wrappers.address + wrappers.size, WRAPPER.size)
     relocations = _relocations(data, elf, pointers, fatbin)
     found = []
-    for at, value in wrappers_in(data, wrappers.offset, wrappers.size):
+    for at, written in wrappers_in(data, wrappers.offset, wrappers.size):
         pointer = wrappers.address + at - wrappers.offset + 8
-        relocation, value = relocations.get(pointer, (None, value))
+        relocation, value = relocations.get(pointer, (None, written))
         place = value - fatbin.address
         if not 0 <= place < fatbin.size:
             raise SplitError(f"a wrapper points outside of {_FATBIN} ({value:#x})")
@@ -209,7 +209,7 @@ def _parsed(data: Data) -> _Elf:
 
 
 def _relocations(data: Data, elf: _Elf, pointers: range, fatbin: _Section) -> dict[int, tuple[int, int]]:
-    """Find the relocations of the wrappers' pointers: address -> file offset of the relocation, and its value.
+    """Find the relocations of the wrappers' pointers: address -> offset in the file, and the value.
 
     Raises:
         SplitError: Something else points into the device code.

@@ -181,7 +181,7 @@ def _require_no_other(pe: _Pe, fatbin: _Section, pointers: set[int]) -> None:
     low = pe.base + fatbin.address
     while position < end:
         page, length = _U32.unpack_from(pe.data, position)[0], _U32.unpack_from(pe.data, position + 4)[0]
-        if length < 8:
+        if not length:
             raise SplitError("its base relocations are damaged")
         for (entry,) in struct.iter_unpack("<H", pe.data[position + 8 : position + length]):
             if entry >> 12 != _DIR64:

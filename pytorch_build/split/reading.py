@@ -96,7 +96,8 @@ def take_apart(wheel: Path, scratch: Path) -> Contents:
     if reader.split:
         raise WheelError(
             f"{wheel.name} is split already: the device code of {min(reader.split)} is in other wheels.",
-            hint=f"Install these as {package}[device-gfx…], or split the fat wheel (builds leave it so with --no-split).",
+            hint=f"Install these as {package}[device-gfx…], or split the fat wheel, which builds keep "
+            "with --no-split.",
         )
     if problems or reader.problems:
         said = problems[0].message if problems else min(reader.problems)

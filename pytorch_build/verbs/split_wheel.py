@@ -1,4 +1,4 @@
-"""`split-wheel`: a fat torch or torchvision wheel -> a host wheel, and wheels with the device code of each GPU."""
+"""`split-wheel`: a fat torch or torchvision wheel -> a host wheel and wheels of device code."""
 
 from __future__ import annotations
 

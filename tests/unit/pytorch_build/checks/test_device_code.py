@@ -176,8 +176,12 @@ def test_no_device_code_at_all(view: Callable[..., WheelView]) -> None:
     assert findings(audio, "gfx942") == []
 
 
-def test_split_wheels_are_not_judged(view: Callable[..., WheelView]) -> None:
-    assert [one[0] for one in findings(view(files={"a.so": DeviceFacts(split=True)}), "gfx942")] == ["note"]
+def test_extras_of_a_split_wheel_lead_to_each_target(view: Callable[..., WheelView]) -> None:
+    wheel = view(files={"a.so": DeviceFacts(split=True)})
+    assert [one[0] for one in findings(wheel)] == ["note"]
+    assert [one[0] for one in findings(wheel, "gfx942")] == ["error", "note"]
+    led = dataclasses.replace(wheel, metadata=metadata("torch", extras=("device-gfx942",)))
+    assert [one[0] for one in findings(led, "gfx942")] == ["note"]
 
 
 def test_bundles_that_are_registered_but_absent(view: Callable[..., WheelView]) -> None:
