@@ -112,6 +112,12 @@ def install_rocm(session: nox.Session) -> None:
     stage(session, "pytorch_build", "install-rocm")
 
 
+@nox.session
+def prepare(session: nox.Session) -> None:
+    """Provide what a platform's builds need besides ROCm: libuv and an OpenMP runtime on Windows."""
+    stage(session, "pytorch_build", "prepare")
+
+
 @nox.session(venv_backend="none", tags=["pipeline"])
 def checkout(session: nox.Session) -> None:
     """Source lock -> source trees at src/{ref}/{project}: tagged, hipified."""
@@ -284,6 +290,12 @@ def report(session: nox.Session) -> None:
 def notify(session: nox.Session) -> None:
     """Tell how a run ended: its summary, and Slack and e-mail where they are configured."""
     stage(session, "ci", "notify")
+
+
+@nox.session(venv_backend="none")
+def drift(session: nox.Session) -> None:
+    """Say what our data says otherwise than TheRock: -- --therock DIR [--json]."""
+    stage(session, "ci", "drift")
 
 
 @nox.session(tags=["tests"], python=CELLS.get("tests"))

@@ -18,7 +18,7 @@ from core.options import environment
 from core.records import Cell
 from core.stage import Made, Stage
 from core.target_locks import locked_call
-from pytorch_build.testing import installation, recording
+from pytorch_build.testing import devices, installation, recording
 from pytorch_build.testing.torch_request import TorchTests, assignments
 
 if TYPE_CHECKING:
@@ -81,7 +81,9 @@ def test_run(context: Context, options: SmokeOptions) -> None:
     run = Stage(name="test_smoke", common=common, artifact_group=context.artifact_group, cell=cell)
 
     def work() -> Made:
+        targets = devices.targets_of(context, [one.distribution for one in wheels])
         if not options.install:
+            devices.require_device_code(target, devices.amd_targets([gpu]))
             return Made(files=(), details=_pytest(context, target, wheels, options, gpu))
         digest = files.digest_of({"inputs": inputs, "python": target.version})
         tools = locked_call(context.common, target, only=SMOKE_REQUIREMENTS)
@@ -96,6 +98,7 @@ def test_run(context: Context, options: SmokeOptions) -> None:
             ),
         ):
             installer.require_complete(target)
+            devices.require_device_code(target, targets)
             return Made(files=(), details=_pytest(context, target, wheels, options, gpu))
 
     stage.perform(run, inputs, work)

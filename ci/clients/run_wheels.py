@@ -53,10 +53,12 @@ class RunGroup:
 
     @property
     def family(self) -> str:
-        """The GPU family that the group is for, without the variant; "" for ``cpu`` and unknown ones."""
-        known = [one for one in families() if self.name == one or self.name.startswith(f"{one}-")]
-        found = max(known, key=len, default="")
-        return "" if found == CPU else found
+        """The GPU families that the group is for, joined by ``;``, without the variant; "" for none."""
+        found, rest = [], self.name
+        while known := [one for one in families() if f"{rest}-".startswith(f"{one}-")]:
+            found.append(max(known, key=len))
+            rest = rest[len(found[-1]) + 1 :]
+        return ";".join(one for one in found if one != CPU)
 
 
 @dataclass(frozen=True, kw_only=True)

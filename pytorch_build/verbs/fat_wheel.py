@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from core import console, distributions, records
 from core.errors import MissingInputError
 from core.families import gpu_targets
-from core.options import common_from, environment
+from core.options import common_from, environment, source_date_epoch
 from core.outputs import group_name
 from pytorch_build.context import chosen_family, chosen_ref
 from pytorch_build.fat.making import Request, make
@@ -64,7 +64,6 @@ def run(arguments: argparse.Namespace) -> None:
     chosen = targets or (gpu_targets(family) if family else ())
     for one in targets:
         gpu_targets(one)  # refuses names that are none
-    said = environment().get("SOURCE_DATE_EPOCH", "")
     rows = []
     for wheel in wheels:
         request = Request(
@@ -74,7 +73,7 @@ def run(arguments: argparse.Namespace) -> None:
             family=family,
             targets=chosen,
             system_libraries=tuple(arguments.system_library),
-            epoch=int(said) if said.isdigit() else None,
+            epoch=source_date_epoch(environment()),
         )
         if common.dry_run:
             console.say(f"would make a stand-alone wheel of {wheel.name} and {rocm} in {request.output}")

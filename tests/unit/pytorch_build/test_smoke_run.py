@@ -9,14 +9,15 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from core import environments, installer, process, records
-from core.errors import CheckError, MissingInputError
+from core.errors import CheckError, MissingInputError, RocmError
 from core.installer import Install, Sources
 from pytorch_build import smoke_run
 from pytorch_build.smoke_run import SmokeOptions
 from pytorch_build.smoke_run import test_run as smoke
-from pytorch_build.testing import installation, torch_request
+from pytorch_build.testing import devices, installation, torch_request
 from pytorch_build.testing.gpu_facts import Gpu, Machine
 from pytorch_build.testing.installation import install_calls, wheels_of
+from tests.unit.pytorch_build.conftest import ROCM
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -203,6 +204,69 @@ def test_a_runs_wheels_are_those_of_its_ref_python_and_rocm(run: Any) -> None:
     assert "nox -s build_torch" in caught.value.hint
 
 
+ALL = "gfx110X-all"
+KINDS = ("rocm-sdk", "amd-torch", "amd-torchvision")
+LIBRARIES = ("rocm-sdk-core", "rocm-sdk-libraries", "rocm-sdk-devel")
+
+
+def put_split(run: Any, *devices: str) -> None:
+    """Put split packages of ROCm and a torch into the run, with device packages of these names."""
+    run.put_lock()
+    torch = run.built("torch", gpu_family=ALL)
+    rocm = [one for one in devices if one.startswith("rocm")]
+    ours = [run.wheel(one, ROCM, "py3-none-linux_x86_64") for one in (*LIBRARIES, *rocm)]
+    more = [run.wheel(one, torch.version) for one in devices if one not in rocm]
+    cell = {"torch_ref": "sample", "python": "cp312", "gpu_family": ALL}
+    put = [run.publish(path, group=ALL) for path in (*ours, run.sdist("rocm", ROCM), *more)]
+    run.record("build_torch", torch, *put[len(ours) + 1 :], group=ALL, **cell)
+    run.record("build_rocm", *put[: len(ours) + 1], group=ALL)
+
+
+@pytest.mark.parametrize(
+    ("here", "wanted"),
+    [
+        # built for two targets of the family's four
+        ((), ("gfx1100", "gfx1101")),
+        (("gfx1101", "gfx1030"), ("gfx1101",)),
+    ],
+)
+def test_device_packages_are_those_of_this_machine_or_of_the_family(
+    run: Any, monkeypatch: pytest.MonkeyPatch, here: tuple[str, ...], wanted: tuple[str, ...]
+) -> None:
+    monkeypatch.setattr(devices, "detect", lambda: here)
+    names = [f"{kind}-device-{one}" for kind in KINDS for one in ("gfx1100", "gfx1101", "gfx942")]
+    put_split(run, *names, "amd-torch-device-gfx11", "amd-torch-device-gfx12-0")
+    found = wheels_of(run.context(ALL), run.target())
+    installed = {one.distribution for one in found}
+    needed = {f"{kind}-device-{one}" for kind in KINDS for one in wanted}
+    assert installed == {"torch", "rocm", *LIBRARIES, *needed, "amd-torch-device-gfx11"}
+    ours = install_calls(run.context(ALL), found, "http://page", tools=Install())[1]
+    assert dict(ours.env) == {"ROCM_SDK_TARGET_FAMILY": wanted[0]}
+
+
+@pytest.mark.parametrize(
+    ("family", "here", "put", "words"),
+    [
+        (ALL, ("gfx1103",), ("rocm-sdk-device-gfx1100",), r"no device code of ROCm .* for gfx1103 .*gfx1100"),
+        (ALL, (), ("rocm-sdk-device-gfx1100",), r"for gfx1101, gfx1102, gfx1103"),
+        (ALL, (), (f"rocm-sdk-libraries-{ALL.lower()}",), "both layouts"),
+    ],
+)
+def test_what_a_run_lacks_is_told_before_anything_is_installed(
+    run: Any,
+    monkeypatch: pytest.MonkeyPatch,
+    family: str,
+    here: tuple[str, ...],
+    put: tuple[str, ...],
+    words: str,
+) -> None:
+    monkeypatch.setattr(devices, "detect", lambda: here)
+    put_split(run, *put)
+    with pytest.raises((MissingInputError, RocmError), match=words) as caught:
+        wheels_of(run.context(family), run.target())
+    assert caught.value.hint
+
+
 def test_failed_builds_offer_nothing(run: Any) -> None:
     run.put_lock()
     file = run.built("torch")
@@ -311,6 +375,9 @@ def test_the_tests_are_told_which_gpu_torch_must_see(
         )
 
     monkeypatch.setattr(process, "run", ran)
+    monkeypatch.setattr(
+        process, "capture", lambda *_, **__: process.Completed(returncode=0, stdout="{}", stderr="")
+    )
     smoke(chosen, replace(options, install=False))
     assert {name: seen.get(name) for name in told} == told
 
