@@ -112,6 +112,12 @@ def install_rocm(session: nox.Session) -> None:
     stage(session, "pytorch_build", "install-rocm")
 
 
+@nox.session
+def prepare(session: nox.Session) -> None:
+    """Provide what a platform's builds need besides ROCm: libuv and an OpenMP runtime on Windows."""
+    stage(session, "pytorch_build", "prepare")
+
+
 @nox.session(venv_backend="none", tags=["pipeline"])
 def checkout(session: nox.Session) -> None:
     """Source lock -> source trees at src/{ref}/{project}: tagged, hipified."""

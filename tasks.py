@@ -27,6 +27,7 @@ _HELP = {
     "release-type": "whose policy and version form apply: ci, dev, nightly, prerelease, release",
     "store": "where run outputs live (default: out)",
     "python": "Python of the target environments, such as 3.12",
+    "rocm-layout": "layout that build_rocm packages: split (the sample's default) or unsplit",
     "force": "do the work although nothing has changed",
     "dry-run": "say what would be done",
 }
@@ -50,6 +51,7 @@ _RELEASE_HELP = {
     "run-id": _HELP["run-id"],
     "store": _HELP["store"],
     "distribution-store": "where promoted wheels go (default: the release type's bucket)",
+    "rocm-layout": _HELP["rocm-layout"],
     "dry-run": "print the plan, and the chain of nox calls",
     **_GRAPH_HELP,
 }
@@ -75,6 +77,7 @@ def ci(
     store: str = "out",
     release_type: str = "ci",
     python: str = "",
+    rocm_layout: str = "",
     force: bool = False,
     dry_run: bool = False,
     event: str = "",
@@ -97,7 +100,7 @@ def ci(
     )
     with _told():
         if not event:
-            flows.run_ci(common, python=python)
+            flows.run_ci(common, python=python, rocm_layout=rocm_layout)
             return
         from ci import planned_flows
 
@@ -107,7 +110,9 @@ def ci(
         words += [f"--torch-ref={torch_ref}"] if torch_ref else []
         words += [f"--gpu-family={gpu_family}"] if gpu_family else []
         words += [f"--refs-file={refs_file}"] if refs_file else []
-        target = planned_flows.target(run_id=run_id, store=store, refs_file=refs_file, force=force)
+        target = planned_flows.target(
+            run_id=run_id, store=store, refs_file=refs_file, force=force, rocm_layout=rocm_layout
+        )
         planned_flows.run(words, target, jobs=jobs, keep_going=keep_going, dry_run=dry_run)
 
 
@@ -121,6 +126,7 @@ def release(
     run_id: str = "local",
     store: str = "out",
     distribution_store: str = "",
+    rocm_layout: str = "",
     jobs: int = 1,
     keep_going: bool = False,
     dry_run: bool = False,
@@ -129,7 +135,9 @@ def release(
     from ci import planned_flows
 
     with _told():
-        target = planned_flows.target(run_id=run_id, store=store, distribution_store=distribution_store)
+        target = planned_flows.target(
+            run_id=run_id, store=store, distribution_store=distribution_store, rocm_layout=rocm_layout
+        )
         words = planned_flows.release_words(type, gpu_family, torch_ref, python)
         planned_flows.run(words, target, jobs=jobs, keep_going=keep_going, dry_run=dry_run)
 

@@ -200,7 +200,7 @@ def missing(cell: Cell, matrix: Matrix, ref: TorchRef, platform: Platform) -> st
     if not ref.components:
         return f"{ref.name} is not built on {platform}"
     for row in matrix.exclude:
-        if (row.gpu_family, row.platform) == (cell.gpu_family, platform) and cell.torch_ref in row.torch_refs:
+        if row.covers(cell.gpu_family, platform, cell.torch_ref, cell.python):
             return row.reason
     return ""
 
@@ -227,8 +227,9 @@ def _refuse_idle_exclusions(matrix: Matrix) -> None:
     for number, row in enumerate(matrix.exclude):
         families = matrix.gpu_families.get(row.platform, ())
         for name, known in [
-            (row.gpu_family, families),
+            *((one, families) for one in row.gpu_families),
             *((one, matrix.torch_refs) for one in row.torch_refs),
+            *((one, matrix.pythons) for one in row.pythons),
         ]:
             if name not in known:
                 raise DataError(

@@ -72,12 +72,14 @@ class Target:
         store: Where its outputs go.
         options: Options of every stage: ``--refs-file …``, ``--dry-run``.
         distribution_store: Where promoted wheels go; "" for the release type's bucket.
+        rocm_layout: Layout that ROCm is packaged in; "" for the default.
     """
 
     run_id: str = "local"
     store: str = "out"
     options: tuple[str, ...] = ()
     distribution_store: str = ""
+    rocm_layout: str = ""
 
     @property
     def run(self) -> tuple[str, ...]:
@@ -156,7 +158,9 @@ def _rocm(cell: Cell, plan: Plan, target: Target, kind: str) -> Node:
         )
         calls.append(Call(sessions=("fetch_artifacts",), posargs=posargs))
     version = (f"--version={plan.rocm.version}",) if plan.rocm.version else ()
-    calls.append(Call(sessions=("build_rocm",), posargs=(*_where(cell), *version, kind, *target.run)))
+    layout = (f"--rocm-layout={target.rocm_layout}",) if target.rocm_layout else ()
+    posargs = (*_where(cell), *version, *layout, kind, *target.run)
+    calls.append(Call(sessions=("build_rocm",), posargs=posargs))
     return Node(
         name=f"build_rocm {cell.name}", stage="build_rocm", calls=(*calls, _upload(cell, target, kind))
     )

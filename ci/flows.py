@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import sys
 from dataclasses import dataclass, replace
+from itertools import groupby
 from typing import TYPE_CHECKING
 
 from ci.cells import BUILDS
 from core import console, process
-from core.errors import FatalError, ProcessError
+from core.errors import FatalError, ProcessError, UsageError
 from core.options import DEFAULT_STORE
 from pytorch_build.context import context
 
@@ -29,19 +30,34 @@ class Step:
     Attributes:
         session: The session's name.
         left_out: Why it is left out; "" for a session that runs.
+        options: Options that no other session of the flow has.
     """
 
     session: str
     left_out: str = ""
+    options: tuple[str, ...] = ()
 
 
-def ci_steps(context: Context) -> Sequence[Step]:
-    """List the sessions of `invoke ci`: refs to wheels that are installed from their index and tested."""
+def ci_steps(context: Context, rocm_layout: str = "") -> Sequence[Step]:
+    """List the sessions of `invoke ci`: refs to wheels that are installed from their index and tested.
+
+    Args:
+        context: The torch ref and the GPU family.
+        rocm_layout: Layout that ROCm is packaged in; "" for the default.
+
+    Raises:
+        UsageError: A layout, and no ROCm is packaged.
+    """
     rocm = ""
     if not context.gpu:
         rocm = "family cpu has no ROCm"
     elif not context.ref.rocm_version:
         rocm = f"ROCm comes from the release index of {context.gpu_family}"
+    layout = (f"--rocm-layout={rocm_layout}",) if rocm_layout else ()
+    if rocm and layout:
+        raise UsageError(
+            f"--rocm-layout is for build_rocm, which is left out: {rocm}.", hint="Leave the option out."
+        )
     builds = [
         Step(
             session=session,
@@ -51,7 +67,7 @@ def ci_steps(context: Context) -> Sequence[Step]:
     ]
     return (
         Step(session="resolve"),
-        Step(session="build_rocm", left_out=rocm),
+        Step(session="build_rocm", left_out=rocm, options=layout),
         Step(session="checkout"),
         *builds,
         *(
@@ -70,29 +86,32 @@ def _without_upstream(context: Context) -> str:
     return "" if context.ref.local_label else "upstream's tests take hours: run it by itself"
 
 
-def run_ci(common: Common, *, python: str = "") -> None:
-    """Run the CI flow's sessions in one nox, which stops at the first that fails.
+def run_ci(common: Common, *, python: str = "", rocm_layout: str = "") -> None:
+    """Run the CI flow's sessions, and stop at the first that fails.
 
     Args:
         common: What to run on.
         python: Python series for the target environments; "" for nox's own.
+        rocm_layout: Layout that ROCm is packaged in; "" for the default.
 
     Raises:
         ProcessError: A session failed; it has said why.
-        UsageError: An unknown ref or family.
+        UsageError: An unknown ref or family, or a layout and no ROCm is packaged.
     """
     chosen = context(common)
-    steps = ci_steps(chosen)
+    steps = ci_steps(chosen, rocm_layout)
     for step in steps:
         if step.left_out:
             console.say(f"{step.session}: left out, {step.left_out}")
-    sessions = [step.session for step in steps if not step.left_out]
-    nox = [sys.executable, "-m", "nox", "--no-error-on-external-run", "-s", *sessions]
-    nox += ["-P", python] if python else []
+    nox = [sys.executable, "-m", "nox", "--no-error-on-external-run", "-s"]
+    rest = [*(["-P", python] if python else []), "--", *posargs(common, chosen)]
+    # with a matrix in the environment the noxfile has cells in the place of these sessions
+    env = process.inherited(MATRIX=None)
     try:
-        # with a matrix in the environment the noxfile has cells in the place of these sessions
-        env = process.inherited(MATRIX=None)
-        process.run([*nox, "--", *posargs(common, chosen)], cwd=common.root, env=env)
+        # what follows -- goes to every session of a call
+        for options, alike in groupby((one for one in steps if not one.left_out), lambda one: one.options):
+            sessions = [one.session for one in alike]
+            process.run([*nox, *sessions, *rest, *options], cwd=common.root, env=env)
     except ProcessError as problem:
         _report(common, chosen)
         raise ProcessError(

@@ -106,12 +106,24 @@ def unresolved(plan: Plan) -> Plan:
 
 
 def target(
-    *, run_id: str, store: str, refs_file: str = "", force: bool = False, distribution_store: str = ""
+    *,
+    run_id: str,
+    store: str,
+    refs_file: str = "",
+    force: bool = False,
+    distribution_store: str = "",
+    rocm_layout: str = "",
 ) -> Target:
     """Say where a flow reads and writes."""
     options = [f"--refs-file={refs_file}"] if refs_file else []
     options += ["--force"] if force else []
-    return Target(run_id=run_id, store=store, options=tuple(options), distribution_store=distribution_store)
+    return Target(
+        run_id=run_id,
+        store=store,
+        options=tuple(options),
+        distribution_store=distribution_store,
+        rocm_layout=rocm_layout,
+    )
 
 
 def promotion_nodes(

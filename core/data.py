@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import tomllib
 import types
+from datetime import date  # noqa: TC003 - pydantic reads it
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar, Union, get_args, get_origin
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from core.errors import DataError, MissingInputError, nearest
 
@@ -26,6 +27,23 @@ class Model(BaseModel):
 
     # built at first use: a front door imports more models than it reads
     model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
+
+
+class Dated(Model):
+    """Data about others that grows old.
+
+    Attributes:
+        checked: The day on which it was last compared with where it comes from.
+        days: After how many days it has to be compared again.
+    """
+
+    checked: date
+    days: int = Field(gt=0)
+
+    def overdue(self, today: date) -> str:
+        """Say how old the data is, if that is too old; "" if it is not."""
+        age = (today - self.checked).days
+        return f"{age} days old, where {self.days} are allowed" if age > self.days else ""
 
 
 AnyModel = TypeVar("AnyModel", bound=BaseModel)

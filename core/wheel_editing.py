@@ -93,11 +93,11 @@ def edit_wheel(
     folder: Path,
     *,
     version: str,
-    edit: Edit,
+    edit: Edit | None = None,
     additions: Additions | None = None,
     epoch: int | None = None,
 ) -> Edited:
-    """Write a wheel again under another version, or with additions.
+    """Write a wheel again under another version, or with additions: also onto itself.
 
     ``.dist-info`` and ``.data`` folders and the file name follow the version; RECORD is written
     anew and last; signatures are left out; who may run a file stays. All edits are made before
@@ -112,7 +112,7 @@ def edit_wheel(
         source: The old wheel.
         folder: Where the new one goes.
         version: The new version; the old one where additions are what is new.
-        edit: What becomes of text files.
+        edit: What becomes of text files (default: they stay).
         additions: What it gets besides.
         epoch: The time that every member carries (default: 1980-01-01, the earliest a zip holds).
 
@@ -124,7 +124,7 @@ def edit_wheel(
     name = parse_wheel_name(source.name)
     added = additions or Additions()
     target = folder / _file_name(source.name, version, added.platform)
-    if name.version == Version(version) and (additions is None or target.name == source.name):
+    if name.version == Version(version) and additions is None:
         raise WheelError(f"{source.name} has version {version} already.")
     steps, info = _own_steps(source, version, edit, replaced={one.name for one in added.members})
     more = [step for wheel, names in sorted(added.borrowed.items()) for step in _borrowed(wheel, names)]
@@ -157,17 +157,19 @@ def _own_steps(source: Path, version: str, edit: Edit, *, replaced: set[str]) ->
         for info, span in listing.files:
             if info.filename in dropped:
                 continue
-            old = None
-            if info.filename.startswith(f"{listing.folder}/") or _is_small_text(stream, info, span):
+            new = None
+            described = info.filename.startswith(f"{listing.folder}/")
+            if edit is not None and (described or _is_small_text(stream, info, span)):
                 old = read_text_member(source, archive, info.filename)
-            new = None if old is None else edit(info.filename, old)
+                new = edit(info.filename, old)
+                new = None if new == old else new
             steps.append(
                 _Step(
                     source=source,
                     info=info,
                     span=span,
                     name=_renamed(info.filename, version),
-                    content=None if new == old else new,
+                    content=new,
                     entry=listing.entries[info.filename],
                 )
             )

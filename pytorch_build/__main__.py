@@ -9,6 +9,7 @@ from core.frontdoor import Verb, main
 VERBS = (
     Verb("resolve", "pytorch_build.verbs.resolve", "torch ref -> source lock: commits and versions"),
     Verb("install-rocm", "pytorch_build.verbs.install_rocm", "install ROCm into a target environment"),
+    Verb("prepare", "pytorch_build.verbs.prepare", "pinned libuv and OpenMP, where builds need them"),
     Verb("checkout", "pytorch_build.verbs.checkout", "source lock -> source trees, tagged and hipified"),
     Verb("build", "pytorch_build.verbs.build", "source tree, ROCm, torch -> one wheel and its record"),
     Verb("check-wheels", "pytorch_build.verbs.check_wheels", "wheels -> findings"),

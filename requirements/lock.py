@@ -25,7 +25,7 @@ TOOL_LOCKS = {
 }
 # for target environments: what builds need, what upstream's tests need
 TARGET_LOCKS = ("target", "torch-tests")
-PYTHONS = ("3.11", "3.12", "3.13")
+PYTHONS = ("3.10", "3.11", "3.12", "3.13", "3.14")
 PLATFORMS = {"linux": "x86_64-manylinux_2_28", "windows": "x86_64-pc-windows-msvc"}
 
 

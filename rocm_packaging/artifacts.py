@@ -212,7 +212,8 @@ def require_same(one: Entry, other: Entry) -> None:
     if one is not other and not _same(one, other):
         raise ArtifactError(
             f"{one.source} and {other.source} are different files for {one.path}.",
-            hint="Package one GPU family at a time, or rebuild the artifacts together.",
+            hint="Fetch both artifacts again, of one run; if they still differ, two projects of that ROCm "
+            "install one path: leave the artifact out that does not need it.",
         )
 
 

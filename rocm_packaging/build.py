@@ -10,11 +10,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from core import console
+from core.errors import ArtifactError
 from core.families import FAMILIES_FILE
 from core.files import digest_of, sha256
 from core.wheel_writer import Made, Member, Workers
 from rocm_packaging import artifacts as artifact_directory
-from rocm_packaging import growing, patching, rendering, wheels
+from rocm_packaging import patching, rendering, rpath, wheels
 from rocm_packaging.packages import payload_folder
 from rocm_packaging.patching import Neighbours, needs_patch
 from rocm_packaging.planning import BuildRequest, Plan, RuntimePlan, make_plan
@@ -29,7 +30,6 @@ if TYPE_CHECKING:
 __all__ = ["BuildRequest", "BuiltPackages", "build", "inputs_digest"]
 
 _WHEELS_AT_ONCE = 4
-_LARGE = 32 << 20  # patchelf takes more than twice a library's size of memory, and writes it all
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,8 +39,7 @@ class BuiltPackages:
     Attributes:
         version: The ROCm version of all packages.
         families: The GPU families that were packaged; in a split build, the gfx targets.
-        files: The sdist and the wheels; where families' development trees contradict each
-            other, the sdist and the devel wheel of each lie in a folder of the family's name.
+        files: The sdist and the wheels.
         unused: Names of artifacts that belong to no package.
     """
 
@@ -60,6 +59,8 @@ def build(request: BuildRequest) -> BuiltPackages:
         ProcessError: patchelf or the compiler failed.
     """
     planned = make_plan(request)
+    if planned.contradiction:
+        raise ArtifactError(planned.contradiction, hint="Package one GPU family at a time.")
     _announce(planned)
     request.output_dir.mkdir(parents=True, exist_ok=True)
     with (
@@ -97,24 +98,15 @@ def _announce(planned: Plan) -> None:
         console.say(f"{what}: {len(files)} files, {patches} with an RPATH to set")
     if planned.unused:
         console.say(f"In no package: {', '.join(planned.unused)}")
-    if planned.contradiction:
-        console.warn(f"{planned.contradiction} Each family gets a devel wheel and an sdist of its own.")
 
 
 def _jobs(planned: Plan, work: Path, output: wheels.Output) -> list[Callable[[], WrittenFile]]:
-    """List what is to be written: for each development tree an sdist, the wheels, then devel."""
+    """List what is to be written: the sdist, the runtime wheels, then devel."""
     template = patching.stub_template() if planned.has_stubs else b""
-    sdists: list[Callable[[], WrittenFile]] = []
-    devels: list[Callable[[], WrittenFile]] = []
-    for tree in planned.devels:
-        distribution = planned.distribution.led_by(tree.family)
-        place = replace(output, folder=output.folder / tree.family)
-        sdists.append(partial(wheels.rocm_sdist, distribution, place))
-        devels.append(partial(wheels.devel_wheel, distribution, tree, place))
     return [
-        *sdists,
+        partial(wheels.rocm_sdist, planned.distribution, output),
         *(partial(_runtime_wheel, planned, one, work, template, output) for one in planned.runtimes),
-        *devels,
+        partial(wheels.devel_wheel, planned.distribution, planned.devel, output),
     ]
 
 
@@ -139,13 +131,11 @@ def _member(file: PayloadFile, neighbours: Neighbours, work: Path, template: byt
         return Member(name=file.path, source=patching.stub(template, file.stub_for), executable=True)
     if not needs_patch(file, neighbours):
         return Member(name=file.path, source=file.entry.source, executable=executable)
-    size = file.entry.source.stat().st_size
-    edited = patching.retagged(file, neighbours)
-    if edited is None and size > _LARGE:
-        edited = growing.grown(file.entry.source, ":".join(patching.search_path(file, neighbours)))
+    source, search = file.entry.source, patching.search_path(file, neighbours)
+    edited = rpath.edited(source, search)
     if edited is not None:
         return Member(name=file.path, source=edited, executable=executable)
-    made = Made(size=size, make=lambda: patching.patched(file, neighbours, work))
+    made = Made(size=source.stat().st_size, make=lambda: rpath.patched(source, search, work / file.path))
     return Member(name=file.path, source=made, executable=executable)
 
 

@@ -36,7 +36,7 @@ class ElfFacts:
 
     Attributes:
         soname: DT_SONAME, or empty.
-        search: DT_RPATH, else DT_RUNPATH, split at the colons.
+        search: DT_RUNPATH, which a loader prefers, else DT_RPATH, split at the colons.
         is_rpath: Whether `search` is a DT_RPATH.
         dynamic: Whether it is linked dynamically at all.
         program: Whether it is a program, not a library.
@@ -126,8 +126,8 @@ def _facts(stream: BinaryIO, head: bytes) -> ElfFacts | None:
     starts = kind == _EXEC or any(segment.kind == _INTERP for segment in segments)
     return ElfFacts(
         soname=soname,
-        search=tuple(part for part in (rpath or runpath).split(":") if part),
-        is_rpath=_DT_RPATH in tags,
+        search=tuple(part for part in (runpath or rpath).split(":") if part),
+        is_rpath=_DT_RPATH in tags and _DT_RUNPATH not in tags,
         dynamic=bool(tags),
         program=starts and not soname,
         runpath_at=_entry_of(stream, segments, _DT_RUNPATH),

@@ -51,9 +51,7 @@ def planned_files(plan: Plan) -> list[Planned]:
     found: list[Planned] = []
     for runtime in plan.runtimes:
         found += _runtime(runtime, plan)
-    for tree in plan.devels:
-        found += _devel(tree)
-    return found
+    return [*found, *_devel(plan.devel)]
 
 
 def _distribution(runtime: RuntimePlan) -> str:
@@ -91,7 +89,7 @@ def _how(file: PayloadFile, neighbours: Neighbours) -> How:
 
 
 def _devel(tree: DevelPlan) -> Iterator[Planned]:
-    package = "rocm-sdk-devel" + (f" ({tree.family})" if tree.family else "")
+    package = "rocm-sdk-devel"
     for path, entry in sorted(tree.files.items()):
         yield Planned(package=package, path=path, how="as it is", devel="own", source=str(entry.source))
     for path, link in sorted(tree.links.items()):

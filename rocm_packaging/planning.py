@@ -86,15 +86,13 @@ class RuntimePlan:
 
 @dataclass(frozen=True, kw_only=True)
 class DevelPlan:
-    """One development tree, beyond what the runtime wheels hold.
+    """The development tree, beyond what the runtime wheels hold.
 
     Attributes:
-        family: The GPU family it is for, where families' trees differ; else empty.
         files: Plain files by path.
         links: Links by path, with the text of each.
     """
 
-    family: str
     files: Mapping[str, Entry]
     links: Mapping[str, str]
 
@@ -106,15 +104,15 @@ class Plan:
     Attributes:
         distribution: What they know of each other.
         runtimes: The wheels, in the order they are reported.
-        devels: The development trees: one, or one a family.
+        devel: The development tree; of families that contradict each other, the first one's.
         unused: Names of artifacts that no package takes anything of.
         built: The families or gfx targets that were packaged, the default one first.
-        contradiction: Why there is more than one development tree, naming both files.
+        contradiction: Why there is no one development tree for all families, naming both files.
     """
 
     distribution: Distribution
     runtimes: tuple[RuntimePlan, ...]
-    devels: tuple[DevelPlan, ...]
+    devel: DevelPlan
     unused: tuple[str, ...]
     built: tuple[str, ...]
     contradiction: str = ""
@@ -179,12 +177,12 @@ def make_plan(request: BuildRequest) -> Plan:
     profiler = _profiler(shelf, request)
     layout = _split if info.split else _unsplit
     named, libraries, trees = layout(shelf, info, request, core)
-    devels, contradiction = _devels(trees)
+    devel, contradiction = _joined(trees)
     used = tuple(target for targets in named.values() for target in targets)
     return Plan(
         distribution=_distribution(request, version, info, named, [core, *profiler, *libraries]),
         runtimes=(core, *profiler, *libraries),
-        devels=devels,
+        devel=devel,
         unused=shelf.left((*named, *used)),
         built=tuple(named),
         contradiction=contradiction,
@@ -267,9 +265,7 @@ def _unsplit(shelf: _Shelf, info: BuildInfo, request: BuildRequest, core: Runtim
                 hint="Fetch the whole set: nox -s fetch_artifacts.",
             )
     named = {family: _built_targets(family, info) for family in chosen}
-    trees = [
-        _devel(shelf, one.family, {GENERIC, one.family}, [core.payload, one.payload]) for one in libraries
-    ]
+    trees = [_devel(shelf, {GENERIC, one.family}, [core.payload, one.payload]) for one in libraries]
     return named, tuple(libraries), tuple(trees)
 
 
@@ -278,20 +274,20 @@ def _built_targets(family: str, info: BuildInfo) -> tuple[str, ...]:
     return tuple(target for target in targets if target in info.targets) or targets
 
 
-def _devel(shelf: _Shelf, family: str, targets: Iterable[str], payloads: Sequence[Payload]) -> DevelPlan:
+def _devel(shelf: _Shelf, targets: Iterable[str], payloads: Sequence[Payload]) -> DevelPlan:
     data, layouts = packages(), (packages().unsplit.libraries, packages().split.libraries)
     libraries = (name for layout in layouts for name in layout.artifacts)
     names = (*data.core.artifacts, *libraries, *data.devel.artifacts)
     tree = merged(shelf.select(names, data.devel.components, targets))
     files, links = devel_only(tree, payloads)
-    return DevelPlan(family=family, files=files, links={**links, **usual_links(tree, data.devel.links)})
+    return DevelPlan(files=files, links={**links, **usual_links(tree, data.devel.links)})
 
 
-def _devels(trees: Sequence[DevelPlan]) -> tuple[tuple[DevelPlan, ...], str]:
-    """Make one development tree of all families', or keep them apart where they contradict each other.
+def _joined(trees: Sequence[DevelPlan]) -> tuple[DevelPlan, str]:
+    """Make one development tree of all families'.
 
     Returns:
-        The trees, and the first contradiction.
+        The tree, and the first contradiction; with one, the first family's tree.
     """
     files: dict[str, Entry] = {}
     links: dict[str, str] = {}
@@ -300,14 +296,14 @@ def _devels(trees: Sequence[DevelPlan]) -> tuple[tuple[DevelPlan, ...], str]:
             for path, entry in tree.files.items():
                 require_same(files.setdefault(path, entry), entry)
         except ArtifactError as problem:
-            return tuple(trees), problem.message
+            return trees[0], problem.message
         for path, link in tree.links.items():
             if links.setdefault(path, link) != link:
-                return tuple(trees), f"{tree.family} links {path} to {link}, another family to {links[path]}."
+                return trees[0], f"One family links {path} to {links[path]}, another to {link}."
     both = sorted(files.keys() & links.keys())
     if both:
-        return tuple(trees), f"{both[0]} is a file ({files[both[0]].source}) and a link ({links[both[0]]})."
-    return (DevelPlan(family="", files=files, links=links),), ""
+        return trees[0], f"{both[0]} is a file ({files[both[0]].source}) and a link ({links[both[0]]})."
+    return DevelPlan(files=files, links=links), ""
 
 
 def _split(shelf: _Shelf, info: BuildInfo, request: BuildRequest, core: RuntimePlan) -> _Layout:
@@ -328,7 +324,7 @@ def _split(shelf: _Shelf, info: BuildInfo, request: BuildRequest, core: RuntimeP
             hint="Fetch the whole set: nox -s fetch_artifacts.",
         )
     _require_apart([libraries, *devices])
-    devel = _devel(shelf, "", {GENERIC}, [core.payload, libraries.payload])
+    devel = _devel(shelf, {GENERIC}, [core.payload, libraries.payload])
     return {target: (target,) for target in targets}, (libraries, *devices), (devel,)
 
 

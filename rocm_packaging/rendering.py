@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import re
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -49,12 +49,6 @@ class Distribution:
     linux: tuple[str, ...] = ()
     windows: tuple[str, ...] = ()
     aliases: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-
-    def led_by(self, family: str) -> Distribution:
-        """Give the same distribution with another default family; with "", this one."""
-        if not family:
-            return self
-        return replace(self, families={family: self.families[family], **self.families})
 
 
 def dist_info(distribution: Distribution, package: str, family: str = "") -> bytes:

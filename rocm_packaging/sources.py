@@ -11,7 +11,7 @@ from packaging.utils import canonicalize_name
 from packaging.version import Version
 
 from core import console, distributions, files, installer, records
-from core.data import Model, load_toml
+from core.data import Dated, Model, load_toml
 from core.errors import DataError, MissingInputError, ProcessError, RocmError, UsageError, nearest
 from core.installer import Install, configured
 from core.named_sources import alone
@@ -95,8 +95,15 @@ class _Index(Model):
     default: bool = False
 
 
-class _IndexesFile(Model):
+class Indexes(Dated):
+    """The release indexes, by name."""
+
     indexes: dict[str, _Index]
+
+
+def release_indexes() -> Indexes:
+    """Read the data file."""
+    return load_toml(INDEXES_FILE, Indexes)
 
 
 def release_index_url(name: str, family: str) -> str:
@@ -109,7 +116,7 @@ def release_index_url(name: str, family: str) -> str:
     Raises:
         UsageError: An unknown name.
     """
-    indexes = load_toml(INDEXES_FILE, _IndexesFile).indexes
+    indexes = release_indexes().indexes
     chosen = name or next(key for key, index in indexes.items() if index.default)
     if chosen not in indexes:
         raise UsageError(f"Unknown ROCm index {chosen!r}. {nearest(chosen, indexes)}")

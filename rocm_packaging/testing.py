@@ -260,7 +260,7 @@ def _report_of_others(
     console.say(f"{said.stdout}{said.stderr}")
     version = process.capture([*command[:-1], "version"], cwd=folder, env=env).stdout.strip()
     names = process.capture([command[0], "-c", _INSTALLED], cwd=folder, env=env).stdout.split()
-    asked = (*request.families, *request.targets)
+    asked = dict.fromkeys((*request.families, *request.targets))
     families = [one for one in asked if f"{LIBRARIES}-{one.lower()}" in names or device_package(one) in names]
     report = replace(
         unittest_output.read(said.stderr),

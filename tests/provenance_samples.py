@@ -86,7 +86,7 @@ def torch_record(**inputs: Any) -> Record:
         "source": {"origin": ORIGIN, "commit": TORCH_COMMIT, "hipify": True},
         "version": TORCH.version,
         "python": "3.12.4",
-        "rocm": ["7.10.0", {ROCM.name: ROCM.sha256, CORE.name: CORE.sha256}],
+        "rocm": ["7.10.0", "split", {ROCM.name: ROCM.sha256, CORE.name: CORE.sha256}],
         "rocm_extras": [],
         "gpu_targets": ["gfx942"],
         "dependencies": {"triton": {"digest": TRITON.sha256}},

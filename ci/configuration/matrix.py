@@ -14,12 +14,21 @@ MATRIX_FILE = Path(__file__).parents[1] / "matrix.toml"
 
 
 class Exclusion(Model):
-    """A GPU family that some refs do not have on a platform yet."""
+    """Cells that GPU families do not have on a platform; a key that is left out stands for all."""
 
-    gpu_family: str
+    gpu_families: tuple[str, ...] = Field(min_length=1)
     platform: Platform
-    torch_refs: tuple[str, ...]
+    torch_refs: tuple[str, ...] = ()
+    pythons: tuple[str, ...] = ()
     reason: str = Field(min_length=1)
+
+    def covers(self, gpu_family: str, platform: str, torch_ref: str, python: str) -> bool:
+        """Say whether a cell is one of these."""
+        return (
+            (gpu_family in self.gpu_families and platform == self.platform)
+            and (not self.torch_refs or torch_ref in self.torch_refs)
+            and (not self.pythons or python in self.pythons)
+        )
 
 
 class Matrix(Model):

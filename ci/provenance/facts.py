@@ -15,6 +15,7 @@ from ci.provenance.names import commit_uri, names, package_url
 from core.builders import BUILDER
 from core.data import Model, validated
 from core.errors import DataError
+from rocm_packaging.layouts import Layout  # noqa: TC001 - pydantic reads it
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -114,7 +115,7 @@ class Inputs(Model):
 
     source: Source = Source()
     python: str = ""
-    rocm: tuple[str, dict[str, str] | str] | None = None
+    rocm: tuple[str, Layout, dict[str, str] | str] | None = None
     dependencies: dict[str, dict[str, str]] = Field(default_factory=dict)
     lock: str = ""
     artifacts: dict[str, str] = Field(default_factory=dict)
@@ -232,7 +233,7 @@ def _artifacts(group: Sequence[Recorded], by: Recorded) -> Iterator[Material]:
 def _rocm(run: RunRecords, inputs: Inputs, known: Mapping[str, FileRecord]) -> Iterator[Material]:
     if inputs.rocm is None:
         return
-    version, content = inputs.rocm
+    version, _layout, content = inputs.rocm
     if isinstance(content, str):
         # packages of an index: installed by version, and the record has no digest of them
         yield Material(name="rocm", uri=package_url("rocm", version), notes={"from": content})

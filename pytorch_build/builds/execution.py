@@ -15,7 +15,7 @@ from pytorch_build.builds.plans import environment
 from pytorch_build.checks.imports import import_command, read_report
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from core.installer import Backend
     from core.interpreters import Interpreter
@@ -86,9 +86,23 @@ def the_wheel(plan: BuildPlan) -> Path:
 
 
 def install_requirements(
-    target: Interpreter, plan: BuildPlan, tree: Path, *, backend: Backend, cache_dir: Path | None
+    target: Interpreter,
+    plan: BuildPlan,
+    tree: Path,
+    *,
+    locked: Callable[[Sequence[str]], Install],
+    backend: Backend,
+    cache_dir: Path | None,
 ) -> None:
     """Install what the project itself asks for, beyond the locked build requirements.
+
+    Args:
+        target: The environment.
+        plan: The build's plan.
+        tree: The source tree.
+        locked: Makes the call that installs distributions as the lock has them.
+        backend: What installs.
+        cache_dir: The installer's cache; None for its default.
 
     Raises:
         EnvironmentSetupError: It cannot be had.
@@ -98,7 +112,8 @@ def install_requirements(
     if paths or plan.requirements:
         call = Install(files=paths, requirements=plan.requirements)
         installer.install(target, call, backend=backend, cache_dir=cache_dir)
-    _uninstall(target, plan.uninstall_after)
+    if plan.as_locked:
+        installer.install(target, locked(plan.as_locked), backend=backend, cache_dir=cache_dir)
 
 
 def check_import(
@@ -117,16 +132,32 @@ def check_import(
     """
     # with what it requires of third parties; torch, triton and ROCm are there, and satisfy it
     installer.install(target, Install(requirements=(str(wheel),)), backend=backend, cache_dir=cache_dir)
-    env = process.inherited(PYTHONPATH=None, PYTHONHOME=None)
-    command = import_command(target.executable, plan.distribution, plan.version)
-    done = process.capture(command, cwd=target.prefix, env=env, check=False)
+    require_import(plan, wheel, target.executable, cwd=target.prefix)
+    console.say(f"{wheel.name} imports")
+
+
+def require_import(plan: BuildPlan, wheel: Path, python: Path, *, cwd: Path, where: str = "") -> None:
+    """Import an installed wheel.
+
+    Args:
+        plan: How it was built.
+        wheel: The wheel.
+        python: The environment's interpreter.
+        cwd: Where it runs.
+        where: Which environment that is, as a clause behind the error.
+
+    Raises:
+        BuildError: It does not import, or names another version.
+    """
+    env = process.inherited(PYTHONPATH=None, PYTHONHOME=None, LD_LIBRARY_PATH=None)
+    command = import_command(python, plan.distribution, plan.version)
+    done = process.capture(command, cwd=cwd, env=env, check=False)
     _, findings = read_report(wheel.name, done.returncode, done.stdout, done.stderr)
     if findings:
         raise BuildError(
-            f"{wheel.name} cannot be imported:\n" + "\n".join(finding.message for finding in findings),
-            hint=f"Try it by hand: {target.executable} -c 'import {plan.distribution}'",
+            f"{wheel.name} cannot be imported{where}:\n" + "\n".join(finding.message for finding in findings),
+            hint=f"Try it by hand: {python} -c 'import {plan.distribution}'",
         )
-    console.say(f"{wheel.name} imports")
 
 
 @contextmanager

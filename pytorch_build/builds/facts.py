@@ -13,17 +13,18 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from core import process
+from core import console, process
 from core.data import parse_toml, read_text
 from core.errors import DataError, MissingInputError
 from pytorch_build.builds.plans.types import BuildFacts, RocmFacts, TreeFacts
 from pytorch_build.builds.preflight import MachineFacts
-from pytorch_build.platforms.windows import OPENMP_DLL, UV_DLL, choose_openmp
+from pytorch_build.toolchain.pins import LICENSE, load_toolchain
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
     from pytorch_build.platforms import Platform
+    from pytorch_build.toolchain.pins import Places
 
 _ASKED = (
     "pyproject.toml",
@@ -124,36 +125,74 @@ def build_facts(
     *,
     platform: Platform,
     base_env: Mapping[str, str],
+    provided: Places,
+    shared: bool,
 ) -> BuildFacts:
-    """Add what the toolchain has to ship: Windows' DLLs, where its variables name them.
+    """Add what the toolchain has to ship: Windows' DLLs, as provided or as variables name them.
 
     Args:
         tree: From `tree_facts`.
         rocm: From `rocm_facts`; None for family cpu.
         platform: What the wheel is for.
         base_env: Read for VCToolsRedistDir, libuv_ROOT and LLVM_SYSPATH.
+        provided: Where `nox -s prepare` puts things.
+        shared: Others use the wheel, so that it may carry only what may be redistributed.
 
     Raises:
-        MissingInputError: A variable names a folder without the DLL, with several right ones, or none.
+        MissingInputError: A variable names a folder without what it should have.
     """
     if platform.NAME != "windows":
         return BuildFacts(tree=tree, rocm=rocm)
-    redist = platform.find_variable(base_env, "VCToolsRedistDir")
-    openmp = choose_openmp(sorted(Path(redist).rglob(OPENMP_DLL))) if redist else None
-    uv, llvm = _uv(platform, base_env), _llvm(platform, base_env)
-    return BuildFacts(tree=tree, rocm=rocm, openmp=openmp, uv=uv, llvm=llvm)
+    openmp, uv = _openmp(platform, base_env, provided, shared=shared), _uv(platform, base_env, provided)
+    carried = {"llvm-openmp": provided.openmp if openmp else None, "libuv": uv and uv.parent.parent}
+    return BuildFacts(
+        tree=tree,
+        rocm=rocm,
+        openmp=openmp,
+        uv=uv,
+        licenses={
+            name: folder / LICENSE
+            for name, folder in carried.items()
+            if folder and (folder / LICENSE).is_file()
+        },
+        llvm=_llvm(platform, base_env),
+    )
 
 
-def _uv(platform: Platform, base_env: Mapping[str, str]) -> Path | None:
-    root = platform.find_variable(base_env, "libuv_ROOT")
-    if not root:
-        return None
-    found = Path(root) / "bin" / UV_DLL
-    if not found.is_file():
+def _openmp(
+    platform: Platform, base_env: Mapping[str, str], provided: Places, *, shared: bool
+) -> Path | None:
+    """Find the first OpenMP runtime of toolchain.toml that is there and may be carried."""
+    data = load_toolchain().openmp
+    redist = platform.find_variable(base_env, data.visual_studio.variable)
+    found = {
+        "download": [path] if (path := provided.openmp / data.dll).is_file() else [],
+        "visual_studio": sorted(Path(redist).glob(data.visual_studio.pattern)) if redist else [],
+    }
+    for name in data.order:
+        source = data.download if name == "download" else data.visual_studio
+        if not found[name] or (shared and not source.redistributable):
+            continue
+        if not source.redistributable:
+            console.warn(
+                f"The wheel gets {found[name][-1]}, which may not be redistributed: keep it to yourself, "
+                "or run nox -s prepare first."
+            )
+        return found[name][-1]
+    return None
+
+
+def _uv(platform: Platform, base_env: Mapping[str, str], provided: Places) -> Path | None:
+    named = platform.find_variable(base_env, "libuv_ROOT")
+    found = (Path(named) if named else provided.libuv) / load_toolchain().libuv.libraries[platform.NAME]
+    if found.is_file():
+        return found
+    if named:
         raise MissingInputError(
-            f"libuv_ROOT is {root}, and {found} does not exist.", hint="Build libuv, or unset libuv_ROOT."
+            f"libuv_ROOT is {named}, and {found} does not exist.",
+            hint="Unset libuv_ROOT, and run nox -s prepare.",
         )
-    return found
+    return None
 
 
 def _llvm(platform: Platform, base_env: Mapping[str, str]) -> Path | None:
@@ -179,9 +218,7 @@ def machine_facts(
         base_env: The environment of the build to come.
     """
     path = platform.find_variable(base_env, "PATH")
-    windows = platform.NAME == "windows"
-    # What is installed into the target environment comes first on the build's PATH; on Windows
-    # the environment's ninja is taken out again.
+    # what is installed into the target environment comes first on the build's PATH
     whole = platform.PATH_SEPARATOR.join(filter(None, (str(python.parent), path)))
     return MachineFacts(
         platform=platform.NAME,
@@ -190,11 +227,11 @@ def machine_facts(
         tree=tree,
         compiler=_compiler(platform, base_env, path),
         cmake=_tool_version("cmake", whole),
-        ninja=_tool_version("ninja", path if windows else whole),
+        ninja=_tool_version("ninja", whole),
         disk_gib=_free_disk(tree) / _GIB,
         memory_gib=memory_bytes() / _GIB,
         cores=cores(),
-        long_paths=_long_paths() if windows else True,
+        long_paths=_long_paths() if platform.NAME == "windows" else True,
     )
 
 

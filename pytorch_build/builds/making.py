@@ -12,17 +12,20 @@ from core.stage import Made
 from core.target_locks import locked_call
 from core.wheel_contents import CONTENTS
 from pytorch_build.builds import facts, preflight
+from pytorch_build.builds.bare_import import check_bare_import
 from pytorch_build.builds.dependencies import dependency_inputs, wheel_paths
 from pytorch_build.builds.execution import check_import, execute, install_requirements
 from pytorch_build.builds.needs import max_jobs, need_of
 from pytorch_build.builds.plans import plan_build
 from pytorch_build.builds.plans.types import BuildOptions, BuildRequest
 from pytorch_build.builds.rocm_init import query_code
+from pytorch_build.builds.rpaths import set_search_paths
 from pytorch_build.checks.findings import findings_table, require_no_errors
 from pytorch_build.checks.run import CheckOptions, check_wheel
 from pytorch_build.checks.view import Expectation
 from pytorch_build.refs.torch_refs import DISTRIBUTIONS
 from pytorch_build.rocm.sdk import ask
+from pytorch_build.toolchain.pins import places
 from rocm_packaging.sources import install_call
 
 if TYPE_CHECKING:
@@ -68,16 +71,29 @@ def _build(build: Build, tree: Path, sdk: RocmSdk | None, log: Path, course: Cou
         # a cache that cannot be had is none, and then no compiler is started through it
         plan = _plan(build, tree, sdk, cache.cache if cache else None)
         with console.group(f"requirements of {build.project}"):
-            install_requirements(build.target, plan, tree, backend=backend, cache_dir=cache_dir)
+            install_requirements(
+                build.target,
+                plan,
+                tree,
+                locked=lambda names: locked_call(build.context.common, build.target, only=names),
+                backend=backend,
+                cache_dir=cache_dir,
+            )
         with console.group(f"build {build.project}"):
             env = _reproducible(build, tree)
+            epoch = int(env["SOURCE_DATE_EPOCH"])
             wheel = execute(
                 plan, tree, platform=build.platform, base_env=env, log=log, course=course, cache=cache
             )
+            wheel = set_search_paths(wheel, sdk.layout if sdk else None, build.context.gpu_family, epoch=epoch)
             if cache and (said := cache.details()) is not None:
                 course.details["compiler_cache"] = said
     with console.group(f"check {wheel.name}"):
         check_import(build.target, plan, wheel, backend=backend, cache_dir=cache_dir)
+        if sdk is not None and build.platform.NAME == "linux":
+            torch = build.dependency("torch")
+            # a torch from elsewhere may find ROCm only when it is loaded first
+            check_bare_import(build.target, plan, wheel, preloads=torch is not None and not torch.digest)
         _check(build, wheel)
     contents = {wheel.name: wheel_contents.folders(wheel)}
     details: dict[str, Any] = {"source": build.tree.inputs, **course.details, CONTENTS: contents}
@@ -136,6 +152,8 @@ def _plan(build: Build, tree: Path, sdk: RocmSdk | None, cache: CompilerCache | 
         facts.rocm_facts(sdk.root, libraries) if sdk else None,
         platform=build.platform,
         base_env=build.base_env,
+        provided=places(build.context.common.cache, build.platform.NAME),
+        shared=build.context.common.outputs.immutable,
     )
     return plan_build(request, known, platform=build.platform, base_env=build.base_env)
 

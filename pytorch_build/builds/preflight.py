@@ -31,7 +31,7 @@ class MachineFacts:
         tree: The source tree.
         compiler: The host compiler found; empty for none.
         cmake: Version of the cmake on the PATH; empty for none (requirements bring one).
-        ninja: Version of the ninja on the PATH; empty for none (on Linux requirements bring one).
+        ninja: Version of the ninja on the PATH; empty for none (requirements bring one).
         disk_gib: Free space at the source tree.
         memory_gib: Memory that this process may use.
         cores: Cores that this process may use.
@@ -121,22 +121,15 @@ def _compiler(machine: MachineFacts) -> Iterator[Problem]:
 
 
 def _tools(machine: MachineFacts, tools: Tools) -> Iterator[Problem]:
-    windows = machine.platform == "windows"
     if _older(machine.cmake, tools.cmake):
         yield Problem(
             message=f"cmake {machine.cmake} is on the PATH, and builds need {tools.cmake} or newer.",
             hint="Install a newer cmake.",
         )
-    oldest = tools.ninja_windows if windows else tools.ninja
-    if _older(machine.ninja, oldest):
+    if _older(machine.ninja, tools.ninja):
         yield Problem(
-            message=f"ninja {machine.ninja} is on the PATH, and builds need {oldest} or newer.",
+            message=f"ninja {machine.ninja} is on the PATH, and builds need {tools.ninja} or newer.",
             hint="Install a newer ninja.",
-        )
-    if windows and not machine.ninja:
-        yield Problem(
-            message="There is no ninja on the PATH, and on Windows its wheels do not work.",
-            hint=f"Install ninja {oldest} or newer from its own releases.",
         )
 
 

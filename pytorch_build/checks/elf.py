@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING
 
-from pytorch_build.checks.providers import matches, provided, some, unasked
+from pytorch_build.checks.providers import matches, places, provided, some, unasked
 from pytorch_build.checks.view import ElfFacts
 
 if TYPE_CHECKING:
@@ -99,6 +99,7 @@ class _Libraries:
         inside: Installed paths of the wheel's own files, by base name.
         sonames: The same by SONAME.
         provided: Library patterns of distributions that the wheel requires, or is one of.
+        folders: Of these distributions' folders, library patterns by folder.
         unasked: Library patterns of other distributions, by provider.
         strict: Whether a manylinux tag promises to need nothing else of the machine.
     """
@@ -106,6 +107,7 @@ class _Libraries:
     inside: Mapping[str, tuple[str, ...]]
     sonames: Mapping[str, tuple[str, ...]]
     provided: tuple[str, ...]
+    folders: Mapping[str, tuple[str, ...]]
     unasked: Mapping[str, tuple[str, ...]]
     strict: bool
 
@@ -149,15 +151,13 @@ def _promised_glibc(platform: str) -> tuple[int, int] | None:
 
 def _check_rpath(view: WheelView, binary: Binary, elf: ElfFacts) -> Iterator[Finding]:
     where = binary.member.name
-    # Upstream's test programs carry such folders; the module that people import must not.
-    severity: Severity = "warning" if elf.program else "error"
     absolute = [entry for entry in elf.rpath if entry and not _ORIGIN.match(entry)]
     if absolute:
         message = f"Its RPATH names folders of one machine: {some(absolute)}. Only $ORIGIN/… is allowed."
-        yield view.finding(severity, CHECK, message, where)
+        yield view.finding("error", CHECK, message, where)
     if "" in elf.rpath:
         yield view.finding(
-            severity, CHECK, "Its RPATH has an empty entry, which is the folder a program runs in.", where
+            "error", CHECK, "Its RPATH has an empty entry, which is the folder a program runs in.", where
         )
     outside = [
         entry
@@ -186,13 +186,16 @@ def _check_needed(
     machine: list[str] = []
     nowhere: list[str] = []
     for library in needed:
-        if library in policy.system_libraries or matches(library, libraries.provided):
+        if library in policy.system_libraries:
             continue
-        places = libraries.inside.get(library, ()) + libraries.sonames.get(library, ())
+        if matches(library, libraries.provided):
+            yield from _check_reach(view, libraries, binary, library)
+            continue
+        inside = libraries.inside.get(library, ()) + libraries.sonames.get(library, ())
         provider = next((name for name, some in libraries.unasked.items() if matches(library, some)), "")
-        if places:
-            if not any(matches(place, policy.preloaded) for place in places):
-                yield from _check_inside(view, libraries, binary, library, places)
+        if inside:
+            if not any(matches(place, policy.preloaded) for place in inside):
+                yield from _check_inside(view, libraries, binary, library, inside)
         elif provider:
             of_others.setdefault(provider, []).append(library)
         elif matches(library, policy.machine_libraries):
@@ -220,6 +223,17 @@ def _check_inside(
             "it is found only if something loads it before."
         )
         yield view.finding("warning", CHECK, message, binary.member.name)
+
+
+def _check_reach(
+    view: WheelView, libraries: _Libraries, binary: Binary, library: str
+) -> Iterator[Finding]:
+    """See that a library of another distribution is found where that one has it."""
+    search = [found for entry in binary.elf.rpath if (found := _expand(binary, entry))] if binary.elf else []
+    for folder, names in libraries.folders.items():
+        if matches(library, names) and not any(matches(place, [folder]) for place in search):
+            message = f"{library} lies in {folder} of another wheel, where this file's RPATH does not lead."
+            yield view.finding("error", CHECK, message, binary.member.name)
 
 
 def _check_sonames(view: WheelView, host: Iterable[tuple[Binary, ElfFacts]]) -> Iterator[Finding]:
@@ -251,6 +265,7 @@ def _libraries(view: WheelView, policy: Policy) -> _Libraries:
         inside=inside,
         sonames=sonames,
         provided=provided(view, policy),
+        folders=places(view, policy),
         unasked=unasked(view, policy),
         strict=any(platform.startswith("manylinux") for platform in view.platforms),
     )

@@ -55,15 +55,22 @@ class Provider(Model):
 
     Attributes:
         distributions: Shell patterns of the distributions that bring them.
-        libraries: Shell patterns of library names.
+        libraries: Shell patterns of library names, found wherever they lie once torch is imported.
+        folders: The same by folder below site-packages, a shell pattern: an RPATH must lead there.
         includes: Other providers that come with it.
         assumed_by: Distributions that use the libraries without stating the requirement.
     """
 
     distributions: tuple[str, ...]
-    libraries: tuple[str, ...]
+    libraries: tuple[str, ...] = ()
+    folders: dict[str, tuple[str, ...]] = Field(default_factory=dict)
     includes: tuple[str, ...] = ()
     assumed_by: tuple[str, ...] = ()
+
+    @property
+    def brings(self) -> tuple[str, ...]:
+        """Patterns of all its libraries."""
+        return (*self.libraries, *(name for names in self.folders.values() for name in names))
 
 
 class Windows(Model):

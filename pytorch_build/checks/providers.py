@@ -40,14 +40,28 @@ def available(view: WheelView, policy: Policy) -> tuple[str, ...]:
 
 def provided(view: WheelView, policy: Policy) -> tuple[str, ...]:
     """List patterns of the libraries that the wheel may expect from other distributions."""
-    return tuple(pattern for name in available(view, policy) for pattern in policy.providers[name].libraries)
+    return tuple(pattern for name in available(view, policy) for pattern in policy.providers[name].brings)
+
+
+def places(view: WheelView, policy: Policy) -> Mapping[str, tuple[str, ...]]:
+    """Return other distributions' folders that an RPATH must lead to: folder -> patterns of its libraries.
+
+    ROCm's own wheels are laid out by `rocm_packaging`, and are not judged by this.
+    """
+    there = (policy.providers[name] for name in available(view, policy))
+    return {
+        folder: libraries
+        for provider in there
+        if not matches(view.name.distribution, provider.distributions)
+        for folder, libraries in provider.folders.items()
+    }
 
 
 def unasked(view: WheelView, policy: Policy) -> Mapping[str, tuple[str, ...]]:
     """List patterns of libraries of distributions that the wheel does not require: by provider."""
     there = available(view, policy)
     return {
-        name: provider.libraries
+        name: provider.brings
         for name, provider in policy.providers.items()
         if name not in there and view.name.distribution not in provider.distributions
     }

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from pydantic import field_validator
 
 from core import files, process
-from core.data import Model, load_toml
+from core.data import Dated, Model, load_toml
 from core.engines import RUNNERS
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ class Environment(Model):
     passed: tuple[str, ...]
 
 
-class Container(Model):
+class Container(Dated):
     """The data: which image, and what of the machine it sees.
 
     Attributes:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from core.errors import RocmError
 from pytorch_build.fat.table import matches, path_pattern, rows_of, wanted_for
+from rocm_packaging import rpath
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -33,11 +34,13 @@ class Binary:
         name: Its SONAME or the name of its export table; "" where it has none.
         needed: The libraries that it is linked to.
         search: Its search path, as it is written; a DLL has none.
+        is_rpath: Whether that is a DT_RPATH.
     """
 
     name: str
     needed: tuple[str, ...]
     search: tuple[str, ...] = ()
+    is_rpath: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -209,14 +212,9 @@ class Follower:
     def _note_search(self, file: RocmFile, binary: Binary, more: Sequence[str]) -> None:
         if not self.machine.searches:
             return
-        kept = [part for part in binary.search if part.startswith(_ORIGINS)]
-        if not more and len(kept) == len(binary.search):
-            return
-        here = posixpath.dirname(file.path) or "."
-        for folder in more:
-            way = posixpath.relpath(folder or ".", here)
-            kept.append("$ORIGIN" if way == "." else f"$ORIGIN/{way}")
-        self._search[file.path] = tuple(dict.fromkeys(kept))
+        kept = rpath.relative(binary.search)
+        if more or len(kept) != len(binary.search):
+            self._search[file.path] = tuple(dict.fromkeys((*kept, *rpath.ways(file.path, more))))
 
     def _on_search_path(self, file: RocmFile, binary: Binary, name: str) -> RocmFile | None:
         if not self.machine.searches:

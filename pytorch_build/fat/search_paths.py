@@ -5,11 +5,7 @@ from __future__ import annotations
 import shutil
 from typing import TYPE_CHECKING
 
-from core import process
-from core.errors import BuildError
-from rocm_packaging import elf
-from rocm_packaging.growing import grown
-from rocm_packaging.patching import patchelf
+from rocm_packaging import rpath
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -18,35 +14,38 @@ if TYPE_CHECKING:
     from core.zip_sources import Edited
     from pytorch_build.fat.content import RocmFile
 
-_LARGE = 256 << 20  # patchelf holds a file twice in memory
+_CHUNK = 1 << 20
 
 
 def with_search_path(file: RocmFile, search: Sequence[str], scratch: Path) -> Path | Edited:
-    """Give a library with a search path: what is to be written in its place.
+    """Return a library with a search path: what is to be written in its place.
 
     Args:
         file: The library.
-        search: The new DT_RPATH.
+        search: The new DT_RPATH; none: it loses the one that it has.
         scratch: A folder for what has to be written meanwhile.
 
     Raises:
         BuildError: patchelf left another path.
         ProcessError: patchelf failed.
     """
-    plain = file.source
-    if file.info is not None:
-        plain = scratch / "unpacked" / file.path
-        plain.parent.mkdir(parents=True, exist_ok=True)
-        with file.opened() as stream, plain.open("wb") as copy:
-            shutil.copyfileobj(stream, copy, 1 << 20)
-    if plain.stat().st_size >= _LARGE:
-        edited = grown(plain, ":".join(search))
-        if edited is not None:
-            return edited
-    target = scratch / "patched" / file.path
+    if file.info is None:
+        target = scratch / file.path
+        return rpath.edited(file.source, search) or rpath.patched(file.source, search, target)
+    return unpacked(file, search, scratch)
+
+
+def unpacked(file: RocmFile, search: Sequence[str], scratch: Path) -> Path:
+    """Unpack a library from its wheel into a folder, with a search path.
+
+    Raises:
+        BuildError: patchelf left another path.
+        ProcessError: patchelf failed.
+        WheelError: The wheel is broken.
+    """
+    target = scratch / file.path
     target.parent.mkdir(parents=True, exist_ok=True)
-    process.capture([patchelf(), "--force-rpath", "--set-rpath", ":".join(search), "--output", target, plain])
-    after = elf.read(target)
-    if after is None or after.search != tuple(search) or not after.is_rpath:
-        raise BuildError(f"patchelf did not leave the RPATH {':'.join(search)} in {file.path}.")
+    with file.opened() as stream, target.open("wb") as copy:
+        shutil.copyfileobj(stream, copy, _CHUNK)
+    rpath.rewrite(target, search)
     return target

@@ -38,10 +38,6 @@ class Platform(Protocol):
     FLASH_FLAG: str
     PRELOADS: tuple[str, ...]
 
-    def library_pattern(self, name: str) -> str:
-        """Give the glob that a shared library's file name matches."""
-        ...
-
     def compiler_settings(self, env: Mapping[str, str], rocm_root: PurePath | None) -> Mapping[str, str]:
         """Give the variables that choose and steer the compilers, on top of `env`."""
         ...

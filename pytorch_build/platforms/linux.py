@@ -41,11 +41,6 @@ PRELOADS: tuple[str, ...] = (
 _QUIET = ("-Wno-error=maybe-uninitialized", "-Wno-error=uninitialized", "-Wno-error=restrict")
 
 
-def library_pattern(name: str) -> str:
-    """Give the glob that a shared library's file name matches: ``libamdhip64.so*``."""
-    return f"lib{name}.so*"
-
-
 def compiler_settings(env: Mapping[str, str], rocm_root: PurePath | None) -> Mapping[str, str]:
     """Keep the compiler and flags that `env` names, and add flags; CC and CXX stay as they are."""
     del rocm_root  # hipcc compiles device code; host code is gcc's or the person's compiler's

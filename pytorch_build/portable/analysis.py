@@ -55,7 +55,7 @@ def excluded(needs: Mapping[str, Binary], policy: Policy) -> frozenset[str]:
         policy: Which libraries other wheels bring.
     """
     inside = {PurePosixPath(path).name for path in needs} | {one.name for one in needs.values() if one.name}
-    others = (pattern for provider in policy.providers.values() for pattern in provider.libraries)
+    others = (pattern for provider in policy.providers.values() for pattern in provider.brings)
     return frozenset({*inside, *others, "libpython3*.so*"})
 
 

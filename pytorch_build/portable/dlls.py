@@ -56,7 +56,7 @@ def sort_needs(binaries: Mapping[str, Binary]) -> DllNeeds:
     """Sort the needs of a wheel's files by where they are met."""
     policy = load_policy()
     own = {PurePosixPath(path).name.lower() for path in binaries}
-    others = tuple(pattern for provider in policy.providers.values() for pattern in provider.libraries)
+    others = tuple(pattern for provider in policy.providers.values() for pattern in provider.brings)
     sorted_: dict[str, dict[str, list[str]]] = {"inside": {}, "promised": {}, "others": {}, "missing": {}}
     for path, binary in sorted(binaries.items()):
         for name in binary.needed:

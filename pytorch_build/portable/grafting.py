@@ -6,7 +6,6 @@ whoever needs it is changed to need that one. Only the changed files are compres
 
 from __future__ import annotations
 
-import posixpath
 import shutil
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -15,8 +14,7 @@ from core import files, process, zip_members
 from core.errors import BuildError
 from core.zip_sources import Member
 from core.zip_streams import MemberStream
-from rocm_packaging import elf
-from rocm_packaging.patching import patchelf
+from rocm_packaging import elf, rpath
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -78,9 +76,7 @@ def plan(
     for member, binary in sorted(needs.items()):
         renamed = _renamed(binary, names)
         if renamed:
-            way = posixpath.relpath(folder, posixpath.dirname(member) or ".")
-            kept = [part for part in binary.search if part.startswith(("$ORIGIN", "${ORIGIN}"))]
-            search = tuple(dict.fromkeys([*kept, f"$ORIGIN/{way}"]))
+            search = tuple(dict.fromkeys((*rpath.relative(binary.search), *rpath.ways(member, [folder]))))
             patches.append(Patch(member=member, source=None, soname="", renamed=renamed, search=search))
     return patches
 
@@ -125,7 +121,7 @@ def patched(wheel: Path, patches: Sequence[Patch], scratch: Path) -> tuple[Membe
 
 def _patch(target: Path, patch: Patch) -> None:
     before = elf.read(target)
-    words: list[str | Path] = [patchelf()]
+    words: list[str | Path] = [rpath.patchelf()]
     # a DT_RPATH also leads the libraries that this one loads; it stays one
     words += ["--force-rpath"] if before is not None and before.is_rpath else []
     words += ["--set-soname", patch.soname] if patch.soname else []

@@ -70,15 +70,10 @@ def repair(
             wheel,
             output,
             version=str(parse_wheel_name(wheel.name).version),
-            edit=_unchanged,
             additions=Additions(members=grafting.patched(wheel, patches, Path(scratch)), platform=platform),
             epoch=epoch,
         )
     return Repaired(file=edited.file, platform=platform, grafted=tuple(places))
-
-
-def _unchanged(_member: str, content: bytes) -> bytes:
-    return content
 
 
 def _require_graftable(wheel: Path, found: Portability, *, graft: bool) -> None:

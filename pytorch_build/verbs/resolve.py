@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,16 +13,19 @@ from core.families import CPU
 from core.job_files import job_files
 from core.options import common_from, environment
 from core.plans import Plan
+from pytorch_build.containers.running import DATA, load_container
 from pytorch_build.context import Context, chosen_family, chosen_ref
 from pytorch_build.lock.planned import complete, outputs
 from pytorch_build.lock.stored import source_lock
 from pytorch_build.refs.torch_refs import PROJECTS
 from pytorch_build.rocm.options import add_rocm_options, rocm_options_from
 from pytorch_build.verbs.shared import add_source_options, mirrors_from
+from rocm_packaging.sources import INDEXES_FILE, release_indexes
 
 if TYPE_CHECKING:
     import argparse
     from collections.abc import Sequence
+    from datetime import date
 
     from core.options import Common
     from core.outputs import Platform
@@ -56,6 +60,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> None:
     """Resolve the ref, and print what every project is at."""
     common = common_from(arguments)
+    _warn_of_old_data(datetime.now(UTC).date())
     if arguments.plan:
         _run_plan(arguments, common)
         return
@@ -72,6 +77,19 @@ def run(arguments: argparse.Namespace) -> None:
     console.table(("project", "commit", "version", "from"), rows(lock, gpu=chosen.gpu))
     if arguments.compact:
         console.result(lock.compact())
+
+
+def _warn_of_old_data(today: date) -> None:
+    for what, file, data in (
+        ("release indexes", INDEXES_FILE, release_indexes()),
+        ("the image that wheels are built in", DATA, load_container()),
+    ):
+        age = data.overdue(today)
+        if age:
+            console.warn(
+                f"What {file.name} says of {what} is {age}: compare it with upstream "
+                "(nox -s drift -- --therock DIR)."
+            )
 
 
 def _run_plan(arguments: argparse.Namespace, common: Common) -> None:

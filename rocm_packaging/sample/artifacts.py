@@ -22,6 +22,7 @@ from rocm_packaging.sample.layout import (
     OFFLOAD_ARCH,
     ROCM_VERSION,
     SYMLINKS,
+    TARGETS,
     Library,
     data_files,
 )
@@ -168,11 +169,10 @@ def _write_data(root: Path, *, split: bool) -> None:
 def _write_overlay(root: Path, *, split: bool) -> None:
     folder = _folder(root, AUX_OVERLAY[0]) / AUX_OVERLAY[1]
     folder.mkdir(parents=True)
-    targets = ";".join(target for targets in FAMILY_TARGETS.values() for target in targets)
     manifest = {"rocm_version": ROCM_VERSION, "flags": {"KPACK_SPLIT_ARTIFACTS": split}}
     for name, value in (
         ("therock_manifest.json", manifest),
-        ("dist_info.json", {"dist_amdgpu_targets": targets}),
+        ("dist_info.json", {"dist_amdgpu_targets": ";".join(TARGETS)}),
     ):
         (folder / name).write_text(json.dumps(value, indent=2) + "\n", encoding="utf-8")
 

@@ -13,6 +13,7 @@ FAMILY_TARGETS: Mapping[str, tuple[str, ...]] = {
     "gfx94X-dcgpu": ("gfx942",),
     "gfx110X-all": ("gfx1100", "gfx1101", "gfx1102", "gfx1103"),
 }
+TARGETS = tuple(target for targets in FAMILY_TARGETS.values() for target in targets)
 FAMILIES = tuple(FAMILY_TARGETS)
 """The GPU families of the sample; the first is its default."""
 FAMILY = "{family}"
@@ -170,6 +171,8 @@ _HIP_DEV = ("core-hip", "dev", "generic")
 _HIP_HEADERS = ("hip_version.h", "hip_runtime_api.h", "hip_runtime.h", "detail/fatbin_wrapper.h")
 _XZ = "third-party/sysdeps/linux/xz/build/stage/lib/rocm_sysdeps"
 
+_ISA_FILES = tuple(f"oclc_isa_version_{target.removeprefix('gfx')}" for target in TARGETS)
+
 DATA_FILES: tuple[DataFile, ...] = (
     *(
         DataFile(
@@ -237,7 +240,12 @@ DATA_FILES: tuple[DataFile, ...] = (
             path=f"compiler/amd-llvm/stage/lib/llvm/amdgcn/bitcode/{name}.bc",
             text=f"BC\xc0\xde{name}",
         )
-        for name in ("ocml", "ockl", "oclc_abi_version_600", "oclc_isa_version_942", "oclc_isa_version_1100")
+        for name in (
+            "ocml",
+            "ockl",
+            "oclc_abi_version_600",
+            *(f"oclc_isa_version_{one[3:]}" for one in TARGETS),
+        )
     ),
 )
 
@@ -271,20 +279,19 @@ def data_files(*, split: bool) -> tuple[DataFile, ...]:
     if not split:
         return DATA_FILES
     stages = {library.artifact[0]: library.artifact[1] for library in LIBRARIES if library.per_family}
-    targets = [target for members in FAMILY_TARGETS.values() for target in members]
     found = list(DATA_FILES)
     for name, stage in sorted(stages.items()):
         index = f"{stage}/.kpack/{name}_lib.kpm"
         found.append(DataFile(artifact=(name, "lib", "generic"), path=index, text=f"KPM {name}\n"))
         if name == "rpp":  # compiles its kernels where it runs
             continue
-        for target in targets:
+        for target in TARGETS:
             archive = f"{stage}/.kpack/{name}_lib_{target}.kpack"
             found.append(
                 DataFile(artifact=(name, "lib", target), path=archive, text=f"KPAK {name} {target}\n")
             )
     for name, (stage, path) in _DATABASES.items():
-        for target in targets:
+        for target in TARGETS:
             where = f"{stage}/{path.format(target=target)}"
             found.append(DataFile(artifact=(name, "lib", target), path=where, text=f"{name} {target}\n"))
     profiler = ("rocprofiler-systems", "run", "generic")

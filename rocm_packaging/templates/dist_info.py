@@ -61,14 +61,18 @@ class PackageEntry:
 
     def has_py_package(self, target_family=None):
         """Whether the package is installed."""
-        spec = importlib.util.find_spec(self.get_py_package_name(target_family))
-        if spec is None:
-            return False
         if self.marker:
-            marker = self.marker.replace("{family}", self._family(target_family))
-            return any(os.path.isfile(os.path.join(folder, marker)) for folder in locations(spec))
+            return self.marker_path(target_family) is not None
+        spec = importlib.util.find_spec(self.get_py_package_name(target_family))
         # A folder that an uninstall left behind is found too, but without an __init__.py.
-        return spec.origin is not None
+        return spec is not None and spec.origin is not None
+
+    def marker_path(self, target_family=None):
+        """The marker of an installed package that lies over another's folder, or None."""
+        spec = importlib.util.find_spec(self.get_py_package_name(target_family))
+        marker = self.marker.replace("{family}", self._family(target_family))
+        paths = (os.path.join(folder, marker) for folder in (locations(spec) if spec else ()))
+        return next((path for path in paths if os.path.isfile(path)), None)
 
     @property
     def install_hint(self):

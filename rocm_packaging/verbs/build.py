@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, get_args
 
 from core import console, stage, wheel_contents
-from core.errors import ArtifactError, MissingInputError, UsageError
+from core.errors import MissingInputError, UsageError
 from core.families import CPU, default_family, detect, family
 from core.options import common_from, environment
 from core.outputs import group_name
@@ -16,6 +18,7 @@ from core.stage import Made, Stage
 from rocm_packaging import listing, versions
 from rocm_packaging.artifacts import build_info, families_of, scan
 from rocm_packaging.build import BuildRequest, build, inputs_digest
+from rocm_packaging.layouts import Layout
 from rocm_packaging.planning import make_plan
 
 if TYPE_CHECKING:
@@ -50,6 +53,11 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--compression-level", type=int, choices=range(13), metavar="0-12", help="0 stores (default: 5)"
     )
+    parser.add_argument(
+        "--rocm-layout",
+        choices=get_args(Layout),
+        help="layout of the packages: of the sample either (default: split), of artifacts the one they have",
+    )
     for platform in ("linux", "windows"):
         parser.add_argument(
             f"--{platform}-amdgpu-families",
@@ -67,25 +75,54 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> None:
     """Package the artifacts, unless nothing has changed."""
     common = common_from(arguments)
-    artifacts, version, name = _what(common, arguments.artifact_dir, arguments.version)
+    layout: Layout | None = arguments.rocm_layout
+    artifacts, version, name = _what(common, arguments.artifact_dir, arguments.version, layout or "split")
+    _require_layout(artifacts, layout)
     chosen = family(name)
     if chosen.name == CPU:
         raise UsageError("Family cpu has no ROCm to package.", hint="Give a GPU family with --gpu-family.")
-    group = group_name(chosen.name)
-    request = _request(arguments, common, artifacts, version, chosen.name)
-    if common.dry_run:
-        _print_plan(make_plan(request), as_json=arguments.json)
-    stage.perform(
-        Stage(
-            name="build_rocm",
-            common=common,
-            artifact_group=group,
-            cell=Cell(gpu_family=chosen.name),
-            output_dir=arguments.output_dir,
-        ),
-        {"packaging": inputs_digest(request)},
-        lambda: _made(request),
+    for request in _apart(_request(arguments, common, artifacts, version, chosen.name)):
+        if common.dry_run:
+            _print_plan(make_plan(request), as_json=arguments.json)
+        names = ";".join(request.families)
+        stage.perform(
+            Stage(
+                name="build_rocm",
+                common=common,
+                artifact_group=group_name(names),
+                cell=Cell(gpu_family=names),
+                output_dir=arguments.output_dir,
+            ),
+            {"packaging": inputs_digest(request)},
+            partial(_made, request),
+        )
+
+
+def _apart(request: BuildRequest) -> tuple[BuildRequest, ...]:
+    """Make one request a family where families' development trees contradict each other."""
+    contradiction = make_plan(request).contradiction if len(request.families) > 1 else ""
+    if not contradiction:
+        return (request,)
+    groups = ", ".join(map(group_name, request.families))
+    console.warn(f"{contradiction} Each family gets packages of its own, in its own group: {groups}.")
+    return tuple(
+        replace(request, families=(one,), output_dir=request.output_dir.with_name(group_name(one)))
+        for one in request.families
     )
+
+
+def _require_layout(artifacts: Path, layout: Layout | None) -> None:
+    """See that artifacts are of the layout that was asked for.
+
+    Raises:
+        UsageError: They are of the other one.
+    """
+    if layout and build_info(scan(artifacts)).split != (layout == "split"):
+        raise UsageError(
+            f"The artifacts in {artifacts} do not make {layout} packages.",
+            hint="Leave --rocm-layout out: artifacts are of the layout that ROCm was built in "
+            "(KPACK_SPLIT_ARTIFACTS).",
+        )
 
 
 def _request(
@@ -138,14 +175,7 @@ def _print_plan(plan: Plan, *, as_json: bool) -> None:
 
 def _made(request: BuildRequest) -> Made:
     built = build(request)
-    places = {file.path.parent for file in built.files}
-    if len(places) > 1:
-        raise ArtifactError(
-            f"The development trees of {', '.join(built.families)} contradict each other, and one folder "
-            f"of a run cannot hold them all; they lie in {request.output_dir}.",
-            hint="Package one GPU family at a time: --gpu-family FAMILY.",
-        )
-    made = tuple(request.output_dir / one.path.name for one in built.files)
+    made = tuple(one.path for one in built.files)
     contents = {path.name: wheel_contents.folders(path) for path in made if path.suffix == ".whl"}
     commit = build_info(scan(request.artifact_dir)).commit
     return Made(
@@ -174,8 +204,8 @@ def _fetched(common: Common) -> tuple[Path, str]:
     return folder, name
 
 
-def _what(common: Common, given: Path | None, version: str) -> tuple[Path, str, str]:
-    """Say which artifacts, which version and which family.
+def _what(common: Common, given: Path | None, version: str, layout: Layout) -> tuple[Path, str, str]:
+    """Say which artifacts, which version and which family; the sample has both layouts.
 
     Raises:
         MissingInputError: No artifact directory was given, none was fetched, and the ref is not the sample.
@@ -188,7 +218,7 @@ def _what(common: Common, given: Path | None, version: str) -> tuple[Path, str, 
         return folder, version, name
     from rocm_packaging.sample import FAMILIES, ROCM_VERSION, ensure_artifacts
 
-    artifacts = ensure_artifacts(common.cache / "sample" / "artifacts")
+    artifacts = ensure_artifacts(common.cache / "sample" / f"artifacts-{layout}", split=layout == "split")
     return artifacts, version or ROCM_VERSION, common.gpu_family or next(iter(FAMILIES))
 
 

@@ -72,7 +72,7 @@ class Steps:
     uninstall: tuple[str, ...] = ()
     requirements_files: tuple[str, ...] = ()
     requirements: tuple[str, ...] = ()
-    uninstall_after: tuple[str, ...] = ()
+    as_locked: tuple[str, ...] = ()
     removes: tuple[str, ...] = ()
     file_drops: tuple[FileDrop, ...] = ()
     install: bool = False
@@ -288,7 +288,7 @@ def close(context: Context, steps: Steps) -> BuildPlan:
             name for name in steps.requirements_files if name in context.facts.tree.files
         ),
         requirements=tuple(dict.fromkeys((*steps.requirements, *request.build_requirements))),
-        uninstall_after=steps.uninstall_after,
+        as_locked=steps.as_locked,
         removes=(f"{at}dist", *cleaned, *steps.removes),
         file_drops=steps.file_drops,
         commands=steps.commands,

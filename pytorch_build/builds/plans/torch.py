@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from packaging.requirements import Requirement
+
 from core.errors import MissingInputError, UsageError
+from pytorch_build.builds.needs import load_needs
 from pytorch_build.builds.plans.common import (
     Steps,
     build_command,
@@ -17,7 +20,7 @@ from pytorch_build.builds.plans.common import (
 from pytorch_build.builds.plans.types import FileDrop
 from pytorch_build.builds.rocm_init import PATH as ROCM_INIT
 from pytorch_build.builds.rocm_init import preload_names, rocm_init_text
-from pytorch_build.platforms.windows import OPENMP_DLL, UV_DLL
+from pytorch_build.toolchain.pins import load_toolchain
 
 if TYPE_CHECKING:
     from pytorch_build.builds.plans.common import Context
@@ -28,6 +31,7 @@ if TYPE_CHECKING:
 _FLASH_TARGETS = ("gfx90a", "gfx942", "gfx950", "gfx11", "gfx12")
 # Names of the git-ignored libraries that a Windows build with flash attention leaves in torch/lib.
 _FLASH_DLLS = ("aotriton_v2.dll", "liblzma.dll")
+_OFF = frozenset({"0", "OFF", "NO", "FALSE", "N"})
 
 
 def flash_attention(
@@ -81,7 +85,7 @@ def plan(context: Context) -> BuildPlan:
         triton_version=request.triton_version,
     )
     drops, notes = _file_drops(context)
-    arguments = ["--no-isolation", *(("--skip-dependency-check",) if context.windows else ())]
+    arguments = ["--no-isolation", *_unchecked(context)]
     if context.facts.tree.build_backend.startswith("scikit_build_core."):
         arguments += _force_includes(context, drops, flash=flash)
     steps = Steps(
@@ -92,8 +96,8 @@ def plan(context: Context) -> BuildPlan:
         uninstall=("torch",),
         requirements_files=("requirements.txt", "requirements-build.txt"),
         requirements=("build", *build_requires(context)),
-        # Wheels of ninja loop (1.11.1) or break link.exe's response files (1.13.0) on Windows.
-        uninstall_after=("ninja",) if context.windows else (),
+        # older wheels of ninja loop (1.11.1) or break link.exe's response files (1.13.0) on Windows
+        as_locked=("ninja",) if context.windows else (),
         # A file of an earlier build for ROCm would make this wheel ask for rocm_sdk.
         removes=() if request.rocm else (ROCM_INIT, f"build/lib*/{ROCM_INIT}"),
         file_drops=drops,
@@ -122,8 +126,29 @@ def _env(context: Context, *, flash: bool) -> dict[str, str]:
     }
     if context.windows:
         # Tests of the C++ library do not compile there.
-        return env | windows_env(context) | {"BUILD_TEST": "0"}
+        return env | windows_env(context) | _libuv_env(context) | {"BUILD_TEST": "0"}
     return env | sysdeps_env(context) | (_linux_flags(context, env, request.rocm) if request.rocm else {})
+
+
+def _libuv_env(context: Context) -> dict[str, str]:
+    """Lead gloo to libuv; without it torch would be built without distributed, and nobody would be told."""
+    if context.facts.uv:
+        return {"libuv_ROOT": str(context.facts.uv.parent.parent)}
+    chosen = {**context.base_env, **context.request.ref_env}
+    if context.platform.find_variable(chosen, "USE_DISTRIBUTED").upper() not in _OFF:
+        raise MissingInputError(
+            "torch's distributed needs libuv on Windows.",
+            hint="Provide it: nox -s prepare. Or build without distributed: USE_DISTRIBUTED=0.",
+        )
+    return {}
+
+
+def _unchecked(context: Context) -> tuple[str, ...]:
+    """Keep `build` from refusing the lock's ninja where the project asks for one that does not work."""
+    usable = load_needs().tools.ninja_windows
+    asked = [Requirement(line) for line in build_requires(context)]
+    refused = any(one.name == "ninja" and not one.specifier.contains(usable) for one in asked)
+    return ("--skip-dependency-check",) if context.windows and refused else ()
 
 
 def _linux_flags(context: Context, env: dict[str, str], rocm: RocmPaths) -> dict[str, str]:
@@ -147,15 +172,20 @@ def _file_drops(context: Context) -> tuple[tuple[FileDrop, ...], tuple[str, ...]
         if absent:
             notes.append(f"This ROCm has no {', '.join(absent)}: torch will not load them first.")
     if context.windows:
+        openmp = load_toolchain().openmp.dll
         if facts.openmp:
-            drops.append(FileDrop(path=f"torch/lib/{OPENMP_DLL}", source=facts.openmp))
+            drops.append(FileDrop(path=f"torch/lib/{openmp}", source=facts.openmp))
         elif request.rocm:
             raise MissingInputError(
-                f"torch's libraries need {OPENMP_DLL}, which Visual Studio's redistributables hold.",
-                hint="Start from a Visual Studio developer prompt, which sets VCToolsRedistDir.",
+                f"torch's libraries need {openmp}, and there is none that the wheel may carry.",
+                hint="Provide it: nox -s prepare.",
             )
         if facts.uv:
-            drops.append(FileDrop(path=f"torch/lib/{UV_DLL}", source=facts.uv))
+            drops.append(FileDrop(path=f"torch/lib/{facts.uv.name}", source=facts.uv))
+        # torch's own license-files take these along
+        drops += [
+            FileDrop(path=f"third_party/{name}/LICENSE", source=path) for name, path in facts.licenses.items()
+        ]
         if request.options.compiler_cache and request.options.compiler_cache.kind == "ccache":
             notes.append("If aotriton fails with 'invalid argument', build without --compiler-cache ccache.")
     return tuple(drops), tuple(notes)
@@ -169,7 +199,7 @@ def _rocm_init(platform: Platform, rocm: RocmPaths, facts: RocmFacts) -> tuple[F
 
 def _force_includes(context: Context, drops: tuple[FileDrop, ...], *, flash: bool) -> list[str]:
     """Name the files that scikit-build-core would leave out, as git ignores them."""
-    paths = [drop.path for drop in drops]
+    paths = [drop.path for drop in drops if drop.path.startswith("torch/")]
     if context.windows and flash:
         paths += [f"torch/lib/{name}" for name in _FLASH_DLLS]
     return [f"-Cwheel.force-include.{path}={path}" for path in paths]

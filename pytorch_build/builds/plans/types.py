@@ -140,8 +140,9 @@ class BuildFacts:
     Attributes:
         tree: Of the source tree.
         rocm: Of the SDK; None for family cpu.
-        openmp: Windows: the release build of libomp140.x86_64.dll.
-        uv: Windows: ``bin/uv.dll`` of libuv, where ``libuv_ROOT`` names one.
+        openmp: Windows: the OpenMP runtime that the wheel carries.
+        uv: Windows: ``bin/uv.dll`` of libuv's prefix.
+        licenses: Licences of what is carried: project to file.
         llvm: Windows: the unpacked LLVM that triton is built against.
     """
 
@@ -149,6 +150,7 @@ class BuildFacts:
     rocm: RocmFacts | None = None
     openmp: PurePath | None = None
     uv: PurePath | None = None
+    licenses: Mapping[str, PurePath] = field(default_factory=dict)
     llvm: PurePath | None = None
 
 
@@ -191,7 +193,7 @@ class BuildPlan:
         uninstall: Distributions to take out of the target environment first.
         requirements_files: The project's own, relative to the tree; each exists.
         requirements: To install with them, in the same call.
-        uninstall_after: Distributions to take out once the requirements are installed.
+        as_locked: Distributions that must be the lock's, whatever the project's requirements brought.
         removes: Globs relative to the tree: folders and files to remove before the build.
         file_drops: Files to put into the tree for the time of the build.
         commands: To run, in order.
@@ -213,7 +215,7 @@ class BuildPlan:
     uninstall: tuple[str, ...]
     requirements_files: tuple[str, ...]
     requirements: tuple[str, ...]
-    uninstall_after: tuple[str, ...]
+    as_locked: tuple[str, ...]
     removes: tuple[str, ...]
     file_drops: tuple[FileDrop, ...]
     commands: tuple[Command, ...]

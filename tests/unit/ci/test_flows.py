@@ -11,7 +11,7 @@ from invoke.exceptions import Exit
 import tasks
 from ci import flows
 from core import process
-from core.errors import DataError, ProcessError
+from core.errors import DataError, ProcessError, UsageError
 from core.options import ROOT, Common
 from pytorch_build.context import Context, context
 
@@ -91,11 +91,13 @@ class Nox:
 
     def __init__(self) -> None:
         self.argv: list[str] = []
+        self.calls: list[list[str]] = []
         self.options: dict[str, Any] = {}
         self.problem: Exception | None = None
 
     def __call__(self, argv: list[str], **options: Any) -> None:
         self.argv, self.options = list(argv), options
+        self.calls.append(self.argv)
         if self.problem is not None:
             raise self.problem
 
@@ -120,6 +122,17 @@ def test_the_flow_is_one_nox_over_the_sessions_that_run(
     assert nox.options["cwd"] == ROOT
     assert "MATRIX" not in nox.options["env"]
     assert "build_rocm: left out, family cpu has no ROCm" in capsys.readouterr().err
+
+
+def test_the_layout_of_rocm_is_for_build_rocm_alone(nox: Nox) -> None:
+    flows.run_ci(Common(torch_ref="sample"), rocm_layout="unsplit")
+    words = [
+        [word for word in call[call.index("-s") :] if not word.startswith("--gpu")] for call in nox.calls
+    ]
+    assert [call[1 : call.index("--")] for call in words][:2] == [["resolve"], ["build_rocm"]]
+    assert ["--rocm-layout=unsplit" in call for call in words] == [False, True, False]
+    with pytest.raises(UsageError, match="--rocm-layout is for build_rocm, which is left out: family cpu"):
+        flows.run_ci(Common(torch_ref="sample", gpu_family="cpu"), rocm_layout="split")
 
 
 def test_the_task_ends_with_the_errors_code(nox: Nox, capsys: pytest.CaptureFixture[str]) -> None:

@@ -8,6 +8,7 @@ import pytest
 
 from core.errors import ArtifactError, FatalError, MissingInputError, UsageError
 from rocm_packaging.build import BuildRequest, build, inputs_digest
+from rocm_packaging.verbs import build as verb
 from tests.unit.rocm_packaging.artifact_sets import write, write_base
 
 if TYPE_CHECKING:
@@ -131,29 +132,40 @@ def test_an_incomplete_family_is_refused(artifacts: Path) -> None:
         build(request(artifacts))
 
 
-def test_families_that_contradict_each_other_get_development_trees_of_their_own(
+def test_families_that_contradict_each_other_are_packaged_one_at_a_time(
     artifacts: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     write(artifacts, "blas_dev_gfx110X-all", **{"include/hipblas.h": "other"})
-    built = build(request(artifacts))
-    out = artifacts.parent / "out"
+    with pytest.raises(ArtifactError, match="different files for include/hipblas") as raised:
+        build(request(artifacts))
+    assert raised.value.hint == "Package one GPU family at a time."
+    families = ("gfx110X-all", "gfx94X-dcgpu")
+    out = artifacts.parent / "groups"
+    whole = request(artifacts, families=families, output_dir=out / "both")
+    apart = verb._apart(whole)
     said = " ".join("".join(capsys.readouterr()).split())
-    for family in ("gfx110X-all", "gfx94X-dcgpu"):
+    assert "in its own group: gfx110X-all, gfx94X-dcgpu." in said
+    assert [(one.families, one.output_dir.name) for one in apart] == [((one,), one) for one in families]
+    for family, files in zip(families, [build(one).files for one in apart], strict=True):
         assert f"blas_dev_{family}/x/stage/include/hipblas.h" in said
-    assert [str(file.path.relative_to(out)).split("-7.99")[0] for file in built.files] == [
-        "gfx110X-all/rocm",
-        "gfx94X-dcgpu/rocm",
-        "rocm_sdk_core",
-        "rocm_sdk_libraries_gfx110x_all",
-        "rocm_sdk_libraries_gfx94x_dcgpu",
-        "gfx110X-all/rocm_sdk_devel",
-        "gfx94X-dcgpu/rocm_sdk_devel",
-    ]
-    with tarfile.open(built.files[1].path) as sdist:
-        member = sdist.extractfile("rocm-7.99.0.dev0+sample/src/rocm_sdk/_dist_info.py")
-        assert member is not None
-        assert b"DEFAULT_TARGET_FAMILY = 'gfx94X-dcgpu'" in member.read()
-    assert build(request(artifacts, families=("gfx110X-all",))).families == ("gfx110X-all",)
+        libraries = f"rocm_sdk_libraries_{family.lower().replace('-', '_')}"
+        made = [file.path.name.split("-7.99")[0] for file in files]
+        assert made == ["rocm", "rocm_sdk_core", libraries, "rocm_sdk_devel"]
+        with tarfile.open(files[0].path) as archive:
+            member = archive.extractfile("rocm-7.99.0.dev0+sample/src/rocm_sdk/_dist_info.py")
+            assert member is not None
+            assert f"DEFAULT_TARGET_FAMILY = '{family}'".encode() in member.read()
+    (artifacts / "blas_dev_gfx110X-all/x/stage/include/hipblas.h").write_text("same", encoding="utf-8")
+    assert verb._apart(whole) == (whole,)
+
+
+def test_two_files_of_one_family_are_named_with_their_artifacts(artifacts: Path) -> None:
+    write(artifacts, "fft_dev_gfx110X-all", **{"include/hipblas.h": "other"})
+    with pytest.raises(ArtifactError) as raised:
+        build(request(artifacts, families=("gfx110X-all",)))
+    assert "blas_dev_gfx110X-all/x/stage/include/hipblas.h" in raised.value.message
+    assert "fft_dev_gfx110X-all/x/stage/include/hipblas.h" in raised.value.message
+    assert raised.value.hint.startswith("Fetch both artifacts again")
 
 
 def test_no_families_are_refused(artifacts: Path) -> None:

@@ -11,7 +11,7 @@ from elftools.elf.elffile import ELFFile
 from elftools.elf.gnuversions import GNUVerNeedSection
 
 from core import process
-from rocm_packaging import elf, growing, patching
+from rocm_packaging import elf, growing, rpath
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -54,7 +54,7 @@ def test_a_library_gets_a_longer_rpath(tmp_path: Path, dtags: str) -> None:
     facts = elf.read(grown)
     assert facts is not None
     assert (facts.soname, facts.search, facts.is_rpath) == ("libx.so.1", tuple(RPATH.split(":")), True)
-    assert process.capture([patching.patchelf(), "--print-rpath", grown]).stdout.strip() == RPATH
+    assert process.capture([rpath.patchelf(), "--print-rpath", grown]).stdout.strip() == RPATH
     loaded = ctypes.CDLL(os.fspath(grown))
     assert loaded.x() == 7
     assert ctypes.c_char_p.in_dll(loaded, "text").value == b"seven"

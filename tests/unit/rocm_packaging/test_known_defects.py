@@ -177,7 +177,7 @@ def test_every_wheel_names_what_it_needs(tmp_path: Path, kind: Kind, needed: lis
 def written(folder: Path, kind: Kind | str, workers: Workers) -> WrittenFile:
     output = wheels.Output(folder=folder, epoch=None, workers=workers)
     if kind == "devel":
-        return wheels.devel_wheel(distribution(split=True), DevelPlan(family="", files={}, links={}), output)
+        return wheels.devel_wheel(distribution(split=True), DevelPlan(files={}, links={}), output)
     made = RuntimePlan(
         kind=kind,  # type: ignore[arg-type]
         family="gfx942" if kind == "device" else "",

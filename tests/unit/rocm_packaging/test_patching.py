@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import ctypes
 import os
 from pathlib import Path
 
@@ -84,28 +83,6 @@ def test_stubs_are_reproducible() -> None:
     assert patching.stub_template() == patching.stub_template()
 
 
-@pytest.mark.processes
-def test_patched_files_say_what_was_asked(tmp_path: Path) -> None:
-    compiler = process.which("c++")
-    assert compiler is not None
-    (tmp_path / "x.cpp").write_text("int x() { return 1; }", encoding="utf-8")
-    made = tmp_path / "x.so"
-    process.capture(
-        [compiler, "-shared", "-fPIC", "x.cpp", "-o", made, "-Wl,-soname,x.so.1", "-Wl,-rpath,/build"],
-        cwd=tmp_path,
-    )
-    facts = elf.read(made)
-    assert facts is not None
-    assert (facts.soname, facts.search, facts.program) == ("x.so.1", ("/build",), False)
-    known = PayloadFile(path="lib/x.so.1", entry=Entry(path="x", source=made), facts=facts)
-    before = made.read_bytes()
-    after = elf.read(patching.patched(known, LIBRARIES, tmp_path / "work"))
-    assert after is not None
-    assert after.search == search_path(known, LIBRARIES)
-    assert after.is_rpath
-    assert made.read_bytes() == before
-
-
 def test_other_files_have_no_elf_facts(tmp_path: Path) -> None:
     (tmp_path / "script").write_text("#!/bin/sh\n", encoding="utf-8")
     assert elf.read(tmp_path / "script") is None
@@ -113,49 +90,3 @@ def test_other_files_have_no_elf_facts(tmp_path: Path) -> None:
     facts = elf.read(running)
     assert facts is not None
     assert facts.program
-
-
-def test_a_runpath_that_is_right_only_changes_its_tag() -> None:
-    right = search_path(file("lib/x.so.1", "$ORIGIN"), LIBRARIES)
-
-    def made(*search: str, runpath_at: int, is_rpath: bool = False) -> PayloadFile:
-        facts = ElfFacts(
-            soname="", search=search, is_rpath=is_rpath, dynamic=True, program=False, runpath_at=runpath_at
-        )
-        entry = Entry(path="lib/x.so.1", source=Path("x"))
-        return PayloadFile(path="lib/x.so.1", entry=entry, facts=facts)
-
-    edited = patching.retagged(made(*right, runpath_at=64), LIBRARIES)
-    assert edited is not None
-    assert edited.edits == ((64, b"\x0f\0\0\0\0\0\0\0"),)
-    assert patching.retagged(made("$ORIGIN", runpath_at=64), LIBRARIES) is None
-    assert patching.retagged(made(*right, runpath_at=64, is_rpath=True), LIBRARIES) is None
-    assert patching.retagged(made(*right, runpath_at=0), LIBRARIES) is None
-
-
-@pytest.mark.processes
-def test_a_changed_tag_is_an_rpath_to_every_reader(tmp_path: Path) -> None:
-    (tmp_path / "x.c").write_text("int x(void) { return 7; }\n", encoding="utf-8")
-    right = search_path(file("lib/x.so", "$ORIGIN"), LIBRARIES)
-    source = tmp_path / "x.so"
-    compiler = process.which("cc") or process.which("c++")
-    assert compiler is not None
-    flags = ["-shared", "-fPIC", "-Wl,--enable-new-dtags", f"-Wl,-rpath,{':'.join(right)}"]
-    process.capture([compiler, *flags, tmp_path / "x.c", "-o", source])
-    facts = elf.read(source)
-    assert facts is not None
-    assert (facts.search, facts.is_rpath) == (right, False)
-    planned = PayloadFile(path="lib/x.so", entry=Entry(path="lib/x.so", source=source), facts=facts)
-    edited = patching.retagged(planned, LIBRARIES)
-    assert edited is not None
-    data = bytearray(source.read_bytes())
-    for offset, new in edited.edits:
-        data[offset : offset + len(new)] = new
-    changed = tmp_path / "changed.so"
-    changed.write_bytes(data)
-    after = elf.read(changed)
-    assert after is not None
-    assert (after.search, after.is_rpath, after.runpath_at) == (right, True, 0)
-    said = process.capture([patching.patchelf(), "--print-rpath", changed]).stdout
-    assert said.strip() == ":".join(right)
-    ctypes.CDLL(os.fspath(changed))

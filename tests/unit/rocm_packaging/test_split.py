@@ -166,13 +166,15 @@ def test_extras(artifacts: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert info.DEFAULT_TARGET_FAMILY == "gfx942"
 
 
-def test_one_target_needs_no_extra_for_each(artifacts: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_target_has_its_extra_also_the_only_one(
+    artifacts: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("PATH", "")
     monkeypatch.delenv("ROCM_SDK_TARGET_FAMILY", raising=False)
     built = build(request(artifacts, families=("gfx942",)))
     extras = dist_info_of(built.files[0].path).get_extras()
-    assert extras["device"] == [f"rocm-sdk-device-gfx942=={VERSION}"]
-    assert not any(name.startswith("device-") for name in extras)
+    for name in ("device", "device-gfx942", "device-all"):
+        assert extras[name] == [f"rocm-sdk-device-gfx942=={VERSION}"]
 
 
 def test_no_gpu_and_no_choice_is_said_aloud(artifacts: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -23,10 +23,11 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from core.installer import Install
+    from rocm_packaging.layouts import Layout
 
 FAMILY = "gfx94X-dcgpu"
 REPORT = """<testsuites><testsuite><properties>
-<property name="rocm" value="7.1.0"/><property name="families" value="gfx94X-dcgpu"/></properties>
+<property name="rocm" value="7.1.0"/><property name="families" value="{families}"/></properties>
 {cases}</testsuite></testsuites>"""
 PASSED = '<testcase classname="rocm_sdk.core" name="a" time="1.5"/>'
 SKIPPED = '<testcase classname="rocm_sdk.devel" name="b" time="0"><skipped message="no GPU"/></testcase>'
@@ -46,6 +47,7 @@ class Machine:
         self.env: Mapping[str, str] = {}
         self.runs = 0
         self.cases = PASSED + SKIPPED
+        self.families = FAMILY
         self.status = 0
         self.said: dict[str, process.Completed] = {}  # by the last word of the command
 
@@ -62,7 +64,7 @@ class Machine:
         self.env, self.runs = env, self.runs + 1
         assert argv[1:-1] == ["-m", "rocm_sdk", "test", "--junit"]
         if self.cases:
-            Path(argv[-1]).write_text(REPORT.format(cases=self.cases))
+            Path(argv[-1]).write_text(REPORT.format(cases=self.cases, families=self.families))
         if self.status:
             raise ProcessError("rocm_sdk ended with status 1", returncode=1)
 
@@ -88,8 +90,8 @@ def request_(tmp_path: Path) -> TestRequest:
     links = tmp_path / "links"
     links.mkdir()
     (links / "rocm-7.1.0.tar.gz").write_bytes(b"sdist")
-    named = RocmSource(version="7.1.0", find_links=(str(links),))
-    return TestRequest(common=common, families=(FAMILY,), named=named)
+    named = RocmSource(version="7.1.0", layout="unsplit", find_links=(str(links),))
+    return TestRequest(common=common, families=(FAMILY,), targets=("gfx942",), named=named)
 
 
 def test_named_packages_are_installed_tested_and_reported(
@@ -119,7 +121,7 @@ def test_a_changed_folder_or_an_address_is_tested_again(machine: Machine, reques
     assert request_.named is not None
     (Path(request_.named.find_links[0]) / "rocm-7.1.0.tar.gz").write_bytes(b"another")
     run_tests(request_)
-    remote = replace(request_, named=RocmSource(version="7.1.0", index_urls=("https://a/",)))
+    remote = replace(request_, named=replace(request_.named, find_links=(), index_urls=("https://a/",)))
     run_tests(remote)
     run_tests(remote)
     assert machine.runs == 4
@@ -155,9 +157,10 @@ def test_nothing_but_a_sound_report_passes(
 
 
 def test_another_version_or_family_than_asked_for_is_no_success(
-    machine: Machine, request_: TestRequest, tmp_path: Path
+    machine: Machine, request_: TestRequest
 ) -> None:
-    other = RocmSource(version="7.2.0", find_links=(str(tmp_path / "links"),))
+    assert request_.named is not None
+    other = request_.named.of_version("7.2.0")
     with pytest.raises(CheckError, match=r"ROCm 7\.1\.0 was tested instead of 7\.2\.0"):
         run_tests(replace(request_, named=other))
     with pytest.raises(CheckError, match="libraries of gfx110X-all were not installed"):
@@ -165,8 +168,21 @@ def test_another_version_or_family_than_asked_for_is_no_success(
     assert machine.runs == 2
 
 
-def recorded(common: Common) -> None:
-    names = ("rocm", "rocm-sdk-core", "rocm-sdk-libraries-gfx94x-dcgpu")
+def test_split_packages_are_tested_for_a_target_by_their_device_package(
+    machine: Machine, request_: TestRequest
+) -> None:
+    assert request_.named is not None
+    machine.families = "gfx942"
+    split = replace(request_, named=replace(request_.named, layout="split"))
+    run_tests(split)
+    assert machine.calls[1].requirements == ("rocm[libraries,devel]==7.1.0", "rocm-sdk-device-gfx942==7.1.0")
+    assert machine.env["ROCM_SDK_TARGET_FAMILY"] == "gfx942"
+    with pytest.raises(CheckError, match="libraries of gfx1100 were not installed"):
+        run_tests(replace(split, targets=("gfx942", "gfx1100")))
+
+
+def recorded(common: Common, *libraries: str) -> None:
+    names = ("rocm", "rocm-sdk-core", *(libraries or ("rocm-sdk-libraries-gfx94x-dcgpu",)))
     found = tuple(
         FileRecord(name=f"{name}-7.1.0.whl", size=1, sha256="1" * 64, distribution=name, version="7.1.0")
         for name in names
@@ -201,6 +217,21 @@ def test_a_runs_packages_are_installed_by_digest(machine: Machine, request_: Tes
     assert len(lines) == 3
 
 
+def test_a_runs_split_packages_bring_the_device_code_of_targets(
+    machine: Machine, request_: TestRequest
+) -> None:
+    ours = replace(request_, named=None)
+    libraries = ("rocm-sdk-libraries", "rocm-sdk-device-gfx942", "rocm-sdk-device-gfx1100")
+    recorded(ours.common, *libraries)
+    machine.families = "gfx942"
+    run_tests(ours)
+    lines = machine.calls[1].files[0].read_text()
+    assert "rocm-sdk-device-gfx942==7.1.0" in lines
+    assert "gfx1100" not in lines
+    with pytest.raises(MissingInputError, match=r"no device code of ROCm 7\.1\.0 for gfx1101 "):
+        run_tests(replace(ours, targets=("gfx1100", "gfx1101")))
+
+
 def test_a_page_is_used_where_there_is_one_and_must_be_whole(machine: Machine, request_: TestRequest) -> None:
     ours = replace(request_, named=None)
     recorded(ours.common)
@@ -232,6 +263,7 @@ def named(*words: str) -> Any:
 
 def test_sources_are_named_as_people_name_them(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(verb, "with_layout", lambda source, _: replace(source, layout="unsplit"))
     assert named("--version", "7.1.0") is None
     assert named("--find-links", "wheels", "--version", "7.1.0").find_links == (str(tmp_path / "wheels"),)
     index = named("--index-url", "https://a/v2", "--index-subdir", "gfx110X-all", "--rocm-version", "7.1.0")
@@ -279,16 +311,23 @@ def said_by_others(machine: Machine, *, tests: str, status: int = 0, names: str)
     }
 
 
-@pytest.mark.parametrize("libraries", ["rocm-sdk-libraries-gfx94x-dcgpu", "rocm-sdk-device-gfx942"])
+@pytest.mark.parametrize(
+    ("layout", "libraries", "tested"),
+    [
+        ("unsplit", "rocm-sdk-libraries-gfx94x-dcgpu", FAMILY),
+        ("split", "rocm-sdk-libraries rocm-sdk-device-gfx942", "gfx942"),
+    ],
+)
 def test_packages_that_others_built_are_tested_by_their_own_words(
-    tmp_path: Path, machine: Machine, request_: TestRequest, libraries: str
+    tmp_path: Path, machine: Machine, request_: TestRequest, layout: Layout, libraries: str, tested: str
 ) -> None:
     said_by_others(machine, tests=UNITTEST, names=f"rocm rocm-sdk-core {libraries}")
     junit = tmp_path / "rocm.xml"
-    run_tests(replace(request_, junit=junit))
+    assert request_.named is not None
+    run_tests(replace(request_, junit=junit, named=replace(request_.named, layout=layout)))
     report = reports.read(junit.read_bytes())
     assert report.counts == {"passed": 1, "failed": 0, "skipped": 1}
-    assert (report.properties["rocm"], report.properties["families"]) == ("7.1.0", FAMILY)
+    assert (report.properties["rocm"], report.properties["families"]) == ("7.1.0", tested)
     assert machine.runs == 0
 
 

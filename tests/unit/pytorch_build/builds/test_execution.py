@@ -9,6 +9,7 @@ import pytest
 
 from core import installer, process
 from core.errors import BuildError, ProcessError, WheelError
+from core.installer import Install
 from core.process import Completed
 from pytorch_build.builds import execution
 from pytorch_build.builds.execution import (
@@ -22,7 +23,7 @@ from pytorch_build.builds.plans.types import BuildPlan, Command, FileDrop
 from pytorch_build.platforms import platform_named
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
     Commit = Callable[[Path, Mapping[str, str]], str]
 
@@ -44,7 +45,7 @@ def plan(tree: Path, *code: str, **changes: Any) -> BuildPlan:
         uninstall=(),
         requirements_files=(),
         requirements=(),
-        uninstall_after=(),
+        as_locked=(),
         removes=("dist",),
         file_drops=(),
         commands=commands,
@@ -291,16 +292,22 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     return made
 
 
-def test_a_projects_own_requirements_come_between_two_uninstallations(run: Any, calls: list[Any]) -> None:
+def locked(names: Sequence[str]) -> Install:
+    return Install(requirements=tuple(f"{name}==1" for name in names), hashed=True)
+
+
+def test_a_projects_own_requirements_come_before_what_must_be_locked(run: Any, calls: list[Any]) -> None:
     planned = plan(
         run.root,
         uninstall=("ninja", "ninja"),
         requirements_files=("requirements.txt",),
         requirements=("numpy",),
-        uninstall_after=("cmake",),
+        as_locked=("ninja",),
     )
-    install_requirements(run.target(), planned, run.root, backend="pip", cache_dir=run.root / "cache")
-    before, (call, options), after = calls
+    install_requirements(
+        run.target(), planned, run.root, locked=locked, backend="pip", cache_dir=run.root / "cache"
+    )
+    before, (call, options), (after, _) = calls
     # an installed wheel of an earlier build must not be what the build imports
     assert before[-2:] == ["ninja", "torch"]
     assert str(run.target().executable) in before
@@ -308,11 +315,11 @@ def test_a_projects_own_requirements_come_between_two_uninstallations(run: Any, 
     assert call.requirements == ("numpy",)
     assert not call.hashed
     assert options == {"backend": "pip", "cache_dir": run.root / "cache"}
-    assert after[-1] == "cmake"
+    assert after == locked(("ninja",)), "whatever the project's own requirements brought"
 
 
 def test_without_requirements_nothing_is_installed(run: Any, calls: list[Any]) -> None:
-    install_requirements(run.target(), plan(run.root), run.root, backend="uv", cache_dir=None)
+    install_requirements(run.target(), plan(run.root), run.root, locked=locked, backend="uv", cache_dir=None)
     assert [one[-1] for one in calls] == ["torch"]
 
 

@@ -11,8 +11,10 @@ import pytest
 from core import process
 from core.errors import DataError, MissingInputError
 from pytorch_build.builds import facts
-from pytorch_build.builds.plans.types import RocmFacts, TreeFacts
+from pytorch_build.builds.plans.types import BuildFacts, RocmFacts, TreeFacts
 from pytorch_build.platforms import platform_named
+from pytorch_build.toolchain.pins import Places
+from tests.unit.pytorch_build.toolchain.test_pins import listing
 
 LINUX = platform_named("linux")
 WINDOWS = platform_named("windows")
@@ -110,30 +112,69 @@ def test_what_an_sdk_has(tmp_path: Path) -> None:
 TREE = TreeFacts(files=frozenset())
 
 
+def toolchain(folder: Path, *, openmp: bool = False, uv: bool = False) -> Places:
+    """Stand for what `nox -s prepare` has provided."""
+    made = Places(libuv=folder / "libuv", openmp=folder / "openmp")
+    if openmp:
+        write(made.openmp / OPENMP)
+        write(made.openmp / "LICENSE")
+    if uv:
+        write(made.libuv / "bin" / "uv.dll")
+        write(made.libuv / "LICENSE")
+    return made
+
+
+def visual_studio(folder: Path) -> Path:
+    """Lay out the redistributables of Visual Studio, as its own listing has them."""
+    for name in listing("visual-studio-14.44"):
+        write(folder / name)
+    return folder
+
+
 def test_linux_ships_no_libraries_of_the_toolchain(tmp_path: Path) -> None:
     env = {"VCToolsRedistDir": str(tmp_path), "libuv_ROOT": str(tmp_path)}
-    found = facts.build_facts(TREE, None, platform=LINUX, base_env=env)
-    assert (found.openmp, found.uv, found.llvm) == (None, None, None)
+    made = toolchain(tmp_path, openmp=True, uv=True)
+    found = facts.build_facts(TREE, None, platform=LINUX, base_env=env, provided=made, shared=False)
+    assert found == BuildFacts(tree=TREE)
 
 
-def test_windows_ships_openmp_and_uv(tmp_path: Path) -> None:
-    right = write(tmp_path / "x64" / "Microsoft.VC143.OpenMP.LLVM" / OPENMP)
-    write(tmp_path / "debug_nonredist" / "x64" / "Microsoft.VC143.OpenMP.LLVM" / OPENMP)
-    uv = write(tmp_path / "uv" / "bin" / "uv.dll")
+@pytest.mark.parametrize("shared", [True, False])
+def test_windows_ships_what_was_provided(tmp_path: Path, *, shared: bool) -> None:
+    made = toolchain(tmp_path, openmp=True, uv=True)
     llvm = write(tmp_path / "llvm" / "include" / "llvm.h").parents[1]
-    env = {"VCTOOLSREDISTDIR": str(tmp_path), "LIBUV_ROOT": str(tmp_path / "uv"), "LLVM_SYSPATH": str(llvm)}
-    found = facts.build_facts(TREE, None, platform=WINDOWS, base_env=env)
-    assert (found.openmp, found.uv, found.llvm) == (right, uv, llvm)
-    assert facts.build_facts(TREE, None, platform=WINDOWS, base_env={}).openmp is None
+    env = {"VCTOOLSREDISTDIR": str(visual_studio(tmp_path / "vs")), "LLVM_SYSPATH": str(llvm)}
+    found = facts.build_facts(TREE, None, platform=WINDOWS, base_env=env, provided=made, shared=shared)
+    assert (found.openmp, found.uv) == (made.openmp / OPENMP, made.libuv / "bin" / "uv.dll")
+    assert found.licenses == {"llvm-openmp": made.openmp / "LICENSE", "libuv": made.libuv / "LICENSE"}
+    assert found.llvm == llvm
+
+
+def test_visual_studios_openmp_is_for_oneself_alone(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = visual_studio(tmp_path / "vs")
+    env = {"VCToolsRedistDir": str(folder)}
+    nothing = toolchain(tmp_path)
+    found = facts.build_facts(TREE, None, platform=WINDOWS, base_env=env, provided=nothing, shared=False)
+    assert found.openmp == folder / "debug_nonredist/x64/Microsoft.VC143.OpenMP.LLVM" / OPENMP
+    assert found.licenses == {}
+    assert "may not be redistributed" in capsys.readouterr().err
+    found = facts.build_facts(TREE, None, platform=WINDOWS, base_env=env, provided=nothing, shared=True)
+    assert found.openmp is None
 
 
 def test_windows_variables_that_lead_nowhere(tmp_path: Path) -> None:
-    with pytest.raises(MissingInputError, match="no release build"):
-        facts.build_facts(TREE, None, platform=WINDOWS, base_env={"VCToolsRedistDir": str(tmp_path)})
+    def found(**env: str) -> BuildFacts:
+        provided = toolchain(tmp_path)
+        return facts.build_facts(TREE, None, platform=WINDOWS, base_env=env, provided=provided, shared=False)
+
+    assert found(VCToolsRedistDir=str(tmp_path)) == found() == BuildFacts(tree=TREE)
     with pytest.raises(MissingInputError, match="libuv_ROOT is"):
-        facts.build_facts(TREE, None, platform=WINDOWS, base_env={"libuv_ROOT": str(tmp_path)})
+        found(libuv_ROOT=str(tmp_path))
     with pytest.raises(MissingInputError, match="no LLVM lies there"):
-        facts.build_facts(TREE, None, platform=WINDOWS, base_env={"LLVM_SYSPATH": str(tmp_path)})
+        found(LLVM_SYSPATH=str(tmp_path))
+    own = write(tmp_path / "own" / "bin" / "uv.dll")
+    assert found(LIBUV_ROOT=str(tmp_path / "own")).uv == own, "a person's own comes first"
 
 
 def script(path: Path, output: str) -> Path:
@@ -166,7 +207,7 @@ def test_what_a_machine_has(tmp_path: Path) -> None:
     on_windows = facts.machine_facts(
         WINDOWS, python=python, include=tmp_path, tree=tmp_path, base_env={"Path": str(system)}
     )
-    assert (on_windows.ninja, on_windows.python_headers) == ("1.11.1", False)
+    assert not on_windows.python_headers
 
 
 @pytest.mark.processes

@@ -212,9 +212,29 @@ def test_rpaths_that_are_fine(view: MakeView, entry: str) -> None:
     assert found(view(files={"torch/lib/a.so": library(rpath=(entry,))})) == []
 
 
-def test_programs_may_carry_what_libraries_may_not(view: MakeView) -> None:
+def test_programs_name_no_folders_of_one_machine_either(view: MakeView) -> None:
     program = ElfFacts(machine="EM_X86_64", kind="ET_DYN", program=True, rpath=("/lib/intel64",), stack="RW")
-    assert [one[0] for one in found(view(files={"torch/bin/test_api": program}))] == ["warning"]
+    assert [one[0] for one in found(view(files={"torch/bin/test_api": program}))] == ["error"]
+
+
+@pytest.mark.parametrize("libraries", ["_rocm_sdk_libraries", "_rocm_sdk_libraries_gfx94X_dcgpu"])
+def test_each_library_of_rocm_must_be_found_in_its_folder(view: MakeView, libraries: str) -> None:
+    needed = ("libamdhip64.so.7", "librocm_sysdeps_liblzma.so.5", "libomp.so", "librccl.so.1")
+    core = "$ORIGIN/../../_rocm_sdk_core/lib"
+    every = (core, f"{core}/rocm_sysdeps/lib", f"{core}/llvm/lib", f"$ORIGIN/../../{libraries}/lib")
+
+    def messages(*rpath: str) -> list[str]:
+        files = {"torch/lib/libtorch_hip.so": library(*needed, rpath=rpath)}
+        seen = found(view(files=files, requires=["rocm[libraries]==7"]), load_policy())
+        assert {severity for severity, _, _ in seen} <= {"error"}
+        return [message.partition(" ")[0] for _, _, message in seen]
+
+    assert messages(*every) == []
+    assert messages() == list(needed)
+    for missing, name in zip(every, needed, strict=True):
+        assert messages(*(entry for entry in every if entry != missing)) == [name]
+    assert messages("$ORIGIN/../_rocm_sdk_core/lib", *every[1:]) == [needed[0]], "one folder too few"
+    assert messages("$ORIGIN/../../_rocm_sdk_devel/lib", *every[1:]) == [needed[0]]
 
 
 def test_data_folders_are_where_they_are_installed(view: MakeView) -> None:

@@ -1,15 +1,14 @@
 from __future__ import annotations
 
 import sys
-from pathlib import PurePath, PurePosixPath, PureWindowsPath
+from pathlib import PurePosixPath, PureWindowsPath
 
 import pytest
 
-from core.errors import MissingInputError, UsageError
+from core.errors import UsageError
 from pytorch_build.platforms import linux, platform_named, this_platform, windows
 
 QUIET = "-Wno-error=maybe-uninitialized -Wno-error=uninitialized -Wno-error=restrict"
-REDIST = PureWindowsPath("C:/VS/VC/Redist/MSVC/14.44.35112")
 
 
 def test_platforms_by_name() -> None:
@@ -28,11 +27,6 @@ def test_this_platform(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "platform", "darwin")
     with pytest.raises(UsageError, match="'darwin'"):
         this_platform()
-
-
-def test_library_patterns() -> None:
-    assert PurePosixPath("libamdhip64.so.7").match(linux.library_pattern("amdhip64"))
-    assert PureWindowsPath("amdhip64_7.dll").match(windows.library_pattern("amdhip64"))
 
 
 def test_linux_keeps_a_persons_flags_and_compiler() -> None:
@@ -66,27 +60,3 @@ def test_environments_merge_by_the_platforms_idea_of_names() -> None:
     assert windows.find_variable({"VCTOOLSREDISTDIR": "C:/x"}, "VCToolsRedistDir") == "C:/x"
     assert linux.find_variable({"VCTOOLSREDISTDIR": "C:/x"}, "VCToolsRedistDir") == ""
     assert windows.find_variable({}, "libuv_ROOT") == ""
-
-
-def test_the_openmp_that_may_be_shipped_is_chosen() -> None:
-    right = REDIST / "x64/Microsoft.VC143.OpenMP.LLVM/libomp140.x86_64.dll"
-    others = [
-        REDIST / "debug_nonredist/x64/Microsoft.VC143.OpenMP.LLVM/libomp140.x86_64.dll",
-        REDIST / "onecore/x64/Microsoft.VC143.OpenMP.LLVM/libomp140.x86_64.dll",
-        REDIST / "x64/Microsoft.VC143.DebugOpenMP.LLVM/libomp140.x86_64.dll",
-        REDIST / "arm64/Microsoft.VC143.OpenMP.LLVM/libomp140.x86_64.dll",
-        REDIST / "spectre/x64/Microsoft.VC143.OpenMP.LLVM/libomp140.x86_64.dll",
-    ]
-    assert windows.choose_openmp([*others, right]) == right
-    assert windows.choose_openmp([right]) == right
-
-
-def test_no_openmp_or_two_are_refused() -> None:
-    with pytest.raises(MissingInputError, match="no release build"):
-        windows.choose_openmp([])
-    debug: list[PurePath] = [REDIST / "debug_nonredist/x64/libomp140.x86_64.dll"]
-    with pytest.raises(MissingInputError, match="1 of other kinds"):
-        windows.choose_openmp(debug)
-    two = [REDIST / f"x64/Microsoft.VC14{n}.OpenMP.LLVM/libomp140.x86_64.dll" for n in (2, 3)]
-    with pytest.raises(MissingInputError, match=r"2 release builds.*VC142.*VC143"):
-        windows.choose_openmp(two)

@@ -9,6 +9,7 @@ LIB = Path(__file__).parent / "lib"
 _LONG = ctypes.c_int64
 _HANDLE = ctypes.c_void_p
 
+stub = ctypes.CDLL(str(Path(__file__).with_name("_stub.so")))
 c10 = ctypes.CDLL(str(LIB / "libc10.so"), mode=ctypes.RTLD_GLOBAL)
 lib = ctypes.CDLL(str(LIB / "libtorch.so"), mode=ctypes.RTLD_GLOBAL)
 hip = ctypes.CDLL(str(LIB / "libtorch_hip.so")) if version.hip else None

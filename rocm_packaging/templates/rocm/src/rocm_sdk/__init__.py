@@ -7,7 +7,7 @@ import sys
 import warnings
 from pathlib import Path
 
-from . import _dist_info
+from . import _dist_info, _gpus
 from ._dist_info import __version__
 
 __all__ = [
@@ -18,6 +18,7 @@ __all__ = [
 ]
 
 _loaded = {}
+_told = set()
 
 
 def find_libraries(*shortnames):
@@ -106,6 +107,8 @@ def initialize_process(
 ):
     """Prepare this process for a program that was built against a ROCm of a certain version.
 
+    A GPU of this machine whose device code is not installed is warned of, once.
+
     Args:
         preload_shortnames: Libraries to load.
         rtld_global: Whether their symbols serve libraries that are loaded later.
@@ -124,6 +127,10 @@ def initialize_process(
         _preload_from_environment(rtld_global)
     if check_version is not None:
         _check_version(check_version, fail_on_version_mismatch)
+    for problem in _gpus.device_problems():
+        if problem not in _told:
+            _told.add(problem)
+            warnings.warn(problem, stacklevel=2)
 
 
 def _preload_from_environment(rtld_global):

@@ -15,7 +15,6 @@ import io
 import json
 import os
 import posixpath
-import re
 import shutil
 import sys
 import tarfile
@@ -24,7 +23,7 @@ import warnings
 from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
 
-from . import _dist_info
+from . import _dist_info, _gpus
 
 _TARS = ("_devel.tar", "_devel.tar.xz")
 _STATE = ".rocm_sdk_devel.json"
@@ -233,12 +232,9 @@ class _Devel:
                 if relative not in own and not skipped and path not in claimed:
                     wanted.setdefault(relative, path)
         for target, (version, files) in devices.items():
-            if _without_post(version) != _without_post(_dist_info.__version__):
-                warnings.warn(
-                    f"The device package of {target} has version {version}, and rocm has "
-                    f"{_dist_info.__version__}; its files stay out of the development tree",
-                    stacklevel=2,
-                )
+            problem = _gpus.device_problem(target, version)
+            if problem:
+                warnings.warn(f"{problem}; until then its files stay out of the development tree", stacklevel=2)
                 continue
             brought = {relative: str(path) for relative, path in files.items() if relative not in own}
             wanted.update(brought)
@@ -281,10 +277,6 @@ def _files_below(folder):
         for name in sorted(files):
             path = os.path.join(current, name)
             yield path[len(folder) + 1 :].replace(os.sep, "/"), path
-
-
-def _without_post(version):
-    return re.sub(r"\.post\d+", "", version)
 
 
 def _same(one, other):

@@ -69,6 +69,14 @@ WINDOWS = replace(
     rocm=sdk(PureWindowsPath("C:/env/rocm")),
 )
 SETUP = frozenset({"setup.py", "pyproject.toml"})
+TOOLCHAIN: dict[str, Any] = {
+    "openmp": PureWindowsPath("C:/openmp/libomp140.x86_64.dll"),
+    "uv": PureWindowsPath("C:/uv/bin/uv.dll"),
+    "licenses": {
+        "llvm-openmp": PureWindowsPath("C:/openmp/LICENSE"),
+        "libuv": PureWindowsPath("C:/uv/LICENSE"),
+    },
+}
 ROCM = RocmFacts(device_libs=True, host_math=True, sysdeps=True, libraries=ALL)
 
 
@@ -95,7 +103,7 @@ def plan() -> Plan:
         known = BuildFacts(
             tree=replace(TreeFacts(files=SETUP), **(tree or {})),
             rocm=replace(ROCM, libraries=BOTH if platform == "windows" else ALL, **(rocm_facts or {})),
-            openmp=PureWindowsPath("C:/VS/x64/libomp140.x86_64.dll") if platform == "windows" else None,
+            **(TOOLCHAIN if platform == "windows" else {}),
         )
         known = replace(known, **(facts or {})) if gpu else replace(known, rocm=None, **(facts or {}))
         return plan_build(

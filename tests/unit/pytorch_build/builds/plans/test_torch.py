@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from pathlib import PurePosixPath, PureWindowsPath
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import given
@@ -12,6 +12,7 @@ from pytorch_build.builds.compiler_cache import CompilerCache
 from pytorch_build.builds.plans.torch import flash_attention
 from pytorch_build.builds.plans.types import RocmFacts
 from pytorch_build.platforms import platform_named
+from tests.unit.pytorch_build.toolchain.test_pins import listing
 
 if TYPE_CHECKING:
     from tests.unit.pytorch_build.builds.plans.conftest import Plan
@@ -53,6 +54,7 @@ def test_environment_on_windows(plan: Plan) -> None:
         "CXX": r"C:\env\rocm\lib\llvm\bin\clang-cl.exe",
         "HIP_CLANG_PATH": "C:/env/rocm/lib/llvm/bin",
         "DISTUTILS_USE_SDK": "1",
+        "libuv_ROOT": r"C:\uv",
         "BUILD_TEST": "0",
     }
 
@@ -102,7 +104,7 @@ def test_command_and_requirements(plan: Plan) -> None:
     assert made.requirements_files == ("requirements.txt", "requirements-build.txt")
     assert made.requirements == ("build", "numpy", "cmake>=3.27")
     assert made.uninstall == ("torch",)
-    assert made.uninstall_after == ()
+    assert made.as_locked == ()
     assert made.install
     assert made.import_check[:2] == ("/env/bin/python", "-c")
     assert "torch.cuda.is_available()" in made.import_check[2]
@@ -110,10 +112,15 @@ def test_command_and_requirements(plan: Plan) -> None:
     assert older.requirements_files == ("requirements.txt",)
 
 
-def test_windows_takes_the_systems_ninja(plan: Plan) -> None:
-    made = plan("torch", "windows")
-    assert made.uninstall_after == ("ninja",)
-    assert made.commands[0].argv[-2:] == ("--no-isolation", "--skip-dependency-check")
+@pytest.mark.parametrize(
+    ("asked", "unchecked"), [("ninja", False), ("ninja>=1.10", False), ("ninja==1.11.1.3", True)]
+)
+def test_windows_takes_the_locks_ninja(plan: Plan, asked: str, *, unchecked: bool) -> None:
+    tree = {"build_requires": ("cmake>=3.27", asked)}
+    made = plan("torch", "windows", tree=tree)
+    assert made.as_locked == ("ninja",)
+    assert ("--skip-dependency-check" in made.commands[0].argv) is unchecked
+    assert "--skip-dependency-check" not in plan("torch", tree=tree).commands[0].argv
 
 
 def test_files_dropped_on_linux(plan: Plan) -> None:
@@ -125,20 +132,35 @@ def test_files_dropped_on_linux(plan: Plan) -> None:
 
 
 def test_files_dropped_on_windows(plan: Plan) -> None:
-    init, openmp, uv = plan("torch", "windows", facts={"uv": PureWindowsPath("C:/uv/bin/uv.dll")}).file_drops
+    init, openmp, uv, *licenses = plan("torch", "windows").file_drops
     assert init.content is not None
     assert "'rccl'" not in init.content
     assert (openmp.path, openmp.source) == (
         "torch/lib/libomp140.x86_64.dll",
-        PureWindowsPath("C:/VS/x64/libomp140.x86_64.dll"),
+        PureWindowsPath("C:/openmp/libomp140.x86_64.dll"),
     )
     assert (uv.path, uv.source) == ("torch/lib/uv.dll", PureWindowsPath("C:/uv/bin/uv.dll"))
+    assert [one.path for one in licenses] == ["third_party/llvm-openmp/LICENSE", "third_party/libuv/LICENSE"]
 
 
 def test_windows_without_openmp(plan: Plan) -> None:
     with pytest.raises(MissingInputError, match=r"libomp140\.x86_64\.dll"):
         plan("torch", "windows", facts={"openmp": None})
-    assert plan("torch", "windows", gpu=False, facts={"openmp": None}).file_drops == ()
+    bare: dict[str, Any] = {"openmp": None, "licenses": {}}
+    (uv,) = plan("torch", "windows", gpu=False, facts=bare).file_drops
+    assert uv.path == "torch/lib/uv.dll"
+
+
+def test_windows_without_libuv(plan: Plan) -> None:
+    with pytest.raises(MissingInputError, match="distributed needs libuv") as lacking:
+        plan("torch", "windows", facts={"uv": None})
+    assert "nox -s prepare" in lacking.value.hint
+    off = {"USE_DISTRIBUTED": "0"}
+    for made in (
+        plan("torch", "windows", facts={"uv": None}, base_env=off),
+        plan("torch", "windows", facts={"uv": None}, ref_env=off),
+    ):
+        assert "libuv_ROOT" not in made.env
 
 
 def test_libraries_that_the_sdk_lacks(plan: Plan) -> None:
@@ -158,16 +180,19 @@ def test_scikit_build_core_is_told_of_ignored_files(plan: Plan) -> None:
         "-Cwheel.force-include.torch/_rocm_init.py=torch/_rocm_init.py",
     )
     assert plan("torch", gpu=False, tree=tree).commands[0].argv[5:] == ()
-    windows = plan("torch", "windows", tree=tree).commands[0].argv[6:]
+    windows = plan("torch", "windows", tree=tree).commands[0].argv[5:]
     assert windows == tuple(
         f"-Cwheel.force-include.torch/{name}=torch/{name}"
         for name in (
             "_rocm_init.py",
             "lib/libomp140.x86_64.dll",
+            "lib/uv.dll",
             "lib/aotriton_v2.dll",
             "lib/liblzma.dll",
         )
     )
+    there = listing("torch-2.14-windows")
+    assert all(word.rpartition("=")[2] in there for word in windows)
     off = plan("torch", "windows", tree=tree, options={"flash_attention": False}).commands[0].argv
     assert not [word for word in off if "aotriton" in word]
 

@@ -65,7 +65,7 @@ def _gpu_targets():
 
 
 class BuildExtension(build_ext):
-    """Compiles extensions into plain shared objects that find torch's libraries beside themselves."""
+    """Compiles extensions into plain shared objects, which find torch's libraries as torch is loaded before."""
 
     @classmethod
     def with_options(cls, **_options):
@@ -78,12 +78,10 @@ class BuildExtension(build_ext):
         objects = [self._compile(ext, source) for source in ext.sources]
         target = Path(self.get_ext_fullpath(ext.name))
         target.parent.mkdir(parents=True, exist_ok=True)
-        up = "../" * ext.name.count(".")
         paths = [f"-L{folder}" for folder in ext.library_dirs]
         libraries = [f"-l{library}" for library in ext.libraries]
-        rpath = f"-Wl,-rpath,$ORIGIN/{up}torch/lib"
         cxx = _words("CXX") or ["c++"]
-        self._run([*cxx, "-shared", *objects, *_words("LDFLAGS"), *paths, *libraries, rpath, "-o", target])
+        self._run([*cxx, "-shared", *objects, *_words("LDFLAGS"), *paths, *libraries, "-o", target])
 
     def _compile(self, ext, source):
         gpu = source.endswith(_GPU_SUFFIXES)

@@ -3,12 +3,13 @@
 import os
 import sys
 import sysconfig
+import tempfile
 from importlib import metadata
 from pathlib import Path
 
 from .. import _dist_info
 from . import support
-from .checks import Check, expect
+from .checks import Check, Skip, expect
 
 _WINDOWS = sys.platform == "win32"
 _HELP = ("--help",)
@@ -31,6 +32,18 @@ _NOT_STARTED = (
     "_cli.py",
 )
 
+# It calls into the device libraries, and needs no header and no compiler of the host.
+_KERNEL = """\
+extern "C" __attribute__((device)) float __ocml_sqrt_f32(float);
+extern "C" __attribute__((global)) void roots(float* values) { values[0] = __ocml_sqrt_f32(values[0]); }
+"""
+_DEVICE_ONLY = ("-x", "hip", "-c", "--cuda-device-only", "-nogpuinc")
+# Where another ROCm of the machine would be found.
+_OTHER_ROCM = (
+    *("ROCM_PATH", "ROCM_HOME", "HIP_PATH", "HIP_PLATFORM", "HIP_CLANG_PATH", "DEVICE_LIB_PATH"),
+    *("HIP_DEVICE_LIB_PATH", "HIPCC_COMPILE_FLAGS_APPEND", "CCC_OVERRIDE_OPTIONS"),
+)
+
 
 def checks():
     root = support.payload("core")
@@ -42,6 +55,11 @@ def checks():
     yield Check("core", "there are console scripts", _some_scripts, _cli.PROGRAMS)
     for name, relative in _cli.PROGRAMS.items():
         yield Check("core", f"{name} runs", _script, name, root / relative)
+    compiler = next((name for name in ("hipcc", "amdclang++") if name in _cli.PROGRAMS), None)
+    # without device code any target shows whether the compiler is whole
+    last = None if _dist_info.installed_target_families() else 1
+    for target in _dist_info.get_targets()[:last]:
+        yield Check("core", f"a kernel is compiled for {target}", _kernel, compiler, target)
 
 
 def _layout(root):
@@ -63,7 +81,7 @@ def _some_scripts(programs):
 def _script(name, path):
     expect(path.is_file(), f"{path} is missing")
     expect(_WINDOWS or os.access(path, os.X_OK), f"{path} is not executable")
-    script = Path(sysconfig.get_path("scripts")) / (f"{name}.exe" if _WINDOWS else name)
+    script = _path_of(name)
     expect(script.is_file(), f"{script} is missing")
     question = () if name in _LOOKING else _QUESTIONS.get(name, ("--version",))
     status, out, error = support.program(script, *question)
@@ -74,6 +92,23 @@ def _script(name, path):
         return "" if status == 0 else "starts"
     expect(status == 0, said)
     return ""
+
+
+def _path_of(name):
+    return Path(sysconfig.get_path("scripts")) / (f"{name}.exe" if _WINDOWS else name)
+
+
+def _kernel(compiler, target):
+    if compiler is None:
+        raise Skip("no HIP compiler is installed")
+    with tempfile.TemporaryDirectory() as folder:
+        source, made = Path(folder, "roots.hip"), Path(folder, "roots.o")
+        source.write_text(_KERNEL, encoding="utf-8")
+        words = (*_DEVICE_ONLY, f"--offload-arch={target}", "-o", made, source)
+        status, out, error = support.program(_path_of(compiler), *words, without=_OTHER_ROCM)
+        said = f"{compiler}: {support.ending(status)}\n{(out + error).strip()[-2000:]}"
+        expect(status == 0, said)
+        expect(made.is_file() and made.stat().st_size, f"{compiler} wrote no device code\n{said}")
 
 
 def has_gpu():

@@ -158,12 +158,13 @@ def python(*arguments):
     return program(sys.executable, *arguments)
 
 
-def program(*argv):
-    """Run a program; ``(status, stdout, stderr)``."""
+def program(*argv, without=()):
+    """Run a program, `without` some variables of the environment; ``(status, stdout, stderr)``."""
     try:
         done = subprocess.run(
             [str(word) for word in argv],
             stdin=subprocess.DEVNULL,
+            env={name: value for name, value in os.environ.items() if name not in without},
             capture_output=True,
             timeout=_SECONDS,
             check=False,

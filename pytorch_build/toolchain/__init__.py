@@ -1,0 +1,1 @@
+"""What builds link or ship besides ROCm and machines do not have: pinned, provided by `nox -s prepare`."""

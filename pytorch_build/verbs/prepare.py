@@ -1,0 +1,66 @@
+"""`prepare`: what a platform's builds need besides ROCm and upstream's requirements, pinned."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from typing import TYPE_CHECKING
+
+from core import console, environments
+from core.errors import UsageError
+from core.interpreters import require
+from core.options import common_from
+from core.outputs import this_platform
+from core.target_locks import locked_call
+from pytorch_build.platforms import NAMES
+from pytorch_build.toolchain.providing import plan, provide
+from pytorch_build.verbs.shared import add_source_options, mirrors_from
+
+if TYPE_CHECKING:
+    import argparse
+
+_PARTS = ("libuv", "openmp")
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Declare the verb's own options."""
+    parser.add_argument(
+        "--only",
+        action="append",
+        default=[],
+        choices=_PARTS,
+        help="provide this part, whether the platform needs it or not; repeatable",
+    )
+    parser.add_argument(
+        "--platform",
+        choices=NAMES,
+        default=this_platform(),
+        help="with --dry-run: whose plan (default: this)",
+    )
+    parser.add_argument("--json", action="store_true", help="with --dry-run: print the plan as JSON")
+    add_source_options(parser)
+
+
+def run(arguments: argparse.Namespace) -> None:
+    """Provide what is missing; say where everything lies."""
+    common = common_from(arguments)
+    platform: str = arguments.platform
+    if platform != common.outputs.platform and not common.dry_run:
+        raise UsageError(
+            f"Parts for {platform} are provided on {platform}.", hint="Add --dry-run for the plan."
+        )
+    steps = plan(common.cache, platform, only=arguments.only)
+    if common.dry_run and arguments.json:
+        console.result(json.dumps([asdict(step) for step in steps], indent=2))
+        return
+    if not steps:
+        console.done(f"Builds on {platform} need nothing that they do not bring.")
+        return
+    rows = [(step.name, step.version, step.license, step.source, step.digest[:12]) for step in steps]
+    console.table(("part", "version", "licence", "from", "digest"), rows)
+    if common.dry_run:
+        return
+    target = require(common.python)
+    calls = [locked_call(common, target, only=("cmake", "ninja"))]
+    with environments.prepared(target, calls, digest=environments.digest_of_calls(target, calls)):
+        provide(steps, platform, target=target, mirrors=mirrors_from(arguments))
