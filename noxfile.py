@@ -286,6 +286,12 @@ def notify(session: nox.Session) -> None:
     stage(session, "ci", "notify")
 
 
+@nox.session(venv_backend="none")
+def drift(session: nox.Session) -> None:
+    """Say what our data says otherwise than TheRock: -- --therock DIR [--json]."""
+    stage(session, "ci", "drift")
+
+
 @nox.session(tags=["tests"], python=CELLS.get("tests"))
 def tests(session: nox.Session) -> None:
     """Run the unit tests."""

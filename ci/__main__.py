@@ -28,6 +28,7 @@ VERBS = (
     Verb("build-image", "ci.build_image", "a container image by docker, podman or buildah; push it, save it"),
     Verb("in-image", "ci.in_image", "sessions inside a container image, with this checkout mounted"),
     Verb("notify", "ci.notify", "how a run ended, by its summary, and by Slack and e-mail where configured"),
+    Verb("drift", "ci.drift", "what our data says otherwise than a checkout of TheRock, by file and key"),
     Verb(
         "report",
         "ci.report",

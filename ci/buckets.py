@@ -40,6 +40,26 @@ class Distribution(Model):
     bucket: str
 
 
+class Products(Model):
+    """Where upstream hands out what it builds.
+
+    Attributes:
+        bucket: Bucket of a product, with ``{stream}`` and ``{product}``.
+        role: ARN of the role that writes there, with the same.
+        folder: Where wheels lie in it, with ``{product}``.
+        index: The index of all products, with ``{stream}``.
+        streams: Stream by release type.
+        distributions: Product -> the distributions that it owns, as globs.
+    """
+
+    bucket: str
+    role: str
+    folder: str
+    index: str
+    streams: dict[str, str]
+    distributions: dict[str, tuple[str, ...]]
+
+
 class Buckets(RunBuckets):
     """What `buckets.toml` says.
 
@@ -48,6 +68,7 @@ class Buckets(RunBuckets):
         region: The buckets' region.
         permissions: What a workflow's job needs of GitHub to assume a role.
         release_types: Buckets and roles by release type.
+        products: Upstream's own distribution.
         distributions: Distribution buckets by release type; ``ci`` has none.
     """
 
@@ -57,6 +78,7 @@ class Buckets(RunBuckets):
     region: str
     permissions: Mapping[str, str]
     release_types: Mapping[str, ReleaseType]
+    products: Products
     distributions: dict[str, Distribution]
 
 

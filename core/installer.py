@@ -231,8 +231,8 @@ def _uv(target: Interpreter, call: Install, sources: Sources) -> list[str]:
         argv.append("--no-build-isolation")
     if call.pre:
         argv += ["--prerelease", "allow"]
-    # uv knows a folder's wheels by name, and would install what lay there under the same name before
-    if sources.no_index and not call.hashed and any("://" not in link for link in sources.find_links):
+    if call.sources is not None and sources.find_links and not call.hashed:
+        # uv's cache knows a folder's wheel by its name: of one that was built anew it would install the old
         argv.append("--refresh")
     return argv
 

@@ -37,6 +37,7 @@ class FileRecord(_Frozen):
         version: Version, for wheels and sdists.
         requires_python: A wheel's Requires-Python; "" for none.
         metadata_sha256: Hex SHA-256 of a wheel's METADATA, which is its sidecar; "" where there is none.
+        license: The licence that a wheel names, an SPDX expression or words; "" where it names none.
     """
 
     name: str
@@ -47,6 +48,7 @@ class FileRecord(_Frozen):
     version: str = ""
     requires_python: str = ""
     metadata_sha256: str = ""
+    license: str = ""
 
 
 class Cell(_Frozen):

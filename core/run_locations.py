@@ -39,16 +39,36 @@ class RunBucket(_Part):
     external_bucket: str = ""
 
 
+class CompilerCaches(_Part):
+    """Where builds of the main repository share what they compiled.
+
+    Attributes:
+        region: The buckets' region.
+        bucket: The bucket, with ``{type}``.
+        role: ARN of the role that writes to it, with ``{type}``.
+        session_seconds: How long the role's credentials last.
+        types: Release type -> what stands for ``{type}``.
+    """
+
+    region: str
+    bucket: str
+    role: str
+    session_seconds: int
+    types: Mapping[str, str]
+
+
 class RunBuckets(_Part):
     """What `ci/buckets.toml` says of runs.
 
     Attributes:
         repository: The main repository, ``{owner}/{name}``.
         release_types: Buckets by release type.
+        compiler_caches: Those of compiler caches; None for none.
     """
 
     repository: str
     release_types: Mapping[str, RunBucket]
+    compiler_caches: CompilerCaches | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

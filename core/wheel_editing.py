@@ -144,7 +144,9 @@ def edit_wheel(
     )
 
 
-def _own_steps(source: Path, version: str, edit: Edit, *, replaced: set[str]) -> tuple[list[_Step], str]:
+def _own_steps(
+    source: Path, version: str, edit: Edit | None, *, replaced: set[str]
+) -> tuple[list[_Step], str]:
     """Decide what becomes of each member of the old wheel.
 
     Returns:

@@ -13,7 +13,7 @@ import io
 import itertools
 import re
 import tarfile
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
@@ -75,6 +75,7 @@ class WheelSpec:
         metadata: The text of METADATA.
         purelib: Whether the root is installed into purelib (WHEEL's Root-Is-Purelib).
         console_scripts: Script name -> ``module:function``.
+        license_files: What METADATA's License-File fields name.
     """
 
     distribution: str
@@ -83,6 +84,7 @@ class WheelSpec:
     metadata: str
     purelib: bool = True
     console_scripts: Mapping[str, str] | None = None
+    license_files: Sequence[Member] = ()
 
 
 def file_stem(distribution: str, version: str) -> str:
@@ -92,7 +94,7 @@ def file_stem(distribution: str, version: str) -> str:
 
 
 def metadata_text(fields: Iterable[tuple[str, str]], description: str = "") -> str:
-    """Write core metadata (version 2.2: the first with ``Dynamic``).
+    """Write core metadata (version 2.4: the first with ``License-Expression``).
 
     Args:
         fields: ``(field, value)`` pairs in order, without Metadata-Version.
@@ -101,7 +103,7 @@ def metadata_text(fields: Iterable[tuple[str, str]], description: str = "") -> s
     Raises:
         WheelError: A value holds a line break, which would start another field.
     """
-    lines = ["Metadata-Version: 2.2"]
+    lines = ["Metadata-Version: 2.4"]
     for field, value in fields:
         if "\n" in value or "\r" in value:
             raise WheelError(f"The metadata field {field} holds a line break: {value!r}.")
@@ -139,10 +141,11 @@ def write_wheel(
     content = _sorted(target, members)
     info = f"{stem}.dist-info"
     described = [Member(name=f"{info}/{name}", source=text.encode()) for name, text in _info_files(spec)]
+    described += [replace(one, name=f"{info}/licenses/{one.name}") for one in spec.license_files]
     with atomic(target) as raw:
         stream = HashingStream(raw)
         archive = ZipWriter(stream, epoch=epoch, jobs=jobs, workers=workers, level=level, scratch=folder)
-        written = archive.add([*content, *described])
+        written = archive.add([*content, *_sorted(target, described)])
         archive.add([Member(name=f"{info}/RECORD", source=_record(written, info).encode())])
         archive.finish()
     return WrittenFile(path=target, sha256=stream.sha256, size=stream.size)

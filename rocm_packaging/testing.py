@@ -265,7 +265,8 @@ def _report_of_others(
     request: TestRequest, command: Sequence[str | Path], folder: Path, env: Mapping[str, str]
 ) -> tuple[bytes, ProcessError | None]:
     """Run the tests of packages that others built, which write no report: their words are read instead."""
-    said = process.capture(command, cwd=folder, env=env, check=False)
+    # unbuffered, so that what its children print does not land within a line of its own
+    said = process.capture(command, cwd=folder, env={**env, "PYTHONUNBUFFERED": "1"}, check=False)
     console.say(f"{said.stdout}{said.stderr}")
     version = process.capture([*command[:-1], "version"], cwd=folder, env=env).stdout.strip()
     names = process.capture([command[0], "-c", _INSTALLED], cwd=folder, env=env).stdout.split()

@@ -199,11 +199,23 @@ class Data(Model):
     upload: OwnStore = OwnStore()
     promotion: dict[str, Any] = Field(default_factory=dict)  # what `ci.promotion.facts` reads over its own
 
-    def matrix_of(self, release_type: str) -> Matrix:
-        """Give the matrix of a release type, with every exclusion."""
+    def matrix_of(self, release_type: str, *, named_pythons: bool = False) -> Matrix:
+        """Give the matrix of a release type, with every exclusion that holds for it.
+
+        Args:
+            release_type: The run's release type.
+            named_pythons: Whether a person named the Pythons, whom exclusions of Pythons do not concern.
+        """
         chosen = self.matrix.ci if release_type == "ci" else self.matrix.release
+        every = (*self.matrix.ci.exclude, *self.matrix.release.exclude)
         # what does not exist yet does not exist for anybody
-        return chosen.model_copy(update={"exclude": (*self.matrix.ci.exclude, *self.matrix.release.exclude)})
+        return chosen.model_copy(
+            update={
+                "exclude": tuple(
+                    row for row in every if not row.pythons or (row in chosen.exclude and not named_pythons)
+                )
+            }
+        )
 
 
 def load(own: Path | None = None) -> Data:

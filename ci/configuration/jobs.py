@@ -238,13 +238,17 @@ class Jobs:
             reason = f"{build.entry.build_variant} is tested on {' and '.join(tested_on)} only"
         elif not sessions:
             reason = "other tests are asked for"
-        elif not build.chosen.asked and not self.question.tests_reach(build.chosen.on.tests):
+        elif not self._asked_for(build) and not self.question.tests_reach(build.chosen.on.tests):
             reason = f"tested from {build.chosen.on.tests} on, or where it is asked for"
         elif not machine.label:
             reason = machine.reason
         if reason:
             self._leave(what, reason)
         return bool(reason)
+
+    def _asked_for(self, build: Build) -> bool:
+        """Say whether somebody asks for the family, or for a kernel that machines with it have."""
+        return build.chosen.asked or bool(self.question.labels.kernel)
 
     def _sessions(self, stage: Stage, platform: Platform) -> tuple[str, ...]:
         """Give the sessions of the tests that are asked for, or of all of the test type."""
@@ -291,7 +295,9 @@ class Jobs:
         )
 
     def _matrix(self) -> Matrix:
-        return self.question.data.matrix_of(self.question.type)
+        return self.question.data.matrix_of(
+            self.question.type, named_pythons=bool(self.question.inputs.pytorch_python_versions)
+        )
 
     def _leave(self, what: str, reason: str) -> None:
         self.left_out.append(LeftOut(what=what, reason=reason))

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from core import console, environments, files, process, wheel_contents
 from core.installer import Install, configured
 from core.interpreters import installed_version
+from core.options import source_date_epoch
 from core.stage import Made
 from core.target_locks import locked_call
 from core.wheel_contents import CONTENTS
@@ -81,11 +82,11 @@ def _build(build: Build, tree: Path, sdk: RocmSdk | None, log: Path, course: Cou
             )
         with console.group(f"build {build.project}"):
             env = _reproducible(build, tree)
-            epoch = int(env["SOURCE_DATE_EPOCH"])
             wheel = execute(
                 plan, tree, platform=build.platform, base_env=env, log=log, course=course, cache=cache
             )
-            wheel = set_search_paths(wheel, sdk.layout if sdk else None, build.context.gpu_family, epoch=epoch)
+            layout, epoch = sdk.layout if sdk else None, source_date_epoch(env)
+            wheel = set_search_paths(wheel, layout, build.context.gpu_family, epoch=epoch)
             if cache and (said := cache.details()) is not None:
                 course.details["compiler_cache"] = said
     with console.group(f"check {wheel.name}"):

@@ -37,6 +37,9 @@ def _check_metadata(view: WheelView) -> Iterator[Finding]:
     if metadata.version != view.name.version:
         message = f"METADATA says version {metadata.version}, the file name {view.name.version}."
         yield view.finding("error", "metadata", message)
+    if not metadata.license:
+        message = "METADATA names no licence: neither License-Expression nor License, and no classifier."
+        yield view.finding("warning", "metadata", message)
 
 
 def _check_requirements(view: WheelView) -> Iterator[Finding]:

@@ -18,7 +18,7 @@ from packaging.version import InvalidVersion, Version
 
 from core.errors import SourceError, UsageError, nearest
 
-RELEASE_TYPES = ("ci", "dev", "dev-bkc", "nightly", "prerelease", "release")
+RELEASE_TYPES = ("ci", "dev", "dev-bkc", "nightly", "nightly-bkc", "prerelease", "release")
 _GIT_TAGGED = frozenset({"dev", "dev-bkc"})
 _GIT_TAG_LENGTH = 8
 _COMMIT = re.compile(r"[0-9a-f]{8,40}", re.ASCII)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from core import console, distributions, records
 from core.errors import MissingInputError, UsageError
 from core.families import gpu_targets
-from core.options import common_from, environment
+from core.options import common_from, environment, source_date_epoch
 from core.outputs import group_name
 from core.wheels import parse_wheel_name
 from pytorch_build.context import chosen_family, chosen_ref
@@ -68,9 +68,12 @@ def run(arguments: argparse.Namespace) -> None:
     chosen = targets or (gpu_targets(family) if family else ())
     for one in targets:
         gpu_targets(one)  # refuses names that are none
+<<<<<<< HEAD
     wheels = (_given(arguments.wheels),) if arguments.wheels else _run_wheels(common, chosen)
     rocm = arguments.rocm or _run_rocm(common)
     said = environment().get("SOURCE_DATE_EPOCH", "")
+=======
+>>>>>>> main
     rows = []
     for wheel, *devices in wheels:
         request = Request(
@@ -81,7 +84,7 @@ def run(arguments: argparse.Namespace) -> None:
             targets=chosen,
             devices=tuple(devices),
             system_libraries=tuple(arguments.system_library),
-            epoch=int(said) if said.isdigit() else None,
+            epoch=source_date_epoch(environment()),
         )
         if common.dry_run:
             console.say(f"would make a stand-alone wheel of {wheel.name} and {rocm} in {request.output}")

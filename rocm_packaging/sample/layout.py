@@ -186,14 +186,11 @@ DATA_FILES: tuple[DataFile, ...] = (
         )
         for name in ("hipcc", "hipconfig")
     ),
-    *(
-        DataFile(
-            artifact=("core-runtime", "run", "generic"),
-            path=f"core/ROCR-Runtime/stage/bin/{name}",
-            template=f"bin/{name}",
-            executable=True,
-        )
-        for name in ("rocminfo", "rocm_agent_enumerator")
+    DataFile(
+        artifact=("core-runtime", "run", "generic"),
+        path="core/ROCR-Runtime/stage/bin/rocm_agent_enumerator",
+        template="bin/rocm_agent_enumerator",
+        executable=True,
     ),
     *(
         DataFile(
@@ -258,6 +255,18 @@ DATA_FILES: tuple[DataFile, ...] = (
         artifact=("prim", "dev", "generic"),
         path="math-libs/rocPRIM/stage/include/rocprim/rocprim_version.hpp",
         text="#pragma once\n#define ROCPRIM_VERSION 400100\n",
+    ),
+    *(
+        DataFile(
+            artifact=(artifact, "doc", target),
+            path=f"{stage}/share/doc/{name}/LICENSE.md",
+            text=f"The sample's {name} is under the MIT licence of the project that it belongs to.\n",
+        )
+        for artifact, target, stage, name in (
+            ("amd-llvm", "generic", "compiler/amd-comgr/stage", "amd_comgr"),
+            ("core-hip", "generic", "core/clr/stage", "hip"),
+            ("blas", FAMILY, "math-libs/BLAS/hipBLAS/stage", "hipblas"),
+        )
     ),
     *(
         # An LLVM bitcode file starts with BC 0xC0DE; nothing of the sample reads further.

@@ -85,8 +85,8 @@ def test_further_places_stand_before_those_of_the_configuration() -> None:
     [
         (Sources(find_links=("/wheels",), no_index=True), False, True),
         (Sources(find_links=("/wheels",), no_index=True), True, False),
-        (EXACT, False, False),
-        (OWN, False, False),
+        (EXACT, False, True),
+        (Sources(index_url="https://mine/simple"), False, False),
     ],
 )
 def test_uv_takes_a_folders_wheels_as_they_are_now(

@@ -26,7 +26,7 @@ def test_labels_that_share_the_work_are_chosen_by_the_run() -> None:
     data = runners(families={"gfx1151": {"linux": both}})
 
     def chosen(run_id: str) -> str:
-        made = planned("pull_request", pull_request(), what=data, run_id=run_id)
+        made = planned("schedule", what=data, run_id=run_id)
         return next(one.runner for one in made.matrix("linux", "test_rocm") if one.gpu_family == "gfx1151")
 
     found = [chosen(str(number)) for number in range(12)]
@@ -40,7 +40,7 @@ def test_what_is_out_of_service_is_said_before_it_queues() -> None:
     said = "linux-gfx1151-gpu-rocm is out of service: moved to another rack"
     assert why(made, "test_rocm, gfx1151 on linux") == said
     assert why(made, "test_pytorch, gfx1151, nightly, Python 3.12 on linux") == said
-    merged = planned("push", push(), what=data)
+    merged = planned("schedule", what=data)
     (cell,) = [one for one in merged.matrix("linux", "test_rocm") if one.gpu_family == "gfx1151"]
     assert cell.runner == "ubuntu-24.04"
 
@@ -62,10 +62,10 @@ def test_a_kernel_is_tested_where_somebody_has_it() -> None:
 
 
 def test_a_dispatch_names_machines_that_somebody_serves() -> None:
-    given = {"linux_amdgpu_families": "gfx906", "linux_test_runner": "linux-gfx90a-gpu-rocm"}
+    given = {"linux_amdgpu_families": "gfx906", "linux_test_runner": "linux-gfx90a-1gpu-ossci-rocm"}
     made = dispatched(**given, linux_build_runner="ubuntu-22.04")
-    assert {cell.runner for cell in made.cells} == {"linux-gfx90a-gpu-rocm", "ubuntu-22.04"}
+    assert {cell.runner for cell in made.cells} == {"linux-gfx90a-1gpu-ossci-rocm", "ubuntu-22.04"}
     with pytest.raises(UsageError) as caught:
-        dispatched(**{**given, "linux_test_runner": "linux-gfx90a-gpu-rcm"})
+        dispatched(**{**given, "linux_test_runner": "linux-gfx90a-1gpu-ossci-rcm"})
     assert "nobody serves the runner label" in str(caught.value)
-    assert "Did you mean 'linux-gfx90a-gpu-rocm'" in str(caught.value)
+    assert "Did you mean 'linux-gfx90a-1gpu-ossci-rocm'" in str(caught.value)

@@ -25,7 +25,9 @@ from tests.unit.ci.configuration.planning import (
 )
 
 PRESUBMIT = ["gfx94X-dcgpu", "gfx110X-all", "gfx1151", "gfx120X-all"]
-POSTSUBMIT = [*PRESUBMIT, "gfx90a-dcgpu", "gfx950-dcgpu"]
+POSTSUBMIT = [*PRESUBMIT, "gfx90a", "gfx950-dcgpu"]
+# the others are tested at night
+TESTED = ["gfx94X-dcgpu"]
 
 
 def all_of(platform: Any) -> list[str]:
@@ -38,8 +40,8 @@ def all_of(platform: Any) -> list[str]:
 
 def test_a_pull_request_builds_rocm_and_tests_it_and_no_pytorch() -> None:
     made = planned("pull_request", pull_request())
-    assert stages(made) == {"build_rocm": PRESUBMIT, "test_rocm": PRESUBMIT}
-    assert stages(made, "windows") == {"build_rocm": PRESUBMIT[1:], "test_rocm": PRESUBMIT[1:]}
+    assert stages(made) == {"build_rocm": PRESUBMIT, "test_rocm": TESTED}
+    assert stages(made, "windows") == {"build_rocm": PRESUBMIT[1:], "test_rocm": ["gfx110X-all"]}
     assert not made.build_pytorch.value
     assert made.build_pytorch.reason == "no label build:pytorch"
     assert why(made, "build_pytorch, gfx94X-dcgpu on linux") == "no label build:pytorch"
@@ -66,7 +68,8 @@ def test_a_push_to_a_long_lived_branch_always_builds_pytorch(branch: str) -> Non
     made = planned("push", push(branch))
     assert made.build_pytorch.value
     assert branch in made.build_pytorch.reason
-    assert stages(made)["build_rocm"] == stages(made)["test_rocm"] == POSTSUBMIT
+    assert stages(made)["build_rocm"] == POSTSUBMIT
+    assert stages(made)["test_rocm"] == TESTED
     assert stages(made)["build_pytorch"] == ["gfx94X-dcgpu"]
 
 
@@ -74,7 +77,7 @@ def test_a_push_to_a_long_lived_branch_always_builds_pytorch(branch: str) -> Non
 def test_a_push_to_another_branch_builds_none(branch: str) -> None:
     made = planned("push", push(branch))
     assert not made.build_pytorch.value
-    assert stages(made) == {"build_rocm": PRESUBMIT, "test_rocm": PRESUBMIT}
+    assert stages(made) == {"build_rocm": PRESUBMIT, "test_rocm": TESTED}
 
 
 def test_the_schedule_builds_everything() -> None:
@@ -85,12 +88,12 @@ def test_the_schedule_builds_everything() -> None:
         assert len(found["build_rocm"]) == count
     assert made.test_type == "comprehensive"
     assert made.event.branch == "main"
-    assert "request" not in why(planned("pull_request", pull_request()), "gfx906-dgpu on linux")
+    assert "request" not in why(planned("pull_request", pull_request()), "gfx906 on linux")
 
 
 def test_a_dispatch_builds_what_it_names_and_pytorch_can_be_turned_off() -> None:
     made = dispatched(linux_amdgpu_families="gfx1151, gfx906", windows_amdgpu_families="none")
-    assert stages(made)["build_rocm"] == stages(made)["build_pytorch"] == ["gfx1151", "gfx906-dgpu"]
+    assert stages(made)["build_rocm"] == stages(made)["build_pytorch"] == ["gfx1151", "gfx906"]
     assert stages(made, "windows") == {}
     off = dispatched(linux_amdgpu_families="all", build_pytorch="false")
     assert stages(off)["build_rocm"] == all_of("linux")
@@ -128,12 +131,12 @@ def test_other_events_are_refused(name: str) -> None:
 
 def test_rocm_is_tested_after_a_merge_without_the_gpu_too() -> None:
     made = planned("schedule")
-    (cell,) = [one for one in made.matrix("linux", "test_rocm") if one.gpu_family == "gfx906-dgpu"]
+    (cell,) = [one for one in made.matrix("linux", "test_rocm") if one.gpu_family == "gfx906"]
     assert cell.runner == "ubuntu-24.04"
-    assert "no machine has gfx906-dgpu on linux, so without a GPU" in cell.reason
-    assert why(made, "test_pytorch, gfx906-dgpu, nightly, Python 3.12 on linux").startswith("no machine has")
+    assert "no machine has gfx906 on linux, so without a GPU" in cell.reason
+    assert why(made, "test_pytorch, gfx906, nightly, Python 3.12 on linux").startswith("no machine has")
     on_request = planned("pull_request", pull_request("gfx906"))
-    assert why(on_request, "test_rocm, gfx906-dgpu on linux") == "no machine has gfx906-dgpu on linux"
+    assert why(on_request, "test_rocm, gfx906 on linux") == "no machine has gfx906 on linux"
 
 
 def test_a_family_that_is_tested_from_a_tier_on_is_tested_earlier_where_it_is_asked_for() -> None:
@@ -200,6 +203,8 @@ def parts(made: Plan, platform: Any = "linux") -> set[tuple[str, str, str]]:
 
 DEFAULT = {("3.12", "default", "1/2"), ("3.12", "default", "2/2")}
 INDUCTOR = {("3.12", "inductor", "1/2"), ("3.12", "inductor", "2/2")}
+DISTRIBUTED = {("3.12", "distributed", f"{number}/3") for number in (1, 2, 3)}
+FULL = DEFAULT | INDUCTOR | DISTRIBUTED
 
 
 @pytest.mark.parametrize(
@@ -209,7 +214,7 @@ INDUCTOR = {("3.12", "inductor", "1/2"), ("3.12", "inductor", "2/2")}
         (("push", push()), {}, set()),
         (("pull_request", pull_request("build:pytorch", "test_filter:standard")), {}, set()),
         (("pull_request", pull_request("build:pytorch", "test_filter:comprehensive")), {}, DEFAULT),
-        (("pull_request", pull_request("build:pytorch", "test_filter:full")), {}, DEFAULT | INDUCTOR),
+        (("pull_request", pull_request("build:pytorch", "test_filter:full")), {}, FULL),
         (("pull_request", pull_request("build:pytorch", "test:torch")), {}, DEFAULT),
         (("pull_request", pull_request("build:pytorch", "test:torch-inductor")), {}, INDUCTOR),
         (("pull_request", pull_request("test:torch")), {}, set()),
@@ -218,7 +223,7 @@ INDUCTOR = {("3.12", "inductor", "1/2"), ("3.12", "inductor", "2/2")}
         (
             ("schedule", {}, None, {"rocm_package_version": "10.1.0rc1"}),
             {"release_type": "prerelease"},
-            DEFAULT | INDUCTOR,
+            FULL,
         ),
         (("schedule",), {"release_type": "dev"}, DEFAULT),
     ],
@@ -234,7 +239,7 @@ def test_a_dispatch_of_type_dev_runs_no_upstream_tests_unless_it_asks() -> None:
     assert parts(dispatched(**asked)) == set()
     assert parts(dispatched(**asked, linux_test_labels="test:torch")) == DEFAULT
     assert parts(dispatched(**asked, test_type="full", pytorch_python_versions="3.11,3.13")) == {
-        ("3.11", config, shard) for _, config, shard in DEFAULT | INDUCTOR
+        ("3.11", config, shard) for _, config, shard in FULL
     }
 
 
@@ -261,11 +266,11 @@ def test_upstreams_tests_that_cannot_be_are_left_out_with_the_reason() -> None:
     quick = planned("push", push())
     what = "test_torch default, gfx94X-dcgpu on linux"
     assert why(quick, what) == "not of test type quick; label test:torch asks for it"
-    full = planned("pull_request", pull_request("build:pytorch", "test_filter:full", "gfx906"))
-    assert why(full, "test_torch distributed, gfx94X-dcgpu on linux").startswith(
-        "no machine has several GPUs of gfx94X-dcgpu"
+    full = planned("pull_request", pull_request("build:pytorch", "test_filter:full", "gfx906", "gfx1151"))
+    assert why(full, "test_torch distributed, gfx1151 on linux").startswith(
+        "no machine has several GPUs of gfx1151"
     )
-    assert why(full, "test_torch default, gfx906-dgpu on linux").startswith("no machine has gfx906-dgpu")
+    assert why(full, "test_torch default, gfx906 on linux").startswith("no machine has gfx906")
     assert why(full, "test_torch inductor, gfx110X-all on windows") == "tested on linux only"
     assert parts(full, "windows") == DEFAULT
     night = planned("schedule", release_type="nightly")
@@ -399,7 +404,7 @@ def test_what_cannot_exist_is_left_out_with_its_reason() -> None:
         pytorch_git_refs="release/2.14 nightly",
         pytorch_python_versions="3.9 3.12",
     )
-    left = "build_pytorch, gfx90c-igpu on linux, release/2.14, Python 3.12"
+    left = "build_pytorch, gfx90c on linux, release/2.14, Python 3.12"
     assert why(made, left) == "not supported yet"
     assert "not built for Python 3.9" in why(
         made, "build_pytorch, gfx94X-dcgpu on linux, nightly, Python 3.9"
@@ -564,7 +569,7 @@ def test_nothing_is_built_on_rocm_packages_that_are_expected_to_fail() -> None:
     entry = made.variants[0]
     assert (entry.expect_failure, entry.build_pytorch) == (True, False)
     assert stages(made)["build_rocm"] == POSTSUBMIT
-    assert "gfx94X-dcgpu" not in stages(made)["test_rocm"]
+    assert "test_rocm" not in stages(made)
     assert "it does not compile" in why(made, "build_pytorch, gfx94X-dcgpu on linux")
     for_one_ref = planned("push", push(), what=failing(date(2027, 1, 1), torch_refs=("release/2.10",)))
     assert not any(cell.expect_failure for cell in for_one_ref.cells)
