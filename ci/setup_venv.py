@@ -226,9 +226,10 @@ def page_offers(url: str, *, cert: str) -> tuple[Offer, ...]:
 def _index_url(common: Common, arguments: argparse.Namespace) -> str:
     family = arguments.index_subdir or common.gpu_family
     if arguments.index_name:
-        if not family:
-            raise UsageError("A release index has a folder for each GPU family.", hint="Add --index-subdir.")
-        return release_index_url(arguments.index_name, family)
+        found = release_index_url(arguments.index_name, family)
+        if not family and found != release_index_url(arguments.index_name, "any"):
+            raise UsageError("This index has a folder for each GPU family.", hint="Add --index-subdir.")
+        return found
     base = str(arguments.index_url).rstrip("/")
     return f"{base}/{quote(arguments.index_subdir)}/" if arguments.index_subdir else f"{base}/"
 

@@ -114,7 +114,7 @@ def test_nothing_is_made_before_all_is_found(
         ("--packages", "torch"),
         ("--from-run-id", "17"),
         ("--packages", "torch", "--from-run-id", "17", "--index-url", "https://x"),
-        ("--packages", "torch", "--index-name", "nightly"),
+        ("--packages", "torch", "--index-name", "nightly-v2"),
         ("--packages", "torch", "--index-name", "nightl", "--index-subdir", "gfx94X-dcgpu"),
         ("--packages", "=", "--from-run-id", "17"),
     ],
