@@ -12,6 +12,7 @@ from core.options import source_date_epoch
 from core.stage import Made
 from core.target_locks import locked_call
 from core.wheel_contents import CONTENTS
+from core.wheels import parse_wheel_name
 from pytorch_build.builds import facts, preflight
 from pytorch_build.builds.bare_import import check_bare_import
 from pytorch_build.builds.dependencies import dependency_inputs, wheel_paths
@@ -26,6 +27,7 @@ from pytorch_build.checks.run import CheckOptions, check_wheel
 from pytorch_build.checks.view import Expectation
 from pytorch_build.refs.torch_refs import DISTRIBUTIONS
 from pytorch_build.rocm.sdk import ask
+from pytorch_build.split.making import split
 from pytorch_build.toolchain.pins import places
 from rocm_packaging.sources import install_call
 
@@ -89,16 +91,26 @@ def _build(build: Build, tree: Path, sdk: RocmSdk | None, log: Path, course: Cou
             wheel = set_search_paths(wheel, layout, build.context.gpu_family, epoch=epoch)
             if cache and (said := cache.details()) is not None:
                 course.details["compiler_cache"] = said
+    wheels = _parts(build, wheel)
     with console.group(f"check {wheel.name}"):
-        check_import(build.target, plan, wheel, backend=backend, cache_dir=cache_dir)
+        check_import(build.target, plan, wheels[0], backend=backend, cache_dir=cache_dir)
         if sdk is not None and build.platform.NAME == "linux":
             torch = build.dependency("torch")
             # a torch from elsewhere may find ROCm only when it is loaded first
-            check_bare_import(build.target, plan, wheel, preloads=torch is not None and not torch.digest)
-        _check(build, wheel)
-    contents = {wheel.name: wheel_contents.folders(wheel)}
+            check_bare_import(build.target, plan, wheels[0], preloads=torch is not None and not torch.digest)
+        for one in wheels:
+            _check(build, one)
+    contents = {one.name: wheel_contents.folders(one) for one in wheels}
     details: dict[str, Any] = {"source": build.tree.inputs, **course.details, CONTENTS: contents}
-    return Made(files=(wheel,), details=details)
+    return Made(files=wheels, details=details)
+
+
+def _parts(build: Build, wheel: Path) -> tuple[Path, ...]:
+    """Split a wheel as the ROCm that it was built against is; the host wheel comes first."""
+    if not build.splits or build.rocm is None:
+        return (wheel,)
+    with console.group(f"split {wheel.name}"):
+        return split(wheel, wheel.parent / "split", rocm_version=build.rocm.version)
 
 
 def _compiler_cache(build: Build, tree: Path) -> AbstractContextManager[CacheInUse | None]:
@@ -239,7 +251,7 @@ def _check(build: Build, wheel: Path) -> None:
         python_tag=build.target.tag if build.project != "apex" else "",
         gpu_targets=build.gpu_targets,
         local_label=build.context.ref.local_label,
-    )
+    ).of_part(parse_wheel_name(wheel.name).distribution)
     paths = (str(build.context.common.root),)
     findings = check_wheel(wheel, promised, options=CheckOptions(build_paths=paths))
     console.table(*findings_table(findings))
