@@ -1,12 +1,15 @@
 from __future__ import annotations
 
+import importlib
 import struct
+from typing import Any
 
 import pytest
-from pip._vendor import msgpack
 
 from rocm_packaging.sample import kpack
 from rocm_packaging.sample.artifacts import TEMPLATES
+
+msgpack: Any = importlib.import_module("pip._vendor.msgpack")
 
 
 @pytest.mark.parametrize("count", [1, 7, 20])
