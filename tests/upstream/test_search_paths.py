@@ -1,0 +1,53 @@
+"""Search paths in a real torch: its largest libraries, and its programs."""
+
+from __future__ import annotations
+
+import sys
+import zipfile
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from core import installer, process
+from core.wheel_record import verify_record
+from pytorch_build.builds.rpaths import set_search_paths
+from pytorch_build.checks.run import check_wheel
+from pytorch_build.fat.binaries import read_members
+from tests.upstream.test_audio import TORCH
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+LOADS = "import ctypes, sys; print(ctypes.CDLL(sys.argv[1]).omp_get_max_threads() > 0)"
+
+
+@pytest.fixture
+def wheel(tmp_path: Path) -> Iterator[Path]:
+    links = [Path(link) for link in installer.configured().find_links]
+    found = next((path for link in links if link.is_dir() for path in sorted(link.glob(f"{TORCH}*"))), None)
+    if found is None:
+        pytest.skip(f"pip's find-links have no {TORCH}")
+    copy = tmp_path / found.name
+    copy.write_bytes(found.read_bytes())
+    yield copy
+    copy.unlink()
+
+
+def test_a_real_torch_looks_into_rocms_packages_and_still_runs(wheel: Path, tmp_path: Path) -> None:
+    set_search_paths(wheel, "split", "", epoch=1_700_000_000)
+    assert verify_record(wheel) == ()
+    assert not [one for one in check_wheel(wheel) if one.severity == "error"]
+    with zipfile.ZipFile(wheel) as archive:
+        found = read_members(wheel, archive.infolist())
+        archive.extractall(tmp_path / "site")
+    linked = {path: one for path, one in found.items() if one.needed}
+    assert len(linked) > 20
+    assert all(one.is_rpath for one in linked.values())
+    assert all(one.startswith("$ORIGIN") for binary in linked.values() for one in binary.search)
+    torch = tmp_path / "site" / "torch"
+    said = process.capture([sys.executable, "-c", LOADS, torch / "lib" / "libtorch_cpu.so"]).stdout
+    assert said == "True\n"
+    protoc = torch / "bin" / "protoc"
+    protoc.chmod(0o755)
+    assert process.capture([protoc, "--version"]).stdout.startswith("libprotoc ")
