@@ -271,6 +271,8 @@ def _after(build: Build) -> Iterator[str]:
     """Say what is done once upstream's commands have ended."""
     if build.platform.NAME == "linux":
         yield "set the search paths (RPATH) of every ELF file of the wheel"
+    if build.splits:
+        yield f"split it into a host wheel and one device wheel each for {', '.join(build.gpu_targets)}"
     yield "install the wheel, and import it without the build's environment"
     if build.platform.NAME == "linux" and build.rocm:
         yield "import it without rocm-sdk-devel, and without loading ROCm's libraries first"

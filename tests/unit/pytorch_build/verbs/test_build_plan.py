@@ -53,6 +53,16 @@ def test_every_project_is_planned_for_either_platform(
     assert any("split" in sentence for sentence in made["assumptions"])
 
 
+@pytest.mark.parametrize(("project", "words"), [("torch", ()), ("torch", ("--no-split",)), ("audio", ())])
+def test_what_follows_upstreams_commands(
+    planned: Callable[..., Any], project: str, words: tuple[str, ...]
+) -> None:
+    steps = " | ".join(planned(project, "--platform", "linux", *words)["after"])
+    assert "RPATH" in steps
+    assert ("host wheel" in steps) is (project == "torch" and not words)
+    assert "RPATH" not in " | ".join(planned(project, "--platform", "windows", *words)["after"])
+
+
 def test_torch_on_windows(planned: Callable[..., Any]) -> None:
     made = planned("torch", "--platform", "windows")
     assert made["version"] == VERSION
