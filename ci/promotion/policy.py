@@ -17,7 +17,7 @@ from packaging.utils import canonicalize_name
 from ci.promotion.documents import Override, Ruling
 from ci.promotion.facts import Cell, Facts, Rules, Test, Wheel
 from ci.promotion.staging import is_sample
-from rocm_packaging.layouts import is_rocm
+from rocm_packaging.layouts import device_target, is_rocm
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -161,7 +161,7 @@ def _satisfied(text: str, platform: str, there: AbstractSet[tuple[str, str]], ou
     except InvalidRequirement:
         return False
     name = canonicalize_name(needed.name)
-    if name not in ours and not is_rocm(name):
+    if name not in ours and not is_rocm(name) and not device_target(name):
         return True
     if needed.marker is not None:
         extras = {"", *_EXTRA.findall(str(needed.marker))}
