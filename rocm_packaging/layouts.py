@@ -73,7 +73,7 @@ def device_target(name: str) -> str:
 
 
 def device_host(name: str) -> str:
-    """Return the distribution whose device code a package holds: ``torch``, ``torchvision``; "" for any other."""
+    """Return the distribution whose device code a package holds: ``torch``, ``torchvision``; or ""."""
     found = _DEVICE.fullmatch(name)
     return (found["host"] if found else "") or ""
 

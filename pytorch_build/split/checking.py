@@ -122,7 +122,11 @@ class _Found:
     def _archive(self, file: Path) -> None:
         with file.open("rb") as stream:
             archive = kpack.read(stream)
-            for kernel in archive.kernels:
+            # the same bytes may stand for a mode of the GPU, too: the most general target is theirs
+            owners = {
+                archive.kernels[one]: one for one in sorted(archive.kernels, key=lambda one: -len(one.target))
+            }
+            for kernel in owners.values():
                 digest = hashlib.sha256(archive.content(stream, kernel)).hexdigest()
                 with self._lock:
                     self.kernels.add((kernel.binary, kernel.target, digest))
