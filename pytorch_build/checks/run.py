@@ -16,7 +16,7 @@ from pytorch_build.checks import archive, contents, device_code, dlls, elf, expe
 from pytorch_build.checks.findings import Finding, collapsed, ordered
 from pytorch_build.checks.gather import gather
 from pytorch_build.checks.policy import load_policy
-from pytorch_build.split import kpack
+from rocm_packaging import kpack
 from rocm_packaging.layouts import device_host, device_target
 
 if TYPE_CHECKING:

@@ -16,9 +16,9 @@ from core.errors import CheckError
 from core.wheel_record import Tap, verify_record
 from core.wheels import read_metadata
 from pytorch_build.checks.device_code import processor
-from pytorch_build.split import kpack
 from pytorch_build.split.libraries import MAGICS, reference_of
 from pytorch_build.split.places import SplitError
+from rocm_packaging import kpack
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -9,8 +9,8 @@ import zstandard
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytorch_build.split import kpack
-from pytorch_build.split.kpack import Kernel, KpackError
+from rocm_packaging import kpack
+from rocm_packaging.kpack import Kernel, KpackError
 
 PARTS = st.dictionaries(
     st.tuples(
