@@ -101,6 +101,18 @@ def _known(name: str) -> Family:
     return known[name]
 
 
+def group_families(group: str) -> str:
+    """Return the families that an artifact group is for, joined by ``;``, without a variant; "" for none.
+
+    ``gfx94X-dcgpu-gfx110X-all-asan`` is for ``gfx94X-dcgpu;gfx110X-all``.
+    """
+    found, rest = [], group
+    while known := [one for one in families() if f"{rest}-".startswith(f"{one}-")]:
+        found.append(max(known, key=len))
+        rest = rest[len(found[-1]) + 1 :]
+    return ";".join(found)
+
+
 def gpu_targets(name: str) -> tuple[str, ...]:
     """Expand a family, or a list of families, into gfx targets; ``cpu`` has none.
 

@@ -80,7 +80,8 @@ def device_host(name: str) -> str:
 
 def covers(gpu: str, targets: Iterable[str]) -> bool:
     """Return whether a device package's target or bundle (``gfx11``, ``gfx12-0``) is for any of targets."""
-    return any(gpu in (target, *parents(target)) for target in targets)
+    normalized = gpu.replace("_", "-")  # as wheels' file names have it
+    return any(normalized in (target, *parents(target)) for target in targets)
 
 
 def serves(name: str, gpu_families: Sequence[str], targets: Sequence[str]) -> bool:

@@ -186,11 +186,14 @@ DATA_FILES: tuple[DataFile, ...] = (
         )
         for name in ("hipcc", "hipconfig")
     ),
-    DataFile(
-        artifact=("core-runtime", "run", "generic"),
-        path="core/ROCR-Runtime/stage/bin/rocm_agent_enumerator",
-        template="bin/rocm_agent_enumerator",
-        executable=True,
+    *(
+        DataFile(
+            artifact=("core-runtime", "run", "generic"),
+            path=f"core/ROCR-Runtime/stage/bin/{name}",
+            template=f"bin/{name}",
+            executable=True,
+        )
+        for name in ("rocminfo", "rocm_agent_enumerator")
     ),
     *(
         DataFile(

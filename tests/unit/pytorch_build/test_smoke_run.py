@@ -12,6 +12,7 @@ from core import environments, installer, process, records
 from core.errors import CheckError, MissingInputError, RocmError
 from core.installer import Install, Sources
 from pytorch_build import smoke_run
+from pytorch_build.context import context
 from pytorch_build.smoke_run import SmokeOptions
 from pytorch_build.smoke_run import test_run as smoke
 from pytorch_build.testing import devices, installation, torch_request
@@ -244,6 +245,35 @@ def test_device_packages_are_those_of_this_machine_or_of_the_family(
     assert dict(ours.env) == {"ROCM_SDK_TARGET_FAMILY": wanted[0]}
 
 
+@pytest.mark.processes
+@pytest.mark.usefixtures("target", "tests")
+def test_each_family_of_a_group_has_a_record_and_report_of_its_own(
+    run: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    group = "gfx942-gfx1100"
+    run.put_lock()
+    names = [f"{kind}-device-{gpu}" for kind in KINDS[:2] for gpu in ("gfx942", "gfx1100")]
+    torch = run.built("torch", gpu_family=group)
+    put = [
+        run.publish(run.wheel(one, ROCM if one.startswith("rocm") else torch.version), group=group)
+        for one in (*LIBRARIES, *names)
+    ]
+    cell = {"torch_ref": "sample", "python": "cp312", "gpu_family": "gfx942;gfx1100"}
+    run.record("build_torch", torch, *put, group=group, **cell)
+    put_page(run, torch, *put, group=group)
+    monkeypatch.setattr(devices, "require_device_code", lambda *_: None)
+    for family in ("gfx942", "gfx1100"):
+        chosen = context(run.common(gpu_family=family), group=group)
+        smoke(chosen, SmokeOptions(allow_no_gpu=True))
+        record = records.read(run.store, run.common().outputs, group, f"test_smoke-sample-cp312-{family}")
+        assert record is not None
+        installed = {
+            name.split("-")[0].rpartition("_")[2] for name in record.inputs["files"] if "_device_" in name
+        }
+        assert installed == {family}
+        assert run.store.find(f"local-linux/reports/{group}/smoke-sample-cp312-{family}.xml")
+
+
 @pytest.mark.parametrize(
     ("family", "here", "put", "words"),
     [
@@ -296,6 +326,23 @@ def test_recorded_files_are_installed_by_digest_from_the_runs_page_alone(run: An
         assert f"{one.distribution}=={one.version}" in rest.requirements
     assert rest.sources is not None
     assert rest.sources.index_url == "https://mine"
+
+
+@pytest.mark.parametrize(
+    ("layout", "devices", "told"),
+    [("split", ["rocm-sdk-device-gfx942==7.1.0"], "gfx942"), ("unsplit", [], FAMILY)],
+)
+def test_a_rocm_from_elsewhere_is_asked_for_as_it_was_built_against(
+    run: Any, layout: str, devices: list[str], told: str
+) -> None:
+    run.put_lock()
+    torch = run.built("torch")
+    record = run.record("build_torch", torch, torch_ref="sample", python="cp312")
+    record = record.model_copy(update={"inputs": {"rocm": ["7.1.0", layout, "https://host/whl-next/"]}})
+    records.write(run.store, run.common().outputs, FAMILY, record)
+    rest = install_calls(run.context(), [torch], "http://page", tools=Install())[2]
+    assert [one for one in rest.requirements if one.startswith("rocm")] == devices
+    assert dict(rest.env) == {"ROCM_SDK_TARGET_FAMILY": told}
 
 
 def test_a_prebuilt_torch_is_installed_with_the_rest(run: Any) -> None:
