@@ -17,11 +17,7 @@ from packaging.utils import canonicalize_name
 from ci.promotion.documents import Override, Ruling
 from ci.promotion.facts import Cell, Facts, Rules, Test, Wheel
 from ci.promotion.staging import is_sample
-<<<<<<< HEAD
-from rocm_packaging.layouts import device_target, is_rocm
-=======
 from rocm_packaging.layouts import covers, device_target, is_rocm
->>>>>>> main
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
