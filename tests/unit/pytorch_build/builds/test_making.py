@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from core.installer import Install
     from core.stage import Made
     from pytorch_build.builds.plans.types import BuildRequest
+    from pytorch_build.checks.view import Expectation
 
 VERSION = "2.10.0a0+devrocm7.99.0.dev0.sample"
 ROCM = RocmSource(version="7.1.0", find_links=("/rocm",), digests=(("rocm.tar.gz", "aa"),))
@@ -59,6 +60,8 @@ class Workshop:
     env: Mapping[str, str] = field(default_factory=dict)
     done: list[str] = field(default_factory=list)
     bare: list[bool] = field(default_factory=list)
+    split: list[str] = field(default_factory=list)
+    checked: list[str] = field(default_factory=list)
     findings: tuple[Finding, ...] = ()
     cache: Any = None
 
@@ -113,6 +116,14 @@ def shop(run: Any, monkeypatch: pytest.MonkeyPatch) -> Workshop:
         course.details["ninja"] = [{"folder": "build"}]
         return run.wheel("torch", VERSION)
 
+    def split(wheel: Path, _: Path, *, rocm_version: str) -> tuple[Path, ...]:
+        shop.split.append(rocm_version)
+        return wheel, run.wheel("amd_torch_device_gfx942", VERSION)
+
+    def check(_: Path, promised: Expectation, **__: Any) -> tuple[Finding, ...]:
+        shop.checked.append(promised.distribution)
+        return shop.findings
+
     sdk = RocmSdk(
         version="7.1.0", layout="split", root=run.root, bin=run.root, cmake=run.root, targets=("gfx942",)
     )
@@ -132,10 +143,24 @@ def shop(run: Any, monkeypatch: pytest.MonkeyPatch) -> Workshop:
     monkeypatch.setattr(making, "install_requirements", lambda *_, **__: shop.done.append("requirements"))
     monkeypatch.setattr(making, "check_import", lambda *_, **__: shop.done.append("imported"))
     monkeypatch.setattr(making, "check_bare_import", lambda *_, **how: shop.bare.append(how["preloads"]))
-    monkeypatch.setattr(making, "check_wheel", lambda *_, **__: shop.findings)
+    monkeypatch.setattr(making, "check_wheel", check)
+    monkeypatch.setattr(making, "split", split)
     answer = Completed(returncode=0, stdout="amdhip64\nhipblas\n", stderr="")
     monkeypatch.setattr(process, "capture", lambda *_, **__: answer)
     return shop
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"choices": BuildChoices(rocm=RocmOptions(), own_trees={}, mirrors={}, split=False)},
+        {"rocm": replace(ROCM, layout="unsplit")},
+    ],
+    ids=["asked", "unsplit ROCm"],
+)
+def test_a_wheel_stays_fat(build: Build, shop: Workshop, changes: Mapping[str, Any]) -> None:
+    assert len(make(replace(build, **changes), "build_torch").files) == 1
+    assert shop.split == []
 
 
 def log_of(run: Any) -> Path:
@@ -145,7 +170,12 @@ def log_of(run: Any) -> Path:
 
 def test_a_build_is_prepared_built_imported_and_checked(build: Build, run: Any, shop: Workshop) -> None:
     made = make(build, "build_torch")
-    assert [path.name for path in made.files] == [f"torch-{VERSION}-cp312-cp312-linux_x86_64.whl"]
+    assert [path.name for path in made.files] == [
+        *(f"torch-{VERSION}-cp312-cp312-linux_x86_64.whl",),
+        *(f"amd_torch_device_gfx942-{VERSION}-cp312-cp312-linux_x86_64.whl",),
+    ]
+    assert shop.split == ["7.1.0"]
+    assert shop.checked == ["torch", "amd-torch-device-gfx942"]
     assert made.details["source"] == {"commit": "1" * 40}
     assert made.details["ninja"] == [{"folder": "build"}]
     assert sum(files for files, _, _ in made.details["contents"][made.files[0].name].values()) > 2

@@ -190,3 +190,22 @@ def test_bundles_that_are_registered_but_absent(view: Callable[..., WheelView]) 
     wheel = view(files={"a.so": DeviceFacts(registered=2)})
     (found,) = device_code.check(wheel, None, POLICY)
     assert (found.severity, found.message) == ("error", "2 bundles are registered, 0 are there.")
+
+
+def part(view: Callable[..., WheelView], gpu: str, files: dict[str, DeviceFacts]) -> list[tuple[str, str]]:
+    name = f"amd_torch_device_{gpu}-2.10.0-cp312-cp312-linux_x86_64.whl"
+    wheel = view(filename=name, files=files)
+    return [(one.severity, one.message) for one in device_code.check(wheel, None, POLICY)]
+
+
+def test_a_wheel_of_device_code_holds_what_its_name_says(view: Callable[..., WheelView]) -> None:
+    def archive(*targets: str) -> dict[str, DeviceFacts]:
+        held = DeviceFacts(targets=frozenset(targets), archived=frozenset({"lib/x.so"}))
+        return {"torch/.kpack/torch_gfx942.kpack": held}
+
+    assert part(view, "gfx942", archive("gfx942", "gfx942:xnack+")) == []
+    assert part(view, "gfx12_0", {}) == []
+    assert part(view, "gfx942", {}) == [("error", "It holds no kernels for gfx942.")]
+    assert part(view, "gfx942", archive("gfx942", "gfx950")) == [
+        ("error", "It holds code for gfx950, not for gfx942.")
+    ]

@@ -1,4 +1,4 @@
-// Stands for upstream's torch/lib/libshm/manager.cpp: the program of torch/bin.
+// Keeps the contract of pytorch: stands for upstream's torch/lib/libshm/manager.cpp: the program of torch/bin.
 #include <cstdio>
 
 extern "C" const char* c10_last_error();

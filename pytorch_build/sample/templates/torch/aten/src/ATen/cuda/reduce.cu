@@ -1,4 +1,4 @@
-// A second CUDA source: its device code is a fat binary of its own in libtorch_hip.
+// Keeps the contract of a further CUDA source of pytorch: its device code is a fat binary of its own in libtorch_hip.
 #include <cuda_runtime.h>
 
 #include <cstdint>
