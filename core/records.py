@@ -52,11 +52,19 @@ class FileRecord(_Frozen):
 
 
 class Cell(_Frozen):
-    """What a stage ran on; empty where it does not apply."""
+    """What a stage ran on; empty where it does not apply.
+
+    Attributes:
+        python: ``cp312``.
+        torch_ref: Torch ref.
+        gpu_family: GPU family, or several joined by ``;``.
+        group: The artifact group of several families that a test of one took its wheels from.
+    """
 
     python: str = ""
     torch_ref: str = ""
     gpu_family: str = ""
+    group: str = ""
 
 
 class Record(_Frozen):
@@ -100,8 +108,9 @@ class Record(_Frozen):
 
 
 def record_name(stage: str, cell: Cell) -> str:
-    """Name a record: stage, then ref and Python where the stage has them."""
-    return key_name("-".join(part for part in (stage, cell.torch_ref, cell.python) if part))
+    """Name a record: stage, ref and Python where the stage has them, one of a group's several families."""
+    member = cell.gpu_family if cell.group else ""
+    return key_name("-".join(part for part in (stage, cell.torch_ref, cell.python, member) if part))
 
 
 def now() -> str:

@@ -18,6 +18,7 @@ from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
 import deflate
+from packaging.tags import parse_tag
 from packaging.utils import canonicalize_version
 
 from core.errors import WheelError
@@ -71,7 +72,7 @@ class WheelSpec:
     Attributes:
         distribution: Its name, in any spelling.
         version: Its version, already normalised.
-        tag: One compatibility tag, such as ``py3-none-linux_x86_64``.
+        tag: Its compatibility tag, such as ``py3-none-linux_x86_64``, or a compressed set of them.
         metadata: The text of METADATA.
         purelib: Whether the root is installed into purelib (WHEEL's Root-Is-Purelib).
         console_scripts: Script name -> ``module:function``.
@@ -140,7 +141,7 @@ def write_wheel(
     target = folder / f"{stem}-{spec.tag}.whl"
     content = _sorted(target, members)
     info = f"{stem}.dist-info"
-    described = [Member(name=f"{info}/{name}", source=text.encode()) for name, text in _info_files(spec)]
+    described = [Member(name=f"{info}/{name}", source=text.encode()) for name, text in info_files(spec)]
     described += [replace(one, name=f"{info}/licenses/{one.name}") for one in spec.license_files]
     with atomic(target) as raw:
         stream = HashingStream(raw)
@@ -217,12 +218,13 @@ def write_tar(
                 archive.addfile(info, content)
 
 
-def _info_files(spec: WheelSpec) -> list[tuple[str, str]]:
+def info_files(spec: WheelSpec) -> list[tuple[str, str]]:
+    """Return the names and texts of a wheel's ``.dist-info`` files, without RECORD."""
     wheel = (
         "Wheel-Version: 1.0\n"
         f"Generator: {_GENERATOR}\n"
         f"Root-Is-Purelib: {'true' if spec.purelib else 'false'}\n"
-        f"Tag: {spec.tag}\n"
+        + "".join(f"Tag: {tag}\n" for tag in sorted(map(str, parse_tag(spec.tag))))
     )
     files = [("METADATA", spec.metadata), ("WHEEL", wheel)]
     if spec.console_scripts:

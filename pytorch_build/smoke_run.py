@@ -15,7 +15,6 @@ from core import console, environments, files, installer, junit_reading, process
 from core.errors import CheckError, ProcessError
 from core.interpreters import installed_version, require
 from core.options import environment
-from core.records import Cell
 from core.stage import Made, Stage
 from core.target_locks import locked_call
 from pytorch_build.testing import devices, installation, recording
@@ -75,7 +74,7 @@ def test_run(context: Context, options: SmokeOptions) -> None:
         "gpu": gpu.target,
         "installed": options.install,
     }
-    cell = Cell(python=target.tag, torch_ref=context.ref.name, gpu_family=context.gpu_family)
+    cell = context.cell(target.tag)
     # nobody knows what has happened to an environment that this stage did not fill
     common = context.common if options.install else replace(context.common, force=True)
     run = Stage(name="test_smoke", common=common, artifact_group=context.artifact_group, cell=cell)
@@ -190,7 +189,7 @@ def _totals(junit: Path, failure: ProcessError | None) -> dict[str, int]:
 
 
 def _report_key(context: Context, target: Interpreter) -> str:
-    name = records.record_name("smoke", Cell(python=target.tag, torch_ref=context.ref.name))
+    name = records.record_name("smoke", context.cell(target.tag))
     return f"{context.common.outputs.reports_prefix(context.artifact_group)}/{name}.xml"
 
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from core import console, environments, files, installer, process, records, serving, stage
 from core.errors import CheckError, MissingInputError, ProcessError
+from core.families import group_families
 from core.installer import Sources, configured
 from core.interpreters import require
 from core.records import Cell
@@ -61,6 +62,7 @@ class TestRequest:
         backend: What installs.
         cache_dir: The installer's cache; None for its default.
         junit: A file that also gets the JUnit report.
+        group: The run's artifact group, where it is not the families' own; else "".
     """
 
     __test__ = False  # pytest takes the name for a test's
@@ -75,11 +77,18 @@ class TestRequest:
     backend: Backend = "uv"
     cache_dir: Path | None = None
     junit: Path | None = None
+    group: str = ""
 
     @property
     def artifact_group(self) -> str:
         """The group whose packages are taken, and that the report is filed under."""
-        return "-".join(self.families)
+        return self.group or "-".join(self.families)
+
+    def cell(self, python: str) -> Cell:
+        """Return what a test under a Python runs on."""
+        family = ";".join(self.families)
+        own = group_families(self.artifact_group) in {"", family}
+        return Cell(python=python, gpu_family=family, group="" if own else self.group)
 
 
 def run_tests(request: TestRequest) -> None:
@@ -99,7 +108,7 @@ def run_tests(request: TestRequest) -> None:
     inputs = _inputs(request, packages)
     # what an address serves, or somebody has installed, may be another thing each time
     known = request.install and inputs["packages"] is not None
-    cell = Cell(python=target.tag, gpu_family=";".join(request.families))
+    cell = request.cell(target.tag)
     run = Stage(
         name="test_rocm",
         common=common if known else replace(common, force=True),
@@ -287,7 +296,7 @@ def _require_asked(request: TestRequest, report: reports.Report, layout: Layout)
 
 
 def _report_key(request: TestRequest, target: Interpreter) -> str:
-    name = records.record_name("rocm", Cell(python=target.tag))
+    name = records.record_name("rocm", request.cell(target.tag))
     return f"{request.common.outputs.reports_prefix(request.artifact_group)}/{name}.xml"
 
 

@@ -16,7 +16,7 @@ from ci.mirror_data import mirror
 from core import records, stores, wheels
 from core.distributions import SIDECAR
 from core.errors import MissingInputError, StoreError, UsageError, nearest
-from core.families import CPU, families
+from core.families import CPU, group_families
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -53,12 +53,9 @@ class RunGroup:
 
     @property
     def family(self) -> str:
-        """The GPU families that the group is for, joined by ``;``, without the variant; "" for none."""
-        found, rest = [], self.name
-        while known := [one for one in families() if f"{rest}-".startswith(f"{one}-")]:
-            found.append(max(known, key=len))
-            rest = rest[len(found[-1]) + 1 :]
-        return ";".join(one for one in found if one != CPU)
+        """The GPU families that the group is for, joined by ``;``; "" for none."""
+        found = group_families(self.name)
+        return "" if found == CPU else found
 
 
 @dataclass(frozen=True, kw_only=True)

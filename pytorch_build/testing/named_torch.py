@@ -128,8 +128,9 @@ def resolved(
         EnvironmentSetupError: It cannot be satisfied, or a package of ours would come from elsewhere.
         RocmError: The sources have ROCm packages of both layouts.
     """
-    layouts = _layouts(named, gpu_family)
-    for number, layout in enumerate(layouts, start=1):
+    first, *others = _layouts(named, gpu_family)
+
+    def asked(layout: Layout) -> Sequence[Resolved]:
         # an extra that a fat wheel lacks asks for nothing
         extras = ",".join(f"device-{one}" for one in targets) if layout == "split" else ""
         question = Question(
@@ -140,16 +141,17 @@ def resolved(
             pre_names=("torch", "triton", "pytorch-triton-rocm", *_BUILT_WITH, *_devices(targets)),
             gpu_family=sdk_target(layout, gpu_family, targets),
         )
-        try:
-            found = _with_devices(question, targets if layout == "split" else ())
-        except EnvironmentSetupError as problem:
-            if number < len(layouts):
-                continue  # this torch may be of the other layout's time
+        return _with_devices(question, targets if layout == "split" else ())
+
+    try:
+        found = asked(first)
+    except EnvironmentSetupError as problem:
+        if not others:
             raise _explained(problem, named) from problem
-        rocm = next((one.version for one in found if one.name == "rocm"), "")
-        if len(layouts) > 1 and rocm:
-            with_layout(named.rocm(rocm), gpu_family)  # refuses both layouts of one version
-        break
+        found = asked(others[0])  # this torch may be of the other layout's time
+    rocm = next((one.version for one in found if one.name == "rocm"), "")
+    if others and rocm:
+        with_layout(named.rocm(rocm), gpu_family)  # refuses both layouts of one version
     for one in found:
         strange = [file.url for file in one.files if is_ours(one.name) and not named.holds(file.url)]
         if strange:

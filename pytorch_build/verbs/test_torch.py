@@ -29,7 +29,7 @@ from pytorch_build.testing.named_torch import Named
 from pytorch_build.testing.sharding import parse_shard
 from pytorch_build.testing.torch_request import Bench, TorchTests, assignments
 from pytorch_build.testing.torch_run import perform_tests
-from pytorch_build.verbs.shared import add_source_options, mirrors_from
+from pytorch_build.verbs.shared import add_group_option, add_source_options, mirrors_from
 from rocm_packaging.sources import release_index_url
 
 if TYPE_CHECKING:
@@ -48,6 +48,7 @@ CONFIGS = ("default", "distributed", "inductor")
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Declare the verb's own options."""
+    add_group_option(parser)
     which = parser.add_argument_group("which tests")
     which.add_argument(
         "--config",
@@ -119,7 +120,7 @@ def run(arguments: argparse.Namespace) -> None:
         _in_container(arguments)
         return
     asked = _asked(arguments)
-    chosen = context(common_from(arguments))
+    chosen = context(common_from(arguments), group=arguments.artifact_group)
     target = require(chosen.common.python)
     # what cannot be done is said before gigabytes are fetched
     gpus = assignments(chosen, asked, environment())

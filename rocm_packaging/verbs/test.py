@@ -38,6 +38,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         metavar="A,B",
         help="extras of rocm that an index or --find-links gives (default: libraries,devel)",
     )
+    parser.add_argument(
+        "--artifact-group", default="", metavar="GROUP", help="the run's group (default: the GPU families)"
+    )
     parser.add_argument("--no-install", action="store_true", help="test what the environment holds already")
     parser.add_argument(
         "--installer", choices=("uv", "pip"), default="uv", help="what installs (default: uv)"
@@ -64,6 +67,7 @@ def run(arguments: argparse.Namespace) -> None:
             backend=arguments.installer,
             cache_dir=arguments.pip_cache_dir,
             junit=arguments.junit,
+            group=arguments.artifact_group,
         )
     )
 

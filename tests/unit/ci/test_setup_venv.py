@@ -114,7 +114,7 @@ def test_nothing_is_made_before_all_is_found(
         ("--packages", "torch"),
         ("--from-run-id", "17"),
         ("--packages", "torch", "--from-run-id", "17", "--index-url", "https://x"),
-        ("--packages", "torch", "--index-name", "nightly"),
+        ("--packages", "torch", "--index-name", "nightly-v2"),
         ("--packages", "torch", "--index-name", "nightl", "--index-subdir", "gfx94X-dcgpu"),
         ("--packages", "=", "--from-run-id", "17"),
     ],
@@ -142,7 +142,11 @@ def test_a_release_index_is_asked_alone(calls: list[Any]) -> None:
     assert call.requirements == ("rocm[libraries]",)
     assert call.sources == Sources(index_url=release_index_url("nightly", "gfx94X-dcgpu"))
     assert (call.pre, call.build_isolation) == (True, False)
-    assert call.env == {"ROCM_SDK_TARGET_FAMILY": "gfx94X-dcgpu"}
+    # packages of all GPU families know targets
+    assert call.env == {"ROCM_SDK_TARGET_FAMILY": "gfx942"}
+    calls.clear()
+    assert front("--packages", "rocm[libraries]", "--index-name", "nightly-v2", *words[2:]) == 0
+    assert calls[2][1].env == {"ROCM_SDK_TARGET_FAMILY": "gfx94X-dcgpu"}
 
 
 @pytest.mark.parametrize(

@@ -41,7 +41,7 @@ def test_the_nightly_image_has_the_arguments_of_the_workflow_it_is_for() -> None
         "PYTORCH_ROCM_ARCH": "gfx942",
         "ROCM_SDK_TARGET_FAMILY": "",
         "ROCM_VERSION": "6.4",
-        "THEROCK_NIGHTLY_INDEX_URL": "https://rocm.nightlies.amd.com/v2/gfx94X-dcgpu/",
+        "THEROCK_NIGHTLY_INDEX_URL": "https://nightly.repo.amd.com/rocm/whl-next/",
         "THEROCK_NIGHTLY_VERSION": "",
         "UBUNTU_VERSION": "22.04",
         "USE_THEROCK_NIGHTLY": "1",

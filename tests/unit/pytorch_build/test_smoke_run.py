@@ -12,6 +12,7 @@ from core import environments, installer, process, records
 from core.errors import CheckError, MissingInputError, RocmError
 from core.installer import Install, Sources
 from pytorch_build import smoke_run
+from pytorch_build.context import context
 from pytorch_build.smoke_run import SmokeOptions
 from pytorch_build.smoke_run import test_run as smoke
 from pytorch_build.testing import devices, installation, torch_request
@@ -242,6 +243,35 @@ def test_device_packages_are_those_of_this_machine_or_of_the_family(
     assert installed == {"torch", "rocm", *LIBRARIES, *needed, "amd-torch-device-gfx11"}
     ours = install_calls(run.context(ALL), found, "http://page", tools=Install())[1]
     assert dict(ours.env) == {"ROCM_SDK_TARGET_FAMILY": wanted[0]}
+
+
+@pytest.mark.processes
+@pytest.mark.usefixtures("target", "tests")
+def test_each_family_of_a_group_has_a_record_and_report_of_its_own(
+    run: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    group = "gfx942-gfx1100"
+    run.put_lock()
+    names = [f"{kind}-device-{gpu}" for kind in KINDS[:2] for gpu in ("gfx942", "gfx1100")]
+    torch = run.built("torch", gpu_family=group)
+    put = [
+        run.publish(run.wheel(one, ROCM if one.startswith("rocm") else torch.version), group=group)
+        for one in (*LIBRARIES, *names)
+    ]
+    cell = {"torch_ref": "sample", "python": "cp312", "gpu_family": "gfx942;gfx1100"}
+    run.record("build_torch", torch, *put, group=group, **cell)
+    put_page(run, torch, *put, group=group)
+    monkeypatch.setattr(devices, "require_device_code", lambda *_: None)
+    for family in ("gfx942", "gfx1100"):
+        chosen = context(run.common(gpu_family=family), group=group)
+        smoke(chosen, SmokeOptions(allow_no_gpu=True))
+        record = records.read(run.store, run.common().outputs, group, f"test_smoke-sample-cp312-{family}")
+        assert record is not None
+        installed = {
+            name.split("-")[0].rpartition("_")[2] for name in record.inputs["files"] if "_device_" in name
+        }
+        assert installed == {family}
+        assert run.store.find(f"local-linux/reports/{group}/smoke-sample-cp312-{family}.xml")
 
 
 @pytest.mark.parametrize(

@@ -6,9 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from core import process
 from core.errors import CheckError
-from core.process import Completed
 from pytorch_build.testing.devices import amd_targets, require_device_code, told_to_sdist
 from pytorch_build.testing.gpu_selection import Assignment
 
@@ -78,13 +76,8 @@ def test_what_would_fail_at_the_first_kernel_is_told_before(
     require_device_code(target, [])
 
 
-def test_without_targets_nobody_is_asked(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[Any] = []
-    monkeypatch.setattr(
-        process, "capture", lambda *_: asked.append(1) or Completed(returncode=0, stdout="{}", stderr="")
-    )
-    require_device_code(run.target(), [])
-    assert asked == []
+def test_without_targets_nobody_is_asked(run: Any) -> None:
+    require_device_code(run.target(), [])  # a process would fail this test
 
 
 @pytest.mark.parametrize(
