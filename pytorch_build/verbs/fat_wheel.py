@@ -68,12 +68,8 @@ def run(arguments: argparse.Namespace) -> None:
     chosen = targets or (gpu_targets(family) if family else ())
     for one in targets:
         gpu_targets(one)  # refuses names that are none
-<<<<<<< HEAD
     wheels = (_given(arguments.wheels),) if arguments.wheels else _run_wheels(common, chosen)
     rocm = arguments.rocm or _run_rocm(common)
-    said = environment().get("SOURCE_DATE_EPOCH", "")
-=======
->>>>>>> main
     rows = []
     for wheel, *devices in wheels:
         request = Request(
