@@ -10,9 +10,10 @@ from packaging.utils import canonicalize_name
 
 from core.errors import WheelError
 from rocm_packaging.layouts import device_target, is_rocm
+from rocm_packaging.licenses import joined
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Sequence
 
     from packaging.version import Version
 
@@ -33,12 +34,17 @@ def standalone_version(version: Version, label: str) -> str:
     return f"{version}.{label}" if version.local else f"{version}+{label}"
 
 
-def standalone_metadata(content: bytes, version: str) -> bytes:
-    """Edit METADATA: the version, and no requirement on ROCm's packages or on those of device code.
+def standalone_metadata(
+    content: bytes, version: str, *, expression: str = "", license_files: Sequence[str] = ()
+) -> bytes:
+    """Edit METADATA: the version, no requirement on ROCm's packages or on those of device code, and licences.
 
     Args:
         content: The old file.
         version: The new version.
+        expression: The SPDX expression of what the wheel holds of ROCm.
+        license_files: Its licence files. Both are added where METADATA has an expression of its own:
+            older metadata has no such fields.
     """
     head, gap, body = content.decode().partition("\n\n")
     lines: list[str] = []
@@ -46,6 +52,11 @@ def standalone_metadata(content: bytes, version: str) -> bytes:
         name, _, value = field.partition(":")
         if name.lower() == "version":
             lines.append(f"Version: {version}")
+        elif name.lower() == "license-expression" and expression:
+            own = value.strip()
+            both = f"({own}) AND {expression}" if " OR " in own else joined([own, expression])
+            lines.append(f"License-Expression: {both}")
+            lines += [f"License-File: {path}" for path in license_files]
         elif not (_needs_rocm(value) if name.lower() == "requires-dist" else device_extras([field])):
             lines.append(field)
     return ("\n".join(lines) + (gap + body if gap else "\n")).encode()

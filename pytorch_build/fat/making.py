@@ -19,6 +19,7 @@ from pytorch_build.checks.windows import origin
 from pytorch_build.fat import described, loaders
 from pytorch_build.fat.binaries import read_file, read_members
 from pytorch_build.fat.content import from_folder
+from pytorch_build.fat.licenses import licenses_of
 from pytorch_build.fat.needs import Follower, Machine
 from pytorch_build.fat.search_paths import with_search_path
 from pytorch_build.fat.table import load_table
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
 
     from core.wheel_writer import WrittenFile
     from pytorch_build.fat.content import Platform, Rocm, RocmFile
+    from pytorch_build.fat.licenses import Held
     from pytorch_build.fat.needs import Binary, Bundle
 
 _INIT = "_rocm_init.py"
@@ -133,7 +135,10 @@ def make(request: Request) -> Result:
     )
     first = _first(wheel, rocm, follower, binaries)
     bundle = follower.follow(first)
-    texts = _texts(wheel, [one.path for one in first], old, new)
+    held = licenses_of(
+        {one.source for one in {**bundle.libraries, **bundle.data}.values() if one.info is not None}
+    )
+    texts = _texts(wheel, [one.path for one in first], old, new, held)
 
     def edit(member: str, content: bytes) -> bytes:
         return texts.get(member, content)
@@ -145,7 +150,12 @@ def make(request: Request) -> Result:
             request.output,
             version=new,
             edit=edit,
-            additions=_additions(bundle, folder, Path(scratch), device_code),
+            additions=_additions(
+                bundle,
+                folder,
+                Path(scratch),
+                [device_code, _placed(held, f"{wheel.dist_info.partition('-')[0]}-{new}.dist-info")],
+            ),
             epoch=request.epoch,
         )
     return Result(
@@ -285,7 +295,15 @@ def _inside(binaries: Mapping[str, Binary]) -> set[str]:
     return names | {name.lower() for name in names}
 
 
-def _texts(wheel: _Wheel, first: Iterable[str], old: Version, new: str) -> dict[str, bytes]:
+def _placed(held: Held, dist_info: str) -> dict[Path, dict[str, str]]:
+    """Say which licence files are taken of ROCm's wheels, and where they go."""
+    return {
+        wheel: {member: f"{dist_info}/licenses/{path}" for member, path in names.items()}
+        for wheel, names in held.files.items()
+    }
+
+
+def _texts(wheel: _Wheel, first: Iterable[str], old: Version, new: str, held: Held) -> dict[str, bytes]:
     """Make the new content of the files that change."""
     where = wheel.path.name
     metadata, module = f"{wheel.dist_info}/METADATA", f"{wheel.package}/version.py"
@@ -294,7 +312,12 @@ def _texts(wheel: _Wheel, first: Iterable[str], old: Version, new: str) -> dict[
     with zip_members.opened(wheel.path) as archive:
         texts = {
             f"{wheel.package}/{_INIT}": loaders.standalone_init(list(first), windows=windows).encode(),
-            metadata: described.standalone_metadata(read_text_member(wheel.path, archive, metadata), new),
+            metadata: described.standalone_metadata(
+                read_text_member(wheel.path, archive, metadata),
+                new,
+                expression=held.expression,
+                license_files=held.paths,
+            ),
         }
         if module in wheel.infos:
             content = read_text_member(wheel.path, archive, module)
@@ -308,11 +331,13 @@ def _texts(wheel: _Wheel, first: Iterable[str], old: Version, new: str) -> dict[
 
 
 def _additions(
-    bundle: Bundle, folder: str, scratch: Path, device_code: Mapping[Path, Mapping[str, str]]
+    bundle: Bundle, folder: str, scratch: Path, more: Iterable[Mapping[Path, Mapping[str, str]]]
 ) -> Additions:
-    """Say how each file gets into the wheel: as it is compressed, or compressed now."""
+    """Say how each file gets into the wheel: as it is compressed, as all of `more` is, or compressed now."""
     members: list[Member] = []
-    borrowed = {path: dict(names) for path, names in device_code.items()}
+    borrowed: dict[Path, dict[str, str]] = {}
+    for wheel, names in (item for one in more for item in one.items()):
+        borrowed.setdefault(wheel, {}).update(names)
     for path, file in {**bundle.libraries, **bundle.data}.items():
         name = f"{folder}/{path}"
         if path in bundle.search:

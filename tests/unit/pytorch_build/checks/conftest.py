@@ -133,11 +133,12 @@ def write_wheel(
     requires: Sequence[str] = (),
     extras: Sequence[str] = (),
     purelib: bool = False,
+    licensed: str = "License: BSD",
 ) -> Path:
     """Write a sound wheel of these files."""
     name = parse_wheel_name(filename)
     info = "-".join(filename.split("-")[:2]) + ".dist-info"
-    metadata = f"Metadata-Version: 2.1\nName: {name.distribution}\nVersion: {name.version}\nLicense: BSD\n"
+    metadata = f"Metadata-Version: 2.1\nName: {name.distribution}\nVersion: {name.version}\n{licensed}\n"
     metadata += "".join(f"Provides-Extra: {one}\n" for one in extras)
     metadata += "".join(f"Requires-Dist: {one}\n" for one in requires)
     wheel = f"Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: {str(purelib).lower()}\n"

@@ -44,6 +44,20 @@ def test_metadata_loses_rocm_and_nothing_else() -> None:
     )
 
 
+def test_licences_are_joined_where_metadata_has_an_expression() -> None:
+    old = b"Metadata-Version: 2.4\nVersion: 1\nLicense-Expression: %s\nLicense-File: LICENSE\n"
+    for own, both in (
+        (b"BSD-3-Clause", "BSD-3-Clause AND MIT"),
+        (b"MIT", "MIT"),
+        (b"MIT OR Apache-2.0", "(MIT OR Apache-2.0) AND MIT"),
+    ):
+        new = standalone_metadata(old % own, "2", expression="MIT", license_files=["rocm-sdk-core/LICENSE"])
+        fields = f"License-Expression: {both}\nLicense-File: rocm-sdk-core/LICENSE\nLicense-File: LICENSE\n"
+        assert new.decode() == f"Metadata-Version: 2.4\nVersion: 2\n{fields}"
+    words = b"Metadata-Version: 2.1\nVersion: 1\nLicense: BSD\n"
+    assert b"License-" not in standalone_metadata(words, "2", expression="MIT", license_files=["LICENSE"])
+
+
 def test_the_version_module_changes_where_it_states_the_whole_version() -> None:
     old = b"__version__ = '2.10.0+rocm7'\nrocm: str = \"7\"\nx = '2.10.0+rocm7.1'\ny = \"2.10.0+rocm7\"\n"
     new = standalone_module(old, Version("2.10.0+rocm7"), "2.10.0+rocm7.standalone")

@@ -19,6 +19,7 @@ from tests.unit.pytorch_build.fat.fat_inputs import (
     MATH,
     WINDOWS,
     device_wheel,
+    libraries,
     rocm_tree,
     rocm_wheels,
     torch,
@@ -96,6 +97,31 @@ def test_a_wheel_takes_what_it_needs_from_rocms_wheels_as_it_is_compressed_there
         for name in ("torch/lib/libtorch_hip.so", "torch/include/a.h"):
             assert archive.read(name) == old.read(name)
             assert archive.getinfo(name).compress_size == old.getinfo(name).compress_size
+
+
+def test_the_licences_of_rocm_come_with_it(tmp_path: Path) -> None:
+    rocm = rocm_wheels(tmp_path / "rocm")
+    core = {f"_rocm_sdk_core/{path}": data for path, data in libraries().items()}
+    core["rocm_sdk_core-7.1.dist-info/licenses/share/doc/hip/LICENSE.md"] = b"MIT, in full"
+    said = "License-Expression: Apache-2.0 WITH LLVM-exception AND MIT"
+    write_wheel(rocm, "rocm_sdk_core-7.1-py3-none-linux_x86_64.whl", core, licensed=said)
+    own = torch(tmp_path)
+    with zipfile.ZipFile(own) as archive:
+        files = {name: archive.read(name) for name in archive.namelist() if name.startswith("torch/")}
+    wheel = write_wheel(
+        tmp_path,
+        own.name,
+        files,
+        requires=("rocm[libraries]==7.1",),
+        licensed="License-Expression: BSD-3-Clause",
+    )
+    made = make(request_for(tmp_path, wheel, rocm)).file.path
+    assert verify_record(made) == ()
+    assert read_metadata(made).license == "Apache-2.0 WITH LLVM-exception AND BSD-3-Clause AND MIT"
+    info = "torch-2.10.0+rocm7.1.standalone.dist-info"
+    place = "rocm-sdk-core/share/doc/hip/LICENSE.md"
+    assert f"License-File: {place}" in text_of(made, f"{info}/METADATA").splitlines()
+    assert text_of(made, f"{info}/licenses/{place}") == "MIT, in full"
 
 
 def test_a_host_wheel_gets_its_device_code_back(tmp_path: Path) -> None:
