@@ -140,13 +140,17 @@ def _named(test: str, patterns: Iterable[str]) -> bool:
 
 
 def _versions(checkout: Tree) -> tuple[Facts, Facts]:
-    theirs = {"rocm": (json.loads(checkout.text("version.json"))["rocm-version"],)}
+    theirs = {"rocm": _said(json.loads(checkout.text("version.json"))["rocm-version"])}
     return theirs, {"rocm": (read_toml(TRIGGERS_FILE)["rocm_base_version"],)}
 
 
 def _triton(checkout: Tree) -> tuple[Facts, Facts]:
     ref = load_refs(None, ROOT, platform="windows")["nightly"]
-    return {"commit": (checkout.text(_TRITON).strip(),)}, {"commit": (ref.projects["triton"].ref,)}
+    return {"commit": _said(checkout.text(_TRITON).strip())}, {"commit": (ref.projects["triton"].ref,)}
+
+
+def _said(value: str) -> tuple[str, ...]:
+    return (value,) if value else ()
 
 
 def _tuples(facts: dict[str, Sequence[str]]) -> Facts:

@@ -18,6 +18,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--sources", type=Path, metavar="DIR", help="folder of upstream repositories")
     parser.addoption("--torch", type=Path, metavar="PYTHON", help="interpreter of an environment with torch")
     parser.addoption("--rocm", type=Path, metavar="DIR", help="artifact directory of a real ROCm build")
+    parser.addoption("--therock", type=Path, metavar="DIR", help="a checkout of TheRock")
 
 
 @pytest.fixture(scope="session")
