@@ -59,6 +59,8 @@ def _buckets(checkout: Tree) -> tuple[Facts, Facts]:
         and isinstance(node.target, ast.Name)
         and isinstance(node.value, ast.Call)
     }
+    if not {"region", "iam_account"} <= default.keys():
+        raise moved(_BUCKETS, "a region and an account")
     theirs: dict[str, tuple[str, ...]] = {"region": (default["region"],)}
     for call in python.calls(python.assigned("s3_bucket_configs"), "S3BucketConfig"):
         name, role = ast.literal_eval(call.args[0]), keyword(call, "iam_role")
