@@ -167,6 +167,12 @@ def repair_wheel(session: nox.Session) -> None:
 
 
 @nox.session(venv_backend="none")
+def split_wheel(session: nox.Session) -> None:
+    """Split fat wheels into a host wheel and wheels of device code: -- WHEEL… [--output-dir DIR]."""
+    stage(session, "pytorch_build", "split-wheel")
+
+
+@nox.session(venv_backend="none")
 def fat_wheel(session: nox.Session) -> None:
     """Put the part of ROCm that a torch wheel needs into it: -- WHEEL --rocm PATH."""
     stage(session, "pytorch_build", "fat-wheel")

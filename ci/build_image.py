@@ -17,6 +17,7 @@ from core.job_files import job_files
 from core.job_files import table as markdown_table
 from core.job_files import text as markdown
 from core.options import common_from, environment
+from core.outputs import group_name
 
 if TYPE_CHECKING:
     import argparse
@@ -98,7 +99,7 @@ def plan(common: Common, arguments: argparse.Namespace, *, today: str) -> Build:
     if common.gpu_family:
         given = {**_of_family(common.gpu_family), **given}
         # images of several families may share a machine and a registry
-        suffix = f"-{common.gpu_family.lower()}"
+        suffix = f"-{group_name(common.gpu_family).lower()}"
     name = local_name(arguments.name) if arguments.name else f"{chosen.name}{suffix}"
     pushed = repository(f"{arguments.push}{suffix}") if arguments.push else ""
     date = arguments.date or today

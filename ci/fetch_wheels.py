@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
 
+from ci.clients.device_packages import devices_for
 from ci.clients.run_wheels import find_group, fits, offer_of, offered, parse_requirements, pinned, required_by
 from ci.clients.venvs import base_python
 from ci.mirror_data import mirror
@@ -22,12 +23,13 @@ from core.options import common_from
 from core.outputs import group_name
 from core.parallel import each
 from core.progress import transfer
-from rocm_packaging.layouts import is_rocm
+from rocm_packaging.layouts import device_target, is_rocm, serves
 
 if TYPE_CHECKING:
     import argparse
     from collections.abc import Callable, Sequence
 
+    from ci.clients.device_packages import Devices
     from ci.clients.run_wheels import Offer, RunGroup
     from core.progress import Transfer
     from core.stores import Store
@@ -82,8 +84,14 @@ def run(arguments: argparse.Namespace) -> None:
     group = find_group(common, arguments.artifact_group or group_name(common.gpu_family))
     tag = interpreter(base_python(str(common.python))).tag if common.python else ""
     offers = [one for one in offered(group) if not tag or fits(one, tag)]
-    roots = pinned(parse_requirements(arguments.packages), offers) if arguments.packages else ()
-    wanted: Sequence[Offer] = closure(group, offers, roots) if roots else offers
+    asked = parse_requirements(arguments.packages) if arguments.packages else ()
+    devices = devices_for(asked, common.gpu_family or group.family, here=False)
+    if devices.family:
+        # the files may be for any machine of the families, and for no other one
+        members = devices.family.split(";")
+        offers = [one for one in offers if serves(one.distribution, members, devices.targets)]
+    roots = pinned(asked, offers)
+    wanted: Sequence[Offer] = closure(group, offers, roots, devices) if roots else offers
     if arguments.with_dependencies:
         wanted = [*wanted, *dependencies(group, wanted, tag)]
     if not wanted:
@@ -104,16 +112,19 @@ def run(arguments: argparse.Namespace) -> None:
     console.say(f"Install them: {command(folder, wanted, roots)}")
 
 
-def closure(group: RunGroup, offers: Sequence[Offer], roots: Sequence[str]) -> Sequence[Offer]:
+def closure(
+    group: RunGroup, offers: Sequence[Offer], roots: Sequence[str], devices: Devices | None = None
+) -> Sequence[Offer]:
     """Choose what requirements name, and what that requires of the same run, on any Python.
 
     Args:
         group: Where the wheels' sidecars are.
         offers: What there is.
         roots: Requirements; of others' distributions there is nothing in a run.
+        devices: The GPUs whose device packages come with it.
 
     Raises:
-        MissingInputError: No requirement names anything of the run.
+        MissingInputError: No requirement names anything of the run, or a device package is missing.
     """
     chosen: dict[str, Offer] = {}
     waiting = [Requirement(root) for root in roots]
@@ -123,6 +134,9 @@ def closure(group: RunGroup, offers: Sequence[Offer], roots: Sequence[str]) -> S
             if one.name not in chosen:
                 chosen[one.name] = one
                 waiting += _requirements(group, one, offers)
+        if devices and not waiting:
+            held = {one.distribution: one.version for one in chosen.values()}
+            waiting += map(Requirement, devices.packages(held, offers))
     if not chosen:
         raise MissingInputError(
             f"{group.where} has none of {', '.join(roots)}.", hint="Leave --packages out to fetch all."
@@ -286,8 +300,14 @@ def command(folder: Path, wanted: Sequence[Offer], roots: Sequence[str] = ()) ->
         for one in wanted:
             versions.setdefault(one.distribution, set()).add(one.version)
         whole = {"rocm"} & set(versions)
-        named = [name for name in versions if not (whole and name.startswith("rocm-sdk-"))]
+        parts = [name for name in versions if name.startswith("rocm-sdk-") and not device_target(name)]
+        named = [name for name in versions if not (whole and name in parts)]
         pins = [f"{name}=={next(iter(versions[name]))}" for name in named if len(versions[name]) == 1]
+    else:
+        # without them everything installs, and fails at its first kernel
+        pins += sorted(
+            {f"{one.distribution}=={one.version}" for one in wanted if device_target(one.distribution)}
+        )
     # pip's cache of built wheels does not know which GPU family an sdist was built for
     cache = [] if all(one.name.endswith(".whl") for one in wanted) else ["--no-cache-dir"]
     return shlex.join(["pip", "install", "--no-index", "--find-links", str(folder), *cache, *pins])

@@ -247,6 +247,7 @@ def publish(data: Mirror, store: Store, source: Source, path: Path) -> FileRecor
         version=source.version,
         requires_python=" ".join(metadata.requires_python.split()),
         metadata_sha256=hashlib.sha256(metadata.raw).hexdigest(),
+        license=metadata.license,
     )
 
 

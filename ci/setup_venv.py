@@ -9,6 +9,7 @@ from urllib.parse import quote, urljoin
 
 from packaging.utils import canonicalize_name
 
+from ci.clients.device_packages import devices_for, index_requirements
 from ci.clients.page_waiting import fetch, links
 from ci.clients.run_install import Wanted, beside_page, choose, install, run_place
 from ci.clients.run_wheels import Offer, find_group, fits, offered, parse_requirements, pinned
@@ -16,14 +17,13 @@ from ci.clients.venvs import environment, planned
 from ci.mirror_data import mirror
 from core import console, distributions, installer, wheels
 from core.errors import MissingInputError
-from core.families import gpu_targets
 from core.installer import Install, Sources, configured
 from core.job_files import job_files
 from core.options import common_from
 from core.options import environment as variables
 from core.outputs import group_name
 from core.target_locks import locked_call
-from rocm_packaging.layouts import sdk_target
+from rocm_packaging.layouts import LIBRARIES, sdk_target
 from rocm_packaging.sources import release_index_url
 
 if TYPE_CHECKING:
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
     from packaging.requirements import Requirement
 
+    from ci.clients.device_packages import Devices
     from ci.clients.run_install import Chosen, Place
     from core.interpreters import Interpreter
     from core.options import Common
@@ -150,8 +151,8 @@ def _found(
     if arguments.find_links_url:
         cert = configured().cert
         offers = _fitting(page_offers(arguments.find_links_url, cert=cert), target)
-        family = common.gpu_family or arguments.index_subdir
-        wanted = _wanted(common, arguments, pinned(requirements, offers, newest=True), offers, family)
+        devices = devices_for(requirements, common.gpu_family or arguments.index_subdir)
+        wanted = _wanted(common, arguments, pinned(requirements, offers, newest=True), offers, devices)
         yield wanted, beside_page(arguments.find_links_url, cert, arguments.deps_index_url)
         return
     group = find_group(common, arguments.artifact_group or group_name(common.gpu_family))
@@ -159,7 +160,8 @@ def _found(
     console.say(f"{group.where}: {len(offers)} files for Python {target.series}")
     pins = pinned(requirements, offers)
     with run_place(group, offers, wait=arguments.wait, deps_index_url=arguments.deps_index_url) as place:
-        yield _wanted(common, arguments, pins, offers, common.gpu_family or group.family), place
+        devices = devices_for(requirements, common.gpu_family or group.family)
+        yield _wanted(common, arguments, pins, offers, devices), place
 
 
 def _fitting(offers: Sequence[Offer], target: Interpreter) -> tuple[Offer, ...]:
@@ -177,12 +179,12 @@ def _wanted(
     arguments: argparse.Namespace,
     pins: tuple[str, ...],
     offers: tuple[Offer, ...],
-    family: str,
+    devices: Devices,
 ) -> Wanted:
     return Wanted(
         requirements=pins,
         offers=offers,
-        family=family,
+        devices=devices,
         pre=arguments.pre,
         backend=arguments.backend,
         cache_dir=arguments.pip_cache_dir,
@@ -237,19 +239,18 @@ def _install_from_index(
     target: Interpreter,
 ) -> None:
     """Install from one index, which has the dependencies, too, and from no other."""
-    family = arguments.index_subdir or common.gpu_family
-    # an index of all GPU families has split packages, whose sdist knows targets and no families
-    if family and quote(family) not in url:
-        family = sdk_target("split", family, gpu_targets(family))
-    wanted = _wanted(common, arguments, tuple(map(str, requirements)), (), family)
     extra = (arguments.deps_index_url,) if arguments.deps_index_url else ()
+    sources = Sources(index_url=url, extra_index_urls=extra, cert=configured().cert)
+    devices = devices_for(requirements, common.gpu_family or arguments.index_subdir)
+    split = bool(installer.versions(LIBRARIES, sources))
     call = Install(
-        requirements=wanted.requirements,
-        sources=Sources(index_url=url, extra_index_urls=extra, cert=configured().cert),
+        requirements=index_requirements(requirements, devices.targets if split else ()),
+        sources=sources,
         # setuptools, which the rocm sdist is built with, need not be on that index
         build_isolation=False,
-        pre=wanted.pre,
-        gpu_family=wanted.family,
+        pre=arguments.pre,
+        gpu_family=sdk_target("split" if split else "unsplit", devices.family, devices.targets),
     )
     for one in (locked_call(common, target, only=("setuptools",)), call):
-        installer.install(target, one, backend=wanted.backend, cache_dir=wanted.cache_dir)
+        installer.install(target, one, backend=arguments.backend, cache_dir=arguments.pip_cache_dir)
+    devices.require(target)

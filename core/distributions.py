@@ -121,6 +121,7 @@ def describe(path: Path, *, key: str, sha256: str) -> Described:
         version=str(version),
         requires_python=metadata.requires_python if metadata else "",
         metadata_sha256=hashlib.sha256(metadata.raw).hexdigest() if metadata else "",
+        license=metadata.license if metadata else "",
     )
     return Described(record=record, sidecar=metadata.raw if metadata else None)
 

@@ -22,6 +22,7 @@ FAMILIES_FILE = Path(__file__).with_name("families.toml")
 KFD_NODES = Path("/sys/class/kfd/kfd/topology/nodes")
 
 _TARGET = re.compile(r"gfx[0-9a-f]{3,4}")
+_VERSION = re.compile(r"gfx([0-9]+)([0-9a-f])[0-9a-f]")
 _INTEGRATED = "igpu-all"
 
 
@@ -100,6 +101,18 @@ def _known(name: str) -> Family:
     return known[name]
 
 
+def group_families(group: str) -> str:
+    """Return the families that an artifact group is for, joined by ``;``, without a variant; "" for none.
+
+    ``gfx94X-dcgpu-gfx110X-all-asan`` is for ``gfx94X-dcgpu;gfx110X-all``.
+    """
+    found, rest = [], group
+    while known := [one for one in families() if f"{rest}-".startswith(f"{one}-")]:
+        found.append(max(known, key=len))
+        rest = rest[len(found[-1]) + 1 :]
+    return ";".join(found)
+
+
 def gpu_targets(name: str) -> tuple[str, ...]:
     """Expand a family, or a list of families, into gfx targets; ``cpu`` has none.
 
@@ -107,6 +120,21 @@ def gpu_targets(name: str) -> tuple[str, ...]:
         UsageError: As `family`.
     """
     return family(name).targets
+
+
+def parents(target: str) -> tuple[str, ...]:
+    """Return the groups of targets that packages of device code are also made for: sub-family, family.
+
+    ``gfx1151`` is in ``gfx115x`` and ``gfx11``, ``gfx942`` in ``gfx9-4`` and ``gfx9``. Source: the bundles
+    of rocm-bootstrap, which follow from a target's version: major, and minor (one hexadecimal digit).
+    """
+    found = _VERSION.fullmatch(target)
+    return (sub_family(found[1], found[2]), f"gfx{found[1]}") if found else ()
+
+
+def sub_family(major: str, minor: str) -> str:
+    """Return the name of a group of targets with one major and minor version."""
+    return f"gfx{major}{minor}x" if major == "11" else f"gfx{major}-{minor}"
 
 
 def detect(kfd_root: Path = KFD_NODES) -> tuple[str, ...]:

@@ -231,6 +231,9 @@ def _uv(target: Interpreter, call: Install, sources: Sources) -> list[str]:
         argv.append("--no-build-isolation")
     if call.pre:
         argv += ["--prerelease", "allow"]
+    if call.sources is not None and sources.find_links and not call.hashed:
+        # uv's cache knows a folder's wheel by its name: of one that was built anew it would install the old
+        argv.append("--refresh")
     return argv
 
 

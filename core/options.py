@@ -303,3 +303,19 @@ def placed(common: Common, env: Mapping[str, str], *, named: bool) -> Common:
 def environment() -> Mapping[str, str]:
     """Give this process's environment, for front doors to pass on as a value."""
     return dict(os.environ)
+
+
+def source_date_epoch(env: Mapping[str, str]) -> int | None:
+    """Return SOURCE_DATE_EPOCH in seconds since 1970 UTC, the time that archives' members get; None if unset.
+
+    Source: https://reproducible-builds.org/specs/source-date-epoch/.
+
+    Raises:
+        UsageError: It is no number.
+    """
+    text = env.get("SOURCE_DATE_EPOCH", "")
+    if text and not text.isdecimal():
+        raise UsageError(
+            f"SOURCE_DATE_EPOCH={text} is no number of seconds.", hint="Unset it, or correct it."
+        )
+    return int(text) if text else None

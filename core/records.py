@@ -37,6 +37,7 @@ class FileRecord(_Frozen):
         version: Version, for wheels and sdists.
         requires_python: A wheel's Requires-Python; "" for none.
         metadata_sha256: Hex SHA-256 of a wheel's METADATA, which is its sidecar; "" where there is none.
+        license: The licence that a wheel names, an SPDX expression or words; "" where it names none.
     """
 
     name: str
@@ -47,14 +48,23 @@ class FileRecord(_Frozen):
     version: str = ""
     requires_python: str = ""
     metadata_sha256: str = ""
+    license: str = ""
 
 
 class Cell(_Frozen):
-    """What a stage ran on; empty where it does not apply."""
+    """What a stage ran on; empty where it does not apply.
+
+    Attributes:
+        python: ``cp312``.
+        torch_ref: Torch ref.
+        gpu_family: GPU family, or several joined by ``;``.
+        group: The artifact group of several families that a test of one took its wheels from.
+    """
 
     python: str = ""
     torch_ref: str = ""
     gpu_family: str = ""
+    group: str = ""
 
 
 class Record(_Frozen):
@@ -98,8 +108,9 @@ class Record(_Frozen):
 
 
 def record_name(stage: str, cell: Cell) -> str:
-    """Name a record: stage, then ref and Python where the stage has them."""
-    return key_name("-".join(part for part in (stage, cell.torch_ref, cell.python) if part))
+    """Name a record: stage, ref and Python where the stage has them, one of a group's several families."""
+    member = cell.gpu_family if cell.group else ""
+    return key_name("-".join(part for part in (stage, cell.torch_ref, cell.python, member) if part))
 
 
 def now() -> str:

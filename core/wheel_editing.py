@@ -22,9 +22,9 @@ from core import zip_members
 from core.errors import WheelError
 from core.files import atomic
 from core.wheel_record import Entry, require_listing
-from core.wheel_writer import WrittenFile
+from core.wheel_writer import WheelSpec, WrittenFile, file_stem, info_files
 from core.wheels import parse_wheel_name, read_text_member
-from core.zip_packing import DEFLATED
+from core.zip_packing import DEFLATED, LEVEL
 from core.zip_writer import HashingStream, Member, Workers, ZipWriter, is_executable
 
 if TYPE_CHECKING:
@@ -55,11 +55,13 @@ class Additions:
         members: Files to compress; one with the name of an old member takes its place.
         borrowed: Other wheels, with the members to take from them -> their names in the new one. They
             are copied as they are compressed.
+        dropped: Members of the old wheel that it does not get.
         platform: The platform part of the tags in its name and in WHEEL; "" for the old one.
     """
 
     members: tuple[Member, ...] = ()
     borrowed: Mapping[Path, Mapping[str, str]] = field(default_factory=dict)
+    dropped: frozenset[str] = frozenset()
     platform: str = ""
 
 
@@ -126,7 +128,9 @@ def edit_wheel(
     target = folder / _file_name(source.name, version, added.platform)
     if name.version == Version(version) and additions is None:
         raise WheelError(f"{source.name} has version {version} already.")
-    steps, info = _own_steps(source, version, edit, replaced={one.name for one in added.members})
+    steps, info = _own_steps(
+        source, version, edit, left_out={*added.dropped, *(one.name for one in added.members)}
+    )
     more = [step for wheel, names in sorted(added.borrowed.items()) for step in _borrowed(wheel, names)]
     _require_distinct(source, [*(step.name for step in (*steps, *more)), *(m.name for m in added.members)])
     own = [step for step in steps if not step.name.startswith(f"{info}/")]
@@ -144,7 +148,39 @@ def edit_wheel(
     )
 
 
-def _own_steps(source: Path, version: str, edit: Edit, *, replaced: set[str]) -> tuple[list[_Step], str]:
+def assemble_wheel(
+    folder: Path,
+    spec: WheelSpec,
+    members: Sequence[Member],
+    *,
+    borrowed: Mapping[Path, Mapping[str, str]],
+    epoch: int | None = None,
+) -> WrittenFile:
+    """Write a new wheel of members that are stored as they are, and members of other wheels.
+
+    Args:
+        folder: Where the file goes; its name follows from the spec.
+        spec: What the wheel says of itself.
+        members: Its own files outside ``.dist-info``, which compressing would make no smaller.
+        borrowed: Other wheels, with the members to take from them -> their names in the new one. They
+            are copied as they are compressed.
+        epoch: The time that every member carries (default: 1980-01-01, the earliest a zip holds).
+
+    Raises:
+        WheelError: One of the wheels is broken or lacks a member, or two members share a name.
+    """
+    stem = file_stem(spec.distribution, spec.version)
+    target, info = folder / f"{stem}-{spec.tag}.whl", f"{stem}.dist-info"
+    described = [Member(name=f"{info}/{name}", source=text.encode()) for name, text in info_files(spec)]
+    steps = [step for wheel, names in sorted(borrowed.items()) for step in _borrowed(wheel, names)]
+    every = [*members, *described]
+    _require_distinct(target, [*(step.name for step in steps), *(one.name for one in every)])
+    return _write(target, steps, every, [], record=f"{info}/RECORD", epoch=epoch, level=0)
+
+
+def _own_steps(
+    source: Path, version: str, edit: Edit | None, *, left_out: set[str]
+) -> tuple[list[_Step], str]:
     """Decide what becomes of each member of the old wheel.
 
     Returns:
@@ -152,7 +188,7 @@ def _own_steps(source: Path, version: str, edit: Edit, *, replaced: set[str]) ->
     """
     with zip_members.opened(source) as archive, source.open("rb") as stream:
         listing = require_listing(source, archive)
-        dropped = {f"{listing.folder}/{one}" for one in _DROPPED} | replaced
+        dropped = {f"{listing.folder}/{one}" for one in _DROPPED} | left_out
         steps = []
         for info, span in listing.files:
             if info.filename in dropped:
@@ -269,12 +305,15 @@ def _write(
     *,
     record: str,
     epoch: int | None,
+    level: int = LEVEL,
 ) -> WrittenFile:
     rows = io.StringIO()
     table = csv.writer(rows, lineterminator="\n")
     with atomic(target) as raw, Workers(jobs=None if added else 1) as workers, ExitStack() as opened:
         hashing = HashingStream(raw)
-        archive = _CopyingWriter(hashing, opened, epoch=epoch, workers=workers, scratch=target.parent)
+        archive = _CopyingWriter(
+            hashing, opened, epoch=epoch, workers=workers, level=level, scratch=target.parent
+        )
         for step in first:
             table.writerow((step.name, *archive.take(step)))
         for one in archive.add(sorted(added, key=lambda member: member.name)):
@@ -304,9 +343,10 @@ class _CopyingWriter(ZipWriter):
         *,
         epoch: int | None,
         workers: Workers,
+        level: int,
         scratch: Path,
     ) -> None:
-        super().__init__(stream, epoch=epoch, workers=workers, scratch=scratch)
+        super().__init__(stream, epoch=epoch, workers=workers, level=level, scratch=scratch)
         self._opened = opened
         self._sources: dict[Path, BinaryIO] = {}
 

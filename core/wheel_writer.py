@@ -13,11 +13,12 @@ import io
 import itertools
 import re
 import tarfile
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
 import deflate
+from packaging.tags import parse_tag
 from packaging.utils import canonicalize_version
 
 from core.errors import WheelError
@@ -71,10 +72,11 @@ class WheelSpec:
     Attributes:
         distribution: Its name, in any spelling.
         version: Its version, already normalised.
-        tag: One compatibility tag, such as ``py3-none-linux_x86_64``.
+        tag: Its compatibility tag, such as ``py3-none-linux_x86_64``, or a compressed set of them.
         metadata: The text of METADATA.
         purelib: Whether the root is installed into purelib (WHEEL's Root-Is-Purelib).
         console_scripts: Script name -> ``module:function``.
+        license_files: What METADATA's License-File fields name.
     """
 
     distribution: str
@@ -83,6 +85,7 @@ class WheelSpec:
     metadata: str
     purelib: bool = True
     console_scripts: Mapping[str, str] | None = None
+    license_files: Sequence[Member] = ()
 
 
 def file_stem(distribution: str, version: str) -> str:
@@ -92,7 +95,7 @@ def file_stem(distribution: str, version: str) -> str:
 
 
 def metadata_text(fields: Iterable[tuple[str, str]], description: str = "") -> str:
-    """Write core metadata (version 2.2: the first with ``Dynamic``).
+    """Write core metadata (version 2.4: the first with ``License-Expression``).
 
     Args:
         fields: ``(field, value)`` pairs in order, without Metadata-Version.
@@ -101,7 +104,7 @@ def metadata_text(fields: Iterable[tuple[str, str]], description: str = "") -> s
     Raises:
         WheelError: A value holds a line break, which would start another field.
     """
-    lines = ["Metadata-Version: 2.2"]
+    lines = ["Metadata-Version: 2.4"]
     for field, value in fields:
         if "\n" in value or "\r" in value:
             raise WheelError(f"The metadata field {field} holds a line break: {value!r}.")
@@ -138,11 +141,12 @@ def write_wheel(
     target = folder / f"{stem}-{spec.tag}.whl"
     content = _sorted(target, members)
     info = f"{stem}.dist-info"
-    described = [Member(name=f"{info}/{name}", source=text.encode()) for name, text in _info_files(spec)]
+    described = [Member(name=f"{info}/{name}", source=text.encode()) for name, text in info_files(spec)]
+    described += [replace(one, name=f"{info}/licenses/{one.name}") for one in spec.license_files]
     with atomic(target) as raw:
         stream = HashingStream(raw)
         archive = ZipWriter(stream, epoch=epoch, jobs=jobs, workers=workers, level=level, scratch=folder)
-        written = archive.add([*content, *described])
+        written = archive.add([*content, *_sorted(target, described)])
         archive.add([Member(name=f"{info}/RECORD", source=_record(written, info).encode())])
         archive.finish()
     return WrittenFile(path=target, sha256=stream.sha256, size=stream.size)
@@ -214,12 +218,13 @@ def write_tar(
                 archive.addfile(info, content)
 
 
-def _info_files(spec: WheelSpec) -> list[tuple[str, str]]:
+def info_files(spec: WheelSpec) -> list[tuple[str, str]]:
+    """Return the names and texts of a wheel's ``.dist-info`` files, without RECORD."""
     wheel = (
         "Wheel-Version: 1.0\n"
         f"Generator: {_GENERATOR}\n"
         f"Root-Is-Purelib: {'true' if spec.purelib else 'false'}\n"
-        f"Tag: {spec.tag}\n"
+        + "".join(f"Tag: {tag}\n" for tag in sorted(map(str, parse_tag(spec.tag))))
     )
     files = [("METADATA", spec.metadata), ("WHEEL", wheel)]
     if spec.console_scripts:

@@ -78,6 +78,8 @@ class WheelMetadata:
         requires_dist: Requirements as written, in their order.
         requires_python: Specifier, or an empty text.
         provides_extra: Names of extras as written.
+        license: Its License-Expression (SPDX), else the first line of License, else its licence
+            classifiers' last parts; empty where it says nothing.
         raw: The file's bytes, as a `.metadata` sidecar holds them (PEP 658).
     """
 
@@ -86,6 +88,7 @@ class WheelMetadata:
     requires_dist: tuple[str, ...]
     requires_python: str
     provides_extra: tuple[str, ...]
+    license: str
     raw: bytes
 
 
@@ -156,8 +159,17 @@ def read_metadata(path: Path) -> WheelMetadata:
         requires_dist=tuple(fields.get("requires_dist", ())),
         requires_python=fields.get("requires_python", ""),
         provides_extra=tuple(fields.get("provides_extra", ())),
+        license=_license(fields),
         raw=raw,
     )
+
+
+def _license(fields: RawMetadata) -> str:
+    """Say which licence core metadata names, by PEP 639's order."""
+    text = fields.get("license", "").strip()
+    kinds = (one.split(" :: ") for one in fields.get("classifiers", ()))
+    classified = [kind[-1] for kind in kinds if kind[0] == "License"]
+    return fields.get("license_expression", "") or text.partition("\n")[0].strip() or ", ".join(classified)
 
 
 def read_wheel_info(path: Path) -> WheelInfo:

@@ -18,6 +18,7 @@ VERBS = (
         "pytorch_build.verbs.repair_wheel",
         "wheel -> the manylinux tag that it satisfies, libraries grafted",
     ),
+    Verb("split-wheel", "pytorch_build.verbs.split_wheel", "fat wheel -> host wheel, device code by GPU"),
     Verb("fat-wheel", "pytorch_build.verbs.fat_wheel", "wheel, ROCm -> stand-alone wheel"),
     Verb(
         "test-smoke",

@@ -6,8 +6,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from core import console
-from core.families import CPU, default_family, detect, family
+from core.errors import UsageError
+from core.families import CPU, default_family, detect, family, group_families
 from core.outputs import group_name
+from core.records import Cell
 from pytorch_build.refs.torch_refs import default_ref, torch_ref
 
 if TYPE_CHECKING:
@@ -26,12 +28,14 @@ class Context:
         ref: The torch ref, as this platform builds it.
         gpu_family: The family's name; ``cpu`` for none.
         gpu_targets: The family's gfx targets; empty for ``cpu``.
+        group: The artifact group that wheels are taken from, where it is not the family's own; else "".
     """
 
     common: Common
     ref: TorchRef
     gpu_family: str
     gpu_targets: tuple[str, ...]
+    group: str = ""
 
     @property
     def gpu(self) -> bool:
@@ -41,7 +45,17 @@ class Context:
     @property
     def artifact_group(self) -> str:
         """The folder name under ``python/``."""
-        return group_name(self.gpu_family)
+        return self.group or group_name(self.gpu_family)
+
+    def cell(self, python: str) -> Cell:
+        """Return what a test of this family and Python runs on."""
+        whole = self.group and group_families(self.group) == self.gpu_family
+        return Cell(
+            python=python,
+            torch_ref=self.ref.name,
+            gpu_family=self.gpu_family,
+            group="" if whole else self.group,
+        )
 
 
 def chosen_ref(common: Common) -> TorchRef:
@@ -73,12 +87,29 @@ def chosen_family(common: Common, ref: TorchRef) -> str:
     return found
 
 
-def context(common: Common) -> Context:
+def context(common: Common, *, group: str = "") -> Context:
     """Look up what the options name.
 
+    Args:
+        common: The options.
+        group: The artifact group that wheels are taken from; its families are the default.
+
     Raises:
-        UsageError: As `chosen_ref` and `chosen_family`.
+        UsageError: As `chosen_ref` and `chosen_family`, or the group is for other families.
     """
-    ref = chosen_ref(common)
-    name = chosen_family(common, ref)
-    return Context(common=common, ref=ref, gpu_family=name, gpu_targets=family(name).targets)
+    ref, whole = chosen_ref(common), group_families(group)
+    name = whole if whole and not common.gpu_family else chosen_family(common, ref)
+    chosen = family(name)
+    if whole and not set(chosen.targets) <= set(family(whole).targets):
+        raise UsageError(
+            f"Artifact group {group} is for {whole}, and {name} is not among them.",
+            hint="Choose one of them with --gpu-family, or another --artifact-group.",
+        )
+    own = group not in {"", group_name(name)}
+    return Context(
+        common=common,
+        ref=ref,
+        gpu_family=name,
+        gpu_targets=chosen.targets,
+        group=group if own else "",
+    )

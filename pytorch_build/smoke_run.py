@@ -15,10 +15,9 @@ from core import console, environments, files, installer, junit_reading, process
 from core.errors import CheckError, ProcessError
 from core.interpreters import installed_version, require
 from core.options import environment
-from core.records import Cell
 from core.stage import Made, Stage
 from core.target_locks import locked_call
-from pytorch_build.testing import installation, recording
+from pytorch_build.testing import devices, installation, recording
 from pytorch_build.testing.torch_request import TorchTests, assignments
 
 if TYPE_CHECKING:
@@ -75,13 +74,15 @@ def test_run(context: Context, options: SmokeOptions) -> None:
         "gpu": gpu.target,
         "installed": options.install,
     }
-    cell = Cell(python=target.tag, torch_ref=context.ref.name, gpu_family=context.gpu_family)
+    cell = context.cell(target.tag)
     # nobody knows what has happened to an environment that this stage did not fill
     common = context.common if options.install else replace(context.common, force=True)
     run = Stage(name="test_smoke", common=common, artifact_group=context.artifact_group, cell=cell)
 
     def work() -> Made:
+        targets = devices.targets_of(context, [one.distribution for one in wheels])
         if not options.install:
+            devices.require_device_code(target, devices.amd_targets([gpu]))
             return Made(files=(), details=_pytest(context, target, wheels, options, gpu))
         digest = files.digest_of({"inputs": inputs, "python": target.version})
         tools = locked_call(context.common, target, only=SMOKE_REQUIREMENTS)
@@ -96,6 +97,7 @@ def test_run(context: Context, options: SmokeOptions) -> None:
             ),
         ):
             installer.require_complete(target)
+            devices.require_device_code(target, targets)
             return Made(files=(), details=_pytest(context, target, wheels, options, gpu))
 
     stage.perform(run, inputs, work)
@@ -187,7 +189,7 @@ def _totals(junit: Path, failure: ProcessError | None) -> dict[str, int]:
 
 
 def _report_key(context: Context, target: Interpreter) -> str:
-    name = records.record_name("smoke", Cell(python=target.tag, torch_ref=context.ref.name))
+    name = records.record_name("smoke", context.cell(target.tag))
     return f"{context.common.outputs.reports_prefix(context.artifact_group)}/{name}.xml"
 
 

@@ -170,7 +170,9 @@ def _code() -> list[Path]:
     templates = [path for path in rendering.TEMPLATES.rglob("*") if path.is_file()]
     names = ("wheel_writer.py", "zip_writer.py", "zip_packing.py", "zip_sources.py", "deflating.py")
     shared = [here.parent / "core" / name for name in names]
-    return sorted(path for path in [*own, *templates, *shared, FAMILIES_FILE] if path.suffix != ".pyc")
+    return sorted(
+        path for path in [*own, *templates, *shared, FAMILIES_FILE, wheels.LICENSE] if path.suffix != ".pyc"
+    )
 
 
 def _signature(root: Path, entry: Entry) -> tuple[str, str, int, int]:

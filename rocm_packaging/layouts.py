@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Literal
 from packaging.utils import canonicalize_name
 
 from core.errors import RocmError, UsageError
-from core.families import families, gpu_targets
+from core.families import gpu_targets, parents
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -74,10 +74,8 @@ def device_target(name: str) -> str:
 
 def covers(gpu: str, targets: Iterable[str]) -> bool:
     """Return whether a device package's target or bundle (``gfx11``, ``gfx12-0``) is for any of targets."""
-    if gpu in families():
-        return gpu in targets
-    prefix = re.sub(r"[-_]|x$", "", gpu)
-    return any(one.startswith(prefix) for one in targets)
+    normalized = gpu.replace("_", "-")  # as wheels' file names have it
+    return any(normalized in (target, *parents(target)) for target in targets)
 
 
 def serves(name: str, gpu_families: Sequence[str], targets: Sequence[str]) -> bool:

@@ -5,6 +5,10 @@ from __future__ import annotations
 import functools
 import re
 from pathlib import Path
+from typing import Annotated
+
+from packaging.licenses import InvalidLicenseExpression, canonicalize_license_expression
+from pydantic import AfterValidator
 
 from core.data import Model, load_toml
 
@@ -36,6 +40,30 @@ class DevelPackage(Model):
     links: dict[str, str]
 
 
+def _expression(text: str) -> str:
+    try:
+        canonical = canonicalize_license_expression(text)
+    except InvalidLicenseExpression as problem:
+        raise ValueError(str(problem)) from problem
+    if canonical != text:
+        raise ValueError(f"write {canonical}")
+    return text
+
+
+LicenseExpression = Annotated[str, AfterValidator(_expression)]
+
+
+class LicenseData(Model):
+    """SPDX expressions of artifacts."""
+
+    default: LicenseExpression
+    artifacts: dict[str, LicenseExpression]
+
+    def of(self, artifact: str) -> str:
+        """Give an artifact's expression."""
+        return self.artifacts.get(artifact, self.default)
+
+
 class Program(Model):
     """A program of ROCm that gets a console script."""
 
@@ -63,6 +91,7 @@ class Packages(Model):
     unsplit: UnsplitLayout
     split: SplitLayout
     devel: DevelPackage
+    licenses: LicenseData
     programs: dict[str, Program]
     profiler_programs: dict[str, Program]
 

@@ -16,6 +16,7 @@ from core.errors import ArtifactError, UsageError, nearest
 from core.families import CPU, families, gpu_targets
 from rocm_packaging import elf, versions
 from rocm_packaging.artifacts import GENERIC, Artifact, build_info, families_of, merged, require_same, scan
+from rocm_packaging.licenses import Licenses, licenses_of
 from rocm_packaging.packages import packages, payload_folder
 from rocm_packaging.payload import devel_only, plan, usual_links
 from rocm_packaging.rendering import Distribution, libraries_in
@@ -75,6 +76,7 @@ class RuntimePlan:
         folder: Its payload folder in site-packages.
         payload: What lies there.
         rpath: Folders of core that its libraries may load from.
+        licenses: The licences of its artifacts.
     """
 
     kind: Kind
@@ -82,6 +84,7 @@ class RuntimePlan:
     folder: str
     payload: Payload
     rpath: tuple[str, ...]
+    licenses: Licenses
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,10 +94,12 @@ class DevelPlan:
     Attributes:
         files: Plain files by path.
         links: Links by path, with the text of each.
+        licenses: The licences of its artifacts.
     """
 
     files: Mapping[str, Entry]
     links: Mapping[str, str]
+    licenses: Licenses
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -173,7 +178,7 @@ def make_plan(request: BuildRequest) -> Plan:
     info = build_info(shelf.found)
     _require_names(request)
     version = versions.parse(request.version or info.version).text
-    core = _core(shelf, request)
+    core = _runtime(shelf, request, "core", packages().core)
     profiler = _profiler(shelf, request)
     layout = _split if info.split else _unsplit
     named, libraries, trees = layout(shelf, info, request, core)
@@ -206,31 +211,27 @@ def _require_names(request: BuildRequest) -> None:
         )
 
 
-def _core(shelf: _Shelf, request: BuildRequest) -> RuntimePlan:
-    data = packages().core
-    chosen = shelf.runtime(data, {GENERIC})
-    missing = sorted(set(data.required) - {artifact.name for artifact in chosen})
-    if missing:
-        raise ArtifactError(
-            f"The artifacts of the core package are incomplete: {', '.join(missing)} missing.",
-            hint="Fetch the whole set: nox -s fetch_artifacts.",
-        )
-    headers = merged(shelf.select(data.with_headers, ("dev",), {GENERIC}))
-    tree = dict(sorted({**headers, **merged(chosen)}.items()))
-    return _runtime("core", "", tree, data, request)
-
-
 def _profiler(shelf: _Shelf, request: BuildRequest) -> tuple[RuntimePlan, ...]:
-    data = packages().profiler
     if request.platform != "linux":
         return ()
-    made = _runtime("profiler", "", merged(shelf.runtime(data, {GENERIC})), data, request)
+    made = _runtime(shelf, request, "profiler", packages().profiler)
     return (made,) if made.payload.files else ()
 
 
 def _runtime(
-    kind: Kind, family: str, tree: Mapping[str, Entry], data: RuntimePackage, request: BuildRequest
+    shelf: _Shelf, request: BuildRequest, kind: Kind, data: RuntimePackage, family: str = ""
 ) -> RuntimePlan:
+    """Plan a runtime package; device packages take only what is of their target."""
+    targets = {family} if kind == "device" else {GENERIC, family}
+    chosen = shelf.runtime(data, targets)
+    missing = sorted(set(data.required) - {artifact.name for artifact in chosen})
+    if missing:
+        raise ArtifactError(
+            f"The artifacts of the {kind} package are incomplete: {', '.join(missing)} missing.",
+            hint="Fetch the whole set: nox -s fetch_artifacts.",
+        )
+    headers = merged(shelf.select(data.with_headers, ("dev",), targets))
+    tree = dict(sorted({**headers, **merged(chosen)}.items()))
     facts = {path: elf.read(entry.source) for path, entry in tree.items() if not entry.link}
     known = {path: fact for path, fact in facts.items() if fact is not None}
     return RuntimePlan(
@@ -239,6 +240,7 @@ def _runtime(
         folder=payload_folder(kind, family, request.suffix),
         payload=plan(tree, known, include=data.include, exclude=data.exclude),
         rpath=data.rpath_core,
+        licenses=licenses_of(chosen, shelf.found),
     )
 
 
@@ -257,8 +259,7 @@ def _unsplit(shelf: _Shelf, info: BuildInfo, request: BuildRequest, core: Runtim
     data = packages().unsplit.libraries
     libraries = []
     for family in chosen:
-        tree = merged(shelf.runtime(data, {GENERIC, family}))
-        libraries.append(_runtime("libraries", family, tree, data, request))
+        libraries.append(_runtime(shelf, request, "libraries", data, family))
         if not libraries[-1].payload.files:
             raise ArtifactError(
                 f"The artifacts of {family} are incomplete: they hold no libraries.",
@@ -278,9 +279,14 @@ def _devel(shelf: _Shelf, targets: Iterable[str], payloads: Sequence[Payload]) -
     data, layouts = packages(), (packages().unsplit.libraries, packages().split.libraries)
     libraries = (name for layout in layouts for name in layout.artifacts)
     names = (*data.core.artifacts, *libraries, *data.devel.artifacts)
-    tree = merged(shelf.select(names, data.devel.components, targets))
+    chosen = shelf.select(names, data.devel.components, targets)
+    tree = merged(chosen)
     files, links = devel_only(tree, payloads)
-    return DevelPlan(files=files, links={**links, **usual_links(tree, data.devel.links)})
+    return DevelPlan(
+        files=files,
+        links={**links, **usual_links(tree, data.devel.links)},
+        licenses=licenses_of(chosen, shelf.found),
+    )
 
 
 def _joined(trees: Sequence[DevelPlan]) -> tuple[DevelPlan, str]:
@@ -303,20 +309,15 @@ def _joined(trees: Sequence[DevelPlan]) -> tuple[DevelPlan, str]:
     both = sorted(files.keys() & links.keys())
     if both:
         return trees[0], f"{both[0]} is a file ({files[both[0]].source}) and a link ({links[both[0]]})."
-    return DevelPlan(files=files, links=links), ""
+    return replace(trees[0], files=files, links=links), ""
 
 
 def _split(shelf: _Shelf, info: BuildInfo, request: BuildRequest, core: RuntimePlan) -> _Layout:
     """Plan the libraries for all GPUs, one device package a gfx target, and one development tree."""
     data = packages().split
-    libraries = _runtime(
-        "libraries", "", merged(shelf.runtime(data.libraries, {GENERIC})), data.libraries, request
-    )
+    libraries = _runtime(shelf, request, "libraries", data.libraries)
     targets = _split_targets(shelf, info, request)
-    devices = []
-    for target in targets:
-        tree = merged(shelf.runtime(data.device, {target}))
-        devices.append(_runtime("device", target, tree, data.device, request))
+    devices = [_runtime(shelf, request, "device", data.device, target) for target in targets]
     incomplete = [one.family for one in devices if not one.payload.files]
     if incomplete or not libraries.payload.files:
         raise ArtifactError(

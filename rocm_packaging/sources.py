@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import quote
@@ -15,6 +16,7 @@ from core.data import Dated, Model, load_toml
 from core.errors import DataError, MissingInputError, ProcessError, RocmError, UsageError, nearest
 from core.installer import Install, configured
 from core.named_sources import alone
+from core.parallel import each
 from rocm_packaging import versions
 from rocm_packaging.layouts import (
     LIBRARIES,
@@ -217,20 +219,23 @@ def require_devices(targets: Sequence[str], names: Collection[str], *, where: st
         )
 
 
-def with_layout(source: RocmSource, family: str) -> RocmSource:
+def with_layout(source: RocmSource, family: str, targets: Sequence[str] = ()) -> RocmSource:
     """Ask a source, and no other, which layout its packages of a version have.
 
     Args:
         source: The source, with its version.
         family: The GPU family, or several joined by ``;``.
+        targets: The gfx targets that split packages must have device code of.
 
     Raises:
         UsageError: A malformed version.
         RocmError: It has both layouts of that version, or libraries of neither.
+        MissingInputError: Split packages lack a target.
     """
     versions.parse(source.version)
     names = [LIBRARIES, *(f"{LIBRARIES}-{canonicalize_name(one)}" for one in family.split(";"))]
-    held = [name for name in names if _has(source, name)]
+    asked = [*names, *map(device_package, targets)]
+    held = [name for name, has in zip(asked, each(partial(_has, source), asked), strict=True) if has]
     layout = layout_of(held, where=f"{source.origin} of version {source.version}")
     if layout is None:
         raise RocmError(
@@ -239,6 +244,8 @@ def with_layout(source: RocmSource, family: str) -> RocmSource:
             hint="Name another source (--rocm-index-url, --rocm-find-links), version (--rocm-version) "
             "or GPU family (--gpu-family).",
         )
+    if layout == "split":
+        require_devices(targets, held, where=source.origin, version=source.version)
     return replace(source, layout=layout)
 
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from core import console, environments, files, installer, process, records, serving, stage
 from core.errors import CheckError, MissingInputError, ProcessError
+from core.families import group_families
 from core.installer import Sources, configured
 from core.interpreters import require
 from core.records import Cell
@@ -61,6 +62,7 @@ class TestRequest:
         backend: What installs.
         cache_dir: The installer's cache; None for its default.
         junit: A file that also gets the JUnit report.
+        group: The run's artifact group, where it is not the families' own; else "".
     """
 
     __test__ = False  # pytest takes the name for a test's
@@ -75,11 +77,18 @@ class TestRequest:
     backend: Backend = "uv"
     cache_dir: Path | None = None
     junit: Path | None = None
+    group: str = ""
 
     @property
     def artifact_group(self) -> str:
         """The group whose packages are taken, and that the report is filed under."""
-        return "-".join(self.families)
+        return self.group or "-".join(self.families)
+
+    def cell(self, python: str) -> Cell:
+        """Return what a test under a Python runs on."""
+        family = ";".join(self.families)
+        own = group_families(self.artifact_group) in {"", family}
+        return Cell(python=python, gpu_family=family, group="" if own else self.group)
 
 
 def run_tests(request: TestRequest) -> None:
@@ -99,7 +108,7 @@ def run_tests(request: TestRequest) -> None:
     inputs = _inputs(request, packages)
     # what an address serves, or somebody has installed, may be another thing each time
     known = request.install and inputs["packages"] is not None
-    cell = Cell(python=target.tag, gpu_family=";".join(request.families))
+    cell = request.cell(target.tag)
     run = Stage(
         name="test_rocm",
         common=common if known else replace(common, force=True),
@@ -256,14 +265,15 @@ def _report_of_others(
     request: TestRequest, command: Sequence[str | Path], folder: Path, env: Mapping[str, str]
 ) -> tuple[bytes, ProcessError | None]:
     """Run the tests of packages that others built, which write no report: their words are read instead."""
-    said = process.capture(command, cwd=folder, env=env, check=False)
+    # unbuffered, so that what its children print does not land within a line of its own
+    said = process.capture(command, cwd=folder, env={**env, "PYTHONUNBUFFERED": "1"}, check=False)
     console.say(f"{said.stdout}{said.stderr}")
     version = process.capture([*command[:-1], "version"], cwd=folder, env=env).stdout.strip()
     names = process.capture([command[0], "-c", _INSTALLED], cwd=folder, env=env).stdout.split()
     asked = dict.fromkeys((*request.families, *request.targets))
     families = [one for one in asked if f"{LIBRARIES}-{one.lower()}" in names or device_package(one) in names]
     report = replace(
-        unittest_output.read(said.stderr),
+        unittest_output.read(said.stdout, said.stderr),
         properties={"rocm": version, "families": ";".join(families), "packages": ";".join(names)},
     )
     failure = None
@@ -286,7 +296,7 @@ def _require_asked(request: TestRequest, report: reports.Report, layout: Layout)
 
 
 def _report_key(request: TestRequest, target: Interpreter) -> str:
-    name = records.record_name("rocm", Cell(python=target.tag))
+    name = records.record_name("rocm", request.cell(target.tag))
     return f"{request.common.outputs.reports_prefix(request.artifact_group)}/{name}.xml"
 
 

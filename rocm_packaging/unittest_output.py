@@ -1,6 +1,6 @@
 """Reading what `unittest` prints: packages that others built test themselves with it, and write no report.
 
-Format: `unittest.TextTestRunner` with verbosity 2, on standard error: a line a test with its
+Format: `unittest.TextTestRunner` with verbosity 2 or 3: a line a test with its
 result, perhaps with other output in between; a traceback a failure; ``Ran N tests in S``; the sum.
 """
 
@@ -22,12 +22,16 @@ _EXCEPTION = re.compile(r"^[A-Za-z_][\w.]*(?:: .*)?$", re.MULTILINE)
 _RAN = re.compile(r"^Ran (?P<count>\d+) tests? in (?P<seconds>[\d.]+)s$", re.MULTILINE)
 
 
-def read(text: str) -> Report:
+def read(*streams: str) -> Report:
     """Read the output of one run.
+
+    Args:
+        streams: What it wrote, to standard output and standard error: one of them is the runner's.
 
     Raises:
         CheckError: It ends before its sum, names other than as many tests as it ran, or none.
     """
+    text = next((one for one in streams if _RAN.search(one)), "")
     ran = list(_RAN.finditer(text))
     if len(ran) != 1:
         raise CheckError(

@@ -8,6 +8,7 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from core.options import ROOT
 from core.wheel_writer import (
     LEVEL,
     Member,
@@ -22,10 +23,11 @@ from rocm_packaging import rendering
 from rocm_packaging.packages import identifier, packages, payload_folder
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
     from pathlib import Path
 
     from core.wheel_writer import WrittenFile
+    from rocm_packaging.licenses import Licenses
     from rocm_packaging.packages import Program
     from rocm_packaging.planning import DevelPlan, RuntimePlan
     from rocm_packaging.rendering import Distribution
@@ -33,6 +35,7 @@ if TYPE_CHECKING:
 _PLATFORMS = {"linux": "linux_x86_64", "windows": "win_amd64"}
 _REQUIRES_PYTHON = ">=3.10"
 LINKS_FOLDER = ".devel_links"
+LICENSE = ROOT / "LICENSE"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,6 +84,7 @@ def runtime_wheel(
         output,
         name,
         summary,
+        plan.licenses,
         requires=() if plan.kind == "core" else (f"rocm-sdk-core=={distribution.version}",),
         scripts={script: f"{module}._cli:{rendering.function_of(script)}" for script in found},
     )
@@ -107,6 +111,7 @@ def _device_wheel(
         output,
         f"rocm-sdk-device-{plan.family}",
         f"Device code of ROCm's math libraries for {plan.family}",
+        plan.licenses,
         requires=(f"rocm-sdk-libraries=={distribution.version}",),
     )
     links = {"version": distribution.version, "links": devel_links(plan)}
@@ -150,6 +155,7 @@ def devel_wheel(distribution: Distribution, plan: DevelPlan, output: Output) -> 
         output,
         "rocm-sdk-devel",
         "ROCm's headers, CMake packages and development tools",
+        plan.licenses,
         requires=(f"rocm-sdk-core=={distribution.version}",),
     )
     return _write(output, spec, module, members)
@@ -165,11 +171,13 @@ def rocm_sdist(distribution: Distribution, output: Output) -> WrittenFile:
             ("Requires-Python", _REQUIRES_PYTHON),
             ("Dynamic", "Requires-Dist"),
             ("Dynamic", "Provides-Extra"),
+            *_licensed("MIT", [LICENSE.name]),
         ]
     )
     members = [Member(name=name, source=path) for name, path in rendering.runtime_sources()]
     info = rendering.dist_info(distribution, "")
     members.append(Member(name="src/rocm_sdk/_dist_info.py", source=info))
+    members.append(Member(name=LICENSE.name, source=LICENSE))
     return write_sdist(
         output.folder, "rocm", distribution.version, members, metadata=metadata, epoch=output.epoch
     )
@@ -191,6 +199,7 @@ def _spec(
     output: Output,
     name: str,
     summary: str,
+    licenses: Licenses,
     *,
     requires: Sequence[str] = (),
     scripts: Mapping[str, str] | None = None,
@@ -201,6 +210,7 @@ def _spec(
         ("Summary", summary),
         ("Requires-Python", _REQUIRES_PYTHON),
         *(("Requires-Dist", requirement) for requirement in requires),
+        *_licensed(licenses.expression, licenses.files),
     ]
     return WheelSpec(
         distribution=name,
@@ -208,7 +218,13 @@ def _spec(
         tag=f"py3-none-{output.platform_tag or _PLATFORMS[distribution.platform]}",
         metadata=metadata_text(fields),
         console_scripts=scripts,
+        license_files=[Member(name=path, source=entry.source) for path, entry in licenses.files.items()],
     )
+
+
+def _licensed(expression: str, files: Iterable[str]) -> list[tuple[str, str]]:
+    """List the fields of PEP 639."""
+    return [("License-Expression", expression), *(("License-File", path) for path in sorted(files))]
 
 
 def _write(

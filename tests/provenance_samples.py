@@ -29,7 +29,9 @@ def digest(*words: object) -> str:
     return hashlib.sha256(" ".join(map(str, words)).encode()).hexdigest()
 
 
-def file(name: str, distribution: str, version: str, *, group: str = GROUP, sha256: str = "") -> FileRecord:
+def file(
+    name: str, distribution: str, version: str, *, group: str = GROUP, sha256: str = "", says: str = ""
+) -> FileRecord:
     return FileRecord(
         name=name,
         key=f"{OUTPUTS.python_prefix(group)}/{name}",
@@ -38,13 +40,24 @@ def file(name: str, distribution: str, version: str, *, group: str = GROUP, sha2
         distribution=distribution,
         version=version,
         metadata_sha256=digest(name, "METADATA") if name.endswith(".whl") else "",
+        license=says,
     )
 
 
 ROCM = file("rocm-7.10.0.tar.gz", "rocm", "7.10.0")
-CORE = file("rocm_sdk_core-7.10.0-py3-none-linux_x86_64.whl", "rocm-sdk-core", "7.10.0")
-TRITON = file("triton-3.6.0-cp312-cp312-linux_x86_64.whl", "triton", "3.6.0")
-TORCH = file("torch-2.10.0+rocm7.10.0-cp312-cp312-linux_x86_64.whl", "torch", "2.10.0+rocm7.10.0")
+CORE = file(
+    "rocm_sdk_core-7.10.0-py3-none-linux_x86_64.whl",
+    "rocm-sdk-core",
+    "7.10.0",
+    says="Apache-2.0 WITH LLVM-exception AND MIT",
+)
+TRITON = file("triton-3.6.0-cp312-cp312-linux_x86_64.whl", "triton", "3.6.0", says="MIT License")
+TORCH = file(
+    "torch-2.10.0+rocm7.10.0-cp312-cp312-linux_x86_64.whl",
+    "torch",
+    "2.10.0+rocm7.10.0",
+    says="BSD-3-Clause",
+)
 
 
 def record(stage: str, *files: FileRecord, python: str = "cp312", ref: str = REF, **facts: Any) -> Record:

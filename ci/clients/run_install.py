@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import json
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from packaging.version import Version
 
+from ci.clients.device_packages import Devices
 from ci.clients.page_waiting import fetch, wait_for
 from ci.clients.run_wheels import Offer, constraints
 from ci.indexing.pages import Entry, render
@@ -60,7 +61,7 @@ class Wanted:
     Attributes:
         requirements: Requirements, ours pinned.
         offers: Our files that there are for the Python.
-        family: The GPU family that sdists of ours are built for; "" where none is known.
+        devices: The GPUs that packages are installed for.
         pre: Allow pre-releases of others' distributions.
         backend: What installs.
         cache_dir: The installer's cache; None for its default.
@@ -69,11 +70,16 @@ class Wanted:
 
     requirements: tuple[str, ...]
     offers: tuple[Offer, ...]
-    family: str
+    devices: Devices = field(default_factory=Devices)
     pre: bool = False
     backend: Backend = "uv"
     cache_dir: Path | None = None
     locks: Path
+
+    @property
+    def told(self) -> str:
+        """What sdists of ours are told of the GPU."""
+        return self.devices.told(self.offers)
 
     @property
     def sdists(self) -> tuple[str, ...]:
@@ -200,7 +206,7 @@ def _deps_index(store: Store, base: str, cert: str) -> str:
 
 
 def choose(wanted: Wanted, place: Place, python: Path, *, isolated: bool = False) -> Chosen:
-    """Resolve what is wanted into files, ours and theirs.
+    """Resolve what is wanted into files, ours and theirs, with the device packages of what is ours.
 
     Args:
         wanted: What is to be installed.
@@ -210,6 +216,7 @@ def choose(wanted: Wanted, place: Place, python: Path, *, isolated: bool = False
 
     Raises:
         EnvironmentSetupError: It cannot be resolved, or would take a distribution of ours from elsewhere.
+        MissingInputError: The device package of a target is not on offer.
     """
     names = tuple(sorted({one.distribution for one in wanted.offers}))
     question = Question(
@@ -222,10 +229,15 @@ def choose(wanted: Wanted, place: Place, python: Path, *, isolated: bool = False
         pre_names=names,
         unisolated=() if isolated else wanted.sdists,
         refreshed=names,
-        gpu_family=wanted.family,
+        gpu_family=wanted.told,
         # one of uv's own; pip's is another one
         cache_dir=wanted.cache_dir if wanted.backend == "uv" else None,
     )
+    first = split(resolve(question), wanted.offers, mirror().is_ours)
+    more = wanted.devices.packages({one.name: one.version for one in first.ours}, wanted.offers)
+    if not more:
+        return first
+    question = replace(question, requirements=(*wanted.requirements, *more))
     return split(resolve(question), wanted.offers, mirror().is_ours)
 
 
@@ -277,6 +289,7 @@ def install(target: Interpreter, wanted: Wanted, place: Place) -> Chosen:
         installer.install(target, call, backend=wanted.backend, cache_dir=wanted.cache_dir)
     files.write_json(target.prefix / MARKER, {one.name: one.files[0].sha256 for one in chosen.ours})
     installer.require_complete(target)
+    wanted.devices.require(target)
     return chosen
 
 
@@ -288,7 +301,7 @@ def calls(wanted: Wanted, place: Place, chosen: Chosen) -> Sequence[Install]:
         planned.append(Install(files=(lock,), sources=place.theirs, hashed=True, dependencies=False))
     if chosen.ours:
         lock = _lock(wanted.locks, chosen.ours)
-        planned.append(installer.pinned(lock, place.ours, gpu_family=wanted.family))
+        planned.append(installer.pinned(lock, place.ours, gpu_family=wanted.told))
     return planned
 
 

@@ -16,7 +16,7 @@ from ci.mirror_data import mirror
 from core import records, stores, wheels
 from core.distributions import SIDECAR
 from core.errors import MissingInputError, StoreError, UsageError, nearest
-from core.families import CPU, families
+from core.families import CPU, group_families
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -53,9 +53,8 @@ class RunGroup:
 
     @property
     def family(self) -> str:
-        """The GPU family that the group is for, without the variant; "" for ``cpu`` and unknown ones."""
-        known = [one for one in families() if self.name == one or self.name.startswith(f"{one}-")]
-        found = max(known, key=len, default="")
+        """The GPU families that the group is for, joined by ``;``; "" for none."""
+        found = group_families(self.name)
         return "" if found == CPU else found
 
 

@@ -12,6 +12,7 @@ from ci.page.timeline import NEEDS, time_line
 from ci.page.words import natural
 from core.errors import InterruptedStageError
 from core.families import CPU
+from rocm_packaging.layouts import device_target
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -124,7 +125,10 @@ def _cell(
         stages=(*found, *missing),
         line=time_line([*(run for run in before if run.stage in NEEDS), *found]),
         wheels=len(wheels),
-        requirements=tuple(f"{one.distribution}=={one.version}" for one in wheels),
+        # whoever installs them gets the device packages of his machine
+        requirements=tuple(
+            f"{one.distribution}=={one.version}" for one in wheels if not device_target(one.distribution)
+        ),
     )
 
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from ci.promotion.documents import Document, Evidence
 from ci.promotion.facts import Cell, Test
-from core.families import CPU
+from core.families import CPU, families, group_families
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -35,6 +35,7 @@ def _test(recorded: Recorded, group: RunGroup) -> Test:
         outcome=outcome,
         why=why,
         files={str(name): str(digest) for name, digest in named.items()},
+        targets=_targets(record.cell.gpu_family or group_families(group.artifact_group)),
         evidence=Evidence(
             stage=record.stage,
             run_id=record.run_id,
@@ -43,6 +44,11 @@ def _test(recorded: Recorded, group: RunGroup) -> Test:
             report=report,
         ),
     )
+
+
+def _targets(gpu_family: str) -> tuple[str, ...]:
+    known = families()
+    return tuple(gpu for one in gpu_family.split(";") if one in known for gpu in known[one].targets)
 
 
 def _outcome(record: Record, group: RunGroup) -> tuple[str, str]:

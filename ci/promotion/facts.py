@@ -170,6 +170,7 @@ class Test:
         outcome: ``passed``, ``failed``, or ``void``: it ran, but not as a gate has to.
         why: Why it did not pass.
         files: The wheels that it installed: file name to digest.
+        targets: The gfx targets of the GPU family that was tested.
         evidence: The record and the report.
     """
 
@@ -180,6 +181,7 @@ class Test:
     outcome: str
     why: str
     files: Mapping[str, str]
+    targets: tuple[str, ...] = ()
     evidence: Evidence
 
 

@@ -17,7 +17,7 @@ from packaging.utils import canonicalize_name
 from ci.promotion.documents import Override, Ruling
 from ci.promotion.facts import Cell, Facts, Rules, Test, Wheel
 from ci.promotion.staging import is_sample
-from rocm_packaging.layouts import is_rocm
+from rocm_packaging.layouts import covers, device_target, is_rocm
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -245,11 +245,30 @@ def _concerns(test: Test, wheel: Wheel) -> bool:
         return False
     if not wheel.is_rocm and wheel.file.python not in {"", test.cell.python}:
         return False
-    return not test.files or wheel.file.name in test.files or not wheel.is_rocm
+    named = wheel.file.name in test.files or _beside_tested(test, wheel)
+    return not test.files or named or not wheel.is_rocm
 
 
 def _passes(test: Test, wheel: Wheel) -> bool:
-    return test.outcome == "passed" and test.files.get(wheel.file.name) == wheel.file.sha256 == wheel.found
+    if test.outcome != "passed" or wheel.found != wheel.file.sha256:
+        return False
+    return test.files.get(wheel.file.name) == wheel.found or _beside_tested(test, wheel)
+
+
+def _beside_tested(test: Test, wheel: Wheel) -> bool:
+    """Say whether device code goes with that of another target of the family, which was tested.
+
+    A machine has one of a family's targets. Where the code of all lies in one wheel, the others' goes out
+    with it, too.
+    """
+    gpu = device_target(wheel.file.distribution)
+    if not gpu or wheel.file.name in test.files or not covers(gpu, test.targets):
+        return False
+    kind, rest = wheel.file.distribution.removesuffix(gpu), wheel.file.name.partition("-")[2]
+    return any(
+        one.partition("-")[2] == rest and canonicalize_name(one.partition("-")[0]).startswith(kind)
+        for one in test.files
+    )
 
 
 def _why_untested(stage: str, wheel: Wheel, tests: Sequence[Test]) -> str:

@@ -157,4 +157,5 @@ def _would_make(record: Record, file: FileRecord) -> bool:
     if record.stage == "build_rocm":
         return is_rocm(file.distribution)
     made = DISTRIBUTIONS.get(record.stage.removeprefix("build_"), "")
-    return made == file.distribution and record.cell.python in {"", python_of(file.name)}
+    of_project = file.distribution == made or file.distribution.startswith(f"amd-{made}-device-")
+    return bool(made) and of_project and record.cell.python in {"", python_of(file.name)}

@@ -9,6 +9,8 @@ import uuid
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
+from packaging.licenses import InvalidLicenseExpression, canonicalize_license_expression
+
 from ci.provenance.facts import times
 from ci.provenance.names import package_url, statement_path
 from ci.provenance.statements import serialized
@@ -88,11 +90,20 @@ def _file(run: RunRecords, made: MadeFile) -> dict[str, Any]:
         "version": file.version,
         "purl": package_url(file.distribution, file.version, file.name),
         "hashes": [{"alg": "SHA-256", "content": file.sha256}],
+        **({"licenses": [_license(file.license)]} if file.license else {}),
         "externalReferences": references,
         "properties": [
             {"name": f"{_TOOL}:{name}", "value": value} for name, value in properties.items() if value
         ],
     }
+
+
+def _license(text: str) -> dict[str, Any]:
+    """Name a licence: as an SPDX expression, where it is one."""
+    try:
+        return {"expression": canonicalize_license_expression(text)}
+    except InvalidLicenseExpression:
+        return {"license": {"name": text}}
 
 
 def _used(made: Sequence[MadeFile]) -> Iterator[dict[str, Any]]:

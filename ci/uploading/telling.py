@@ -6,6 +6,8 @@ import json
 from typing import TYPE_CHECKING
 
 from core import console, job_files
+from core.families import families
+from rocm_packaging.layouts import device_target
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -65,10 +67,17 @@ def summarize(outputs: RunOutputs, artifact_group: str, put: Sequence[FileRecord
 
 
 def _first(put: Sequence[FileRecord]) -> str:
-    """Pin what most people install: unpinned, an installer takes the highest version it finds anywhere."""
+    """Pin what most people install: unpinned, an installer takes the highest version it finds anywhere.
+
+    Split packages come with the extras of all targets, as without one the first kernel fails.
+    """
     names = [one.distribution for one in put]
     chosen = next((put[names.index(name)] for name in _WANTED if name in names), put[0])
-    return f"{chosen.distribution}=={chosen.version}"
+    kind = "rocm-sdk-device-" if chosen.distribution == "rocm" else f"amd-{chosen.distribution}-device-"
+    held = sorted({device_target(name) for name in names if name.startswith(kind)} & families().keys())
+    libraries = ["libraries"] if chosen.distribution == "rocm" and held else []
+    extras = ",".join([*libraries, *(f"device-{gpu}" for gpu in held)])
+    return f"{chosen.distribution}{f'[{extras}]' if extras else ''}=={chosen.version}"
 
 
 def done(store: Store, prefix: str, *, sent: int, same: int, dry_run: bool) -> None:

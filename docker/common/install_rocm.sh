@@ -6,7 +6,8 @@
 #   USE_THEROCK_NIGHTLY        1 for the wheels
 #   THEROCK_NIGHTLY_INDEX_URL  their index; or a flat page (*.html), or a folder
 #   THEROCK_NIGHTLY_VERSION    their version; empty for the newest
-#   ROCM_SDK_TARGET_FAMILY     GPU family, where the place has several; empty for the packages' own
+#   ROCM_SDK_TARGET_FAMILY     GPU family, where the place has libraries of several; empty for the packages' own
+#   PYTORCH_ROCM_ARCH          gfx targets whose device code is installed, where it is in packages of its own
 #   ROCM_VERSION               version of AMD's packages, such as 6.4
 set -euo pipefail
 
@@ -32,18 +33,25 @@ pip_rocm() {
   done
   env --unset=PIP_INDEX_URL --unset=PIP_EXTRA_INDEX_URL --unset=PIP_FIND_LINKS --unset=PIP_NO_INDEX \
     PIP_CONFIG_FILE=/dev/null \
-    python3 -m pip install --no-cache-dir --no-build-isolation --pre "${from[@]}" "$@"
+    python3 -m pip "$@" --no-cache-dir --pre "${from[@]}"
 }
 
 install_nightly() {
   local place="${THEROCK_NIGHTLY_INDEX_URL:-}"
   [[ -n $place ]] || fail "USE_THEROCK_NIGHTLY=1 needs THEROCK_NIGHTLY_INDEX_URL."
-  # an empty family is none: rocm would take it for one
-  [[ -n ${ROCM_SDK_TARGET_FAMILY:-} ]] || unset ROCM_SDK_TARGET_FAMILY
+  local version="${THEROCK_NIGHTLY_VERSION:+==$THEROCK_NIGHTLY_VERSION}" wanted target
   rm -rf "$destdir"/opt/rocm "$destdir"/opt/rocm-[0-9]*
   # what the rocm sdist is built with; the nightly index need not have it
   python3 -m pip install --no-cache-dir "setuptools>=70.2" wheel
-  pip_rocm "$place" "rocm[libraries,devel]${THEROCK_NIGHTLY_VERSION:+==$THEROCK_NIGHTLY_VERSION}"
+  wanted=("rocm[libraries,devel]$version")
+  if pip_rocm "$place" index versions rocm-sdk-libraries >/dev/null 2>&1; then
+    # libraries for all GPUs: without these packages the first kernel fails, and a family means nothing to rocm
+    unset ROCM_SDK_TARGET_FAMILY
+    for target in ${PYTORCH_ROCM_ARCH//;/ }; do wanted+=("rocm-sdk-device-$target$version"); done
+  fi
+  # an empty family is none: rocm would take it for one
+  [[ -n ${ROCM_SDK_TARGET_FAMILY:-} ]] || unset ROCM_SDK_TARGET_FAMILY
+  pip_rocm "$place" install --no-build-isolation "${wanted[@]}"
   rocm-sdk init # the development tree is there from the start, not after the first compiler call
   write_profile "$(rocm-sdk version)" "$(rocm-sdk path --root)" "$(rocm-sdk path --cmake)"
 }

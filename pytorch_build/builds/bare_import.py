@@ -1,4 +1,4 @@
-"""The import of a built wheel as people have it: beside ROCm's run-time packages alone, and nothing loaded before.
+"""The import of a built wheel beside ROCm's run-time packages alone, with nothing loaded before.
 
 On the machine that built a wheel its libraries also find ROCm's development tree, and ``_rocm_init.py``
 loads most of ROCm before they are asked. Both hide search paths that lead nowhere.

@@ -19,6 +19,9 @@ if TYPE_CHECKING:
     from pytorch_build.sources.trees import Tree
     from rocm_packaging.sources import RocmSource
 
+# The others have no fat binaries: apex ships sources that are compiled when they are first used.
+SPLIT_PROJECTS = ("torch", "vision")
+
 
 @dataclass(frozen=True, kw_only=True)
 class Build:
@@ -56,6 +59,12 @@ class Build:
             return ()
         inherited = self.base_env.get("PYTORCH_ROCM_ARCH", "")
         return gpu_targets(asked=self.choices.gpu_targets, inherited=inherited, sdk=self.context.gpu_targets)
+
+    @property
+    def splits(self) -> bool:
+        """Whether the wheel's device code goes into wheels of its own, as ROCm's does."""
+        split = self.rocm is not None and self.rocm.layout == "split"
+        return split and self.choices.split and self.project in SPLIT_PROJECTS
 
     def dependency(self, project: str) -> Dependency | None:
         """Find one of the dependencies."""

@@ -28,7 +28,12 @@ _FLAGS = re.compile(
 _PASSING = frozenset(
     {"BUILD_ID", "BUILD_NUMBER", "BUILD_TAG", "BUILD_URL", "CMAKE_BUILD_PARALLEL_LEVEL", "PYTORCH_ROCM_ARCH"}
 )
-_CODE = ("builds/plans", "platforms", "builds/rocm_init.py", "builds/execution.py", "builds/making.py")
+_CODE = (
+    *("builds/plans", "platforms", "split"),
+    "builds/rocm_init.py",
+    "builds/execution.py",
+    "builds/making.py",
+)
 
 
 def perform(build: Build) -> Record | None:
@@ -71,6 +76,7 @@ def inputs(build: Build) -> dict[str, Any]:
         "ref_env": dict(source.env) if source else {},
         "build_requirements": list(source.build_requirements) if source else [],
         "flash_attention": build.choices.flash_attention,
+        "split": build.splits,
         "flags": _flags(build.base_env),
         "lock": files.sha256(lock or build.context.common.root / "requirements" / f"{BUILDS}.in"),
         "code": _code_digest(),

@@ -37,6 +37,7 @@ class BuildChoices:
         own_trees: Project to a developer's own tree.
         gpu_targets: ``--pytorch-rocm-arch`` as written; "" for the family's targets.
         flash_attention: On or off as asked for; None for the rule.
+        split: Put device code into wheels of its own where ROCm's packages do.
         compiler_cache: ``ccache`` or ``sccache``; None for none.
         compiler_cache_store: Where its entries lie, as written; "" for the run's bucket, if it has one.
         compiler_cache_read_only: Take entries, and leave none.
@@ -52,6 +53,7 @@ class BuildChoices:
     own_trees: Mapping[str, Path]
     gpu_targets: str = ""
     flash_attention: bool | None = None
+    split: bool = True
     compiler_cache: CompilerCache | None = None
     compiler_cache_store: str = ""
     compiler_cache_read_only: bool = False
@@ -106,6 +108,9 @@ def add_build_options(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--depth", type=int, default=1, metavar="N", help="history to fetch (default: 1; 0 for all)"
     )
+    group.add_argument(
+        "--no-split", action="store_true", help="keep device code in the wheel (default: as ROCm's packages)"
+    )
     add_source_options(parser)
     add_rocm_options(parser)
 
@@ -126,6 +131,7 @@ def build_choices_from(arguments: argparse.Namespace, *, platform: str) -> Build
         own_trees={project: tree.resolve() for project, tree in own.items() if tree is not None},
         gpu_targets=arguments.pytorch_rocm_arch,
         flash_attention=flash,
+        split=not arguments.no_split,
         compiler_cache=_cache(arguments),
         compiler_cache_store=arguments.compiler_cache_store,
         compiler_cache_read_only=arguments.compiler_cache_read_only,

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
 
+from rocm_packaging.layouts import device_target
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -37,6 +39,9 @@ def _check_metadata(view: WheelView) -> Iterator[Finding]:
     if metadata.version != view.name.version:
         message = f"METADATA says version {metadata.version}, the file name {view.name.version}."
         yield view.finding("error", "metadata", message)
+    if not metadata.license:
+        message = "METADATA names no licence: neither License-Expression nor License, and no classifier."
+        yield view.finding("warning", "metadata", message)
 
 
 def _check_requirements(view: WheelView) -> Iterator[Finding]:
@@ -79,7 +84,7 @@ def _check_root(view: WheelView) -> Iterator[Finding]:
     elif compiled and view.info and view.info.root_is_purelib:
         message = f"Root-Is-Purelib is true, but {len(compiled)} files are compiled."
         yield view.finding("warning", "tags", message, compiled[0])
-    elif not compiled and not portable:
+    elif not compiled and not portable and not device_target(view.name.distribution):
         yield view.finding("warning", "tags", "The tag names a platform, but nothing is compiled.")
 
 

@@ -108,6 +108,33 @@ def targets_of(bundles: Iterable[Bundle]) -> frozenset[str]:
     return frozenset(target for bundle in bundles for target in bundle.targets)
 
 
+def code_objects(data: Data, bundle: Bundle) -> Iterator[tuple[Entry, bytes | memoryview]]:
+    """Yield a bundle's code objects for GPUs, one at a time; a compressed bundle is inflated as it goes.
+
+    Args:
+        data: What the bundle was read from.
+        bundle: One of its bundles.
+
+    Raises:
+        BundleError: Its compressed data is damaged, or its code objects overlap.
+    """
+    view = memoryview(data)[bundle.offset :]
+    wanted = sorted((one for one in bundle.entries if one.target and one.size), key=lambda one: one.offset)
+    if bundle.form == "plain":
+        yield from ((one, view[one.offset : one.offset + one.size]) for one in wanted)
+        return
+    header = _COMMON.size + _REST[bundle.version].size
+    payload = view[header : bundle.size] if bundle.size else view[header:]
+    source, at = _opened(payload, _ZLIB if bundle.form == "zlib" else _ZSTD, bundle.offset), 0
+    for one in wanted:
+        if one.offset < at:
+            raise BundleError(f"the bundle at offset {bundle.offset} has code objects that overlap")
+        while at < one.offset:
+            at += len(_take(source, min(_STEP, one.offset - at), bundle.offset))
+        yield one, _take(source, one.size, bundle.offset)
+        at += one.size
+
+
 def parse_entry_id(text: str) -> tuple[str, str]:
     """Split a bundle entry's id, ``<kind>-<triple>[-<target id>]``.
 
@@ -217,7 +244,7 @@ class _Inflated:
         self._source, self._offset, self._inflater = _Plain(data), offset, zlib.decompressobj()
 
     def read(self, size: int, /) -> bytes:
-        found = b""
+        found = bytearray()
         while len(found) < size and not self._inflater.eof:
             pending = self._inflater.unconsumed_tail or self._source.read(_STEP)
             if not pending:
@@ -226,7 +253,7 @@ class _Inflated:
                 found += self._inflater.decompress(pending, size - len(found))
             except zlib.error as problem:
                 raise BundleError(f"the bundle at offset {self._offset} is damaged ({problem})") from problem
-        return found
+        return bytes(found)
 
 
 class _Zstd:
@@ -275,5 +302,5 @@ def _read_entry(source: _Source, offset: int) -> Entry:
 def _take(source: _Source, size: int, offset: int) -> bytes:
     found = source.read(size)
     if len(found) != size:
-        raise BundleError(f"the bundle at offset {offset} ends within its table")
+        raise BundleError(f"the bundle at offset {offset} ends within its table or code")
     return found

@@ -13,6 +13,8 @@ from pytorch_build.checks.bundles import (
     targets_of,
 )
 from pytorch_build.checks.view import DeviceFacts
+from pytorch_build.split import kpack
+from rocm_packaging.layouts import covers, device_target
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -49,24 +51,31 @@ GENERIC = {
     ),
     "gfx12-generic": ("gfx1200", "gfx1201"),
 }
+_TARGET = re.compile(r"gfx[0-9a-f]{3,4}")
 # SPIR-V, compiled for whatever GPU it meets.
 PORTABLE = "amdgcnspirv"
 
 
 def file_facts(path: Path) -> DeviceFacts | None:
-    """Read the device code of any file: a library, a code object, a bare bundle.
+    """Read the device code of any file: a library, a code object, a bare bundle, an archive.
 
     Returns:
         Nothing if it holds none.
 
     Raises:
         BundleError: Its bundles are damaged.
+        KpackError: It is a damaged archive.
     """
     import mmap
 
     if path.stat().st_size == 0:
         return None
     with path.open("rb") as stream:
+        if stream.read(len(kpack.MAGIC)) == kpack.MAGIC:
+            archive = kpack.read(stream)
+            binaries = frozenset(kernel.binary.rpartition("#")[0] for kernel in archive.kernels)
+            targets = frozenset(kernel.target for kernel in archive.kernels)
+            return DeviceFacts(targets=targets, archived=binaries)
         # Closed by the collector: an error's traceback may still hold views of it.
         data = mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ)
         if data[:4] == b"\x7fELF":
@@ -145,8 +154,11 @@ def check(view: WheelView, expectation: Expectation | None, policy: Policy) -> I
     (libraries may drop kernels that a GPU cannot run), one that nobody asked for a warning.
     """
     device = {binary.member.name: binary.device for binary in view.binaries if binary.device}
+    if gpu := device_target(view.name.distribution):
+        yield from _check_part(view, gpu, device)
+        return
     if any(facts.split for facts in device.values()):
-        yield view.finding("note", CHECK, "Device code was moved to wheels of its own (.kpack).")
+        yield from _check_host(view, expectation, device)
         return
     for member, facts in device.items():
         yield from _check_file(view, member, facts)
@@ -164,6 +176,37 @@ def check(view: WheelView, expectation: Expectation | None, policy: Policy) -> I
     extra = sorted(target for target in found if not is_asked_for(target, wanted))
     if extra:
         yield view.finding("warning", CHECK, f"Device code for {', '.join(extra)}, which nobody asked for.")
+
+
+def _check_part(view: WheelView, gpu: str, device: dict[str, DeviceFacts]) -> Iterator[Finding]:
+    """Check a wheel of device code: it holds what its name says, and nothing else."""
+    group = not _TARGET.fullmatch(gpu)
+    for member, facts in device.items():
+        other = sorted(one for one in facts.targets if not covers(gpu, (processor(one),)))
+        if facts.archived and other:
+            yield view.finding(
+                "error", CHECK, f"It holds code for {', '.join(other)}, not for {gpu}.", member
+            )
+    archives = [facts for member, facts in device.items() if member.endswith(kpack.SUFFIX)]
+    broken = any(binary.member.name.endswith(kpack.SUFFIX) and binary.problems for binary in view.binaries)
+    if not group and not broken and not any(facts.targets for facts in archives):
+        yield view.finding("error", CHECK, f"It holds no kernels for {gpu}.")
+
+
+def _check_host(
+    view: WheelView, expectation: Expectation | None, device: dict[str, DeviceFacts]
+) -> Iterator[Finding]:
+    """Check a wheel whose device code was moved: its extras lead to all that is promised."""
+    yield view.finding("note", CHECK, "Device code was moved to wheels of its own (.kpack).")
+    extras = view.metadata.provides_extra if view.metadata else ()
+    for target in expectation.gpu_targets if expectation else ():
+        if f"device-{target}" not in extras:
+            yield view.finding("error", CHECK, f"No extra device-{target} leads to the code for {target}.")
+    for member, facts in device.items():
+        if facts.bundles:
+            yield view.finding(
+                "error", CHECK, "Its device code is still here, and others' was moved.", member
+            )
 
 
 def _check_file(view: WheelView, member: str, facts: DeviceFacts) -> Iterator[Finding]:

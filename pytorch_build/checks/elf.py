@@ -126,6 +126,7 @@ def check(view: WheelView, policy: Policy) -> Iterator[Finding]:
         yield from _check_rpath(view, binary, elf)
         yield from _check_stack(view, where, elf)
         yield from _check_needed(view, policy, libraries, binary, elf.needed)
+        yield from _check_reach(view, libraries, binary, elf.needed)
         if elf.debug_bytes:
             yield view.finding("note", CHECK, f"{elf.debug_bytes} bytes of debug sections.", where)
     yield from _check_sonames(view, host)
@@ -186,10 +187,7 @@ def _check_needed(
     machine: list[str] = []
     nowhere: list[str] = []
     for library in needed:
-        if library in policy.system_libraries:
-            continue
-        if matches(library, libraries.provided):
-            yield from _check_reach(view, libraries, binary, library)
+        if library in policy.system_libraries or matches(library, libraries.provided):
             continue
         inside = libraries.inside.get(library, ()) + libraries.sonames.get(library, ())
         provider = next((name for name, some in libraries.unasked.items() if matches(library, some)), "")
@@ -226,13 +224,14 @@ def _check_inside(
 
 
 def _check_reach(
-    view: WheelView, libraries: _Libraries, binary: Binary, library: str
+    view: WheelView, libraries: _Libraries, binary: Binary, needed: Iterable[str]
 ) -> Iterator[Finding]:
-    """See that a library of another distribution is found where that one has it."""
+    """See that libraries of other distributions are found where those have them."""
     search = [found for entry in binary.elf.rpath if (found := _expand(binary, entry))] if binary.elf else []
-    for folder, names in libraries.folders.items():
-        if matches(library, names) and not any(matches(place, [folder]) for place in search):
-            message = f"{library} lies in {folder} of another wheel, where this file's RPATH does not lead."
+    for folder, patterns in libraries.folders.items():
+        away = [library for library in needed if matches(library, patterns)]
+        if away and not any(matches(place, [folder]) for place in search):
+            message = f"It needs {some(away)} in {folder} of another wheel, where its RPATH does not lead."
             yield view.finding("error", CHECK, message, binary.member.name)
 
 

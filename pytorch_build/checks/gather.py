@@ -12,6 +12,7 @@ from core.wheels import parse_wheel_name, read_metadata, read_wheel_info
 from pytorch_build.checks import device_code, elf
 from pytorch_build.checks.bundles import BundleError
 from pytorch_build.checks.view import Binary, Member, WheelView
+from pytorch_build.split import kpack
 from rocm_packaging import pe
 
 if TYPE_CHECKING:
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 
 _TEXT = (".py", ".cmake", ".pc", ".json", ".txt", ".la", ".h", ".toml", ".cfg")
 _MAX_TEXT = 4 << 20
-_MAGICS = (elf.MAGIC, pe.MAGIC, *device_code.MAGICS)
+_MAGICS = (elf.MAGIC, pe.MAGIC, kpack.MAGIC, *device_code.MAGICS)
 
 
 def gather(
@@ -121,7 +122,7 @@ def read_binary(member: Member, file: Path) -> Binary:
             return _read_pe(member, stream)
     try:
         return Binary(member=member, device=device_code.file_facts(file))
-    except BundleError as problem:
+    except (BundleError, kpack.KpackError) as problem:
         return Binary(member=member, problems=(f"Its device code cannot be read: {problem}.",))
 
 

@@ -7,13 +7,17 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
 
 from core.errors import MissingInputError, WheelError
+from core.wheels import read_metadata
 from pytorch_build.checks import archive, contents, device_code, dlls, elf, expectations
 from pytorch_build.checks.findings import Finding, collapsed, ordered
 from pytorch_build.checks.gather import gather
 from pytorch_build.checks.policy import load_policy
+from pytorch_build.split import kpack
+from rocm_packaging.layouts import device_target
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -95,10 +99,36 @@ def check_wheels(
 
     def check_one(path: Path) -> tuple[Finding, ...]:
         name = canonicalize_name(path.name.partition("-")[0])
-        return check_wheel(path, promised.get(name), policy, each)
+        own = promised.get(name)
+        for one in () if own else promised.values():
+            part = one.of_part(name)
+            own = part if part is not one and name.startswith(f"amd-{one.distribution}-device-") else own
+        return check_wheel(path, own, policy, each)
 
     with ThreadPoolExecutor(at_once) as pool:
-        return ordered(finding for findings in pool.map(check_one, wheels) for finding in findings)
+        found = [finding for findings in pool.map(check_one, wheels) for finding in findings]
+    return ordered([*found, *_missing_parts(wheels)])
+
+
+def _missing_parts(wheels: Sequence[Path]) -> Iterator[Finding]:
+    """Find hosts among the wheels whose device code is not all among them."""
+    names = {canonicalize_name(path.name.partition("-")[0]) for path in wheels}
+    for path in wheels:
+        try:
+            requires = [Requirement(one) for one in read_metadata(path).requires_dist]
+        except (WheelError, InvalidRequirement):
+            continue  # the wheel's own checks report it
+        parts = {canonicalize_name(one.name) for one in requires if one.marker and "extra" in str(one.marker)}
+        wanted = {name for name in parts if name.startswith("amd-") and device_target(name)}
+        if missing := sorted(wanted - names):
+            yield Finding(
+                severity="error" if wanted & names else "warning",
+                check=device_code.CHECK,
+                wheel=path.name,
+                where="",
+                message=f"Its device code is in {', '.join(missing)}, not among these wheels; "
+                f"with an index that has them: pip install {path.name.partition('-')[0]}[device-all].",
+            )
 
 
 def check_wheel(
@@ -133,7 +163,7 @@ def judge(
         yield view.finding("error", "record", problem.message, problem.member)
     for binary in view.binaries:
         for message in binary.problems:
-            subject = dlls.CHECK if dlls.is_dll(binary.member.name) else elf.CHECK
+            subject = _subject(binary.member.name)
             yield view.finding("error", subject, message, binary.member.name)
     yield from archive.check(view)
     if expectation is not None:
@@ -142,3 +172,10 @@ def judge(
     yield from elf.check(view, policy)
     yield from dlls.check(view, policy)
     yield from device_code.check(view, expectation, policy)
+
+
+def _subject(member: str) -> str:
+    """Say which check a file that cannot be read belongs to."""
+    if member.endswith(kpack.SUFFIX):
+        return device_code.CHECK
+    return dlls.CHECK if dlls.is_dll(member) else elf.CHECK

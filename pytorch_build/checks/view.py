@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING
 
 from pytorch_build.checks.findings import Finding
+from rocm_packaging.layouts import device_target
 
 if TYPE_CHECKING:
     from core.wheels import WheelInfo, WheelMetadata, WheelName
@@ -34,6 +35,11 @@ class Expectation:
     requires: tuple[str, ...] = ()
     gpu_targets: tuple[str, ...] = ()
     local_label: str = ""
+
+    def of_part(self, name: str) -> Expectation:
+        """Return what is promised of a wheel with this one's device code, by its name; else this."""
+        gpu = device_target(name)
+        return replace(self, distribution=name, gpu_targets=(gpu,), requires=()) if gpu else self
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,12 +99,14 @@ class DeviceFacts:
         targets: GPU targets, of bundles or of a bare code object.
         registered: How many bundles the file registers when it is loaded; -1 where it does not say.
         split: Whether its code was moved to per-target archives (``.kpack``).
+        archived: Of an archive of such code: the libraries that it is of.
     """
 
     bundles: tuple[Bundle, ...] = ()
     targets: frozenset[str] = frozenset()
     registered: int = -1
     split: bool = False
+    archived: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -30,9 +30,7 @@ def read_binary(stream: BinaryIO, name: str) -> Binary | None:
     """
     found = elf.read_needs(stream, name)
     if found is not None:
-        return Binary(
-            name=found.soname, needed=found.needed, search=found.search, is_rpath=found.is_rpath
-        )
+        return Binary(name=found.soname, needed=found.needed, search=found.search, is_rpath=found.is_rpath)
     facts = pe.read_needs(stream, name)
     if facts is not None:
         return Binary(name=facts.name, needed=(*facts.needed, *facts.delayed))

@@ -9,14 +9,15 @@ from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
 
 from core.errors import WheelError
-from rocm_packaging.layouts import is_rocm
+from rocm_packaging.layouts import device_target, is_rocm
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
     from packaging.version import Version
 
 _CONTINUED = (" ", "\t")
+_EXTRA = re.compile(r"provides-extra:\s*(device-\S+)", re.IGNORECASE)
 
 
 def standalone_version(version: Version, label: str) -> str:
@@ -33,7 +34,7 @@ def standalone_version(version: Version, label: str) -> str:
 
 
 def standalone_metadata(content: bytes, version: str) -> bytes:
-    """Edit METADATA: the version, and no requirement on ROCm's packages.
+    """Edit METADATA: the version, and no requirement on ROCm's packages or on those of device code.
 
     Args:
         content: The old file.
@@ -45,9 +46,15 @@ def standalone_metadata(content: bytes, version: str) -> bytes:
         name, _, value = field.partition(":")
         if name.lower() == "version":
             lines.append(f"Version: {version}")
-        elif name.lower() != "requires-dist" or not _needs_rocm(value):
+        elif not (_needs_rocm(value) if name.lower() == "requires-dist" else device_extras([field])):
             lines.append(field)
     return ("\n".join(lines) + (gap + body if gap else "\n")).encode()
+
+
+def device_extras(fields: Iterable[str]) -> list[str]:
+    """List the extras of METADATA's fields that name device packages: a host wheel has such."""
+    found = (_EXTRA.fullmatch(one.strip()) for one in fields)
+    return [one[1] for one in found if one]
 
 
 def _fields(head: str) -> Iterator[str]:
@@ -66,9 +73,10 @@ def _fields(head: str) -> Iterator[str]:
 
 def _needs_rocm(requirement: str) -> bool:
     try:
-        return is_rocm(canonicalize_name(Requirement(" ".join(requirement.split())).name))
+        name = canonicalize_name(Requirement(" ".join(requirement.split())).name)
     except InvalidRequirement:
         return False
+    return is_rocm(name) or bool(device_target(name))
 
 
 def standalone_module(content: bytes, old: Version, new: str) -> bytes:

@@ -22,6 +22,7 @@ from pytorch_build.fat.content import from_folder
 from pytorch_build.fat.needs import Follower, Machine
 from pytorch_build.fat.search_paths import with_search_path
 from pytorch_build.fat.table import load_table
+from rocm_packaging.layouts import device_target
 from rocm_packaging.rendering import library_globs
 
 if TYPE_CHECKING:
@@ -47,6 +48,7 @@ class Request:
         output: The folder of the new wheel.
         family: The GPU family to choose among ROCm's wheels; "" for the only one.
         targets: GPU targets whose data goes in; none: all.
+        devices: The wheels with its device code, where it is a host wheel.
         system_libraries: More patterns of libraries that every machine will have.
         epoch: SOURCE_DATE_EPOCH, or None.
     """
@@ -56,6 +58,7 @@ class Request:
     output: Path
     family: str = ""
     targets: tuple[str, ...] = ()
+    devices: tuple[Path, ...] = ()
     system_libraries: tuple[str, ...] = ()
     epoch: int | None = None
 
@@ -88,6 +91,7 @@ class _Wheel:
         infos: Its files by path.
         dist_info: Its ``.dist-info`` folder.
         asked: What its loader asks for.
+        extras: Its extras that name device packages: what a host wheel has.
     """
 
     path: Path
@@ -96,6 +100,7 @@ class _Wheel:
     infos: Mapping[str, zipfile.ZipInfo]
     dist_info: str
     asked: loaders.Asked
+    extras: Sequence[str]
 
 
 def make(request: Request) -> Result:
@@ -110,6 +115,7 @@ def make(request: Request) -> Result:
     old = parse_wheel_name(request.wheel.name).version
     new = described.standalone_version(old, table.label)
     wheel = _read(request.wheel)
+    device_code = _device_code(wheel, old, request)
     rocm = from_folder(
         request.rocm,
         platform=wheel.platform,
@@ -139,7 +145,7 @@ def make(request: Request) -> Result:
             request.output,
             version=new,
             edit=edit,
-            additions=_additions(bundle, folder, Path(scratch)),
+            additions=_additions(bundle, folder, Path(scratch), device_code),
             epoch=request.epoch,
         )
     return Result(
@@ -179,6 +185,7 @@ def _read(path: Path) -> _Wheel:
                 hint="It is not built against ROCm's wheels. Build one: nox -s build_torch.",
             )
         text = read_text_member(path, archive, found[0]).decode()
+        metadata = read_text_member(path, archive, f"{listing.folder}/METADATA").decode()
     return _Wheel(
         path=path,
         platform=platform,
@@ -186,7 +193,39 @@ def _read(path: Path) -> _Wheel:
         infos=infos,
         dist_info=listing.folder,
         asked=loaders.read_rocm_init(text, f"{path.name}: {found[0]}"),
+        extras=described.device_extras(metadata.partition("\n\n")[0].splitlines()),
     )
+
+
+def _device_code(wheel: _Wheel, version: Version, request: Request) -> dict[Path, dict[str, str]]:
+    """List what comes of a host wheel's device wheels, each file to its own place.
+
+    Raises:
+        WheelError: A target's is missing, one is of another version, or the wheel is no host wheel.
+    """
+    named = {path: parse_wheel_name(path.name) for path in request.devices}
+    held = {device_target(name.distribution) for name in named.values()}
+    known = [one.removeprefix("device-") for one in wheel.extras if one != "device-all"]
+    # of a family's targets those that it was built for; of others' none would be an answer
+    wanted = [one for one in known if one in request.targets] or known
+    absent = [one for one in wanted if one not in held]
+    strange = [path.name for path, name in named.items() if name.version != version or not wheel.extras]
+    if absent:
+        raise WheelError(
+            f"{wheel.path.name} is a host wheel, and its device code for {', '.join(absent)} is not given.",
+            hint="Name its device wheels beside it, or other targets (--gpu-targets).",
+        )
+    if strange:
+        raise WheelError(
+            f"{strange[0]} holds no device code of {wheel.path.name}.", hint="Name wheels of one build."
+        )
+    found: dict[Path, dict[str, str]] = {}
+    for path in named:
+        with zip_members.opened(path) as archive:
+            listing = require_listing(path, archive)
+        names = (info.filename for info, _ in listing.files)
+        found[path] = {name: name for name in names if not name.startswith(f"{listing.folder}/")}
+    return found
 
 
 def _machine(platform: Platform, more: Sequence[str]) -> Machine:
@@ -268,10 +307,12 @@ def _texts(wheel: _Wheel, first: Iterable[str], old: Version, new: str) -> dict[
     return texts
 
 
-def _additions(bundle: Bundle, folder: str, scratch: Path) -> Additions:
+def _additions(
+    bundle: Bundle, folder: str, scratch: Path, device_code: Mapping[Path, Mapping[str, str]]
+) -> Additions:
     """Say how each file gets into the wheel: as it is compressed, or compressed now."""
     members: list[Member] = []
-    borrowed: dict[Path, dict[str, str]] = {}
+    borrowed = {path: dict(names) for path, names in device_code.items()}
     for path, file in {**bundle.libraries, **bundle.data}.items():
         name = f"{folder}/{path}"
         if path in bundle.search:

@@ -183,6 +183,7 @@ def _origin(record: Record, artifact_group: str, outputs: RunOutputs) -> Origin:
         torch_ref=record.cell.torch_ref,
         python=record.cell.python,
         gpu_family=record.cell.gpu_family or artifact_group,
+        group=record.cell.group,
         config=config,
         run_id=outputs.run_id,
     )

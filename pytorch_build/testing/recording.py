@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from core import files, junit, records
 from core.errors import CheckError
 from core.junit import Document
-from core.records import Cell, Record
+from core.records import Record
 from pytorch_build.testing.results import DEFAULT_CONFIG, Report, document_of, merged
 from pytorch_build.testing.sharding import Shard
 
@@ -131,8 +131,8 @@ def of_shards(
     """
     origin, count = tested.origin, tested.shards
     names = [stage_name(origin, Shard(index=at, count=count)) for at in range(1, count + 1)]
-    cell = (origin.torch_ref, origin.python)
-    mine = [one for one in found if one.stage in names and (one.cell.torch_ref, one.cell.python) == cell]
+    of_cell = [records.record_name(name, origin.cell) for name in names]
+    mine = [one for one in found if one.name in of_cell]
     if why := why_not([tested]):
         failure = {"status": "failed", "exit_code": CheckError.exit_code, "error": why}
         return _record(origin, outputs, mine, **failure, details={MERGED: count})
@@ -178,7 +178,7 @@ def _record(origin: Origin, outputs: RunOutputs, mine: Sequence[Record], **facts
         stage=stage_name(origin),
         run_id=outputs.run_id,
         platform=outputs.platform,
-        cell=Cell(torch_ref=origin.torch_ref, python=origin.python, gpu_family=origin.gpu_family),
+        cell=origin.cell,
         started=min((one.started for one in mine), default=records.now()),
         seconds=round(sum(one.seconds for one in mine), 3),
         **facts,
@@ -188,8 +188,7 @@ def _record(origin: Origin, outputs: RunOutputs, mine: Sequence[Record], **facts
 def _withdraw_others(store: Store, outputs: RunOutputs, artifact_group: str, report: Report) -> None:
     """Delete reports and records of the same tests in another number of shards: they are of another run."""
     origin = report.origin
-    cell = Cell(torch_ref=origin.torch_ref, python=origin.python)
-    record = records.record_name(stage_name(origin) + "%", cell)
+    record = records.record_name(stage_name(origin) + "%", origin.cell)
     count = report.shard.count if report.shard else 1
     for prefix, name, end in (
         (outputs.reports_prefix(artifact_group), f"{origin.name}%", r"\.xml"),

@@ -37,6 +37,7 @@ def command(origin: Origin, case: Case) -> str:
     words = ["nox", "-s", origin.stage, *(["-P", f"{python[1]}.{python[2]}"] if python else []), "--"]
     run_id = "" if origin.run_id == LOCAL_RUN else origin.run_id
     named = {"--run-id": run_id, "--torch-ref": origin.torch_ref, "--gpu-family": origin.gpu_family}
+    named["--artifact-group"] = origin.group
     for option, value in named.items():
         words += [option, value] if value else []
     if origin.stage == "test_torch":

@@ -36,6 +36,7 @@ class Origin:
         torch_ref: Torch ref.
         python: ``cp312``.
         gpu_family: GPU family.
+        group: The artifact group of several families that the wheels are of; "" where it is the family's.
         config: Of `test_torch`: ``default``, ``distributed``, ``inductor``.
         run_id: The run.
         folder: Where reports lie that say nothing of this.
@@ -45,6 +46,7 @@ class Origin:
     torch_ref: str = ""
     python: str = ""
     gpu_family: str = ""
+    group: str = ""
     config: str = ""
     run_id: str = ""
     folder: str = ""
@@ -55,11 +57,17 @@ class Origin:
         return " ".join(part for part in said if part) or "tests"
 
     @property
+    def cell(self) -> Cell:
+        """What its stage ran on."""
+        return Cell(
+            torch_ref=self.torch_ref, python=self.python, gpu_family=self.gpu_family, group=self.group
+        )
+
+    @property
     def name(self) -> str:
         """The name of its reports: ``torch-release-2.10-cp312-distributed``."""
-        known = Cell(torch_ref=self.torch_ref, python=self.python)
         config = "" if self.config in {"", DEFAULT_CONFIG} else f"-{self.config}"
-        return record_name(self.stage.removeprefix("test_"), known) + config
+        return record_name(self.stage.removeprefix("test_"), self.cell) + config
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -130,7 +138,7 @@ def report_of(document: Document, origin: Origin, *, where: str = "") -> Report:
         where: Its file, for people.
     """
     said = document.properties
-    names = ("stage", "torch_ref", "python", "gpu_family", "config", "run_id")
+    names = ("stage", "torch_ref", "python", "gpu_family", "group", "config", "run_id")
     known = replace(origin, **{name: said[name] for name in names if said.get(name)})
     if known.config == DEFAULT_CONFIG:
         known = replace(known, config="")
@@ -165,6 +173,7 @@ def document_of(report: Report) -> Document:
         "torch_ref": origin.torch_ref,
         "python": origin.python,
         "gpu_family": origin.gpu_family,
+        "group": origin.group,
         "config": origin.config,
         "run_id": origin.run_id,
         "shard": str(report.shard or ""),

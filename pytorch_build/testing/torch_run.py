@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 from core import console, files, parallel, records, supervision
 from core.errors import CheckError
 from core.junit import Document, Suite, counts
-from core.records import Cell
 from core.stage import Made, Stage, perform
 from pytorch_build.testing import (
     conditions,
@@ -61,6 +60,7 @@ def perform_tests(bench: Bench, asked: TorchTests, inputs: Mapping[str, Any]) ->
         torch_ref=context.ref.name,
         python=bench.target.tag,
         gpu_family=context.gpu_family,
+        group=context.cell(bench.target.tag).group,
         config=asked.config,
         run_id=context.common.outputs.run_id,
     )
@@ -68,7 +68,7 @@ def perform_tests(bench: Bench, asked: TorchTests, inputs: Mapping[str, Any]) ->
         name=recording.stage_name(origin, asked.shard),
         common=context.common,
         artifact_group=context.artifact_group,
-        cell=Cell(python=bench.target.tag, torch_ref=context.ref.name, gpu_family=context.gpu_family),
+        cell=context.cell(bench.target.tag),
     )
     rules = _rules(bench, asked)
     plan = _plan(bench, asked)
@@ -258,7 +258,7 @@ def _put_logs(bench: Bench, stage: str, folder: Path) -> None:
     """Keep the files' logs among the run's outputs, the middle of very long ones left out."""
     common = bench.context.common
     store, prefix = common.open_store(), common.outputs.logs_prefix(bench.context.artifact_group)
-    cell = Cell(torch_ref=bench.context.ref.name, python=bench.target.tag)
+    cell = bench.context.cell(bench.target.tag)
     target = f"{prefix}/{records.record_name(stage, cell)}"
 
     def put(path: Path) -> None:

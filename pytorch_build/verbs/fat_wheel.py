@@ -8,12 +8,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from core import console, distributions, records
-from core.errors import MissingInputError
+from core.errors import MissingInputError, UsageError
 from core.families import gpu_targets
-from core.options import common_from, environment
+from core.options import common_from, environment, source_date_epoch
 from core.outputs import group_name
+from core.wheels import parse_wheel_name
 from pytorch_build.context import chosen_family, chosen_ref
 from pytorch_build.fat.making import Request, make
+from rocm_packaging.layouts import device_target, serves
 
 if TYPE_CHECKING:
     import argparse
@@ -26,7 +28,11 @@ if TYPE_CHECKING:
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Declare the verb's own options."""
     parser.add_argument(
-        "wheel", nargs="?", type=Path, metavar="WHEEL", help="the torch wheel (default: each of the run's)"
+        "wheels",
+        nargs="*",
+        type=Path,
+        metavar="WHEEL",
+        help="a torch wheel, and of a host wheel its device wheels (default: each of the run's)",
     )
     parser.add_argument(
         "--rocm",
@@ -55,26 +61,26 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> None:
     """Make the wheels and say what is in them."""
     common = common_from(arguments)
-    if arguments.wheel is None or arguments.rocm is None:
+    if not arguments.wheels or arguments.rocm is None:
         common = _with_family(common)
-    wheels = (arguments.wheel,) if arguments.wheel else _run_wheels(common)
-    rocm = arguments.rocm or _run_rocm(common)
     family = common.gpu_family
     targets = tuple(filter(None, arguments.gpu_targets.replace(";", ",").split(",")))
     chosen = targets or (gpu_targets(family) if family else ())
     for one in targets:
         gpu_targets(one)  # refuses names that are none
-    said = environment().get("SOURCE_DATE_EPOCH", "")
+    wheels = (_given(arguments.wheels),) if arguments.wheels else _run_wheels(common, chosen)
+    rocm = arguments.rocm or _run_rocm(common)
     rows = []
-    for wheel in wheels:
+    for wheel, *devices in wheels:
         request = Request(
             wheel=wheel,
             rocm=rocm,
             output=arguments.output_dir,
             family=family,
             targets=chosen,
+            devices=tuple(devices),
             system_libraries=tuple(arguments.system_library),
-            epoch=int(said) if said.isdigit() else None,
+            epoch=source_date_epoch(environment()),
         )
         if common.dry_run:
             console.say(f"would make a stand-alone wheel of {wheel.name} and {rocm} in {request.output}")
@@ -101,8 +107,26 @@ def _with_family(common: Common) -> Common:
     return replace(common, gpu_family=chosen_family(common, chosen_ref(common)))
 
 
-def _run_wheels(common: Common) -> Sequence[Path]:
+def _given(paths: Sequence[Path]) -> Sequence[Path]:
+    """Put the torch wheel before its device wheels.
+
+    Raises:
+        UsageError: There is none, or there are several.
+    """
+    hosts = [path for path in paths if not device_target(parse_wheel_name(path.name).distribution)]
+    if len(hosts) != 1:
+        raise UsageError(
+            f"One torch wheel becomes stand-alone at a time, and {len(hosts)} are named.",
+            hint="Name one, and of a host wheel its device wheels, too: nox -s fat_wheel -- WHEEL …",
+        )
+    return [*hosts, *(path for path in paths if path not in hosts)]
+
+
+def _run_wheels(common: Common, targets: Sequence[str]) -> Sequence[Sequence[Path]]:
     """Fetch the run's torch wheels of the family: of every Python, and of every ref or the one chosen.
+
+    Returns:
+        Each with the device wheels of the targets behind it.
 
     Raises:
         MissingInputError: There is none.
@@ -110,10 +134,9 @@ def _run_wheels(common: Common) -> Sequence[Path]:
     group = group_name(common.gpu_family)
     store = common.open_for_reading()
     found = [
-        file
+        [file for file in record.files if serves(file.distribution, (), targets)]
         for record in records.read_all(store, common.outputs, group)
         if record.stage == "build_torch" and common.torch_ref in {"", record.cell.torch_ref}
-        for file in record.files
         if record.status == "ok"
     ]
     if not found:
@@ -122,7 +145,7 @@ def _run_wheels(common: Common) -> Sequence[Path]:
             f"Run {common.outputs.run_id} has no torch{of_ref} for {group}.",
             hint="Build it (nox -s build_torch), or name a wheel: nox -s fat_wheel -- WHEEL.",
         )
-    return [store.fetch(one.key, common.cache / "fetched") for one in found]
+    return [[store.fetch(one.key, common.cache / "fetched") for one in files] for files in found]
 
 
 def _run_rocm(common: Common) -> Path:

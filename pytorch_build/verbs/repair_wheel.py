@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from core import console
-from core.options import common_from, environment
+from core.options import common_from, environment, source_date_epoch
 from pytorch_build.checks.run import find_wheels
 from pytorch_build.context import context
 from pytorch_build.fat.making import platform_of
@@ -38,8 +38,7 @@ def run(arguments: argparse.Namespace) -> None:
     """Repair each wheel, and say what became of it."""
     common = common_from(arguments)
     wheels = find_wheels(arguments.paths) if arguments.paths else tuple(run_wheels(context(common)))
-    said = environment().get("SOURCE_DATE_EPOCH", "")
-    epoch = int(said) if said.isdigit() else None
+    epoch = source_date_epoch(environment())
     rows = []
     for wheel in wheels:
         if platform_of(wheel) == "windows":

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from core.options import common_from
 from pytorch_build.context import context
 from pytorch_build.smoke_run import SmokeOptions, test_run
+from pytorch_build.verbs.shared import add_group_option
 
 if TYPE_CHECKING:
     import argparse
@@ -17,6 +18,7 @@ PASSES_REST = True
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Declare the verb's own options."""
+    add_group_option(parser)
     parser.add_argument("--no-install", action="store_true", help="test what the environment holds already")
     parser.add_argument(
         "--allow-no-gpu",
@@ -43,4 +45,4 @@ def run(arguments: argparse.Namespace) -> None:
         junit=arguments.junit,
         pytest_arguments=tuple(arguments.rest),
     )
-    test_run(context(common_from(arguments)), options)
+    test_run(context(common_from(arguments), group=arguments.artifact_group), options)

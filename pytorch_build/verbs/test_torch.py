@@ -17,12 +17,19 @@ from core.target_locks import TORCH_TESTS, locked_call
 from pytorch_build.containers.running import this_user
 from pytorch_build.context import context
 from pytorch_build.lock.stored import stored_lock
-from pytorch_build.testing import configurations, container, installation, upstream_tests
-from pytorch_build.testing.installation import Named
+from pytorch_build.testing import (
+    configurations,
+    container,
+    devices,
+    installation,
+    named_torch,
+    upstream_tests,
+)
+from pytorch_build.testing.named_torch import Named
 from pytorch_build.testing.sharding import parse_shard
 from pytorch_build.testing.torch_request import Bench, TorchTests, assignments
 from pytorch_build.testing.torch_run import perform_tests
-from pytorch_build.verbs.shared import add_source_options, mirrors_from
+from pytorch_build.verbs.shared import add_group_option, add_source_options, mirrors_from
 from rocm_packaging.sources import release_index_url
 
 if TYPE_CHECKING:
@@ -41,6 +48,7 @@ CONFIGS = ("default", "distributed", "inductor")
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Declare the verb's own options."""
+    add_group_option(parser)
     which = parser.add_argument_group("which tests")
     which.add_argument(
         "--config",
@@ -112,7 +120,7 @@ def run(arguments: argparse.Namespace) -> None:
         _in_container(arguments)
         return
     asked = _asked(arguments)
-    chosen = context(common_from(arguments))
+    chosen = context(common_from(arguments), group=arguments.artifact_group)
     target = require(chosen.common.python)
     # what cannot be done is said before gigabytes are fetched
     gpus = assignments(chosen, asked, environment())
@@ -126,6 +134,8 @@ def run(arguments: argparse.Namespace) -> None:
         installation.wheels_of(chosen, target)
     tests = _tests(chosen, asked)
     with _installed(chosen, target, named, arguments) as inputs:
+        if arguments.no_install:
+            devices.require_device_code(target, devices.amd_targets(gpus))
         torch = upstream_tests.installed_torch(target, _plain(target))
         upstream_tests.require_tools(target, torch, workers=asked.workers)
         console.say(f"torch {torch.version} on {'; '.join(one.words for one in gpus)}, tests of {tests.tree}")
@@ -176,7 +186,7 @@ def _named(arguments: argparse.Namespace, chosen: Context, target: Interpreter) 
     named = Named(index_urls=tuple(urls), find_links=links, version=arguments.torch_version)
     if named.version or chosen.common.dry_run:
         return named
-    return replace(named, version=installation.newest_torch(named, target))
+    return replace(named, version=named_torch.newest_torch(named, target))
 
 
 def _tests(chosen: Context, asked: TorchTests) -> Tests:
@@ -213,16 +223,18 @@ def _installed(
             target, calls, digest=digest, backend=arguments.installer, force=chosen.common.force
         ):
             installer.require_complete(target)
+            devices.require_device_code(target, planned.targets)
             yield inputs
 
 
 @dataclass(frozen=True, kw_only=True)
 class Planned:
-    """An installation: our files by name and digest, the calls, and what else it depends on."""
+    """An installation: our files by name and digest, the calls, what else it depends on, its gfx targets."""
 
     files: Mapping[str, str]
     calls: Sequence[Install]
     known: str
+    targets: Sequence[str]
 
 
 @contextmanager
@@ -233,20 +245,29 @@ def _planned(chosen: Context, target: Interpreter, named: Named | None) -> Itera
     if named is not None:
         # the tests' tools stay what they are locked to
         pins = [pin for path in tools.files for pin in _PIN.findall(path.read_text(encoding="utf-8"))]
-        found = installation.resolved(named, target, gpu_family=family, constraints=pins)
-        calls = installation.named_calls(
+        found = named_torch.resolved(
+            named, target, gpu_family=family, targets=devices.targets_of(chosen), constraints=pins
+        )
+        calls = named_torch.named_calls(
             found, named, folder=chosen.common.cache / "locks", tools=tools, gpu_family=family
         )
         yield Planned(
-            files=installation.digests_of(found, target),
+            files=named_torch.digests_of(found, target),
             calls=calls,
             known=files.digest_of([known, [one.pinned for one in found]]),
+            targets=devices.targets_of(chosen, [one.name for one in found]),
         )
         return
     wheels = installation.wheels_of(chosen, target)
     with installation.page_of(chosen, wheels) as page:
         calls = installation.install_calls(chosen, wheels, page, tools=tools)
-        yield Planned(files={one.name: one.sha256 for one in wheels}, calls=calls, known=known)
+        names = [one.distribution for one in wheels]
+        yield Planned(
+            files={one.name: one.sha256 for one in wheels},
+            calls=calls,
+            known=known,
+            targets=devices.targets_of(chosen, names),
+        )
 
 
 def _plain(target: Interpreter) -> Mapping[str, str]:

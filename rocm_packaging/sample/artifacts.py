@@ -7,14 +7,17 @@ import os
 import shutil
 import tempfile
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from core import console, process
 from core.errors import MissingInputError
 from core.files import digest_of, locked, sha256, write_text
+from rocm_packaging.sample import kpack
 from rocm_packaging.sample.layout import (
     AUX_OVERLAY,
+    DEVICE_LIBRARY,
     FAMILIES,
     FAMILY,
     FAMILY_TARGETS,
@@ -23,6 +26,7 @@ from rocm_packaging.sample.layout import (
     ROCM_VERSION,
     SYMLINKS,
     TARGETS,
+    WITHOUT_ARCHIVE,
     Library,
     data_files,
 )
@@ -109,7 +113,9 @@ def _generate(root: Path, scratch: Path, compiler: Path, *, split: bool) -> None
         (root / f"{name}_{component}_{target}").mkdir()
     _write_data(root, split=split)
     _write_overlay(root, split=split)
-    bundles = {} if split else {family: _bundle(scratch, family) for family in FAMILIES}
+    bundles = {} if split else {one: _bundle(scratch, one, FAMILY_TARGETS[one]) for one in FAMILIES}
+    if split:
+        _write_archives(root, scratch)
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         first = [library for library in LIBRARIES if library.short == "amdhip64"]
         rest = [library for library in LIBRARIES if library.short != "amdhip64"]
@@ -121,6 +127,10 @@ def _generate(root: Path, scratch: Path, compiler: Path, *, split: bool) -> None
             for library in rest
             for target in _targets(library, split=split)
         ]
+        jobs += [
+            pool.submit(_compile, root, scratch, compiler, library, target, None)
+            for library, target in (_device_libraries() if split else ())
+        ]
         for job in jobs:
             job.result()
         program.result()
@@ -129,6 +139,41 @@ def _generate(root: Path, scratch: Path, compiler: Path, *, split: bool) -> None
 
 def _targets(library: Library, *, split: bool) -> Sequence[str]:
     return FAMILIES if library.per_family and not split else ("generic",)
+
+
+def _device_libraries() -> list[tuple[Library, str]]:
+    """List the libraries that only a device package holds, each with its gfx target."""
+    miopen = next(library for library in LIBRARIES if library.short == "miopen")
+    files = {target: DEVICE_LIBRARY.format(target=target).rpartition("/")[2] for target in TARGETS}
+    return [(replace(miopen, short="ck", file=file, version=""), target) for target, file in files.items()]
+
+
+def _archived() -> dict[str, list[Library]]:
+    """Group the libraries whose code lies in archives, by artifact."""
+    found: dict[str, list[Library]] = {}
+    for library in LIBRARIES:
+        if library.per_family and library.artifact[0] != WITHOUT_ARCHIVE:
+            found.setdefault(library.artifact[0], []).append(library)
+    return found
+
+
+def _write_archives(root: Path, scratch: Path) -> None:
+    """Write the archives of each gfx target, and what each library says of where they are."""
+    for target in TARGETS:
+        code = kpack.code_object(_bundle(scratch, target, (target,)).read_bytes())
+        for name, libraries in _archived().items():
+            path = (
+                _folder(root, (name, "lib", target)) / libraries[0].artifact[1] / kpack.path_of(name, target)
+            )
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(kpack.archive(name, target, {library.path: code for library in libraries}))
+    for name, libraries in _archived().items():
+        for library in libraries:
+            _reference(scratch, library).write_bytes(kpack.reference(name, library.path))
+
+
+def _reference(scratch: Path, library: Library) -> Path:
+    return scratch / f"{library.short}.kpack_ref"
 
 
 def _expanded(artifact: _Artifact, *, split: bool) -> Iterable[_Artifact]:
@@ -143,6 +188,8 @@ def _artifact_names(*, split: bool) -> list[_Artifact]:
     names.update(each for data in data_files(split=split) for each in _expanded(data.artifact, split=split))
     names.update(artifact for artifact, _, _ in SYMLINKS)
     names.update((OFFLOAD_ARCH[0], AUX_OVERLAY[0]))
+    if split:
+        names.update((name, "lib", target) for name in _archived() for target in TARGETS)
     return sorted(names)
 
 
@@ -177,10 +224,10 @@ def _write_overlay(root: Path, *, split: bool) -> None:
         (folder / name).write_text(json.dumps(value, indent=2) + "\n", encoding="utf-8")
 
 
-def _bundle(scratch: Path, family: str) -> Path:
-    """Let the sample's own compiler wrapper bundle the device code of a family."""
-    path = scratch / f"{family}.hipfb"
-    targets = [f"--offload-arch={target}" for target in FAMILY_TARGETS[family]]
+def _bundle(scratch: Path, name: str, gpu_targets: Sequence[str]) -> Path:
+    """Let the sample's own compiler wrapper bundle the device code of gfx targets."""
+    path = scratch / f"{name}.hipfb"
+    targets = [f"--offload-arch={target}" for target in gpu_targets]
     python = process.which("python3")
     if python is None:
         raise MissingInputError("No python3 is on the PATH, which the sample's hipcc runs under.")
@@ -194,9 +241,12 @@ def _compile(
     name, stage = library.artifact
     folder = _folder(root, (name, "lib", target)) / stage / library.folder
     folder.mkdir(parents=True, exist_ok=True)
-    path = folder / f"{library.file}.{library.version}"
+    path = folder / library.path.rpartition("/")[2]
     block = library.short.replace("-", "_")
     device = [f'-D__HIP_FATBIN_FILE__="{bundle}"', "-DHAS_FATBIN"] if bundle else []
+    reference = _reference(scratch, library)
+    if reference.exists():
+        device = [f'-D__HIP_KPACK_REF_FILE__="{reference}"', "-DHAS_FATBIN"]
     needed = [_path_of(root, short) for short in library.needs]
     process.capture(
         [
@@ -227,8 +277,7 @@ def _compile(
 def _path_of(root: Path, short: str) -> Path:
     library = next(library for library in LIBRARIES if library.short == short)
     name, stage = library.artifact
-    folder = _folder(root, (name, "lib", "generic")) / stage / library.folder
-    return folder / f"{library.file}.{library.version}"
+    return _folder(root, (name, "lib", "generic")) / stage / library.path
 
 
 def _compile_program(root: Path, compiler: Path) -> None:

@@ -32,7 +32,7 @@ class Library:
         folder: Where it lies below the stage.
         rpath: Its RPATH, as a ROCm build sets it.
         needs: The libraries it links to, by short name.
-        per_family: Whether it holds device code and exists once a family.
+        per_family: Whether it has device code: in it, once a family, or of each target in an archive.
     """
 
     short: str
@@ -47,7 +47,12 @@ class Library:
     @property
     def soname(self) -> str:
         """The name that the dynamic loader looks for."""
-        return f"{self.file}.{self.version.split('.')[0]}"
+        return ".".join(filter(None, (self.file, self.version.split(".")[0])))
+
+    @property
+    def path(self) -> str:
+        """Its file below the stage."""
+        return f"{self.folder}/" + ".".join(filter(None, (self.file, self.version)))
 
 
 _CLR = ("core-hip", "core/clr/stage")
@@ -171,6 +176,7 @@ _HIP_DEV = ("core-hip", "dev", "generic")
 _HIP_HEADERS = ("hip_version.h", "hip_runtime_api.h", "hip_runtime.h", "detail/fatbin_wrapper.h")
 _XZ = "third-party/sysdeps/linux/xz/build/stage/lib/rocm_sysdeps"
 
+_AMD_COMPILERS = ("amdclang", "amdclang++", "amdclang-cpp", "amdclang-cl", "amdflang", "amdlld")
 _ISA_FILES = tuple(f"oclc_isa_version_{target.removeprefix('gfx')}" for target in TARGETS)
 
 DATA_FILES: tuple[DataFile, ...] = (
@@ -228,10 +234,42 @@ DATA_FILES: tuple[DataFile, ...] = (
         path="math-libs/BLAS/hipBLAS/stage/lib/cmake/hipblas/hipblas-config.cmake",
         template="cmake/hipblas-config.cmake",
     ),
+    *(
+        DataFile(
+            artifact=(name, "run", "generic"), path=f"{stage}/{path}", template="bin/tool", executable=True
+        )
+        for name, stage, path in (
+            *(
+                ("amd-llvm", "compiler/amd-llvm/stage", f"lib/llvm/bin/{one}")
+                for one in ("clang", "clang++", *_AMD_COMPILERS)
+            ),
+            *(("hipify", "compiler/hipify/stage", f"bin/{one}") for one in ("hipify-clang", "hipify-perl")),
+            ("core-amdsmi", "core/amdsmi/stage", "bin/amd-smi"),
+            ("base", "base/rocm_smi_lib/stage", "bin/rocm-smi"),
+        )
+    ),
+    DataFile(
+        artifact=("rocprofiler-systems", "run", "generic"),
+        path="profiler/rocprofiler-systems/stage/bin/rocprof-sys-run",
+        text='#!/bin/sh\necho "profiling with $ROCM_PATH: $*"\n',
+        executable=True,
+    ),
     DataFile(
         artifact=("prim", "dev", "generic"),
         path="math-libs/rocPRIM/stage/include/rocprim/rocprim_version.hpp",
         text="#pragma once\n#define ROCPRIM_VERSION 400100\n",
+    ),
+    *(
+        DataFile(
+            artifact=(artifact, "doc", target),
+            path=f"{stage}/share/doc/{name}/LICENSE.md",
+            text=f"The sample's {name} is under the MIT licence of the project that it belongs to.\n",
+        )
+        for artifact, target, stage, name in (
+            ("amd-llvm", "generic", "compiler/amd-comgr/stage", "amd_comgr"),
+            ("core-hip", "generic", "core/clr/stage", "hip"),
+            ("blas", FAMILY, "math-libs/BLAS/hipBLAS/stage", "hipblas"),
+        )
     ),
     *(
         # An LLVM bitcode file starts with BC 0xC0DE; nothing of the sample reads further.
@@ -240,16 +278,15 @@ DATA_FILES: tuple[DataFile, ...] = (
             path=f"compiler/amd-llvm/stage/lib/llvm/amdgcn/bitcode/{name}.bc",
             text=f"BC\xc0\xde{name}",
         )
-        for name in (
-            "ocml",
-            "ockl",
-            "oclc_abi_version_600",
-            *(f"oclc_isa_version_{one[3:]}" for one in TARGETS),
-        )
+        for name in ("ocml", "ockl", "oclc_abi_version_600", *_ISA_FILES)
     ),
 )
 
 SYMLINKS: tuple[tuple[tuple[str, str, str], str, str], ...] = (
+    *(
+        (("amd-llvm", "run", "generic"), f"compiler/amd-llvm/stage/bin/{name}", f"../lib/llvm/bin/{name}")
+        for name in _AMD_COMPILERS
+    ),
     # An ELF program behind a symlink, and a symlinked folder: both occur in real artifacts.
     (
         ("amd-llvm", "run", "generic"),
@@ -261,40 +298,34 @@ SYMLINKS: tuple[tuple[tuple[str, str, str], str, str], ...] = (
 OFFLOAD_ARCH = (("amd-llvm", "run", "generic"), "compiler/amd-llvm/stage/lib/llvm/bin/offload-arch")
 AUX_OVERLAY = (("base", "lib", "generic"), "base/aux-overlay/stage/share/therock")
 
-_DATABASES = {
-    "blas": ("math-libs/BLAS/rocBLAS/stage", "lib/rocblas/library/TensileLibrary_{target}.dat"),
-    "miopen": ("ml-libs/MIOpen/stage", "share/miopen/db/{target}.db"),
-    "rccl": ("comm-libs/rccl/stage", "share/rccl/msccl-algorithms/{target}.xml"),
-}
-_PROFILER_SCRIPT = '#!/bin/sh\necho "profiling with $ROCM_PATH: $*"\n'
+DEVICE_LIBRARY = "lib/libMIOpenCKGroupedConv_{target}.so"
+"""A library of one gfx target's kernels, which only its device package holds; of the artifact miopen."""
+_DATABASES = (
+    ("blas", "math-libs/BLAS/rocBLAS/stage/lib/rocblas/library/TensileLibrary_{target}.dat"),
+    ("blas", "math-libs/BLAS/rocBLAS/stage/lib/rocblas/library/Kernels.so-000-{target}.hsaco"),
+    (
+        "blas",
+        "math-libs/BLAS/hipBLASLt/stage/lib/hipblaslt/library/{target}/TensileLibrary_lazy_{target}.dat",
+    ),
+    ("miopen", "ml-libs/MIOpen/stage/share/miopen/db/{target}130.HIP.fdb.txt"),
+    ("rccl", "comm-libs/rccl/stage/share/rccl/msccl-algorithms/{target}.xml"),
+)
+# Compiles its kernels where it runs.
+WITHOUT_ARCHIVE = "rpp"
 
 
 def data_files(*, split: bool) -> tuple[DataFile, ...]:
     """List the files of one variant of the sample.
 
     Args:
-        split: Whether device code lies in artifacts of its own (``KPACK_SPLIT_ARTIFACTS``): an
-            index (``.kpm``) for all GPUs, and an archive (``.kpack``) and databases a gfx target.
+        split: Whether device code lies in artifacts of its own (``KPACK_SPLIT_ARTIFACTS``), with
+            databases of each gfx target.
     """
     if not split:
         return DATA_FILES
-    stages = {library.artifact[0]: library.artifact[1] for library in LIBRARIES if library.per_family}
     found = list(DATA_FILES)
-    for name, stage in sorted(stages.items()):
-        index = f"{stage}/.kpack/{name}_lib.kpm"
-        found.append(DataFile(artifact=(name, "lib", "generic"), path=index, text=f"KPM {name}\n"))
-        if name == "rpp":  # compiles its kernels where it runs
-            continue
+    for name, path in _DATABASES:
         for target in TARGETS:
-            archive = f"{stage}/.kpack/{name}_lib_{target}.kpack"
-            found.append(
-                DataFile(artifact=(name, "lib", target), path=archive, text=f"KPAK {name} {target}\n")
-            )
-    for name, (stage, path) in _DATABASES.items():
-        for target in TARGETS:
-            where = f"{stage}/{path.format(target=target)}"
+            where = path.format(target=target)
             found.append(DataFile(artifact=(name, "lib", target), path=where, text=f"{name} {target}\n"))
-    profiler = ("rocprofiler-systems", "run", "generic")
-    script = "profiler/rocprofiler-systems/stage/bin/rocprof-sys-run"
-    found.append(DataFile(artifact=profiler, path=script, text=_PROFILER_SCRIPT, executable=True))
     return tuple(found)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, get_args
 from core import console, stage, wheel_contents
 from core.errors import MissingInputError, UsageError
 from core.families import CPU, default_family, detect, family
-from core.options import common_from, environment
+from core.options import common_from, environment, source_date_epoch
 from core.outputs import group_name
 from core.records import Cell
 from core.stage import Made, Stage
@@ -142,21 +142,13 @@ def _request(
         version=version,
         families=tuple(families.split(";")),
         platform=common.outputs.platform,
-        epoch=_epoch(said.get("SOURCE_DATE_EPOCH", "")),
+        epoch=source_date_epoch(said),
         level=arguments.compression_level,
         suffix=arguments.version_suffix,
         platform_tag=arguments.wheel_platform_tag or said.get("ROCM_SDK_WHEEL_PLATFORM_TAG", ""),
         linux_families=_listed(arguments.linux_amdgpu_families),
         windows_families=_listed(arguments.windows_amdgpu_families),
     )
-
-
-def _epoch(text: str) -> int | None:
-    if text and not text.isdecimal():
-        raise UsageError(
-            f"SOURCE_DATE_EPOCH={text} is no number of seconds.", hint="Unset it, or correct it."
-        )
-    return int(text) if text else None
 
 
 def _listed(families: str) -> tuple[str, ...]:

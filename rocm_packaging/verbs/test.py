@@ -38,6 +38,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         metavar="A,B",
         help="extras of rocm that an index or --find-links gives (default: libraries,devel)",
     )
+    parser.add_argument(
+        "--artifact-group", default="", metavar="GROUP", help="the run's group (default: the GPU families)"
+    )
     parser.add_argument("--no-install", action="store_true", help="test what the environment holds already")
     parser.add_argument(
         "--installer", choices=("uv", "pip"), default="uv", help="what installs (default: uv)"
@@ -50,12 +53,13 @@ def run(arguments: argparse.Namespace) -> None:
     """Install and test."""
     common = common_from(arguments)
     families = _families(common)
-    named = None if arguments.no_install else _named(arguments, families)
+    targets = tested_targets(";".join(families), detect())
+    named = None if arguments.no_install else _named(arguments, families, targets)
     run_tests(
         TestRequest(
             common=common,
             families=families,
-            targets=tested_targets(";".join(families), detect()),
+            targets=targets,
             named=named,
             version=arguments.rocm_version,
             extras=tuple(extra for extra in arguments.rocm_extras.split(",") if extra),
@@ -63,6 +67,7 @@ def run(arguments: argparse.Namespace) -> None:
             backend=arguments.installer,
             cache_dir=arguments.pip_cache_dir,
             junit=arguments.junit,
+            group=arguments.artifact_group,
         )
     )
 
@@ -80,11 +85,19 @@ def _families(common: Common) -> tuple[str, ...]:
     return tuple(chosen.name.split(";"))
 
 
-def _named(arguments: argparse.Namespace, families: tuple[str, ...]) -> RocmSource | None:
+def _named(
+    arguments: argparse.Namespace, families: tuple[str, ...], targets: tuple[str, ...]
+) -> RocmSource | None:
     """Gather the sources that were named; None for the run's outputs."""
     urls = [below(url, arguments.index_subdir) for url in arguments.index_url]
     if arguments.rocm_index or (arguments.index_subdir and not urls):
-        urls.insert(0, release_index_url(arguments.rocm_index, arguments.index_subdir or families[0]))
+        url = release_index_url(arguments.rocm_index, arguments.index_subdir or families[0])
+        if arguments.index_subdir not in url:
+            raise UsageError(
+                f"The release index {url} serves all families and has no folder {arguments.index_subdir}.",
+                hint="Leave --index-subdir out, or name an index of one family: --rocm-index nightly-v2.",
+            )
+        urls.insert(0, url)
     links = absolute(arguments.find_links)
     if not (urls or links):
         return None
@@ -97,4 +110,5 @@ def _named(arguments: argparse.Namespace, families: tuple[str, ...]) -> RocmSour
     if not source.version:
         source = source.of_version(newest(source))
     console.say(f"ROCm {source.version} for {', '.join(families)} from {source.origin}")
-    return with_layout(source, ";".join(families))
+    wanted = targets if "libraries" in arguments.rocm_extras.split(",") else ()
+    return with_layout(source, ";".join(families), wanted)

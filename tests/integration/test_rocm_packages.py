@@ -105,7 +105,7 @@ def test_wheels_are_sound_and_the_same_every_time(
     artifacts: Path, built: BuiltPackages, tmp_path: Path
 ) -> None:
     wheels = [file.path for file in built.files if file.path.suffix == ".whl"]
-    assert len(wheels) == 4
+    assert len(wheels) == 5
     for wheel in wheels:
         require_sound(wheel)
     request = BuildRequest(artifact_dir=artifacts, output_dir=tmp_path, families=FAMILIES, jobs=1)

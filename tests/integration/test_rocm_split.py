@@ -19,6 +19,7 @@ from rocm_packaging.sample import ROCM_VERSION, ensure_artifacts
 from tests.integration.rocm_environments import RocmEnvironment
 
 PAYLOAD = "_rocm_sdk_libraries"
+CK = "lib/libMIOpenCKGroupedConv_{}.so"
 KPACK = ".kpack/blas_lib_gfx942.kpack"
 NAMES = ("rocm", "rocm-sdk-core", "rocm-sdk-libraries", "rocm-sdk-device-gfx942", "rocm-sdk-devel")
 
@@ -34,6 +35,10 @@ class Environment(RocmEnvironment):
     def run(self, *arguments: str, check: bool = True) -> process.Completed:
         env = process.inherited(ROCM_SDK_TARGET_FAMILY=None, PYTHONDONTWRITEBYTECODE="1")
         return process.capture([self.python, *arguments], env=env, check=check)
+
+    def tested(self, **env: str) -> process.Completed:
+        clean = process.inherited(ROCM_SDK_TARGET_FAMILY=None, PYTHONDONTWRITEBYTECODE="1", **env)
+        return process.capture([self.python, "-m", "rocm_sdk", "test"], env=clean, check=False)
 
     def find(self, name: str) -> Path:
         code = "import sys, rocm_sdk; print(rocm_sdk.find_libraries(sys.argv[1])[0])"
@@ -79,10 +84,65 @@ def test_a_whole_installation_works(installed: Environment) -> None:
     assert installed.find("hipblas") == installed.site / PAYLOAD / "lib" / "libhipblas.so.3"
     root = Path(installed.run("-m", "rocm_sdk", "path", "--root").stdout.strip())
     assert (root / KPACK).samefile(installed.site / PAYLOAD / KPACK)
-    assert (root / ".kpack/blas_lib.kpm").samefile(installed.site / PAYLOAD / ".kpack/blas_lib.kpm")
     assert not (root / ".devel_links").exists()
-    tested = installed.run("-m", "rocm_sdk", "test", check=False)
+    tested = installed.tested(ROCM_PATH="/opt/rocm", HIP_PATH="/opt/rocm")
     assert tested.returncode == 0, tested.stdout + tested.stderr
+    assert "ok    core: a kernel is compiled for gfx942" in tested.stdout
+    assert f"ok    libraries: {CK.format('gfx942')} loads" in tested.stdout
+
+
+def test_a_compiler_without_device_libraries_fails(installed: Environment) -> None:
+    installed.install(f"rocm-sdk-device-gfx1100=={ROCM_VERSION}")
+    bitcode = "lib/llvm/amdgcn/bitcode/oclc_isa_version_1100.bc"
+    installed.run("-m", "rocm_sdk", "init")
+    for folder in ("_rocm_sdk_core", "_rocm_sdk_devel"):
+        (installed.site / folder / bitcode).unlink()
+    said = installed.tested().stdout
+    assert "ok    core: a kernel is compiled for gfx942" in said
+    assert "FAIL  core: a kernel is compiled for gfx1100" in said
+    assert "hipcc: error: cannot find ROCm device library for gfx1100" in said
+
+
+def nodes(folder: Path, *versions: int) -> str:
+    """The kernel's files about a processor without a GPU (0), and GPUs."""
+    for number, version in enumerate(versions):
+        properties = folder / str(number) / "properties"
+        properties.parent.mkdir(parents=True)
+        properties.write_text(f"simd_count 4\ngfx_target_version {version}\n", encoding="utf-8")
+    return str(folder)
+
+
+def test_missing_device_code_is_told_once_before_the_first_kernel(
+    installed: Environment, tmp_path: Path
+) -> None:
+    code = """
+import sys
+from rocm_sdk import _gpus
+import rocm_sdk
+_gpus.NODES = sys.argv[1]
+for _ in range(2):
+    rocm_sdk.initialize_process(preload_shortnames=["hipblas"])
+"""
+    # gfx942 is there, gfx1101 is not, and of gfx900 there is nothing to install
+    machine = nodes(tmp_path, 0, 90402, 110001, 90000)
+    said = installed.run("-c", code, machine).stderr
+    assert said.count("UserWarning") == 1
+    assert "The device code of gfx1101 is not installed, and its first kernel will fail" in said
+    assert f'pip install "rocm[device-gfx1101]=={ROCM_VERSION}"' in said
+    installed.install(f"rocm[device-gfx1101]=={ROCM_VERSION}")
+    assert installed.run("-c", code, machine).stderr == ""
+    other_version(installed, "7.0.0")
+    said = installed.run("-c", code, machine).stderr
+    assert "The device package of gfx942 has version 7.0.0" in said
+    other_version(installed, f"{ROCM_VERSION}.post1")
+    assert installed.run("-c", code, machine).stderr == ""
+
+
+def other_version(environment: Environment, version: str) -> None:
+    listed = environment.site / PAYLOAD / ".devel_links" / "gfx942.json"
+    said = json.loads(listed.read_text(encoding="utf-8"))
+    listed.unlink()  # hard-linked to the installer's cache
+    listed.write_text(json.dumps({**said, "version": version}), encoding="utf-8")
 
 
 def test_every_rpath_leads_somewhere(installed: Environment) -> None:
@@ -123,15 +183,13 @@ def test_a_device_package_that_comes_later_joins_the_devel_tree(installed: Envir
 
 
 def test_a_device_package_of_another_version_stays_out(installed: Environment) -> None:
-    listed = installed.site / PAYLOAD / ".devel_links" / "gfx942.json"
-    said = json.loads(listed.read_text(encoding="utf-8"))
-    listed.unlink()  # hard-linked to the installer's cache
-    listed.write_text(json.dumps({**said, "version": "7.0.0"}), encoding="utf-8")
+    other_version(installed, "7.0.0")
     done = installed.run("-m", "rocm_sdk", "init")
     assert "The device package of gfx942 has version 7.0.0" in done.stderr
+    assert f'pip install "rocm[device-gfx942]=={ROCM_VERSION}"; until then its files stay out' in done.stderr
     assert not (installed.tree / KPACK).exists()
     assert (installed.tree / "lib/libhipblas.so").exists()
-    listed.write_text(json.dumps({**said, "version": ROCM_VERSION}), encoding="utf-8")
+    other_version(installed, ROCM_VERSION)
     installed.run("-m", "rocm_sdk", "init")
     assert (installed.tree / KPACK).exists()
 

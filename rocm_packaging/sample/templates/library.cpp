@@ -69,7 +69,10 @@ struct FatBinary { unsigned magic; unsigned version; const void* bundle; void* u
 static int registered = 0;
 EXPORT void** __hipRegisterFatBinary(const void* wrapper) {
   const FatBinary* binary = static_cast<const FatBinary*>(wrapper);
-  if (binary->magic != 0x48495046 || memcmp(binary->bundle, "__CLANG_OFFLOAD_BUNDLE__", 24)) abort();
+  bool taken_out = binary->magic == 0x4B504948;  // what is there then is a map in MessagePack, of two entries
+  if (!taken_out && binary->magic != 0x48495046) abort();
+  bool compressed = !taken_out && !memcmp(binary->bundle, "CCOB", 4);
+  if (!compressed && memcmp(binary->bundle, taken_out ? "\x82" : "__CLANG_OFFLOAD_BUNDLE__", taken_out ? 1 : 24)) abort();
   ++registered;
   return static_cast<void**>(const_cast<void*>(wrapper));
 }

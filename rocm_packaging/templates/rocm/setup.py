@@ -25,6 +25,7 @@ setup(
     name="rocm",
     version=info.__version__,
     description="ROCm in a Python environment",
+    license="MIT",
     long_description=(HERE / "README.md").read_text(encoding="utf-8"),
     long_description_content_type="text/markdown",
     python_requires=">=3.10",

@@ -11,6 +11,7 @@ from core import engines, process
 from core.errors import MissingInputError, ProcessError, UsageError
 from core.frontdoor import Verb, main, verb_parser
 from core.options import ROOT, common_from
+from rocm_packaging.sources import release_index_url
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -49,10 +50,13 @@ def test_every_build_argument_has_an_option() -> None:
 
 def test_a_family_brings_its_index_its_targets_and_a_name_of_its_own() -> None:
     build = planned("--gpu-family=gfx110X-all", "--push=ghcr.io/O/r")
-    assert build.arguments["THEROCK_NIGHTLY_INDEX_URL"] == "https://nightly.repo.amd.com/rocm/whl-next/"
+    assert build.arguments["THEROCK_NIGHTLY_INDEX_URL"] == release_index_url("", "gfx110X-all")
     assert build.arguments["PYTORCH_ROCM_ARCH"] == "gfx1100;gfx1101;gfx1102;gfx1103"
     assert build.names[0] == f"pytorch-therock-rocm-ci-gfx110x-all:nightly-{DAY}"
     assert build.pushed == (f"ghcr.io/o/r-gfx110x-all:nightly-{DAY}", "ghcr.io/o/r-gfx110x-all:latest")
+    several = planned("--gpu-family=gfx942;gfx1100")
+    assert several.names[1] == "pytorch-therock-rocm-ci-gfx942-gfx1100:latest"
+    assert several.arguments["PYTORCH_ROCM_ARCH"] == "gfx942;gfx1100"
     own = planned("--gpu-family=gfx110X-all", "--pytorch-rocm-arch=gfx1100")
     assert own.arguments["PYTORCH_ROCM_ARCH"] == "gfx1100"
 

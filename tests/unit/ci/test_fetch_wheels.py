@@ -1,12 +1,14 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 import pytest
 
 from ci import fetch_wheels
+from ci.clients.device_packages import Devices
 from ci.clients.run_wheels import Offer, RunGroup, offered
 from ci.fetch_wheels import closure, command, dependencies, fetch
 from core import distributions, records
@@ -184,6 +186,43 @@ def test_the_command_pins_what_a_person_asks_for() -> None:
     assert command(folder, offers) == f"{start} --no-cache-dir rocm==7.1 torch==2+rocm7.1"
     assert command(folder, offers[1:]) == f"{start} rocm-sdk-core==7.1 torch==2+rocm7.1"
     assert command(folder, offers[1:], ["torch==2+rocm7.1"]) == f"{start} torch==2+rocm7.1"
+
+
+def test_the_command_names_device_packages_too() -> None:
+    folder, start = Path("wheels"), "pip install --no-index --find-links wheels"
+    offers = [
+        Offer(name=f"{name}.whl", distribution=name, version=version)
+        for name, version in (
+            ("rocm", "7.1"),
+            ("rocm-sdk-libraries", "7.1"),
+            ("rocm-sdk-device-gfx942", "7.1"),
+            ("torch", "2"),
+            ("amd-torch-device-gfx942", "2"),
+        )
+    ]
+    devices = "amd-torch-device-gfx942==2 rocm-sdk-device-gfx942==7.1"
+    assert command(folder, offers, ["torch==2"]) == f"{start} torch==2 {devices}"
+    all_of_it = "rocm==7.1 rocm-sdk-device-gfx942==7.1 torch==2 amd-torch-device-gfx942==2"
+    assert command(folder, offers) == f"{start} {all_of_it}"
+
+
+def test_device_packages_of_the_targets_come_with_what_is_named(group: RunGroup) -> None:
+    names_of = ("rocm-sdk-device-gfx942", "rocm-sdk-device-gfx950", "rocm-sdk-libraries", "rocm-sdk-core")
+    offers = [
+        Offer(name="rocm-7.1.tar.gz", distribution="rocm", version="7.1"),
+        *(Offer(name=f"{one}.whl", distribution=one, version="7.1", key=one) for one in names_of),
+    ]
+    for one in names_of:
+        requires = "Requires-Dist: rocm-sdk-core==7.1\n" if one == "rocm-sdk-libraries" else ""
+        group.store.put_bytes(f"{one}.metadata", f"Name: {one}\n{requires}".encode())
+    devices = Devices(family="gfx94X-dcgpu", targets=("gfx942",))
+    assert names(closure(group, offers, ["rocm-sdk-libraries==7.1"], devices)) == [
+        "rocm-sdk-core 7.1",
+        "rocm-sdk-device-gfx942 7.1",
+        "rocm-sdk-libraries 7.1",
+    ]
+    with pytest.raises(MissingInputError, match="no rocm-sdk-device-gfx1100"):
+        closure(group, offers, ["rocm[libraries]"], replace(devices, targets=("gfx1100",), exact=True))
 
 
 @pytest.mark.usefixtures("group")

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from ci import setup_venv
+from ci.clients import device_packages
 from ci.clients.run_install import Chosen
 from ci.clients.run_wheels import Offer
 from core import installer
@@ -57,6 +58,7 @@ def calls_fixture(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[Any]:
     monkeypatch.setattr(setup_venv, "configured", Sources)
     monkeypatch.setattr("ci.clients.run_install.configured", Sources)
     monkeypatch.setattr(setup_venv, "locked_call", lambda *_, **options: ("locked", options["only"]))
+    monkeypatch.setattr(installer, "versions", lambda *_: ())
     monkeypatch.setattr(installer, "install", lambda _target, call, **_: calls.append(("call", call)))
     for name in ("GITHUB_PATH", "GITHUB_ENV", "GITHUB_REPOSITORY", "GITHUB_EVENT_PATH", "RELEASE_TYPE"):
         monkeypatch.delenv(name, raising=False)
@@ -84,7 +86,7 @@ def test_a_runs_packages_are_pinned_and_installed(
     assert made == ("made", ".venv", {"python": "", "clean": False})
     assert wanted.requirements == ("torch==2.10.0+rocm7.1", "numpy")
     assert [one.version for one in wanted.offers] == ["2.10.0+rocm7.1"], "only what is for this Python"
-    assert (wanted.family, wanted.backend, wanted.pre) == ("gfx94X-dcgpu", "pip", False)
+    assert (wanted.devices.family, wanted.backend, wanted.pre) == ("gfx94X-dcgpu", "pip", False)
     assert place.theirs is None
 
 
@@ -145,6 +147,40 @@ def test_a_release_index_is_asked_alone(calls: list[Any]) -> None:
     calls.clear()
     assert front("--packages", "rocm[libraries]", "--index-name", "nightly-v2", *words[2:]) == 0
     assert calls[2][1].env == {"ROCM_SDK_TARGET_FAMILY": "gfx94X-dcgpu"}
+
+
+@pytest.mark.parametrize(
+    ("here", "packages", "required", "told"),
+    [
+        ((), "torch==2", ("torch[device-gfx942,device-gfx950]==2", "gfx942", "gfx950"), "gfx942"),
+        (("gfx950",), "torch", ("torch[device-gfx950]", "gfx950"), "gfx950"),
+        # somebody's own choice stays as it is
+        (("gfx950",), "torch[device-gfx942]", ("torch[device-gfx942]", "gfx942"), "gfx942"),
+        ((), "rocm", ("rocm",), "gfx942"),
+        ((), "rocm[libraries]", ("rocm[libraries]", "gfx942", "gfx950"), "gfx942"),
+    ],
+)
+def test_an_index_of_split_packages_is_asked_for_device_code(
+    calls: list[Any],
+    monkeypatch: pytest.MonkeyPatch,
+    here: tuple[str, ...],
+    packages: str,
+    required: tuple[str, ...],
+    told: str,
+) -> None:
+    monkeypatch.setattr(
+        installer, "versions", lambda name, _: ("7.1",) if name == "rocm-sdk-libraries" else ()
+    )
+    monkeypatch.setattr(device_packages, "detect", lambda: here)
+    checked: list[Any] = []
+    monkeypatch.setattr(device_packages, "require_device_code", lambda _, targets: checked.append(targets))
+    words = ("--index-url", "https://x", "--gpu-family", "gfx94X-dcgpu;gfx950-dcgpu")
+    assert front("--packages", packages, *words) == 0
+    first, *more = required
+    call = calls[-1][1]
+    assert call.requirements == (first, *(f"rocm-sdk-device-{one}" for one in more))
+    assert call.env == {"ROCM_SDK_TARGET_FAMILY": told}
+    assert checked == [(told,) if here else ()]
 
 
 @pytest.mark.parametrize(
@@ -211,7 +247,7 @@ def test_a_flat_page_offers_our_names_with_their_addresses(tmp_path: Path, calls
         assert front("--packages", "torch", *words) == 0
         _, wanted, place = calls[-1]
         assert wanted.requirements == ("torch==2.10.0+rocm7.1",)
-        assert wanted.family == "gfx94X-dcgpu"
+        assert wanted.devices.family == "gfx94X-dcgpu"
         assert place.ours.find_links == (f"{url}/index.html",)
         (tmp_path / "index.html").write_text("<a href='numpy-2-py3-none-any.whl'>")
         with pytest.raises(MissingInputError, match="lists no wheel or sdist of ours"):

@@ -80,6 +80,22 @@ def test_further_places_stand_before_those_of_the_configuration() -> None:
     assert (more.index_url, more.cert) == (OWN.index_url, OWN.cert)
 
 
+@pytest.mark.parametrize(
+    ("sources", "hashed", "refreshed"),
+    [
+        (Sources(find_links=("/wheels",), no_index=True), False, True),
+        (Sources(find_links=("/wheels",), no_index=True), True, False),
+        (EXACT, False, True),
+        (Sources(index_url="https://mine/simple"), False, False),
+    ],
+)
+def test_uv_takes_a_folders_wheels_as_they_are_now(
+    called: Called, sources: Sources, *, hashed: bool, refreshed: bool
+) -> None:
+    installer.install(TARGET, Install(requirements=("a",), sources=sources, hashed=hashed))
+    assert ("--refresh" in called.argv) == refreshed
+
+
 def test_uv_is_given_what_pip_would_read(called: Called) -> None:
     installer.install(TARGET, Install(requirements=("torch==2.13.0",)))
     assert called.argv[1:4] == ["pip", "install", "--no-config"]

@@ -105,7 +105,24 @@ def test_metadata_is_read_as_written(tmp_path: Path) -> None:
     assert metadata.requires_dist == ("torch==2.13.0", 'numpy; extra == "np"')
     assert metadata.requires_python == ">=3.11"
     assert metadata.provides_extra == ("np",)
+    assert metadata.license == ""
     assert metadata.raw == METADATA
+
+
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        ("License-Expression: BSD-3-Clause\nLicense-File: LICENSE\n", "BSD-3-Clause"),
+        ("License: BSD\nClassifier: License :: OSI Approved :: MIT License\n", "BSD"),
+        ("License: MIT License\n        \n        Copyright\n", "MIT License"),
+        ("Classifier: License :: OSI Approved :: BSD License\nClassifier: Typing :: Typed\n", "BSD License"),
+        ("Classifier: License :: A\nClassifier: License :: B\n", "A, B"),
+    ],
+)
+def test_the_licence_is_what_the_newest_field_says(tmp_path: Path, fields: str, said: str) -> None:
+    metadata = METADATA.replace(b"Name: Demo\n", f"Name: Demo\n{fields}".encode())
+    path = write_wheel(tmp_path, {"demo-1.0+cpu.dist-info/METADATA": metadata})
+    assert read_metadata(path).license == said
 
 
 def test_metadata_of_a_wheel_whose_other_members_are_damaged_is_still_read(tmp_path: Path) -> None:

@@ -30,7 +30,7 @@ ANSWERS = {
     "curl": "echo a key",
     "gpg": 'while [ $# -gt 0 ]; do [ "$1" = --output ] && cat >"$2"; shift; done',
     "python3": '[ "$3 $4 $5" = "config get global.cert" ] && [ -n "${CERT:-}" ] && echo "$CERT" && exit 0\n'
-    '[ "$3" = config ] && exit 1; exit 0',
+    '[ "$3" = config ] && exit 1; [ "$3" = index ] && [ -z "${SPLIT:-}" ] && exit 1; exit 0',
     "rocm-sdk": 'case "$*" in version) echo 7.10.0a20251121 ;; "path --root") echo /env/devel ;; '
     '"path --cmake") echo /env/devel/lib/cmake ;; esac',
 }
@@ -108,8 +108,8 @@ def test_nightly_wheels_come_from_the_index_alone(machine: Machine) -> None:
     machine.install(NIGHTLY, strangers)
     call = machine.pip_of_rocm()
     assert call == (
-        f"-m pip install --no-cache-dir --no-build-isolation --pre --index-url {INDEX} "
-        "rocm[libraries,devel] ENV:PIP_CERT=/ca.pem ENV:PIP_CONFIG_FILE=/dev/null"
+        "-m pip install --no-build-isolation rocm[libraries,devel] --no-cache-dir --pre "
+        f"--index-url {INDEX} ENV:PIP_CERT=/ca.pem ENV:PIP_CONFIG_FILE=/dev/null"
     )
     before = next(call for call in machine.calls("python3") if "setuptools" in call)
     assert "https://b.invalid" in before  # what is not ROCm's comes as pip is configured
@@ -127,12 +127,14 @@ def test_nightly_wheels_come_from_the_index_alone(machine: Machine) -> None:
 )
 def test_the_place_may_be_an_index_a_page_or_a_folder(machine: Machine, place: str, options: str) -> None:
     machine.install(NIGHTLY, THEROCK_NIGHTLY_INDEX_URL=place)
-    assert f"--pre {options} rocm[libraries,devel]" in machine.pip_of_rocm()
+    assert f"rocm[libraries,devel] --no-cache-dir --pre {options} ENV:" in machine.pip_of_rocm()
+    (asked,) = [call for call in machine.calls("python3") if "index versions" in call]
+    assert f"rocm-sdk-libraries --no-cache-dir --pre {options} ENV:" in asked
 
 
 def test_a_configured_certificate_still_counts(machine: Machine) -> None:
     machine.install(NIGHTLY, CERT="/etc/ssl/own.pem")
-    assert f"--index-url {INDEX} --cert /etc/ssl/own.pem rocm[" in machine.pip_of_rocm()
+    assert f"--index-url {INDEX} --cert /etc/ssl/own.pem ENV:" in machine.pip_of_rocm()
 
 
 @pytest.mark.parametrize("family", ["", "gfx110X-all"])
@@ -142,6 +144,15 @@ def test_version_and_family_are_given_on(machine: Machine, family: str) -> None:
     assert "rocm[libraries,devel]==7.10.0a1" in call
     assert ("ENV:ROCM_SDK_TARGET_FAMILY" in call) == bool(family)
     assert ("ENV:ROCM_SDK_TARGET_FAMILY=gfx110X-all" in call) == bool(family)
+
+
+def test_of_split_packages_the_device_code_of_the_targets_is_installed(machine: Machine) -> None:
+    family = {"ROCM_SDK_TARGET_FAMILY": "gfx110X-all", "PYTORCH_ROCM_ARCH": "gfx1100;gfx1101"}
+    machine.install(NIGHTLY, family, SPLIT="1", THEROCK_NIGHTLY_VERSION="7.10.0a1")
+    call = machine.pip_of_rocm()
+    devices = "rocm-sdk-device-gfx1100==7.10.0a1 rocm-sdk-device-gfx1101==7.10.0a1"
+    assert f"rocm[libraries,devel]==7.10.0a1 {devices} --no-cache-dir" in call
+    assert "ENV:ROCM_SDK_TARGET_FAMILY" not in call
 
 
 def test_an_older_rocm_is_removed_and_nothing_else(machine: Machine, make: Callable[[str], Path]) -> None:

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from core.errors import DataError, MissingInputError, UsageError
+from core.records import record_name
 from pytorch_build import context as module
 from pytorch_build.context import context
 
@@ -31,6 +32,22 @@ def test_several_families_share_a_folder_whose_name_a_shell_can_take(run: Any) -
     found = context(run.common(gpu_family="gfx94X-dcgpu,gfx110X-all"))
     assert found.artifact_group == "gfx94X-dcgpu-gfx110X-all"
     assert {"gfx942", "gfx1100"} <= set(found.gpu_targets)
+
+
+def test_one_familys_wheels_may_lie_in_a_group_of_several(run: Any) -> None:
+    group = "gfx94X-dcgpu-gfx110X-all"
+    found = context(run.common(gpu_family="gfx110X-all"), group=group)
+    assert (found.artifact_group, found.gpu_family) == (group, "gfx110X-all")
+    assert record_name("test_smoke", found.cell("cp312")) == "test_smoke-sample-cp312-gfx110X-all"
+    # the group's own families are what it is for where none is named
+    whole = context(run.common(), group=group)
+    assert whole.gpu_family == "gfx94X-dcgpu;gfx110X-all"
+    for one in (whole, context(run.common(gpu_family="gfx942"), group="gfx942-asan")):
+        assert record_name("test_smoke", one.cell("cp312")) == "test_smoke-sample-cp312"
+    with pytest.raises(
+        UsageError, match=f"{group} is for gfx94X-dcgpu;gfx110X-all, and gfx1201 is"
+    ):
+        context(run.common(gpu_family="gfx1201"), group=group)
 
 
 def test_defaults_are_printed(

@@ -9,14 +9,16 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from core import environments, installer, process, records
-from core.errors import CheckError, MissingInputError
+from core.errors import CheckError, MissingInputError, RocmError
 from core.installer import Install, Sources
 from pytorch_build import smoke_run
+from pytorch_build.context import context
 from pytorch_build.smoke_run import SmokeOptions
 from pytorch_build.smoke_run import test_run as smoke
-from pytorch_build.testing import installation, torch_request
+from pytorch_build.testing import devices, installation, torch_request
 from pytorch_build.testing.gpu_facts import Gpu, Machine
 from pytorch_build.testing.installation import install_calls, wheels_of
+from tests.unit.pytorch_build.conftest import ROCM
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -203,6 +205,98 @@ def test_a_runs_wheels_are_those_of_its_ref_python_and_rocm(run: Any) -> None:
     assert "nox -s build_torch" in caught.value.hint
 
 
+ALL = "gfx110X-all"
+KINDS = ("rocm-sdk", "amd-torch", "amd-torchvision")
+LIBRARIES = ("rocm-sdk-core", "rocm-sdk-libraries", "rocm-sdk-devel")
+
+
+def put_split(run: Any, *devices: str) -> None:
+    """Put split packages of ROCm and a torch into the run, with device packages of these names."""
+    run.put_lock()
+    torch = run.built("torch", gpu_family=ALL)
+    rocm = [one for one in devices if one.startswith("rocm")]
+    ours = [run.wheel(one, ROCM, "py3-none-linux_x86_64") for one in (*LIBRARIES, *rocm)]
+    more = [run.wheel(one, torch.version) for one in devices if one not in rocm]
+    cell = {"torch_ref": "sample", "python": "cp312", "gpu_family": ALL}
+    put = [run.publish(path, group=ALL) for path in (*ours, run.sdist("rocm", ROCM), *more)]
+    run.record("build_torch", torch, *put[len(ours) + 1 :], group=ALL, **cell)
+    run.record("build_rocm", *put[: len(ours) + 1], group=ALL)
+
+
+@pytest.mark.parametrize(
+    ("here", "wanted"),
+    [
+        # built for two targets of the family's four
+        ((), ("gfx1100", "gfx1101")),
+        (("gfx1101", "gfx1030"), ("gfx1101",)),
+    ],
+)
+def test_device_packages_are_those_of_this_machine_or_of_the_family(
+    run: Any, monkeypatch: pytest.MonkeyPatch, here: tuple[str, ...], wanted: tuple[str, ...]
+) -> None:
+    monkeypatch.setattr(devices, "detect", lambda: here)
+    names = [f"{kind}-device-{one}" for kind in KINDS for one in ("gfx1100", "gfx1101", "gfx942")]
+    put_split(run, *names, "amd-torch-device-gfx11", "amd-torch-device-gfx12-0")
+    found = wheels_of(run.context(ALL), run.target())
+    installed = {one.distribution for one in found}
+    needed = {f"{kind}-device-{one}" for kind in KINDS for one in wanted}
+    assert installed == {"torch", "rocm", *LIBRARIES, *needed, "amd-torch-device-gfx11"}
+    ours = install_calls(run.context(ALL), found, "http://page", tools=Install())[1]
+    assert dict(ours.env) == {"ROCM_SDK_TARGET_FAMILY": wanted[0]}
+
+
+@pytest.mark.processes
+@pytest.mark.usefixtures("target", "tests")
+def test_each_family_of_a_group_has_a_record_and_report_of_its_own(
+    run: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    group = "gfx942-gfx1100"
+    run.put_lock()
+    names = [f"{kind}-device-{gpu}" for kind in KINDS[:2] for gpu in ("gfx942", "gfx1100")]
+    torch = run.built("torch", gpu_family=group)
+    put = [
+        run.publish(run.wheel(one, ROCM if one.startswith("rocm") else torch.version), group=group)
+        for one in (*LIBRARIES, *names)
+    ]
+    cell = {"torch_ref": "sample", "python": "cp312", "gpu_family": "gfx942;gfx1100"}
+    run.record("build_torch", torch, *put, group=group, **cell)
+    put_page(run, torch, *put, group=group)
+    monkeypatch.setattr(devices, "require_device_code", lambda *_: None)
+    for family in ("gfx942", "gfx1100"):
+        chosen = context(run.common(gpu_family=family), group=group)
+        smoke(chosen, SmokeOptions(allow_no_gpu=True))
+        record = records.read(run.store, run.common().outputs, group, f"test_smoke-sample-cp312-{family}")
+        assert record is not None
+        installed = {
+            name.split("-")[0].rpartition("_")[2] for name in record.inputs["files"] if "_device_" in name
+        }
+        assert installed == {family}
+        assert run.store.find(f"local-linux/reports/{group}/smoke-sample-cp312-{family}.xml")
+
+
+@pytest.mark.parametrize(
+    ("family", "here", "put", "words"),
+    [
+        (ALL, ("gfx1103",), ("rocm-sdk-device-gfx1100",), r"no device code of ROCm .* for gfx1103 .*gfx1100"),
+        (ALL, (), ("rocm-sdk-device-gfx1100",), r"for gfx1101, gfx1102, gfx1103"),
+        (ALL, (), (f"rocm-sdk-libraries-{ALL.lower()}",), "both layouts"),
+    ],
+)
+def test_what_a_run_lacks_is_told_before_anything_is_installed(
+    run: Any,
+    monkeypatch: pytest.MonkeyPatch,
+    family: str,
+    here: tuple[str, ...],
+    put: tuple[str, ...],
+    words: str,
+) -> None:
+    monkeypatch.setattr(devices, "detect", lambda: here)
+    put_split(run, *put)
+    with pytest.raises((MissingInputError, RocmError), match=words) as caught:
+        wheels_of(run.context(family), run.target())
+    assert caught.value.hint
+
+
 def test_failed_builds_offer_nothing(run: Any) -> None:
     run.put_lock()
     file = run.built("torch")
@@ -232,6 +326,23 @@ def test_recorded_files_are_installed_by_digest_from_the_runs_page_alone(run: An
         assert f"{one.distribution}=={one.version}" in rest.requirements
     assert rest.sources is not None
     assert rest.sources.index_url == "https://mine"
+
+
+@pytest.mark.parametrize(
+    ("layout", "devices", "told"),
+    [("split", ["rocm-sdk-device-gfx942==7.1.0"], "gfx942"), ("unsplit", [], FAMILY)],
+)
+def test_a_rocm_from_elsewhere_is_asked_for_as_it_was_built_against(
+    run: Any, layout: str, devices: list[str], told: str
+) -> None:
+    run.put_lock()
+    torch = run.built("torch")
+    record = run.record("build_torch", torch, torch_ref="sample", python="cp312")
+    record = record.model_copy(update={"inputs": {"rocm": ["7.1.0", layout, "https://host/whl-next/"]}})
+    records.write(run.store, run.common().outputs, FAMILY, record)
+    rest = install_calls(run.context(), [torch], "http://page", tools=Install())[2]
+    assert [one for one in rest.requirements if one.startswith("rocm")] == devices
+    assert dict(rest.env) == {"ROCM_SDK_TARGET_FAMILY": told}
 
 
 def test_a_prebuilt_torch_is_installed_with_the_rest(run: Any) -> None:
@@ -311,6 +422,9 @@ def test_the_tests_are_told_which_gpu_torch_must_see(
         )
 
     monkeypatch.setattr(process, "run", ran)
+    monkeypatch.setattr(
+        process, "capture", lambda *_, **__: process.Completed(returncode=0, stdout="{}", stderr="")
+    )
     smoke(chosen, replace(options, install=False))
     assert {name: seen.get(name) for name in told} == told
 

@@ -77,6 +77,7 @@ from core.wheel_writer import Workers
 from rocm_packaging import rendering, wheels
 from rocm_packaging.artifacts import Entry
 from rocm_packaging.elf import ElfFacts
+from rocm_packaging.licenses import Licenses
 from rocm_packaging.packages import packages, payload_folder
 from rocm_packaging.payload import Payload, plan
 from rocm_packaging.planning import DevelPlan, Kind, RuntimePlan
@@ -88,6 +89,7 @@ if TYPE_CHECKING:
 UNIT = Path(__file__).parent.parent
 NAMED = re.findall(r"^    (\S+\.py)::(test_\w+)$", __doc__ or "", re.MULTILINE)
 FAMILIES = {"gfx1100": ("gfx1100",), "gfx942": ("gfx942",)}
+LICENSES = Licenses(expression="MIT", files={})
 
 
 def distribution(*, split: bool) -> Distribution:
@@ -177,10 +179,12 @@ def test_every_wheel_names_what_it_needs(tmp_path: Path, kind: Kind, needed: lis
 def written(folder: Path, kind: Kind | str, workers: Workers) -> WrittenFile:
     output = wheels.Output(folder=folder, epoch=None, workers=workers)
     if kind == "devel":
-        return wheels.devel_wheel(distribution(split=True), DevelPlan(files={}, links={}), output)
+        empty = DevelPlan(files={}, links={}, licenses=LICENSES)
+        return wheels.devel_wheel(distribution(split=True), empty, output)
     made = RuntimePlan(
         kind=kind,  # type: ignore[arg-type]
         family="gfx942" if kind == "device" else "",
+        licenses=LICENSES,
         folder=payload_folder(kind),
         payload=Payload(files={}, aliases={}),
         rpath=(),

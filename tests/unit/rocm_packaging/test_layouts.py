@@ -68,8 +68,8 @@ def test_a_device_package_is_for_its_target_alone(target: str, others: list[str]
     ],
 )
 def test_a_bundle_is_for_the_targets_of_its_name(bundle: str, covered: set[str]) -> None:
-    chosen = ("gfx906", "gfx90a", "gfx942", "gfx950", "gfx1030", "gfx1100", "gfx1103", "gfx1151", "gfx1201")
-    chosen += ("gfx1250",)
+    chosen = ["gfx906", "gfx90a", "gfx942", "gfx950", "gfx1030", "gfx1100", "gfx1103", "gfx1151", "gfx1201"]
+    chosen.append("gfx1250")
     assert {target for target in chosen if covers(bundle, [target])} == covered
     assert device_target(f"amd-torch-device-{bundle.replace('_', '-')}")
 

@@ -47,7 +47,9 @@ def test_folders_of_one_machine_do_not_stay() -> None:
 def test_a_way_leads_from_a_file_to_a_folder(folder: str, other: str) -> None:
     (way,) = rpath.ways(posixpath.join(folder, "x.so"), [other])
     assert way.startswith("$ORIGIN")
-    assert posixpath.normpath(way.replace("$ORIGIN", f"/site/{folder}")) == posixpath.normpath(f"/site/{other}")
+    assert posixpath.normpath(way.replace("$ORIGIN", f"/site/{folder}")) == posixpath.normpath(
+        f"/site/{other}"
+    )
 
 
 @pytest.mark.processes

@@ -160,6 +160,18 @@ def test_a_source_is_asked_for_the_layout_of_its_version(
         with_layout(source.of_version("7.0.0"), FAMILY)
 
 
+def test_a_split_source_must_have_the_device_code_of_targets(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sources, "configured", Sources)
+    held = ("rocm-sdk-libraries", "rocm-sdk-device-gfx942")
+    monkeypatch.setattr(installer, "versions", lambda name, _: ("7.1.0",) if name in held else ())
+    source = RocmSource(version="7.1.0", index_urls=("https://a/",), origin="https://a/")
+    assert with_layout(source, FAMILY, TARGETS).layout == "split"
+    with pytest.raises(
+        MissingInputError, match=r"https://a/ has no device code .* gfx1201 \(it has gfx942\)"
+    ):
+        with_layout(source, FAMILY, ("gfx942", "gfx1201"))
+
+
 def test_a_source_with_both_layouts_of_a_version_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sources, "configured", Sources)
     monkeypatch.setattr(installer, "versions", lambda *_: ("7.1.0",))

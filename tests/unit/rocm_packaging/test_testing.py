@@ -258,21 +258,23 @@ def parsed(*words: str) -> argparse.Namespace:
 
 
 def named(*words: str) -> Any:
-    return verb._named(parsed(*words), (FAMILY,))
+    return verb._named(parsed(*words), (FAMILY,), ("gfx942",))
 
 
 def test_sources_are_named_as_people_name_them(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(verb, "with_layout", lambda source, _: replace(source, layout="unsplit"))
+    monkeypatch.setattr(verb, "with_layout", lambda source, *_: replace(source, layout="unsplit"))
     assert named("--version", "7.1.0") is None
     assert named("--find-links", "wheels", "--version", "7.1.0").find_links == (str(tmp_path / "wheels"),)
     index = named("--index-url", "https://a/v2", "--index-subdir", "gfx110X-all", "--rocm-version", "7.1.0")
     assert index.index_urls == ("https://a/v2/gfx110X-all/",)
-    nightly = named("--rocm-index", "nightly", "--rocm-version", "7.1.0")
-    assert nightly.index_urls == ("https://nightly.repo.amd.com/rocm/whl-next/",)
-    dev = named("--rocm-index", "dev-v2", "--rocm-version", "7.1.0")
-    assert "dev" in dev.index_urls[0]
-    assert dev.index_urls[0].endswith(f"/{FAMILY}/")
+    old = ("--rocm-index", "dev-v2", "--rocm-version", "7.1.0")
+    assert named(*old).index_urls[0].endswith(f"devreleases.amd.com/v2/{FAMILY}/")
+    assert named(*old, "--index-subdir", "gfx110X-all").index_urls[0].endswith("/gfx110X-all/")
+    dev = named("--rocm-index", "dev", "--rocm-version", "7.1.0")
+    assert dev.index_urls[0].startswith("https://dev.")
+    with pytest.raises(UsageError, match="serves all families and has no folder gfx110X-all"):
+        named("--index-subdir", "gfx110X-all", "--rocm-version", "7.1.0")
     monkeypatch.setattr(verb, "newest", lambda _: "7.3.0")
     assert named("--index-url", "https://a/").version == "7.3.0"
 
@@ -299,18 +301,21 @@ OK (skipped=1)
 """
 
 
-def said_by_others(machine: Machine, *, tests: str, status: int = 0, names: str) -> None:
+def said_by_others(
+    machine: Machine, *, tests: str, status: int = 0, names: str, on_stderr: bool = False
+) -> None:
     def completed(stdout: str, stderr: str = "", status: int = 0) -> process.Completed:
         return process.Completed(returncode=status, stdout=stdout, stderr=stderr)
 
     machine.said = {
         "--help": completed("usage: rocm-sdk test [-h]"),
-        "test": completed("++ Exec\n", tests, status),
+        "test": completed("++ Exec\n", tests, status) if on_stderr else completed(tests, "noise", status),
         "version": completed("7.1.0\n"),
         testing._INSTALLED: completed(names),
     }
 
 
+@pytest.mark.parametrize("on_stderr", [False, True])
 @pytest.mark.parametrize(
     ("layout", "libraries", "tested"),
     [
@@ -319,9 +324,15 @@ def said_by_others(machine: Machine, *, tests: str, status: int = 0, names: str)
     ],
 )
 def test_packages_that_others_built_are_tested_by_their_own_words(
-    tmp_path: Path, machine: Machine, request_: TestRequest, layout: Layout, libraries: str, tested: str
+    tmp_path: Path,
+    machine: Machine,
+    request_: TestRequest,
+    layout: Layout,
+    libraries: str,
+    tested: str,
+    on_stderr: bool,  # noqa: FBT001 - a parameter
 ) -> None:
-    said_by_others(machine, tests=UNITTEST, names=f"rocm rocm-sdk-core {libraries}")
+    said_by_others(machine, tests=UNITTEST, names=f"rocm rocm-sdk-core {libraries}", on_stderr=on_stderr)
     junit = tmp_path / "rocm.xml"
     assert request_.named is not None
     run_tests(replace(request_, junit=junit, named=replace(request_.named, layout=layout)))

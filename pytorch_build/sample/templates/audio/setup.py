@@ -1,5 +1,5 @@
-# Keeps the contract of pytorch/audio's setup.py: BUILD_VERSION, PYTORCH_VERSION, USE_ROCM, USE_FFMPEG, BUILD_SOX,
-# USE_OPENMP; `python setup.py bdist_wheel` with the installed torch.
+# Keeps the contract of pytorch/audio's setup.py: BUILD_VERSION, PYTORCH_VERSION, USE_ROCM, USE_CUDA, USE_FFMPEG,
+# BUILD_SOX, USE_OPENMP; `python setup.py bdist_wheel` with the installed torch.
 import os
 import subprocess
 from pathlib import Path
@@ -28,7 +28,7 @@ def get_version(sha):
 
 sha = get_sha()
 version = get_version(sha)
-features = {name: flag(name) for name in ("USE_ROCM", "USE_FFMPEG", "BUILD_SOX", "USE_OPENMP")}
+features = {name: flag(name) for name in ("USE_ROCM", "USE_CUDA", "USE_FFMPEG", "BUILD_SOX", "USE_OPENMP")}
 (ROOT / "torchaudio" / "version.py").write_text(
     f"__version__ = {version!r}\ngit_version = {sha or 'Unknown'!r}\nfeatures = {features!r}\n"
 )

@@ -64,7 +64,7 @@ def install_requires():
 setup(
     version=VERSIONS["get_torch_version"](),
     packages=find_packages(include=["torch", "torch.*"]),
-    package_data={"torch": ["*.so", "bin/*", "lib/*.so", "include/**/*.h"]},
+    package_data={"torch": ["*.so", "bin/*", "lib/*.so", "lib/aotriton.images/**/*", "include/**/*.h"]},
     install_requires=install_requires(),
     distclass=BinaryDistribution,
     cmdclass={"build": BuildWithDeps},

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from ci.clients import run_install
+from ci.clients.device_packages import Devices
 from ci.clients.run_install import (
     MARKER,
     Chosen,
@@ -85,8 +86,11 @@ def test_a_page_without_digests_is_held_to_its_addresses() -> None:
         split([resolved("torch", "2", C, "https://public/x.whl")], offers, mirror().is_ours)
 
 
+DEVICES = Devices(family="gfx94X-dcgpu", targets=("gfx942",))
+
+
 def wanted_of(tmp_path: Path, **facts: Any) -> Wanted:
-    values = {"requirements": ("torch==2",), "offers": OFFERS, "family": "gfx94X-dcgpu", "locks": tmp_path}
+    values = {"requirements": ("torch==2",), "offers": OFFERS, "devices": DEVICES, "locks": tmp_path}
     return Wanted(**{**values, **facts})
 
 
@@ -107,7 +111,7 @@ def test_each_side_is_installed_from_its_own_side_by_digest(tmp_path: Path) -> N
 def test_a_side_without_files_is_not_called(tmp_path: Path) -> None:
     place = beside_page("https://run/index.html", "")
     (call,) = calls(
-        wanted_of(tmp_path, family=""), place, Chosen(ours=(resolved("torch", "2", A),), theirs=())
+        wanted_of(tmp_path, devices=Devices()), place, Chosen(ours=(resolved("torch", "2", A),), theirs=())
     )
     assert call.sources == Sources(find_links=("https://run/index.html",), no_index=True)
     assert (call.config_settings, call.env) == ((), {})

@@ -172,9 +172,18 @@ def test_a_run_that_never_was_is_one_message_with_every_place(tmp_path: Path, co
 
 @pytest.mark.parametrize(
     ("group", "family"),
-    [("gfx94X-dcgpu", "gfx94X-dcgpu"), ("gfx94X-dcgpu-asan", "gfx94X-dcgpu"), ("cpu", ""), ("other", "")],
+    [
+        ("gfx94X-dcgpu", "gfx94X-dcgpu"),
+        ("gfx94X-dcgpu-asan", "gfx94X-dcgpu"),
+        ("gfx94X-dcgpu-gfx110X-all", "gfx94X-dcgpu;gfx110X-all"),
+        ("gfx942-gfx1100-gfx120X-all-asan", "gfx942;gfx1100;gfx120X-all"),
+        ("cpu", ""),
+        ("cpu-asan", ""),
+        ("other", ""),
+        ("gfx94", ""),
+    ],
 )
-def test_a_groups_family_is_its_name_without_the_variant(
+def test_a_groups_families_are_its_name_without_the_variant(
     tmp_path: Path, outputs: RunOutputs, group: str, family: str
 ) -> None:
     assert RunGroup(store=DirectoryStore(tmp_path), outputs=outputs, name=group).family == family

@@ -180,6 +180,24 @@ def test_tests_count_by_the_bytes_they_ran_on() -> None:
     assert decide(facts(one, tests=both), RULES).promote
 
 
+def test_device_code_goes_with_that_of_a_tested_target_of_its_family() -> None:
+    for kind, version in (("amd-torch-device", TORCH), ("rocm-sdk-device", "7.10.0")):
+        first, other = (wheel(name=f"{kind}-{gpu}", version=version) for gpu in ("gfx1100", "gfx1101"))
+        test = replace(ran(first), targets=("gfx1100", "gfx1101"))
+        assert decide(facts(first, other, tests=[test]), RULES).promote
+        # of other families, of another kind or version, failed, or other bytes
+        for changed in (
+            replace(test, targets=("gfx1100",)),
+            replace(test, outcome="failed"),
+            replace(test, files={"torch.whl": DIGEST}),
+            replace(test, files={first.file.name.replace(version, "1.0"): DIGEST}),
+            replace(test, files={**test.files, other.file.name: OTHER}),
+        ):
+            assert not decide(facts(first, other, tests=[ran(first), changed]), RULES).promote
+        gone = replace(other, found=OTHER)
+        assert not decide(facts(first, gone, tests=[test]), RULES).promote
+
+
 def test_a_test_of_another_cell_ref_or_gate_is_none_of_this_one() -> None:
     one = wheel()
     test = ran(one)

@@ -57,6 +57,15 @@ def test_a_wheel_is_named_as_others_name_it() -> None:
     assert urls["build-meta"] == f"manifests/{samples.GROUP}/build_torch-release-2.10-cp312.json"
 
 
+def test_licences_are_those_that_wheels_name() -> None:
+    bill = of(samples.run())
+    licenses = {one["name"]: one.get("licenses") for one in bill["components"] if "licenses" in one}
+    assert licenses["rocm-sdk-core"] == [{"expression": "Apache-2.0 WITH LLVM-exception AND MIT"}]
+    assert licenses["torch"] == [{"expression": "BSD-3-Clause"}]
+    assert licenses["triton"] == [{"license": {"name": "MIT License"}}]
+    assert "rocm" not in licenses
+
+
 def test_sources_are_components_at_their_commit() -> None:
     source = component(of(samples.run()), f"git+{samples.ORIGIN}@{samples.TORCH_COMMIT}")
     assert source["purl"] == f"pkg:github/rocm/pytorch@{samples.TORCH_COMMIT}"

@@ -35,6 +35,18 @@ def test_the_summary_links_wheels_and_pins_what_it_installs(
     assert "and 50 more" in (tmp_path / "summary").read_text()
 
 
+def test_split_wheels_are_installed_with_device_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(tmp_path / "summary"))
+    devices = [
+        wheel(f"{kind}-device-{gpu}") for kind in ("amd-torch", "rocm-sdk") for gpu in ("gfx942", "gfx11")
+    ]
+    telling.summarize(OUTPUTS, "g", [wheel("torch"), *devices])
+    telling.summarize(OUTPUTS, "g", [wheel("rocm"), *devices])
+    text = (tmp_path / "summary").read_text()
+    for said in ("torch[device-gfx942]==1.0+rocm7.1", "rocm[libraries,device-gfx942]==1.0+rocm7.1"):
+        assert f"pip install '{said}' --find-links" in text
+
+
 def test_one_group_has_an_address_and_several_have_a_map(tmp_path: Path) -> None:
     for groups, file in ((["g"], "one"), (["g", "h"], "two")):
         telling.set_outputs(JobFiles(outputs=tmp_path / file), OUTPUTS, groups)

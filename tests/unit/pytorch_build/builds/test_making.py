@@ -10,7 +10,7 @@ from core import environments, process
 from core.errors import BuildError, CheckError, EnvironmentSetupError, ProcessError
 from core.installer import Sources
 from core.process import Completed
-from pytorch_build.builds import compiler_cache_use, facts, making, preflight
+from pytorch_build.builds import compiler_cache_use, facts, making, preflight, request
 from pytorch_build.builds.build import Build
 from pytorch_build.builds.compiler_cache import CompilerCache
 from pytorch_build.builds.course import Course
@@ -58,6 +58,7 @@ class Workshop:
     request: BuildRequest | None = None
     env: Mapping[str, str] = field(default_factory=dict)
     done: list[str] = field(default_factory=list)
+    bare: list[bool] = field(default_factory=list)
     findings: tuple[Finding, ...] = ()
     cache: Any = None
 
@@ -98,8 +99,8 @@ def shop(run: Any, monkeypatch: pytest.MonkeyPatch) -> Workshop:
         yield
         shop.done.append("left")
 
-    def plan(request: BuildRequest, *_: Any, **__: Any) -> Any:
-        shop.request = request
+    def plan(asked: BuildRequest, *_: Any, **__: Any) -> Any:
+        shop.request = asked
         return "the plan"
 
     def execute(
@@ -119,7 +120,7 @@ def shop(run: Any, monkeypatch: pytest.MonkeyPatch) -> Workshop:
     monkeypatch.setattr(making, "ask", lambda *_, **__: sdk)
     monkeypatch.setattr(sources, "configured", lambda: Sources(index_url="https://mine"))
     monkeypatch.setattr(
-        making, "configured", lambda: Sources(index_url="https://mine", find_links=("/mine",))
+        request, "configured", lambda: Sources(index_url="https://mine", find_links=("/mine",))
     )
     monkeypatch.setattr(making, "plan_build", plan)
     monkeypatch.setattr(facts, "build_facts", lambda *_, **__: BuildFacts(tree=TreeFacts(files=frozenset())))
@@ -130,6 +131,7 @@ def shop(run: Any, monkeypatch: pytest.MonkeyPatch) -> Workshop:
     monkeypatch.setattr(making, "execute", execute)
     monkeypatch.setattr(making, "install_requirements", lambda *_, **__: shop.done.append("requirements"))
     monkeypatch.setattr(making, "check_import", lambda *_, **__: shop.done.append("imported"))
+    monkeypatch.setattr(making, "check_bare_import", lambda *_, **how: shop.bare.append(how["preloads"]))
     monkeypatch.setattr(making, "check_wheel", lambda *_, **__: shop.findings)
     answer = Completed(returncode=0, stdout="amdhip64\nhipblas\n", stderr="")
     monkeypatch.setattr(process, "capture", lambda *_, **__: answer)
@@ -187,6 +189,17 @@ def test_family_cpu_installs_and_asks_no_rocm(
     assert shop.request is not None
     assert shop.request.rocm is None
     assert shop.request.gpu_targets == ()
+    assert shop.bare == [], "there is no ROCm that could be left out"
+
+
+def test_a_wheel_is_imported_without_preloads_unless_torch_was_built_elsewhere(
+    build: Build, shop: Workshop
+) -> None:
+    make(build, "build_torch")
+    for digest in ("cc", ""):
+        torch = Dependency(project="torch", requirement="torch", digest=digest)
+        make(replace(build, project="audio", dependencies=(torch,)), "build_audio")
+    assert shop.bare == [False, False, True]
 
 
 def test_the_plan_is_asked_for_what_was_locked_and_chosen(build: Build, run: Any, shop: Workshop) -> None:

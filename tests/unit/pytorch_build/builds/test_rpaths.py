@@ -139,8 +139,7 @@ def built(tmp_path: Path) -> Path:
         "torch/bin/program": compiled(tmp_path, "program", "int main(void) { return 0; }\n"),
         "torch/__init__.py": b"print('torch')\n",
     }
-    wheel = write_wheel(tmp_path / "dist", "torch-2.10.0+rocm7-cp312-cp312-linux_x86_64.whl", members)
-    return wheel
+    return write_wheel(tmp_path / "dist", "torch-2.10.0+rocm7-cp312-cp312-linux_x86_64.whl", members)
 
 
 @pytest.mark.processes
@@ -181,9 +180,7 @@ def test_a_built_wheel_finds_rocm_where_it_is_installed_and_nowhere_else(built: 
 
 
 def test_a_wheel_for_windows_has_none(tmp_path: Path) -> None:
-    wheel = write_wheel(
-        tmp_path, "torch-2.10.0-cp312-cp312-win_amd64.whl", {"torch/lib/c10.dll": b"MZ" * 99}
-    )
+    wheel = write_wheel(tmp_path, "torch-2.10.0-cp312-cp312-win_amd64.whl", {"torch/lib/c10.dll": b"MZ" * 99})
     before = wheel.read_bytes()
     assert set_search_paths(wheel, "split", FAMILY) == wheel
     assert wheel.read_bytes() == before

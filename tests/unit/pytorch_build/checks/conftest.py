@@ -131,12 +131,14 @@ def write_wheel(
     files: Mapping[str, bytes],
     *,
     requires: Sequence[str] = (),
+    extras: Sequence[str] = (),
     purelib: bool = False,
 ) -> Path:
     """Write a sound wheel of these files."""
     name = parse_wheel_name(filename)
     info = "-".join(filename.split("-")[:2]) + ".dist-info"
-    metadata = f"Metadata-Version: 2.1\nName: {name.distribution}\nVersion: {name.version}\n"
+    metadata = f"Metadata-Version: 2.1\nName: {name.distribution}\nVersion: {name.version}\nLicense: BSD\n"
+    metadata += "".join(f"Provides-Extra: {one}\n" for one in extras)
     metadata += "".join(f"Requires-Dist: {one}\n" for one in requires)
     wheel = f"Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: {str(purelib).lower()}\n"
     wheel += "".join(f"Tag: {tag}\n" for tag in sorted(map(str, name.tags)))
@@ -180,6 +182,7 @@ def make_view(
         requires_dist=tuple(requires),
         requires_python="",
         provides_extra=(),
+        license="BSD-3-Clause",
         raw=b"",
     )
     info = WheelInfo(

@@ -46,6 +46,13 @@ def test_names_and_versions_that_differ(sound: WheelView) -> None:
     ]
 
 
+def test_a_wheel_without_a_licence(sound: WheelView) -> None:
+    assert sound.metadata is not None
+    ((severity, message),) = found(replace(sound, metadata=replace(sound.metadata, license="")))
+    assert severity == "warning"
+    assert "names no licence" in message
+
+
 def test_requirements_that_installers_or_indexes_refuse(view: Callable[..., WheelView]) -> None:
     wheel = view(files={EXTENSION: CODE}, requires=["a ==", "b @ https://example.com/b.whl"])
     first, second = found(wheel)

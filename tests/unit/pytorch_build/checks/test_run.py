@@ -41,7 +41,9 @@ def files(elf_bytes: Write, plain: Write, compressed: Write) -> dict[str, bytes]
         "torch/__init__.py": b"__version__ = '2.10.0a0'\n",
         "torch/lib/libc10.so": elf_bytes(soname="libc10.so", needed=["libc.so.6"], runpath="$ORIGIN"),
         "torch/lib/libtorch_hip.so": elf_bytes(
-            needed=["libc10.so", "libamdhip64.so.7"], runpath="$ORIGIN:$ORIGIN/../../_rocm_sdk_core/lib", sections=device
+            needed=["libc10.so", "libamdhip64.so.7"],
+            runpath="$ORIGIN:$ORIGIN/../../_rocm_sdk_core/lib",
+            sections=device,
         ),
     }
 

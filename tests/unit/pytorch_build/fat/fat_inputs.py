@@ -8,7 +8,7 @@ from tests.unit.pytorch_build.checks.conftest import elf_file, write_wheel
 from tests.unit.rocm_packaging.pe_files import pe_file
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
     from pathlib import Path
 
 LINUX = "torch-2.10.0+rocm7.1-cp312-cp312-linux_x86_64.whl"
@@ -29,8 +29,16 @@ def initialize():
 """
 
 
-def torch(folder: Path, filename: str = LINUX, changed: Mapping[str, bytes | None] | None = None) -> Path:
-    """Write a torch wheel; `changed` are files of its package by name, None to leave one out."""
+def torch(
+    folder: Path,
+    filename: str = LINUX,
+    changed: Mapping[str, bytes | None] | None = None,
+    targets: Sequence[str] = (),
+) -> Path:
+    """Write a torch wheel; `changed` are files of its package by name, None to leave one out.
+
+    With targets it is a host wheel, whose device code is in wheels of these.
+    """
     windows = filename == WINDOWS
     library = (
         pe_file(needed=("amdhip64_7.dll", "KERNEL32.dll"), delayed=("roctx64.dll",))
@@ -49,7 +57,21 @@ def torch(folder: Path, filename: str = LINUX, changed: Mapping[str, bytes | Non
         **{f"torch/{name}": data for name, data in (changed or {}).items()},
     }
     present = {name: data for name, data in files.items() if data is not None}
-    return write_wheel(folder, filename, present, requires=("rocm[libraries]==7.1", "triton==3.6"))
+    extras = [f"device-{one}" for one in targets]
+    device = [f'amd-torch-{one} == 2.10.0+rocm7.1; extra == "{one}"' for one in extras]
+    return write_wheel(
+        folder,
+        filename,
+        present,
+        requires=("rocm[libraries]==7.1", "triton==3.6", *device),
+        extras=[*extras, "device-all", "optree"] if targets else [],
+    )
+
+
+def device_wheel(folder: Path, gpu: str, version: str = "2.10.0+rocm7.1") -> Path:
+    """Write the wheel with torch's device code for a target."""
+    name = f"amd_torch_device_{gpu}-{version}-cp312-cp312-linux_x86_64.whl"
+    return write_wheel(folder, name, {f"torch/.kpack/torch_{gpu}.kpack": gpu.encode() * 99})
 
 
 def libraries() -> Mapping[str, bytes]:

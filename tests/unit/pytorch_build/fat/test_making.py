@@ -1,7 +1,9 @@
 from __future__ import annotations
 
+import re
 import zipfile
-from typing import TYPE_CHECKING
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -16,6 +18,7 @@ from tests.unit.pytorch_build.fat.fat_inputs import (
     LINUX,
     MATH,
     WINDOWS,
+    device_wheel,
     rocm_tree,
     rocm_wheels,
     torch,
@@ -93,6 +96,44 @@ def test_a_wheel_takes_what_it_needs_from_rocms_wheels_as_it_is_compressed_there
         for name in ("torch/lib/libtorch_hip.so", "torch/include/a.h"):
             assert archive.read(name) == old.read(name)
             assert archive.getinfo(name).compress_size == old.getinfo(name).compress_size
+
+
+def test_a_host_wheel_gets_its_device_code_back(tmp_path: Path) -> None:
+    wheel = torch(tmp_path, targets=("gfx942", "gfx1100"))
+    devices = tuple(device_wheel(tmp_path, one) for one in ("gfx942", "gfx1100"))
+    asked = request_for(tmp_path, wheel, rocm_wheels(tmp_path / "rocm"), devices=devices[:1])
+    made = make(replace(asked, targets=("gfx942", "gfx950"))).file.path
+    assert verify_record(made) == ()
+    assert read_metadata(made).requires_dist == ("triton==3.6",)
+    info = "torch-2.10.0+rocm7.1.standalone.dist-info"
+    assert re.findall("Provides-Extra: (.*)", text_of(made, f"{info}/METADATA")) == ["optree"]
+    with zipfile.ZipFile(made) as archive:
+        assert [one for one in archive.namelist() if "kpack" in one] == ["torch/.kpack/torch_gfx942.kpack"]
+        with zipfile.ZipFile(devices[0]) as device:
+            name = "torch/.kpack/torch_gfx942.kpack"
+            assert archive.read(name) == device.read(name)
+
+
+@pytest.mark.parametrize(
+    ("host", "targets", "device", "said"),
+    [
+        (True, (), "gfx942", "is a host wheel, and its device code for gfx1100 is not given"),
+        (True, ("gfx1100", "gfx1101"), "gfx942", "for gfx1100 is not given"),
+        (True, ("gfx942",), "", "for gfx942 is not given"),
+        (True, ("gfx942",), "gfx942 2.9.0", "amd_torch_device_gfx942-2.9.0-.* holds no device code of torch"),
+        (False, ("gfx942",), "gfx942", "holds no device code of torch"),
+    ],
+)
+def test_device_code_that_does_not_fit_is_refused(
+    tmp_path: Path, host: Any, targets: tuple[str, ...], device: str, said: str
+) -> None:
+    wheel = torch(tmp_path, targets=("gfx942", "gfx1100") if host else ())
+    devices = (device_wheel(tmp_path, *device.split()),) if device else ()
+    asked = request_for(tmp_path, wheel, rocm_wheels(tmp_path / "rocm"), targets=targets, devices=devices)
+    with pytest.raises(WheelError, match=said) as caught:
+        make(asked)
+    assert caught.value.hint
+    assert not (tmp_path / "made").exists()
 
 
 def test_without_targets_all_of_the_data_goes_in(tmp_path: Path) -> None:

@@ -67,6 +67,26 @@ def test_a_ref_chooses_its_own_and_its_family(
     assert made[0].family == FAMILY
 
 
+def test_a_host_wheel_comes_with_the_device_wheels_of_its_targets(
+    run: Any, front: Front, made: list[Request]
+) -> None:
+    names = ("torch", "amd-torch-device-gfx942", "amd-torch-device-gfx9-4", "amd-torch-device-gfx1100")
+    put = [run.publish(run.wheel(name, "2.10.0")) for name in names]
+    run.record("build_torch", *put, torch_ref="sample", python="cp312", gpu_family=FAMILY)
+    answer = front("fat-wheel", "--torch-ref", "sample", "--rocm", str(run.root))
+    assert answer.code == 0, answer.said
+    (one,) = made
+    assert [one.wheel.name, *(path.name for path in one.devices)] == [file.name for file in put[:3]]
+    paths = [run.store.fetch(file.key, run.root) for file in put]
+    answer = front("fat-wheel", "--rocm", str(run.root), *map(str, reversed(paths)))
+    assert answer.code == 0, answer.said
+    assert (made[-1].wheel, set(made[-1].devices)) == (paths[0], set(paths[1:]))
+    for wrong in (paths[1:], [paths[0], paths[0]]):
+        answer = front("fat-wheel", "--rocm", str(run.root), *map(str, wrong))
+        assert answer.code == 2
+        assert "One torch wheel becomes stand-alone at a time" in answer.said
+
+
 @pytest.mark.usefixtures("files")
 def test_what_the_run_lacks_is_named(front: Front, made: list[Request]) -> None:
     answer = front("fat-wheel", "--torch-ref", "release/2.10", "--gpu-family", FAMILY)

@@ -9,7 +9,14 @@ import pytest
 
 from core import engines, environments, installer, process
 from core.installer import Sources
-from pytorch_build.testing import configurations, container, installation, torch_request, upstream_tests
+from pytorch_build.testing import (
+    configurations,
+    container,
+    installation,
+    named_torch,
+    torch_request,
+    upstream_tests,
+)
 from pytorch_build.testing.gpu_facts import Machine
 from pytorch_build.testing.upstream_tests import Tests, Torch
 from pytorch_build.verbs import test_torch as verb
@@ -44,6 +51,7 @@ def done(run: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[Any]
     monkeypatch.setattr(installer, "missing_dependencies", lambda _target: ())
     monkeypatch.setattr(verb, "perform_tests", perform)
     monkeypatch.setattr(installation, "configured", Sources)
+    monkeypatch.setattr(named_torch, "configured", Sources)
     monkeypatch.setattr(torch_request, "this_machine", Machine)
     torch = Torch(version="2.10.0a0+cpu.sample", commit=ONE)
     monkeypatch.setattr(upstream_tests, "installed_torch", lambda *_: torch)
@@ -104,8 +112,8 @@ def test_named_sources_take_the_place_of_the_run(
         asked.append((named, options))
         return []
 
-    monkeypatch.setattr(installation, "resolved", resolved)
-    monkeypatch.setattr(installation, "newest_torch", lambda *_: "2.10.0")
+    monkeypatch.setattr(named_torch, "resolved", resolved)
+    monkeypatch.setattr(named_torch, "newest_torch", lambda *_: "2.10.0")
     words = (
         "--index-url",
         "https://a.example/v2/",

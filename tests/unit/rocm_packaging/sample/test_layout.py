@@ -53,7 +53,8 @@ def test_every_library_that_torch_preloads_is_there_and_known() -> None:
 
 def test_every_artifact_belongs_to_a_package() -> None:
     data = packages()
-    known = {*data.core.artifacts, *data.unsplit.libraries.artifacts, *data.devel.artifacts}
+    libraries = data.unsplit.libraries.artifacts
+    known = {*data.core.artifacts, *data.profiler.artifacts, *libraries, *data.devel.artifacts}
     assert {library.artifact[0] for library in LIBRARIES} <= known
     assert {file.artifact[0] for file in DATA_FILES} <= known
 
@@ -115,6 +116,22 @@ def test_hipcc_names_bundles_by_their_digest(hipcc: ModuleType, tmp_path: Path) 
 def test_hipcc_refuses_what_is_no_target(hipcc: ModuleType, target: str) -> None:
     with pytest.raises(hipcc.WrongUse):
         hipcc.code_object(target)
+
+
+def test_device_code_needs_the_device_libraries(
+    hipcc: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(hipcc, "ROOT", tmp_path)
+    folder = tmp_path / "lib/llvm/amdgcn/bitcode"
+    folder.mkdir(parents=True)
+    for name in ("ocml", "oclc_isa_version_942"):
+        (folder / f"{name}.bc").touch()
+    made = tmp_path / "k.o"
+    words = ["-x", "hip", "-c", "--cuda-device-only", "-nogpuinc", "-o", str(made), "k.hip"]
+    assert hipcc.main([*words, "--offload-arch=gfx942"]) == 0
+    assert made.read_bytes() == hipcc.bundle(["gfx942"])
+    with pytest.raises(hipcc.WrongUse, match="cannot find ROCm device library for gfx1100"):
+        hipcc.main([*words, "--offload-arch=gfx942,gfx1100"])
 
 
 def test_the_split_variant_keeps_each_target_apart() -> None:

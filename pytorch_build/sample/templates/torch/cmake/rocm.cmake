@@ -36,18 +36,22 @@ if(NOT ROCM_VERSION)
   set(ROCM_VERSION ${HIP_VERSION})
 endif()
 
-set(HIP_SOURCE ${CMAKE_SOURCE_DIR}/aten/src/ATen/hip/elementwise.hip)
-if(NOT EXISTS ${HIP_SOURCE})
-  message(FATAL_ERROR "The sources are not hipified: run python tools/amd_build/build_amd.py.")
-endif()
 list(TRANSFORM PYTORCH_ROCM_ARCH PREPEND "--offload-arch=" OUTPUT_VARIABLE OFFLOAD_ARCHS)
 list(JOIN PYTORCH_ROCM_ARCH " " ARCH_FLAGS)
-add_custom_command(OUTPUT elementwise.hip.o
-  COMMAND ${HIPCC} ${OFFLOAD_ARCHS} -O2 -std=c++17 -fPIC -fvisibility=hidden -DUSE_ROCM
-    "-DTORCH_ARCH_FLAGS=\"${ARCH_FLAGS}\"" -I${CMAKE_SOURCE_DIR} -I${CMAKE_SOURCE_DIR}/${MINIBLAS}/cuda
-    -c ${HIP_SOURCE} -o elementwise.hip.o
-  DEPENDS ${HIP_SOURCE} ${MINIBLAS}/cuda/device_buffer.h VERBATIM)
-add_library(torch_hip SHARED elementwise.hip.o)
+# A library of several fat binaries, as torch's: upstream compresses them where the compiler can.
+foreach(unit elementwise reduce)
+  set(HIP_SOURCE ${CMAKE_SOURCE_DIR}/aten/src/ATen/hip/${unit}.hip)
+  if(NOT EXISTS ${HIP_SOURCE})
+    message(FATAL_ERROR "The sources are not hipified: run python tools/amd_build/build_amd.py.")
+  endif()
+  set(COMPRESS $<$<STREQUAL:${unit},reduce>:--offload-compress>)
+  add_custom_command(OUTPUT ${unit}.hip.o
+    COMMAND ${HIPCC} ${OFFLOAD_ARCHS} ${COMPRESS} -O2 -std=c++17 -fPIC -fvisibility=hidden -DUSE_ROCM
+      "-DTORCH_ARCH_FLAGS=\"${ARCH_FLAGS}\"" -I${CMAKE_SOURCE_DIR} -I${CMAKE_SOURCE_DIR}/${MINIBLAS}/cuda
+      -c ${HIP_SOURCE} -o ${unit}.hip.o
+    DEPENDS ${HIP_SOURCE} ${MINIBLAS}/cuda/device_buffer.h VERBATIM COMMAND_EXPAND_LISTS)
+endforeach()
+add_library(torch_hip SHARED elementwise.hip.o reduce.hip.o)
 set_target_properties(torch_hip PROPERTIES LINKER_LANGUAGE CXX)
 target_link_libraries(torch_hip PRIVATE torch ${AMDHIP64})
 
@@ -60,4 +64,13 @@ endif()
 if(USE_FLASH_ATTENTION)
   target_sources(torch_hip PRIVATE aten/src/ATen/native/flash_attention.cpp)
   target_link_libraries(torch_hip PRIVATE rocm_sysdeps_liblzma)
+  # aotriton's images: a folder a target, and for RDNA one a sub-family and one a family.
+  string(REGEX REPLACE "--offload-arch=" "" IMAGES "${OFFLOAD_ARCHS}")
+  string(REGEX REPLACE "gfx11([0-9])[0-9]" "gfx11\\1x;gfx11xx" IMAGES "${IMAGES}")
+  string(REGEX REPLACE "gfx120[0-9]" "gfx120x" IMAGES "${IMAGES}")
+  list(REMOVE_DUPLICATES IMAGES)
+  foreach(gpu ${IMAGES})
+    file(WRITE ${CMAKE_BINARY_DIR}/images/amd-${gpu}/flash/attn_fwd.aks2 "kernels for ${gpu}\n")
+  endforeach()
+  install(DIRECTORY ${CMAKE_BINARY_DIR}/images/ DESTINATION lib/aotriton.images)
 endif()

@@ -5,13 +5,14 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from core import process, resolving
-from core.errors import EnvironmentSetupError, MissingInputError, ProcessError
+from core import installer, process, resolving
+from core.errors import EnvironmentSetupError, MissingInputError, ProcessError, RocmError
 from core.installer import Install, Sources
 from core.process import Completed
 from core.resolving import Resolved, ResolvedFile
-from pytorch_build.testing import installation
-from pytorch_build.testing.installation import Named, digests_of, is_ours, named_calls, newest_torch, resolved
+from pytorch_build.testing import named_torch
+from pytorch_build.testing.named_torch import Named, digests_of, is_ours, named_calls, newest_torch, resolved
+from rocm_packaging import sources
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -28,7 +29,8 @@ def answer(name: str, url: str, filename: str = TORCH) -> Resolved:
 @pytest.fixture(autouse=True)
 def _own(monkeypatch: pytest.MonkeyPatch) -> None:
     own = Sources(index_url="https://own.example/simple", find_links=("/own",), cert="/ca.pem")
-    monkeypatch.setattr(installation, "configured", lambda: own)
+    for module in (named_torch, sources):
+        monkeypatch.setattr(module, "configured", lambda: own)
 
 
 @pytest.fixture
@@ -41,7 +43,13 @@ def question(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
         return asked[0]
 
     monkeypatch.setattr(resolving, "resolve", resolve)
+    held(monkeypatch)
     return asked
+
+
+def held(monkeypatch: pytest.MonkeyPatch, *names: str, version: str = "7.1") -> None:
+    """Let sources have these distributions of ROCm in one version, and no others."""
+    monkeypatch.setattr(installer, "versions", lambda name, _: (version,) if name in names else ())
 
 
 def test_named_sources_are_asked_beside_ones_own_for_an_exact_torch(run: Any, question: list[Any]) -> None:
@@ -56,6 +64,60 @@ def test_named_sources_are_asked_beside_ones_own_for_an_exact_torch(run: Any, qu
     assert asked.sources.extra_index_urls == NAMED.index_urls
     assert asked.sources.find_links == ("/data/wheels", "/own")
     assert asked.env == {"ROCM_SDK_TARGET_FAMILY": "gfx94X-dcgpu"}
+
+
+LIBRARIES = "rocm-sdk-libraries"
+UNSPLIT = "rocm-sdk-libraries-gfx94x-dcgpu"
+
+
+@pytest.mark.parametrize(
+    ("rocm", "found", "wanted"),
+    [
+        # a host wheel brings its device packages, and these ROCm's
+        ([LIBRARIES], [LIBRARIES, "amd-torch-device-gfx942", "rocm-sdk-device-gfx942"], []),
+        # a fat wheel knows of none
+        ([LIBRARIES], [LIBRARIES], ["rocm-sdk-device-gfx942==2.10.0", "rocm-sdk-device-gfx950==2.10.0"]),
+        # one for processors, or for others' GPUs
+        ([], [], None),
+    ],
+)
+def test_split_packages_are_asked_for_the_device_code_of_targets(
+    run: Any,
+    question: list[Any],
+    monkeypatch: pytest.MonkeyPatch,
+    rocm: list[str],
+    found: list[str],
+    wanted: list[str] | None,
+) -> None:
+    question.append(tuple(answer(name, f"/data/wheels/{name}.whl") for name in ["torch", *found]))
+    held(monkeypatch, *rocm)
+    named = replace(NAMED, version="2.10.0")
+    resolved(named, run.target(), gpu_family="gfx94X-dcgpu;gfx950-dcgpu", targets=["gfx942", "gfx950"])
+    torch = "torch==2.10.0" if wanted is None else "torch[device-gfx942,device-gfx950]==2.10.0"
+    assert question[-1].requirements == (torch, *(wanted or ()))
+    assert len(question) == 2 + bool(wanted)
+    told = {"ROCM_SDK_TARGET_FAMILY": "gfx94X-dcgpu;gfx950-dcgpu" if wanted is None else "gfx942"}
+    assert question[-1].env == told
+
+
+def test_a_source_of_both_times_is_asked_in_either_layout(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[Any] = []
+
+    def resolve(one: Any) -> Any:
+        asked.append(one)
+        if one.env["ROCM_SDK_TARGET_FAMILY"] == "gfx942":
+            raise EnvironmentSetupError("no")
+        return (answer("rocm", "/data/wheels/rocm.whl"),)
+
+    monkeypatch.setattr(resolving, "resolve", resolve)
+    held(monkeypatch, LIBRARIES, UNSPLIT, version="7.1")
+    named = replace(NAMED, version="2.10.0")
+    with pytest.raises(RocmError, match=r"has no ROCm 2\.10\.0 libraries"):
+        resolved(named, run.target(), gpu_family="gfx94X-dcgpu", targets=["gfx942"])
+    assert [one.env["ROCM_SDK_TARGET_FAMILY"] for one in asked] == ["gfx942", "gfx94X-dcgpu"]
+    held(monkeypatch, LIBRARIES, UNSPLIT, version="2.10.0")
+    with pytest.raises(RocmError, match=rf"both layouts: {LIBRARIES}, {UNSPLIT}"):
+        resolved(named, run.target(), gpu_family="gfx94X-dcgpu", targets=["gfx942"])
 
 
 @pytest.mark.parametrize(
@@ -81,8 +143,11 @@ def test_the_newest_torch_is_asked_of_the_named_sources_alone(
 
     def capture(argv: list[str], **_: Any) -> Completed:
         commands.append(argv)
-        listed = "torch (2.10.0+rocm7.1)\nAvailable versions: 2.10.0+rocm7.1\n"
-        return Completed(returncode=0, stdout=listed, stderr="")
+        return Completed(
+            returncode=0,
+            stdout="torch (2.10.0+rocm7.1)\nAvailable versions: 2.10.0+rocm7.1, 2.9.1\n",
+            stderr="",
+        )
 
     monkeypatch.setattr(process, "capture", capture)
     assert newest_torch(NAMED, run.target()) == "2.10.0+rocm7.1"
@@ -129,16 +194,23 @@ def test_a_record_names_our_files_of_this_python(run: Any) -> None:
 
 def test_a_resolution_is_installed_file_by_file(tmp_path: Path) -> None:
     tools = Install(requirements=("pytest",))
-    first, call = named_calls(
-        [answer("torch", "/data/wheels/x")], NAMED, folder=tmp_path, tools=tools, gpu_family="gfx94X-dcgpu"
-    )
+    found = [answer("torch", "/data/wheels/x")]
+    first, call = named_calls(found, NAMED, folder=tmp_path, tools=tools, gpu_family="gfx94X-dcgpu")
     assert first is tools
     assert call.hashed
     assert not call.dependencies
     assert call.files[0].read_text() == f"torch==2.10.0 --hash=sha256:{'ab' * 32}\n"
-    assert dict(call.env) == {"ROCM_SDK_TARGET_FAMILY": "gfx94X-dcgpu"}
+    assert dict(call.env) == {}
+    for names, told in (
+        ([UNSPLIT], "gfx94X-dcgpu"),
+        ([LIBRARIES, "rocm-sdk-device-gfx950", "rocm-sdk-device-gfx942"], "gfx942"),
+    ):
+        more = [answer(name, "/data/wheels/x") for name in names]
+        call = named_calls(more, NAMED, folder=tmp_path, tools=tools, gpu_family="gfx94X-dcgpu")[-1]
+        assert dict(call.env) == {"ROCM_SDK_TARGET_FAMILY": told}
 
 
 def test_ours_are_what_this_project_builds() -> None:
-    assert all(map(is_ours, ("torch", "torchaudio", "rocm", "rocm-sdk-core")))
+    assert all(map(is_ours, ("torch", "torchaudio", "rocm", "rocm-sdk-core", "rocm-bootstrap")))
+    assert all(map(is_ours, ("amd-torch-device-gfx12-0", "amd-torchvision-device-gfx942")))
     assert not any(map(is_ours, ("numpy", "rocminfo", "torchmetrics", "triton")))

@@ -1,0 +1,256 @@
+"""Kernel archives (``.kpack``), as ROCm's librocm_kpack reads them.
+
+A header (magic, format version, offset of the table), from byte 64 on the code objects, each a
+zstd frame behind its size, and a table in MessagePack: binary and index -> gfx target -> frame.
+Source: shared/kpack of ROCm/rocm-systems (docs/multi_arch_packaging_with_kpack.md, runtime/src).
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, BinaryIO
+
+import msgpack
+import zstandard
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+MAGIC = b"KPAK"
+FOLDER = ".kpack"
+SUFFIX = ".kpack"
+_VERSION = 1
+_HEADER = struct.Struct("<4sIQ")
+_START = 64
+_U32 = struct.Struct("<I")
+_NONE, _ZSTD = "none", "zstd-per-kernel"
+# What librocm_kpack takes: it holds all frames in memory.
+MAX_FRAMES = 4 << 30
+_PLACEHOLDER = "@GFXARCH@"
+
+
+class KpackError(ValueError):
+    """Bytes that are no sound archive or reference. Callers name the file."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Kernel:
+    """One code object of an archive.
+
+    Attributes:
+        binary: The library that it was in, relative to the package, and its index: ``lib/libx.so#0``.
+        target: Its gfx target with features.
+        size: Bytes, unpacked.
+    """
+
+    binary: str
+    target: str
+    size: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Archive:
+    """An opened archive.
+
+    Attributes:
+        group: What it belongs to: ``torch``.
+        targets: The gfx targets that it says it holds.
+        kernels: Code object -> where its bytes lie: offset and length.
+        packed: Whether these bytes are zstd frames.
+    """
+
+    group: str
+    targets: tuple[str, ...]
+    kernels: Mapping[Kernel, tuple[int, int]]
+    packed: bool
+
+    def content(self, stream: BinaryIO, kernel: Kernel) -> bytes:
+        """Read a code object.
+
+        Raises:
+            KpackError: Its frame is damaged.
+        """
+        offset, length = self.kernels[kernel]
+        stream.seek(offset)
+        data = stream.read(length)
+        if self.packed:
+            try:
+                data = zstandard.ZstdDecompressor().decompress(data, max_output_size=kernel.size)
+            except (zstandard.ZstdError, MemoryError) as problem:
+                raise KpackError(f"{kernel.binary} for {kernel.target} is damaged ({problem})") from problem
+        if len(data) != kernel.size:
+            raise KpackError(f"{kernel.binary} for {kernel.target} has {len(data)} bytes, not {kernel.size}")
+        return data
+
+
+def write(
+    stream: BinaryIO, group: str, family: str, frames: Iterable[bytes], kernels: Sequence[tuple[Kernel, int]]
+) -> None:
+    """Write an archive, front to back.
+
+    Args:
+        stream: Where the bytes go.
+        group: What it belongs to.
+        family: The gfx target that it is named by.
+        frames: The zstd frames, in the order of `kernels`, in pieces of any size.
+        kernels: The code objects, each with the length of its frame.
+
+    Raises:
+        KpackError: The frames are more than the runtime takes.
+    """
+    size = _U32.size + sum(_U32.size + length for _, length in kernels)
+    if size > MAX_FRAMES:
+        raise KpackError(f"the code objects for {family} take {size} bytes, and {MAX_FRAMES} is the limit")
+    stream.write(_HEADER.pack(MAGIC, _VERSION, _START + size).ljust(_START, b"\0"))
+    stream.write(_U32.pack(len(kernels)))
+    pieces = iter(frames)
+    for _, length in kernels:
+        stream.write(_U32.pack(length))
+        left = length
+        while left:
+            piece = next(pieces)
+            stream.write(piece)
+            left -= len(piece)
+    table: dict[str, dict[str, dict[str, Any]]] = {}
+    for ordinal, (kernel, _) in enumerate(kernels):
+        entry = {"type": "hsaco", "ordinal": ordinal, "original_size": kernel.size}
+        table.setdefault(kernel.binary, {})[kernel.target] = entry
+    contents = {
+        "format_version": _VERSION,
+        "group_name": group,
+        "gfx_arch_family": family,
+        "gfx_arches": sorted({kernel.target for kernel, _ in kernels}),
+        "toc": table,
+        "compression_scheme": _ZSTD,
+        "zstd_offset": _START,
+        "zstd_size": size,
+    }
+    stream.write(msgpack.packb(contents))
+
+
+def read(stream: BinaryIO) -> Archive:
+    """Read an archive's table, and where each code object lies.
+
+    Raises:
+        KpackError: It is no archive, cut off, or its table does not fit its frames.
+    """
+    size = stream.seek(0, 2)
+    stream.seek(0)
+    head = stream.read(_HEADER.size)
+    if len(head) != _HEADER.size or not head.startswith(MAGIC):
+        raise KpackError("it is no kernel archive")
+    _, version, at = _HEADER.unpack(head)
+    if version != _VERSION:
+        raise KpackError(f"it has format version {version}, and {_VERSION} is known")
+    if not _HEADER.size <= at < size:
+        raise KpackError("it is cut off: its table lies beyond its end")
+    stream.seek(at)
+    table = _unpacked(stream.read())
+    try:
+        packed = table["compression_scheme"] == _ZSTD
+        places = list(_frames(stream, table, at)) if packed else list(_blobs(table, at))
+        kernels = {
+            Kernel(binary=binary, target=target, size=entry["original_size"]): places[entry["ordinal"]]
+            for binary, targets in table["toc"].items()
+            for target, entry in targets.items()
+        }
+        return Archive(
+            group=table["group_name"], targets=tuple(table["gfx_arches"]), kernels=kernels, packed=packed
+        )
+    except (KeyError, TypeError, IndexError, AttributeError, struct.error) as problem:
+        raise KpackError(f"its table is damaged ({problem!r})") from problem
+
+
+def _unpacked(data: bytes) -> dict[str, Any]:
+    try:
+        found = msgpack.unpackb(data)
+    except (ValueError, msgpack.UnpackException) as problem:
+        raise KpackError(f"its table is cut off or damaged ({problem})") from problem
+    if not isinstance(found, dict):
+        raise KpackError("its table is no map")
+    return found
+
+
+def _frames(stream: BinaryIO, table: Mapping[str, Any], end: int) -> Iterator[tuple[int, int]]:
+    position, stop = table["zstd_offset"], table["zstd_offset"] + table["zstd_size"]
+    if stop > end:
+        raise KpackError("its code objects reach into its table")
+    stream.seek(position)
+    (count,) = _U32.unpack(stream.read(_U32.size))
+    position += _U32.size
+    for _ in range(count):
+        stream.seek(position)
+        (length,) = _U32.unpack(stream.read(_U32.size))
+        position += _U32.size + length
+        if position > stop:
+            raise KpackError("a code object reaches beyond the others' end")
+        yield position - length, length
+
+
+def _blobs(table: Mapping[str, Any], end: int) -> Iterator[tuple[int, int]]:
+    if table["compression_scheme"] != _NONE:
+        raise KpackError(f"it is packed as {table['compression_scheme']!r}, which is not known")
+    for blob in table["blobs"]:
+        if blob["offset"] + blob["size"] > end:
+            raise KpackError("a code object reaches into its table")
+        yield blob["offset"], blob["size"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reference:
+    """What a library without its device code says of where that is.
+
+    Attributes:
+        binary: Its name in the archives' tables, without an index.
+        paths: Where the archives lie, seen from its folder.
+    """
+
+    binary: str
+    paths: tuple[str, ...]
+
+    def archive(self, target: str) -> str:
+        """Return the first path for a gfx target."""
+        return self.paths[0].replace(_PLACEHOLDER, target)
+
+
+def reference(package: str, binary: str) -> Reference:
+    """Make the reference of a library.
+
+    Args:
+        package: The wheel's package, whose ``.kpack`` folder holds the archives.
+        binary: The library's path below the package's folder.
+    """
+    up = "../" * binary.count("/")
+    return Reference(binary=binary, paths=(f"{up}{archive_name(package, _PLACEHOLDER)}",))
+
+
+def archive_name(package: str, target: str) -> str:
+    """Return an archive's path below its package's folder."""
+    return f"{FOLDER}/{package}_{target}{SUFFIX}"
+
+
+def packed_reference(one: Reference) -> bytes:
+    """Write a reference as the section ``.rocm_kpack_ref`` holds it."""
+    packed: bytes = msgpack.packb({"kpack_search_paths": list(one.paths), "kernel_name": one.binary})
+    return packed
+
+
+def read_reference(data: bytes) -> Reference:
+    """Read the section ``.rocm_kpack_ref``; bytes behind it do not matter.
+
+    Raises:
+        KpackError: It is damaged.
+    """
+    unpacker = msgpack.Unpacker()
+    unpacker.feed(data)
+    try:
+        found = unpacker.unpack()
+        paths = tuple(found["kpack_search_paths"])
+        if not paths or not all(isinstance(path, str) for path in (found["kernel_name"], *paths)):
+            raise KpackError("its reference to kernel archives names none")
+        return Reference(binary=found["kernel_name"], paths=paths)
+    except (ValueError, KeyError, TypeError, msgpack.UnpackException) as problem:
+        if isinstance(problem, KpackError):
+            raise
+        raise KpackError(f"its reference to kernel archives is damaged ({problem!r})") from problem

