@@ -20,7 +20,6 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--sources", type=Path, metavar="DIR", help="folder of upstream repositories")
     parser.addoption("--torch", type=Path, metavar="PYTHON", help="interpreter of an environment with torch")
     parser.addoption("--rocm", type=Path, metavar="DIR", help="artifact directory of a real ROCm build")
-    parser.addoption("--therock", type=Path, metavar="DIR", help="a checkout of TheRock")
     parser.addoption(
         "--rocm7", type=Path, metavar="DIR", help="folder of ROCm 7's artifacts, split and unsplit"
     )

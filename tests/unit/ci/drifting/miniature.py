@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import TYPE_CHECKING
 
 from ci.buckets import buckets
@@ -16,6 +17,7 @@ from pytorch_build.containers.running import load_container
 from pytorch_build.platforms import linux, windows
 from pytorch_build.refs.torch_refs import load_refs
 from pytorch_build.testing.configurations import DATA
+from pytorch_build.toolchain.pins import FILE
 from rocm_packaging.packages import packages
 from rocm_packaging.sources import release_indexes
 
@@ -48,6 +50,7 @@ def write(root: Path) -> Path:
         "build_tools/github_actions/configure_pytorch_release_matrix.py": _matrix(),
         ".github/workflows/multi_arch_build_portable_linux_pytorch_wheels.yml": _workflow(),
         ".github/workflows/test_pytorch_wheels.yml": read_text(ROOT / ".github/workflows/setup.yml"),
+        ".github/workflows/multi_arch_build_windows_pytorch_wheels.yml": _windows(),
         "external-builds/pytorch/build_prod_wheels.py": _constants(
             LINUX_LIBRARY_PRELOADS=list(linux.PRELOADS), WINDOWS_LIBRARY_PRELOADS=list(windows.PRELOADS)
         ),
@@ -244,6 +247,16 @@ def _workflow() -> str:
         f"      SCCACHE_REGION: {caches.region}\n          aws-region: {caches.region}\n"
         f"          format('{caches.role.replace('{type}', '{0}')}', x)\n"
         f"          role-duration-seconds: {caches.session_seconds}\n"
+    )
+
+
+def _windows() -> str:
+    version = read_toml(FILE)["libuv"]["version"]
+    ninja = re.findall(
+        r"^ninja==(\S+)", read_text(ROOT / "requirements/target-windows-3.12.txt"), re.MULTILINE
+    )
+    return (
+        f"          choco install ninja --version {ninja[0]}\n          git clone libuv.git -b v{version}\n"
     )
 
 

@@ -41,6 +41,7 @@ _PACKAGING = "build_tools/packaging/python"
 _ACTIONS = "build_tools/github_actions"
 _BUCKETS = "build_tools/_therock_utils/s3_buckets.py"
 _PYTORCH = "external-builds/pytorch"
+_WINDOWS = ".github/workflows/multi_arch_build_windows_pytorch_wheels.yml"
 _WORKFLOW = ".github/workflows/multi_arch_build_portable_linux_pytorch_wheels.yml"
 
 
@@ -81,6 +82,8 @@ _WORKFLOW = ".github/workflows/multi_arch_build_portable_linux_pytorch_wheels.ym
         (f"{_PYTORCH}/run_pytorch_tests_full.py", "'test_ops'", "'test_op'", "tests"),
         (f"{_PYTORCH}/skip_tests/generic.py", "test_RNN_dropout_state", "test_RNN_new", "skips"),
         (f"{_PYTORCH}/skip_tests/pytorch_2.13.py", "test_hip_device_count", "test_new", "skips"),
+        (_WINDOWS, "ninja --version 1", "ninja --version 2", "Windows tools"),
+        (_WINDOWS, "-b v1", "-b v2", "Windows tools"),
         ("version.json", "10.", "11.", "ROCm's version"),
         (f"{_PYTORCH}/ci_commit_pins/triton-windows.txt", "6fe895", "7fe895", "triton on Windows"),
     ],
