@@ -11,6 +11,7 @@ from pytorch_build import context
 from pytorch_build.lock.source_lock import SourceLock
 from pytorch_build.verbs import resolve
 from pytorch_build.verbs.resolve import any_context, rows
+from rocm_packaging.sources import release_indexes
 from tests.unit.pytorch_build.lock.test_planned import cell, plan
 
 if TYPE_CHECKING:
@@ -129,7 +130,7 @@ def test_the_locks_of_another_platform_are_resolved_here(
 
 
 def test_data_that_was_compared_too_long_ago_is_said(capsys: pytest.CaptureFixture[str]) -> None:
-    checked = resolve.release_indexes().checked
+    checked = release_indexes().checked
     resolve._warn_of_old_data(checked)
     assert capsys.readouterr().err == ""
     resolve._warn_of_old_data(checked + timedelta(days=1000))
