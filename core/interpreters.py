@@ -11,14 +11,18 @@ from core import process
 from core.errors import EnvironmentSetupError, ProcessError, UsageError
 
 _PROBE = """
-import json, platform, sys, sysconfig
+import json, os, platform, sys, sysconfig
+base = getattr(sys, "_base_executable", sys.executable)
+if sys.prefix != sys.base_prefix and sys.version_info < (3, 11) and os.name == "posix":
+    # there it is the environment's own (bpo-46028)
+    base = os.path.join(sys.base_prefix, "bin", "python%d.%d" % sys.version_info[:2])
 print(json.dumps({
     "version": platform.python_version(),
     "implementation": sys.implementation.name,
     "free_threaded": bool(sysconfig.get_config_var("Py_GIL_DISABLED")),
     "prefix": sys.prefix,
     "base_prefix": sys.base_prefix,
-    "base_executable": getattr(sys, "_base_executable", sys.executable),
+    "base_executable": base,
     "purelib": sysconfig.get_path("purelib"),
     "scripts": sysconfig.get_path("scripts"),
     "include": sysconfig.get_path("include"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import json
+import re
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING
 
@@ -11,14 +12,15 @@ from packaging.specifiers import SpecifierSet
 
 from ci.configuration.data import TRIGGERS_FILE, load
 from ci.drifting.comparing import Subject
-from ci.drifting.tree import Python, strings
-from core.data import read_toml
+from ci.drifting.tree import Python, found, strings
+from core.data import read_text, read_toml
 from core.options import ROOT
 from pytorch_build.platforms import linux, windows
 from pytorch_build.refs.torch_refs import load_refs
 from pytorch_build.testing import skip_rules
 from pytorch_build.testing.configurations import DATA as CONFIGURATIONS_FILE
 from pytorch_build.testing.skip_review import entries
+from pytorch_build.toolchain.pins import FILE as TOOLCHAIN_FILE
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -33,6 +35,8 @@ _BUILDER = "external-builds/pytorch/build_prod_wheels.py"
 _TESTS = "external-builds/pytorch/run_pytorch_tests_full.py"
 _SKIPS = "external-builds/pytorch/skip_tests"
 _TRITON = "external-builds/pytorch/ci_commit_pins/triton-windows.txt"
+_WINDOWS = ".github/workflows/multi_arch_build_windows_pytorch_wheels.yml"
+_LOCK = "requirements/target-windows-3.12.txt"
 _PLATFORMS: tuple[Platform, ...] = ("linux", "windows")
 
 
@@ -140,13 +144,26 @@ def _named(test: str, patterns: Iterable[str]) -> bool:
 
 
 def _versions(checkout: Tree) -> tuple[Facts, Facts]:
-    theirs = {"rocm": (json.loads(checkout.text("version.json"))["rocm-version"],)}
+    theirs = {"rocm": _said(json.loads(checkout.text("version.json"))["rocm-version"])}
     return theirs, {"rocm": (read_toml(TRIGGERS_FILE)["rocm_base_version"],)}
 
 
 def _triton(checkout: Tree) -> tuple[Facts, Facts]:
     ref = load_refs(None, ROOT, platform="windows")["nightly"]
-    return {"commit": (checkout.text(_TRITON).strip(),)}, {"commit": (ref.projects["triton"].ref,)}
+    return {"commit": _said(checkout.text(_TRITON).strip())}, {"commit": (ref.projects["triton"].ref,)}
+
+
+def _windows(checkout: Tree) -> tuple[Facts, Facts]:
+    theirs = {
+        "libuv": tuple(found(r"libuv\.git -b v(\S+)", checkout, _WINDOWS)),
+        "ninja": tuple(found(r"ninja --version (\S+)", checkout, _WINDOWS)),
+    }
+    libuv, lock = read_toml(TOOLCHAIN_FILE)["libuv"]["version"], read_text(ROOT / _LOCK)
+    return theirs, {"libuv": (libuv,), "ninja": tuple(re.findall(r"^ninja==(\S+)", lock, re.MULTILINE))}
+
+
+def _said(value: str) -> tuple[str, ...]:
+    return (value,) if value else ()
 
 
 def _tuples(facts: dict[str, Sequence[str]]) -> Facts:
@@ -159,5 +176,6 @@ SUBJECTS = (
     Subject(name="tests", upstream=_TESTS, here="pytorch_build/testing/configurations.toml", facts=_tests),
     Subject(name="skips", upstream=_SKIPS, here="pytorch_build/testing/skips/", facts=_skips),
     Subject(name="ROCm's version", upstream="version.json", here="ci/triggers.toml", facts=_versions),
+    Subject(name="Windows tools", upstream=_WINDOWS, here=f"toolchain.toml, {_LOCK}", facts=_windows),
     Subject(name="triton on Windows", upstream=_TRITON, here="pytorch_build/refs/refs.toml", facts=_triton),
 )

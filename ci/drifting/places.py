@@ -59,6 +59,8 @@ def _buckets(checkout: Tree) -> tuple[Facts, Facts]:
         and isinstance(node.target, ast.Name)
         and isinstance(node.value, ast.Call)
     }
+    if not {"region", "iam_account"} <= default.keys():
+        raise moved(_BUCKETS, "a region and an account")
     theirs: dict[str, tuple[str, ...]] = {"region": (default["region"],)}
     for call in python.calls(python.assigned("s3_bucket_configs"), "S3BucketConfig"):
         name, role = ast.literal_eval(call.args[0]), keyword(call, "iam_role")
@@ -82,6 +84,10 @@ def _products(checkout: Tree) -> tuple[Facts, Facts]:
         raise moved(_BUCKETS, "the buckets of products")
     written = {name: python.template(node) for name, node in parts.items() if node is not None}
     (index,) = _returned(python, "get_release_package_index_url")
+    folders = [paths.template(node) for node in ast.walk(paths.module) if isinstance(node, ast.JoinedStr)]
+    folders = [one.partition("/{package}")[0] for one in folders if one.startswith("v5/")]
+    if not folders:
+        raise moved(_PATHS, "the folder of a package")
     data = buckets().products
     streams = python.constant("_RELEASE_STREAM_BY_TYPE")
     theirs = {
@@ -89,11 +95,7 @@ def _products(checkout: Tree) -> tuple[Facts, Facts]:
         "role": (f"arn:aws:iam::{written['iam_account']}:role/{written['iam_role']}",),
         "index": (index,),
         "products": tuple(python.constant("_ALLOWED_RELEASE_PRODUCTS")),
-        "folder": tuple(
-            text.partition("/{package}")[0].replace("{index}", "whl-next")
-            for node in ast.walk(paths.module)
-            if isinstance(node, ast.JoinedStr) and (text := paths.template(node)).startswith("v5/")
-        ),
+        "folder": tuple(one.replace("{index}", "whl-next") for one in folders),
         **{f"stream of {name}": (stream,) for name, stream in streams.items()},
     }
     ours = {name: (getattr(data, name),) for name in ("bucket", "role", "index", "folder")}

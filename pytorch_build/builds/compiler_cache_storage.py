@@ -148,10 +148,11 @@ class Wanted:
 
 
 def storage_for(wanted: Wanted, *, rules: CacheRules, env: Mapping[str, str]) -> Storage:
-    """Choose the storage: what was asked for, else a person's own settings, else the run's bucket.
+    """Choose the storage: what was asked for, else a person's own settings, else a bucket by the run's.
 
-    The run's bucket is sccache's alone, as ccache does not speak S3. A fork's run reads what the main
-    repository's runs stored, not the bucket that forks leave their outputs in.
+    A bucket is sccache's alone, as ccache does not speak S3. Runs that leave their outputs in the main
+    repository's buckets have a bucket for caches, where the data names one, and else the run's own. A
+    fork's run reads what the main repository's runs stored, not the bucket that forks leave their outputs in.
 
     Args:
         wanted: What was chosen, and for which run.
@@ -167,7 +168,7 @@ def storage_for(wanted: Wanted, *, rules: CacheRules, env: Mapping[str, str]) ->
     elif any(env.get(name) for name in _OWN[wanted.kind]):
         chosen = Storage(kind="own")
     elif wanted.kind == "sccache" and wanted.store.startswith(_S3):
-        chosen = Storage(kind="s3", where=f"{wanted.store.removeprefix(_S3).strip('/')}/{folder}")
+        chosen = Storage(kind="s3", where=f"{_for_caches(wanted)}/{folder}")
     else:
         chosen = Storage()
     if chosen.kind == "s3":
@@ -212,6 +213,15 @@ def _asked(kind: str, asked: str, folder: str) -> Storage:
             hint="A store is a folder, s3://BUCKET (sccache) or http://… (ccache); 'local' is none.",
         )
     return Storage(kind="folder", where=str(Path(asked).resolve() / folder))
+
+
+def _for_caches(wanted: Wanted) -> str:
+    """Return the bucket that caches of the run's bucket lie in: its own, or the run's."""
+    place = wanted.store.removeprefix(_S3).strip("/")
+    runs, caches = wanted.buckets.release_types.get(wanted.release_type), wanted.buckets.compiler_caches
+    if runs and caches and _is_main(wanted) and place in {runs.bucket, runs.external_bucket}:
+        return caches.bucket.replace("{type}", caches.types[wanted.release_type])
+    return place
 
 
 def _main_bucket(bucket: str, wanted: Wanted) -> str:

@@ -20,6 +20,7 @@ from ci.planned_flows import nightly_nodes, planned, release_words, unresolved
 from core import process
 from core.frontdoor import verb_parser
 from core.options import ROOT, sources_folder
+from core.run_locations import run_buckets
 from pytorch_build.lock.planned import outputs as resolved
 
 if TYPE_CHECKING:
@@ -448,7 +449,11 @@ def test_builds_have_no_role_but_the_compiler_caches_own(platform: str) -> None:
         name: role for name, role in roles.items() if names.index(name) < names.index("Build and check")
     }
     assert before == {"Assume the role of the compiler cache": "${{ vars.COMPILER_CACHE_ROLE }}"}
-    condition = steps[names.index("Assume the role of the compiler cache")]["if"]
+    cache = steps[names.index("Assume the role of the compiler cache")]
+    caches = run_buckets().compiler_caches
+    assert caches is not None
+    assert f"'{caches.session_seconds}'" in cache["with"]["seconds"]
+    condition = cache["if"]
     assert condition == "${{ !env.ACT && inputs.upload && vars.COMPILER_CACHE_ROLE != '' }}"
 
 

@@ -1,10 +1,11 @@
 from __future__ import annotations
 
+from datetime import date, timedelta
 from typing import TYPE_CHECKING
 
 import pytest
 
-from core.data import Model, key_path, load_toml, parse_json, validated
+from core.data import Dated, Model, key_path, load_toml, parse_json, validated
 from core.errors import DataError, MissingInputError
 
 if TYPE_CHECKING:
@@ -90,3 +91,10 @@ def test_json_problems_are_data_errors() -> None:
 
 def test_key_paths_quote_what_toml_would_quote() -> None:
     assert key_path(("refs", "release/2.9", "tags", 3, "ref")) == 'refs."release/2.9".tags[3].ref'
+
+
+def test_data_grows_too_old_after_its_days() -> None:
+    data = Dated(checked=date(2026, 11, 22), days=60)
+    last = data.checked + timedelta(days=60)
+    assert not data.overdue(last)
+    assert data.overdue(last + timedelta(days=1)) == "61 days old, where 60 are allowed"

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import sys
 import sysconfig
 from pathlib import Path
@@ -85,3 +86,17 @@ def test_this_python_says_what_it_is() -> None:
     assert found.prefix == Path(sys.prefix)
     assert found.purelib == Path(sysconfig.get_path("purelib"))
     assert found.virtual is (sys.prefix != sys.base_prefix)
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize("series", ["3.10", "3.11", "3.14"])
+def test_the_base_of_an_environment_lies_outside_it(tmp_path: Path, series: str) -> None:
+    """Python 3.10 names the environment's own interpreter, which uv would then link to itself."""
+    python = shutil.which(f"python{series}")
+    if python is None or process.capture([python, "-c", ""], check=False).returncode:
+        pytest.skip(f"there is no Python {series}")
+    process.capture([python, "-m", "venv", "--without-pip", str(tmp_path / "venv")])
+    found = interpreter(tmp_path / "venv" / "bin" / "python")
+    assert found.virtual
+    assert not found.base_executable.is_relative_to(tmp_path)
+    assert found.base_executable.is_file()

@@ -56,7 +56,7 @@ def lock(common: Common) -> Path:
 def test_a_lock_is_one_a_python(common: Common, lock: Path) -> None:
     assert target_lock(common, target()) == lock
     assert target_lock(common, target("3.13.0")) is None
-    assert target_lock(common, target(free_threaded=True)) is None
+    assert target_lock(common, target(free_threaded=True)) == lock
 
 
 def test_the_whole_lock_is_installed_as_it_stands(common: Common, lock: Path) -> None:

@@ -16,6 +16,8 @@ def test_the_data_says_what_was_agreed() -> None:
         "ci": 30,
         "dev": 30,
         "nightly": 120,
+        "dev-bkc": 30,
+        "nightly-bkc": 120,
         "weekly": 7 * 52,
         "prerelease": 2 * 365,
         "rc": 2 * 365,

@@ -7,7 +7,7 @@ import pytest
 from pydantic import ValidationError
 
 from core.errors import UsageError
-from core.run_locations import Origin, RunBucket, RunBuckets, run_buckets
+from core.run_locations import CompilerCaches, Origin, RunBucket, RunBuckets, run_buckets
 from pytorch_build.builds.compiler_cache_storage import (
     AccessRules,
     CacheRules,
@@ -61,6 +61,33 @@ def test_sccache_takes_the_runs_bucket() -> None:
     )
     assert str(found) == "s3://ours/cc/ci/sccache"
     assert chosen(store="s3://nightlies", release_type="nightly").prefix == "cc/nightly/sccache"
+
+
+@pytest.mark.parametrize(
+    ("store", "origin", "bucket", "access"),
+    [
+        ("s3://ours", OWN, "caches-ci", "read-write"),
+        ("s3://everybodys", FORK, "caches-ci", "read-only"),
+        ("s3://another", OWN, "another", "read-write"),
+        ("s3://everybodys", OTHER, "everybodys", "none"),
+    ],
+)
+def test_runs_in_the_main_repositorys_buckets_have_one_for_caches(
+    store: str, origin: Origin, bucket: str, access: str
+) -> None:
+    caches = CompilerCaches(
+        region="us-east-1", bucket="caches-{type}", role="", session_seconds=21600, types={"ci": "ci"}
+    )
+    buckets = BUCKETS.model_copy(update={"compiler_caches": caches})
+    found = chosen(store=store, origin=origin, buckets=buckets)
+    assert (found.bucket, found.access) == (bucket, access)
+
+
+def test_each_release_type_of_the_data_has_a_bucket_for_caches() -> None:
+    caches = run_buckets().compiler_caches
+    assert caches is not None
+    assert caches.types.keys() == run_buckets().release_types.keys()
+    assert [one for one in caches.types.items() if one[1] == "prerelease"] == [("prerelease", "prerelease")]
 
 
 def test_without_a_bucket_the_cache_is_local() -> None:

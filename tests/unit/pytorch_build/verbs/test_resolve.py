@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -8,7 +9,9 @@ from core.errors import UsageError
 from core.plans import Plan
 from pytorch_build import context
 from pytorch_build.lock.source_lock import SourceLock
+from pytorch_build.verbs import resolve
 from pytorch_build.verbs.resolve import any_context, rows
+from rocm_packaging.sources import release_indexes
 from tests.unit.pytorch_build.lock.test_planned import cell, plan
 
 if TYPE_CHECKING:
@@ -124,3 +127,13 @@ def test_the_locks_of_another_platform_are_resolved_here(
     answer = front("resolve", "--plan", "plan.json", "--run-id", "77")
     assert answer.code == 0, answer.said
     assert (tmp_path / "out/77-windows/manifests/source-lock-mine.json").is_file()
+
+
+def test_data_that_was_compared_too_long_ago_is_said(capsys: pytest.CaptureFixture[str]) -> None:
+    checked = release_indexes().checked
+    resolve._warn_of_old_data(checked)
+    assert capsys.readouterr().err == ""
+    resolve._warn_of_old_data(checked + timedelta(days=1000))
+    said = capsys.readouterr().err
+    assert "What rocm_indexes.toml says of release indexes is 1000 days old" in said
+    assert "What container.toml says of the image" in said
