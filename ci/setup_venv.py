@@ -16,7 +16,7 @@ from ci.clients.run_wheels import Offer, find_group, fits, offered, parse_requir
 from ci.clients.venvs import environment, planned
 from ci.mirror_data import mirror
 from core import console, distributions, installer, wheels
-from core.errors import MissingInputError, UsageError
+from core.errors import MissingInputError
 from core.installer import Install, Sources, configured
 from core.job_files import job_files
 from core.options import common_from
@@ -226,10 +226,7 @@ def page_offers(url: str, *, cert: str) -> tuple[Offer, ...]:
 def _index_url(common: Common, arguments: argparse.Namespace) -> str:
     family = arguments.index_subdir or common.gpu_family
     if arguments.index_name:
-        found = release_index_url(arguments.index_name, family)
-        if not family and found != release_index_url(arguments.index_name, "any"):
-            raise UsageError("This index has a folder for each GPU family.", hint="Add --index-subdir.")
-        return found
+        return release_index_url(arguments.index_name, family)
     base = str(arguments.index_url).rstrip("/")
     return f"{base}/{quote(arguments.index_subdir)}/" if arguments.index_subdir else f"{base}/"
 

@@ -26,7 +26,8 @@ DEFAULT_STORE = "out"
 AUTO_STORE = "auto"
 RUN_STORE = "RUN_STORE"
 SOURCES_DIR = "SOURCES_DIR"
-RELEASE_TYPES = ("ci", "dev", "nightly", "prerelease", "release")
+# …-bkc: previews of new hardware, in buckets and streams of their own
+RELEASE_TYPES = ("ci", "dev", "dev-bkc", "nightly", "nightly-bkc", "prerelease", "release")
 _BUCKET = "s3://"
 
 
@@ -43,7 +44,7 @@ class Common:
         read_store: Where a run is read that `store` lacks; "" for nowhere.
         external_repo: The folder of the run's repository, ``{owner}-{repo}/``, in a bucket that several
             share; "" for none.
-        release_type: ``ci``, ``dev``, ``nightly``, ``prerelease`` or ``release``.
+        release_type: One of `RELEASE_TYPES`.
         sources_dir: Where source trees are checked out; None for the platform's own place.
         platform: The platform that is built for: this machine's, except where a plan is resolved.
         python: The target environment's interpreter; None for a stage without one.

@@ -116,13 +116,19 @@ def release_index_url(name: str, family: str) -> str:
         family: The GPU family.
 
     Raises:
-        UsageError: An unknown name.
+        UsageError: An unknown name, or not one family where each has an index of its own.
     """
     indexes = release_indexes().indexes
     chosen = name or next(key for key, index in indexes.items() if index.default)
     if chosen not in indexes:
         raise UsageError(f"Unknown ROCm index {chosen!r}. {nearest(chosen, indexes)}")
-    return indexes[chosen].url.replace("{family}", quote(family))
+    url = indexes[chosen].url
+    if "{family}" in url and (not family or ";" in family):
+        raise UsageError(
+            f"{url} is an index of one GPU family, and {family or 'none'} is given.",
+            hint="Give one with --gpu-family or --index-subdir, or take an index of all: --help lists them.",
+        )
+    return url.replace("{family}", quote(family))
 
 
 def in_run(common: Common, artifact_group: str, extras: Sequence[str] = ()) -> RocmSource | None:

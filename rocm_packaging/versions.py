@@ -17,6 +17,7 @@ from datetime import date
 from typing import Literal
 
 from core.errors import UsageError, nearest
+from core.options import RELEASE_TYPES
 
 Kind = Literal["release", "prerelease", "nightly", "nightly-bkc", "dev"]
 _BASE_FORM = re.compile(r"(?:0|[1-9][0-9]*)(?:\.(?:0|[1-9][0-9]*)){2}")
@@ -92,19 +93,20 @@ def compute(
 
     Args:
         base: The three numbers of the release, ``10.1.0``.
-        release_type: ``ci``, ``dev``, ``nightly``, ``prerelease`` or ``release``.
-        commit: The git commit that ROCm was built from, for ``ci`` and ``dev``; empty: not known.
+        release_type: One of `core.options.RELEASE_TYPES`.
+        commit: The git commit that ROCm was built from, for ``ci`` and ``dev…``; empty: not known.
         day: The day of a nightly build, in UTC.
         candidate: The number of a prerelease, 0 or more.
 
     Raises:
-        UsageError: The base is none, a prerelease has no number, or the commit is none.
+        UsageError: The base is none, a prerelease has no number, the commit is none, or the type is
+            ``nightly-bkc``, whose two dates only upstream knows.
     """
     if not _BASE_FORM.fullmatch(base):
         raise UsageError(f"{base!r} is no base version.", hint="It has three numbers, such as 10.1.0.")
     if candidate is not None and release_type != "prerelease":
         raise UsageError(f"A {release_type} version has no candidate number.", hint="Leave --rc out.")
-    if release_type in {"ci", "dev"}:
+    if release_type in {"ci", "dev", "dev-bkc"}:
         if commit and not _COMMIT.fullmatch(commit):
             raise UsageError(f"{commit!r} is no git commit.", hint="Give 7 to 40 hexadecimal digits.")
         return parse(f"{base}.dev0+{commit}" if commit else f"{base}.dev0").text
@@ -116,8 +118,12 @@ def compute(
         return parse(f"{base}rc{candidate}").text
     if release_type == "release":
         return parse(base).text
-    known = ("ci", "dev", "nightly", "prerelease", "release")
-    raise UsageError(f"Unknown release type {release_type!r}. {nearest(release_type, known)}")
+    if release_type == "nightly-bkc":
+        raise UsageError(
+            "A version of type nightly-bkc has two dates: of the nightly that it is based on, and its own.",
+            hint=f"Give it whole: {base}a20260811+bkc.20260814.",
+        )
+    raise UsageError(f"Unknown release type {release_type!r}. {nearest(release_type, RELEASE_TYPES)}")
 
 
 def of_artifacts(

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from ci.configuration.question import Question
     from core.outputs import Platform
 
-_TEST_TYPES = {"nightly": "comprehensive", "prerelease": "full"}
+_TEST_TYPES = {"nightly": "comprehensive", "nightly-bkc": "comprehensive", "prerelease": "full"}
 
 
 def trusted(question: Question) -> Decision:

@@ -14,27 +14,30 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from core import console, process
-from core.data import parse_toml, read_text
+from core.data import parse_toml
 from core.errors import DataError, MissingInputError
 from pytorch_build.builds.plans.types import BuildFacts, RocmFacts, TreeFacts
 from pytorch_build.builds.preflight import MachineFacts
 from pytorch_build.toolchain.pins import LICENSE, load_toolchain
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
+    from collections.abc import Callable, Collection, Mapping
+    from pathlib import PurePath
 
     from pytorch_build.platforms import Platform
     from pytorch_build.toolchain.pins import Places
 
-_ASKED = (
+_BUILD_ENV, _LLVM_HASH = "build_env.json", "cmake/llvm-hash.txt"
+ASKED = (
     "pyproject.toml",
     "setup.py",
     "python/setup.py",
     "python/requirements.txt",
     "requirements.txt",
     "requirements-build.txt",
+    _BUILD_ENV,
+    _LLVM_HASH,
 )
-_LLVM_HASH = "cmake/llvm-hash.txt"
 _GIB = 1 << 30
 _CGROUP = Path("/sys/fs/cgroup")
 
@@ -51,45 +54,53 @@ def tree_facts(tree: Path) -> TreeFacts:
     """
     if not tree.is_dir():
         raise MissingInputError(f"There is no source tree at {tree}.", hint="Fetch it: nox -s checkout.")
-    files = frozenset(name for name in _ASKED if (tree / name).is_file())
-    backend, requires = _build_system(tree) if "pyproject.toml" in files else ("", ())
-    setup = _setup_text(tree)
+    texts = {
+        name: path.read_text(encoding="utf-8", errors="replace")
+        for name in ASKED
+        if (path := tree / name).is_file()
+    }
+    return facts_of_texts(texts, where=tree, git_suffix=lambda: _git_suffix(tree))
+
+
+def facts_of_texts(texts: Mapping[str, str], *, where: PurePath, git_suffix: Callable[[], str]) -> TreeFacts:
+    """Say what a build has to know of a tree whose files of `ASKED` have these texts.
+
+    Args:
+        texts: Path to text, of those that exist.
+        where: The tree, for messages.
+        git_suffix: Says what triton's setup.py would add to its version.
+
+    Raises:
+        DataError: Its pyproject.toml or build_env.json is broken.
+    """
+    setup = next((texts[name] for name in ("setup.py", "python/setup.py") if name in texts), "")
+    backend, requires = _build_system(texts.get("pyproject.toml", ""), where / "pyproject.toml")
     return TreeFacts(
-        files=files,
+        files=frozenset(texts) - {_BUILD_ENV, _LLVM_HASH},
         build_backend=backend,
         build_requires=requires,
-        build_env=_build_env(tree / "build_env.json"),
+        build_env=_build_env(texts.get(_BUILD_ENV, "{}"), where / _BUILD_ENV),
         reads_build_version="BUILD_VERSION" in setup,
-        git_suffix=_git_suffix(tree) if "def get_git_commit_hash" in setup else "",
-        llvm_hash=read_text(hash_file).strip() if (hash_file := tree / _LLVM_HASH).is_file() else "",
+        git_suffix=git_suffix() if "def get_git_commit_hash" in setup else "",
+        llvm_hash=texts.get(_LLVM_HASH, "").strip(),
     )
 
 
-def _build_system(tree: Path) -> tuple[str, tuple[str, ...]]:
-    path = tree / "pyproject.toml"
-    table: Any = parse_toml(read_text(path), where=path).get("build-system", {})
+def _build_system(text: str, where: PurePath) -> tuple[str, tuple[str, ...]]:
+    table: Any = parse_toml(text, where=str(where)).get("build-system", {})
     requires = table.get("requires", [])
     if not isinstance(requires, list) or not all(isinstance(entry, str) for entry in requires):
-        raise DataError(f"{path}: build-system.requires is no list of requirements.")
+        raise DataError(f"{where}: build-system.requires is no list of requirements.")
     return str(table.get("build-backend", "")), tuple(requires)
 
 
-def _setup_text(tree: Path) -> str:
-    for name in ("setup.py", "python/setup.py"):
-        if (tree / name).is_file():
-            return (tree / name).read_text(encoding="utf-8", errors="replace")
-    return ""
-
-
-def _build_env(path: Path) -> dict[str, str]:
-    if not path.is_file():
-        return {}
+def _build_env(text: str, where: PurePath) -> dict[str, str]:
     try:
-        content = json.loads(read_text(path))
+        content = json.loads(text)
     except json.JSONDecodeError as problem:
-        raise DataError(f"{path} is not valid JSON: {problem}.") from problem
+        raise DataError(f"{where} is not valid JSON: {problem}.") from problem
     if not isinstance(content, dict) or not all(isinstance(value, str) for value in content.values()):
-        raise DataError(f"{path} is no table of variables.", hint="Run nox -s checkout again.")
+        raise DataError(f"{where} is no table of variables.", hint="Run nox -s checkout again.")
     return content
 
 

@@ -6,7 +6,6 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any
 
 from core import console, environments, files, process, wheel_contents
-from core.installer import Install, configured
 from core.interpreters import installed_version
 from core.options import source_date_epoch
 from core.stage import Made
@@ -15,11 +14,11 @@ from core.wheel_contents import CONTENTS
 from core.wheels import parse_wheel_name
 from pytorch_build.builds import facts, preflight
 from pytorch_build.builds.bare_import import check_bare_import
-from pytorch_build.builds.dependencies import dependency_inputs, wheel_paths
+from pytorch_build.builds.dependencies import dependency_inputs
 from pytorch_build.builds.execution import check_import, execute, install_requirements
 from pytorch_build.builds.needs import max_jobs, need_of
 from pytorch_build.builds.plans import plan_build
-from pytorch_build.builds.plans.types import BuildOptions, BuildRequest
+from pytorch_build.builds.request import build_request, environment_calls
 from pytorch_build.builds.rocm_init import query_code
 from pytorch_build.builds.rpaths import set_search_paths
 from pytorch_build.checks.findings import findings_table, require_no_errors
@@ -29,7 +28,6 @@ from pytorch_build.refs.torch_refs import DISTRIBUTIONS
 from pytorch_build.rocm.sdk import ask
 from pytorch_build.split.making import split
 from pytorch_build.toolchain.pins import places
-from rocm_packaging.sources import install_call
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -133,31 +131,14 @@ def _compiler_cache(build: Build, tree: Path) -> AbstractContextManager[CacheInU
 
 
 def _plan(build: Build, tree: Path, sdk: RocmSdk | None, cache: CompilerCache | None) -> BuildPlan:
-    source = build.context.ref.projects.get(build.project)
-    torch, triton = build.dependency("torch"), build.dependency("triton")
-    jobs = max_jobs(
-        need_of(build.project, sample=_is_sample(build)),
-        cores=facts.cores(),
-        memory_gib=facts.memory_bytes() / _GIB,
-        wanted=build.choices.max_jobs or build.base_env.get("MAX_JOBS", ""),
-    )
-    request = BuildRequest(
-        project=build.project,
-        version=build.tree.version,
+    request = build_request(
+        build,
         tree=tree,
         python=build.target.executable,
         rocm=sdk,
-        gpu_targets=build.gpu_targets,
-        torch_version=installed_version(build.target, "torch") if torch else "",
-        triton_version=triton.version if triton else "",
-        ref_env=source.env if source else {},
-        build_requirements=(),
-        options=BuildOptions(
-            compiler_cache=cache,
-            flash_attention=build.choices.flash_attention,
-            clean=build.choices.clean,
-            max_jobs=jobs,
-        ),
+        torch_version=installed_version(build.target, "torch") if build.dependency("torch") else "",
+        cache=cache,
+        max_jobs=jobs(build),
     )
     libraries = _libraries(build) if sdk else ()
     known = facts.build_facts(
@@ -171,21 +152,21 @@ def _plan(build: Build, tree: Path, sdk: RocmSdk | None, cache: CompilerCache | 
     return plan_build(request, known, platform=build.platform, base_env=build.base_env)
 
 
+def jobs(build: Build) -> int:
+    """Say how many compilers run at a time on this machine."""
+    return max_jobs(
+        need_of(build.project, sample=_is_sample(build)),
+        cores=facts.cores(),
+        memory_gib=facts.memory_bytes() / _GIB,
+        wanted=build.choices.max_jobs or build.base_env.get("MAX_JOBS", ""),
+    )
+
+
 @contextmanager
 def _environment(build: Build, tree: Path) -> Iterator[RocmSdk | None]:
     """Prepare the target environment: locked requirements, ROCm, triton and torch."""
     common, context, choices = build.context.common, build.context, build.choices.rocm
-    source = context.ref.projects.get(build.project)
-    wanted = source.build_requirements if source else ()
-    calls = [locked_call(common, build.target, replaced=wanted)]
-    calls += [Install(requirements=wanted)] if wanted else []
-    if build.rocm is not None:
-        calls.append(install_call(build.rocm, context.gpu_family, choices.extras))
-    folders = [str(folder) for folder in wheel_paths(build.dependencies)]
-    calls += [
-        Install(requirements=(one.requirement,), sources=configured().with_find_links(*folders))
-        for one in build.dependencies
-    ]
+    calls = environment_calls(build)
     own = {name: files.sha256(tree / name) for name in _requirement_files(tree)}
     salt = [dependency_inputs(build.dependencies), dict(build.rocm.digests) if build.rocm else {}, own]
     with environments.prepared(

@@ -17,8 +17,8 @@ from dataclasses import dataclass
 from packaging.version import InvalidVersion, Version
 
 from core.errors import SourceError, UsageError, nearest
+from core.options import RELEASE_TYPES
 
-RELEASE_TYPES = ("ci", "dev", "dev-bkc", "nightly", "nightly-bkc", "prerelease", "release")
 _GIT_TAGGED = frozenset({"dev", "dev-bkc"})
 _GIT_TAG_LENGTH = 8
 _COMMIT = re.compile(r"[0-9a-f]{8,40}", re.ASCII)

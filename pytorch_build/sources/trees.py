@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from contextlib import AbstractContextManager
 
+    from core.options import Common
     from pytorch_build.builds.options import BuildChoices
     from pytorch_build.context import Context
     from pytorch_build.lock.source_lock import LockedProject, SourceLock
@@ -154,21 +155,29 @@ def developers_tree(
         SourceError: It is no source tree of git's.
     """
     common = context.common
-    # one copy a tree and project, whatever ref it is built for
-    work = common.sources / ".own" / f"{project}-{files.sha256_text(str(tree))[:12]}"
-    own = mirror(tree, work)
-    suffix = versions.cpu_suffix(context.ref.local_label)
-    if context.gpu:
-        suffix = versions.version_suffix(rocm_version)
-    version = versions.wheel_version(
-        base_version, suffix, release_type=common.release_type, commit=own.commit
-    )
+    own = mirror(tree, own_path(common, tree, project))
+    version = own_version(context, base_version, rocm_version=rocm_version, commit=own.commit)
     source = context.ref.projects.get(project)
     return DevelopersTree(
         project=project,
         own=own,
         version=version,
         hipify=context.gpu and source is not None and source.hipify,
+    )
+
+
+def own_path(common: Common, tree: Path, project: str) -> Path:
+    """Say where the copy of a developer's tree lies: one a tree and project, whatever ref it is built for."""
+    return common.sources / ".own" / f"{project}-{files.sha256_text(str(tree))[:12]}"
+
+
+def own_version(context: Context, base_version: str, *, rocm_version: str, commit: str) -> str:
+    """Return the full version of a wheel from a developer's tree at a commit."""
+    suffix = versions.cpu_suffix(context.ref.local_label)
+    if context.gpu:
+        suffix = versions.version_suffix(rocm_version)
+    return versions.wheel_version(
+        base_version, suffix, release_type=context.common.release_type, commit=commit
     )
 
 

@@ -77,7 +77,7 @@ class Archive:
         if self.packed:
             try:
                 data = zstandard.ZstdDecompressor().decompress(data, max_output_size=kernel.size)
-            except zstandard.ZstdError as problem:
+            except (zstandard.ZstdError, MemoryError) as problem:
                 raise KpackError(f"{kernel.binary} for {kernel.target} is damaged ({problem})") from problem
         if len(data) != kernel.size:
             raise KpackError(f"{kernel.binary} for {kernel.target} has {len(data)} bytes, not {kernel.size}")

@@ -11,11 +11,11 @@ from core.target_locks import pinned_file
 from pytorch_build.checks.expected import run_lock
 from pytorch_build.refs.torch_refs import DISTRIBUTIONS
 from pytorch_build.testing.devices import targets_of, told_to_sdist
-from rocm_packaging.layouts import device_target, is_rocm, layout_of, serves
+from rocm_packaging.layouts import device_package, device_target, is_rocm, layout_of, sdk_target, serves
 from rocm_packaging.sources import require_devices
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Collection, Iterator, Sequence
     from contextlib import AbstractContextManager
 
     from core.interpreters import Interpreter
@@ -91,11 +91,39 @@ def install_calls(
     exact = Sources(find_links=(page,), no_index=True, cert=configured().cert)
     pins = tuple(f"{one.distribution}=={one.version}" for one in wheels)
     names = [one.distribution for one in wheels]
+    devices, told = elsewhere(context, names)
     return (
         tools,
         pinned(
             pinned_file(context.common, wheels), exact, gpu_family=told_to_sdist(names, context.gpu_family)
         ),
         # ours are there already and pinned, so only third parties' packages are added
-        Install(requirements=(*pins, *prebuilt(context)), sources=configured().with_find_links(page)),
+        Install(
+            requirements=(*pins, *devices, *prebuilt(context)),
+            sources=configured().with_find_links(page),
+            gpu_family=told,
+        ),
     )
+
+
+def elsewhere(context: Context, names: Collection[str]) -> tuple[tuple[str, ...], str]:
+    """Say what is asked of a ROCm that is no part of the run, by the record of a build against it.
+
+    Args:
+        context: The ref and family.
+        names: The run's distributions that are tested.
+
+    Returns:
+        Requirements of its device packages, where it is split, and what the sdist of `rocm` is told.
+    """
+    if not context.gpu or any(is_rocm(name) for name in names):
+        return (), ""
+    common = context.common
+    for record in records.read_all(common.open_for_reading(), common.outputs, context.artifact_group):
+        said = record.inputs.get("rocm")
+        if said and record.cell.torch_ref == context.ref.name:
+            version, layout = said[:2]
+            targets = targets_of(context, names) if layout == "split" else ()
+            pins = tuple(f"{device_package(target)}=={version}" for target in targets)
+            return pins, sdk_target(layout, context.gpu_family.split(";")[0], targets)
+    return (), ""

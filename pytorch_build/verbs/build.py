@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import json
 import sys
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from core import console, engines
-from core.errors import UsageError, nearest
+from core.errors import MissingInputError, UsageError, nearest
 from core.interpreters import require
 from core.job_files import job_files
 from core.options import common_from, environment
+from core.outputs import this_platform
 from pytorch_build.builds import building
 from pytorch_build.builds.build import Build
 from pytorch_build.builds.dependencies import dependencies
 from pytorch_build.builds.options import add_build_options, build_choices_from
 from pytorch_build.context import context
 from pytorch_build.lock.stored import source_lock, with_components
+from pytorch_build.platforms import NAMES
 from pytorch_build.refs.torch_refs import DISTRIBUTIONS, PROJECTS
 from pytorch_build.rocm.options import find_source, find_version
 from pytorch_build.sources.trees import base_version_of, developers_tree, managed_tree
@@ -42,6 +46,13 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         help="run in the manylinux image, by docker or podman (default: whichever is there)",
     )
     add_build_options(parser)
+    parser.add_argument(
+        "--platform",
+        choices=NAMES,
+        default=this_platform(),
+        help="with --dry-run: whose plan (default: this)",
+    )
+    parser.add_argument("--json", action="store_true", help="with --dry-run: print the plan as JSON")
 
 
 def run(arguments: argparse.Namespace) -> None:
@@ -54,13 +65,41 @@ def run(arguments: argparse.Namespace) -> None:
     if arguments.container:
         _in_container(arguments, project, target.version, common)
         return
+    if arguments.platform != common.platform and not common.dry_run:
+        raise UsageError(
+            f"Wheels for {arguments.platform} are built on {arguments.platform}.",
+            hint="Add --dry-run for the plan.",
+        )
+    common = replace(common, platform=arguments.platform)
     chosen = with_components(context(common), project)
     choices = build_choices_from(arguments, platform=common.outputs.platform)
+    if common.dry_run:
+        _foresee(chosen, choices, target, project, as_json=arguments.json)
+        return
     made = plan(chosen, choices, target=target, project=project)
     building.perform(made)
     files = job_files(environment())
-    if files.outputs and not common.dry_run:
+    if files.outputs:
         files.set_output(f"{DISTRIBUTIONS[project]}_version", made.tree.version)
+
+
+def _foresee(
+    chosen: Context, choices: BuildChoices, target: Interpreter, project: str, *, as_json: bool
+) -> None:
+    """Print the plan, and whether a record says that it has been done."""
+    from pytorch_build.builds import foreseeing
+
+    data = foreseeing.as_data(foreseeing.foresee(chosen, choices, target=target, project=project))
+    if as_json:
+        console.result(json.dumps(data, indent=2))
+        return
+    foreseeing.show(data)
+    if chosen.common.outputs.platform != this_platform() or project in choices.own_trees:
+        return
+    try:
+        building.perform(plan(chosen, choices, target=target, project=project))
+    except MissingInputError as problem:
+        console.say(f"build_{project} cannot be run yet: {problem.message}")
 
 
 def _in_container(arguments: argparse.Namespace, project: str, python: str, common: Common) -> None:

@@ -61,6 +61,7 @@ def checkout(tmp_path: Path) -> Path:
     copy = tmp_path / "checkout"
     for name in ("core", "ci", "rocm_packaging"):
         shutil.copytree(ROOT / name, copy / name, ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copy(ROOT / "LICENSE", copy)
     return copy
 
 

@@ -20,11 +20,14 @@ import pytest
 
 from core import process
 from core.wheel_writer import Member, WheelSpec, metadata_text, write_wheel
+from pytorch_build.builds.rpaths import search_paths
+from pytorch_build.fat.binaries import read_members
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from core.process import Completed
+    from rocm_packaging.layouts import Layout
 
 ROOT = Path(__file__).parents[2]
 FAMILY = "gfx94X-dcgpu"
@@ -119,6 +122,22 @@ def test_the_index_lists_every_wheel_with_its_digest(built: Checkout) -> None:
         assert f">{path.name}</a>" in page
         assert sha256(path) in page
         assert (path.parent / f"{path.name}.metadata").is_file()
+
+
+def test_every_library_looks_into_rocms_run_time_packages_and_nowhere_else(
+    built: Checkout, first: Completed
+) -> None:
+    (rocm,) = (one for one in built.wheels().glob("rocm_sdk_libraries*.whl"))
+    layout: Layout = "split" if rocm.name.startswith("rocm_sdk_libraries-") else "unsplit"
+    for stage in BUILDS[1:]:
+        (wheel,) = built.wheels().glob(built.record(f"{stage}-sample-{TAG}")["files"][0]["name"])
+        with zipfile.ZipFile(wheel) as archive:
+            found = read_members(wheel, archive.infolist())
+        assert found, wheel.name
+        for member, binary in found.items():
+            assert binary.is_rpath, member
+            assert binary.search == search_paths(member, layout, FAMILY, binary.search)
+        assert f"{wheel.name} imports beside ROCm's run-time packages" in said(first)
 
 
 def test_versions_follow_from_the_lock(built: Checkout) -> None:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from core import installer, process
-from core.options import ROOT
+from core.options import ROOT, environment
 from rocm_packaging import reports
 from rocm_packaging.sample import FAMILIES, ROCM_VERSION, ensure_artifacts
 from tests.venvs import Venv
@@ -59,7 +59,7 @@ def checkout(
     folder = tmp_path_factory.mktemp(request.param)
     artifacts = ensure_artifacts(folder / "artifacts", split=split)
     venv, script = builder
-    path = f"{venv.root / 'bin'}{os.pathsep}{os.environ['PATH']}"
+    path = f"{venv.root / 'bin'}{os.pathsep}{environment()['PATH']}"
     words = ("--artifact-dir", artifacts, "--dest-dir", folder / "made", "--version", ROCM_VERSION)
     process.capture([venv.python, script, *words], env=process.inherited(PATH=path), cwd=folder)
     # where families differ, each has an sdist and a devel wheel in a folder of its own
@@ -92,7 +92,7 @@ def test_every_wheel_is_built_against_them_and_computes(checkout: Checkout) -> N
     checkout.nox("resolve", "checkout", "--", *sample)
     checkout.nox("install_rocm", *BUILDS, "--", *sample, "--rocm-find-links", checkout.packages)
     # a run that packaged no ROCm itself gets it from the person's own sources
-    own = f"{checkout.packages} {os.environ.get('PIP_FIND_LINKS', '')}"
+    own = f"{checkout.packages} {environment().get('PIP_FIND_LINKS', '')}"
     checkout.nox("check_wheels", "index", "test_smoke", "--", *sample, PIP_FIND_LINKS=own)
     wheels = list((checkout.root / f"out/local-linux/python/{FAMILY}").glob("*.whl"))
     assert {path.name.partition("-")[0] for path in wheels} >= {"torch", "triton", "torchaudio", "apex"}

@@ -32,7 +32,7 @@ def test_others_names_are_not_ours(name: str) -> None:
 
 def test_the_data_names_every_supported_python_and_platform_and_nothing_of_ours() -> None:
     data = mirror()
-    assert set(data.pythons) == {"3.11", "3.12", "3.13"}
+    assert set(data.pythons) == {"3.10", "3.11", "3.12", "3.13", "3.14"}
     assert set(data.platforms) == {"linux", "windows"}
     known = {line for lines in data.requirements.values() for line in lines}
     assert {line for line in known if data.is_ours(line.partition(">")[0])} == set()

@@ -164,4 +164,4 @@ def test_a_wheel_that_calls_itself_otherwise_inside_is_not_mirrored(
 
 def test_the_real_data_asks_for_every_cell() -> None:
     cells = {one.cell for one in needs(mirror(), [], [])}
-    assert len(cells) == 6
+    assert len(cells) == 10

@@ -142,7 +142,11 @@ def test_a_release_index_is_asked_alone(calls: list[Any]) -> None:
     assert call.requirements == ("rocm[libraries]",)
     assert call.sources == Sources(index_url=release_index_url("nightly", "gfx94X-dcgpu"))
     assert (call.pre, call.build_isolation) == (True, False)
-    assert call.env == {"ROCM_SDK_TARGET_FAMILY": "gfx94X-dcgpu"}
+    # packages of all GPU families know targets
+    assert call.env == {"ROCM_SDK_TARGET_FAMILY": "gfx942"}
+    calls.clear()
+    assert front("--packages", "rocm[libraries]", "--index-name", "nightly-v2", *words[2:]) == 0
+    assert calls[2][1].env == {"ROCM_SDK_TARGET_FAMILY": "gfx94X-dcgpu"}
 
 
 @pytest.mark.parametrize(

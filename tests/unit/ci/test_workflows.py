@@ -46,6 +46,7 @@ ASKED = (
     "therock-nightly.yml",
     "therock-stable.yml",
     "unit_tests.yml",
+    "drift.yml",
 )
 
 

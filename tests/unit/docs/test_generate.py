@@ -86,7 +86,7 @@ def test_every_error_class_has_its_exit_code_in_the_table() -> None:
 
 def test_families_and_indexes_come_from_the_data() -> None:
     assert "| `gfx110X-all` | gfx1100 gfx1101 gfx1102 gfx1103 |" in generate.gpu_families()
-    assert "| `nightly` (the default) | `https://rocm.nightlies.amd.com/v2/{family}/` |" in (
+    assert "| `nightly` (the default) | `https://nightly.repo.amd.com/rocm/whl-next/` |" in (
         generate.rocm_indexes()
     )
 

@@ -328,6 +328,23 @@ def test_recorded_files_are_installed_by_digest_from_the_runs_page_alone(run: An
     assert rest.sources.index_url == "https://mine"
 
 
+@pytest.mark.parametrize(
+    ("layout", "devices", "told"),
+    [("split", ["rocm-sdk-device-gfx942==7.1.0"], "gfx942"), ("unsplit", [], FAMILY)],
+)
+def test_a_rocm_from_elsewhere_is_asked_for_as_it_was_built_against(
+    run: Any, layout: str, devices: list[str], told: str
+) -> None:
+    run.put_lock()
+    torch = run.built("torch")
+    record = run.record("build_torch", torch, torch_ref="sample", python="cp312")
+    record = record.model_copy(update={"inputs": {"rocm": ["7.1.0", layout, "https://host/whl-next/"]}})
+    records.write(run.store, run.common().outputs, FAMILY, record)
+    rest = install_calls(run.context(), [torch], "http://page", tools=Install())[2]
+    assert [one for one in rest.requirements if one.startswith("rocm")] == devices
+    assert dict(rest.env) == {"ROCM_SDK_TARGET_FAMILY": told}
+
+
 def test_a_prebuilt_torch_is_installed_with_the_rest(run: Any) -> None:
     chosen = run.context("cpu")
     torch = replace(chosen.ref.projects["torch"], prebuilt="torch==2.13.0")

@@ -88,6 +88,7 @@ DAY = date(2026, 8, 22)
         ("nightly", {}, "10.1.0a20260822"),
         ("ci", {"commit": "0123abc" * 5}, "10.1.0.dev0+" + "0123abc" * 5),
         ("dev", {}, "10.1.0.dev0"),
+        ("dev-bkc", {"commit": "0123abc"}, "10.1.0.dev0+0123abc"),
     ],
 )
 def test_the_release_type_makes_the_version(release_type: str, options: Any, version: str) -> None:
@@ -105,6 +106,7 @@ def test_the_release_type_makes_the_version(release_type: str, options: Any, ver
         ("10.1", "release", {}, "no base version"),
         ("10.1.0", "ci", {"commit": "HEAD"}, "no git commit"),
         ("10.1.0", "nigthly", {}, "nightly"),
+        ("10.1.0", "nightly-bkc", {}, "two dates"),
     ],
 )
 def test_what_makes_no_version_is_refused(base: str, release_type: str, options: Any, said: str) -> None:

@@ -10,7 +10,7 @@ from core import environments, process
 from core.errors import BuildError, CheckError, EnvironmentSetupError, ProcessError
 from core.installer import Sources
 from core.process import Completed
-from pytorch_build.builds import compiler_cache_use, facts, making, preflight
+from pytorch_build.builds import compiler_cache_use, facts, making, preflight, request
 from pytorch_build.builds.build import Build
 from pytorch_build.builds.compiler_cache import CompilerCache
 from pytorch_build.builds.course import Course
@@ -99,8 +99,8 @@ def shop(run: Any, monkeypatch: pytest.MonkeyPatch) -> Workshop:
         yield
         shop.done.append("left")
 
-    def plan(request: BuildRequest, *_: Any, **__: Any) -> Any:
-        shop.request = request
+    def plan(asked: BuildRequest, *_: Any, **__: Any) -> Any:
+        shop.request = asked
         return "the plan"
 
     def execute(
@@ -120,7 +120,7 @@ def shop(run: Any, monkeypatch: pytest.MonkeyPatch) -> Workshop:
     monkeypatch.setattr(making, "ask", lambda *_, **__: sdk)
     monkeypatch.setattr(sources, "configured", lambda: Sources(index_url="https://mine"))
     monkeypatch.setattr(
-        making, "configured", lambda: Sources(index_url="https://mine", find_links=("/mine",))
+        request, "configured", lambda: Sources(index_url="https://mine", find_links=("/mine",))
     )
     monkeypatch.setattr(making, "plan_build", plan)
     monkeypatch.setattr(facts, "build_facts", lambda *_, **__: BuildFacts(tree=TreeFacts(files=frozenset())))

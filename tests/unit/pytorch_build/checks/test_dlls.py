@@ -170,7 +170,7 @@ def test_device_code_of_a_dll_counts(tmp_path: Path, wheel: WriteWheel, plain: C
         "No device code for gfx1151.",
         "Device code for gfx942, which nobody asked for.",
     ]
-    assert [one.severity for one in check({".kpackrf": b"x"})] == ["note"]
+    assert [one.severity for one in check({".kpackrf": b"x"})] == ["error", "note"]
 
 
 @pytest.mark.processes

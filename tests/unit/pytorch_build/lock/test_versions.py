@@ -10,8 +10,8 @@ from packaging.utils import parse_wheel_filename
 from packaging.version import Version
 
 from core.errors import SourceError, UsageError
+from core.options import RELEASE_TYPES
 from pytorch_build.lock.versions import (
-    RELEASE_TYPES,
     WheelTag,
     cpu_suffix,
     python_tag,

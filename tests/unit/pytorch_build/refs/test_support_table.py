@@ -45,6 +45,7 @@ def test_rows_stand_in_the_order_of_the_data_without_the_sample() -> None:
         "2.14",
         "2.13",
         "2.12",
+        "2.11",
         "2.10",
         "2.10 alpha",
         "2.9",

@@ -100,13 +100,23 @@ def test_a_version_of_unknown_form_is_refused_before_anything_is_asked(version: 
 
 
 @pytest.mark.parametrize(
-    ("name", "word"), [("nightly", "nightlies"), ("dev", "devreleases"), ("", "nightlies")]
+    ("name", "url"),
+    [
+        ("", "https://nightly.repo.amd.com/rocm/whl-next/"),
+        ("prerelease", "https://rc.repo.amd.com/rocm/whl-next/"),
+        ("stable-multi-arch", "https://repo.amd.com/rocm/whl-multi-arch/"),
+        ("dev-v2", f"https://rocm.devreleases.amd.com/v2/{FAMILY}/"),
+    ],
 )
-def test_release_indexes_are_data(name: str, word: str) -> None:
-    url = release_index_url(name, FAMILY)
-    assert url.startswith("https://")
-    assert word in url
-    assert FAMILY in url
+def test_release_indexes_are_data(name: str, url: str) -> None:
+    assert release_index_url(name, FAMILY) == url
+
+
+@pytest.mark.parametrize("family", ["", "gfx942;gfx1100"])
+def test_an_index_of_one_family_is_asked_for_one(family: str) -> None:
+    assert release_index_url("nightly", family) == "https://nightly.repo.amd.com/rocm/whl-next/"
+    with pytest.raises(UsageError, match="is an index of one GPU family"):
+        release_index_url("nightly-v2", family)
 
 
 def test_an_unknown_release_index_is_refused_with_the_nearest() -> None:

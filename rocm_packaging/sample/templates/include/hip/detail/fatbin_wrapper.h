@@ -27,7 +27,7 @@ __asm__(
 namespace {
 extern "C" __attribute__((visibility("hidden"))) const char __hip_fatbin[];
 struct __HipFatBinary { unsigned magic; unsigned version; const void* bundle; void* unused; };
-__attribute__((section(".hipFatBinSegment"), used)) __HipFatBinary __hip_fatbin_wrapper = {
+__attribute__((section(".hipFatBinSegment"), used, aligned(8))) __HipFatBinary __hip_fatbin_wrapper = {
     __HIP_FATBIN_MAGIC, 1, __hip_fatbin, nullptr};
 // Weak: an object that is linked without the runtime still loads.
 extern "C" __attribute__((weak)) void** __hipRegisterFatBinary(const void*);

@@ -1,0 +1,76 @@
+"""What a build asks for, as values: its environment's installer calls and its plan's request."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from core.installer import Install, configured
+from core.target_locks import locked_call
+from pytorch_build.builds.dependencies import wheel_paths
+from pytorch_build.builds.plans.types import BuildOptions, BuildRequest
+from rocm_packaging.sources import install_call
+
+if TYPE_CHECKING:
+    from pathlib import PurePath
+
+    from pytorch_build.builds.build import Build
+    from pytorch_build.builds.compiler_cache import CompilerCache
+    from pytorch_build.builds.plans.types import RocmPaths
+
+
+def environment_calls(build: Build) -> list[Install]:
+    """Return the installer calls that make the target environment: lock, ROCm, triton and torch."""
+    context, choices = build.context, build.choices.rocm
+    source = context.ref.projects.get(build.project)
+    wanted = source.build_requirements if source else ()
+    calls = [locked_call(context.common, build.target, replaced=wanted)]
+    calls += [Install(requirements=wanted)] if wanted else []
+    if build.rocm is not None:
+        calls.append(install_call(build.rocm, context.gpu_family, choices.extras))
+    folders = [str(folder) for folder in wheel_paths(build.dependencies)]
+    calls += [
+        Install(requirements=(one.requirement,), sources=configured().with_find_links(*folders))
+        for one in build.dependencies
+    ]
+    return calls
+
+
+def build_request(
+    build: Build,
+    *,
+    tree: PurePath,
+    python: PurePath,
+    rocm: RocmPaths | None,
+    torch_version: str,
+    cache: CompilerCache | None,
+    max_jobs: int | None,
+) -> BuildRequest:
+    """Return the request for a build's plan.
+
+    Args:
+        build: The build.
+        tree: The source tree.
+        python: The target environment's interpreter.
+        rocm: The installed SDK; None for family cpu.
+        torch_version: The full version of the installed torch; empty for triton and torch.
+        cache: The compiler cache in use.
+        max_jobs: Compilers at a time; None leaves MAX_JOBS alone.
+    """
+    source, triton = build.context.ref.projects.get(build.project), build.dependency("triton")
+    return BuildRequest(
+        project=build.project,
+        version=build.tree.version,
+        tree=tree,
+        python=python,
+        rocm=rocm,
+        gpu_targets=build.gpu_targets,
+        torch_version=torch_version,
+        triton_version=triton.version if triton else "",
+        ref_env=source.env if source else {},
+        options=BuildOptions(
+            compiler_cache=cache,
+            flash_attention=build.choices.flash_attention,
+            clean=build.choices.clean,
+            max_jobs=max_jobs,
+        ),
+    )

@@ -1,0 +1,100 @@
+"""`build … --dry-run`: the plan of the sample's projects, on either platform, with nothing written."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from core.outputs import this_platform
+from core.process import capture
+from pytorch_build.refs.torch_refs import PROJECTS
+from pytorch_build.sample import ensure_repositories
+from pytorch_build.verbs import build as verb
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+pytestmark = pytest.mark.processes
+
+SAMPLE = ("--torch-ref", "sample", "--dry-run")
+VERSION = "2.10.0a0+devrocm7.99.0.dev0.sample"
+
+
+@pytest.fixture
+def planned(front: Any, run: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
+    """Give a plan as JSON; nothing but the cache may have been written for it."""
+    monkeypatch.setattr(verb, "require", lambda _python: replace(run.target(), virtual=True))
+    ensure_repositories(tmp_path / ".cache" / "sample" / "repos")
+
+    def asked(project: str, *words: str) -> Any:
+        answer = front("build", project, *SAMPLE, "--json", *words)
+        assert answer.code == 0, answer.said
+        assert {path.name for path in tmp_path.iterdir()} <= {".cache", "own"}
+        return json.loads(answer.out)
+
+    return asked
+
+
+@pytest.mark.parametrize("platform", ["linux", "windows"])
+@pytest.mark.parametrize("project", PROJECTS)
+def test_every_project_is_planned_for_either_platform(
+    planned: Callable[..., Any], project: str, platform: str
+) -> None:
+    made = planned(project, "--platform", platform)
+    assert (made["project"], made["platform"], made["gpu_targets"]) == (project, platform, ["gfx942"])
+    assert made["commands"]
+    assert made["wheel"]["version"] == made["version"]
+    assert made["env"]["ROCM_HOME"].startswith("C:\\" if platform == "windows" else "/")
+    assert "rocm-sdk-libraries==7.99.0.dev0+sample" in made["environment"][1]["requirements"]
+    assert any("split" in sentence for sentence in made["assumptions"])
+
+
+def test_torch_on_windows(planned: Callable[..., Any]) -> None:
+    made = planned("torch", "--platform", "windows")
+    assert made["version"] == VERSION
+    assert made["env"]["libuv_ROOT"].startswith("C:\\b\\wheels\\.cache\\toolchain\\libuv-")
+    assert made["env"]["PATH"].endswith(";%PATH%")
+    assert "MAX_JOBS" not in made["env"], "this machine's cores are not its"
+    drops = {drop["path"]: drop for drop in made["file_drops"]}
+    assert "torch/lib/libomp140.x86_64.dll" in drops
+    assert "initialize_process" in drops["torch/_rocm_init.py"]["content"]
+    assert made["as_locked"] == ["ninja"]
+    assert "nox -s prepare has been run." in made["assumptions"]
+
+
+def test_family_cpu_has_no_rocm(planned: Callable[..., Any]) -> None:
+    made = planned("torch", "--gpu-family", "cpu")
+    assert made["platform"] == this_platform()
+    assert "ROCM_HOME" not in made["env"]
+    assert len(made["environment"]) == 2, "the lock and triton"
+    assert int(made["env"]["MAX_JOBS"]) > 0
+
+
+def test_a_developers_own_tree_is_only_read(planned: Callable[..., Any], tmp_path: Path) -> None:
+    own = tmp_path / "own"
+    capture(["git", "clone", "--quiet", tmp_path / ".cache" / "sample" / "repos" / "torch", own])
+    (own / "requirements-build.txt").unlink()
+    made = planned("torch", "--pytorch-dir", str(own))
+    assert made["requirements_files"] == ["requirements.txt"]
+    assert made["commands"][0]["cwd"].startswith(str(tmp_path / "src" / ".own" / "torch-"))
+    assert made["source"]["tree"] == str(own)
+
+
+def test_for_people_it_says_what_is_missing(front: Any, planned: Callable[..., Any]) -> None:
+    planned("torch")
+    answer = front("build", "torch", *SAMPLE)
+    assert answer.code == 0, answer.said
+    assert "USE_FLASH_ATTENTION" in answer.said
+    assert "assumption: " in answer.said
+    assert "cannot be run yet: ROCm 7.99.0.dev0+sample" in answer.said
+
+
+@pytest.mark.usefixtures("planned")
+def test_another_platform_is_only_planned(front: Any) -> None:
+    other = "linux" if this_platform() == "windows" else "windows"
+    answer = front("build", "torch", "--torch-ref", "sample", "--platform", other)
+    assert answer.errors == [f"error: Wheels for {other} are built on {other}."]
