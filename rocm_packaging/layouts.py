@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 Layout = Literal["split", "unsplit"]
 
 LIBRARIES = "rocm-sdk-libraries"
-_DEVICE = re.compile(r"(?:rocm-sdk|amd-torch(?:vision)?)-device-(?P<gpu>gfx[0-9a-z-]+)")
+_DEVICE = re.compile(r"(?:rocm-sdk|amd-(?P<host>torch(?:vision)?))-device-(?P<gpu>gfx[0-9a-z-]+)")
 
 
 def is_rocm(name: str) -> bool:
@@ -70,6 +70,12 @@ def device_target(name: str) -> str:
     """Return the gfx target or bundle that a device package is for; "" for any other distribution."""
     found = _DEVICE.fullmatch(name)
     return found["gpu"] if found else ""
+
+
+def device_host(name: str) -> str:
+    """Return the distribution whose device code a package holds: ``torch``, ``torchvision``; or ""."""
+    found = _DEVICE.fullmatch(name)
+    return (found["host"] if found else "") or ""
 
 
 def covers(gpu: str, targets: Iterable[str]) -> bool:

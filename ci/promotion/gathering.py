@@ -18,7 +18,7 @@ from core.distributions import SIDECAR
 from core.errors import MissingInputError, WheelError, nearest
 from core.outputs import RunOutputs
 from core.wheels import parse_sdist_name, parse_wheel_name
-from rocm_packaging.layouts import is_rocm
+from rocm_packaging.layouts import device_host, is_rocm
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -149,7 +149,11 @@ def _files(record: StagingRecord, request: SetRequest) -> tuple[tuple[StagedFile
         if is_rocm(file.distribution):
             return file.version in rocm
         lock = locks.get(file.torch_ref)
-        promised = lock.promised.get(file.distribution, file.version) if lock else file.version
+        promised = (
+            lock.promised.get(device_host(file.distribution) or file.distribution, file.version)
+            if lock
+            else file.version
+        )
         return file in heads or (
             file.distribution != "torch" and file.torch_ref in refs and file.version == promised
         )

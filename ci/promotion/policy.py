@@ -161,7 +161,7 @@ def _satisfied(text: str, platform: str, there: AbstractSet[tuple[str, str]], ou
     except InvalidRequirement:
         return False
     name = canonicalize_name(needed.name)
-    if name not in ours and not is_rocm(name):
+    if name not in ours and not is_rocm(name) and not device_target(name):
         return True
     if needed.marker is not None:
         extras = {"", *_EXTRA.findall(str(needed.marker))}

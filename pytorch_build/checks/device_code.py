@@ -13,7 +13,7 @@ from pytorch_build.checks.bundles import (
     targets_of,
 )
 from pytorch_build.checks.view import DeviceFacts
-from pytorch_build.split import kpack
+from rocm_packaging import kpack
 from rocm_packaging.layouts import covers, device_target
 
 if TYPE_CHECKING:

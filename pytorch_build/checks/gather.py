@@ -12,8 +12,7 @@ from core.wheels import parse_wheel_name, read_metadata, read_wheel_info
 from pytorch_build.checks import device_code, elf
 from pytorch_build.checks.bundles import BundleError
 from pytorch_build.checks.view import Binary, Member, WheelView
-from pytorch_build.split import kpack
-from rocm_packaging import pe
+from rocm_packaging import kpack, pe
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -16,8 +16,8 @@ from pytorch_build.checks import archive, contents, device_code, dlls, elf, expe
 from pytorch_build.checks.findings import Finding, collapsed, ordered
 from pytorch_build.checks.gather import gather
 from pytorch_build.checks.policy import load_policy
-from pytorch_build.split import kpack
-from rocm_packaging.layouts import device_target
+from rocm_packaging import kpack
+from rocm_packaging.layouts import device_host, device_target
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -101,8 +101,7 @@ def check_wheels(
         name = canonicalize_name(path.name.partition("-")[0])
         own = promised.get(name)
         for one in () if own else promised.values():
-            part = one.of_part(name)
-            own = part if part is not one and name.startswith(f"amd-{one.distribution}-device-") else own
+            own = one.of_part(name) if device_host(name) == one.distribution else own
         return check_wheel(path, own, policy, each)
 
     with ThreadPoolExecutor(at_once) as pool:

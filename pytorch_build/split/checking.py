@@ -16,9 +16,9 @@ from core.errors import CheckError
 from core.wheel_record import Tap, verify_record
 from core.wheels import read_metadata
 from pytorch_build.checks.device_code import processor
-from pytorch_build.split import kpack
 from pytorch_build.split.libraries import MAGICS, reference_of
 from pytorch_build.split.places import SplitError
+from rocm_packaging import kpack
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -122,7 +122,11 @@ class _Found:
     def _archive(self, file: Path) -> None:
         with file.open("rb") as stream:
             archive = kpack.read(stream)
-            for kernel in archive.kernels:
+            # the same bytes may stand for a mode of the GPU, too: the most general target is theirs
+            owners = {
+                archive.kernels[one]: one for one in sorted(archive.kernels, key=lambda one: -len(one.target))
+            }
+            for kernel in owners.values():
                 digest = hashlib.sha256(archive.content(stream, kernel)).hexdigest()
                 with self._lock:
                     self.kernels.add((kernel.binary, kernel.target, digest))

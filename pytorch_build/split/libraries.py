@@ -5,7 +5,8 @@ from __future__ import annotations
 import mmap
 from typing import TYPE_CHECKING, Protocol
 
-from pytorch_build.split import elf_host, kpack, pe_host
+from pytorch_build.split import elf_host, pe_host
+from rocm_packaging import kpack
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

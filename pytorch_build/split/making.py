@@ -16,10 +16,11 @@ from core.wheel_writer import Made, Member, WheelSpec, file_stem
 from core.wheels import read_metadata, read_wheel_info
 from core.zip_writer import is_executable
 from pytorch_build.checks.device_code import processor
-from pytorch_build.split import described, kpack
+from pytorch_build.split import described
 from pytorch_build.split.checking import require_whole
 from pytorch_build.split.files import gpu_of
 from pytorch_build.split.reading import take_apart
+from rocm_packaging import kpack
 
 if TYPE_CHECKING:
     import zipfile

@@ -21,9 +21,9 @@ from core.wheel_record import Tap, verify_record
 from core.wheels import parse_wheel_name
 from pytorch_build.checks.bundles import BundleError, code_objects, read_bundles
 from pytorch_build.checks.device_code import processor
-from pytorch_build.split import kpack
 from pytorch_build.split.libraries import MAGICS, mapped, side_of
 from pytorch_build.split.places import AlreadySplitError, SplitError
+from rocm_packaging import kpack
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -44,9 +44,7 @@ def test_one_familys_wheels_may_lie_in_a_group_of_several(run: Any) -> None:
     assert whole.gpu_family == "gfx94X-dcgpu;gfx110X-all"
     for one in (whole, context(run.common(gpu_family="gfx942"), group="gfx942-asan")):
         assert record_name("test_smoke", one.cell("cp312")) == "test_smoke-sample-cp312"
-    with pytest.raises(
-        UsageError, match=f"{group} is for gfx94X-dcgpu;gfx110X-all, and gfx1201 is"
-    ):
+    with pytest.raises(UsageError, match=f"{group} is for gfx94X-dcgpu;gfx110X-all, and gfx1201 is"):
         context(run.common(gpu_family="gfx1201"), group=group)
 
 

@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from pytorch_build.checks.bundles import read_bundles
-from pytorch_build.split import kpack, pe_host
+from pytorch_build.split import pe_host
 from pytorch_build.split.places import AlreadySplitError, SplitError
+from rocm_packaging import kpack
 from rocm_packaging.pe import read_needs
 from tests.unit.pytorch_build.checks.conftest import plain_bundle
 

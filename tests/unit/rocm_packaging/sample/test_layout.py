@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from core.families import gpu_targets
+from pytorch_build.checks.bundles import code_objects, read_bundles
 from rocm_packaging import rendering, versions
 from rocm_packaging.packages import packages
 from rocm_packaging.sample.artifacts import TEMPLATES
@@ -95,21 +96,33 @@ def test_hipcc_sorts_its_arguments(hipcc: ModuleType) -> None:
     )
     targets, host, sources = hipcc.split(given.split())
     assert targets == ["gfx942", "gfx950"]
-    assert sources == 2
+    assert sources == ["a.hip", "b.txt"]
     assert " ".join(host) == "-c -x c++ a.hip -o a.o -O2 -MF a.d -x c++ b.txt"
     # objects among what is linked are no C++
     assert hipcc.split(["a.hip", "b.o"])[1] == ["-x", "c++", "a.hip", "-x", "none", "b.o"]
 
 
 def test_hipcc_names_bundles_by_their_digest(hipcc: ModuleType, tmp_path: Path) -> None:
-    def name(*targets: str) -> str:
-        with hipcc.bundled(targets, beside=tmp_path / "a.o") as path:
-            assert path.read_bytes() == hipcc.bundle(targets)
+    def name(*targets: str, source: bytes = b"code") -> str:
+        data = hipcc.bundle(targets, source)
+        with hipcc.bundled(data, beside=tmp_path / "a.o") as path:
+            assert path.read_bytes() == data
         assert not path.exists()
         return str(path.name)
 
     # a compiler cache sees no more of it
     assert name("gfx942") == name("gfx942") != name("gfx90a")
+    assert name("gfx942") != name("gfx942", source=b"other")
+
+
+def test_hipcc_compresses_bundles_as_clang_does(hipcc: ModuleType) -> None:
+    data = hipcc.bundle(["gfx942", "gfx1100"], b"code")
+    packed = hipcc.compressed(data)
+    (bundle,) = read_bundles(packed)
+    assert bundle.targets == {"gfx942", "gfx1100"}
+    assert [bytes(code) for _, code in code_objects(packed, bundle)] == [
+        hipcc.code_object(target, b"code") for target in ("gfx942", "gfx1100")
+    ]
 
 
 @pytest.mark.parametrize("target", ["gfx", "sm_90", "gfx942x9", ""])

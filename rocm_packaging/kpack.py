@@ -116,17 +116,35 @@ def write(
     for ordinal, (kernel, _) in enumerate(kernels):
         entry = {"type": "hsaco", "ordinal": ordinal, "original_size": kernel.size}
         table.setdefault(kernel.binary, {})[kernel.target] = entry
+    targets = sorted({kernel.target for kernel, _ in kernels})
+    for entries in table.values():
+        entries |= dict(_aliases(entries, targets))
     contents = {
         "format_version": _VERSION,
         "group_name": group,
         "gfx_arch_family": family,
-        "gfx_arches": sorted({kernel.target for kernel, _ in kernels}),
+        "gfx_arches": targets,
         "toc": table,
         "compression_scheme": _ZSTD,
         "zstd_offset": _START,
         "zstd_size": size,
     }
     stream.write(msgpack.packb(contents))
+
+
+def _aliases(
+    entries: Mapping[str, dict[str, Any]], targets: Sequence[str]
+) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield what a GPU in a mode that others have code for takes of a library without: its general code.
+
+    Runtimes up to ROCm 7.14 look a library up under the most special target of the archive alone.
+    """
+    for target in targets:
+        if target not in entries:
+            wanted = set(target.split(":"))
+            fitting = [one for one in entries if set(one.split(":")) < wanted]
+            if fitting:
+                yield target, entries[max(fitting, key=len)]
 
 
 def read(stream: BinaryIO) -> Archive:
