@@ -20,12 +20,14 @@ from pytorch_build.testing.devices import PREFIXES, require_device_code
 from rocm_packaging.layouts import (
     LIBRARIES,
     covers,
+    device_package,
     device_target,
     is_rocm,
     layout_of,
     sdk_target,
     tested_targets,
 )
+from rocm_packaging.sources import require_devices
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -55,12 +57,16 @@ class Devices:
 
         Raises:
             RocmError: The newest `rocm` on offer has packages of both layouts.
+            MissingInputError: It has no device package of any of the targets.
         """
         held = [one for one in offers if is_rocm(one.distribution)]
         newest = max((Version(one.version) for one in held if one.distribution == "rocm"), default=None)
         names = [one.distribution for one in held if newest in {None, Version(one.version)}]
         if layout_of(names, where=f"ROCm {newest or ''} on offer") == "split":
-            return sdk_target("split", self.family, self.targets)
+            there = [one for one in self.targets if device_package(one) in names]
+            if not there:
+                require_devices(self.targets, names, where="What is on offer", version=str(newest))
+            return sdk_target("split", self.family, there)
         known = self.family.split(";")
         return next((one for one in known if one and set(gpu_targets(one)) & set(self.targets)), known[0])
 

@@ -25,10 +25,11 @@ if TYPE_CHECKING:
     from core.resolving import Resolved
     from rocm_packaging.layouts import Layout
 
+_BOOTSTRAP = "rocm-bootstrap"
 _BUILT_WITH = ("rocm",)  # sdists that are built with what the tests' lock has
-_ABSENT = re.compile(
-    r"(?P<name>(?:amd|rocm)-[a-z-]+-device-gfx[0-9a-z-]+) (?:was not found|cannot be|has no)"
-)
+_DEVICE = r"((?:amd|rocm)-[a-z-]+-device-gfx[0-9a-z-]+)"
+# how uv says that a source has none of it, or none of the version
+_ABSENT = re.compile(rf"no versions? of {_DEVICE}|only {_DEVICE}\S* is available|{_DEVICE} was not found")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -129,13 +130,14 @@ def resolved(
         RocmError: The sources have ROCm packages of both layouts.
     """
     first, *others = _layouts(named, gpu_family)
+    own = _own_bootstrap(named, target) if first == "split" else ()
 
     def asked(layout: Layout) -> Sequence[Resolved]:
         # an extra that a fat wheel lacks asks for nothing
         extras = ",".join(f"device-{one}" for one in targets) if layout == "split" else ""
         question = Question(
             requirements=(f"torch[{extras}]=={named.version}" if extras else f"torch=={named.version}",),
-            constraints=tuple(constraints),
+            constraints=(*constraints, *(f"{one.name}=={one.version}" for one in own)),
             sources=named.beside_own,
             python=target.executable,
             pre_names=("torch", "triton", "pytorch-triton-rocm", *_BUILT_WITH, *_devices(targets)),
@@ -152,6 +154,7 @@ def resolved(
     rocm = next((one.version for one in found if one.name == "rocm"), "")
     if others and rocm:
         with_layout(named.rocm(rocm), gpu_family)  # refuses both layouts of one version
+    found = [next((mine for mine in own if mine.name == one.name), one) for one in found]
     for one in found:
         strange = [file.url for file in one.files if is_ours(one.name) and not named.holds(file.url)]
         if strange:
@@ -178,6 +181,14 @@ def _layouts(named: Named, gpu_family: str) -> Sequence[Layout]:
     return found or ("unsplit",)
 
 
+def _own_bootstrap(named: Named, target: Interpreter) -> tuple[Resolved, ...]:
+    """Resolve what TheRock's host wheels require from the sources alone: others have that name, too."""
+    if not installer.versions(_BOOTSTRAP, named.sources):
+        return ()
+    question = Question(requirements=(_BOOTSTRAP,), sources=named.sources, python=target.executable, pre=True)
+    return tuple(one for one in resolving.resolve(question) if one.name == _BOOTSTRAP)
+
+
 def _devices(targets: Sequence[str]) -> Sequence[str]:
     return [f"{prefix}{one}" for prefix in PREFIXES.values() for one in targets]
 
@@ -200,7 +211,8 @@ def _explained(problem: EnvironmentSetupError, named: Named) -> EnvironmentSetup
     if absent is None:
         return problem
     return EnvironmentSetupError(
-        f"{named.words} has no {absent['name']}, which torch {named.version} and its ROCm need on this GPU.",
+        f"{named.words} has no {absent[absent.lastindex or 0]} of the version that torch {named.version} "
+        "needs for its first kernel.",
         hint="Name a source that has it, too (--find-links, --index-url), or another GPU family "
         "(--gpu-family).\n" + problem.message,
     )
@@ -236,7 +248,7 @@ def _fits(filename: str, target: Interpreter) -> bool:
 def named_calls(
     found: Sequence[Resolved], named: Named, *, folder: Path, tools: Install, gpu_family: str
 ) -> Sequence[Install]:
-    """Plan the installation of a resolution: test tools, then every file by its digest.
+    """Plan the installation of a resolution: test tools, then every file by its digest, ours from there.
 
     Args:
         found: The resolution.
@@ -245,6 +257,10 @@ def named_calls(
         tools: Installs what the tests need.
         gpu_family: The family that the sdist of `rocm` is to require; "" for none.
     """
-    path = locks.kept(folder, "named", "".join(f"{one.pinned}\n" for one in found))
     told = told_to_sdist([one.name for one in found], gpu_family)
-    return (tools, pinned(path, named.beside_own, gpu_family=told))
+    calls = [tools]
+    for ours, sources in ((False, named.beside_own), (True, named.sources)):
+        lines = "".join(f"{one.pinned}\n" for one in found if is_ours(one.name) == ours)
+        if lines:
+            calls.append(pinned(locks.kept(folder, "named", lines), sources, gpu_family=told if ours else ""))
+    return calls

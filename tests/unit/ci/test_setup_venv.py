@@ -124,7 +124,9 @@ def test_a_command_line_that_cannot_be_meant_is_refused(words: tuple[str, ...], 
     assert calls == []
 
 
-def test_a_release_index_is_asked_alone(calls: list[Any]) -> None:
+def test_a_release_index_is_asked_alone(calls: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    split = release_index_url("nightly", "")
+    monkeypatch.setattr(installer, "versions", lambda _, asked: ("7.1",) if asked.index_url == split else ())
     words = (
         "--index-name",
         "nightly",
@@ -139,7 +141,7 @@ def test_a_release_index_is_asked_alone(calls: list[Any]) -> None:
     made, (_, setuptools), (_, call) = calls
     assert made[2] == {"python": "3.12", "clean": True}
     assert setuptools == ("locked", ("setuptools",))
-    assert call.requirements == ("rocm[libraries]",)
+    assert call.requirements == ("rocm[libraries]", "rocm-sdk-device-gfx942")
     assert call.sources == Sources(index_url=release_index_url("nightly", "gfx94X-dcgpu"))
     assert (call.pre, call.build_isolation) == (True, False)
     # where no libraries for all GPU families are there

@@ -93,13 +93,16 @@ def test_a_target_that_is_not_on_offer_is_told(devices: Devices) -> None:
 def test_the_sdist_is_told_what_its_layout_takes() -> None:
     unsplit = offers("rocm", "rocm-sdk-libraries-gfx110x-all", "rocm-sdk-libraries-gfx942", version="7.1")
     here = Devices(family=f"{FAMILY};gfx942", targets=("gfx942",), exact=True)
-    assert here.told(SPLIT) == "gfx942"
+    assert Devices(family=FAMILY, targets=ALL[1:]).told(SPLIT) == "gfx1101"
     assert Devices(family=FAMILY).told(SPLIT) == ""
+    with pytest.raises(MissingInputError, match=r"no device code of ROCm 7\.1 for gfx942 \(it has gfx1100"):
+        here.told(SPLIT)
     assert here.told(unsplit) == "gfx942"
     assert Devices(family=FAMILY, targets=ALL).told(unsplit) == FAMILY
     assert Devices().told(unsplit) == ""
     # the newest decides, and may have one layout only
-    assert here.told([*unsplit, *offers("rocm", "rocm-sdk-libraries", version="7.2")]) == "gfx942"
+    newer = offers("rocm", "rocm-sdk-libraries", "rocm-sdk-device-gfx942", version="7.2")
+    assert here.told([*unsplit, *newer]) == "gfx942"
     with pytest.raises(RocmError, match=r"ROCm 7\.1 on offer holds .* both layouts"):
         here.told([*unsplit, *SPLIT])
 

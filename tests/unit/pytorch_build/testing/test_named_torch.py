@@ -194,13 +194,16 @@ def test_a_record_names_our_files_of_this_python(run: Any) -> None:
 
 def test_a_resolution_is_installed_file_by_file(tmp_path: Path) -> None:
     tools = Install(requirements=("pytest",))
-    found = [answer("torch", "/data/wheels/x")]
-    first, call = named_calls(found, NAMED, folder=tmp_path, tools=tools, gpu_family="gfx94X-dcgpu")
+    found = [answer("torch", "/data/wheels/x"), answer("numpy", "https://own.example/numpy.whl")]
+    first, *calls = named_calls(found, NAMED, folder=tmp_path, tools=tools, gpu_family="gfx94X-dcgpu")
     assert first is tools
-    assert call.hashed
-    assert not call.dependencies
-    assert call.files[0].read_text() == f"torch==2.10.0 --hash=sha256:{'ab' * 32}\n"
-    assert dict(call.env) == {}
+    # somebody else may have the same name and version, so each side has its own sources
+    for call, name, places in zip(calls, ("numpy", "torch"), (NAMED.beside_own, NAMED.sources), strict=True):
+        assert call.hashed
+        assert not call.dependencies
+        assert call.sources == places
+        assert call.files[0].read_text() == f"{name}==2.10.0 --hash=sha256:{'ab' * 32}\n"
+        assert dict(call.env) == {}
     for names, told in (
         ([UNSPLIT], "gfx94X-dcgpu"),
         ([LIBRARIES, "rocm-sdk-device-gfx950", "rocm-sdk-device-gfx942"], "gfx942"),

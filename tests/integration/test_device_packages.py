@@ -1,0 +1,217 @@
+"""Split packages as installers see them: a torch with its device code, from pages and runs."""
+
+from __future__ import annotations
+
+import io
+import json
+import sys
+import tarfile
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from ci.clients import device_packages
+from core import environments, process
+from core.errors import CheckError, EnvironmentSetupError, MissingInputError, RocmError
+from core.frontdoor import Verb, main
+from core.installer import Install
+from core.interpreters import interpreter
+from core.outputs import RunOutputs
+from core.stores.directory import DirectoryStore
+from pytorch_build.testing.devices import require_device_code
+from pytorch_build.testing.named_torch import Named, named_calls, resolved
+from tests.integration.recorded_runs import indexed
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from pathlib import Path
+
+    from core.interpreters import Interpreter
+
+    MakeWheel = Callable[..., Path]
+
+VERBS = (Verb("setup-venv", "ci.setup_venv", "x"),)
+ROCM, TORCH = "7.99.0a20251120", "2.10.0+rocm7.99.0a20251120"
+FAMILY, TARGETS = "gfx94X-dcgpu;gfx950-dcgpu", ("gfx942", "gfx950")
+BACKENDS = pytest.mark.parametrize("backend", ["uv", "pip"])
+# upstream's split sdist refuses the name of a family
+SETUP = f"""
+import os
+from setuptools import setup
+known = {{known}}
+family = os.environ.get("ROCM_SDK_TARGET_FAMILY", known[0])
+if family not in known:
+    raise ValueError(f"{{{{family}}}} is not available")
+libraries = "rocm-sdk-libraries" + ("" if {{split}} else "-" + family.lower()) + "=={ROCM}"
+setup(name="rocm", version="{ROCM}", py_modules=["rocm"], extras_require={{{{"libraries": [libraries]}}}})
+open("rocm.py", "w").write("")
+"""
+
+
+def rocm_sdist(folder: Path, *, split: bool) -> Path:
+    path = folder / f"rocm-{ROCM}.tar.gz"
+    known = TARGETS if split else ("gfx94X-dcgpu", "gfx950-dcgpu")
+    texts = {
+        "setup.py": SETUP.format(known=known, split=split),
+        "PKG-INFO": f"Metadata-Version: 2.2\nName: rocm\nVersion: {ROCM}\nDynamic: Requires-Dist\n",
+    }
+    with tarfile.open(path, "w:gz") as archive:
+        for name, text in texts.items():
+            member = tarfile.TarInfo(f"rocm-{ROCM}/{name}")
+            member.size = len(text)
+            archive.addfile(member, io.BytesIO(text.encode()))
+    return path
+
+
+@pytest.fixture(name="wheels")
+def wheels_fixture(tmp_path: Path, make_wheel: MakeWheel) -> Callable[..., list[Path]]:
+    """Write ROCm of a layout, and a torch: fat, or a host wheel as ours or TheRock's splitter leaves it."""
+
+    def made(*, split: bool = True, host: bool = True, bootstrap: bool = False) -> list[Path]:
+        dist = tmp_path / "dist"
+        fields = [("Requires-Dist", f"rocm[libraries]=={ROCM}")]
+        fields += [("Requires-Dist", "rocm-bootstrap")] if bootstrap else []
+        for gpu in TARGETS if host else ():
+            extra = f"device-{gpu}"
+            fields.append(("Provides-Extra", extra))
+            fields.append(("Requires-Dist", f"amd-torch-{extra}=={TORCH}; extra == '{extra}'"))
+        paths = [make_wheel(dist, "torch", TORCH, fields=fields), rocm_sdist(dist, split=split)]
+        names = (
+            ["rocm-sdk-libraries"]
+            if split
+            else [f"rocm-sdk-libraries-{one.lower()}" for one in FAMILY.split(";")]
+        )
+        names += [f"rocm-sdk-device-{gpu}" for gpu in TARGETS if split]
+        paths += [make_wheel(dist, name, ROCM) for name in names]
+        paths += [make_wheel(dist, "rocm-bootstrap", "0.1.0")] if bootstrap else []
+        for gpu in TARGETS if host else ():
+            needs = [f"torch=={TORCH}", f"rocm-sdk-device-{gpu}=={ROCM}"]
+            more = [("Requires-Dist", one) for one in needs]
+            paths.append(make_wheel(dist, f"amd-torch-device-{gpu}", TORCH, fields=more))
+        return paths
+
+    return made
+
+
+@pytest.fixture(name="target")
+def target_fixture(tmp_path: Path) -> Interpreter:
+    process.run([sys.executable, "-m", "virtualenv", "--quiet", tmp_path / "env"])
+    return interpreter.__wrapped__(tmp_path / "env" / "bin" / "python")
+
+
+def install(
+    target: Interpreter, folder: Path, *, family: str, targets: Sequence[str], backend: Any = "uv"
+) -> set[str]:
+    """Install torch from a folder as `test_torch` does; say what was installed."""
+    named = Named(find_links=(str(folder),), version=TORCH)
+    found = resolved(named, target, gpu_family=family, targets=targets)
+    tools = Install(requirements=("setuptools",))
+    calls = named_calls(found, named, folder=folder.parent / "locks", tools=tools, gpu_family=family)
+    with environments.prepared(target, calls, digest="x", backend=backend, force=True):
+        return installed(target.executable)
+
+
+def installed(python: Path) -> set[str]:
+    code = "import importlib.metadata as m, json; print(json.dumps([d.name for d in m.distributions()]))"
+    said = json.loads(process.capture([python, "-I", "-c", code]).stdout)
+    return {name for name in said if name not in {"pip", "setuptools", "wheel"}}
+
+
+def devices(*kinds: str) -> set[str]:
+    return {f"{kind}-device-{gpu}" for kind in kinds for gpu in TARGETS}
+
+
+@BACKENDS
+@pytest.mark.parametrize("bootstrap", [False, True])
+def test_a_host_wheel_is_installed_with_its_device_code(
+    target: Interpreter, wheels: Callable[..., list[Path]], tmp_path: Path, backend: str, bootstrap: Any
+) -> None:
+    wheels(bootstrap=bootstrap)
+    found = install(target, tmp_path / "dist", family=FAMILY, targets=TARGETS, backend=backend)
+    own = {"torch", "rocm", "rocm-sdk-libraries", *(["rocm-bootstrap"] if bootstrap else [])}
+    assert found == own | devices("amd-torch", "rocm-sdk")
+    require_device_code(target, TARGETS)
+    (gone,) = (tmp_path / "env").glob("lib/*/site-packages/amd_torch_device_gfx950-*.dist-info")
+    gone.rename(gone.with_name("x"))
+    with pytest.raises(CheckError, match="amd-torch-device-gfx950 is not installed"):
+        require_device_code(target, TARGETS)
+
+
+def test_a_fat_wheel_gets_rocms_device_code_from_split_packages(
+    target: Interpreter, wheels: Callable[..., list[Path]], tmp_path: Path
+) -> None:
+    wheels(host=False)
+    found = install(target, tmp_path / "dist", family=FAMILY, targets=TARGETS)
+    assert found == {"torch", "rocm", "rocm-sdk-libraries"} | devices("rocm-sdk")
+
+
+def test_unsplit_libraries_are_those_of_the_family(
+    target: Interpreter, wheels: Callable[..., list[Path]], tmp_path: Path
+) -> None:
+    wheels(split=False, host=False)
+    found = install(target, tmp_path / "dist", family="gfx950-dcgpu", targets=("gfx950",))
+    assert found == {"torch", "rocm", "rocm-sdk-libraries-gfx950-dcgpu"}
+
+
+@pytest.mark.parametrize("lacking", ["amd_torch_device_gfx950", "rocm_sdk_device_gfx950"])
+def test_device_code_that_a_source_lacks_is_named(
+    target: Interpreter, wheels: Callable[..., list[Path]], tmp_path: Path, lacking: str
+) -> None:
+    (gone,) = [path for path in wheels() if path.name.startswith(lacking)]
+    gone.unlink()
+    with pytest.raises(
+        EnvironmentSetupError, match=f"has no {lacking.replace('_', '-')} of the version"
+    ) as caught:
+        install(target, tmp_path / "dist", family=FAMILY, targets=TARGETS)
+    assert "--find-links" in caught.value.hint
+
+
+def test_a_page_of_both_layouts_is_refused(
+    target: Interpreter, wheels: Callable[..., list[Path]], tmp_path: Path, make_wheel: MakeWheel
+) -> None:
+    wheels()
+    make_wheel(tmp_path / "dist", "rocm-sdk-libraries-gfx94x-dcgpu", ROCM)
+    with pytest.raises(RocmError, match="both layouts: rocm-sdk-libraries, rocm-sdk-libraries-gfx94x-dcgpu"):
+        install(target, tmp_path / "dist", family=FAMILY, targets=TARGETS)
+
+
+@BACKENDS
+@pytest.mark.parametrize(
+    ("here", "packages", "wanted"),
+    [
+        ((), "torch", devices("amd-torch", "rocm-sdk")),
+        (("gfx950",), "torch", {"amd-torch-device-gfx950", "rocm-sdk-device-gfx950"}),
+        (("gfx950",), "torch[device-gfx942]", {"amd-torch-device-gfx942", "rocm-sdk-device-gfx942"}),
+        ((), "rocm[libraries,device-gfx942]", {"rocm-sdk-device-gfx942"}),
+    ],
+)
+def test_a_persons_environment_gets_device_code(
+    tmp_path: Path,
+    wheels: Callable[..., list[Path]],
+    monkeypatch: pytest.MonkeyPatch,
+    backend: str,
+    here: tuple[str, ...],
+    packages: str,
+    wanted: set[str],
+) -> None:
+    monkeypatch.setattr(device_packages, "detect", lambda: here)
+    group, outputs = "gfx94X-dcgpu-gfx950-dcgpu", RunOutputs(run_id="local", platform="linux")
+    indexed(DirectoryStore(tmp_path / "store"), outputs, group, *wheels())
+    words = ["--store", tmp_path / "store", "--from-run-id", "local", "--backend", backend]
+    said = ["setup-venv", tmp_path / "venv", "--packages", packages, *words]
+    assert main("ci", "x", VERBS, list(map(str, said))) == 0
+    found = installed(tmp_path / "venv" / "bin" / "python")
+    assert {one for one in found if "-device-" in one} == wanted
+    assert "rocm-sdk-libraries" in found
+
+
+def test_a_target_that_a_run_lacks_is_told_before_anything_is_made(
+    tmp_path: Path, wheels: Callable[..., list[Path]], capfd: pytest.CaptureFixture[str]
+) -> None:
+    outputs = RunOutputs(run_id="local", platform="linux")
+    indexed(DirectoryStore(tmp_path / "store"), outputs, "gfx94X-dcgpu", *wheels())
+    words = ["--store", tmp_path / "store", "--from-run-id", "local", "--packages", "torch[device-gfx1100]"]
+    code = main("ci", "x", VERBS, ["setup-venv", str(tmp_path / "venv"), *map(str, words)])
+    assert code == MissingInputError.exit_code
+    said = capfd.readouterr().err
+    assert f"no device code of ROCm {ROCM} for gfx1100 (it has gfx942, gfx950)" in said
