@@ -178,6 +178,23 @@ def carry_out(
     return Done(decision=held, outcome="promoted", copied=sum(outcome != "unchanged" for outcome in outcomes))
 
 
+def require_same_targets(bucket: Store, decision: Decision) -> None:
+    """Refuse a set that was released with the device code of other gfx targets: its metadata names these.
+
+    Raises:
+        ConflictError: It was.
+    """
+    keys = {one.key for one in decision.files}
+    for one in bucket.list(f"{layout.DECISIONS}/{decision.set_name}"):
+        before = documents.read(bucket, one.key, Decision)[0]
+        if before.gpu_targets != decision.gpu_targets and keys & {file.key for file in before.files}:
+            named = ", ".join(before.gpu_targets) or "all targets"
+            raise ConflictError(
+                f"{decision.set_name} was released with device code for {named}, by {before.by}.",
+                hint="A version is released once: make a candidate of another one.",
+            )
+
+
 def is_done(bucket: Store, decision: Decision) -> bool:
     """Say whether what this decision promotes was promoted before, and is still there."""
     before = decided(bucket, decision)

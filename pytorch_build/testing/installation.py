@@ -11,7 +11,15 @@ from core.target_locks import pinned_file
 from pytorch_build.checks.expected import run_lock
 from pytorch_build.refs.torch_refs import DISTRIBUTIONS
 from pytorch_build.testing.devices import targets_of, told_to_sdist
-from rocm_packaging.layouts import device_package, device_target, is_rocm, layout_of, sdk_target, serves
+from rocm_packaging.layouts import (
+    BOOTSTRAP,
+    device_package,
+    device_target,
+    is_rocm,
+    layout_of,
+    sdk_target,
+    serves,
+)
 from rocm_packaging.sources import require_devices
 
 if TYPE_CHECKING:
@@ -60,7 +68,7 @@ def _recorded(context: Context, target: Interpreter) -> Iterator[FileRecord]:
         for one in record.files if record.status == "ok" else ():
             if is_rocm(one.distribution):
                 # what finds the device code has a version of its own
-                if context.gpu and (one.version == rocm_version or one.distribution == "rocm-bootstrap"):
+                if context.gpu and (one.version == rocm_version or one.distribution == BOOTSTRAP):
                     yield one
             elif same and (one.distribution in DISTRIBUTIONS.values() or device_target(one.distribution)):
                 yield one

@@ -14,7 +14,7 @@ from core.installer import Install, Sources, configured, pinned
 from core.named_sources import alone
 from core.resolving import Question
 from pytorch_build.testing.devices import PREFIXES, told_to_sdist
-from rocm_packaging.layouts import LIBRARIES, device_package, device_target, is_rocm, sdk_target
+from rocm_packaging.layouts import BOOTSTRAP, LIBRARIES, device_package, device_target, is_rocm, sdk_target
 from rocm_packaging.sources import RocmSource, with_layout
 
 if TYPE_CHECKING:
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from core.resolving import Resolved
     from rocm_packaging.layouts import Layout
 
-_BOOTSTRAP = "rocm-bootstrap"
 _BUILT_WITH = ("rocm",)  # sdists that are built with what the tests' lock has
 _DEVICE = r"((?:amd|rocm)-[a-z-]+-device-gfx[0-9a-z-]+)"
 # how uv says that a source has none of it, or none of the version
@@ -183,10 +182,10 @@ def _layouts(named: Named, gpu_family: str) -> Sequence[Layout]:
 
 def _own_bootstrap(named: Named, target: Interpreter) -> tuple[Resolved, ...]:
     """Resolve what TheRock's host wheels require from the sources alone: others have that name, too."""
-    if not installer.versions(_BOOTSTRAP, named.sources):
+    if not installer.versions(BOOTSTRAP, named.sources):
         return ()
-    question = Question(requirements=(_BOOTSTRAP,), sources=named.sources, python=target.executable, pre=True)
-    return tuple(one for one in resolving.resolve(question) if one.name == _BOOTSTRAP)
+    question = Question(requirements=(BOOTSTRAP,), sources=named.sources, python=target.executable, pre=True)
+    return tuple(one for one in resolving.resolve(question) if one.name == BOOTSTRAP)
 
 
 def _devices(targets: Sequence[str]) -> Sequence[str]:
