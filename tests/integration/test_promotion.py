@@ -151,13 +151,10 @@ def test_uv_finds_the_kept_targets_of_a_release_with_their_groups_and_no_other(
 
         def found(extra: str) -> tuple[set[str], str]:
             (tmp_path / "in.txt").write_text(f"torch[{extra}]=={runs.torch.removesuffix('rc2')}\n")
-            said = process.capture(
-                [
-                    *(uv_program(), "pip", "compile", *options, "--override", tmp_path / "override.txt"),
-                    *("--python-platform", "x86_64-unknown-linux-gnu", tmp_path / "in.txt"),
-                    *("--index-url", f"{url}/v2/{FAMILIES[0]}/simple/"),
-                ]
-            )
+            argv: list[str | Path] = [uv_program(), "pip", "compile", *options]
+            argv += ["--python-platform", "x86_64-unknown-linux-gnu", tmp_path / "in.txt"]
+            argv += ["--override", tmp_path / "override.txt"]
+            said = process.capture([*argv, "--index-url", f"{url}/v2/{FAMILIES[0]}/simple/"])
             lines = (line for line in said.stdout.splitlines() if "==" in line)
             return {line.partition("==")[0].partition("[")[0] for line in lines}, said.stderr
 
