@@ -1,4 +1,4 @@
-"""Split and fat wheels, on split and on unsplit ROCm, answer the same: one checkout, three runs of the sample."""
+"""Split and fat wheels, on split and on unsplit ROCm, answer the same: three runs of the sample."""
 
 from __future__ import annotations
 
