@@ -202,6 +202,11 @@ class Wheel:
     extra: str = ""
 
     @property
+    def requirement(self) -> str:
+        """What installs it, with the device code of all the GPUs that it was built for."""
+        return f"{self.distribution}{f'[{self.extra}]' if self.extra else ''}=={self.version}"
+
+    @property
     def grown(self) -> int | None:
         """Bytes more than in the run before; None where it had no such wheel."""
         return None if self.before is None else self.size - self.before

@@ -144,6 +144,7 @@ def test_device_code_is_shown_as_a_part_of_its_wheel() -> None:
     html = render(page)
     assert f"part of torch: </span>{device.name}" in html
     assert f"torch[device-all]=={torch.version}" in html
+    assert f"torch[device-all]=={torch.version}" in page.cells[0].requirements
 
 
 def test_commits_come_from_the_lock_where_a_record_names_none() -> None:
