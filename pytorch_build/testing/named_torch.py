@@ -206,7 +206,7 @@ def _with_devices(question: Question, targets: Sequence[str]) -> Sequence[Resolv
 
 def _explained(problem: EnvironmentSetupError, named: Named) -> EnvironmentSetupError:
     """Name the device package that a source lacks, where that is why nothing could be resolved."""
-    absent = _ABSENT.search(problem.message)
+    absent = _ABSENT.search(" ".join(problem.message.split()))
     if absent is None:
         return problem
     return EnvironmentSetupError(
