@@ -179,19 +179,24 @@ def carry_out(
 
 
 def require_same_targets(bucket: Store, decision: Decision) -> None:
-    """Refuse a set that was released with the device code of other gfx targets: its metadata names these.
+    """Refuse files that were released with the device code of other gfx targets: their metadata names these.
+
+    They may have gone out with another set: several versions of torch have one ROCm.
 
     Raises:
         ConflictError: It was.
     """
     keys = {one.key for one in decision.files}
-    for one in bucket.list(f"{layout.DECISIONS}/{decision.set_name}"):
+    for one in bucket.list(layout.DECISIONS) if decision.to_version else ():
         before = documents.read(bucket, one.key, Decision)[0]
-        if before.gpu_targets != decision.gpu_targets and keys & {file.key for file in before.files}:
+        same = keys & {file.key for file in before.files}
+        other = set(before.gpu_targets) != set(decision.gpu_targets)
+        if same and other and before.to_version == decision.to_version:
             named = ", ".join(before.gpu_targets) or "all targets"
             raise ConflictError(
-                f"{decision.set_name} was released with device code for {named}, by {before.by}.",
-                hint="A version is released once: make a candidate of another one.",
+                f"{before.set_name} was released with device code for {named} by {before.by}, which has "
+                f"{len(same)} files of {decision.set_name}.",
+                hint="A version is released once: keep the same targets, or make another candidate.",
             )
 
 

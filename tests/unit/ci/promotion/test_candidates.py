@@ -263,7 +263,7 @@ def test_a_release_takes_some_of_a_candidates_targets_and_their_groups(
     assert "was already promoted" in capsys.readouterr().err
     after = releases.list("")
     assert promote(*WORDS) == 14
-    assert "was released with device code for gfx942, gfx1201, by" in capsys.readouterr().err
+    assert "was released with device code for gfx942, gfx1201 by" in capsys.readouterr().err
     assert releases.list("") == after
 
 
