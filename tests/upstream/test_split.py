@@ -107,12 +107,15 @@ def compiled_fixture(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(name="parts", scope="module")
 def parts_fixture(compiled: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, ...]:
     """Split a wheel around it."""
+    return split(wheel_around(compiled, tmp_path_factory.mktemp("hipcc")), tmp_path_factory.mktemp("parts"))
+
+
+def wheel_around(library: Path, folder: Path) -> Path:
+    """Write a fat wheel that holds a library."""
     spec = WheelSpec(
         distribution="torch", version=VERSION, tag="py3-none-linux_x86_64", metadata=METADATA, purelib=False
     )
-    members = [Member(name="torch/lib/libtorch_hip.so", source=compiled)]
-    fat = write_wheel(tmp_path_factory.mktemp("hipcc"), spec, members).path
-    return split(fat, tmp_path_factory.mktemp("parts"))
+    return write_wheel(folder, spec, [Member(name="torch/lib/libtorch_hip.so", source=library)]).path
 
 
 def unbundled(library: Path, folder: Path) -> dict[tuple[int, str], str]:
