@@ -263,6 +263,18 @@ def retention(session: nox.Session) -> None:
 
 
 @nox.session(venv_backend="none")
+def check_indexes(session: nox.Session) -> None:
+    """Say whether the pages that stay list what is there: dependencies, staging, releases."""
+    stage(session, "ci", "check-indexes")
+
+
+@nox.session(venv_backend="none")
+def maintenance(session: nox.Session) -> None:
+    """Name the stores that are kept in order, and by which roles: the jobs of maintenance.yml."""
+    stage(session, "ci", "maintenance")
+
+
+@nox.session(venv_backend="none")
 def lambda_zip(session: nox.Session) -> None:
     """Write the zip of the function that writes pages behind a bucket's events."""
     stage(session, "ci", "lambda-zip")

@@ -23,6 +23,8 @@ VERBS = (
     Verb("mirror-deps", "ci.mirror_deps", "what our wheels require of others -> the dependencies-only index"),
     Verb("stage", "ci.stage", "put a run's wheels up for testing in the distribution bucket: v2-staging/"),
     Verb("promote", "ci.promote", "a set of staged wheels, by its tests, into the release index: v2/"),
+    Verb("check-indexes", "ci.check_indexes", "do pages that stay list what is there; nothing is written"),
+    Verb("maintenance", "ci.maintenance", "the stores that are kept in order, and by which roles"),
     Verb("retention", "ci.retention", "delete the runs and staged versions that the policy says may go"),
     Verb("lambda-zip", "ci.lambda_zip", "the zip of the function that writes pages behind a bucket's events"),
     Verb("build-image", "ci.build_image", "a container image by docker, podman or buildah; push it, save it"),

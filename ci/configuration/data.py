@@ -182,11 +182,18 @@ class Families(Model):
 
 
 class OwnStore(Model):
-    """Where a downstream's runs go; `core.plans.Upload` explains the keys."""
+    """Where a downstream's runs go; `core.plans.Upload` explains the keys.
+
+    Attributes:
+        mirror_role: ARN of the role that writes the store's index of dependencies; "" for none.
+        retention_role: The same of who deletes what is old.
+    """
 
     store: str = ""
     role: str = ""
     region: str = ""
+    mirror_role: str = ""
+    retention_role: str = ""
 
 
 class Data(Model):

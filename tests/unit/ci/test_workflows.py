@@ -5,13 +5,11 @@ from __future__ import annotations
 import re
 import shlex
 import sys
-from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 import pytest
-import yaml  # type: ignore[import-untyped]
 
 from ci.configuration import data, labels
 from ci.configuration.outputs import outputs
@@ -22,15 +20,20 @@ from core.frontdoor import verb_parser
 from core.options import ROOT, sources_folder
 from core.run_locations import run_buckets
 from pytorch_build.lock.planned import outputs as resolved
+from tests.unit.ci.workflow_reading import (
+    FOLDER,
+    Workflow,
+    called,
+    calls,
+    references,
+    steps,
+    workflows,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
-    from pathlib import Path
 
-FOLDER = ROOT / ".github" / "workflows"
 LEVELS = {"none": 0, "read": 1, "write": 2}
-EXPRESSION = re.compile(r"\$\{\{(.*?)\}\}", re.DOTALL)
-REFERENCE = re.compile(r"\b(inputs|needs|steps)((?:\.[\w-]+)+)")
 ASKED = (
     "ci.yml",
     "setup.yml",
@@ -49,73 +52,6 @@ ASKED = (
     "unit_tests.yml",
     "drift.yml",
 )
-
-
-@dataclass(frozen=True, kw_only=True)
-class Workflow:
-    """One workflow; `on` is YAML's true."""
-
-    name: str
-    text: str
-    tree: Mapping[str, Any]
-
-    @property
-    def on(self) -> Mapping[str, Any]:
-        found: Any = self.tree[True]  # type: ignore[index]
-        return {name: value or {} for name, value in found.items()}
-
-    @property
-    def jobs(self) -> Mapping[str, Any]:
-        jobs: Mapping[str, Any] = self.tree["jobs"]
-        return jobs
-
-    @property
-    def inputs(self) -> Mapping[str, Any]:
-        """The inputs of a call, or of a dispatch where it cannot be called."""
-        called: Mapping[str, Any] = self.on.get("workflow_call", self.on.get("workflow_dispatch", {})).get(
-            "inputs", {}
-        )
-        return called
-
-
-@cache
-def workflow(path: Path) -> Workflow:
-    text = path.read_text(encoding="utf-8")
-    return Workflow(name=path.name, text=text, tree=yaml.safe_load(text))
-
-
-@cache
-def workflows() -> Mapping[str, Workflow]:
-    return {path.name: workflow(path) for path in sorted(FOLDER.glob("*.yml"))}
-
-
-def steps() -> Iterator[tuple[str, Workflow, Mapping[str, Any], Mapping[str, Any]]]:
-    for name, one in workflows().items():
-        for job_name, job in one.jobs.items():
-            for step in job.get("steps", []):
-                yield f"{name}, {job_name}, {step.get('name', step.get('uses'))}", one, job, step
-
-
-def expressions(value: object) -> Iterator[str]:
-    """Give every expression in a part of a workflow; an `if` need not be marked as one."""
-    if isinstance(value, dict):
-        for key, inner in value.items():
-            if key == "if" and isinstance(inner, str) and "${{" not in inner:
-                yield inner
-            yield from expressions(inner)
-    elif isinstance(value, list):
-        for inner in value:
-            yield from expressions(inner)
-    elif isinstance(value, str):
-        yield from EXPRESSION.findall(value)
-
-
-def references(value: object, kind: str) -> set[tuple[str, ...]]:
-    found = set()
-    for expression in expressions(value):
-        bare = re.sub(r"'[^']*'", "''", expression)
-        found |= {tuple(path[1:].split(".")) for name, path in REFERENCE.findall(bare) if name == kind}
-    return found
 
 
 @cache
@@ -309,19 +245,6 @@ def test_what_runs_under_act_uses_no_action_of_others_by_itself() -> None:
             assert used.startswith("./"), where
 
 
-def called(job: Mapping[str, Any]) -> Workflow | None:
-    used = job.get("uses", "")
-    return workflows()[used.rpartition("/")[2]] if used else None
-
-
-def calls() -> Iterator[tuple[str, Workflow, Mapping[str, Any], Workflow]]:
-    for name, one in workflows().items():
-        for job_name, job in one.jobs.items():
-            target = called(job)
-            if target is not None:
-                yield f"{name}, {job_name}", one, job, target
-
-
 def test_calls_give_every_required_input_and_only_declared_ones() -> None:
     found = list(calls())
     assert len(found) > 15
@@ -336,22 +259,17 @@ def test_calls_give_every_required_input_and_only_declared_ones() -> None:
 
 
 @pytest.mark.parametrize("name", ASKED)
-def test_every_input_is_declared_and_used(name: str) -> None:
+def test_inputs_that_are_read_are_declared_alike_for_calls_and_dispatches(name: str) -> None:
     one = workflows()[name]
     used = {path[0] for path in references(one.tree, "inputs")}
-    for event in ("workflow_call", "workflow_dispatch"):
-        declared = set(one.on.get(event, {}).get("inputs", {}))
-        if event in one.on:
-            assert used <= declared | ({"upload"} if event == "workflow_dispatch" else set()), event
-            # a request is handed on as a whole
-            whole = "toJSON(inputs)" in one.text
-            assert whole or declared - used <= {"use_prebuilt_artifacts"}, event
-    defaults = [
-        {key: given.get("default") for key, given in one.on.get(event, {}).get("inputs", {}).items()}
-        for event in ("workflow_call", "workflow_dispatch")
+    declared = [
+        one.on[event].get("inputs", {}) for event in ("workflow_call", "workflow_dispatch") if event in one.on
     ]
-    if all(defaults):
-        assert defaults[0].keys() == defaults[1].keys()
+    for inputs in declared:
+        assert used <= set(inputs)
+        assert {key: given.get("default") for key, given in inputs.items()} == {
+            key: given.get("default") for key, given in declared[0].items()
+        }
 
 
 def test_what_a_request_may_name_is_what_configure_knows() -> None:
