@@ -126,7 +126,7 @@ def test_every_output_is_taken_by_somebody(name: str) -> None:
     assert set(outputs) - read <= consumers()
     behind = {path[2] for path in references({"value": [each["value"] for each in outputs.values()]}, "jobs")}
     for job_name, job in one.jobs.items():
-        if "uses" in job or name != "setup.yml" and not job.get("outputs"):
+        if "uses" in job or (name != "setup.yml" and not job.get("outputs")):
             continue
         beside = {
             path[2] for each in one.jobs.values() for path in references(each, "needs") if path[0] == job_name

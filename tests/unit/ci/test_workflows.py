@@ -51,6 +51,7 @@ ASKED = (
     "therock-stable.yml",
     "unit_tests.yml",
     "drift.yml",
+    "maintenance.yml",
 )
 
 
