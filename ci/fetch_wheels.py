@@ -20,7 +20,6 @@ from core import console, files, records, wheels
 from core.errors import MissingInputError, StoreError
 from core.interpreters import interpreter
 from core.options import common_from
-from core.outputs import group_name
 from core.parallel import each
 from core.progress import transfer
 from rocm_packaging.layouts import device_target, is_rocm, serves
@@ -81,7 +80,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> None:
     """Fetch what is not there already, and print how to install it."""
     common = common_from(arguments)
-    group = find_group(common, arguments.artifact_group or group_name(common.gpu_family))
+    group = find_group(common, arguments.artifact_group or common.artifact_group)
     tag = interpreter(base_python(str(common.python))).tag if common.python else ""
     offers = [one for one in offered(group) if not tag or fits(one, tag)]
     asked = parse_requirements(arguments.packages) if arguments.packages else ()

@@ -67,7 +67,7 @@ def _index(common: Common, arguments: argparse.Namespace) -> None:
         console.done(f"index: the server behind {common.store} writes its pages; nothing to do")
         return
     store, outputs = common.open_store(), common.outputs
-    chosen = group_name(arguments.artifact_group or common.gpu_family)
+    chosen = group_name(arguments.artifact_group) or common.artifact_group
     for group in [chosen] if chosen else artifact_groups(store, outputs, ""):
         try:
             indexed = write_pages(store, outputs, group)

@@ -16,7 +16,6 @@ from ci.mirroring import bring, needs, resolved
 from core import console, files, records
 from core.errors import StoreError
 from core.options import common_from
-from core.outputs import group_name
 from core.records import Record
 
 if TYPE_CHECKING:
@@ -49,7 +48,7 @@ def run(arguments: argparse.Namespace) -> None:
     named_run = bool(arguments.from_run_id)
     arguments.run_id = arguments.from_run_id or arguments.run_id
     common = common_from(arguments)
-    groups = _groups(common, arguments.artifact_group or group_name(common.gpu_family)) if named_run else ()
+    groups = _groups(common, arguments.artifact_group or common.artifact_group) if named_run else ()
     store = common.open_store()
     with console.group("Resolving what our wheels require"):
         wanted = needs(data, groups, [offered(one) for one in groups])

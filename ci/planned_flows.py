@@ -72,18 +72,16 @@ def run(
     plan, platform = planned(words, target), this_platform()
     telling.show(plan)
     file = root / flow_graph.PLAN_FILE
-    first = flow_graph.resolving(plan, target)
+    first = flow_graph.completing(plan, target)
     if dry_run:
-        _print([*([first] if first else []), *flow_graph.nodes(unresolved(plan), platform, target)])
+        _print([first, *flow_graph.nodes(unresolved(plan), platform, target)])
         return
     plan.write(file)
     work = flow_running.runner(root, together=jobs > 1)
-    done: list[Outcome] = []
-    if first:
-        done += flow_running.run_all([first], flow_running.runner(root, together=False))
-        if done[0].result != "ok":
-            flow_running.show(done)
-        plan = Plan.read(file)
+    done: list[Outcome] = [*flow_running.run_all([first], flow_running.runner(root, together=False))]
+    if done[0].result != "ok":
+        flow_running.show(done)
+    plan = Plan.read(file)
     nodes = flow_graph.nodes(plan, platform, target)
     if not nodes:
         raise MissingInputError(

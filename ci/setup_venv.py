@@ -21,7 +21,6 @@ from core.installer import Install, Sources, configured
 from core.job_files import job_files
 from core.options import common_from
 from core.options import environment as variables
-from core.outputs import group_name
 from core.target_locks import locked_call
 from rocm_packaging.layouts import LIBRARIES, sdk_target
 from rocm_packaging.sources import release_index_url
@@ -155,7 +154,7 @@ def _found(
         wanted = _wanted(common, arguments, pinned(requirements, offers, newest=True), offers, devices)
         yield wanted, beside_page(arguments.find_links_url, cert, arguments.deps_index_url)
         return
-    group = find_group(common, arguments.artifact_group or group_name(common.gpu_family))
+    group = find_group(common, arguments.artifact_group or common.artifact_group)
     offers = _fitting(offered(group), target)
     console.say(f"{group.where}: {len(offers)} files for Python {target.series}")
     pins = pinned(requirements, offers)

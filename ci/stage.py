@@ -53,7 +53,7 @@ def run(arguments: argparse.Namespace) -> None:
     outputs = replace(common.outputs, platform=arguments.platform or common.outputs.platform)
     source = _source(common, outputs)
     choice = Choice(kind=arguments.distributions, packages=listed(arguments.packages))
-    groups = artifact_groups(source, outputs, arguments.artifact_group or common.gpu_family)
+    groups = artifact_groups(source, outputs, arguments.artifact_group or common.artifact_group)
     # everything is chosen before anything is copied: one group's refusal leaves nothing behind
     planned = [_planned(common, source, outputs, group, choice) for group in groups]
     for record in planned:

@@ -14,7 +14,6 @@ from ci.uploading.digests import Digests
 from core import files, stores
 from core.errors import UsageError, nearest
 from core.options import DEFAULT_STORE, add_store_names, common_from, environment, placed
-from core.outputs import group_name
 
 if TYPE_CHECKING:
     import argparse
@@ -83,7 +82,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> None:
     """Upload what folders hold, or the run that lies in the default store."""
     common = common_from(arguments)
-    group = arguments.artifact_group or group_name(common.gpu_family)
+    group = arguments.artifact_group or common.artifact_group
     given = _folders(arguments)
     if given == Folders():
         put = upload_from_out(common, kinds(arguments.what), group)

@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from core import stores
 from core.errors import UsageError, nearest
-from core.outputs import LOCAL_RUN, RunOutputs, this_platform
+from core.outputs import LOCAL_RUN, PLAIN, RunOutputs, group_name, this_platform
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -29,6 +30,7 @@ SOURCES_DIR = "SOURCES_DIR"
 # …-bkc: previews of new hardware, in buckets and streams of their own
 RELEASE_TYPES = ("ci", "dev", "dev-bkc", "nightly", "nightly-bkc", "prerelease", "release")
 _BUCKET = "s3://"
+_VARIANT = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,6 +41,7 @@ class Common:
         torch_ref: Name in the refs data; "" for the default ref.
         refs_file: A file of the user's own that adds or overrides refs.
         gpu_family: GPU family; "" for this machine's (or the ref's default).
+        build_variant: Build variant of the family: ``asan``, …; "" for the release build.
         run_id: The run whose outputs are read and written.
         store: Where run outputs live: a folder or an ``s3://`` URI.
         read_store: Where a run is read that `store` lacks; "" for nowhere.
@@ -55,6 +58,7 @@ class Common:
     torch_ref: str = ""
     refs_file: Path | None = None
     gpu_family: str = ""
+    build_variant: str = ""
     run_id: str = LOCAL_RUN
     store: str = DEFAULT_STORE
     read_store: str = ""
@@ -74,6 +78,11 @@ class Common:
         return RunOutputs(
             run_id=self.run_id, platform=self.platform, external_repo=self.external_repo, bucket=bucket
         )
+
+    @property
+    def artifact_group(self) -> str:
+        """The folder of the named family in its build variant; "" where no family is named."""
+        return group_name(self.gpu_family, self.build_variant)
 
     def open_store(self) -> Store:
         """Open the store that is written to."""
@@ -193,6 +202,13 @@ def add_common(parser: argparse.ArgumentParser) -> None:
         help="GPU family, or 'cpu' (default: the ref's own, else this machine's)",
     )
     group.add_argument(
+        "--build-variant",
+        action=Once,
+        default=PLAIN,
+        metavar="NAME",
+        help=f"build variant of the family, such as asan; each has an artifact group (default: {PLAIN})",
+    )
+    group.add_argument(
         "--run-id", default=LOCAL_RUN, metavar="ID", help="run whose outputs are used (default: local)"
     )
     group.add_argument(
@@ -238,10 +254,14 @@ def common_from(arguments: argparse.Namespace) -> Common:
             f"RELEASE_TYPE={arguments.release_type!r} is no release type. "
             f"{nearest(arguments.release_type, RELEASE_TYPES)}"
         )
+    variant = "" if arguments.build_variant == PLAIN else arguments.build_variant
+    if variant and not _VARIANT.fullmatch(variant):
+        raise UsageError(f"--build-variant {variant!r} is no build variant.", hint="Write it like host-asan.")
     common = Common(
         torch_ref=arguments.torch_ref,
         refs_file=arguments.refs_file,
         gpu_family=arguments.gpu_family,
+        build_variant=variant,
         run_id=arguments.run_id,
         store=arguments.store,
         release_type=arguments.release_type,

@@ -32,25 +32,27 @@ def grouped(plan: Plan, platform: Platform) -> Mapping[str, Mapping[str, Sequenc
     groups = dict.fromkeys(cell.artifact_group for cell in plan.cells if cell.platform == platform)
     return {
         group: {
-            stage: [_row(cell) for cell in plan.matrix(platform, stage) if cell.artifact_group == group]
+            stage: [_row(plan, cell) for cell in plan.matrix(platform, stage) if cell.artifact_group == group]
             for stage in STAGES
         }
         for group in groups
     }
 
 
-def _row(cell: Cell) -> Mapping[str, Any]:
+def _row(plan: Plan, cell: Cell) -> Mapping[str, Any]:
     return {
         "name": cell.name,
         # artifacts are another run's, and fetched by a step of their own
         "sessions": " ".join(one for one in cell.sessions if one != "fetch_artifacts"),
         "runner": cell.runner,
+        "build_variant": cell.build_variant,
         "python": cell.python,
         "torch_ref": cell.torch_ref,
         "torch_version": cell.versions.get(_TORCH, ""),
         **({"config": cell.config, "shard": cell.shard} if cell.config else {}),
         **({"minutes": cell.minutes} if cell.minutes else {}),
         "expect_failure": cell.expect_failure,
+        **({"rocm": plan.rocm_row(cell)} if cell.stage.startswith("build_") else {}),
     }
 
 
@@ -70,6 +72,7 @@ def promotions(plan: Plan, platform: Platform) -> Sequence[Mapping[str, str]]:
         {
             "name": f"{group}, torch {version}",
             "gpu_family": cells[0].gpu_family,
+            "build_variant": cells[0].build_variant,
             "torch_ref": cells[0].torch_ref,
             "torch_version": version,
             "pythons": ",".join(dict.fromkeys(cell.python for cell in cells)),

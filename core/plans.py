@@ -1,7 +1,7 @@
 """The plan of a run: what is built and tested, where, and why, decided once from one event.
 
-`ci.configuration` writes it (`python -m ci configure`), `python -m pytorch_build resolve --plan`
-completes it with versions, and `MATRIX=FILE` makes sessions of it.
+`python -m ci configure` writes it, `python -m ci find-rocm` completes it with where ROCm comes from,
+`python -m pytorch_build resolve --plan` with versions, and `MATRIX=FILE` makes sessions of it.
 """
 
 from __future__ import annotations
@@ -68,18 +68,66 @@ class Upload(Model):
     region: str = ""
 
 
-class RocmPackages(Model):
-    """Where the artifacts that ROCm's packages are made of come from.
+class RocmOrigin(Model):
+    """Where the ROCm of one artifact group comes from: a run's artifacts, or the packages of an index.
 
     Attributes:
-        artifact_run_id: The run that has them; "" for this one.
-        use_prebuilt_artifacts: Whether artifacts of another run are taken in place of new ones.
-        version: The packages' version, where the event names one.
+        platform: ``linux`` or ``windows``.
+        artifact_group: The group.
+        run_id: The artifact run; "" for an index.
+        repository: Its repository.
+        store: The store that has its outputs.
+        external_repo: Folder of the repository in that store.
+        artifacts: SHA-256 of each artifact to fetch, by the archive's name.
+        index_url: The index; "" for a run.
+        version: The version of ROCm's packages.
+        reason: Why it is this one.
+    """
+
+    platform: Platform
+    artifact_group: str
+    run_id: str = ""
+    repository: str = ""
+    store: str = ""
+    external_repo: str = ""
+    artifacts: dict[str, str] = Field(default_factory=dict)
+    index_url: str = ""
+    version: str = ""
+    reason: str = ""
+
+    @property
+    def row(self) -> Mapping[str, str]:
+        """What a job has to know: the artifact run with one digest of what it fetches, or the index."""
+        return {
+            "run_id": self.run_id,
+            "repository": self.repository,
+            "store": self.store,
+            "digest": files.digest_of(self.artifacts) if self.run_id else "",
+            "index_url": self.index_url,
+            "version": self.version,
+        }
+
+
+class RocmPackages(Model):
+    """Where ROCm's packages come from.
+
+    Attributes:
+        artifact_run_id: The artifact run that was asked for; "" for none.
+        artifact_repository: Its repository; "" for the one that the data names.
+        artifact_store: The store that has it; "" for the one that the data names.
+        use_prebuilt_artifacts: Whether they are made of a run's artifacts in any case, never an index's.
+        version: The packages' version.
+        version_named: Whether the event names it.
+        origins: What was found for each group; `find_rocm` fills it in.
     """
 
     artifact_run_id: str = ""
+    artifact_repository: str = ""
+    artifact_store: str = ""
     use_prebuilt_artifacts: bool = False
     version: str = ""
+    version_named: bool = False
+    origins: tuple[RocmOrigin, ...] = ()
 
 
 class Variant(Model):
@@ -209,6 +257,12 @@ class Plan(Model):
         """Give the jobs of one stage on one platform."""
         return [cell for cell in self.cells if (cell.platform, cell.stage) == (platform, stage)]
 
+    def rocm_row(self, cell: Cell) -> Mapping[str, str]:
+        """Return what a job has to know of where its ROCm comes from; of one that brings its own, nothing."""
+        key = cell.platform, cell.artifact_group
+        found = [one for one in self.rocm.origins if (one.platform, one.artifact_group) == key]
+        return (found or [RocmOrigin(platform=cell.platform, artifact_group=cell.artifact_group)])[0].row
+
     def write(self, path: Path) -> None:
         """Write the plan as JSON, atomically; the same plan gives the same bytes."""
         files.write_json(path, self.model_dump(mode="json"))
@@ -235,7 +289,11 @@ def matrices(plan: Plan) -> Mapping[str, Sequence[Mapping[str, Any]]]:
         for stage in STAGES:
             cells = plan.matrix(platform, stage)
             refuse_size(len(cells), f"{stage} on {platform}")
-            rows = [cell.model_dump(mode="json", exclude={"platform", "stage", "reason"}) for cell in cells]
+            rows = [
+                cell.model_dump(mode="json", exclude={"platform", "stage", "reason"})
+                | ({"rocm": plan.rocm_row(cell)} if stage.startswith("build_") else {})
+                for cell in cells
+            ]
             written[f"{platform}_{stage}_matrix"] = rows
     return written
 

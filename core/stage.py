@@ -109,7 +109,7 @@ def _worked(
             stage=stage.name,
             run_id=outputs.run_id,
             platform=outputs.platform,
-            cell=stage.cell,
+            cell=stage.cell.model_copy(update={"build_variant": stage.common.build_variant}),
             started=started,
             seconds=round(time.monotonic() - clock, 3),
             **known,

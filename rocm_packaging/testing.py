@@ -14,6 +14,7 @@ from core.errors import CheckError, MissingInputError, ProcessError
 from core.families import group_families
 from core.installer import Sources, configured
 from core.interpreters import require
+from core.outputs import group_name
 from core.records import Cell
 from core.stage import Made, Stage
 from core.stores.directory import DirectoryStore
@@ -82,7 +83,7 @@ class TestRequest:
     @property
     def artifact_group(self) -> str:
         """The group whose packages are taken, and that the report is filed under."""
-        return self.group or "-".join(self.families)
+        return self.group or group_name(";".join(self.families), self.common.build_variant)
 
     def cell(self, python: str) -> Cell:
         """Return what a test under a Python runs on."""

@@ -14,7 +14,7 @@ from ci.runners import RUNNERS_FILE, Runners
 from core.data import Model, merged, read_toml, validated
 from core.errors import MissingInputError, nearest
 from core.families import families
-from core.outputs import Platform  # noqa: TC001 - pydantic reads it
+from core.outputs import PLAIN, Platform
 from core.plans import Stage  # noqa: TC001 - pydantic reads it
 
 Tier = Literal["presubmit", "postsubmit", "nightly", "request"]
@@ -25,7 +25,6 @@ FOLDER = Path(__file__).resolve().parent.parent
 TRIGGERS_FILE = FOLDER / "triggers.toml"
 FAMILIES_FILE = FOLDER / "families.toml"
 CONFIG = "CI_CONFIG"
-PLAIN = "release"  # the variant that every family has
 MAX_MINUTES = 690  # of tests; a job may take half an hour more
 
 
@@ -108,7 +107,6 @@ class BuildVariant(Model):
 
     Attributes:
         platforms: Where it is built.
-        suffix: What its artifact group ends with; "" for nothing.
         label: The label that adds it; "" for none.
         runner: Which machines build it.
         pytorch: Whether PyTorch is built against it.
@@ -116,7 +114,6 @@ class BuildVariant(Model):
     """
 
     platforms: tuple[Platform, ...]
-    suffix: str = ""
     label: str = ""
     runner: Literal["build", "sanitizer"] = "build"
     pytorch: bool = True

@@ -49,8 +49,10 @@ class Inputs:
         pytorch_components: Of ``triton``, ``torch``, ``audio``, ``vision``, ``apex``.
         release_type: The release type.
         test_type: The test type.
-        artifact_run_id: The run to take ROCm's artifacts from.
-        use_prebuilt_artifacts: Whether they are taken from a run that has ended.
+        artifact_run_id: The artifact run, whose artifacts ROCm's packages are made of.
+        artifact_repository: Its repository, where it is another than the data names.
+        artifact_store: The store that has its outputs, where it is another than the data names.
+        use_prebuilt_artifacts: Whether ROCm's packages are made of a run's artifacts in any case, never an index's.
         rocm_package_version: The version of ROCm's packages.
         expect_failure: Whether every family's failure is expected.
         linux_build_runner: The machines that build on Linux.
@@ -71,6 +73,8 @@ class Inputs:
     release_type: str = ""
     test_type: TestType | None = None
     artifact_run_id: str = ""
+    artifact_repository: str = ""
+    artifact_store: str = ""
     use_prebuilt_artifacts: bool = False
     rocm_package_version: str = ""
     expect_failure: bool = False

@@ -142,8 +142,11 @@ def _rocm(question: Question, *, own: bool) -> RocmPackages:
         version = compute(base, question.type, commit=question.event.commit, day=question.today)
     return RocmPackages(
         artifact_run_id=inputs.artifact_run_id,
+        artifact_repository=inputs.artifact_repository,
+        artifact_store=inputs.artifact_store,
         use_prebuilt_artifacts=inputs.use_prebuilt_artifacts,
         version=version,
+        version_named=bool(inputs.rocm_package_version),
     )
 
 

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 from core import console
 from core.options import add_store_names, common_from
-from core.outputs import group_name
 
 if TYPE_CHECKING:
     import argparse
@@ -39,7 +38,7 @@ def run(arguments: argparse.Namespace) -> None:
     common = common_from(arguments)
     common = replace(common, platform=arguments.platform or common.platform)
     store = common.open_store()
-    group = arguments.artifact_group or group_name(common.gpu_family)
+    group = arguments.artifact_group or common.artifact_group
     tell(store, write_provenance(store, common.outputs, group))
 
 

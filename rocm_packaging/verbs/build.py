@@ -81,7 +81,7 @@ def run(arguments: argparse.Namespace) -> None:
     chosen = family(name)
     if chosen.name == CPU:
         raise UsageError("Family cpu has no ROCm to package.", hint="Give a GPU family with --gpu-family.")
-    for request in _apart(_request(arguments, common, artifacts, version, chosen.name)):
+    for request in _apart(_request(arguments, common, artifacts, version, chosen.name), common.build_variant):
         if common.dry_run:
             _print_plan(make_plan(request), as_json=arguments.json)
         names = ";".join(request.families)
@@ -89,7 +89,7 @@ def run(arguments: argparse.Namespace) -> None:
             Stage(
                 name="build_rocm",
                 common=common,
-                artifact_group=group_name(names),
+                artifact_group=group_name(names, common.build_variant),
                 cell=Cell(gpu_family=names),
                 output_dir=arguments.output_dir,
             ),
@@ -98,16 +98,16 @@ def run(arguments: argparse.Namespace) -> None:
         )
 
 
-def _apart(request: BuildRequest) -> tuple[BuildRequest, ...]:
+def _apart(request: BuildRequest, variant: str) -> tuple[BuildRequest, ...]:
     """Make one request a family where families' development trees contradict each other."""
     contradiction = make_plan(request).contradiction if len(request.families) > 1 else ""
     if not contradiction:
         return (request,)
-    groups = ", ".join(map(group_name, request.families))
-    console.warn(f"{contradiction} Each family gets packages of its own, in its own group: {groups}.")
+    groups = {one: group_name(one, variant) for one in request.families}
+    console.warn(f"{contradiction} Each family gets packages of its own, in its own group: {', '.join(groups.values())}.")
     return tuple(
-        replace(request, families=(one,), output_dir=request.output_dir.with_name(group_name(one)))
-        for one in request.families
+        replace(request, families=(one,), output_dir=request.output_dir.with_name(group))
+        for one, group in groups.items()
     )
 
 
@@ -138,7 +138,7 @@ def _request(
         console.say(f"Version: {version}")
     return BuildRequest(
         artifact_dir=artifacts,
-        output_dir=common.cache / "rocm" / common.outputs.prefix / group_name(families),
+        output_dir=common.cache / "rocm" / common.outputs.prefix / group_name(families, common.build_variant),
         version=version,
         families=tuple(families.split(";")),
         platform=common.outputs.platform,
@@ -186,12 +186,12 @@ def _made(request: BuildRequest) -> Made:
 def _fetched(common: Common) -> tuple[Path, str]:
     """Find what fetch_artifacts left for this run and family; name the family too."""
     name = family(common.gpu_family or default_family(detect())).name
-    folder = common.outputs.artifacts_folder(common.cache, group_name(name))
+    folder = common.outputs.artifacts_folder(common.cache, group_name(name, common.build_variant))
     if not folder.is_dir():
         raise MissingInputError(
             f"No artifact directory was given, and none was fetched into {folder}.",
             hint="Give one with --artifact-dir DIR, fetch a run's with nox -s fetch_artifacts (the same "
-            "--run-id and --gpu-family), or package the embedded sample's with --torch-ref sample.",
+            "--run-id, --gpu-family and --build-variant), or package the embedded sample's with --torch-ref sample.",
         )
     return folder, name
 
