@@ -38,7 +38,7 @@ def run(arguments: argparse.Namespace) -> None:
     repository = arguments.repository or env.get("GITHUB_REPOSITORY", "") or buckets().repository
     found = matrices(buckets(), own, repository=repository, release_type=common.release_type)
     for name, rows in found.items():
-        shown = [(row["store"], row["release_type"], row["role"] or "none") for row in rows]
+        shown = [(row["store"], row["release_type"], row["aws_role"] or "none") for row in rows]
         console.table(("store", "policy", "role"), shown, title=name)
         job_files(env).set_output(name, compact(rows))
 
@@ -53,10 +53,10 @@ def matrices(known: Buckets, own: OwnStore, *, repository: str, release_type: st
         release_type: By whose policy a downstream's runs are kept.
     """
     if own.store:
-        row = {"store": own.store, "release_type": release_type, "region": own.region}
+        row = {"store": own.store, "release_type": release_type, "aws_region": own.region}
         return {
-            "mirror_matrix": [{**row, "role": own.mirror_role}],
-            "retention_matrix": [{**row, "role": own.retention_role}],
+            "mirror_matrix": [{**row, "aws_role": own.mirror_role}],
+            "retention_matrix": [{**row, "aws_role": own.retention_role}],
         }
     if not is_own(known, Origin(repository=repository)):
         return {"mirror_matrix": [], "retention_matrix": []}
@@ -70,8 +70,8 @@ def matrices(known: Buckets, own: OwnStore, *, repository: str, release_type: st
             {
                 "store": f"s3://{bucket}",
                 "release_type": name,
-                "region": known.region,
-                "role": role.format(type=name),
+                "aws_region": known.region,
+                "aws_role": role.format(type=name),
             }
             for bucket, name in sorted(of.items())
             if bucket

@@ -52,10 +52,10 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     which = parser.add_argument_group("which tests")
     which.add_argument(
         "--config",
-        default="default",
+        default=environment().get("TORCH_TESTS") or "default",
         choices=CONFIGS,
         action=Once,
-        help="what to test (default: default)",
+        help="what to test (default: $TORCH_TESTS, else default)",
     )
     which.add_argument("-k", dest="expression", default="", metavar="EXPR", help="pytest's expression")
     which.add_argument(
@@ -70,7 +70,11 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "--exclude", action="append", default=[], metavar="MODULE", help="leave this one out; repeatable"
     )
     which.add_argument(
-        "--shard", default="1/1", action=Once, metavar="K/N", help="part of the tests (default: 1/1)"
+        "--shard",
+        default=environment().get("TORCH_TESTS_PART") or "1/1",
+        action=Once,
+        metavar="K/N",
+        help="part of the tests (default: $TORCH_TESTS_PART, else 1/1)",
     )
     which.add_argument("--durations", type=Path, metavar="FILE", help="how long tests take, for shards")
     which.add_argument(

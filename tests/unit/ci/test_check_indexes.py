@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import hashlib
 from typing import TYPE_CHECKING
 
 import pytest
 
 from ci import check_indexes
-from ci.indexing import write_index
+from ci.indexing import Indexed, write_index
 from ci.mirror_data import mirror
 from ci.mirror_deps import source_of
-from core import records
+from core import files, records, wheels
 from core.frontdoor import Verb, main
 from core.records import FileRecord, Record
 from core.stores.directory import DirectoryStore
@@ -31,19 +32,27 @@ def store_fixture(tmp_path: Path, make_wheel: Callable[..., Path]) -> Path:
     """A store with one mirrored wheel, its record and its pages."""
     store, data = DirectoryStore(tmp_path / "store"), mirror()
     wheel = make_wheel(tmp_path / "dist", "numpy", "2.1")
-    store.put_file(f"{data.prefix}/{wheel.name}", wheel)
-    store.put_bytes(
-        f"{data.prefix}/{wheel.name}.metadata", b"Metadata-Version: 2.4\nName: numpy\nVersion: 2.1\n"
+    raw = wheels.read_metadata(wheel).raw
+    made = FileRecord(
+        name=wheel.name,
+        key=f"{data.prefix}/{wheel.name}",
+        size=wheel.stat().st_size,
+        sha256=files.sha256(wheel),
+        distribution="numpy",
+        version="2.1",
+        metadata_sha256=hashlib.sha256(raw).hexdigest(),
     )
-    made = Record(
+    store.put_file(made.key, wheel, sha256=made.sha256, replace=False)
+    store.put_bytes(f"{made.key}.metadata", raw)
+    record = Record(
         stage="mirror_deps",
         run_id="local",
         platform="linux",
         started=records.now(),
         seconds=0,
-        files=(FileRecord.of(wheel),),
+        files=(made,),
     )
-    store.put_bytes(f"{data.prefix}/manifests/mirror_deps-1.json", records.serialize(made))
+    store.put_bytes(f"{data.prefix}/manifests/mirror_deps-1.json", records.serialize(record))
     write_index(store, data.prefix, source_of(data, store), title="Dependencies")
     return tmp_path / "store"
 
@@ -71,6 +80,6 @@ def test_a_store_without_an_index_is_an_error(tmp_path: Path, capsys: pytest.Cap
 
 
 def test_what_is_wrong_is_said_by_folder() -> None:
-    assert check_indexes.problems("v2/g", check_indexes.Indexed(files=1, written=("v2/g/index.html",))) == [
+    assert check_indexes.problems("v2/g", Indexed(files=1, written=("v2/g/index.html",))) == [
         "v2/g/index.html is not what it should be."
     ]

@@ -19,7 +19,7 @@ def test_every_bucket_is_kept_once_by_roles_of_its_own() -> None:
     kept = [row["store"].removeprefix("s3://") for row in found["retention_matrix"]]
     assert sorted(mirrored) == sorted(runs)
     assert sorted(kept) == sorted(runs | releases)
-    roles = [{row["role"] for row in rows} for rows in found.values()]
+    roles = [{row["aws_role"] for row in rows} for rows in found.values()]
     assert not roles[0] & roles[1]
     writers = {one.role for one in known.release_types.values()} | {
         one.external_role for one in known.release_types.values()
@@ -39,8 +39,11 @@ def test_types_that_share_a_bucket_leave_it_to_the_one_that_it_is_named_after() 
 def test_a_downstream_keeps_its_own_store_alone() -> None:
     own = OwnStore(store="s3://mine", region="eu-west-1", mirror_role="a", retention_role="b")
     found = matrices(buckets(), own, repository="example/wheels", release_type="dev")
-    row = {"store": "s3://mine", "release_type": "dev", "region": "eu-west-1"}
-    assert found == {"mirror_matrix": [{**row, "role": "a"}], "retention_matrix": [{**row, "role": "b"}]}
+    row = {"store": "s3://mine", "release_type": "dev", "aws_region": "eu-west-1"}
+    assert found == {
+        "mirror_matrix": [{**row, "aws_role": "a"}],
+        "retention_matrix": [{**row, "aws_role": "b"}],
+    }
 
 
 def test_a_fork_without_settings_keeps_nothing() -> None:

@@ -13,7 +13,7 @@ import pytest
 
 from ci.configuration import data, labels
 from ci.configuration.outputs import outputs
-from ci.flow_graph import Target, nodes, resolving
+from ci.flow_graph import Target, nodes, completing
 from ci.planned_flows import nightly_nodes, planned, release_words, unresolved
 from core import process
 from core.frontdoor import verb_parser
@@ -465,15 +465,12 @@ RELEASE_JOBS = {
 OPTIONAL = {"fetch_artifacts"}  # only where another run has the artifacts
 
 
-def chain(job: Mapping[str, Any], *, torch_tests: bool = False) -> list[str]:
+def chain(job: Mapping[str, Any]) -> list[str]:
     """List the sessions that a job runs where all goes well; the plan's list is one word."""
     found: list[str] = []
     for step in job["steps"]:
         condition = str(step.get("if", ""))
-        if "run" not in step or "failure()" in condition or "_url != ''" in condition:
-            continue
-        # a job runs the plan's sessions, or a part of upstream's tests
-        if ("inputs.config != ''" in condition) is not torch_tests and "inputs.config" in condition:
+        if "run" not in step or "failure()" in condition:
             continue
         # on one machine a test writes into the store itself
         if "Upload the results" in step["name"]:
@@ -486,7 +483,7 @@ def chain(job: Mapping[str, Any], *, torch_tests: bool = False) -> list[str]:
 
 def flow(event: list[str]) -> dict[str, Any]:
     plan = planned(event, Target())
-    first = resolving(plan, Target())
+    first = completing(plan, Target())
     made = nodes(unresolved(plan), "linux", Target())
     return {"first": first, "nodes": made, "cells": {cell.sessions for cell in plan.cells}}
 
@@ -515,9 +512,7 @@ def test_a_run_of_ci_is_the_same_chain_on_one_machine() -> None:
         found = [one for one in made["nodes"] if one.stage == stage]
         assert len(found) == (2 if stage == "test_torch" else 1)
         for node in found:
-            upstream = stage == "test_torch"
-            cells = set() if upstream else made["cells"]
-            assert sessions_of(node, cells) == chain(job, torch_tests=upstream), stage
+            assert sessions_of(node, made["cells"]) == chain(job), stage
     last = [
         word
         for step in workflows()["ci.yml"].jobs["summary"]["steps"]
