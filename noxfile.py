@@ -83,6 +83,12 @@ def configure(session: nox.Session) -> None:
 
 
 @nox.session(venv_backend="none", tags=["pipeline"])
+def find_rocm(session: nox.Session) -> None:
+    """Find where a plan's ROCm comes from, and pin it: -- --plan FILE."""
+    stage(session, "ci", "find-rocm")
+
+
+@nox.session(venv_backend="none", tags=["pipeline"])
 def resolve(session: nox.Session) -> None:
     """Torch ref -> source lock: every repository at a commit, every wheel's version."""
     stage(session, "pytorch_build", "resolve")

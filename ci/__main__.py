@@ -8,6 +8,7 @@ from core.frontdoor import Verb, main
 
 VERBS = (
     Verb("configure", "ci.configure", "an event -> the plan of the run: what is built and tested, and why"),
+    Verb("find-rocm", "ci.find_rocm", "a plan -> where its ROCm comes from: an artifact run, or an index"),
     Verb("cells", "ci.cells", "print the cells of a matrix as JSON, for the noxfile and for CI"),
     Verb("fetch-artifacts", "ci.fetch_artifacts", "a run's artifacts of a GPU family -> artifact directory"),
     Verb("upload", "ci.upload", "put a run's wheels, sidecars and records into a store"),

@@ -76,7 +76,6 @@ class Buckets(RunBuckets):
     """What `buckets.toml` says.
 
     Attributes:
-        workflow: File name of its workflow whose runs build artifacts.
         region: The buckets' region.
         permissions: What a workflow's job needs of GitHub to assume a role.
         release_types: Buckets and roles by release type.
@@ -87,7 +86,6 @@ class Buckets(RunBuckets):
 
     model_config = ConfigDict(extra="forbid")
 
-    workflow: str
     region: str
     permissions: Mapping[str, str]
     release_types: Mapping[str, ReleaseType]

@@ -171,7 +171,7 @@ def _fetch(cell: Cell, plan: Plan, target: Target, kind: str) -> tuple[Call, ...
         return ()
     rocm = plan.rocm_row(cell)
     names = ("run_id", "repository", "store", "digest")
-    pinned = tuple(f"--artifact-{name.replace('_', '-')}={rocm[name]}" for name in names)
+    pinned = tuple(f"--artifact-{name.replace('_', '-')}={rocm[name]}" for name in names if rocm[name])
     posargs = (*pinned, *_group(cell.gpu_family, cell.build_variant), kind, *target.run)
     return (Call(sessions=("fetch_artifacts",), posargs=posargs),)
 
@@ -183,7 +183,11 @@ def _build(cell: Cell, plan: Plan, target: Target, kind: str, needs: tuple[str, 
     posargs = (*_where(cell), *(index if rocm["index_url"] else ()), kind, *target.run)
     # what follows -- goes to every session of a call, and checks take no source of ROCm
     checks = tuple(one for one in sessions if one.startswith("check_")) if rocm["index_url"] else ()
-    built = [Call(sessions=tuple(one for one in sessions if one not in checks), python=cell.python, posargs=posargs)]
+    built = [
+        Call(
+            sessions=tuple(one for one in sessions if one not in checks), python=cell.python, posargs=posargs
+        )
+    ]
     if checks:
         built.append(Call(sessions=checks, python=cell.python, posargs=(*_where(cell), kind, *target.run)))
     return Node(
@@ -222,7 +226,9 @@ def _promotion(
     shared = (*family, f"--platform={platform}", kind, *target.written, *store)
     version = (f"--torch-version={chosen['torch_version']}", f"--pythons={chosen['pythons']}")
     # what decides are records of tests, so they are waited for, and a failed one is the decision's to weigh
-    needs = tuple(one.name for one in made if set(family) <= set(one.calls[-1].posargs) or one.name == REPORT_OF_TESTS)
+    needs = tuple(
+        one.name for one in made if set(family) <= set(one.calls[-1].posargs) or one.name == REPORT_OF_TESTS
+    )
     return Node(
         name=f"promote {chosen['name']}",
         stage="promote",

@@ -215,7 +215,9 @@ def _cells(arguments: argparse.Namespace, common: Common) -> tuple[tuple[str, Ce
         refs = load_refs(common.refs_file, common.root, platform=platform)
         for one in expand(matrix, refs, platform).sessions[_EVERY_CELL]:
             cell = Cell(
-                family=group_name(one.gpu_family, common.build_variant), platform=platform, python=python_tag(one.python).abi
+                family=group_name(one.gpu_family, common.build_variant),
+                platform=platform,
+                python=python_tag(one.python).abi,
             )
             cells.append((one.torch_ref, cell))
     return tuple(cells)

@@ -151,6 +151,11 @@ class RunOutputs:
         """Key of a torch ref's source lock."""
         return f"{self.prefix}/manifests/source-lock-{key_name(torch_ref)}.json"
 
+    @property
+    def plan_key(self) -> str:
+        """Key of the run's plan, beside its source locks."""
+        return f"{self.prefix}/manifests/plan.json"
+
     def logs_prefix(self, artifact_group: str) -> str:
         """Key prefix of a group's logs."""
         return f"{self.prefix}/logs/{artifact_group}"

@@ -102,7 +102,7 @@ class RocmOrigin(Model):
             "run_id": self.run_id,
             "repository": self.repository,
             "store": self.store,
-            "digest": files.digest_of(self.artifacts) if self.run_id else "",
+            "digest": files.digest_of(self.artifacts) if self.artifacts else "",
             "index_url": self.index_url,
             "version": self.version,
         }
@@ -115,7 +115,7 @@ class RocmPackages(Model):
         artifact_run_id: The artifact run that was asked for; "" for none.
         artifact_repository: Its repository; "" for the one that the data names.
         artifact_store: The store that has it; "" for the one that the data names.
-        use_prebuilt_artifacts: Whether they are made of a run's artifacts in any case, never an index's.
+        use_prebuilt_artifacts: Whether they are made of a run's artifacts in any case.
         version: The packages' version.
         version_named: Whether the event names it.
         origins: What was found for each group; `find_rocm` fills it in.

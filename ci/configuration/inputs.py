@@ -30,6 +30,7 @@ _KNOWN_VALUES: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {"release_type": RELEASE_TYPES, "test_type": get_args(TestType)}
 )
 _WORD = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+/-]*")
+_STORE = re.compile(r"(s3://)?[A-Za-z0-9._/][A-Za-z0-9._+/-]*")
 _LABEL = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
 
@@ -52,7 +53,7 @@ class Inputs:
         artifact_run_id: The artifact run, whose artifacts ROCm's packages are made of.
         artifact_repository: Its repository, where it is another than the data names.
         artifact_store: The store that has its outputs, where it is another than the data names.
-        use_prebuilt_artifacts: Whether ROCm's packages are made of a run's artifacts in any case, never an index's.
+        use_prebuilt_artifacts: Whether ROCm's packages are made of a run's artifacts in any case.
         rocm_package_version: The version of ROCm's packages.
         expect_failure: Whether every family's failure is expected.
         linux_build_runner: The machines that build on Linux.
@@ -138,7 +139,8 @@ def _reader(name: str) -> Callable[[str, Any], Any]:
         return _families
     if name.endswith(("_labels", "_variants", "_refs", "_versions", "_components")):
         return _words
-    pattern, what = (_LABEL, "runner label") if name.endswith("_runner") else (_WORD, "value")
+    kinds = {"runner": (_LABEL, "runner label"), "store": (_STORE, "store")}
+    pattern, what = kinds.get(name.rpartition("_")[2], (_WORD, "value"))
     return lambda given, value: _matching(given, value, pattern, what)
 
 

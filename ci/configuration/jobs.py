@@ -132,8 +132,8 @@ class Jobs:
             if one not in ref.components:
                 left = LeftOut(what=f"{one} of {ref.name}", reason=f"not built on {platform}")
                 self.left_out.extend([] if left in self.left_out else [left])
-        # the others are built against the torch of their own run, and torch requires that run's triton, so that
-        # nobody's else is installed beside it
+        # the others are built against the torch of their own run, and torch requires that run's triton, so
+        # that nobody's else is installed beside it
         wanted = {*asked, "torch"} if {"audio", "vision", "apex"} & {*asked} else {*asked}
         wanted |= {"triton"} if "torch" in wanted else set()
         built = [one for one in ref.components if not asked or one in wanted]

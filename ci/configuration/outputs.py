@@ -33,8 +33,6 @@ def outputs(plan: Plan) -> Mapping[str, str]:
         "external_repo": plan.store.external_repo,
         "aws_role": plan.store.role,
         "aws_region": plan.store.region,
-        "artifact_run_id": plan.rocm.artifact_run_id,
-        "use_prebuilt_artifacts": plan.rocm.use_prebuilt_artifacts,
         "rocm_package_version": plan.rocm.version,
         "plan_digest": plan.digest(),
     }

@@ -151,13 +151,15 @@ def _moved(record: Record, before: RunOutputs, after: RunOutputs) -> Record:
 
 
 def upload_manifests(common: Common, source: Source) -> Sequence[str]:
-    """Put the run's source locks into the store, which stages there take commits and versions from.
+    """Put the run's plan and source locks into the store, which stages there take commits and versions from.
 
     Manifests of ROCm builds go with them, records of what failed, and those of tests, which have no files.
     """
     store, outputs, before = common.open_store(), common.outputs, source.outputs
     keys = [stored.key for stored in source.store.list(f"{before.prefix}/manifests")]
-    locks = [key for key in keys if key.rpartition("/")[2].startswith("source-lock-")]
+    locks = [
+        key for key in keys if key.rpartition("/")[2].startswith("source-lock-") or key == before.plan_key
+    ]
     builds = [key for key in keys if key.endswith((f"/{BUILD_MANIFEST}", _FAILED))]
     tests = [key for key in keys if key not in builds and _is_of_a_test(key)]
     listed = listing(store, [f"{outputs.prefix}/manifests"])

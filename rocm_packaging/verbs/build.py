@@ -104,7 +104,9 @@ def _apart(request: BuildRequest, variant: str) -> tuple[BuildRequest, ...]:
     if not contradiction:
         return (request,)
     groups = {one: group_name(one, variant) for one in request.families}
-    console.warn(f"{contradiction} Each family gets packages of its own, in its own group: {', '.join(groups.values())}.")
+    console.warn(
+        f"{contradiction} Each family gets packages of its own, each in a group: {', '.join(groups.values())}"
+    )
     return tuple(
         replace(request, families=(one,), output_dir=request.output_dir.with_name(group))
         for one, group in groups.items()
@@ -191,7 +193,7 @@ def _fetched(common: Common) -> tuple[Path, str]:
         raise MissingInputError(
             f"No artifact directory was given, and none was fetched into {folder}.",
             hint="Give one with --artifact-dir DIR, fetch a run's with nox -s fetch_artifacts (the same "
-            "--run-id, --gpu-family and --build-variant), or package the embedded sample's with --torch-ref sample.",
+            "--run-id, --gpu-family, --build-variant), or package the embedded sample's: --torch-ref sample.",
         )
     return folder, name
 

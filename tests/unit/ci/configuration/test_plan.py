@@ -278,10 +278,10 @@ def test_upstreams_tests_that_cannot_be_are_left_out_with_the_reason() -> None:
     assert why(night, where) == "tested with Python 3.12"
     fork = planned("pull_request", pull_request("build:pytorch", "test:torch", head="a/b"))
     assert why(fork, what).startswith("nothing is uploaded that it could install")
-    audio = dispatched(
-        linux_amdgpu_families="gfx94x", pytorch_components="audio", linux_test_labels="test:torch"
+    triton = dispatched(
+        linux_amdgpu_families="gfx94x", pytorch_components="triton", linux_test_labels="test:torch"
     )
-    assert why(audio, "test_torch default, gfx94X-dcgpu, nightly, Python 3.12 on linux") == (
+    assert why(triton, "test_torch default, gfx94X-dcgpu, nightly, Python 3.12 on linux") == (
         "torch is not built"
     )
     others = planned("pull_request", pull_request("build:pytorch", "test:smoke"))
@@ -321,6 +321,19 @@ def test_torch_alone_comes_with_the_triton_that_it_requires() -> None:
     assert [cell.sessions for cell in made.matrix("linux", "build_pytorch")] == [
         ("build_triton", "build_torch", "check_wheels")
     ]
+
+
+@pytest.mark.parametrize("component", ["audio", "vision", "apex"])
+def test_what_is_built_against_torch_comes_with_the_torch_of_its_run(component: str) -> None:
+    made = dispatched(linux_amdgpu_families="gfx94x", pytorch_components=component)
+    assert [cell.sessions for cell in made.matrix("linux", "build_pytorch")] == [
+        ("build_triton", "build_torch", f"build_{component}", "check_wheels")
+    ]
+
+
+def test_a_component_that_a_platform_lacks_is_no_reason_to_build_others() -> None:
+    with pytest.raises(UsageError, match="nothing of it can be built"):
+        dispatched(windows_amdgpu_families="gfx110X-all", pytorch_components="apex")
 
 
 def test_a_prerelease_says_which_candidate_it_is() -> None:
@@ -497,7 +510,7 @@ def test_a_fork_gets_nothing_that_it_could_write_to(head: str | None) -> None:
     assert made.store == plans.Upload()
     assert {cell.stage for cell in made.cells} == {"build_rocm", "build_pytorch"}
     (cell,) = made.matrix("linux", "build_pytorch")
-    assert cell.sessions[0] == "build_rocm"
+    assert cell.sessions[:2] == ("fetch_artifacts", "build_rocm")
     assert cell.sessions[-1] == "check_wheels"
     assert "no credentials" in why(made, "test_rocm, gfx1151 on linux")
     assert why(made, "build_rocm, gfx94X-dcgpu on linux").startswith("the PyTorch jobs build it")
