@@ -25,7 +25,14 @@ from pytorch_build.refs.torch_refs import DISTRIBUTIONS
 from pytorch_build.rocm.options import find_source
 from pytorch_build.sources.git import Repository
 from pytorch_build.sources.own_tree import OwnTree
-from pytorch_build.sources.trees import DevelopersTree, base_version_of, managed_tree, own_path, own_version
+from pytorch_build.sources.trees import (
+    DevelopersTree,
+    base_version_of,
+    managed_tree,
+    own_path,
+    own_version,
+    tags_itself,
+)
 from pytorch_build.toolchain.pins import LICENSE, load_toolchain, places
 from rocm_packaging.sources import RocmSource, in_run, release_index_url
 
@@ -147,7 +154,13 @@ def _tree(chosen: Context, choices: BuildChoices, lock: SourceLock, project: str
     return DevelopersTree(
         project=project,
         own=OwnTree(source=own, path=path, commit=commit, diff_digest="", changed=0),
-        version=own_version(chosen, base, rocm_version=lock.rocm_version, commit=commit),
+        version=own_version(
+            chosen,
+            base,
+            rocm_version=lock.rocm_version,
+            commit=commit,
+            tagged=tags_itself(own, project),
+        ),
         hipify=chosen.gpu and source is not None and source.hipify,
     )
 

@@ -46,6 +46,8 @@ class ProjectSource:
         env: More environment variables for the build.
         build_requirements: What the build needs besides what the project asks for.
         hipify: Whether the checkout rewrites CUDA sources.
+        torch_in_version: Whether the local version names the torch that it is built for, where the
+            project's own version is another release's.
     """
 
     project: str
@@ -57,6 +59,7 @@ class ProjectSource:
     env: Mapping[str, str] = field(default_factory=dict)
     build_requirements: tuple[str, ...] = ()
     hipify: bool = False
+    torch_in_version: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -91,6 +91,58 @@ def test_a_ref_that_is_built_without_rocm_alone_is_locked_so() -> None:
     assert locks.asked == [("linux", "nightly", "cpu")]
 
 
+class TwoRefs(Locks):
+    """Gives torch of each ref a commit and version of its own; the audio of each as a test says."""
+
+    def __init__(self, audio: dict[str, LockedProject]) -> None:
+        super().__init__()
+        self.audio = audio
+
+    def __call__(self, platform: Any, torch_ref: str, gpu_family: str) -> SourceLock:
+        lock = super().__call__(platform, torch_ref, gpu_family)
+        digit = str(sorted(self.audio).index(torch_ref))
+        versions: Any = {"rocm": f"2.1{digit}+rocm7", "cpu": f"2.1{digit}+cpu"}
+        torch = lock.projects["torch"].model_copy(update={"commit": digit * 40, "versions": versions})
+        return lock.model_copy(update={"projects": {"torch": torch, "audio": self.audio[torch_ref]}})
+
+
+def audio_of(version: str, commit: str = COMMIT) -> LockedProject:
+    versions: Any = {"rocm": f"{version}rocm7", "cpu": f"{version}cpu"}
+    return LockedProject(
+        project="audio", origin="o", ref="r", commit=commit, base_version="2.11", versions=versions
+    )
+
+
+AUDIO = ("build_torch", "build_audio")
+
+
+def test_one_name_for_two_wheels_is_refused_with_both_cells_named() -> None:
+    built = [cell(name=name, torch_ref=name, sessions=AUDIO) for name in ("2.12", "2.13")]
+    locks = TwoRefs({"2.12": audio_of("2.11+"), "2.13": audio_of("2.11+")})
+    with pytest.raises(SourceError) as caught:
+        complete(plan(*built), locks)
+    assert str(caught.value.message).splitlines()[1:] == [
+        "torchaudio 2.11+rocm7 for Python 3.12 in gfx94X-dcgpu:",
+        f"  2.12: audio {COMMIT[:12]} of o, torch {'0' * 12} of o, ROCm 7",
+        f"  2.13: audio {COMMIT[:12]} of o, torch {'1' * 12} of o, ROCm 7",
+    ]
+    assert "torch_in_version" in caught.value.hint
+
+
+def test_other_folders_pythons_platforms_and_versions_are_other_names() -> None:
+    first = cell(torch_ref="2.12", sessions=AUDIO)
+    same = TwoRefs({"2.12": audio_of("2.11+"), "2.13": audio_of("2.11+")})
+    for other in ({"python": "3.13"}, {"platform": "windows"}, {"artifact_group": "gfx94X-dcgpu-asan"}):
+        complete(plan(first, cell(torch_ref="2.13", sessions=AUDIO, **other)), same)
+    labelled = TwoRefs({"2.12": audio_of("2.11+torch2.12."), "2.13": audio_of("2.11+torch2.13.")})
+    complete(plan(first, cell(torch_ref="2.13", sessions=AUDIO)), labelled)
+
+
+def test_one_wheel_of_two_refs_is_one_wheel() -> None:
+    built = [cell(torch_ref=name, sessions=("build_audio",)) for name in ("nightly", "mine")]
+    complete(plan(*built), Locks())
+
+
 def test_each_lock_is_the_line_that_a_job_takes() -> None:
     completed, locks = complete(plan(cell()), Locks())
     written = outputs(completed, locks)
