@@ -305,7 +305,8 @@ def test_outputs_that_are_read_are_given(name: str) -> None:
 
 def test_every_output_of_the_plan_that_is_read_is_one_that_it_has() -> None:
     plan = planned(["--event=schedule", "--torch-ref=nightly"], Target())
-    known = {"configure": set(outputs(plan)), "resolve": set(resolved(plan, {}))}
+    planning = set(outputs(plan))
+    known = {"configure": planning, "rocm": planning, "resolve": set(resolved(plan, {}))}
     setup = workflows()["setup.yml"]
     read = [path for path in references(setup.tree, "steps") if path[1] == "outputs"]
     assert len(read) > 30
