@@ -92,14 +92,15 @@ class Search:
         alone = PLAIN if PLAIN in wanted else next(iter(wanted))
         if asked.artifact_store:
             return None, alone
-        run = self.source.run(self._repository, asked.artifact_run_id)
+        try:
+            run = self.source.run(self._repository, asked.artifact_run_id)
+        except MissingInputError as problem:
+            raise self._refusal(problem, alone, wanted[alone]) from problem
         built = next((name for name, file in self.runs.workflows.items() if file == run.workflow), alone)
         if built not in wanted:
-            raise MissingInputError(
-                f"Artifact run {run.run_id} of {self._repository} has builds of the variant {built} "
-                f"({run.workflow}), and the plan has {' and '.join(wanted)}.",
-                hint=self._instead(alone, wanted[alone]),
-            )
+            planned = " and ".join(wanted)
+            problem = f"It has builds of the variant {built} ({run.workflow}), and the plan has {planned}."
+            raise self._refusal(MissingInputError(problem), alone, wanted[alone])
         return run, built
 
     @property
@@ -119,16 +120,16 @@ class Search:
             reason = f"run {run_id} is asked for"
             return self._pinned(run_id, needs, fork=bool(run and run.fork), reason=reason)
         except (MissingInputError, ArtifactError) as problem:
-            raise MissingInputError(
-                f"Artifact run {run_id} of {self._repository} does not do. {problem.message}",
-                hint=self._instead(variant, needs),
-            ) from problem
+            raise self._refusal(problem, variant, needs) from problem
 
-    def _instead(self, variant: str, needs: Sequence[Need]) -> str:
+    def _refusal(self, why: FatalError, variant: str, needs: Sequence[Need]) -> MissingInputError:
+        """Say why the run that is asked for does not do, and which is the newest that would."""
         try:
-            return f"The newest that would do: {self._newest(variant, needs)[0].run_id}."
+            instead = f"The newest that would do: {self._newest(variant, needs)[0].run_id}."
         except FatalError as problem:
-            return f"No other one would do: {problem.message}"
+            instead = f"No other one would do: {problem.message}"
+        run = f"Artifact run {self.asked.artifact_run_id} of {self._repository}"
+        return MissingInputError(f"{run} does not do. {why.message}", hint=instead)
 
     def _tried(self, variant: str, needs: Sequence[Need]) -> tuple[RocmOrigin, ...]:
         """Try what the data says, in its order."""
@@ -165,9 +166,11 @@ class Search:
         found: dict[str, tuple[RocmOrigin, ...]] = {}
 
         def holds(run: Run) -> bool:
+            if run.fork:  # somebody's branch may be called main, too
+                return False
             try:
                 reason = f"the newest run of {workflow} that has every family, {run.created}"
-                found[run.run_id] = self._pinned(run.run_id, needs, fork=run.fork, reason=reason)
+                found[run.run_id] = self._pinned(run.run_id, needs, fork=False, reason=reason)
             except (MissingInputError, ArtifactError):
                 return False
             return True
