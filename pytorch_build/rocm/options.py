@@ -45,10 +45,15 @@ class RocmOptions:
         return self.source.version
 
 
-def add_rocm_options(parser: argparse.ArgumentParser) -> None:
-    """Declare the options."""
+def add_rocm_options(parser: argparse.ArgumentParser, *, alone: bool = True) -> None:
+    """Declare the options.
+
+    Args:
+        parser: The verb's parser.
+        alone: Nothing else comes from elsewhere, so that the prefix may be left out.
+    """
     title = "where ROCm comes from (default: this run, else the family's release index)"
-    add_package_source(parser, title, PREFIX, "")
+    add_package_source(parser, title, PREFIX, *([""] if alone else []))
     group = parser.add_argument_group("how ROCm is installed")
     group.add_argument(
         "--rocm-extras", default="", metavar="A,B", help="more extras of rocm, such as device-gfx942"
