@@ -13,7 +13,7 @@ from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
 
 from ci.clients.device_packages import devices_for
-from ci.clients.run_wheels import find_group, fits, offer_of, offered, parse_requirements, pinned, required_by
+from core.offers import find_group, fits, offer_of, offered, parse_requirements, pinned, required_by
 from ci.clients.venvs import base_python
 from ci.mirror_data import mirror
 from core import console, files, records, wheels
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from ci.clients.device_packages import Devices
-    from ci.clients.run_wheels import Offer, RunGroup
+    from core.offers import Offer, RunGroup
     from core.progress import Transfer
     from core.stores import Store
 

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ci.groups import artifact_groups
+from core.groups import artifact_groups
 from ci.indexing import Files, Indexed, Records, write_index
 from core import console
 from core.errors import MissingInputError, StoreError

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ci.clients.run_wheels import RunGroup, find_group, offered
-from ci.groups import artifact_groups
+from core.offers import RunGroup, find_group, offered
+from core.groups import artifact_groups
 from ci.indexing import Records, write_index
 from ci.mirror_data import mirror
 from ci.mirroring import bring, needs, resolved

@@ -10,9 +10,9 @@ from urllib.parse import quote, urljoin
 from packaging.utils import canonicalize_name
 
 from ci.clients.device_packages import devices_for, index_requirements
-from ci.clients.page_waiting import fetch, links
+from core.page_waiting import fetch, links
 from ci.clients.run_install import Wanted, beside_page, choose, install, run_place
-from ci.clients.run_wheels import Offer, find_group, fits, offered, parse_requirements, pinned
+from core.offers import Offer, find_group, fits, offered, parse_requirements, pinned
 from ci.clients.venvs import environment, planned
 from ci.mirror_data import mirror
 from core import console, distributions, installer, wheels

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from ci.groups import artifact_groups
+from core.groups import artifact_groups
 from ci.promotion import layout, release_pages
 from ci.promotion.options import add_distribution_store, distribution_store_of, listed
 from ci.promotion.run_records import read_group, read_locks

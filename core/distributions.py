@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 from dataclasses import dataclass
-from pathlib import PurePosixPath
+from fnmatch import fnmatchcase
+from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
 from packaging.utils import canonicalize_name
 
 from core import files, wheels
+from core.data import Model, load_toml
 from core.errors import WheelError
 from core.records import FileRecord
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from pathlib import Path
 
     from packaging.version import Version
 
@@ -23,6 +25,22 @@ if TYPE_CHECKING:
     from core.stores import Store
 
 SIDECAR = ".metadata"
+NAMES_FILE = Path(__file__).with_name("our_names.toml")
+
+
+class _Names(Model):
+    names: tuple[str, ...]
+
+
+@functools.cache
+def our_names() -> tuple[str, ...]:
+    """Read the names of ours, as globs over normalised names."""
+    return load_toml(NAMES_FILE, _Names).names
+
+
+def is_ours(name: str) -> bool:
+    """Return whether a distribution's name, in any spelling, is one of ours."""
+    return any(fnmatchcase(canonicalize_name(name), glob) for glob in our_names())
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -159,7 +159,7 @@ def install(
         wanted = ", ".join((*call.requirements, *(path.name for path in call.files)))
         raise EnvironmentSetupError(
             f"{wanted} could not be installed into {target.prefix} (Python {target.version}).",
-            hint="The installer's own words stand above. See --rocm-find-links and your pip configuration.",
+            hint="The installer's own words stand above. See --find-links, --index-url and your pip configuration.",
         ) from problem
 
 

@@ -30,6 +30,7 @@ class Question(installer.ForFamily):
     Attributes:
         requirements: PEP 508 requirements.
         constraints: Versions that hold where a name is required at all.
+        excludes: Names that are never resolved, whoever requires them.
         sources: Where packages come from.
         exact: No variable of the environment may add a source.
         python: The interpreter to resolve for, and to build sdists with.
@@ -45,6 +46,7 @@ class Question(installer.ForFamily):
 
     requirements: tuple[str, ...]
     constraints: tuple[str, ...] = ()
+    excludes: tuple[str, ...] = ()
     sources: Sources
     exact: bool = True
     python: Path | None = None
@@ -109,10 +111,14 @@ def resolve(question: Question) -> tuple[Resolved, ...]:
     if question.sources.cert:
         env.setdefault("SSL_CERT_FILE", question.sources.cert)
     with tempfile.TemporaryDirectory() as folder:
-        required, constraints = Path(folder) / "requirements.in", Path(folder) / "constraints.txt"
+        required, constraints, excludes = (
+            Path(folder) / f"{name}.txt" for name in ("in", "held", "left-out")
+        )
         files.write_text(required, "".join(f"{one}\n" for one in question.requirements))
         files.write_text(constraints, "".join(f"{one}\n" for one in question.constraints))
-        argv = [*_argv(question), "--constraints", str(constraints), str(required)]
+        files.write_text(excludes, "".join(f"{one}\n" for one in question.excludes))
+        argv = [*_argv(question), "--constraints", str(constraints)]
+        argv += [*(["--excludes", str(excludes)] if question.excludes else []), str(required)]
         try:
             answer = process.capture(argv, env=env).stdout
         except ProcessError as problem:

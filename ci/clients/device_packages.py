@@ -32,7 +32,7 @@ from rocm_packaging.sources import require_devices
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from ci.clients.run_wheels import Offer
+    from core.offers import Offer
     from core.interpreters import Interpreter
 
 _EXTRA = "device-"

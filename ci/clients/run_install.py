@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING
 from packaging.version import Version
 
 from ci.clients.device_packages import Devices
-from ci.clients.page_waiting import fetch, wait_for
-from ci.clients.run_wheels import Offer, constraints
+from core.page_waiting import fetch, wait_for
+from core.offers import Offer, constraints
 from ci.indexing.pages import Entry, render
 from ci.mirror_data import mirror
 from core import console, files, installer, locks, process
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
     from pathlib import Path
 
-    from ci.clients.run_wheels import RunGroup
+    from core.offers import RunGroup
     from core.installer import Backend
     from core.interpreters import Interpreter
     from core.stores import Store

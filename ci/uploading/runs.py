@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from ci.groups import artifact_groups
+from core.groups import artifact_groups
 from ci.uploading import artifacts, telling, trees
 from ci.uploading.folders import is_temporary, items_of
 from ci.uploading.transferring import Item, absent, changed, listing, plan, send, send_small

@@ -8,7 +8,6 @@ from core.installer import Install, configured
 from core.target_locks import locked_call
 from pytorch_build.builds.dependencies import wheel_paths
 from pytorch_build.builds.plans.types import BuildOptions, BuildRequest
-from rocm_packaging.sources import install_call
 
 if TYPE_CHECKING:
     from pathlib import PurePath
@@ -18,15 +17,19 @@ if TYPE_CHECKING:
     from pytorch_build.builds.plans.types import RocmPaths
 
 
-def environment_calls(build: Build) -> list[Install]:
-    """Return the installer calls that make the target environment: lock, ROCm, triton and torch."""
-    context, choices = build.context, build.choices.rocm
+def environment_calls(build: Build, rocm: Install | None) -> list[Install]:
+    """Return the installer calls that make the target environment: lock, ROCm, triton and torch.
+
+    Args:
+        build: The build.
+        rocm: Installs ROCm; None for family cpu.
+    """
+    context = build.context
     source = context.ref.projects.get(build.project)
     wanted = source.build_requirements if source else ()
     calls = [locked_call(context.common, build.target, replaced=wanted)]
     calls += [Install(requirements=wanted)] if wanted else []
-    if build.rocm is not None:
-        calls.append(install_call(build.rocm, context.gpu_family, choices.extras))
+    calls += [rocm] if rocm else []
     folders = [str(folder) for folder in wheel_paths(build.dependencies)]
     calls += [
         Install(requirements=(one.requirement,), sources=configured().with_find_links(*folders))

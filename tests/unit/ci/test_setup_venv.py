@@ -9,7 +9,7 @@ import pytest
 from ci import setup_venv
 from ci.clients import device_packages
 from ci.clients.run_install import Chosen
-from ci.clients.run_wheels import Offer
+from core.offers import Offer
 from core import installer
 from core.errors import MissingInputError
 from core.frontdoor import Verb, main
