@@ -254,9 +254,10 @@ def flat_page(offers: Sequence[Offer]) -> bytes:
 @contextmanager
 def store_address(store: Store, key: str, pages: Mapping[str, bytes]) -> Iterator[str]:
     """Give the address of a store's keys: its own where everybody may read `key` there, else one of this machine."""
-    public = store.url_of("").removesuffix("/")
-    if public.startswith("http") and fetch(store.url_of(key), cert=configured().cert).text is not None:
-        yield public
+    # of one store over another, the one that has the key
+    address = store.url_of(key)
+    if address.startswith("http") and fetch(address, cert=configured().cert).text is not None:
+        yield address.removesuffix(f"/{quote(key)}")
         return
     with served_store(store, pages) as base:
         yield base
