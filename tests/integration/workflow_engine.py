@@ -87,7 +87,9 @@ class Ran:
         return found
 
     def said(self) -> str:
-        return self.log[-6000:]
+        """Give what errors say, and the end of the log."""
+        errors = "\n".join(re.findall(r"^.*::error.*$", self.log, re.MULTILINE))
+        return f"{errors}\n{self.log[-4000:]}"
 
 
 @dataclass(frozen=True, kw_only=True)
