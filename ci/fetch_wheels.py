@@ -13,12 +13,13 @@ from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
 
 from ci.clients.device_packages import devices_for
-from core.offers import find_group, fits, offer_of, offered, parse_requirements, pinned, required_by
+from ci.clients.requirements import parse_requirements, pinned
 from ci.clients.venvs import base_python
 from ci.mirror_data import mirror
-from core import console, files, records, wheels
+from core import console, files, records
 from core.errors import MissingInputError, StoreError
 from core.interpreters import interpreter
+from core.offers import find_group, fits, offer_of, offered, required_by
 from core.options import common_from
 from core.outputs import group_name
 from core.parallel import each
@@ -155,11 +156,7 @@ def dependencies(group: RunGroup, wanted: Sequence[Offer], tag: str) -> Sequence
     Raises:
         MissingInputError: The store has no such index, or nothing of it for the Python.
     """
-    mirrored = [
-        one
-        for one in mirrored_in(group.store)
-        if on_platform(one, group.outputs.platform) and (not tag or fits(one, tag))
-    ]
+    mirrored = [one for one in mirrored_in(group.store) if fits(one, tag, group.outputs.platform)]
     if not mirrored:
         raise MissingInputError(
             f"{group.store.url} has no dependencies' index, or nothing in it for this Python.",
@@ -176,16 +173,6 @@ def mirrored_in(store: Store) -> Sequence[Offer]:
     folder = f"{mirror().prefix}/manifests"
     keys = [one.key for one in store.list(folder) if one.key.endswith(".json")]
     return [offer_of(one) for key in keys for one in records.parse(store.read(key), where=key).files]
-
-
-def on_platform(one: Offer, platform: str) -> bool:
-    """Say whether a file is for a run's platform."""
-    if not one.name.endswith(".whl"):
-        return True
-    family = "win" if platform == "windows" else "linux"
-    return any(
-        tag.platform == "any" or family in tag.platform for tag in wheels.parse_wheel_name(one.name).tags
-    )
 
 
 def _named(offers: Sequence[Offer], requirement: Requirement) -> Sequence[Offer]:

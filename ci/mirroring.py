@@ -17,11 +17,11 @@ from typing import TYPE_CHECKING
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
 
-from core.offers import fits, required_by
 from core import console, files, installer, process, wheels
 from core.distributions import SIDECAR, is_ours
 from core.errors import DataError, EnvironmentSetupError, ProcessError, StoreError
 from core.installer import configured
+from core.offers import fits, required_by
 from core.parallel import each
 from core.records import FileRecord
 from core.resolving import Question, resolve
@@ -29,8 +29,8 @@ from core.resolving import Question, resolve
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-    from core.offers import Offer, RunGroup
     from ci.mirror_data import Mirror
+    from core.offers import Offer, RunGroup
     from core.resolving import Resolved
     from core.stores import Store
 
@@ -109,7 +109,7 @@ def needs(data: Mirror, groups: Sequence[RunGroup], offers: Sequence[Sequence[Of
                     (one.name, required_by(group.store, one)) for one in offered if fits(one, cell.tag)
                 ]
         for of, lines in stated:
-            kept = of_others(lines, data)
+            kept = of_others(lines)
             if kept:
                 found.setdefault((cell, kept), Need(cell=cell, of=of, requirements=kept))
     return list(found.values())
@@ -119,7 +119,7 @@ def _all(data: Mirror) -> tuple[str, ...]:
     return tuple(line for lines in data.requirements.values() for line in lines)
 
 
-def of_others(lines: Iterable[str], data: Mirror) -> tuple[str, ...]:
+def of_others(lines: Iterable[str]) -> tuple[str, ...]:
     """Keep requirements of others' distributions that no extra makes optional.
 
     Raises:

@@ -22,7 +22,7 @@ from core.distributions import is_ours
 from core.errors import EnvironmentSetupError, MissingInputError, WheelError
 from core.installer import Install, configured
 from core.offers import fits
-from core.resolving import Question, resolve
+from core.resolving import Question, Resolved, resolve
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -33,8 +33,8 @@ if TYPE_CHECKING:
     from core.outputs import Platform
     from core.package_sources import PackageSource
     from core.records import FileRecord
-    from core.resolving import Resolved
 
+_NAMED = 8  # an error that names more versions is not read
 # what an sdist requires with extras, which only its build could say
 SdistRequires = Callable[["Offer", frozenset[str]], Sequence[str]]
 
@@ -72,29 +72,26 @@ class _Search:
         self, waiting: Sequence[tuple[Requirement, str]], found: Mapping[str, tuple[Offer, frozenset[str]]]
     ) -> Mapping[str, tuple[Offer, frozenset[str]]] | None:
         """Complete a choice; None where a requirement cannot be met together with it."""
-        while waiting:
-            (wanted, by), *waiting = waiting
-            name, extras = canonicalize_name(wanted.name), frozenset(wanted.extras)
-            if not is_ours(name):
-                continue
-            if name not in found:
-                break
+        if not waiting:
+            return found
+        (wanted, by), *waiting = waiting
+        name, extras = canonicalize_name(wanted.name), frozenset(wanted.extras)
+        if not is_ours(name):
+            return self.solve(waiting, found)
+        if name in found:
             one, before = found[name]
             if not wanted.specifier.contains(one.version, prereleases=True):
                 self._note(wanted, by, f"{one.distribution} {one.version} was chosen")
                 return None
-            if extras - before:
-                found = {**found, name: (one, before | extras)}
-                waiting = [*self.required(one, extras - before), *waiting]
-        else:
-            return found
+            more = self.required(one, extras - before) if extras - before else ()
+            return self.solve([*more, *waiting], {**found, name: (one, before | extras)})
         candidates = self.candidates(wanted)
         if not candidates:
-            held = ", ".join(self.source.versions(name)[:8]) or "none of it"
+            held = ", ".join(self.source.versions(name)[:_NAMED]) or "none of it"
             self._note(wanted, by, f"{self.source.words} has {held}")
         for one in candidates:
-            more = [*self.required(one, extras), *waiting]
-            if answer := self.solve(more, {**found, name: (one, extras)}):
+            answer = self.solve([*self.required(one, extras), *waiting], {**found, name: (one, extras)})
+            if answer is not None:
                 return answer
         return None
 
@@ -255,9 +252,9 @@ def pinned_call(
         told: What the sdist of `rocm` is told of the GPU.
     """
     lines = sorted(
-        f"{one.distribution}=={one.version} --hash=sha256:{one.sha256}"
-        if hasattr(one, "sha256")
-        else one.pinned
+        one.pinned
+        if isinstance(one, Resolved)
+        else f"{one.distribution}=={one.version} --hash=sha256:{one.sha256}"
         for one in pins
     )
     text = "".join(f"{line}\n" for line in lines)
