@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from packaging.requirements import InvalidRequirement, Requirement
+from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 from ci.clients.device_packages import devices_for
@@ -17,6 +17,7 @@ from ci.clients.requirements import parse_requirements, pinned
 from ci.clients.venvs import base_python
 from ci.mirror_data import mirror
 from core import console, files, records
+from core.choosing import parsed_requirement
 from core.errors import MissingInputError, StoreError
 from core.interpreters import interpreter
 from core.offers import find_group, fits, offer_of, offered, required_by
@@ -189,13 +190,8 @@ def _requirements(group: RunGroup, one: Offer, offers: Sequence[Offer]) -> Seque
     if not one.name.endswith(".whl") and is_rocm(one.distribution):
         names = {other.distribution for other in offers if is_rocm(other.distribution)}
         return [Requirement(f"{name}=={one.version}") for name in names]
-    found = []
-    for line in required_by(group.store, one):
-        try:
-            found.append(Requirement(line))
-        except InvalidRequirement as problem:
-            raise StoreError(f"{one.name} requires {line!r}, which is no requirement.") from problem
-    return [line_of for line_of in found if not line_of.marker or "extra" not in str(line_of.marker)]
+    found = (parsed_requirement(line, one.name) for line in required_by(group.store, one))
+    return [line for line in found if "extra" not in str(line.marker or "")]
 
 
 def fetch(group: RunGroup, wanted: Sequence[Offer], folder: Path, *, jobs: int = 8) -> Sequence[Fetched]:

@@ -7,7 +7,7 @@ never asked for a name that was chosen.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -125,10 +125,7 @@ class _Search:
         environment: dict[str, Any] = {**default_environment(), **_markers(self.python, self.platform)}
         found = []
         for line in lines:
-            try:
-                wanted = Requirement(line)
-            except InvalidRequirement as problem:
-                raise WheelError(f"{one.name} requires {line!r}, which is no requirement.") from problem
+            wanted = parsed_requirement(line, one.name)
             if wanted.marker is None or any(
                 wanted.marker.evaluate({**environment, "extra": extra}) for extra in (*extras, "")
             ):
@@ -144,6 +141,18 @@ class _Search:
                 hint=self.source.lacks(str(wanted)).hint,
             )
         )
+
+
+def parsed_requirement(line: str, where: str) -> Requirement:
+    """Read a requirement of a distribution.
+
+    Raises:
+        WheelError: It is none.
+    """
+    try:
+        return Requirement(line)
+    except InvalidRequirement as problem:
+        raise WheelError(f"{where} requires {line!r}, which is no requirement.") from problem
 
 
 def _runs(one: Offer, python: Interpreter) -> bool:
@@ -205,6 +214,17 @@ def required_by_files(
     search = _Search(source, python, platform, lambda _one, _extras: ())
     lines = [wanted for one in files for wanted, _ in search.required(one, frozenset())]
     return tuple(sorted({str(one) for one in lines if not is_ours(one.name)}))
+
+
+def others_of(lines: Iterable[str], *, where: str) -> tuple[str, ...]:
+    """Keep requirements of others' distributions that no extra makes optional, with their markers.
+
+    Raises:
+        WheelError: A line is no requirement.
+    """
+    kept = (parsed_requirement(line, where) for line in lines)
+    found = {str(one) for one in kept if "extra" not in str(one.marker or "") and not is_ours(one.name)}
+    return tuple(sorted(found))
 
 
 def resolve_others(
