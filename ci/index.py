@@ -8,10 +8,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from core.groups import artifact_groups
 from ci.indexing import Files, Indexed, Records, write_index
 from core import console
 from core.errors import MissingInputError, StoreError
+from core.groups import artifact_groups
 from core.options import common_from
 from core.outputs import group_name
 from core.stores import open_store

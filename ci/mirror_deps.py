@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from core.offers import RunGroup, find_group, offered
-from core.groups import artifact_groups
 from ci.indexing import Records, write_index
 from ci.mirror_data import mirror
 from ci.mirroring import bring, needs, resolved
 from core import console, files, records
 from core.errors import StoreError
+from core.groups import artifact_groups
+from core.offers import RunGroup, find_group, offered
 from core.options import common_from
 from core.records import Record
 

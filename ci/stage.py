@@ -8,12 +8,12 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from core.groups import artifact_groups
 from ci.promotion import layout, release_pages
 from ci.promotion.options import add_distribution_store, distribution_store_of, listed
 from ci.promotion.run_records import read_group, read_locks
 from ci.promotion.staging import Choice, chosen_files, planned_record, stage_group
 from core import console, stores
+from core.groups import artifact_groups
 from core.options import common_from
 from pytorch_build.refs.torch_refs import load_refs
 

@@ -7,7 +7,7 @@ never asked for a name that was chosen.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -22,7 +22,7 @@ from core.distributions import is_ours
 from core.errors import EnvironmentSetupError, MissingInputError, WheelError
 from core.installer import Install, configured
 from core.offers import fits
-from core.resolving import Question, resolve
+from core.resolving import Question, Resolved, resolve
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -33,8 +33,8 @@ if TYPE_CHECKING:
     from core.outputs import Platform
     from core.package_sources import PackageSource
     from core.records import FileRecord
-    from core.resolving import Resolved
 
+_NAMED = 8  # an error that names more versions is not read
 # what an sdist requires with extras, which only its build could say
 SdistRequires = Callable[["Offer", frozenset[str]], Sequence[str]]
 
@@ -72,29 +72,26 @@ class _Search:
         self, waiting: Sequence[tuple[Requirement, str]], found: Mapping[str, tuple[Offer, frozenset[str]]]
     ) -> Mapping[str, tuple[Offer, frozenset[str]]] | None:
         """Complete a choice; None where a requirement cannot be met together with it."""
-        while waiting:
-            (wanted, by), *waiting = waiting
-            name, extras = canonicalize_name(wanted.name), frozenset(wanted.extras)
-            if not is_ours(name):
-                continue
-            if name not in found:
-                break
+        if not waiting:
+            return found
+        (wanted, by), *waiting = waiting
+        name, extras = canonicalize_name(wanted.name), frozenset(wanted.extras)
+        if not is_ours(name):
+            return self.solve(waiting, found)
+        if name in found:
             one, before = found[name]
             if not wanted.specifier.contains(one.version, prereleases=True):
                 self._note(wanted, by, f"{one.distribution} {one.version} was chosen")
                 return None
-            if extras - before:
-                found = {**found, name: (one, before | extras)}
-                waiting = [*self.required(one, extras - before), *waiting]
-        else:
-            return found
+            more = self.required(one, extras - before) if extras - before else ()
+            return self.solve([*more, *waiting], {**found, name: (one, before | extras)})
         candidates = self.candidates(wanted)
         if not candidates:
-            held = ", ".join(self.source.versions(name)[:8]) or "none of it"
+            held = ", ".join(self.source.versions(name)[:_NAMED]) or "none of it"
             self._note(wanted, by, f"{self.source.words} has {held}")
         for one in candidates:
-            more = [*self.required(one, extras), *waiting]
-            if answer := self.solve(more, {**found, name: (one, extras)}):
+            answer = self.solve([*self.required(one, extras), *waiting], {**found, name: (one, extras)})
+            if answer is not None:
                 return answer
         return None
 
@@ -128,10 +125,7 @@ class _Search:
         environment: dict[str, Any] = {**default_environment(), **_markers(self.python, self.platform)}
         found = []
         for line in lines:
-            try:
-                wanted = Requirement(line)
-            except InvalidRequirement as problem:
-                raise WheelError(f"{one.name} requires {line!r}, which is no requirement.") from problem
+            wanted = parsed_requirement(line, one.name)
             if wanted.marker is None or any(
                 wanted.marker.evaluate({**environment, "extra": extra}) for extra in (*extras, "")
             ):
@@ -147,6 +141,18 @@ class _Search:
                 hint=self.source.lacks(str(wanted)).hint,
             )
         )
+
+
+def parsed_requirement(line: str, where: str) -> Requirement:
+    """Read a requirement of a distribution.
+
+    Raises:
+        WheelError: It is none.
+    """
+    try:
+        return Requirement(line)
+    except InvalidRequirement as problem:
+        raise WheelError(f"{where} requires {line!r}, which is no requirement.") from problem
 
 
 def _runs(one: Offer, python: Interpreter) -> bool:
@@ -210,6 +216,17 @@ def required_by_files(
     return tuple(sorted({str(one) for one in lines if not is_ours(one.name)}))
 
 
+def others_of(lines: Iterable[str], *, where: str) -> tuple[str, ...]:
+    """Keep requirements of others' distributions that no extra makes optional, with their markers.
+
+    Raises:
+        WheelError: A line is no requirement.
+    """
+    kept = (parsed_requirement(line, where) for line in lines)
+    found = {str(one) for one in kept if "extra" not in str(one.marker or "") and not is_ours(one.name)}
+    return tuple(sorted(found))
+
+
 def resolve_others(
     requirements: Sequence[str], ours: Sequence[str], question: Question, *, allowed: bool = False
 ) -> tuple[Resolved, ...]:
@@ -255,9 +272,9 @@ def pinned_call(
         told: What the sdist of `rocm` is told of the GPU.
     """
     lines = sorted(
-        f"{one.distribution}=={one.version} --hash=sha256:{one.sha256}"
-        if hasattr(one, "sha256")
-        else one.pinned
+        one.pinned
+        if isinstance(one, Resolved)
+        else f"{one.distribution}=={one.version} --hash=sha256:{one.sha256}"
         for one in pins
     )
     text = "".join(f"{line}\n" for line in lines)

@@ -179,18 +179,22 @@ def required_by(store: Store, one: Offer) -> tuple[str, ...]:
 
 
 def fits(one: Offer, python_tag: str, platform: Platform | None = None) -> bool:
-    """Say whether a file is for a Python, given by its ABI tag such as ``cp312``; an sdist is for all.
+    """Say whether a file is for a Python and a platform; an sdist is for all.
 
     Args:
         one: The file.
-        python_tag: The tag.
-        platform: The platform that it must be for, too; None for any.
+        python_tag: The Python's ABI tag, such as ``cp312``; "" for any.
+        platform: The platform; None for any.
     """
     if not one.name.endswith(".whl"):
         return True
     family = {"windows": "win", "linux": "linux", None: ""}[platform]
     return any(
-        (tag.abi in {python_tag, "abi3"} or (tag.abi == "none" and tag.interpreter in {"py3", python_tag}))
+        (
+            not python_tag
+            or tag.abi in {python_tag, "abi3"}
+            or (tag.abi == "none" and tag.interpreter in {"py3", python_tag})
+        )
         and (tag.platform == "any" or family in tag.platform)
         for tag in wheels.parse_wheel_name(one.name).tags
     )

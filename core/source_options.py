@@ -6,7 +6,7 @@ takes the same words with a prefix, too (``--rocm-find-links``).
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING
@@ -63,7 +63,9 @@ class SourceOptions:
         return any(places)
 
 
-def add_package_source(parser: argparse.ArgumentParser, title: str, *prefixes: str) -> None:
+def add_package_source(
+    parser: argparse.ArgumentParser, title: str, *prefixes: str
+) -> argparse._ArgumentGroup:
     """Declare the group.
 
     Args:
@@ -103,6 +105,8 @@ def add_package_source(parser: argparse.ArgumentParser, title: str, *prefixes: s
         ):
             group.add_argument(f"--{first}{name}", default="", metavar=metavar, help=about)
 
+    return group
+
 
 def source_options(
     arguments: argparse.Namespace, prefix: str = "", env: Mapping[str, str] = MappingProxyType({})
@@ -132,8 +136,8 @@ def source_options(
     )
     if found.named:
         return found
-    inputs = {name: tuple(filter(None, [env.get(_INPUTS[name])])) for name in ("index_urls", "find_links")}
-    return SourceOptions(version=found.version, prefix=found.prefix, **inputs)
+    urls, links = (tuple(filter(None, [env.get(_INPUTS[name])])) for name in ("index_urls", "find_links"))
+    return replace(found, index_urls=urls, find_links=links)
 
 
 def absolute(links: list[str]) -> tuple[str, ...]:

@@ -165,9 +165,9 @@ def _pytest(
     if failure is not None or totals["tests"] == totals["skipped"]:
         _copy_report(context, target, options)
         failed = totals["failures"] + totals["errors"]
-        what = f"{failed} of {totals['tests']} failed" if failure else f"all {totals['tests']} were skipped"
+        how = f"{failed} of {totals['tests']} failed" if failure else f"all {totals['tests']} were skipped"
         raise CheckError(
-            f"Smoke tests: {what}.",
+            f"Smoke tests: {how}.",
             hint="Again, with pytest's arguments at the end: nox -s test_smoke -- "
             f"--torch-ref {context.ref.name} --gpu-family {context.gpu_family} -k EXPR",
         ) from failure

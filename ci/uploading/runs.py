@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from core.groups import artifact_groups
 from ci.uploading import artifacts, telling, trees
 from ci.uploading.folders import is_temporary, items_of
 from ci.uploading.transferring import Item, absent, changed, listing, plan, send, send_small
 from core import console, distributions, records
 from core.distributions import SIDECAR
 from core.errors import MissingInputError, StoreError
+from core.groups import artifact_groups
 from core.outputs import BUILD_MANIFEST
 from rocm_packaging.archives import is_archive
 

@@ -298,14 +298,14 @@ def _after(build: Build) -> Iterator[str]:
 def as_data(foreseen: Foreseen) -> dict[str, Any]:
     """Return the plan as JSON-able data; values of variables are masked as everywhere."""
     build, plan = foreseen.build, foreseen.plan
-    wanted = (
-        requirements(build.rocm, build.context.gpu_family, build.choices.rocm.extras) if build.rocm else ()
-    )
-    rocm = build.rocm and Install(
-        requirements=wanted,
-        sources=build.rocm.packages.direct,
-        gpu_family=sdk_target(build.rocm.layout, build.context.gpu_family),
-    )
+    rocm = None
+    if build.rocm is not None:
+        family = build.context.gpu_family
+        rocm = Install(
+            requirements=requirements(build.rocm, family, build.choices.rocm.extras),
+            sources=build.rocm.packages.direct,
+            gpu_family=sdk_target(build.rocm.layout, family),
+        )
     calls = [
         {
             "requirements": list(call.requirements),

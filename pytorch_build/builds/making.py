@@ -169,9 +169,9 @@ def _environment(build: Build, tree: Path) -> Iterator[RocmSdk | None]:
     own = {name: files.sha256(tree / name) for name in _requirement_files(tree)}
     salt = [dependency_inputs(build.dependencies), own]
     with ExitStack() as stack:
-        rocm = build.rocm and stack.enter_context(
-            build.rocm.opened_call(common.cache / "locks", context.gpu_family)
-        )
+        rocm = None
+        if build.rocm is not None:
+            rocm = stack.enter_context(build.rocm.opened_call(common.cache / "locks", context.gpu_family))
         calls = environment_calls(build, rocm)
         stack.enter_context(
             environments.prepared(

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from core.installer import Install, configured
+from core.installer import Install
 from core.target_locks import locked_call
-from pytorch_build.builds.dependencies import wheel_paths
 from pytorch_build.builds.plans.types import BuildOptions, BuildRequest
 
 if TYPE_CHECKING:
@@ -30,12 +29,12 @@ def environment_calls(build: Build, rocm: Install | None) -> list[Install]:
     calls = [locked_call(context.common, build.target, replaced=wanted)]
     calls += [Install(requirements=wanted)] if wanted else []
     calls += [rocm] if rocm else []
-    folders = [str(folder) for folder in wheel_paths(build.dependencies)]
+    # ours by their files alone, what they require of others by name
     calls += [
-        Install(requirements=(one.requirement,), sources=configured().with_find_links(*folders))
-        for one in build.dependencies
+        Install(requirements=(one.requirement,), dependencies=not one.digest) for one in build.dependencies
     ]
-    return calls
+    others = sorted({line for one in build.dependencies for line in one.others})
+    return [*calls, *([Install(requirements=tuple(others))] if others else [])]
 
 
 def build_request(
