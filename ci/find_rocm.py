@@ -58,7 +58,7 @@ def run(arguments: argparse.Namespace) -> None:
     show(plan)
     if not common.dry_run:
         plan.write(path)
-        for platform in {one.platform for one in plan.cells}:
+        for platform in dict.fromkeys(one.platform for one in plan.cells):
             run_outputs = replace(common.outputs, platform=platform)
             common.open_store().put_bytes(run_outputs.plan_key, path.read_bytes())
     files = job_files(env)

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from ci.artifact_places import Place
-    from ci.configuration.data import ArtifactRuns, RocmData
+    from ci.configuration.data import ArtifactRuns, RocmData, Way
     from ci.runs import Run, RunSource
     from core.outputs import Platform
     from core.plans import Cell, RocmPackages
@@ -133,7 +133,7 @@ class Search:
     def _tried(self, variant: str, needs: Sequence[Need]) -> tuple[RocmOrigin, ...]:
         """Try what the data says, in its order."""
         ways = {"newest": self._newest, "index": self._index}
-        order = [one for one in self.data.order_of(self.repository) if not self._excluded(one)]
+        order = [one for one in self._order if not self._excluded(one)]
         tried = []
         for way in order:
             try:
@@ -149,6 +149,10 @@ class Search:
             + "\n".join(f"  {one}" for one in tried or ["nothing: use_prebuilt_artifacts leaves no way"]),
             hint=_HINT,
         )
+
+    @property
+    def _order(self) -> Sequence[Way]:
+        return ("index",) if self.asked.index_url else self.data.order_of(self.repository)
 
     def _excluded(self, way: str) -> bool:
         return way == "index" and self.asked.use_prebuilt_artifacts
@@ -210,7 +214,8 @@ class Search:
         """Take the packages of the release index, all of one version."""
         if variant != PLAIN:
             raise MissingInputError(f"A release index has no builds of the variant {variant}.")
-        urls = {one: release_index_url(self.runs.index, one.gpu_family) for one in needs}
+        given = self.asked.index_url
+        urls = {one: given or release_index_url(self.runs.index, one.gpu_family) for one in needs}
         version = self.asked.version if self.asked.version_named else ""
         for need, url in urls.items():
             source = RocmSource(version=version, index_urls=(url,), origin=url)
@@ -223,7 +228,7 @@ class Search:
                 artifact_group=need.artifact_group,
                 index_url=url,
                 version=version,
-                reason=f"the release index {self.runs.index or 'by default'}",
+                reason="it is asked for" if given else f"the release index {self.runs.index or 'by default'}",
             )
             for need, url in urls.items()
         )

@@ -116,6 +116,7 @@ class RocmPackages(Model):
         artifact_repository: Its repository; "" for the one that the data names.
         artifact_store: The store that has it; "" for the one that the data names.
         use_prebuilt_artifacts: Whether they are made of a run's artifacts in any case.
+        index_url: The index that was asked for; "" for none.
         version: The packages' version.
         version_named: Whether the event names it.
         origins: What was found for each group; `find_rocm` fills it in.
@@ -125,6 +126,7 @@ class RocmPackages(Model):
     artifact_repository: str = ""
     artifact_store: str = ""
     use_prebuilt_artifacts: bool = False
+    index_url: str = ""
     version: str = ""
     version_named: bool = False
     origins: tuple[RocmOrigin, ...] = ()

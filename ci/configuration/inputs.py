@@ -31,6 +31,7 @@ _KNOWN_VALUES: Mapping[str, tuple[str, ...]] = MappingProxyType(
 )
 _WORD = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+/-]*")
 _STORE = re.compile(r"(s3://)?[A-Za-z0-9._/][A-Za-z0-9._+/-]*")
+_URL = re.compile(r"https?://[A-Za-z0-9][A-Za-z0-9._~:/?&+,;=%-]*")
 _LABEL = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
 
@@ -54,6 +55,7 @@ class Inputs:
         artifact_repository: Its repository, where it is another than the data names.
         artifact_store: The store that has its outputs, where it is another than the data names.
         use_prebuilt_artifacts: Whether ROCm's packages are made of a run's artifacts in any case.
+        rocm_package_index_url: The index that has ROCm's packages, in the place of an artifact run.
         rocm_package_version: The version of ROCm's packages.
         expect_failure: Whether every family's failure is expected.
         linux_build_runner: The machines that build on Linux.
@@ -77,6 +79,7 @@ class Inputs:
     artifact_repository: str = ""
     artifact_store: str = ""
     use_prebuilt_artifacts: bool = False
+    rocm_package_index_url: str = ""
     rocm_package_version: str = ""
     expect_failure: bool = False
     linux_build_runner: str = ""
@@ -139,7 +142,7 @@ def _reader(name: str) -> Callable[[str, Any], Any]:
         return _families
     if name.endswith(("_labels", "_variants", "_refs", "_versions", "_components")):
         return _words
-    kinds = {"runner": (_LABEL, "runner label"), "store": (_STORE, "store")}
+    kinds = {"runner": (_LABEL, "runner label"), "store": (_STORE, "store"), "url": (_URL, "address")}
     pattern, what = kinds.get(name.rpartition("_")[2], (_WORD, "value"))
     return lambda given, value: _matching(given, value, pattern, what)
 

@@ -14,10 +14,10 @@ from ci.artifact_places import find_place
 from ci.configuration.data import RocmData
 from ci.finding_rocm import Need, Search, completed, needs
 from ci.runs import Run
-from core.errors import FatalError, MissingInputError, ServiceError
+from core.errors import FatalError, MissingInputError, ServiceError, UsageError
 from core.options import Common
 from core.plans import Plan, RocmOrigin, RocmPackages
-from tests.unit.ci.configuration.planning import OURS, known, planned, pull_request
+from tests.unit.ci.configuration.planning import OURS, dispatched, known, planned, pull_request
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -257,6 +257,18 @@ def test_a_version_that_the_event_names_is_that_of_the_index(world: World, index
         MissingInputError, match=r"no ROCm for gfx94X-dcgpu on linux, gfx1151 on linux(.|\n)*no 9\.9"
     ):
         world.search("a/b", version="9.9", version_named=True).origins({"release": NEEDS})
+
+
+def test_an_index_that_is_asked_for_is_the_only_one(world: World, index: list[str]) -> None:
+    world.hub.known = [made_run("21")]
+    world.put_run("21", *FAMILIES)
+    search = world.search(index_url="https://mine.example/simple/")
+    assert {one.index_url for one in search.origins({"release": NEEDS})} == {"https://mine.example/simple/"}
+    assert len(index) == len(NEEDS)
+    with pytest.raises(UsageError, match="both are asked for"):
+        dispatched(linux_amdgpu_families="all", rocm_package_index_url="https://a/", artifact_run_id="17")
+    with pytest.raises(UsageError, match="is no address"):
+        dispatched(linux_amdgpu_families="all", rocm_package_index_url="https://$(id)/")
 
 
 def test_data_that_names_a_way_that_is_none_is_refused() -> None:
