@@ -16,10 +16,11 @@ from ci.clients.device_packages import devices_for
 from ci.clients.run_wheels import find_group, fits, offer_of, offered, parse_requirements, pinned, required_by
 from ci.clients.venvs import base_python
 from ci.mirror_data import mirror
-from core import console, files, records, wheels
+from core import console, files, records
+from core.distributions import on_platform
 from core.errors import MissingInputError, StoreError
 from core.interpreters import interpreter
-from core.options import common_from
+from core.options import add_group, add_platform, common_from
 from core.outputs import group_name
 from core.parallel import each
 from core.progress import transfer
@@ -56,9 +57,8 @@ class Fetched:
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Declare the verb's own options."""
-    parser.add_argument(
-        "--artifact-group", default="", metavar="GROUP", help="the run's group (default: the GPU family)"
-    )
+    add_group(parser)
+    add_platform(parser)
     parser.add_argument(
         "--output-dir", type=Path, metavar="DIR", help="where they go (default: .cache/wheels/RUN/GROUP)"
     )
@@ -158,7 +158,7 @@ def dependencies(group: RunGroup, wanted: Sequence[Offer], tag: str) -> Sequence
     mirrored = [
         one
         for one in mirrored_in(group.store)
-        if on_platform(one, group.outputs.platform) and (not tag or fits(one, tag))
+        if on_platform(one.name, group.outputs.platform) and (not tag or fits(one, tag))
     ]
     if not mirrored:
         raise MissingInputError(
@@ -176,16 +176,6 @@ def mirrored_in(store: Store) -> Sequence[Offer]:
     folder = f"{mirror().prefix}/manifests"
     keys = [one.key for one in store.list(folder) if one.key.endswith(".json")]
     return [offer_of(one) for key in keys for one in records.parse(store.read(key), where=key).files]
-
-
-def on_platform(one: Offer, platform: str) -> bool:
-    """Say whether a file is for a run's platform."""
-    if not one.name.endswith(".whl"):
-        return True
-    family = "win" if platform == "windows" else "linux"
-    return any(
-        tag.platform == "any" or family in tag.platform for tag in wheels.parse_wheel_name(one.name).tags
-    )
 
 
 def _named(offers: Sequence[Offer], requirement: Requirement) -> Sequence[Offer]:

@@ -15,7 +15,7 @@ from ci.mirror_data import mirror
 from ci.mirroring import bring, needs, resolved
 from core import console, files, records
 from core.errors import StoreError
-from core.options import common_from
+from core.options import add_group, common_from
 from core.outputs import group_name
 from core.records import Record
 
@@ -38,9 +38,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         metavar="ID",
         help="a run whose wheels' requirements are mirrored, too, beside those that ci/mirror.toml knows",
     )
-    parser.add_argument(
-        "--artifact-group", default="", metavar="GROUP", help="only this group of the run (default: all)"
-    )
+    add_group(parser, default="every one")
 
 
 def run(arguments: argparse.Namespace) -> None:

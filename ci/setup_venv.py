@@ -19,7 +19,7 @@ from core import console, distributions, installer, wheels
 from core.errors import MissingInputError
 from core.installer import Install, Sources, configured
 from core.job_files import job_files
-from core.options import common_from
+from core.options import add_group, add_platform, common_from
 from core.options import environment as variables
 from core.outputs import group_name
 from core.target_locks import locked_call
@@ -76,9 +76,8 @@ def _add_sources(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--index-subdir", default="", metavar="DIR", help="folder of the index: the GPU family"
     )
-    group.add_argument(
-        "--artifact-group", default="", metavar="GROUP", help="the run's group (default: the GPU family)"
-    )
+    add_group(group)
+    add_platform(group)
     group.add_argument(
         "--deps-index-url",
         default="",

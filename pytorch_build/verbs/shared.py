@@ -22,16 +22,6 @@ def add_source_options(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def add_group_option(parser: argparse.ArgumentParser) -> None:
-    """Declare which wheels of a run are tested."""
-    parser.add_argument(
-        "--artifact-group",
-        default="",
-        metavar="GROUP",
-        help="the run's group that has the wheels, such as one of several families (default: the GPU family)",
-    )
-
-
 def mirrors_from(arguments: argparse.Namespace) -> Mapping[str, str]:
     """Read the mirrors.
 

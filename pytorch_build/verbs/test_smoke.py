@@ -5,10 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from core.options import common_from
+from core.options import add_group, common_from
 from pytorch_build.context import context
 from pytorch_build.smoke_run import SmokeOptions, test_run
-from pytorch_build.verbs.shared import add_group_option
 
 if TYPE_CHECKING:
     import argparse
@@ -18,7 +17,7 @@ PASSES_REST = True
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Declare the verb's own options."""
-    add_group_option(parser)
+    add_group(parser)
     parser.add_argument("--no-install", action="store_true", help="test what the environment holds already")
     parser.add_argument(
         "--allow-no-gpu",

@@ -12,7 +12,7 @@ from core import console, engines, environments, files, installer, process
 from core.errors import MissingInputError, UsageError
 from core.interpreters import require
 from core.named_sources import absolute, add_find_links, add_index_subdir, add_index_urls, below
-from core.options import Once, common_from, environment
+from core.options import Once, add_group, common_from, environment
 from core.target_locks import TORCH_TESTS, locked_call
 from pytorch_build.containers.running import this_user
 from pytorch_build.context import context
@@ -29,7 +29,7 @@ from pytorch_build.testing.named_torch import Named
 from pytorch_build.testing.sharding import parse_shard
 from pytorch_build.testing.torch_request import Bench, TorchTests, assignments
 from pytorch_build.testing.torch_run import perform_tests
-from pytorch_build.verbs.shared import add_group_option, add_source_options, mirrors_from
+from pytorch_build.verbs.shared import add_source_options, mirrors_from
 from rocm_packaging.sources import release_index_url
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ CONFIGS = ("default", "distributed", "inductor")
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Declare the verb's own options."""
-    add_group_option(parser)
+    add_group(parser)
     which = parser.add_argument_group("which tests")
     which.add_argument(
         "--config",

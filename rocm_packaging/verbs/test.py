@@ -9,7 +9,7 @@ from core import console
 from core.errors import UsageError
 from core.families import CPU, default_family, detect, family
 from core.named_sources import absolute, add_find_links, add_index_subdir, add_index_urls, below
-from core.options import common_from
+from core.options import add_group, common_from
 from rocm_packaging.layouts import tested_targets
 from rocm_packaging.sources import RocmSource, newest, release_index_url, with_layout
 from rocm_packaging.testing import TestRequest, run_tests
@@ -38,9 +38,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         metavar="A,B",
         help="extras of rocm that an index or --find-links gives (default: libraries,devel)",
     )
-    parser.add_argument(
-        "--artifact-group", default="", metavar="GROUP", help="the run's group (default: the GPU families)"
-    )
+    add_group(parser, default="the GPU families")
     parser.add_argument("--no-install", action="store_true", help="test what the environment holds already")
     parser.add_argument(
         "--installer", choices=("uv", "pip"), default="uv", help="what installs (default: uv)"
