@@ -21,7 +21,7 @@ from core.choosing import parsed_requirement
 from core.errors import MissingInputError, StoreError
 from core.interpreters import interpreter
 from core.offers import find_group, fits, offer_of, offered, required_by
-from core.options import common_from
+from core.options import add_group, add_platform, common_from
 from core.parallel import each
 from core.progress import transfer
 from rocm_packaging.layouts import device_target, is_rocm, serves
@@ -57,9 +57,8 @@ class Fetched:
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Declare the verb's own options."""
-    parser.add_argument(
-        "--artifact-group", default="", metavar="GROUP", help="the run's group (default: the GPU family)"
-    )
+    add_group(parser)
+    add_platform(parser)
     parser.add_argument(
         "--output-dir", type=Path, metavar="DIR", help="where they go (default: .cache/wheels/RUN/GROUP)"
     )

@@ -15,7 +15,7 @@ from core import console
 from core.errors import MissingInputError, UsageError
 from core.job_files import job_files
 from core.offers import find_group, fits
-from core.options import common_from
+from core.options import add_group, add_platform, common_from
 from core.options import environment as variables
 from core.package_sources import PackageSource
 from core.source_options import add_package_source, source_options
@@ -66,9 +66,8 @@ def _add_sources(parser: argparse.ArgumentParser) -> None:
     )
     group = add_package_source(parser, "where our packages come from, unless from a run", "")
     group.add_argument("--find-links-url", dest="find_links", action="append", help=argparse.SUPPRESS)
-    parser.add_argument(
-        "--artifact-group", default="", metavar="GROUP", help="the run's group (default: the GPU family)"
-    )
+    add_group(parser)
+    add_platform(parser)
     parser.add_argument(
         "--deps-index-url",
         default="",

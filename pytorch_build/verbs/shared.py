@@ -24,16 +24,6 @@ def add_source_options(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def add_group_option(parser: argparse.ArgumentParser) -> None:
-    """Declare which wheels of a run are tested."""
-    parser.add_argument(
-        "--artifact-group",
-        default="",
-        metavar="GROUP",
-        help="the run's group that has the wheels, such as one of several families (default: the GPU family)",
-    )
-
-
 def add_tested_sources(parser: argparse.ArgumentParser) -> None:
     """Declare where tests take torch from, and a ROCm that is no part of the run."""
     add_package_source(parser, "where torch comes from (default: the run's outputs)", "")

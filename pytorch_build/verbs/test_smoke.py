@@ -5,12 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from core.options import common_from, environment
+from core.options import add_group, common_from, environment
 from core.source_options import source_options
 from pytorch_build.context import context
 from pytorch_build.rocm.options import rocm_options_from
 from pytorch_build.smoke_run import SmokeOptions, test_run
-from pytorch_build.verbs.shared import add_group_option, add_tested_sources
+from pytorch_build.verbs.shared import add_tested_sources
 
 if TYPE_CHECKING:
     import argparse
@@ -20,7 +20,7 @@ PASSES_REST = True
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Declare the verb's own options."""
-    add_group_option(parser)
+    add_group(parser)
     add_tested_sources(parser)
     parser.add_argument(
         "--allow-no-gpu",

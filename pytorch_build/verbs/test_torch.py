@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from core import console, engines, environments, files, installer, process
 from core.errors import MissingInputError, UsageError
 from core.interpreters import require
-from core.options import Once, common_from, environment
+from core.options import Once, add_group, common_from, environment
 from core.source_options import source_options
 from core.target_locks import TORCH_TESTS, locked_call
 from pytorch_build.containers.running import this_user
@@ -27,7 +27,7 @@ from pytorch_build.testing import (
 from pytorch_build.testing.sharding import parse_shard
 from pytorch_build.testing.torch_request import Bench, TorchTests, assignments
 from pytorch_build.testing.torch_run import perform_tests
-from pytorch_build.verbs.shared import add_group_option, add_source_options, add_tested_sources, mirrors_from
+from pytorch_build.verbs.shared import add_source_options, add_tested_sources, mirrors_from
 from rocm_packaging.sources import named_source
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ CONFIGS = ("default", "distributed", "inductor")
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Declare the verb's own options."""
-    add_group_option(parser)
+    add_group(parser)
     which = parser.add_argument_group("which tests")
     which.add_argument(
         "--config",

@@ -9,7 +9,7 @@ from core import console
 from core.errors import MissingInputError, UsageError
 from core.families import CPU, default_family, detect, family
 from core.interpreters import require
-from core.options import common_from
+from core.options import add_group, common_from
 from core.source_options import add_package_source, source_options
 from rocm_packaging.layouts import tested_targets
 from rocm_packaging.sources import for_tests, has_rocm, named_source, newest, own_run
@@ -33,9 +33,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         metavar="A,B",
         help="extras of rocm that an index or --find-links gives (default: libraries,devel)",
     )
-    parser.add_argument(
-        "--artifact-group", default="", metavar="GROUP", help="the run's group (default: the GPU families)"
-    )
+    add_group(parser, default="the GPU families")
     parser.add_argument("--no-install", action="store_true", help="test what the environment holds already")
     parser.add_argument(
         "--installer", choices=("uv", "pip"), default="uv", help="what installs (default: uv)"
