@@ -8,14 +8,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ci.clients.run_wheels import RunGroup, find_group, offered
-from ci.groups import artifact_groups
 from ci.indexing import Records, write_index
 from ci.mirror_data import mirror
 from ci.mirroring import bring, needs, resolved
 from core import console, files, records
 from core.errors import StoreError
-from core.options import common_from
+from core.groups import artifact_groups
+from core.offers import RunGroup, find_group, offered
+from core.options import add_group, common_from
 from core.records import Record
 
 if TYPE_CHECKING:
@@ -37,9 +37,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         metavar="ID",
         help="a run whose wheels' requirements are mirrored, too, beside those that ci/mirror.toml knows",
     )
-    parser.add_argument(
-        "--artifact-group", default="", metavar="GROUP", help="only this group of the run (default: all)"
-    )
+    add_group(parser, default="every one")
 
 
 def run(arguments: argparse.Namespace) -> None:

@@ -29,7 +29,13 @@ def digest_of_calls(target: Interpreter, calls: Sequence[Install], *, salt: obje
         salt: Anything else the contents depend on, such as digests of wheels given by path.
     """
     content = [
-        {**asdict(call), "files": [files.sha256(path) for path in call.files], "env": dict(call.env)}
+        {
+            **asdict(call),
+            "files": [files.sha256(path) for path in call.files],
+            "env": dict(call.env),
+            # what is installed by digest is the same from wherever it comes
+            "sources": None if call.hashed else call.sources and asdict(call.sources),
+        }
         for call in calls
     ]
     return files.digest_of(

@@ -6,20 +6,20 @@
 from __future__ import annotations
 
 import argparse
+import functools
 import os
 import re
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, get_args
 
 from core import stores
 from core.errors import UsageError, nearest
-from core.outputs import LOCAL_RUN, PLAIN, RunOutputs, group_name, this_platform
+from core.outputs import LOCAL_RUN, PLAIN, Platform, RunOutputs, group_name, this_platform
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from core.outputs import Platform
     from core.stores import Store
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -53,6 +53,7 @@ class Common:
         python: The target environment's interpreter; None for a stage without one.
         force: Do the work again although its inputs have not changed.
         dry_run: Say what would be written instead of writing it.
+        unread: The store cannot be read: a dry run takes it to be empty.
     """
 
     torch_ref: str = ""
@@ -69,6 +70,7 @@ class Common:
     python: Path | None = None
     force: bool = False
     dry_run: bool = False
+    unread: bool = False
     root: Path = ROOT
 
     @property
@@ -85,8 +87,21 @@ class Common:
         return group_name(self.gpu_family, self.build_variant)
 
     def open_store(self) -> Store:
-        """Open the store that is written to."""
-        return stores.open_store(self.store, root=self.root, dry_run=self.dry_run)
+        """Open the store that is written to; of a dry run the same each time, as it keeps its plan there."""
+        return self._planned if self.dry_run else stores.open_store(self.store, root=self.root)
+
+    @functools.cached_property
+    def _planned(self) -> Store:
+        if self.unread:
+            from core.stores.dry_run import unread
+
+            return unread(self.store)
+        return stores.open_store(self.store, root=self.root, dry_run=True)
+
+    @property
+    def address(self) -> str:
+        """Whom the store that is written to talks to, ``https://…``; "" for nobody, or nobody known."""
+        return _address(self.store, environment())
 
     def open_for_reading(self) -> Store:
         """Open the store that is written to, over the one where CI left the run, if there is one."""
@@ -180,6 +195,20 @@ def add_store_names(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def add_group(parser: argparse._ActionsContainer, *, default: str = "the GPU family") -> None:
+    """Declare ``--artifact-group``: which folder of a run's wheels."""
+    parser.add_argument(
+        "--artifact-group", default="", metavar="GROUP", help=f"the run's group (default: {default})"
+    )
+
+
+def add_platform(parser: argparse._ActionsContainer) -> None:
+    """Declare ``--platform``: whose part of a run."""
+    parser.add_argument(
+        "--platform", choices=get_args(Platform), help="whose part of the run it is (default: this machine's)"
+    )
+
+
 def add_common(parser: argparse.ArgumentParser) -> None:
     """Declare the common options."""
     group = parser.add_argument_group("what to run on")
@@ -265,6 +294,7 @@ def common_from(arguments: argparse.Namespace) -> Common:
         run_id=arguments.run_id,
         store=arguments.store,
         release_type=arguments.release_type,
+        platform=getattr(arguments, "platform", "") or this_platform(),
         python=arguments.python,
         force=arguments.force,
         dry_run=arguments.dry_run,

@@ -52,7 +52,7 @@ def _row(plan: Plan, cell: Cell) -> Mapping[str, Any]:
         **({"config": cell.config, "shard": cell.shard} if cell.config else {}),
         **({"minutes": cell.minutes} if cell.minutes else {}),
         "expect_failure": cell.expect_failure,
-        **({"rocm": plan.rocm_row(cell)} if cell.stage.startswith("build_") else {}),
+        "rocm": plan.rocm_row(cell),
     }
 
 

@@ -293,7 +293,7 @@ def matrices(plan: Plan) -> Mapping[str, Sequence[Mapping[str, Any]]]:
             refuse_size(len(cells), f"{stage} on {platform}")
             rows = [
                 cell.model_dump(mode="json", exclude={"platform", "stage", "reason"})
-                | ({"rocm": plan.rocm_row(cell)} if stage.startswith("build_") else {})
+                | {"rocm": plan.rocm_row(cell)}
                 for cell in cells
             ]
             written[f"{platform}_{stage}_matrix"] = rows

@@ -88,10 +88,10 @@ def resolve(
         release_type=release_type,
         rocm_version=rocm_version,
         projects={
-            project.project: project.model_copy(
-                update={"versions": _versions(project, suffixes, release_type, named_torch(ref, locked, project.project))}
+            one.project: one.model_copy(
+                update={"versions": _versions(one, suffixes, release_type, _named_torch(ref, locked, one))}
             )
-            for project in locked
+            for one in locked
         },
     )
 
@@ -105,9 +105,9 @@ def _suffixes(ref: TorchRef, rocm_version: str) -> Mapping[Kind, str]:
     return suffixes
 
 
-def named_torch(ref: TorchRef, locked: Iterable[LockedProject], project: str) -> str:
+def _named_torch(ref: TorchRef, locked: Iterable[LockedProject], project: LockedProject) -> str:
     """Return the base version of the torch that a project's version may have to name; "" for none."""
-    if not ref.projects[project].torch_in_version:
+    if not ref.projects[project.project].torch_in_version:
         return ""
     return next((one.base_version for one in locked if one.project == "torch"), "")
 

@@ -179,9 +179,7 @@ def tags_itself(tree: Path, project: str) -> bool:
     return project == "triton" and any(pins.adds_commit(read_text(one)) for one in setups if one.is_file())
 
 
-def own_version(
-    context: Context, base_version: str, *, rocm_version: str, commit: str, tagged: bool
-) -> str:
+def own_version(context: Context, base_version: str, *, rocm_version: str, commit: str, tagged: bool) -> str:
     """Return the full version of a wheel from a developer's tree at a commit."""
     suffix = versions.cpu_suffix(context.ref.local_label)
     if context.gpu:

@@ -59,8 +59,14 @@ pythons = ["{series}"]
 torch_refs = ["mini"]
 exclude = []
 
+[runners.self_hosted]
+our-mi300 = "example"
+
 [runners.machines.linux]
 build = "ubuntu-24.04"
+
+[runners.families.{family}.linux]
+test_runner = "our-mi300"
 
 [families.families.{family}]
 linux = {{ tier = "presubmit", pytorch = "presubmit" }}
@@ -216,6 +222,7 @@ def test_wheels_of_a_page_or_an_index_are_tested_by_a_dispatch_and_their_results
             run_id,
             "test_pytorch_wheels.yml",
             amdgpu_family=FAMILY,
+            test_runs_on="our-mi300",
             python_version=SERIES,
             pytorch_git_ref="mini",
             torch_version=version,
@@ -240,6 +247,7 @@ def test_rocm_of_a_page_or_an_index_is_tested_by_a_dispatch(
             f"22{len(page):02}",
             "test_rocm_wheels.yml",
             amdgpu_family=FAMILY,
+            test_runs_on="our-mi300",
             python_version=SERIES,
             upload="true",
             store=f"s3://{site.bucket}",
@@ -256,6 +264,7 @@ def test_a_run_of_another_day_is_tested_by_a_dispatch_that_names_it_and_no_store
         built.run_id,
         "test_rocm_wheels.yml",
         amdgpu_family=FAMILY,
+        test_runs_on="our-mi300",
         python_version=SERIES,
         store=f"s3://{site.bucket}",
     )

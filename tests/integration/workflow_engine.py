@@ -25,7 +25,7 @@ BIN = Path(sys.executable).parent
 FAMILY = "gfx94X-dcgpu"
 SERIES = f"{sys.version_info.major}.{sys.version_info.minor}"
 TAG = f"cp{sys.version_info.major}{sys.version_info.minor}"
-RUNNERS = ("ubuntu-24.04", "aws-linux-scale-rocm-prod", "linux-gfx942-1gpu-ccs-csp-ossci-rocm")
+RUNNERS = ("ubuntu-24.04", "aws-linux-scale-rocm-prod", "linux-gfx942-1gpu-ccs-csp-ossci-rocm", "our-mi300")
 PYTORCH = ("apex", "torch", "torchaudio", "torchvision", "triton")
 ROCM = ("rocm", "rocm_sdk_core", "rocm_sdk_devel", "rocm_sdk_libraries_gfx94x_dcgpu")
 # what a run that nobody dispatches is asked for: less to build, where another run builds all
@@ -87,7 +87,9 @@ class Ran:
         return found
 
     def said(self) -> str:
-        return self.log[-6000:]
+        """Give what errors say, and the end of the log."""
+        errors = "\n".join(re.findall(r"^.*::error.*$", self.log, re.MULTILINE))
+        return f"{errors}\n{self.log[-4000:]}"
 
 
 @dataclass(frozen=True, kw_only=True)

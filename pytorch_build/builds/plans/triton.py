@@ -13,6 +13,7 @@ from pytorch_build.builds.plans.common import (
     common_env,
     setup_command,
 )
+
 if TYPE_CHECKING:
     from pytorch_build.builds.plans.common import Context
     from pytorch_build.builds.plans.types import BuildPlan

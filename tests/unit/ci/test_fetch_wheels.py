@@ -9,7 +9,7 @@ import pytest
 
 from ci import fetch_wheels
 from ci.clients.device_packages import Devices
-from ci.clients.run_wheels import Offer, RunGroup, offered
+from core.offers import Offer, RunGroup, offered
 from ci.fetch_wheels import closure, command, dependencies, fetch
 from core import distributions, records
 from core.errors import MissingInputError, StoreError

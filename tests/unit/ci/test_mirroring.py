@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ci import mirroring
-from ci.clients.run_wheels import RunGroup, offered
+from core.offers import RunGroup, offered
 from ci.mirror_data import mirror
 from ci.mirroring import Cell, Need, Source, batches, needs, of_others, publish, resolved
 from core import files, process

@@ -305,8 +305,11 @@ def test_outputs_that_are_read_are_given(name: str) -> None:
 
 def test_every_output_of_the_plan_that_is_read_is_one_that_it_has() -> None:
     plan = planned(["--event=schedule", "--torch-ref=nightly"], Target())
-    planning = set(outputs(plan))
-    known = {"configure": planning, "rocm": planning, "resolve": set(resolved(plan, {}))}
+    known = {
+        "configure": set(outputs(plan)),
+        "rocm": set(outputs(plan)),
+        "resolve": set(resolved(plan, {})),
+    }
     setup = workflows()["setup.yml"]
     read = [path for path in references(setup.tree, "steps") if path[1] == "outputs"]
     assert len(read) > 30
@@ -348,7 +351,7 @@ def test_whatever_writes_to_a_store_of_a_run_assumes_the_role_first() -> None:
             known = False
             for step in job.get("steps", []):
                 role = step.get("with", {}).get("role", "")
-                if "actions/credentials" in step.get("uses", "") and "COMPILER_CACHE" not in role:
+                if "actions/credentials" in step.get("uses", "") and "vars." not in role:
                     assert "aws_role != ''" in step["if"], f"{name}, {job_name}"
                     assert "aws_role" in role, f"{name}, {job_name}"
                     known = True
@@ -368,13 +371,16 @@ def test_builds_have_no_role_but_the_compiler_caches_own(platform: str) -> None:
     before = {
         name: role for name, role in roles.items() if names.index(name) < names.index("Build and check")
     }
-    assert before == {"Assume the role of the compiler cache": "${{ vars.COMPILER_CACHE_ROLE }}"}
-    cache = steps[names.index("Assume the role of the compiler cache")]
+    name = "Assume the role of the compiler cache, else one that reads"
+    assert before == {name: "${{ vars.COMPILER_CACHE_ROLE || vars.READ_ROLE }}"}
+    cache = steps[names.index(name)]
     caches = run_buckets().compiler_caches
     assert caches is not None
     assert f"'{caches.session_seconds}'" in cache["with"]["seconds"]
     condition = cache["if"]
-    assert condition == "${{ !env.ACT && inputs.upload && vars.COMPILER_CACHE_ROLE != '' }}"
+    assert (
+        condition == "${{ !env.ACT && inputs.upload && (vars.COMPILER_CACHE_ROLE || vars.READ_ROLE) != '' }}"
+    )
 
 
 def test_upstreams_tests_run_without_credentials_and_their_results_go_up_whatever_they_were() -> None:
@@ -385,6 +391,8 @@ def test_upstreams_tests_run_without_credentials_and_their_results_go_up_whateve
         for step in job["steps"][-2:]:
             assert "!cancelled()" in step["if"]
         assert not [step for step in job["steps"][:-1] if "--store=" in step.get("run", "")]
+        roles = [step["with"]["role"] for step in job["steps"][:-2] if "role" in step.get("with", {})]
+        assert roles == ["${{ vars.READ_ROLE }}"]
 
 
 def test_a_report_is_written_of_each_platform_that_a_workflow_has() -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from ci.clients import device_packages
 from ci.clients.device_packages import Devices, devices_for, index_requirements
-from ci.clients.run_wheels import Offer, parse_requirements
+from core.offers import Offer, parse_requirements
 from core.errors import MissingInputError, RocmError
 
 if TYPE_CHECKING:

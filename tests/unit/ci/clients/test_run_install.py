@@ -19,7 +19,7 @@ from ci.clients.run_install import (
     split,
     two_indexes,
 )
-from ci.clients.run_wheels import Offer, RunGroup, offered
+from core.offers import Offer, RunGroup, offered
 from ci.mirror_data import mirror
 from core import installer, process, records
 from core.errors import CheckError, EnvironmentSetupError, MissingInputError

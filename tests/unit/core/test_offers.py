@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from packaging.requirements import Requirement
 from packaging.version import Version
 
-from ci.clients.run_wheels import (
+from core.offers import (
     Offer,
     RunGroup,
     constraints,

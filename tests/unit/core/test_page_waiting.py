@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 import pytest
 from packaging.version import Version
 
-from ci.clients.page_waiting import Answer, fetch, links, unlisted, wait_for
-from ci.clients.run_wheels import Offer
+from core.page_waiting import Answer, fetch, links, unlisted, wait_for
+from core.offers import Offer
 from ci.indexing.pages import Entry, render
 from core.errors import MissingInputError
 from core.serving import served

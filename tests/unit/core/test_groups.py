@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from ci.groups import artifact_groups
+from core.groups import artifact_groups
 from core.errors import MissingInputError
 from core.outputs import group_name
 
