@@ -8,13 +8,17 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from packaging.version import Version
+
 from ci import fetching
 from ci.runs import RunQuery, find_run
-from core.errors import ArtifactError, FatalError, MissingInputError
+from core.errors import ArtifactError, FatalError, MissingInputError, RocmError
 from core.families import family
-from core.outputs import PLAIN, this_platform
+from core.outputs import PLAIN
+from core.package_sources import PackageSource
 from core.plans import Decision, LeftOut, Plan, RocmOrigin
-from rocm_packaging.sources import RocmSource, newest, release_index_url, with_layout
+from rocm_packaging.layouts import device_package
+from rocm_packaging.sources import for_build, release_index_url
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -24,7 +28,9 @@ if TYPE_CHECKING:
     from ci.runs import Run, RunSource
     from core.outputs import Platform
     from core.plans import Cell, RocmPackages
+    from rocm_packaging.sources import RocmSource
 
+_VERSIONS = 10  # of an index, the newest: one may be there for some platforms or families alone
 FETCH, PACKAGE = "fetch_artifacts", "build_rocm"
 _HINT = (
     "Name an artifact run (the input artifact_run_id), or correct [rocm] of the data: "
@@ -99,8 +105,8 @@ class Search:
         built = next((name for name, file in self.runs.workflows.items() if file == run.workflow), alone)
         if built not in wanted:
             planned = " and ".join(wanted)
-            problem = f"It has builds of the variant {built} ({run.workflow}), and the plan has {planned}."
-            raise self._refusal(MissingInputError(problem), alone, wanted[alone])
+            why = f"It has builds of the variant {built} ({run.workflow}), and the plan has {planned}."
+            raise self._refusal(MissingInputError(why), alone, wanted[alone])
         return run, built
 
     @property
@@ -214,27 +220,52 @@ class Search:
         return tuple(found)
 
     def _index(self, variant: str, needs: Sequence[Need]) -> tuple[RocmOrigin, ...]:
-        """Take the packages of the release index, all of one version."""
+        """Pin the packages of the index: the newest version that has every group."""
         if variant != PLAIN:
             raise MissingInputError(f"A release index has no builds of the variant {variant}.")
         given = self.asked.index_url
-        urls = {one: given or release_index_url(self.runs.index, one.gpu_family) for one in needs}
-        version = self.asked.version if self.asked.version_named else ""
-        for need, url in urls.items():
-            source = RocmSource(version=version, index_urls=(url,), origin=url)
-            source = source.of_version(version := version or newest(source))
-            if need.platform == this_platform():  # an installer lists what this machine's platform has
-                with_layout(source, need.gpu_family)
-        return tuple(
-            RocmOrigin(
-                platform=need.platform,
-                artifact_group=need.artifact_group,
-                index_url=url,
-                version=version,
-                reason="it is asked for" if given else f"the release index {self.runs.index or 'by default'}",
+        indexes = {
+            one: PackageSource(index_urls=(given or release_index_url(self.runs.index, one.gpu_family),))
+            for one in needs
+        }
+        first = indexes[needs[0]]
+        versions = (self.asked.version,) if self.asked.version_named else first.versions("rocm")[:_VERSIONS]
+        lacking: FatalError = first.lacks("version of rocm")
+        for version in versions:
+            try:
+                found = {one: packages_of(source, version, one) for one, source in indexes.items()}
+            except (MissingInputError, RocmError) as problem:
+                lacking = problem
+                continue
+            return tuple(
+                RocmOrigin(
+                    platform=one.platform,
+                    artifact_group=one.artifact_group,
+                    artifacts=dict(source.digests),
+                    index_url=source.packages.index_urls[0],
+                    version=version,
+                    reason="it is asked for"
+                    if given
+                    else f"the release index {self.runs.index or 'by default'}",
+                )
+                for one, source in found.items()
             )
-            for need, url in urls.items()
-        )
+        raise lacking
+
+
+def packages_of(source: PackageSource, version: str, need: Need) -> RocmSource:
+    """Find the packages that builds for a group take from an index.
+
+    Raises:
+        MissingInputError: It lacks one for the platform, or has device code of none of the family's targets.
+        RocmError: It has no libraries of that version, or both layouts.
+    """
+    found = for_build(source, version, need.gpu_family, (), need.platform)
+    targets = family(need.gpu_family).targets
+    held = (one for target in targets for one in source.offers(device_package(target)))
+    if found.layout == "split" and not any(Version(one.version) == Version(version) for one in held):
+        raise source.lacks(f"device code of ROCm {version} for {', '.join(targets)}")
+    return found
 
 
 def needs(plan: Plan) -> Mapping[str, Sequence[Need]]:
