@@ -12,9 +12,10 @@ from ci import fetching
 from ci.runs import RunQuery, find_run
 from core.errors import ArtifactError, FatalError, MissingInputError
 from core.families import family
-from core.outputs import PLAIN, this_platform
+from core.outputs import PLAIN
+from core.package_sources import PackageSource
 from core.plans import Decision, LeftOut, Plan, RocmOrigin
-from rocm_packaging.sources import RocmSource, newest, release_index_url, with_layout
+from rocm_packaging.sources import newest, release_index_url, with_layout
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -218,10 +219,9 @@ class Search:
         urls = {one: given or release_index_url(self.runs.index, one.gpu_family) for one in needs}
         version = self.asked.version if self.asked.version_named else ""
         for need, url in urls.items():
-            source = RocmSource(version=version, index_urls=(url,), origin=url)
-            source = source.of_version(version := version or newest(source))
-            if need.platform == this_platform():  # an installer lists what this machine's platform has
-                with_layout(source, need.gpu_family)
+            packages = PackageSource(index_urls=(url,))
+            version = version or newest(packages)
+            with_layout(packages, version, need.gpu_family)
         return tuple(
             RocmOrigin(
                 platform=need.platform,
