@@ -139,7 +139,7 @@ def _key(cell: Cell) -> tuple[str, str, str]:
 
 def _upload(cell: Cell, target: Target, kind: str) -> Call:
     posargs = (f"--gpu-family={cell.gpu_family}", kind, *target.written)
-    return Call(sessions=("upload", "index", "provenance"), posargs=posargs)
+    return Call(sessions=("upload", "provenance"), posargs=posargs)
 
 
 def _where(cell: Cell) -> tuple[str, ...]:
