@@ -140,7 +140,7 @@ def _key(cell: Cell) -> tuple[str, str, str]:
 
 def _upload(cell: Cell, target: Target, kind: str) -> Call:
     posargs = (*_group(cell.gpu_family, cell.build_variant), kind, *target.written)
-    return Call(sessions=("upload", "index", "provenance"), posargs=posargs)
+    return Call(sessions=("upload", "provenance"), posargs=posargs)
 
 
 def _where(cell: Cell) -> tuple[str, ...]:

@@ -203,8 +203,8 @@ def write_pages(common: Common, put: Mapping[str, Sequence[FileRecord]]) -> None
 
 
 def _await_pages(common: Common, put: Mapping[str, Sequence[FileRecord]]) -> None:
-    from ci.clients.page_waiting import Answer, wait_for
     from core.offers import Offer
+    from core.page_waiting import Answer, wait_for
 
     store, outputs = common.open_store(), common.outputs
 

@@ -223,7 +223,11 @@ def test_without_a_folder_the_run_of_the_default_store_is_put_with_its_locks(
 
     monkeypatch.setattr(upload, "common_from", common_of)
     assert main("ci", "", VERBS, ["upload"]) == 0
-    assert everything(target.open_store()) == everything(store)
+    there = target.open_store()
+    for group in ("cpu", "gfx110X-all"):
+        assert there.find(f"{outputs.python_prefix(group)}/index.html")
+    pages = [one for one in everything(there) if "/simple/" in one[0] or one[0].endswith("/index.html")]
+    assert [one for one in everything(there) if one not in pages] == everything(store)
 
 
 def test_an_uploaded_file_is_a_copy_that_a_later_write_in_the_folder_cannot_change(
