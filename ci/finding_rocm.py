@@ -16,7 +16,7 @@ from core.errors import ArtifactError, FatalError, MissingInputError, RocmError
 from core.families import family
 from core.outputs import PLAIN
 from core.package_sources import PackageSource
-from core.plans import Decision, LeftOut, Plan, RocmOrigin
+from core.plans import RocmOrigin
 from rocm_packaging.layouts import device_package
 from rocm_packaging.sources import for_build, release_index_url
 
@@ -25,26 +25,17 @@ if TYPE_CHECKING:
 
     from ci.artifact_places import Place
     from ci.configuration.data import ArtifactRuns, RocmData, Way
+    from ci.configuration.rocm import Need
     from ci.runs import Run, RunSource
     from core.outputs import Platform
-    from core.plans import Cell, RocmPackages
+    from core.plans import RocmPackages
     from rocm_packaging.sources import RocmSource
 
 _VERSIONS = 10  # of an index, the newest: one may be there for some platforms or families alone
-FETCH, PACKAGE = "fetch_artifacts", "build_rocm"
 _HINT = (
     "Name an artifact run (the input artifact_run_id), or correct [rocm] of the data: "
     "ci/rocm.toml, or the file that CI_CONFIG names."
 )
-
-
-@dataclass(frozen=True, kw_only=True)
-class Need:
-    """One artifact group that needs ROCm."""
-
-    platform: Platform
-    artifact_group: str
-    gpu_family: str
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -266,49 +257,3 @@ def packages_of(source: PackageSource, version: str, need: Need) -> RocmSource:
     if found.layout == "split" and not any(Version(one.version) == Version(version) for one in held):
         raise source.lacks(f"device code of ROCm {version} for {', '.join(targets)}")
     return found
-
-
-def needs(plan: Plan) -> Mapping[str, Sequence[Need]]:
-    """List the groups of a plan that need ROCm from elsewhere, by build variant."""
-    found: dict[str, dict[Need, None]] = {}
-    for cell in plan.cells:
-        if FETCH in cell.sessions:
-            need = Need(
-                platform=cell.platform, artifact_group=cell.artifact_group, gpu_family=cell.gpu_family
-            )
-            found.setdefault(cell.build_variant, {})[need] = None
-    return {variant: tuple(some) for variant, some in found.items()}
-
-
-def completed(plan: Plan, origins: Sequence[RocmOrigin], notes: Sequence[str] = ()) -> Plan:
-    """Write into a plan where its ROCm comes from; what an index has is neither built nor tested here."""
-    indexed = {(one.platform, one.artifact_group): one for one in origins if one.index_url}
-    left_out = list(plan.left_out)
-    cells: list[Cell] = []
-    for cell in plan.cells:
-        origin = indexed.get((cell.platform, cell.artifact_group))
-        if origin is None:
-            cells.append(cell)
-        elif cell.stage.endswith("rocm"):
-            what = f"{cell.stage}, {cell.artifact_group} on {cell.platform}"
-            reason = f"ROCm {origin.version} comes from {origin.index_url}"
-            left_out.append(LeftOut(what=what, reason=reason))
-        else:
-            sessions = tuple(one for one in cell.sessions if one not in {FETCH, PACKAGE})
-            cells.append(cell.model_copy(update={"sessions": sessions}))
-    version = next((one.version for one in indexed.values()), plan.rocm.version)
-    held = {(one.platform, one.artifact_group) for one in cells}
-    enabled = plan.enable_build_jobs
-    if plan.cells and not cells:
-        reason = f"ROCm {version} comes from an index, and PyTorch is not built: {plan.build_pytorch.reason}"
-        enabled = Decision(value=False, reason=reason)
-    return plan.model_copy(
-        update={
-            "enable_build_jobs": enabled,
-            "rocm": plan.rocm.model_copy(update={"version": version, "origins": tuple(origins)}),
-            "variants": tuple(one for one in plan.variants if (one.platform, one.artifact_group) in held),
-            "cells": tuple(cells),
-            "left_out": tuple(left_out),
-            "notes": (*plan.notes, *notes),
-        }
-    )

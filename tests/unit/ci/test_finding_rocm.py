@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from ci import finding_rocm
 from ci.artifact_places import find_place
 from ci.configuration.data import RocmData
-from ci.finding_rocm import Need, Search, completed, needs
+from ci.configuration.rocm import Need, completed, needs
+from ci.finding_rocm import Search
 from ci.runs import Run
 from core import package_sources
 from core.errors import FatalError, MissingInputError, ServiceError, UsageError

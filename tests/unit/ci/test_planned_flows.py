@@ -7,7 +7,7 @@ from invoke.exceptions import Exit
 
 import tasks
 from ci import flow_running, planned_flows
-from ci.finding_rocm import completed
+from ci.configuration.rocm import completed
 from ci.flow_graph import PLAN_FILE, Node, Target, nodes
 from ci.planned_flows import planned, promotion_nodes, release_words, target, unresolved
 from core.errors import MissingInputError, ProcessError, UsageError
