@@ -274,7 +274,7 @@ def common_from(arguments: argparse.Namespace) -> Common:
         run_id=arguments.run_id,
         store=arguments.store,
         release_type=arguments.release_type,
-        platform=getattr(arguments, "platform", "") or this_platform(),
+        platform=getattr(arguments, "platform", None) or this_platform(),
         python=arguments.python,
         force=arguments.force,
         dry_run=arguments.dry_run,
