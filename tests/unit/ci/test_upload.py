@@ -304,9 +304,7 @@ def test_of_what_is_made_from_the_same_inputs_the_first_stands(
     assert attempt(2, content="another attempt") == first
     assert everything(shared.open_store()) == before
     assert attempt(3, ref="release/2.13", content="another ref") == first
-    said = (
-        "build_triton-release-2.13-cp312: the run has it, made from the same inputs by build_triton-nightly"
-    )
+    said = "release-2.13-cp312: the run has it, made from the same inputs by build_triton-nightly-cp312"
     assert said in capsys.readouterr().err
     found = records.read_all(shared.open_store(), shared.outputs, "g")
     assert {one.name: one.files for one in found} == {

@@ -61,10 +61,10 @@ def test_the_release_type_makes_the_version_unless_one_is_given(artifacts: Path)
 
 
 def test_a_run_has_one_version_of_rocm_on_whatever_day_it_is_packaged(
-    artifacts: Path, tmp_path: Path
+    artifacts: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    words = ("--release-type", "nightly", "--store", str(tmp_path / "store"))
-    run = Common(root=tmp_path, run_id="17", store=str(tmp_path / "store"))
+    store = str(tmp_path_factory.mktemp("store"))
+    words, run = ("--release-type", "nightly", "--store", store), Common(run_id="17", store=store)
     details = {"version": "10.1.0a20260822"}
     record = Record(
         stage="build_rocm", run_id="17", platform="linux", started="x", seconds=0, details=details
