@@ -13,7 +13,7 @@ from ci.buckets import buckets
 from core import console, stage, stores
 from core.errors import MissingInputError, UsageError
 from core.families import CPU, default_family, detect, family
-from core.options import DEFAULT_STORE, common_from, environment
+from core.options import DEFAULT_STORE, add_group, add_platform, common_from, environment
 from core.outputs import LOCAL_RUN, group_name
 from core.records import Cell
 from core.run_locations import location
@@ -64,6 +64,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         default=True,
         help="only runs that succeeded count for --commit and --latest (default: yes)",
     )
+    add_group(parser)
+    add_platform(parser)
     parser.add_argument("--jobs", type=int, default=0, metavar="N", help="artifacts fetched at once")
 
 
@@ -94,7 +96,7 @@ def run(arguments: argparse.Namespace) -> None:
     if chosen.name == CPU:
         raise UsageError("Family cpu has no ROCm artifacts.", hint="Give a GPU family with --gpu-family.")
     common, place = _found(common, chosen, arguments)
-    group = group_name(chosen.name)
+    group = arguments.artifact_group or group_name(chosen.name)
     folder = arguments.output_dir or common.outputs.artifacts_folder(common.cache, group)
     listed = fetching.choose(place.listed, chosen, where=place.where)
     planned = fetching.plan(place.store, listed, chosen, jobs=arguments.jobs)
