@@ -152,6 +152,7 @@ class Engine:
             *(word for label in RUNNERS for word in ("-P", f"{label}=-self-hosted")),
         ]
         done = process.capture(words, cwd=clone, env=self.env(), check=False, timeout=PATIENCE)
+        (self.folder / f"{run_id}.log").write_text(done.stdout + done.stderr, encoding="utf-8")
         return Ran(code=done.returncode, log=done.stdout + done.stderr, store=store, run_id=run_id)
 
     def env(self) -> Mapping[str, str]:

@@ -362,6 +362,17 @@ def test_whatever_writes_to_a_store_of_a_run_assumes_the_role_first() -> None:
     assert checked > 20
 
 
+def test_every_step_of_a_run_knows_where_the_run_is_kept() -> None:
+    """Where that is decides which folder of the store, or of this machine, is the run's."""
+    checked = 0
+    for where, one, job, step in steps():
+        if "--run-id=" in step.get("run", ""):
+            env = {**one.tree.get("env", {}), **job.get("env", {}), **step.get("env", {})}
+            assert env["RUN_STORE"].endswith(".store }}"), where
+            checked += 1
+    assert checked > 30
+
+
 @pytest.mark.parametrize("platform", ["portable_linux", "windows"])
 def test_builds_have_no_role_but_the_compiler_caches_own(platform: str) -> None:
     """Upstream's code runs in them; and forks, whose jobs upload nothing, have not even that one."""
