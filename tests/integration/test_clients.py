@@ -45,7 +45,6 @@ TAG = f"cp{sys.version_info[0]}{sys.version_info[1]}"
 MIRROR = f"""
 prefix = "python-deps"
 pythons = ["{sys.version_info[0]}.{sys.version_info[1]}"]
-ours = ["rocm", "rocm-*", "torch", "triton"]
 [platforms.linux]
 uv = "x86_64-manylinux_2_28"
 pip = ["manylinux_2_28_x86_64", "linux_x86_64"]

@@ -5,9 +5,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from ci.clients import device_packages
-from ci.clients.device_packages import Devices, devices_for, index_requirements
-from core.offers import Offer, parse_requirements
+from ci.clients.device_packages import Devices, devices_for
+from ci.clients.requirements import parse_requirements
 from core.errors import MissingInputError, RocmError
+from core.offers import Offer
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

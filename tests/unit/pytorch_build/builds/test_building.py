@@ -9,6 +9,8 @@ import pytest
 
 from core import files, records
 from core.errors import BuildError, InterruptedStageError, UsageError
+from core.offers import Offer
+from core.package_sources import PackageSource
 from core.records import Cell
 from core.stage import Made
 from pytorch_build.builds import building
@@ -25,7 +27,13 @@ if TYPE_CHECKING:
 
     from pytorch_build.builds.course import Course
 
-ROCM = RocmSource(version="7.1", digests=(("rocm.whl", "aa"),), origin="somewhere")
+ROCM = RocmSource(
+    version="7.1",
+    packages=PackageSource(find_links=("/somewhere",)),
+    files=(
+        Offer(name="rocm.whl", distribution="rocm", version="7.1", sha256="aa", url="/somewhere/rocm.whl"),
+    ),
+)
 VERSION = "2.10.0a0+devrocm7.99.0.dev0.sample"
 
 

@@ -9,6 +9,8 @@ import pytest
 from core import environments, process
 from core.errors import BuildError, CheckError, EnvironmentSetupError, ProcessError
 from core.installer import Sources
+from core.offers import Offer
+from core.package_sources import PackageSource
 from core.process import Completed
 from pytorch_build.builds import compiler_cache_use, facts, making, preflight, request
 from pytorch_build.builds.build import Build
@@ -33,7 +35,13 @@ if TYPE_CHECKING:
     from pytorch_build.checks.view import Expectation
 
 VERSION = "2.10.0a0+devrocm7.99.0.dev0.sample"
-ROCM = RocmSource(version="7.1.0", find_links=("/rocm",), digests=(("rocm.tar.gz", "aa"),))
+ROCM = RocmSource(
+    version="7.1.0",
+    packages=PackageSource(find_links=("/rocm",)),
+    files=(
+        Offer(name="rocm.tar.gz", distribution="rocm", version="7.1.0", sha256="aa", url="/rocm/rocm.tar.gz"),
+    ),
+)
 
 
 @dataclass(frozen=True, kw_only=True)
