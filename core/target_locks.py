@@ -23,7 +23,7 @@ BUILDS, TORCH_TESTS = "target", "torch-tests"
 def target_lock(common: Common, target: Interpreter, lock: str = BUILDS) -> Path | None:
     """Find a lock of requirements for a platform and Python; None for a Python without one.
 
-    A free-threaded Python has that of the other one: the same versions, whose files for both are hashed in it.
+    A free-threaded Python has the lock of the other one: same versions, with the files of both hashed.
     """
     name = f"{lock}-{common.outputs.platform}-{target.series.removesuffix('t')}.txt"
     path = common.root / "requirements" / name

@@ -42,6 +42,7 @@ class StagedFile(Model):
         version: Its version.
         requires_python: Its Requires-Python; "" for none.
         metadata_sha256: Hex SHA-256 of its sidecar; "" where there is none.
+        license: The licence that a wheel names; "" where it names none.
         torch_ref: The torch ref it was built from; "" for ROCm's own packages.
         python: The Python it is for, ``cp312``; "" for any.
     """
@@ -55,6 +56,7 @@ class StagedFile(Model):
     version: str
     requires_python: str = ""
     metadata_sha256: str = ""
+    license: str = ""
     torch_ref: str = ""
     python: str = ""
 

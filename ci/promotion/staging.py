@@ -210,6 +210,7 @@ def _staged(file: FileRecord, family: str, torch_ref: str) -> StagedFile:
         version=file.version,
         requires_python=file.requires_python,
         metadata_sha256=file.metadata_sha256,
+        license=file.license,
         torch_ref="" if rocm else torch_ref,
         python="" if rocm else python_of(file.name),
     )

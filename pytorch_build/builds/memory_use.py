@@ -60,19 +60,21 @@ def watched(meminfo: Path = MEMINFO) -> Iterator[Samples]:
     """Look at the machine's memory while the block runs; where it cannot be seen, there are no samples."""
     samples, ended = Samples(), threading.Event()
 
-    def look() -> None:
-        while True:
-            try:
-                found = parse(meminfo.read_text(encoding="ascii", errors="replace"))
-            except OSError:
-                return
-            if found is None:
-                return
+    def look() -> bool:
+        try:
+            found = parse(meminfo.read_text(encoding="ascii", errors="replace"))
+        except OSError:
+            return False
+        if found is not None:
             samples.add(*found)
-            if ended.wait(samples.period):
-                return
+        return found is not None
 
-    thread = threading.Thread(target=look, name="memory", daemon=True)
+    def look_on() -> None:
+        while not ended.wait(samples.period) and look():
+            pass
+
+    look()  # so that the shortest build is seen
+    thread = threading.Thread(target=look_on, name="memory", daemon=True)
     thread.start()
     try:
         yield samples

@@ -25,9 +25,21 @@ BIN = Path(sys.executable).parent
 FAMILY = "gfx94X-dcgpu"
 SERIES = f"{sys.version_info.major}.{sys.version_info.minor}"
 TAG = f"cp{sys.version_info.major}{sys.version_info.minor}"
-RUNNERS = ("ubuntu-24.04", "aws-linux-scale-rocm-prod", "linux-gfx942-1gpu-ccs-csp-ossci-rocm")
+RUNNERS = (
+    "ubuntu-24.04",
+    "aws-linux-scale-rocm-prod",
+    "linux-gfx942-1gpu-ccs-csp-ossci-rocm",
+    "linux-gfx942-1gpu-ccs-ossci-rocm",
+)
 PYTORCH = ("apex", "torch", "torchaudio", "torchvision", "triton")
-ROCM = ("rocm", "rocm_sdk_core", "rocm_sdk_devel", "rocm_sdk_libraries_gfx94x_dcgpu")
+ROCM = (
+    "rocm",
+    "rocm_profiler",
+    "rocm_sdk_core",
+    "rocm_sdk_devel",
+    "rocm_sdk_device_gfx942",
+    "rocm_sdk_libraries",
+)
 # what a run that nobody dispatches is asked for: less to build, where another run builds all
 TRITON = {"pytorch_components": "triton"}
 # a machine that others work on, too, may take many times as long
@@ -185,7 +197,8 @@ def labelled(engine: Engine) -> Ran:
 
 
 def test_a_pull_request_with_the_label_builds_and_tests_pytorch_on_its_own_rocm(labelled: Ran) -> None:
-    assert labelled.distributions() == {*PYTORCH, *ROCM}
+    devices = {"amd_torch_device_gfx942", "amd_torchvision_device_gfx942"}
+    assert labelled.distributions() == {*PYTORCH, *devices, *ROCM}
     lock = json.loads((labelled.store / "1001-linux/manifests/source-lock-sample.json").read_text())
     for name in ("triton", "torch", "audio", "vision", "apex"):
         record = labelled.record(f"build_{name}-sample-{TAG}")
@@ -304,7 +317,7 @@ def test_a_release_builds_tests_and_promotes_nothing_of_the_sample(engine: Engin
         {"inputs": inputs, "ref": "refs/heads/main"},
         workflow="release_portable_linux_pytorch_wheels.yml",
     )
-    assert ran.distributions() == {"torch", "triton", *ROCM}
+    assert ran.distributions() == {"torch", "amd_torch_device_gfx942", "triton", *ROCM}
     assert ran.record(f"test_smoke-sample-{TAG}")["status"] == "ok"
     assert ran.record(f"test_torch-sample-{TAG}")["status"] == "ok"
     # the last job is reached, and it is the data that refuses

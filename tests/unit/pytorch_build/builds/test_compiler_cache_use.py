@@ -176,7 +176,7 @@ def test_a_run_places_its_cache(tmp_path: Path, capsys: pytest.CaptureFixture[st
     event.write_text(json.dumps({"pull_request": {"head": {"repo": {"full_name": "me/TheRock"}}}}))
     fork = {"GITHUB_REPOSITORY": "ROCm/TheRock", "GITHUB_EVENT_PATH": str(event)}
     found = place(SCCACHE, fork, store="s3://therock-ci-artifacts-external")
-    assert (found.bucket, found.access) == ("therock-ci-artifacts", "read-only")
+    assert (found.bucket, found.access) == ("therock-pytorch-sccache-ci", "read-only")
     other = {"GITHUB_REPOSITORY": "me/mine"}
     assert place(SCCACHE, other, store="s3://therock-ci-artifacts-external").access == "none"
     assert "No compiler cache: other repositories write to" in capsys.readouterr().err
