@@ -35,13 +35,8 @@ if TYPE_CHECKING:
     from pytorch_build.checks.view import Expectation
 
 VERSION = "2.10.0a0+devrocm7.99.0.dev0.sample"
-ROCM = RocmSource(
-    version="7.1.0",
-    packages=PackageSource(find_links=("/rocm",)),
-    files=(
-        Offer(name="rocm.tar.gz", distribution="rocm", version="7.1.0", sha256="aa", url="/rocm/rocm.tar.gz"),
-    ),
-)
+FILE = Offer(name="rocm.tar.gz", distribution="rocm", version="7.1.0", sha256="aa", url="/rocm/rocm.tar.gz")
+ROCM = RocmSource(version="7.1.0", packages=PackageSource(find_links=("/rocm",)), files=(FILE,))
 
 
 @dataclass(frozen=True, kw_only=True)
