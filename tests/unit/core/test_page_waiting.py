@@ -106,7 +106,7 @@ def test_when_time_is_up_one_message_names_what_is_missing() -> None:
 def test_addresses_that_do_not_answer_say_why(tmp_path: Path) -> None:
     (tmp_path / "page.html").write_text("links")
     with served(tmp_path) as url:
-        assert fetch(f"{url}/page.html") == Answer(text="links")
+        assert fetch(f"{url}/page.html") == Answer(text="links", status=200)
         assert fetch(f"{url}/absent.html").problem == "it answers 404 File not found"
     gone = fetch(f"{url}/page.html")
     assert gone.text is None

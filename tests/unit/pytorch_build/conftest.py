@@ -76,9 +76,11 @@ class Run:
     def rocm(self, version: str = ROCM, *, group: str = FAMILY, run_id: str = "local") -> list[FileRecord]:
         wheels = ("rocm-sdk-core", f"rocm-sdk-libraries-{group}", "rocm-sdk-devel")
         paths = [self.wheel(name, version, "py3-none-linux_x86_64") for name in wheels]
-        return [
+        put = [
             self.publish(path, group=group, run_id=run_id) for path in (*paths, self.sdist("rocm", version))
         ]
+        self.record(f"build_rocm-{version}", *put, group=group, run_id=run_id)
+        return put
 
     def record(
         self, stage: str, *files: FileRecord, group: str = FAMILY, run_id: str = "local", **cell: str
