@@ -255,7 +255,7 @@ def test_max_jobs_of_the_environment_is_kept(build: Build, shop: Workshop) -> No
 @pytest.mark.parametrize(
     "change",
     [
-        lambda build: replace(build, rocm=replace(ROCM, digests=(("rocm.tar.gz", "bb"),))),
+        lambda build: replace(build, rocm=replace(ROCM, files=(replace(FILE, sha256="bb"),))),
         lambda build: replace(build, dependencies=(replace(build.dependencies[0], digest="cc"),)),
         lambda build: (build.tree.path / "requirements.txt").write_text("numpy\n") and build,
     ],

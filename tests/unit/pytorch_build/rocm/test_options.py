@@ -55,7 +55,7 @@ def test_a_source_says_which_layout_it_has(run: Any, folder: str) -> None:
         find_source(run.context(), options(find_links=(folder,)), "7.3.0")
 
 
-def test_options_are_parsed_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_options_are_parsed_once() -> None:
     parser = argparse.ArgumentParser()
     add_rocm_options(parser)
     words = ["--rocm-index-url", "https://a", "--index-url", "https://b", "--rocm-find-links", "/c"]

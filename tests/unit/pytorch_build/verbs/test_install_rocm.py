@@ -44,7 +44,7 @@ def installed(run: Any, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 
 
 def test_the_runs_rocm_is_installed_by_name_and_asked(front: Any, run: Any, installed: list[Any]) -> None:
-    run.record("build_rocm", *run.rocm())
+    run.rocm()
     run.record("more", run.publish(run.wheel("rocm-profiler", "7.99.0.dev0+sample", "py3-none-linux_x86_64")))
     answer = front("install-rocm", *SAMPLE, "--rocm-extras", "profiler", "--force")
     assert answer.code == 0, answer.said
@@ -65,10 +65,11 @@ def test_the_runs_rocm_is_installed_by_name_and_asked(front: Any, run: Any, inst
 
 def test_other_digests_are_another_environment(front: Any, run: Any, installed: list[Any]) -> None:
     files = run.rocm()
-    run.record("build_rocm", *files)
     front("install-rocm", *SAMPLE)
     other = run.publish(run.wheel("rocm-sdk-core", "7.99.0.dev0+sample", "py3-none-manylinux_2_28_x86_64"))
-    run.record("build_rocm", *(one for one in files if one.distribution != "rocm-sdk-core"), other)
+    run.record(
+        "build_rocm-7.99.0.dev0+sample", *(one for one in files if one.distribution != "rocm-sdk-core"), other
+    )
     front("install-rocm", *SAMPLE)
     first, second = (options["digest"] for _, options in installed[::2])
     assert first != second
