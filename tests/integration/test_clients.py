@@ -121,6 +121,8 @@ def public_fixture(
         make_wheel(dist, "unused", "1.0"),
         make_wheel(dist, "torch", "99.0"),
         make_wheel(dist, "rocm", "99.0"),
+        # a wheel is taken before our sdist wherever both are seen
+        make_wheel(dist, "rocm", ROCM, content="PLACEHOLDER = True"),
         make_wheel(dist, "triton", "99.0"),
         make_wheel(dist, "rocm-sdk-core", ROCM, content="PLACEHOLDER = True"),
         setuptools,

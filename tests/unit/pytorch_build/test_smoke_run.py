@@ -20,7 +20,7 @@ from pytorch_build.smoke_run import SmokeOptions
 from pytorch_build.smoke_run import test_run as smoke
 from pytorch_build.testing import devices, installation, torch_request
 from pytorch_build.testing.gpu_facts import Gpu, Machine
-from pytorch_build.testing.installation import planned, tested, wheels_of
+from pytorch_build.testing.installation import planned, wheels_of
 from tests.unit.pytorch_build.conftest import ROCM
 
 if TYPE_CHECKING:
@@ -42,6 +42,7 @@ def _machine(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     text = "".join(f"{name}==1 \\\n    --hash=sha256:aa\n" for name in ("pytest", "setuptools"))
     (requirements / "target-linux-3.12.txt").write_text(text)
     monkeypatch.setattr(torch_request, "this_machine", Machine)
+    monkeypatch.setattr(devices, "detect", lambda: ())
     for module in (package_sources, choosing):
         monkeypatch.setattr(module, "configured", Sources)
 
@@ -317,7 +318,7 @@ def test_failed_builds_offer_nothing(run: Any) -> None:
 def calls_of(run: Any, chosen: Any, **rocm: Any) -> list[Any]:
     """Plan what would be installed."""
     options = RocmOptions(source=SourceOptions(prefix="--rocm-", **rocm))
-    what = tested(chosen, run.target(), SourceOptions(), options)
+    what = installation.tested(chosen, run.target(), SourceOptions(), options)
     with planned(chosen, run.target(), what, tools=Install(requirements=("pytest",))) as (calls, _):
         return list(calls)
 
@@ -391,16 +392,18 @@ def test_sources_that_are_named_take_the_place_of_the_run(
     for version in ("2.10.0", "2.9.0"):
         make_wheel(tmp_path / "links", "torch", version, fields=[("Requires-Dist", "numpy")])
     named = SourceOptions(find_links=(str(tmp_path / "links"),))
-    what = tested(run.context("cpu"), run.target(), named, RocmOptions())
+    what = installation.tested(run.context("cpu"), run.target(), named, RocmOptions())
     assert [one.version for one in what.files] == ["2.10.0"]
     assert (what.words, what.others) == (str(tmp_path / "links"), ("numpy",))
-    old = tested(run.context("cpu"), run.target(), replace(named, version="2.9.0"), RocmOptions())
+    old = installation.tested(
+        run.context("cpu"), run.target(), replace(named, version="2.9.0"), RocmOptions()
+    )
     assert [one.version for one in old.files] == ["2.9.0"]
     with pytest.raises(EnvironmentSetupError, match=r"no torch==3"):
-        tested(run.context("cpu"), run.target(), replace(named, version="3"), RocmOptions())
+        installation.tested(run.context("cpu"), run.target(), replace(named, version="3"), RocmOptions())
     (tmp_path / "none").mkdir()
     with pytest.raises(MissingInputError, match=r"no torch for Python 3\.12 at"):
-        tested(
+        installation.tested(
             run.context("cpu"),
             run.target(),
             replace(named, find_links=(str(tmp_path / "none"),)),
