@@ -14,7 +14,7 @@ from ci.configuration import data
 from core import console, files, stage
 from core.errors import ArtifactError, MissingInputError, UsageError
 from core.families import CPU, default_family, detect, family
-from core.options import common_from, environment
+from core.options import add_group, add_platform, common_from, environment
 from core.outputs import LOCAL_RUN, PLAIN, group_name
 from core.records import Cell
 from core.stage import Made, Stage
@@ -75,6 +75,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         default=True,
         help="only runs that succeeded count for --commit and --latest (default: yes)",
     )
+    add_group(parser)
+    add_platform(parser)
     parser.add_argument("--jobs", type=int, default=0, metavar="N", help="artifacts fetched at once")
 
 
@@ -86,7 +88,7 @@ def run(arguments: argparse.Namespace) -> None:
         raise UsageError("Family cpu has no ROCm artifacts.", hint="Give a GPU family with --gpu-family.")
     own = data.load(data.own_file(arguments.config, common.root, environment())).rocm
     common, place = _found(common, chosen, arguments, own)
-    group = group_name(chosen.name, common.build_variant)
+    group = arguments.artifact_group or group_name(chosen.name, common.build_variant)
     folder = arguments.output_dir or common.outputs.artifacts_folder(common.cache, group)
     listed = fetching.choose(place.listed, chosen, where=place.where)
     planned = fetching.plan(place.store, listed, chosen, jobs=arguments.jobs)

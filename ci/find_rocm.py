@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 
 from ci.artifact_places import find_place
 from ci.configuration import data, outputs
-from ci.finding_rocm import Search, completed, needs
+from ci.configuration.rocm import completed, needs
+from ci.finding_rocm import Search
 from ci.github import from_environment
 from core import console
 from core.job_files import job_files

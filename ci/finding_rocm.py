@@ -8,38 +8,34 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from packaging.version import Version
+
 from ci import fetching
 from ci.runs import RunQuery, find_run
-from core.errors import ArtifactError, FatalError, MissingInputError
+from core.errors import ArtifactError, FatalError, MissingInputError, RocmError
 from core.families import family
 from core.outputs import PLAIN
 from core.package_sources import PackageSource
-from core.plans import Decision, LeftOut, Plan, RocmOrigin
-from rocm_packaging.sources import newest, release_index_url, with_layout
+from core.plans import RocmOrigin
+from rocm_packaging.layouts import device_package
+from rocm_packaging.sources import for_build, release_index_url
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from ci.artifact_places import Place
     from ci.configuration.data import ArtifactRuns, RocmData, Way
+    from ci.configuration.rocm import Need
     from ci.runs import Run, RunSource
     from core.outputs import Platform
-    from core.plans import Cell, RocmPackages
+    from core.plans import RocmPackages
+    from rocm_packaging.sources import RocmSource
 
-FETCH, PACKAGE = "fetch_artifacts", "build_rocm"
+_VERSIONS = 10  # of an index, the newest: one may be there for some platforms or families alone
 _HINT = (
     "Name an artifact run (the input artifact_run_id), or correct [rocm] of the data: "
     "ci/rocm.toml, or the file that CI_CONFIG names."
 )
-
-
-@dataclass(frozen=True, kw_only=True)
-class Need:
-    """One artifact group that needs ROCm."""
-
-    platform: Platform
-    artifact_group: str
-    gpu_family: str
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,14 +89,15 @@ class Search:
         alone = PLAIN if PLAIN in wanted else next(iter(wanted))
         if asked.artifact_store:
             return None, alone
-        run = self.source.run(self._repository, asked.artifact_run_id)
+        try:
+            run = self.source.run(self._repository, asked.artifact_run_id)
+        except MissingInputError as problem:
+            raise self._refusal(problem, alone, wanted[alone]) from problem
         built = next((name for name, file in self.runs.workflows.items() if file == run.workflow), alone)
         if built not in wanted:
-            raise MissingInputError(
-                f"Artifact run {run.run_id} of {self._repository} has builds of the variant {built} "
-                f"({run.workflow}), and the plan has {' and '.join(wanted)}.",
-                hint=self._instead(alone, wanted[alone]),
-            )
+            planned = " and ".join(wanted)
+            why = f"It has builds of the variant {built} ({run.workflow}), and the plan has {planned}."
+            raise self._refusal(MissingInputError(why), alone, wanted[alone])
         return run, built
 
     @property
@@ -120,16 +117,16 @@ class Search:
             reason = f"run {run_id} is asked for"
             return self._pinned(run_id, needs, fork=bool(run and run.fork), reason=reason)
         except (MissingInputError, ArtifactError) as problem:
-            raise MissingInputError(
-                f"Artifact run {run_id} of {self._repository} does not do. {problem.message}",
-                hint=self._instead(variant, needs),
-            ) from problem
+            raise self._refusal(problem, variant, needs) from problem
 
-    def _instead(self, variant: str, needs: Sequence[Need]) -> str:
+    def _refusal(self, why: FatalError, variant: str, needs: Sequence[Need]) -> MissingInputError:
+        """Say why the run that is asked for does not do, and which is the newest that would."""
         try:
-            return f"The newest that would do: {self._newest(variant, needs)[0].run_id}."
+            instead = f"The newest that would do: {self._newest(variant, needs)[0].run_id}."
         except FatalError as problem:
-            return f"No other one would do: {problem.message}"
+            instead = f"No other one would do: {problem.message}"
+        run = f"Artifact run {self.asked.artifact_run_id} of {self._repository}"
+        return MissingInputError(f"{run} does not do. {why.message}", hint=instead)
 
     def _tried(self, variant: str, needs: Sequence[Need]) -> tuple[RocmOrigin, ...]:
         """Try what the data says, in its order."""
@@ -166,9 +163,11 @@ class Search:
         found: dict[str, tuple[RocmOrigin, ...]] = {}
 
         def holds(run: Run) -> bool:
+            if run.fork:  # somebody's branch may be called main, too
+                return False
             try:
                 reason = f"the newest run of {workflow} that has every family, {run.created}"
-                found[run.run_id] = self._pinned(run.run_id, needs, fork=run.fork, reason=reason)
+                found[run.run_id] = self._pinned(run.run_id, needs, fork=False, reason=reason)
             except (MissingInputError, ArtifactError):
                 return False
             return True
@@ -212,69 +211,49 @@ class Search:
         return tuple(found)
 
     def _index(self, variant: str, needs: Sequence[Need]) -> tuple[RocmOrigin, ...]:
-        """Take the packages of the release index, all of one version."""
+        """Pin the packages of the index: the newest version that has every group."""
         if variant != PLAIN:
             raise MissingInputError(f"A release index has no builds of the variant {variant}.")
         given = self.asked.index_url
-        urls = {one: given or release_index_url(self.runs.index, one.gpu_family) for one in needs}
-        version = self.asked.version if self.asked.version_named else ""
-        for need, url in urls.items():
-            packages = PackageSource(index_urls=(url,))
-            version = version or newest(packages)
-            with_layout(packages, version, need.gpu_family)
-        return tuple(
-            RocmOrigin(
-                platform=need.platform,
-                artifact_group=need.artifact_group,
-                index_url=url,
-                version=version,
-                reason="it is asked for" if given else f"the release index {self.runs.index or 'by default'}",
-            )
-            for need, url in urls.items()
-        )
-
-
-def needs(plan: Plan) -> Mapping[str, Sequence[Need]]:
-    """List the groups of a plan that need ROCm from elsewhere, by build variant."""
-    found: dict[str, dict[Need, None]] = {}
-    for cell in plan.cells:
-        if FETCH in cell.sessions:
-            need = Need(
-                platform=cell.platform, artifact_group=cell.artifact_group, gpu_family=cell.gpu_family
-            )
-            found.setdefault(cell.build_variant, {})[need] = None
-    return {variant: tuple(some) for variant, some in found.items()}
-
-
-def completed(plan: Plan, origins: Sequence[RocmOrigin], notes: Sequence[str] = ()) -> Plan:
-    """Write into a plan where its ROCm comes from; what an index has is neither built nor tested here."""
-    indexed = {(one.platform, one.artifact_group): one for one in origins if one.index_url}
-    left_out = list(plan.left_out)
-    cells: list[Cell] = []
-    for cell in plan.cells:
-        origin = indexed.get((cell.platform, cell.artifact_group))
-        if origin is None:
-            cells.append(cell)
-        elif cell.stage.endswith("rocm"):
-            what = f"{cell.stage}, {cell.artifact_group} on {cell.platform}"
-            reason = f"ROCm {origin.version} comes from {origin.index_url}"
-            left_out.append(LeftOut(what=what, reason=reason))
-        else:
-            sessions = tuple(one for one in cell.sessions if one not in {FETCH, PACKAGE})
-            cells.append(cell.model_copy(update={"sessions": sessions}))
-    version = next((one.version for one in indexed.values()), plan.rocm.version)
-    held = {(one.platform, one.artifact_group) for one in cells}
-    enabled = plan.enable_build_jobs
-    if plan.cells and not cells:
-        reason = f"ROCm {version} comes from an index, and PyTorch is not built: {plan.build_pytorch.reason}"
-        enabled = Decision(value=False, reason=reason)
-    return plan.model_copy(
-        update={
-            "enable_build_jobs": enabled,
-            "rocm": plan.rocm.model_copy(update={"version": version, "origins": tuple(origins)}),
-            "variants": tuple(one for one in plan.variants if (one.platform, one.artifact_group) in held),
-            "cells": tuple(cells),
-            "left_out": tuple(left_out),
-            "notes": (*plan.notes, *notes),
+        indexes = {
+            one: PackageSource(index_urls=(given or release_index_url(self.runs.index, one.gpu_family),))
+            for one in needs
         }
-    )
+        first = indexes[needs[0]]
+        versions = (self.asked.version,) if self.asked.version_named else first.versions("rocm")[:_VERSIONS]
+        lacking: FatalError = first.lacks("version of rocm")
+        for version in versions:
+            try:
+                found = {one: packages_of(source, version, one) for one, source in indexes.items()}
+            except (MissingInputError, RocmError) as problem:
+                lacking = problem
+                continue
+            return tuple(
+                RocmOrigin(
+                    platform=one.platform,
+                    artifact_group=one.artifact_group,
+                    artifacts=dict(source.digests),
+                    index_url=source.packages.index_urls[0],
+                    version=version,
+                    reason="it is asked for"
+                    if given
+                    else f"the release index {self.runs.index or 'by default'}",
+                )
+                for one, source in found.items()
+            )
+        raise lacking
+
+
+def packages_of(source: PackageSource, version: str, need: Need) -> RocmSource:
+    """Find the packages that builds for a group take from an index.
+
+    Raises:
+        MissingInputError: It lacks one for the platform, or has device code of none of the family's targets.
+        RocmError: It has no libraries of that version, or both layouts.
+    """
+    found = for_build(source, version, need.gpu_family, (), need.platform)
+    targets = family(need.gpu_family).targets
+    held = (one for target in targets for one in source.offers(device_package(target)))
+    if found.layout == "split" and not any(Version(one.version) == Version(version) for one in held):
+        raise source.lacks(f"device code of ROCm {version} for {', '.join(targets)}")
+    return found

@@ -109,13 +109,15 @@ def nodes(plan: Plan, platform: Platform, target: Target) -> Sequence[Node]:
     """
     kind = f"--release-type={plan.release_type}"
     rocm = {one.artifact_group: _rocm(one, plan, target, kind) for one in plan.matrix(platform, "build_rocm")}
-    rocm_tests = [_test(one, target, kind, _names(rocm, one)) for one in plan.matrix(platform, "test_rocm")]
+    rocm_tests = [
+        _test(one, plan, target, kind, _names(rocm, one)) for one in plan.matrix(platform, "test_rocm")
+    ]
     builds = {
         _key(one): _build(one, plan, target, kind, _names(rocm, one))
         for one in plan.matrix(platform, "build_pytorch")
     }
     tests = [
-        _test(one, target, kind, (builds[_key(one)].name,))
+        _test(one, plan, target, kind, (builds[_key(one)].name,))
         for stage in ("test_pytorch", "test_torch")
         for one in plan.matrix(platform, stage)
     ]
@@ -178,18 +180,15 @@ def _fetch(cell: Cell, plan: Plan, target: Target, kind: str) -> tuple[Call, ...
 
 def _build(cell: Cell, plan: Plan, target: Target, kind: str, needs: tuple[str, ...]) -> Node:
     sessions = tuple(one for one in cell.sessions if one != "fetch_artifacts")
-    rocm = plan.rocm_row(cell)
-    index = (f"--rocm-index-url={rocm['index_url']}", f"--rocm-version={rocm['version']}")
-    posargs = (*_where(cell), *(index if rocm["index_url"] else ()), kind, *target.run)
+    index = _index(cell, plan)
     # what follows -- goes to every session of a call, and checks take no source of ROCm
-    checks = tuple(one for one in sessions if one.startswith("check_")) if rocm["index_url"] else ()
-    built = [
-        Call(
-            sessions=tuple(one for one in sessions if one not in checks), python=cell.python, posargs=posargs
-        )
-    ]
-    if checks:
-        built.append(Call(sessions=checks, python=cell.python, posargs=(*_where(cell), kind, *target.run)))
+    checks = tuple(one for one in sessions if one.startswith("check_")) if index else ()
+    steps = ((tuple(one for one in sessions if one not in checks), index), (checks, ()))
+    built = tuple(
+        Call(sessions=some, python=cell.python, posargs=(*_where(cell), *rocm, kind, *target.run))
+        for some, rocm in steps
+        if some
+    )
     return Node(
         name=f"build_pytorch {cell.name}",
         stage="build_pytorch",
@@ -198,9 +197,15 @@ def _build(cell: Cell, plan: Plan, target: Target, kind: str, needs: tuple[str, 
     )
 
 
-def _test(cell: Cell, target: Target, kind: str, needs: tuple[str, ...]) -> Node:
+def _index(cell: Cell, plan: Plan) -> tuple[str, ...]:
+    rocm = plan.rocm_row(cell)
+    named = (f"--rocm-index-url={rocm['index_url']}", f"--rocm-version={rocm['version']}")
+    return named if rocm["index_url"] else ()
+
+
+def _test(cell: Cell, plan: Plan, target: Target, kind: str, needs: tuple[str, ...]) -> Node:
     part = (f"--config={cell.config}", f"--shard={cell.shard}") if cell.config else ()
-    posargs = (*_where(cell), *part, kind, *target.written)
+    posargs = (*_where(cell), *_index(cell, plan), *part, kind, *target.written)
     call = Call(sessions=cell.sessions, python=cell.python, posargs=posargs)
     return Node(name=f"{cell.stage} {cell.name}", stage=cell.stage, calls=(call,), needs=needs)
 

@@ -10,7 +10,7 @@ from ci import configure, flow_graph, flow_running
 from ci.configuration import telling
 from ci.configuration.data import OwnStore
 from ci.configuration.plan import plan as plan_of
-from ci.finding_rocm import needs
+from ci.configuration.rocm import needs
 from ci.flow_graph import Call, Node, Target
 from core import console
 from core.errors import MissingInputError, UsageError

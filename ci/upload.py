@@ -228,12 +228,14 @@ def tell(common: Common, put: Mapping[str, Sequence[FileRecord]]) -> None:
     from ci.uploading import telling
     from core.job_files import job_files
 
-    outputs = common.outputs.at(common.open_store())
     if common.dry_run:
         return
-    telling.set_outputs(job_files(environment()), outputs, sorted(put))
+    store = common.open_store()
+    outputs = common.outputs.at(store)
+    index = all(telling.has_index(store, outputs, group) for group in put)
+    telling.set_outputs(job_files(environment()), outputs, sorted(put), index=index)
     for group, found in sorted(put.items()):
-        telling.summarize(outputs, group, found)
+        telling.summarize(outputs, group, found, index=index)
 
 
 def _folders(arguments: argparse.Namespace) -> Folders:

@@ -78,7 +78,7 @@ class RocmOrigin(Model):
         repository: Its repository.
         store: The store that has its outputs.
         external_repo: Folder of the repository in that store.
-        artifacts: SHA-256 of each artifact to fetch, by the archive's name.
+        artifacts: SHA-256 of each artifact to fetch by the archive's name, or of the index's packages.
         index_url: The index; "" for a run.
         version: The version of ROCm's packages.
         reason: Why it is this one.
@@ -102,7 +102,7 @@ class RocmOrigin(Model):
             "run_id": self.run_id,
             "repository": self.repository,
             "store": self.store,
-            "digest": files.digest_of(self.artifacts) if self.artifacts else "",
+            "digest": files.digest_of(self.artifacts) if self.run_id and self.artifacts else "",
             "index_url": self.index_url,
             "version": self.version,
         }

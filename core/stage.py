@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import time
-from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from core import console, distributions, files, records
 from core.builders import BUILDER, builder_from
-from core.errors import DataError, FatalError, InterruptedStageError, StoreError
+from core.errors import FatalError, InterruptedStageError, StoreError
 from core.options import environment
 from core.records import Cell, FileRecord, Record
 from core.stores.overlay import OverlayStore
@@ -194,10 +193,9 @@ def _made_alike(stage: Stage, store: Store, digest: str) -> tuple[Store, Record]
     for stored in store.list(outputs.manifests_prefix(stage.artifact_group)):
         if not stored.key.startswith((f"{start}-", f"{start}.json")):
             continue
-        with suppress(DataError):  # of another version of this tool
-            record = records.parse(store.read(stored.key), where=stored.key)
-            if record.stage == stage.name and record.files and _holds(store, record, digest):
-                return store, record
+        record = records.parse(store.read(stored.key), where=stored.key)
+        if record.stage == stage.name and record.files and _holds(store, record, digest):
+            return store, record
     return None
 
 

@@ -157,7 +157,7 @@ def named_source(options: SourceOptions, common: Common, family: str) -> Package
             external_repo="",
         )
         other = placed(other, environment(), named=bool(options.store))
-        group = find_group(other, options.artifact_group or group_name(family))
+        group = find_group(other, options.artifact_group or group_name(family, common.build_variant))
     return PackageSource(
         group=group, index_urls=tuple(urls), find_links=options.find_links, prefix=options.prefix
     )

@@ -99,8 +99,9 @@ def refuse_collisions(builds: Sequence[Cell], locks: Mapping[str, SourceLock]) -
     if collisions:
         raise SourceError(
             "Jobs of this run would make different wheels of one name.\n" + "\n".join(collisions),
-            hint="Plan them in runs of their own, or as release type dev, whose versions name commits; or "
-            "let the version name the torch it is for: torch_in_version = true in the ref's project table.",
+            hint="Plan them in runs of their own; or let the version name the torch that it is for, with "
+            "torch_in_version = true in the ref's project table; or, where the commits of the projects "
+            "themselves differ, name these: --release-type dev.",
         )
 
 

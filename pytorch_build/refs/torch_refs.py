@@ -278,7 +278,7 @@ def _project_source(name: str, project: str, given: ProjectTable, file: Path, pl
     layers = [given]
     if platform == "windows":
         layers += [given.windows] if given.windows else []
-    row: dict[str, Any] = {"origin": defaults.origin, "hipify": defaults.hipify}
+    row: dict[str, Any] = defaults.model_dump(exclude={"distribution"})
     for layer in layers:
         row |= layer.model_dump(exclude={"windows"}, exclude_none=True)
     own_origin = any(layer.origin for layer in layers)

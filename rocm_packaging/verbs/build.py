@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, get_args
 
-from core import console, stage, wheel_contents
+from core import console, records, stage, wheel_contents
 from core.errors import MissingInputError, UsageError
 from core.families import CPU, default_family, detect, family
 from core.options import common_from, environment, source_date_epoch
@@ -131,6 +131,8 @@ def _request(
     arguments: argparse.Namespace, common: Common, artifacts: Path, version: str, families: str
 ) -> BuildRequest:
     said = environment()
+    if not version and arguments.rc is None:
+        version = _version_so_far(common, group_name(families))
     if not version:
         info = build_info(scan(artifacts))
         today = datetime.now(UTC).date()
@@ -151,6 +153,17 @@ def _request(
         linux_families=_listed(arguments.linux_amdgpu_families),
         windows_families=_listed(arguments.windows_amdgpu_families),
     )
+
+
+def _version_so_far(common: Common, artifact_group: str) -> str:
+    """Return the version of the run's packages, "" where there are none yet: a run has one ROCm.
+
+    The release type may put the day into it, and a job may run again on another one.
+    """
+    if not common.outputs.immutable:
+        return ""
+    before = records.read(common.open_for_reading(), common.outputs, artifact_group, "build_rocm")
+    return str(before.details.get("version", "")) if before else ""
 
 
 def _listed(families: str) -> tuple[str, ...]:

@@ -10,6 +10,7 @@ from core.errors import MissingInputError, UsageError
 from core.families import CPU, default_family, detect, family
 from core.interpreters import require
 from core.options import add_group, common_from
+from core.outputs import group_name
 from core.source_options import add_package_source, source_options
 from rocm_packaging.layouts import tested_targets
 from rocm_packaging.sources import for_tests, has_rocm, named_source, newest, own_run
@@ -89,7 +90,8 @@ def _source(
     options = source_options(arguments)
     packages = named_source(options, common, families[0])
     if packages is None:
-        packages = own_run(common, arguments.artifact_group or "-".join(families))
+        own = group_name(";".join(families), common.build_variant)
+        packages = own_run(common, arguments.artifact_group or own)
         if not has_rocm(packages):
             raise MissingInputError(
                 f"{packages.words} has no ROCm packages for {', '.join(families)}.",

@@ -12,11 +12,15 @@ from hypothesis import strategies as st
 from ci import finding_rocm
 from ci.artifact_places import find_place
 from ci.configuration.data import RocmData
-from ci.finding_rocm import Need, Search, completed, needs
+from ci.configuration.rocm import Need, completed, needs
+from ci.finding_rocm import Search
 from ci.runs import Run
+from core import package_sources
 from core.errors import FatalError, MissingInputError, ServiceError, UsageError
+from core.installer import Sources
 from core.options import Common
 from core.plans import Plan, RocmOrigin, RocmPackages
+from core.serving import served
 from tests.unit.ci.configuration.planning import OURS, dispatched, known, planned, pull_request
 
 if TYPE_CHECKING:
@@ -113,22 +117,34 @@ def world(tmp_path: Path) -> World:
     return World(tmp_path)
 
 
+def offer(
+    folder: Path, version: str, *platforms: str, targets: tuple[str, ...] = ("gfx942", "gfx1151")
+) -> None:
+    """Put pages of split ROCm of a version into a folder that is served; files are never asked for."""
+    names = {"rocm": [f"rocm-{version}.tar.gz"]}
+    for name in ("core", "libraries", "devel", *(f"device-{one}" for one in targets)):
+        wheel = f"rocm_sdk_{name.replace('-', '_')}-{version}-py3-none"
+        names[f"rocm-sdk-{name}"] = [f"{wheel}-{one}.whl" for one in platforms]
+    for name, files in names.items():
+        page = folder / name / "index.html"
+        page.parent.mkdir(exist_ok=True)
+        links = "".join(f'<a href="{one}#sha256={"a" * 64}">{one}</a>' for one in files)
+        page.write_text((page.read_text(encoding="utf-8") if page.exists() else "") + links, encoding="utf-8")
+
+
+LINUX, WIN = "linux_x86_64", "win_amd64"
+
+
 @pytest.fixture
-def index(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Answer as an index with one version, and note what it is asked for."""
-    asked: list[str] = []
-
-    def with_layout(source: Any, family: str) -> Any:
-        asked.append(f"{family} {source.version}")
-        if source.version == "9.9":
-            raise MissingInputError("The index has no 9.9.")
-        return source
-
-    monkeypatch.setattr(finding_rocm, "release_index_url", lambda _name, _family: INDEX)
-    monkeypatch.setattr(finding_rocm, "newest", lambda _source: "10.1.0a20261121")
-    monkeypatch.setattr(finding_rocm, "with_layout", with_layout)
-    monkeypatch.setattr(finding_rocm, "this_platform", lambda: "linux")
-    return asked
+def index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """Serve a folder as the release index of every name."""
+    folder = tmp_path / "index"
+    folder.mkdir()
+    (folder / "index.html").write_text("", encoding="utf-8")
+    with served(folder) as url:
+        monkeypatch.setattr(finding_rocm, "release_index_url", lambda _name, _family: url)
+        monkeypatch.setattr(package_sources, "configured", Sources)
+        yield folder
 
 
 def test_the_newest_green_run_with_every_family_is_pinned_with_its_digests(world: World) -> None:
@@ -155,6 +171,13 @@ def test_the_newest_green_run_with_every_family_is_pinned_with_its_digests(world
     assert (second.artifact_group, list(second.artifacts)[1]) == ("gfx1151", "blas_lib_gfx1151.tar.zst")
     assert "every family" in first.reason
     assert world.notes == []
+
+
+def test_a_forks_run_is_never_the_newest(world: World) -> None:
+    world.hub.known = [made_run("22", fork=True), made_run("21")]
+    for number in ("22", "21"):
+        world.put_run(number, *FAMILIES)
+    assert world.search().origins({"release": NEEDS})[0].run_id == "21"
 
 
 def test_a_run_has_to_have_every_platform_of_the_plan(world: World) -> None:
@@ -188,13 +211,12 @@ def test_an_artifact_run_that_does_not_do_is_named_with_the_newest_that_would(
     world.put_run("21", *FAMILIES)
     with pytest.raises(MissingInputError, match=said) as caught:
         world.search(artifact_run_id="17").origins({"release": NEEDS})
-    if "knows nothing" not in said:
-        assert "run 17" in caught.value.message
-        assert caught.value.hint == "The newest that would do: 21."
+    assert "run 17" in caught.value.message
+    assert caught.value.hint == "The newest that would do: 21."
     world.hub.known = world.hub.known[1:]
     with pytest.raises(MissingInputError) as caught:
         world.search(artifact_run_id="17").origins({"release": NEEDS})
-    assert "knows nothing" in said or "No other one would do" in caught.value.hint
+    assert "No other one would do" in caught.value.hint
 
 
 def test_the_run_that_is_asked_for_comes_before_all_others(world: World) -> None:
@@ -228,43 +250,64 @@ def test_a_variants_artifacts_are_those_of_its_own_workflow(world: World) -> Non
         world.search().origins({"tsan": (ASAN,)})
 
 
-def test_what_is_tried_is_data_by_repository(world: World, index: list[str]) -> None:
+def test_what_is_tried_is_data_by_repository(world: World, index: Path) -> None:
+    offer(index, "10.1.0a20261121", LINUX)
     world.hub.known = [made_run("21")]
     world.put_run("21", *FAMILIES)
     (first, _) = world.search("somebody/a-fork").origins({"release": NEEDS})
-    assert (first.index_url, first.version, first.run_id) == (INDEX, "10.1.0a20261121", "")
-    assert index == [f"{one} 10.1.0a20261121" for one in FAMILIES]
+    assert first.index_url.startswith("http://127.0.0.1")
+    assert (first.version, first.run_id, first.row["digest"]) == ("10.1.0a20261121", "", "")
+    assert first.artifacts["rocm-10.1.0a20261121.tar.gz"] == "a" * 64
     own = known().rocm.model_copy(update={"order": ("newest",)})
     assert world.search("acme/x", own).origins({"release": NEEDS})[0].run_id == "21"
     with pytest.raises(MissingInputError, match="use_prebuilt_artifacts leaves no way"):
         world.search("acme/x", use_prebuilt_artifacts=True).origins({"release": NEEDS})
 
 
-def test_the_index_comes_after_what_was_tried_in_vain_which_is_told(world: World, index: list[str]) -> None:
+def test_the_index_comes_after_what_was_tried_in_vain_which_is_told(world: World, index: Path) -> None:
+    offer(index, "10.1.0a20261121", LINUX, WIN)
     world.hub.silent = True
     found = world.search().origins({"release": (*NEEDS, WINDOWS)})
-    assert {one.index_url for one in found} == {INDEX}
-    assert len(index) == len(NEEDS), "what Windows has is not to be seen from Linux"
+    assert {one.version for one in found} == {"10.1.0a20261121"}
+    assert [one for one in found[2].artifacts if one.endswith(f"{WIN}.whl")]
     (note,) = world.notes
     assert "does not come from newest: GitHub cannot be reached." in note
 
 
-def test_a_version_that_the_event_names_is_that_of_the_index(world: World, index: list[str]) -> None:
+def test_the_newest_version_that_every_platform_and_family_has_is_taken(world: World, index: Path) -> None:
+    offer(index, "10.1.0a20261122", LINUX)
+    offer(index, "10.1.0a20261121", LINUX, WIN, targets=("gfx942",))
+    offer(index, "10.1.0a20261120", LINUX, WIN)
+    found = world.search("a/b").origins({"release": (*NEEDS, WINDOWS)})
+    assert {one.version for one in found} == {"10.1.0a20261120"}
+    found = world.search("a/b").origins({"release": NEEDS})
+    assert {one.version for one in found} == {"10.1.0a20261122"}
+
+
+def test_a_version_that_the_event_names_is_that_of_the_index(world: World, index: Path) -> None:
+    offer(index, "10.0.0", LINUX)
+    offer(index, "10.0.1", LINUX)
     search = world.search("a/b", version="10.0.0", version_named=True)
     assert {one.version for one in search.origins({"release": NEEDS})} == {"10.0.0"}
-    assert index[0] == "gfx94X-dcgpu 10.0.0"
     with pytest.raises(
-        MissingInputError, match=r"no ROCm for gfx94X-dcgpu on linux, gfx1151 on linux(.|\n)*no 9\.9"
+        MissingInputError, match=r"no ROCm for gfx94X-dcgpu on linux, gfx1151 on linux(.|\n)*9\.9"
     ):
         world.search("a/b", version="9.9", version_named=True).origins({"release": NEEDS})
 
 
-def test_an_index_that_is_asked_for_is_the_only_one(world: World, index: list[str]) -> None:
+def test_an_index_without_our_names_says_so(world: World, index: Path) -> None:
+    assert index.is_dir()
+    with pytest.raises(MissingInputError, match=r"index: There is no version of rocm at http://127"):
+        world.search("a/b").origins({"release": NEEDS})
+
+
+def test_an_index_that_is_asked_for_is_the_only_one(world: World, index: Path) -> None:
+    offer(index, "10.1.0", LINUX)
     world.hub.known = [made_run("21")]
     world.put_run("21", *FAMILIES)
-    search = world.search(index_url="https://mine.example/simple/")
-    assert {one.index_url for one in search.origins({"release": NEEDS})} == {"https://mine.example/simple/"}
-    assert len(index) == len(NEEDS)
+    with served(index) as url:
+        found = world.search(index_url=url).origins({"release": NEEDS})
+    assert {one.index_url for one in found} == {url}
     with pytest.raises(UsageError, match="both are asked for"):
         dispatched(linux_amdgpu_families="all", rocm_package_index_url="https://a/", artifact_run_id="17")
     with pytest.raises(UsageError, match="is no address"):

@@ -7,7 +7,7 @@ from invoke.exceptions import Exit
 
 import tasks
 from ci import flow_running, planned_flows
-from ci.finding_rocm import completed
+from ci.configuration.rocm import completed
 from ci.flow_graph import PLAN_FILE, Node, Target, nodes
 from ci.planned_flows import planned, promotion_nodes, release_words, target, unresolved
 from core.errors import MissingInputError, ProcessError, UsageError
@@ -120,6 +120,7 @@ def test_the_rocm_of_an_index_is_built_against_as_it_is() -> None:
     origin = RocmOrigin(platform="linux", artifact_group="gfx94X-dcgpu", index_url=url, version="10.1.0")
     made = nodes(completed(plan, [origin]), "linux", Target())
     assert stages(made) == ["build_pytorch", "test_pytorch", "test_report", "summary"]
+    assert {f"--rocm-index-url={url}", "--rocm-version=10.1.0"} <= set(made[1].calls[0].posargs)
     build, checks, _upload = made[0].calls
     assert {f"--rocm-index-url={url}", "--rocm-version=10.1.0"} <= set(build.posargs)
     assert (checks.sessions, [one for one in checks.posargs if "rocm" in one]) == (("check_wheels",), [])

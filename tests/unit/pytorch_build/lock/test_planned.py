@@ -1,14 +1,20 @@
 from __future__ import annotations
 
 import json
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from core.errors import SourceError
 from core.plans import Cell, Decision, Plan, PlanEvent
-from pytorch_build.lock.planned import complete, outputs
+from pytorch_build.lock.planned import complete, outputs, refuse_collisions
 from pytorch_build.lock.source_lock import LockedProject, SourceLock
+from pytorch_build.lock.versions import wheel_version
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 
@@ -163,3 +169,35 @@ def test_a_plan_without_pytorch_has_nothing_to_resolve() -> None:
     completed, found = complete(plan(cell("build_rocm", torch_ref="")), locks)
     assert (locks.asked, found) == ([], {"linux": {}, "windows": {}})
     assert completed.cells[0].versions == {}
+
+
+@given(
+    st.lists(
+        st.tuples(st.sampled_from("ab"), st.sampled_from("12"), st.sampled_from("cd"), st.booleans()),
+        min_size=1,
+        max_size=4,
+    )
+)
+def test_exactly_names_with_several_makers_are_refused(
+    refs: Sequence[tuple[str, str, str, bool]],
+) -> None:
+    locks, wheels = {}, set()
+    for number, (audio, minor, torch, named) in enumerate(refs):
+        version = wheel_version(
+            "2.11.0", "+rocm7", release_type="ci", commit="", torch=f"2.1{minor}.0" if named else ""
+        )
+        projects = {
+            "torch": LockedProject(
+                project="torch", origin="o", ref="r", commit=torch * 40, base_version=f"2.1{minor}"
+            ),
+            "audio": audio_of("", audio * 40).model_copy(update={"versions": {"rocm": version}}),
+        }
+        name = f"ref-{number}"
+        locks[name] = SourceLock(torch_ref=name, release_type="ci", rocm_version="7", projects=projects)
+        wheels.add((version, audio, torch))
+    cells = [cell(torch_ref=name, sessions=("build_audio",)) for name in locks]
+    if len({version for version, _, _ in wheels}) == len(wheels):
+        refuse_collisions(cells, locks)
+    else:
+        with pytest.raises(SourceError, match="different wheels of one name"):
+            refuse_collisions(cells, locks)
