@@ -92,12 +92,18 @@ def run(arguments: argparse.Namespace) -> None:
     base = planned(arguments.venv, python=str(common.python or ""), clean=arguments.clean)
     wanted = _wanted(common, arguments, requirements, base)
     with others_index(wanted.source.group, arguments.deps_index_url) as theirs:
+        with console.group("Resolving"):
+            chosen = choose(wanted, theirs, base)
         if common.dry_run:
             console.say(f"Would make {arguments.venv.absolute()} with Python {base.version}.")
-            _show(choose(wanted, theirs, base))
+            _show(chosen)
             return
-        with _environment(common, arguments) as target:
-            _show(install(target, wanted, theirs))
+        with (
+            wanted.source.opened(chosen.ours, wait=arguments.wait) as ours,
+            _environment(common, arguments) as target,
+        ):
+            install(target, wanted, chosen, ours, theirs)
+            _show(chosen)
 
 
 @contextmanager
@@ -139,7 +145,6 @@ def _wanted(
         devices=devices,
         platform=common.outputs.platform,
         pre=arguments.pre,
-        wait=arguments.wait,
         backend=arguments.backend,
         cache_dir=arguments.pip_cache_dir,
         locks=common.cache / "locks",

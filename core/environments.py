@@ -52,6 +52,7 @@ def prepared(
     backend: Backend = "uv",
     cache_dir: Path | None = None,
     force: bool = False,
+    system_packages: bool = False,
 ) -> Iterator[None]:
     """Make an environment hold what `calls` install and nothing else, and hold its lock while it is used.
 
@@ -63,6 +64,7 @@ def prepared(
         backend: What installs.
         cache_dir: The installer's cache; None for its default.
         force: Make it anew in any case.
+        system_packages: Let it see what the interpreter has that it is made from.
 
     Raises:
         EnvironmentSetupError: It cannot be made, or is no virtual environment.
@@ -84,14 +86,14 @@ def prepared(
         else:
             with console.group(f"environment {target.prefix.name}"):
                 marker.unlink(missing_ok=True)
-                _empty(target, backend)
+                _empty(target, backend, system_packages=system_packages)
                 for call in calls:
                     installer.install(target, call, backend=backend, cache_dir=cache_dir)
             files.write_json(marker, {"digest": digest})
         yield
 
 
-def _empty(target: Interpreter, backend: Backend) -> None:
+def _empty(target: Interpreter, backend: Backend, *, system_packages: bool) -> None:
     """Make the environment anew, from the interpreter it was made from."""
     if backend == "uv":
         argv = [installer.uv_program(), "venv", "--no-config", "--quiet", "--clear"]
@@ -99,6 +101,7 @@ def _empty(target: Interpreter, backend: Backend) -> None:
         import sys
 
         argv = [sys.executable, "-m", "virtualenv", "--quiet", "--clear"]
+    argv += ["--system-site-packages"] if system_packages else []
     try:
         process.run([*argv, "--python", target.base_executable, target.prefix])
     except ProcessError as problem:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import os
+import re
 import sys
 from dataclasses import dataclass
 from functools import cache
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 Backend = Literal["uv", "pip"]
 
 _TRUE = frozenset({"1", "true", "t", "yes", "y", "on"})  # what pip takes for yes
+_RIGHTS = re.compile(r"AWS_|ACTIONS_|(GH|GITHUB)_TOKEN$")
 _UV_SOURCES = frozenset(
     {
         "UV_DEFAULT_INDEX",
@@ -149,7 +151,8 @@ def environment_for(*, exact: bool) -> dict[str, str]:
 
     ``--no-config`` of uv does not concern its variables, nor ``--isolated`` of pip the machine's file.
     """
-    env = process.inherited()
+    # an installer runs the code of sdists, and needs none of this process's rights
+    env = {name: value for name, value in process.inherited().items() if not _RIGHTS.match(name)}
     if not exact:
         return env
     kept = {name: value for name, value in env.items() if name not in _UV_SOURCES}

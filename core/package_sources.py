@@ -47,18 +47,22 @@ class PackageSource:
         group: A run's artifact group; None for none.
         index_urls: Indexes.
         find_links: Folders and flat pages.
+        installed: The interpreter that has them installed already; None for none.
         prefix: How the options begin that name it: ``--``, or ``--rocm-``.
     """
 
     group: RunGroup | None = None
     index_urls: tuple[str, ...] = ()
     find_links: tuple[str, ...] = ()
+    installed: Path | None = None
     prefix: str = "--"
 
     @property
     def words(self) -> str:
         """The source in words, without anybody's password."""
         run = (f"run {self.group.outputs.run_id} ({self.group.where})",) if self.group else ()
+        if self.installed:
+            return f"what {self.installed} has installed"
         return ", ".join((*run, *map(without_secret, (*self.index_urls, *self.find_links))))
 
     @property

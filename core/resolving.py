@@ -111,8 +111,8 @@ def resolve(question: Question) -> tuple[Resolved, ...]:
         files.write_text(required, "".join(f"{one}\n" for one in question.requirements))
         files.write_text(constraints, "".join(f"{one}\n" for one in question.constraints))
         files.write_text(excludes, "".join(f"{one}\n" for one in question.excludes))
-        argv = [*_argv(question), "--constraints", str(constraints)]
-        argv += [*(["--excludes", str(excludes)] if question.excludes else []), str(required)]
+        argv = [*_argv(question), *(["--excludes", str(excludes)] if question.excludes else [])]
+        argv += ["--constraints", str(constraints), str(required)]
         try:
             answer = process.capture(argv, env=env).stdout
         except ProcessError as problem:

@@ -21,6 +21,7 @@ _INPUTS = {
     "find_links": "ROCM_PACKAGE_FIND_LINKS_URL",
     "version": "ROCM_PACKAGE_VERSION",
 }
+_NO_INSTALL = "ROCM_PACKAGE_NO_INSTALL"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,6 +37,7 @@ class SourceOptions:
         index_urls: Indexes.
         index_subdir: A folder below each index.
         find_links: Folders, absolute, and flat pages.
+        no_install: They are installed already, in the Python that the environment is made from.
         prefix: How the options begin: ``--``, or ``--rocm-``.
     """
 
@@ -47,6 +49,7 @@ class SourceOptions:
     index_urls: tuple[str, ...] = ()
     index_subdir: str = ""
     find_links: tuple[str, ...] = ()
+    no_install: bool = False
     prefix: str = "--"
 
     @property
@@ -98,6 +101,11 @@ def add_package_source(
     if _ROCM in prefixes:
         add("version", default="", metavar="V", help="exact version of the rocm packages")
     if first == _ROCM:
+        group.add_argument(
+            "--rocm-no-install",
+            action="store_true",
+            help="take what the Python has installed that the environment is made from: an image's ROCm",
+        )
         for name, metavar, about in (
             ("run-id", "ID", "another run that has them"),
             ("store", "STORE", "where that run lives"),
@@ -132,10 +140,13 @@ def source_options(
         index_urls=tuple(filter(None, getattr(arguments, f"{key}index_url"))),
         index_subdir=given("index_subdir").strip("/"),
         find_links=absolute(getattr(arguments, f"{key}find_links")),
+        no_install=prefix == _ROCM and arguments.rocm_no_install,
         prefix=f"--{prefix}",
     )
-    if found.named:
+    if found.named or found.no_install:
         return found
+    if prefix == _ROCM and env.get(_NO_INSTALL):
+        return replace(found, no_install=True)
     urls, links = (tuple(filter(None, [env.get(_INPUTS[name])])) for name in ("index_urls", "find_links"))
     return replace(found, index_urls=urls, find_links=links)
 

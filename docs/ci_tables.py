@@ -106,11 +106,7 @@ def output_table() -> str:
         ),
         ("`{platform}_variants`", f"a list of families: {_fields(plans.Variant, 'platform')}"),
         ("`{platform}_test_labels`", "a list of labels, such as `test:rocm`"),
-        (
-            matrices,
-            "a list of jobs: what a workflow passes on of each, with `torch_version` once it is resolved, and "
-            f"`rocm` where the job needs it: {_fields(plans.RocmOrigin, 'platform', 'artifact_group', 'reason')}",
-        ),
+        (matrices, "a list of jobs: what a workflow passes on of each, and `rocm` where the job needs it"),
         (
             "`{platform}_cells`",
             "an object: artifact group to stage to the same jobs",

@@ -66,9 +66,11 @@ def test_run(context: Context, options: SmokeOptions) -> None:
     """
     target = require(context.common.python)
     gpu = _gpu(context, options)
-    # of an environment that is filled already, only the run's records say what it should hold
-    source = options.source if options.install else SourceOptions()
-    what = installation.tested(context, target, source, options.rocm)
+    what = (
+        installation.tested(context, target, options.source, options.rocm)
+        if options.install
+        else installation.installed(context, target)
+    )
     inputs = {
         **what.inputs,
         "tests": {path.name: files.sha256(path) for path in sorted(SMOKE_TESTS.glob("*.py"))},

@@ -10,7 +10,6 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 from packaging.version import Version
 
@@ -33,6 +32,8 @@ from rocm_packaging.sources import require_devices
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
+
+    from packaging.requirements import Requirement
 
     from core.interpreters import Interpreter
     from core.offers import Offer

@@ -39,7 +39,6 @@ class Wanted:
         devices: The GPUs that packages are installed for.
         platform: The platform.
         pre: Allow pre-releases of others' distributions.
-        wait: Seconds to wait for a run's page.
         backend: What installs.
         cache_dir: The installer's cache; None for its default.
         locks: Folder of the requirements files that are written.
@@ -51,7 +50,6 @@ class Wanted:
     devices: Devices = field(default_factory=Devices)
     platform: Platform = "linux"
     pre: bool = False
-    wait: float = 0
     backend: Backend = "uv"
     cache_dir: Path | None = None
     locks: Path
@@ -122,33 +120,37 @@ def choose(wanted: Wanted, theirs: Sources | None, python: Interpreter) -> Chose
     return Chosen(ours=ours.files, theirs=resolve_others(ours.others, list(ours.versions), question))
 
 
-def install(target: Interpreter, wanted: Wanted, theirs: Sources | None) -> Chosen:
-    """Install what is wanted into an environment, each side's files from its own side and by digest.
+def install(
+    target: Interpreter, wanted: Wanted, chosen: Chosen, ours: Sources, theirs: Sources | None
+) -> None:
+    """Install chosen files into an environment, each side's from its own side and by digest.
+
+    Args:
+        target: The environment's interpreter.
+        wanted: What was asked for.
+        chosen: The files.
+        ours: Where our files are.
+        theirs: Where others' are; None for the person's own configuration.
 
     Raises:
-        EnvironmentSetupError: It cannot be resolved or installed.
+        EnvironmentSetupError: A file cannot be installed.
         CheckError: What is installed does not fit together.
     """
-    with console.group("Resolving"):
-        chosen = choose(wanted, theirs, target)
     if not chosen.ours:
         console.warn("None of the packages is one of ours.")
     _forget_others(target, chosen)
-    with wanted.source.opened(chosen.ours, wait=wanted.wait) as sources:
-        calls = []
-        if any(not one.name.endswith(".whl") for one in chosen.ours):
-            calls.append(Install(requirements=("setuptools",), sources=theirs))
-        if chosen.theirs:
-            calls.append(pinned_call(wanted.locks, chosen.theirs, theirs))
-        if chosen.ours:
-            told = wanted.devices.told(wanted.offers)
-            calls.append(pinned_call(wanted.locks, chosen.ours, sources, told=told))
-        for call in calls:
-            installer.install(target, call, backend=wanted.backend, cache_dir=wanted.cache_dir)
+    calls = []
+    if any(not one.name.endswith(".whl") for one in chosen.ours):
+        calls.append(Install(requirements=("setuptools",), sources=theirs))
+    if chosen.theirs:
+        calls.append(pinned_call(wanted.locks, chosen.theirs, theirs))
+    if chosen.ours:
+        calls.append(pinned_call(wanted.locks, chosen.ours, ours, told=wanted.devices.told(wanted.offers)))
+    for call in calls:
+        installer.install(target, call, backend=wanted.backend, cache_dir=wanted.cache_dir)
     files.write_json(target.prefix / MARKER, {one.distribution: one.sha256 for one in chosen.ours})
     installer.require_complete(target)
     wanted.devices.require(target)
-    return chosen
 
 
 def _forget_others(target: Interpreter, chosen: Chosen) -> None:

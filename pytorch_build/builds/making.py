@@ -170,17 +170,19 @@ def _environment(build: Build, tree: Path) -> Iterator[RocmSdk | None]:
     salt = [dependency_inputs(build.dependencies), own]
     with ExitStack() as stack:
         rocm = None
-        if build.rocm is not None:
+        here = bool(build.rocm and build.rocm.packages.installed)
+        if build.rocm is not None and not here:
             rocm = stack.enter_context(build.rocm.opened_call(common.cache / "locks", context.gpu_family))
         calls = environment_calls(build, rocm)
         stack.enter_context(
             environments.prepared(
                 build.target,
                 calls,
-                digest=environments.digest_of_calls(build.target, calls, salt=salt),
+                digest=environments.digest_of_calls(build.target, calls, salt=[*salt, here]),
                 backend=choices.installer,
                 cache_dir=choices.pip_cache_dir,
                 force=common.force,
+                system_packages=here,
             )
         )
         if build.rocm is None:

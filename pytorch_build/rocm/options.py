@@ -8,8 +8,10 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Literal
 
 from core.errors import MissingInputError
+from core.interpreters import interpreter, require
 from core.package_sources import PackageSource
 from core.source_options import SourceOptions, add_package_source, source_options
+from pytorch_build.rocm.sdk import installed
 from rocm_packaging.sources import for_build, has_rocm, named_source, newest, own_run, release_index_url
 
 if TYPE_CHECKING:
@@ -93,7 +95,13 @@ def find_version(context: Context, options: RocmOptions) -> str:
     """
     if not context.gpu:
         return ""
+    if options.source.no_install:
+        return _installed(context).version
     return options.version or context.ref.rocm_version or newest(packages_of(context, options))
+
+
+def _installed(context: Context) -> RocmSource:
+    return installed(interpreter(require(context.common.python).base_executable))
 
 
 def packages_of(context: Context, options: RocmOptions) -> PackageSource:
@@ -114,6 +122,14 @@ def find_source(context: Context, options: RocmOptions, version: str) -> RocmSou
         MissingInputError: The run's outputs hold another version, or the sample's are not built.
         RocmError: The source has no libraries of that version, or both layouts.
     """
+    if options.source.no_install:
+        here = _installed(context)
+        if here.version != version:
+            raise MissingInputError(
+                f"The source lock says ROCm {version}; {here.origin} is {here.version}.",
+                hint="Build the image with that version (--therock-nightly-version), or resolve again.",
+            )
+        return here
     packages = packages_of(context, options)
     own = packages.group is not None and not options.source.named
     if own and version not in packages.versions("rocm"):

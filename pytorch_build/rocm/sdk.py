@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING
 
 from core import process
 from core.errors import ProcessError, RocmError
+from core.package_sources import PackageSource
 from rocm_packaging.layouts import sdk_target
+from rocm_packaging.sources import RocmSource
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -50,6 +52,21 @@ class RocmSdk:
     bin: Path
     cmake: Path
     targets: tuple[str, ...]
+
+
+def installed(python: Interpreter) -> RocmSource:
+    """Return the ROCm that an interpreter has installed, by its own word.
+
+    Raises:
+        RocmError: It has none.
+    """
+    env = process.inherited(ROCM_SDK_TARGET_FAMILY=None, PYTHONPATH=None)
+    facts = json.loads(_python(python, env, "-c", _QUERY))
+    return RocmSource(
+        version=facts["version"],
+        layout=facts["layout"],
+        packages=PackageSource(installed=python.executable, prefix="--rocm-"),
+    )
 
 
 def ask(

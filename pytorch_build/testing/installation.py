@@ -97,21 +97,29 @@ def tested(context: Context, target: Interpreter, options: SourceOptions, rocm: 
     if packages is not None:
         return _named(context, target, packages, options.version)
     wheels = wheels_of(context, target)
-    own, platform = own_run(context.common, context.artifact_group), context.common.outputs.platform
-    offers = tuple(map(offer_of, wheels))
-    parts = [(own, offers), *_elsewhere(context, target, [one.distribution for one in wheels], rocm)]
-    names = [one.distribution for _, files in parts for one in files]
-    others = [
+    parts = [
+        (own_run(context.common, context.artifact_group), tuple(map(offer_of, wheels))),
+        *_elsewhere(context, target, [one.distribution for one in wheels], rocm),
+    ]
+    platform = context.common.outputs.platform
+    others = {
         line
         for source, found in parts
         for line in required_by_files(source, found, python=target, platform=platform)
-    ]
+    }
     return Tested(
         parts=tuple(parts),
         others=tuple(sorted({*others, *prebuilt(context)})),
         prebuilt=tuple(prebuilt(context)),
-        targets=targets_of(context, names),
+        targets=targets_of(context, [one.distribution for _, found in parts for one in found]),
     )
+
+
+def installed(context: Context, target: Interpreter) -> Tested:
+    """Say what an environment that is filled already should hold, by the run's records."""
+    wheels = tuple(map(offer_of, wheels_of(context, target)))
+    parts = ((own_run(context.common, context.artifact_group), wheels),)
+    return Tested(parts=parts, others=(), prebuilt=tuple(prebuilt(context)))
 
 
 def wheels_of(context: Context, target: Interpreter) -> Sequence[FileRecord]:

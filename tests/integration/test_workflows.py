@@ -42,7 +42,8 @@ def labelled(engine: Engine) -> Ran:
 
 
 def test_a_pull_request_with_the_label_builds_and_tests_pytorch_on_its_own_rocm(labelled: Ran) -> None:
-    assert labelled.distributions() == {*PYTORCH, *ROCM}
+    devices = {"amd_torch_device_gfx942", "amd_torchvision_device_gfx942"}
+    assert labelled.distributions() == {*PYTORCH, *devices, *ROCM}
     lock = json.loads((labelled.store / "1001-linux/manifests/source-lock-sample.json").read_text())
     for name in ("triton", "torch", "audio", "vision", "apex"):
         record = labelled.record(f"build_{name}-sample-{TAG}")
@@ -161,7 +162,7 @@ def test_a_release_builds_tests_and_promotes_nothing_of_the_sample(engine: Engin
         {"inputs": inputs, "ref": "refs/heads/main"},
         workflow="release_portable_linux_pytorch_wheels.yml",
     )
-    assert ran.distributions() == {"torch", "triton", *ROCM}
+    assert ran.distributions() == {"torch", "amd_torch_device_gfx942", "triton", *ROCM}
     assert ran.record(f"test_smoke-sample-{TAG}")["status"] == "ok"
     assert ran.record(f"test_torch-sample-{TAG}")["status"] == "ok"
     # the last job is reached, and it is the data that refuses

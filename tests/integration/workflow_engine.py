@@ -25,9 +25,22 @@ BIN = Path(sys.executable).parent
 FAMILY = "gfx94X-dcgpu"
 SERIES = f"{sys.version_info.major}.{sys.version_info.minor}"
 TAG = f"cp{sys.version_info.major}{sys.version_info.minor}"
-RUNNERS = ("ubuntu-24.04", "aws-linux-scale-rocm-prod", "linux-gfx942-1gpu-ccs-csp-ossci-rocm", "our-mi300")
+RUNNERS = (
+    "ubuntu-24.04",
+    "aws-linux-scale-rocm-prod",
+    "linux-gfx942-1gpu-ccs-csp-ossci-rocm",
+    "linux-gfx942-1gpu-ccs-ossci-rocm",
+    "our-mi300",
+)
 PYTORCH = ("apex", "torch", "torchaudio", "torchvision", "triton")
-ROCM = ("rocm", "rocm_sdk_core", "rocm_sdk_devel", "rocm_sdk_libraries_gfx94x_dcgpu")
+ROCM = (
+    "rocm",
+    "rocm_profiler",
+    "rocm_sdk_core",
+    "rocm_sdk_devel",
+    "rocm_sdk_device_gfx942",
+    "rocm_sdk_libraries",
+)
 # what a run that nobody dispatches is asked for: less to build, where another run builds all
 TRITON = {"pytorch_components": "triton"}
 # a machine that others work on, too, may take many times as long

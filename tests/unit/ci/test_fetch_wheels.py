@@ -9,11 +9,11 @@ import pytest
 
 from ci import fetch_wheels
 from ci.clients.device_packages import Devices
-from core.offers import Offer, RunGroup, offered
 from ci.fetch_wheels import closure, command, dependencies, fetch
 from core import distributions, records
 from core.errors import MissingInputError, StoreError
 from core.frontdoor import Verb, main
+from core.offers import Offer, RunGroup, offered
 from core.stores.directory import DirectoryStore
 
 if TYPE_CHECKING:

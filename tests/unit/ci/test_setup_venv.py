@@ -9,11 +9,11 @@ import pytest
 from ci import setup_venv
 from ci.clients import device_packages
 from ci.clients.run_install import Chosen
-from core.offers import Offer
 from core import installer
 from core.errors import MissingInputError
 from core.frontdoor import Verb, main
 from core.installer import Sources
+from core.offers import Offer
 from core.resolving import Resolved, ResolvedFile
 from core.serving import served
 from rocm_packaging.sources import release_index_url

@@ -19,11 +19,11 @@ from ci.clients.run_install import (
     split,
     two_indexes,
 )
-from core.offers import Offer, RunGroup, offered
 from ci.mirror_data import mirror
 from core import installer, process, records
 from core.errors import CheckError, EnvironmentSetupError, MissingInputError
 from core.installer import Sources
+from core.offers import Offer, RunGroup, offered
 from core.resolving import Resolved, ResolvedFile
 from core.store_server import served_store
 from core.stores.directory import DirectoryStore
