@@ -173,7 +173,7 @@ def _fetch(cell: Cell, plan: Plan, target: Target, kind: str) -> tuple[Call, ...
         return ()
     rocm = plan.rocm_row(cell)
     names = ("run_id", "repository", "store", "digest")
-    pinned = tuple(f"--artifact-{name.replace('_', '-')}={rocm[name]}" for name in names if rocm[name])
+    pinned = tuple(f"--artifact-{name.replace('_', '-')}={rocm[name]}" for name in names if rocm.get(name))
     posargs = (*pinned, *_group(cell.gpu_family, cell.build_variant), kind, *target.run)
     return (Call(sessions=("fetch_artifacts",), posargs=posargs),)
 
@@ -199,8 +199,9 @@ def _build(cell: Cell, plan: Plan, target: Target, kind: str, needs: tuple[str, 
 
 def _index(cell: Cell, plan: Plan) -> tuple[str, ...]:
     rocm = plan.rocm_row(cell)
-    named = (f"--rocm-index-url={rocm['index_url']}", f"--rocm-version={rocm['version']}")
-    return named if rocm["index_url"] else ()
+    if not rocm.get("index_url"):
+        return ()
+    return f"--rocm-index-url={rocm['index_url']}", f"--rocm-version={rocm['version']}"
 
 
 def _test(cell: Cell, plan: Plan, target: Target, kind: str, needs: tuple[str, ...]) -> Node:

@@ -23,6 +23,8 @@ Stage = Literal["build_rocm", "test_rocm", "build_pytorch", "test_pytorch", "tes
 STAGES: tuple[Stage, ...] = get_args(Stage)
 PLATFORMS: tuple[Platform, ...] = get_args(Platform)
 MAX_JOBS = 256  # of one matrix in GitHub Actions
+MAX_OUTPUTS = 2**20  # bytes of a job's outputs there, counted as UTF-16
+FETCH = "fetch_artifacts"
 
 
 class Decision(Model):
@@ -98,7 +100,7 @@ class RocmOrigin(Model):
     @property
     def row(self) -> Mapping[str, str]:
         """What a job has to know: the artifact run with one digest of what it fetches, or the index."""
-        return {
+        known = {
             "run_id": self.run_id,
             "repository": self.repository,
             "store": self.store,
@@ -106,6 +108,7 @@ class RocmOrigin(Model):
             "index_url": self.index_url,
             "version": self.version,
         }
+        return {name: value for name, value in known.items() if value}
 
 
 class RocmPackages(Model):
@@ -260,10 +263,28 @@ class Plan(Model):
         return [cell for cell in self.cells if (cell.platform, cell.stage) == (platform, stage)]
 
     def rocm_row(self, cell: Cell) -> Mapping[str, str]:
-        """Return what a job has to know of where its ROCm comes from; of one that brings its own, nothing."""
+        """Return what a job has to know of where its ROCm comes from; nothing where another one builds it."""
         key = cell.platform, cell.artifact_group
-        found = [one for one in self.rocm.origins if (one.platform, one.artifact_group) == key]
-        return (found or [RocmOrigin(platform=cell.platform, artifact_group=cell.artifact_group)])[0].row
+        found = next((one for one in self.rocm.origins if (one.platform, one.artifact_group) == key), None)
+        needed = found and (found.index_url or FETCH in cell.sessions)
+        return found.row if found and needed else {}
+
+    def row(self, cell: Cell) -> Mapping[str, Any]:
+        """Return a job as a workflow gets it: no more than is passed on, as outputs have a limit."""
+        return {
+            "gpu_family": cell.gpu_family,
+            "build_variant": cell.build_variant,
+            # artifacts are another run's, and fetched by a step of their own
+            "sessions": " ".join(one for one in cell.sessions if one != FETCH),
+            "runner": cell.runner,
+            "python": cell.python,
+            "torch_ref": cell.torch_ref,
+            **({"torch_version": cell.versions["torch"]} if "torch" in cell.versions else {}),
+            **({"config": cell.config, "shard": cell.shard} if cell.config else {}),
+            **({"minutes": cell.minutes} if cell.minutes else {}),
+            "expect_failure": cell.expect_failure,
+            **({"rocm": rocm} if (rocm := self.rocm_row(cell)) else {}),
+        }
 
     def write(self, path: Path) -> None:
         """Write the plan as JSON, atomically; the same plan gives the same bytes."""
@@ -281,7 +302,7 @@ class Plan(Model):
 
 
 def matrices(plan: Plan) -> Mapping[str, Sequence[Mapping[str, Any]]]:
-    """Write every matrix for GitHub: ``{platform}_{stage}_matrix`` to its cells, without their reasons.
+    """Write every matrix for GitHub: ``{platform}_{stage}_matrix`` to its jobs.
 
     Raises:
         DataError: One has more jobs than GitHub takes.
@@ -291,12 +312,7 @@ def matrices(plan: Plan) -> Mapping[str, Sequence[Mapping[str, Any]]]:
         for stage in STAGES:
             cells = plan.matrix(platform, stage)
             refuse_size(len(cells), f"{stage} on {platform}")
-            rows = [
-                cell.model_dump(mode="json", exclude={"platform", "stage", "reason"})
-                | {"rocm": plan.rocm_row(cell)}
-                for cell in cells
-            ]
-            written[f"{platform}_{stage}_matrix"] = rows
+            written[f"{platform}_{stage}_matrix"] = [plan.row(cell) for cell in cells]
     return written
 
 
@@ -311,6 +327,21 @@ def refuse_size(count: int, what: str) -> None:
             f"{what} has {count} jobs; a matrix of GitHub Actions holds {MAX_JOBS}.",
             hint="Dispatch fewer GPU families, Pythons or torch refs at a time.",
         )
+
+
+def refuse_outputs(values: Mapping[str, str]) -> Mapping[str, str]:
+    """Return a job's outputs, unless GitHub would not take them.
+
+    Raises:
+        DataError: They are too long together.
+    """
+    size = 2 * sum(map(len, values.values()))
+    if size > MAX_OUTPUTS:
+        raise DataError(
+            f"The plan's outputs are {size / 2**20:.2f} MiB; GitHub takes one of a job.",
+            hint="Dispatch fewer GPU families, Pythons or torch refs at a time.",
+        )
+    return values
 
 
 def schema() -> Mapping[str, Any]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from core.plans import Decision, LeftOut
+from core.plans import FETCH, Decision, LeftOut
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from core.outputs import Platform
     from core.plans import Cell, Plan, RocmOrigin
 
-FETCH, PACKAGE = "fetch_artifacts", "build_rocm"
+PACKAGE = "build_rocm"
 
 
 @dataclass(frozen=True, kw_only=True)

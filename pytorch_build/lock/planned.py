@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Protocol
 from core.errors import SourceError
 from core.families import CPU
 from core.plan_views import views
-from core.plans import PLATFORMS, Plan, matrices
+from core.plans import PLATFORMS, Plan, matrices, refuse_outputs
 from pytorch_build.refs.torch_refs import DISTRIBUTIONS
 
 if TYPE_CHECKING:
@@ -128,7 +128,8 @@ def outputs(plan: Plan, locks: Locks) -> Mapping[str, str]:
         values[f"{platform}_source_locks"] = {
             name: lock.compact() for name, lock in locks.get(platform, {}).items()
         }
-    return {name: _compact(value) for name, value in values.items()} | {"plan_digest": plan.digest()}
+    written = {name: _compact(value) for name, value in values.items()}
+    return refuse_outputs(written | {"plan_digest": plan.digest()})
 
 
 def _compact(value: object) -> str:

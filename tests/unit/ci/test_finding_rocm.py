@@ -256,7 +256,7 @@ def test_what_is_tried_is_data_by_repository(world: World, index: Path) -> None:
     world.put_run("21", *FAMILIES)
     (first, _) = world.search("somebody/a-fork").origins({"release": NEEDS})
     assert first.index_url.startswith("http://127.0.0.1")
-    assert (first.version, first.run_id, first.row["digest"]) == ("10.1.0a20261121", "", "")
+    assert (first.version, first.run_id, first.row.get("digest")) == ("10.1.0a20261121", "", None)
     assert first.artifacts["rocm-10.1.0a20261121.tar.gz"] == "a" * 64
     own = known().rocm.model_copy(update={"order": ("newest",)})
     assert world.search("acme/x", own).origins({"release": NEEDS})[0].run_id == "21"

@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 
 from ci.configuration.outputs import outputs
+from ci.configuration.rocm import completed, needs
 from core import plans
 from core.errors import DataError, FatalError, UsageError
-from core.plans import MAX_JOBS, STAGES, Plan, matrices
+from core.plans import MAX_JOBS, STAGES, Plan, RocmOrigin
 from tests.unit.ci.configuration.planning import (
     OURS,
     changed,
@@ -644,8 +645,36 @@ def test_outputs_are_json_and_never_pythons_own_writing() -> None:
 
 
 def test_jobs_of_a_matrix_have_names_of_their_own() -> None:
-    for name, rows in matrices(planned("schedule", release_type="nightly")).items():
-        assert len({row["name"] for row in rows}) == len(rows), name
+    cells = planned("schedule", release_type="nightly").cells
+    assert len({(cell.platform, cell.stage, cell.name) for cell in cells}) == len(cells) > 500
+
+
+def test_the_outputs_of_the_largest_plan_are_what_github_takes_of_a_job() -> None:
+    plan = planned("schedule", release_type="nightly")
+    origins = [
+        RocmOrigin(
+            platform=one.platform,
+            artifact_group=one.artifact_group,
+            run_id="17123441166",
+            repository="ROCm/rockrel",
+            store="s3://therock-nightly-artifacts",
+            artifacts={"base_lib_generic.tar.zst": "a" * 64},
+            version="10.1.0a20261121",
+        )
+        for some in needs(plan).values()
+        for one in some
+    ]
+    version = {"torch": "2.14.0a0+rocm10.1.0a20261121"}
+    cells = (
+        one if one.stage.endswith("rocm") else one.model_copy(update={"versions": version})
+        for one in plan.cells
+    )
+    full = completed(plan, origins).model_copy(update={"cells": tuple(cells)})
+    written = outputs(full)  # refused where they are too long
+    assert json.loads(written["linux_build_rocm_matrix"])[0]["rocm"]["run_id"] == "17123441166"
+    twice = full.model_copy(update={"variants": full.variants * 400})
+    with pytest.raises(DataError, match=r"outputs are [2-9]\.\d\d MiB"):
+        outputs(twice)
 
 
 def test_what_is_refused_is_refused_as_an_error_of_ours() -> None:

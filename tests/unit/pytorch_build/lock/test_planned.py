@@ -155,7 +155,7 @@ def test_each_lock_is_the_line_that_a_job_takes() -> None:
     line = json.loads(written["linux_source_locks"])["nightly"]
     assert SourceLock.from_compact(line) == locks["linux"]["nightly"]
     assert json.loads(written["windows_source_locks"]) == {}
-    assert json.loads(written["linux_build_pytorch_matrix"])[0]["versions"]["torch"] == "2.10+rocm7.linux"
+    assert json.loads(written["linux_build_pytorch_matrix"])[0]["torch_version"] == "2.10+rocm7.linux"
     assert written["plan_digest"] == completed.digest()
 
 
