@@ -74,11 +74,9 @@ def rocm_options_from(
         env: Where a workflow's inputs say it for several sessions at once, unless options do:
             ``ROCM_PACKAGE_INDEX_URL``, ``ROCM_PACKAGE_FIND_LINKS_URL``, ``ROCM_PACKAGE_VERSION``.
     """
-    source = source_options(arguments, PREFIX, env)
-    # uv takes no account of what an environment sees of the Python that it is made from
-    installer: Literal["uv", "pip"] = "pip" if source.no_install else arguments.installer
+    installer: Literal["uv", "pip"] = arguments.installer
     return RocmOptions(
-        source=source,
+        source=source_options(arguments, PREFIX, env),
         extras=tuple(extra for extra in arguments.rocm_extras.split(",") if extra),
         installer=installer,
         pip_cache_dir=arguments.pip_cache_dir,
