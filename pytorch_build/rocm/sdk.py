@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -79,7 +80,11 @@ def link(target: Interpreter) -> None:
     """
     for path in sorted(interpreter(target.base_executable).purelib.iterdir()):
         there = target.purelib / path.name
-        if _OURS.match(path.name) and not there.exists():
+        if not _OURS.match(path.name) or there.exists():
+            continue
+        if path.suffix == ".dist-info":  # uv overlooks a link
+            shutil.copytree(path, there)
+        else:
             there.symlink_to(path)
 
 
