@@ -29,13 +29,7 @@ def digest_of_calls(target: Interpreter, calls: Sequence[Install], *, salt: obje
         salt: Anything else the contents depend on, such as digests of wheels given by path.
     """
     content = [
-        {
-            **asdict(call),
-            "files": [files.sha256(path) for path in call.files],
-            "env": dict(call.env),
-            # what is installed by digest is the same from wherever it comes
-            "sources": None if call.hashed else call.sources and asdict(call.sources),
-        }
+        {**asdict(call), "files": [files.sha256(path) for path in call.files], "env": dict(call.env)}
         for call in calls
     ]
     return files.digest_of(
@@ -52,7 +46,6 @@ def prepared(
     backend: Backend = "uv",
     cache_dir: Path | None = None,
     force: bool = False,
-    system_packages: bool = False,
 ) -> Iterator[None]:
     """Make an environment hold what `calls` install and nothing else, and hold its lock while it is used.
 
@@ -64,7 +57,6 @@ def prepared(
         backend: What installs.
         cache_dir: The installer's cache; None for its default.
         force: Make it anew in any case.
-        system_packages: Let it see what the interpreter has that it is made from.
 
     Raises:
         EnvironmentSetupError: It cannot be made, or is no virtual environment.
@@ -86,14 +78,14 @@ def prepared(
         else:
             with console.group(f"environment {target.prefix.name}"):
                 marker.unlink(missing_ok=True)
-                _empty(target, backend, system_packages=system_packages)
+                _empty(target, backend)
                 for call in calls:
                     installer.install(target, call, backend=backend, cache_dir=cache_dir)
             files.write_json(marker, {"digest": digest})
         yield
 
 
-def _empty(target: Interpreter, backend: Backend, *, system_packages: bool) -> None:
+def _empty(target: Interpreter, backend: Backend) -> None:
     """Make the environment anew, from the interpreter it was made from."""
     if backend == "uv":
         argv = [installer.uv_program(), "venv", "--no-config", "--quiet", "--clear"]
@@ -101,7 +93,6 @@ def _empty(target: Interpreter, backend: Backend, *, system_packages: bool) -> N
         import sys
 
         argv = [sys.executable, "-m", "virtualenv", "--quiet", "--clear"]
-    argv += ["--system-site-packages"] if system_packages else []
     try:
         process.run([*argv, "--python", target.base_executable, target.prefix])
     except ProcessError as problem:

@@ -24,7 +24,7 @@ from core.errors import MissingInputError, ServiceError, WheelError
 from core.installer import Sources, configured
 from core.offers import Offer, fits, offered, required_by
 from core.outputs import LOCAL_RUN
-from core.page_waiting import fetch, links, wait_for
+from core.page_waiting import fetch, links, unlisted, wait_for
 from core.remote_wheels import has_secret, open_url, without_secret
 from core.store_server import RemoteFiles, served_store
 
@@ -148,7 +148,7 @@ class PackageSource:
         return replace(one, sha256=found.hexdigest())
 
     @contextmanager
-    def opened(self, wanted: Sequence[Offer], *, wait: float = 0) -> Iterator[Sources]:
+    def opened(self, wanted: Sequence[Offer], *, wait: float | None = None) -> Iterator[Sources]:
         """Let installers reach chosen files, and be asked for no password; addresses live as long as the context.
 
         Pages of a run are read over HTTP where everybody may read its files, else through the store with
@@ -156,7 +156,8 @@ class PackageSource:
 
         Args:
             wanted: The files.
-            wait: Seconds to wait until the run's page lists what its records promise.
+            wait: Seconds to wait until the run's page lists what its records promise; None where the page
+                need not be written yet.
 
         Raises:
             MissingInputError: The page does not list them in time.
@@ -268,18 +269,22 @@ def store_address(store: Store, key: str, pages: Mapping[str, bytes]) -> Iterato
 
 
 @contextmanager
-def _run_page(group: RunGroup, offers: Sequence[Offer], wait: float) -> Iterator[str]:
-    page = f"{group.prefix}/index.html"
-    made = {page: flat_page(offers)} if group.outputs.run_id == LOCAL_RUN else {}
+def _run_page(group: RunGroup, offers: Sequence[Offer], wait: float | None) -> Iterator[str]:
+    page, cert = f"{group.prefix}/index.html", configured().cert
+    made = {page: flat_page(offers)} if wait is None or group.outputs.run_id == LOCAL_RUN else {}
     # a small object that is there for certain: whether everybody may read it
     small = min(offers, key=lambda one: (not one.metadata_sha256, one.size))
     key = f"{small.key}{distributions.SIDECAR}" if small.metadata_sha256 else small.key
-    with store_address(group.store, key, made) as base:
+    with ExitStack() as stack:
+        base = stack.enter_context(store_address(group.store, key, made))
         url = f"{base}/{quote(page)}"
+        if wait is None and unlisted(fetch(url, cert=cert).text, offers):
+            base = stack.enter_context(served_store(group.store, made))
+            url = f"{base}/{quote(page)}"
         wait_for(
             {url: offers},
-            seconds=wait,
-            read=lambda one: fetch(one, cert=configured().cert),
+            seconds=wait or 0,
+            read=lambda one: fetch(one, cert=cert),
             # an address on this machine means nothing once it is gone
             named=lambda one: one.replace(base, group.store.url),
         )

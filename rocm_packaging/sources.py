@@ -205,11 +205,9 @@ def with_layout(
         targets: The gfx targets that split packages must have device code of.
 
     Raises:
-        UsageError: A malformed version.
         RocmError: It has both layouts of that version, or libraries of neither.
         MissingInputError: Split packages lack a target.
     """
-    versions.parse(version)
     names = [LIBRARIES, *(f"{LIBRARIES}-{canonicalize_name(one)}" for one in family.split(";"))]
     asked = [*names, *map(device_package, targets)]
     held = [
@@ -260,6 +258,7 @@ def for_build(
         RocmError: The source has no libraries of the version, or both layouts.
         MissingInputError: It lacks another package.
     """
+    versions.parse(version)
     source = with_layout(packages, version, family)
     files = []
     # every package is named, so nothing else can be drawn in
@@ -305,6 +304,7 @@ def for_tests(
         MissingInputError: Split packages lack a target.
         EnvironmentSetupError: It lacks another package.
     """
+    versions.parse(version)
     libraries = "libraries" in extras
     source = with_layout(packages, version, ";".join(families), targets if libraries else ())
     if packages.group:

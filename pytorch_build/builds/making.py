@@ -25,7 +25,7 @@ from pytorch_build.checks.findings import findings_table, require_no_errors
 from pytorch_build.checks.run import CheckOptions, check_wheel
 from pytorch_build.checks.view import Expectation
 from pytorch_build.refs.torch_refs import DISTRIBUTIONS
-from pytorch_build.rocm.sdk import ask
+from pytorch_build.rocm.sdk import ask, link
 from pytorch_build.split.making import split
 from pytorch_build.toolchain.pins import places
 
@@ -182,9 +182,10 @@ def _environment(build: Build, tree: Path) -> Iterator[RocmSdk | None]:
                 backend=choices.installer,
                 cache_dir=choices.pip_cache_dir,
                 force=common.force,
-                system_packages=here,
             )
         )
+        if here:
+            link(build.target)
         if build.rocm is None:
             yield None
         else:

@@ -224,4 +224,5 @@ def test_a_target_that_a_run_lacks_is_told_before_anything_is_made(
     code = main("ci", "x", VERBS, ["setup-venv", str(tmp_path / "venv"), *map(str, words)])
     assert code == MissingInputError.exit_code
     said = capfd.readouterr().err
-    assert f"no device code of ROCm {ROCM} for gfx1100 (it has gfx942, gfx950)" in said
+    assert f"There is no rocm-sdk-device-gfx1100 {ROCM}, without which" in said
+    assert not (tmp_path / "venv").exists()

@@ -129,6 +129,10 @@ class Engine:
         # act takes the repository's name from there
         remote = ["git", "remote", "set-url", "origin", f"https://github.com/{made.repository}"]
         process.capture(remote, cwd=folder / "clone")
+        # whatever the newest commit here has changed, what is tried out is a change that builds
+        made.commit("core/changed.toml", "")
+        who = ["-c", "user.name=tests", "-c", "user.email=tests@example.com", "-c", "commit.gpgsign=false"]
+        process.capture(["git", *who, "commit", "--quiet", "-m", "Change"], cwd=folder / "clone")
         return made
 
     def commit(self, name: str, text: str) -> None:
