@@ -83,6 +83,12 @@ def configure(session: nox.Session) -> None:
 
 
 @nox.session(venv_backend="none", tags=["pipeline"])
+def find_rocm(session: nox.Session) -> None:
+    """Find where a plan's ROCm comes from, and pin it: -- --plan FILE."""
+    stage(session, "ci", "find-rocm")
+
+
+@nox.session(venv_backend="none", tags=["pipeline"])
 def resolve(session: nox.Session) -> None:
     """Torch ref -> source lock: every repository at a commit, every wheel's version."""
     stage(session, "pytorch_build", "resolve")
@@ -260,6 +266,18 @@ def promote(session: nox.Session) -> None:
 def retention(session: nox.Session) -> None:
     """Delete the runs and staged versions that the policy says may go: -- --dry-run only plans."""
     stage(session, "ci", "retention")
+
+
+@nox.session(venv_backend="none")
+def check_indexes(session: nox.Session) -> None:
+    """Say whether the pages that stay list what is there: dependencies, staging, releases."""
+    stage(session, "ci", "check-indexes")
+
+
+@nox.session(venv_backend="none")
+def maintenance(session: nox.Session) -> None:
+    """Name the stores that are kept in order, and by which roles: the jobs of maintenance.yml."""
+    stage(session, "ci", "maintenance")
 
 
 @nox.session(venv_backend="none")

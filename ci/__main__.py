@@ -8,6 +8,7 @@ from core.frontdoor import Verb, main
 
 VERBS = (
     Verb("configure", "ci.configure", "an event -> the plan of the run: what is built and tested, and why"),
+    Verb("find-rocm", "ci.find_rocm", "a plan -> where its ROCm comes from: an artifact run, or an index"),
     Verb("cells", "ci.cells", "print the cells of a matrix as JSON, for the noxfile and for CI"),
     Verb("fetch-artifacts", "ci.fetch_artifacts", "a run's artifacts of a GPU family -> artifact directory"),
     Verb("upload", "ci.upload", "put a run's wheels, sidecars and records into a store"),
@@ -23,6 +24,8 @@ VERBS = (
     Verb("mirror-deps", "ci.mirror_deps", "what our wheels require of others -> the dependencies-only index"),
     Verb("stage", "ci.stage", "put a run's wheels up for testing in the distribution bucket: v2-staging/"),
     Verb("promote", "ci.promote", "a set of staged wheels, by its tests, into the release index: v2/"),
+    Verb("check-indexes", "ci.check_indexes", "do pages that stay list what is there; nothing is written"),
+    Verb("maintenance", "ci.maintenance", "the stores that are kept in order, and by which roles"),
     Verb("retention", "ci.retention", "delete the runs and staged versions that the policy says may go"),
     Verb("lambda-zip", "ci.lambda_zip", "the zip of the function that writes pages behind a bucket's events"),
     Verb("build-image", "ci.build_image", "a container image by docker, podman or buildah; push it, save it"),

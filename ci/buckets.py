@@ -60,24 +60,36 @@ class Products(Model):
     distributions: dict[str, tuple[str, ...]]
 
 
+class Maintenance(Model):
+    """Who keeps the buckets in order, with ``{type}``, the release type.
+
+    Attributes:
+        mirror_role: ARN of the role that writes the index of dependencies, and nothing else.
+        retention_role: ARN of the role that deletes what is old.
+    """
+
+    mirror_role: str
+    retention_role: str
+
+
 class Buckets(RunBuckets):
     """What `buckets.toml` says.
 
     Attributes:
-        workflow: File name of its workflow whose runs build artifacts.
         region: The buckets' region.
         permissions: What a workflow's job needs of GitHub to assume a role.
         release_types: Buckets and roles by release type.
+        maintenance: Who keeps the buckets in order.
         products: Upstream's own distribution.
         distributions: Distribution buckets by release type; ``ci`` has none.
     """
 
     model_config = ConfigDict(extra="forbid")
 
-    workflow: str
     region: str
     permissions: Mapping[str, str]
     release_types: Mapping[str, ReleaseType]
+    maintenance: Maintenance
     products: Products
     distributions: dict[str, Distribution]
 

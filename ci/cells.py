@@ -17,7 +17,7 @@ from core.data import load_toml
 from core.errors import DataError, MissingInputError, UsageError, nearest
 from core.families import family
 from core.options import common_from
-from core.outputs import Platform, key_name
+from core.outputs import PLAIN, Platform, key_name
 from core.plans import MAX_JOBS, Plan
 from pytorch_build.refs.torch_refs import load_refs
 
@@ -102,8 +102,11 @@ def planned(plan: Plan, platform: Platform) -> Mapping[str, Sequence[Sequence[st
     """
     rows: dict[str, list[list[str]]] = {name: [] for name in SESSIONS}
     for cell in plan.cells:
+        if cell.build_variant != PLAIN:
+            console.detail(f"left out: {cell.name}; name it: -- --build-variant={cell.build_variant}")
+            continue
         for session in cell.sessions if cell.platform == platform else ():
-            if session in rows and cell.build_variant == "release":
+            if session in rows:
                 one = Cell(
                     python=cell.python,
                     torch_ref=cell.torch_ref,

@@ -4,59 +4,70 @@ from __future__ import annotations
 
 import argparse
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ci import fetching
-from ci.buckets import buckets
-from core import console, stage, stores
-from core.errors import MissingInputError, UsageError
+from ci.artifact_places import find_place
+from ci.configuration import data
+from core import console, files, stage
+from core.errors import ArtifactError, MissingInputError, UsageError
 from core.families import CPU, default_family, detect, family
-from core.options import DEFAULT_STORE, common_from, environment
-from core.outputs import LOCAL_RUN, group_name
+from core.options import add_group, add_platform, common_from, environment
+from core.outputs import LOCAL_RUN, PLAIN, group_name
 from core.records import Cell
-from core.run_locations import location
 from core.stage import Made, Stage
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from ci.fetching import Fetched, Listed, Plan
+    from ci.artifact_places import Place
+    from ci.configuration.data import RocmData
+    from ci.fetching import Fetched, Plan
     from ci.runs import Run
     from core.families import Family
     from core.options import Common
-    from core.stores import Store
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Declare the verb's own options."""
-    data = buckets()
     parser.add_argument(
         "--output-dir", type=Path, metavar="DIR", help="artifact directory (default: where build_rocm looks)"
     )
     parser.add_argument(
+        "--artifact-run-id",
+        default="",
+        metavar="ID",
+        help="the artifact run, where --run-id is the run that is built (default: --run-id)",
+    )
+    parser.add_argument(
+        "--artifact-repository",
+        "--repository",
+        default="",
+        metavar="OWNER/NAME",
+        help="its repository (default: the one that the data names for the release type)",
+    )
+    parser.add_argument(
+        "--artifact-store",
         "--from",
-        dest="source",
         default="",
         metavar="STORE",
-        help="store to fetch from (default: --store, else the bucket of the run's repository)",
+        help="store that has it (default: --store, else the one that the data names)",
+    )
+    parser.add_argument(
+        "--artifact-digest", default="", metavar="SHA256", help="what the plan says of all that is fetched"
+    )
+    parser.add_argument(
+        "--config", type=Path, metavar="FILE", help=f"data of your own over CI's (default: {data.CONFIG}'s)"
     )
     which = parser.add_mutually_exclusive_group()
     which.add_argument("--commit", default="", metavar="SHA", help="the newest run that built this commit")
     which.add_argument("--latest", action="store_true", help="the newest run of a branch")
-    parser.add_argument("--branch", default="main", help="branch for --latest (default: main)")
+    parser.add_argument("--branch", default="", help="branch for --latest (default: the data's, main)")
     parser.add_argument(
         "--workflow",
-        default=data.workflow,
-        metavar="FILE",
-        help=f"workflow whose runs count (default: {data.workflow})",
-    )
-    parser.add_argument(
-        "--repository",
         default="",
-        metavar="OWNER/NAME",
-        help=f"whose runs (default: GITHUB_REPOSITORY, else {data.repository})",
+        metavar="FILE",
+        help="workflow whose runs count (default: the one that builds the variant, says the data)",
     )
     parser.add_argument(
         "--require-successful",
@@ -64,27 +75,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         default=True,
         help="only runs that succeeded count for --commit and --latest (default: yes)",
     )
+    add_group(parser)
+    add_platform(parser)
     parser.add_argument("--jobs", type=int, default=0, metavar="N", help="artifacts fetched at once")
-
-
-@dataclass(frozen=True, kw_only=True)
-class Place:
-    """Where a run's artifacts were found.
-
-    Attributes:
-        store: The store.
-        prefix: The run's key prefix in it.
-        listed: What lies there.
-    """
-
-    store: Store
-    prefix: str
-    listed: tuple[Listed, ...]
-
-    @property
-    def where(self) -> str:
-        """The place, for people."""
-        return f"{self.store.url}/{self.prefix}"
 
 
 def run(arguments: argparse.Namespace) -> None:
@@ -93,11 +86,13 @@ def run(arguments: argparse.Namespace) -> None:
     chosen = family(common.gpu_family or default_family(detect()))
     if chosen.name == CPU:
         raise UsageError("Family cpu has no ROCm artifacts.", hint="Give a GPU family with --gpu-family.")
-    common, place = _found(common, chosen, arguments)
-    group = group_name(chosen.name)
+    own = data.load(data.own_file(arguments.config, common.root, environment())).rocm
+    common, place = _found(common, chosen, arguments, own)
+    group = arguments.artifact_group or group_name(chosen.name, common.build_variant)
     folder = arguments.output_dir or common.outputs.artifacts_folder(common.cache, group)
     listed = fetching.choose(place.listed, chosen, where=place.where)
     planned = fetching.plan(place.store, listed, chosen, jobs=arguments.jobs)
+    _require(planned, arguments.artifact_digest, place.where)
     if common.dry_run:
         console.table(("artifact", "size"), [(one.name.filename, console.size(one.size)) for one in listed])
     fetched: list[Fetched] = []
@@ -140,6 +135,19 @@ def show(fetched: list[Fetched], folder: Path) -> None:
     console.say(f"artifacts  {folder}")
 
 
+def _require(planned: Plan, digest: str, where: str) -> None:
+    """Hold what is fetched to what the plan pinned.
+
+    Raises:
+        ArtifactError: Somebody has changed it since.
+    """
+    if digest and files.digest_of({one.name.filename: one.sha256 for one in planned.artifacts}) != digest:
+        raise ArtifactError(
+            f"The artifacts in {where} are not those that the plan pinned.",
+            hint="Plan the run again, or compare them with manifests/plan.json of its outputs.",
+        )
+
+
 def _inputs(place: Place, planned: Plan, folder: Path) -> dict[str, object]:
     return {
         "from": place.where,
@@ -162,72 +170,46 @@ def _described(fetched: list[Fetched]) -> list[dict[str, object]]:
     ]
 
 
-def _found(common: Common, chosen: Family, arguments: argparse.Namespace) -> tuple[Common, Place]:
+def _found(
+    common: Common, chosen: Family, arguments: argparse.Namespace, own: RocmData
+) -> tuple[Common, Place]:
     """Say which run it is, and where its artifacts lie."""
-    env = environment()
-    repository = arguments.repository or env.get("GITHUB_REPOSITORY") or buckets().repository
+    runs = own.of(common.release_type)
+    repository = arguments.artifact_repository or runs.repository
+    store = arguments.artifact_store or runs.store
+
+    def place(run_id: str, *, fork: bool) -> Place:
+        return find_place(replace(common, run_id=run_id), store, repository, fork=fork)
+
     if not arguments.commit and not arguments.latest:
-        return common, find_place(common, arguments.source, repository, fork=False)
-    if common.run_id != LOCAL_RUN:
-        raise UsageError("--run-id names the run already.", hint="Leave --commit and --latest out.")
+        return common, place(arguments.artifact_run_id or common.run_id, fork=False)
+    if common.run_id != LOCAL_RUN or arguments.artifact_run_id:
+        named = "--artifact-run-id" if arguments.artifact_run_id else "--run-id"
+        raise UsageError(f"{named} names the run already.", hint="Leave --commit and --latest out.")
     from ci.github import from_environment
     from ci.runs import RunQuery, find_run
 
+    workflow = arguments.workflow or runs.workflows.get(common.build_variant or PLAIN, "")
+    if not workflow:
+        raise UsageError(
+            f"No workflow of {repository} is known to build the variant {common.build_variant}.",
+            hint="Name it with --workflow, or the run with --artifact-run-id.",
+        )
     query = RunQuery(
         repository=repository,
-        workflow=arguments.workflow,
+        workflow=workflow,
         commit=arguments.commit,
-        branch="" if arguments.commit else arguments.branch,
+        branch="" if arguments.commit else arguments.branch or runs.branch,
         require_successful=arguments.require_successful,
     )
     places: dict[str, Place] = {}
 
     def holds_artifacts(run: Run) -> bool:
         with suppress(MissingInputError):
-            place = find_place(
-                replace(common, run_id=run.run_id), arguments.source, repository, fork=run.fork
-            )
-            fetching.choose(place.listed, chosen, where=place.where)
-            places[run.run_id] = place
+            found = place(run.run_id, fork=run.fork)
+            fetching.choose(found.listed, chosen, where=found.where)
+            places[run.run_id] = found
         return run.run_id in places
 
-    found = find_run(from_environment(env), query, holds_artifacts)
+    found = find_run(from_environment(environment()), query, holds_artifacts)
     return replace(common, run_id=found.run_id), places[found.run_id]
-
-
-def find_place(common: Common, source: str, repository: str, *, fork: bool) -> Place:
-    """Find the run's artifacts: in the store that is named, else in ours, else in the bucket.
-
-    Args:
-        common: Names the run.
-        source: The store that ``--from`` names; "" for none.
-        repository: ``{owner}/{name}`` of the run.
-        fork: Whether the run built a fork's commit.
-
-    Raises:
-        MissingInputError: None of them has any.
-    """
-    outputs = common.outputs
-    looked_at = []
-    for store, external_repo in _stores(common, source, repository, fork=fork):
-        for folder in dict.fromkeys((external_repo, "")):
-            prefix = replace(outputs, external_repo=folder).prefix
-            place = Place(store=store, prefix=prefix, listed=fetching.list_artifacts(store, prefix))
-            if place.listed:
-                return place
-            looked_at.append(place.where)
-    raise MissingInputError(
-        f"Run {outputs.run_id} has no artifacts in {' nor in '.join(looked_at)}.",
-        hint="Name a run with --run-id (or --commit, --latest), and its store with --from.",
-    )
-
-
-def _stores(common: Common, source: str, repository: str, *, fork: bool) -> Iterator[tuple[Store, str]]:
-    """Give the stores to look in, one at a time, each with the folder that the repository has there."""
-    if common.run_id == LOCAL_RUN:
-        yield stores.open_store(source or common.store, root=common.root), ""
-        return
-    place = location(buckets(), repository, fork=fork, release_type=common.release_type)
-    yield stores.open_store(source or common.store, root=common.root), place.external_repo
-    if not source and common.store == DEFAULT_STORE:
-        yield stores.open_store(place.store, root=common.root), place.external_repo

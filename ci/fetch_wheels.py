@@ -9,18 +9,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from packaging.requirements import InvalidRequirement, Requirement
+from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 from ci.clients.device_packages import devices_for
-from ci.clients.run_wheels import find_group, fits, offer_of, offered, parse_requirements, pinned, required_by
+from ci.clients.requirements import parse_requirements, pinned
 from ci.clients.venvs import base_python
 from ci.mirror_data import mirror
-from core import console, files, records, wheels
+from core import console, files, records
+from core.choosing import parsed_requirement
 from core.errors import MissingInputError, StoreError
 from core.interpreters import interpreter
-from core.options import common_from
-from core.outputs import group_name
+from core.offers import find_group, fits, offer_of, offered, required_by
+from core.options import add_group, add_platform, common_from
 from core.parallel import each
 from core.progress import transfer
 from rocm_packaging.layouts import device_target, is_rocm, serves
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from ci.clients.device_packages import Devices
-    from ci.clients.run_wheels import Offer, RunGroup
+    from core.offers import Offer, RunGroup
     from core.progress import Transfer
     from core.stores import Store
 
@@ -56,9 +57,8 @@ class Fetched:
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Declare the verb's own options."""
-    parser.add_argument(
-        "--artifact-group", default="", metavar="GROUP", help="the run's group (default: the GPU family)"
-    )
+    add_group(parser)
+    add_platform(parser)
     parser.add_argument(
         "--output-dir", type=Path, metavar="DIR", help="where they go (default: .cache/wheels/RUN/GROUP)"
     )
@@ -81,7 +81,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> None:
     """Fetch what is not there already, and print how to install it."""
     common = common_from(arguments)
-    group = find_group(common, arguments.artifact_group or group_name(common.gpu_family))
+    group = find_group(common, arguments.artifact_group or common.artifact_group)
     tag = interpreter(base_python(str(common.python))).tag if common.python else ""
     offers = [one for one in offered(group) if not tag or fits(one, tag)]
     asked = parse_requirements(arguments.packages) if arguments.packages else ()
@@ -155,11 +155,7 @@ def dependencies(group: RunGroup, wanted: Sequence[Offer], tag: str) -> Sequence
     Raises:
         MissingInputError: The store has no such index, or nothing of it for the Python.
     """
-    mirrored = [
-        one
-        for one in mirrored_in(group.store)
-        if on_platform(one, group.outputs.platform) and (not tag or fits(one, tag))
-    ]
+    mirrored = [one for one in mirrored_in(group.store) if fits(one, tag, group.outputs.platform)]
     if not mirrored:
         raise MissingInputError(
             f"{group.store.url} has no dependencies' index, or nothing in it for this Python.",
@@ -178,16 +174,6 @@ def mirrored_in(store: Store) -> Sequence[Offer]:
     return [offer_of(one) for key in keys for one in records.parse(store.read(key), where=key).files]
 
 
-def on_platform(one: Offer, platform: str) -> bool:
-    """Say whether a file is for a run's platform."""
-    if not one.name.endswith(".whl"):
-        return True
-    family = "win" if platform == "windows" else "linux"
-    return any(
-        tag.platform == "any" or family in tag.platform for tag in wheels.parse_wheel_name(one.name).tags
-    )
-
-
 def _named(offers: Sequence[Offer], requirement: Requirement) -> Sequence[Offer]:
     name = canonicalize_name(requirement.name)
     return [
@@ -202,13 +188,8 @@ def _requirements(group: RunGroup, one: Offer, offers: Sequence[Offer]) -> Seque
     if not one.name.endswith(".whl") and is_rocm(one.distribution):
         names = {other.distribution for other in offers if is_rocm(other.distribution)}
         return [Requirement(f"{name}=={one.version}") for name in names]
-    found = []
-    for line in required_by(group.store, one):
-        try:
-            found.append(Requirement(line))
-        except InvalidRequirement as problem:
-            raise StoreError(f"{one.name} requires {line!r}, which is no requirement.") from problem
-    return [line_of for line_of in found if not line_of.marker or "extra" not in str(line_of.marker)]
+    found = (parsed_requirement(line, one.name) for line in required_by(group.store, one))
+    return [line for line in found if "extra" not in str(line.marker or "")]
 
 
 def fetch(group: RunGroup, wanted: Sequence[Offer], folder: Path, *, jobs: int = 8) -> Sequence[Fetched]:

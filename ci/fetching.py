@@ -28,7 +28,7 @@ from rocm_packaging.archives import (
 from rocm_packaging.artifacts import GENERIC, INCOMPLETE
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Collection, Mapping, Sequence
     from pathlib import Path
 
     from core.families import Family
@@ -173,6 +173,11 @@ def choose(listed: Sequence[Listed], family: Family, *, where: str) -> tuple[Lis
 
 def plan(store: Store, chosen: Sequence[Listed], family: Family, *, jobs: int = 0) -> Plan:
     """Read the digests of the chosen artifacts, side by side."""
+    artifacts, problems = _read(store, chosen, jobs=jobs)
+    return Plan(artifacts=tuple(artifacts), problems=problems, targets=targets_of(family))
+
+
+def _read(store: Store, chosen: Collection[Listed], *, jobs: int) -> tuple[list[Planned], dict[str, str]]:
     artifacts: list[Planned] = []
     problems: dict[str, str] = {}
     with ThreadPoolExecutor(_jobs(jobs)) as pool:
@@ -182,7 +187,19 @@ def plan(store: Store, chosen: Sequence[Listed], family: Family, *, jobs: int = 
                 artifacts.append(future.result())
             except FatalError as problem:
                 problems[one.name.filename] = problem.message
-    return Plan(artifacts=tuple(artifacts), problems=problems, targets=targets_of(family))
+    return artifacts, problems
+
+
+def digests(store: Store, chosen: Collection[Listed]) -> Mapping[str, str]:
+    """Read the SHA-256 of artifacts, by the archive's name.
+
+    Raises:
+        ArtifactError: One is not whole.
+    """
+    planned = _read(store, chosen, jobs=0)
+    if planned[1]:
+        raise ArtifactError(f"{len(planned[1])} artifacts are not whole: {' '.join(planned[1].values())}")
+    return {one.name.filename: one.sha256 for one in planned[0]}
 
 
 def _planned(store: Store, one: Listed) -> Planned:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from core.outputs import PLAIN
 from core.plan_views import promotions
 
 if TYPE_CHECKING:
@@ -92,12 +93,12 @@ class Target:
         return (f"--run-id={self.run_id}", f"--store={self.store}", *self.options)
 
 
-def resolving(plan: Plan, target: Target) -> Node | None:
-    """Give the job that resolves the plan's torch refs; None for a plan without PyTorch."""
-    if not plan.build_pytorch.value:
-        return None
+def completing(plan: Plan, target: Target) -> Node:
+    """Return the job that completes the plan: where ROCm comes from, and commits and versions of PyTorch."""
     posargs = (f"--plan={PLAN_FILE}", *target.run)
-    return Node(name="resolve", stage="setup", calls=(Call(sessions=("resolve",), posargs=posargs),))
+    found = Call(sessions=("find_rocm",), posargs=posargs)
+    resolved = (Call(sessions=("resolve",), posargs=posargs),) if plan.build_pytorch.value else ()
+    return Node(name="resolve", stage="setup", calls=(found, *resolved))
 
 
 def nodes(plan: Plan, platform: Platform, target: Target) -> Sequence[Node]:
@@ -108,13 +109,15 @@ def nodes(plan: Plan, platform: Platform, target: Target) -> Sequence[Node]:
     """
     kind = f"--release-type={plan.release_type}"
     rocm = {one.artifact_group: _rocm(one, plan, target, kind) for one in plan.matrix(platform, "build_rocm")}
-    rocm_tests = [_test(one, target, kind, _names(rocm, one)) for one in plan.matrix(platform, "test_rocm")]
+    rocm_tests = [
+        _test(one, plan, target, kind, _names(rocm, one)) for one in plan.matrix(platform, "test_rocm")
+    ]
     builds = {
-        _key(one): _build(one, target, kind, _names(rocm, one))
+        _key(one): _build(one, plan, target, kind, _names(rocm, one))
         for one in plan.matrix(platform, "build_pytorch")
     }
     tests = [
-        _test(one, target, kind, (builds[_key(one)].name,))
+        _test(one, plan, target, kind, (builds[_key(one)].name,))
         for stage in ("test_pytorch", "test_torch")
         for one in plan.matrix(platform, stage)
     ]
@@ -138,48 +141,72 @@ def _key(cell: Cell) -> tuple[str, str, str]:
 
 
 def _upload(cell: Cell, target: Target, kind: str) -> Call:
-    posargs = (f"--gpu-family={cell.gpu_family}", kind, *target.written)
-    return Call(sessions=("upload", "index", "provenance"), posargs=posargs)
+    posargs = (*_group(cell.gpu_family, cell.build_variant), kind, *target.written)
+    return Call(sessions=("upload", "provenance"), posargs=posargs)
 
 
 def _where(cell: Cell) -> tuple[str, ...]:
     ref = (f"--torch-ref={cell.torch_ref}",) if cell.torch_ref else ()
-    return (*ref, f"--gpu-family={cell.gpu_family}")
+    return (*ref, *_group(cell.gpu_family, cell.build_variant))
+
+
+def _group(gpu_family: str, build_variant: str) -> tuple[str, ...]:
+    variant = () if build_variant == PLAIN else (f"--build-variant={build_variant}",)
+    return (f"--gpu-family={gpu_family}", *variant)
 
 
 def _rocm(cell: Cell, plan: Plan, target: Target, kind: str) -> Node:
-    calls = []
-    if plan.rocm.artifact_run_id:
-        folder = f".cache/artifacts/{target.run_id}-{cell.platform}/{cell.gpu_family}"
-        posargs = (
-            f"--run-id={plan.rocm.artifact_run_id}",
-            f"--gpu-family={cell.gpu_family}",
-            f"--output-dir={folder}",
-        )
-        calls.append(Call(sessions=("fetch_artifacts",), posargs=posargs))
     version = (f"--version={plan.rocm.version}",) if plan.rocm.version else ()
     layout = (f"--rocm-layout={target.rocm_layout}",) if target.rocm_layout else ()
     posargs = (*_where(cell), *version, *layout, kind, *target.run)
-    calls.append(Call(sessions=("build_rocm",), posargs=posargs))
+    built = Call(sessions=("build_rocm",), posargs=posargs)
     return Node(
-        name=f"build_rocm {cell.name}", stage="build_rocm", calls=(*calls, _upload(cell, target, kind))
+        name=f"build_rocm {cell.name}",
+        stage="build_rocm",
+        calls=(*_fetch(cell, plan, target, kind), built, _upload(cell, target, kind)),
     )
 
 
-def _build(cell: Cell, target: Target, kind: str, needs: tuple[str, ...]) -> Node:
+def _fetch(cell: Cell, plan: Plan, target: Target, kind: str) -> tuple[Call, ...]:
+    """Fetch the artifacts that the plan pins, in the job that packages them."""
+    if "fetch_artifacts" not in cell.sessions:
+        return ()
+    rocm = plan.rocm_row(cell)
+    names = ("run_id", "repository", "store", "digest")
+    pinned = tuple(f"--artifact-{name.replace('_', '-')}={rocm[name]}" for name in names if rocm.get(name))
+    posargs = (*pinned, *_group(cell.gpu_family, cell.build_variant), kind, *target.run)
+    return (Call(sessions=("fetch_artifacts",), posargs=posargs),)
+
+
+def _build(cell: Cell, plan: Plan, target: Target, kind: str, needs: tuple[str, ...]) -> Node:
     sessions = tuple(one for one in cell.sessions if one != "fetch_artifacts")
-    built = Call(sessions=sessions, python=cell.python, posargs=(*_where(cell), kind, *target.run))
+    index = _index(cell, plan)
+    # what follows -- goes to every session of a call, and checks take no source of ROCm
+    checks = tuple(one for one in sessions if one.startswith("check_")) if index else ()
+    steps = ((tuple(one for one in sessions if one not in checks), index), (checks, ()))
+    built = tuple(
+        Call(sessions=some, python=cell.python, posargs=(*_where(cell), *rocm, kind, *target.run))
+        for some, rocm in steps
+        if some
+    )
     return Node(
         name=f"build_pytorch {cell.name}",
         stage="build_pytorch",
-        calls=(built, _upload(cell, target, kind)),
+        calls=(*_fetch(cell, plan, target, kind), *built, _upload(cell, target, kind)),
         needs=needs,
     )
 
 
-def _test(cell: Cell, target: Target, kind: str, needs: tuple[str, ...]) -> Node:
+def _index(cell: Cell, plan: Plan) -> tuple[str, ...]:
+    rocm = plan.rocm_row(cell)
+    if not rocm.get("index_url"):
+        return ()
+    return f"--rocm-index-url={rocm['index_url']}", f"--rocm-version={rocm['version']}"
+
+
+def _test(cell: Cell, plan: Plan, target: Target, kind: str, needs: tuple[str, ...]) -> Node:
     part = (f"--config={cell.config}", f"--shard={cell.shard}") if cell.config else ()
-    posargs = (*_where(cell), *part, kind, *target.written)
+    posargs = (*_where(cell), *_index(cell, plan), *part, kind, *target.written)
     call = Call(sessions=cell.sessions, python=cell.python, posargs=posargs)
     return Node(name=f"{cell.stage} {cell.name}", stage=cell.stage, calls=(call,), needs=needs)
 
@@ -200,12 +227,14 @@ def _tests_report(kind: str, target: Target, tested: tuple[str, ...]) -> Node:
 def _promotion(
     chosen: Mapping[str, str], platform: Platform, target: Target, kind: str, made: Sequence[Node]
 ) -> Node:
-    family = f"--gpu-family={chosen['gpu_family']}"
+    family = _group(chosen["gpu_family"], chosen["build_variant"])
     store = (f"--distribution-store={target.distribution_store}",) if target.distribution_store else ()
-    shared = (family, f"--platform={platform}", kind, *target.written, *store)
+    shared = (*family, f"--platform={platform}", kind, *target.written, *store)
     version = (f"--torch-version={chosen['torch_version']}", f"--pythons={chosen['pythons']}")
     # what decides are records of tests, so they are waited for, and a failed one is the decision's to weigh
-    needs = tuple(one.name for one in made if family in one.calls[-1].posargs or one.name == REPORT_OF_TESTS)
+    needs = tuple(
+        one.name for one in made if set(family) <= set(one.calls[-1].posargs) or one.name == REPORT_OF_TESTS
+    )
     return Node(
         name=f"promote {chosen['name']}",
         stage="promote",

@@ -70,10 +70,7 @@ def ci_steps(context: Context, rocm_layout: str = "") -> Sequence[Step]:
         Step(session="build_rocm", left_out=rocm, options=layout),
         Step(session="checkout"),
         *builds,
-        *(
-            Step(session=session)
-            for session in ("check_wheels", "upload", "index", "provenance", "test_smoke")
-        ),
+        *(Step(session=session) for session in ("check_wheels", "upload", "provenance", "test_smoke")),
         Step(session="test_torch", left_out=_without_upstream(context)),
         Step(session="report"),
     )

@@ -53,6 +53,7 @@ class _Run(_Answer):
     conclusion: str | None = None
     created_at: str
     html_url: str
+    path: str = ""  # of the workflow's file, with the branch behind an @ where it is another repository's
     head_repository: _Repository | None = None  # null once a fork is deleted
 
 
@@ -127,6 +128,10 @@ class GitHub:
     def whole_commit(self, repository: str, commit: str) -> str:
         """Give all 40 digits of a commit."""
         return self._get(f"/repos/{repository}/commits/{commit}", {}, _Commit).sha
+
+    def run(self, repository: str, run_id: str) -> Run:
+        """Return one run."""
+        return _as_run(self._get(f"/repos/{repository}/actions/runs/{run_id}", {}, _Run), repository)
 
     def runs(self, query: RunQuery) -> Iterator[Run]:
         """Give runs, the newest first, page by page."""
@@ -301,6 +306,7 @@ def _as_run(run: _Run, repository: str) -> Run:
         created=run.created_at,
         url=run.html_url,
         fork=head is None or head.full_name.casefold() != repository.casefold(),
+        workflow=run.path.partition("@")[0].rpartition("/")[2],
     )
 
 

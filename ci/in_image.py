@@ -23,6 +23,7 @@ WORKSPACE = "/workspace"
 PASSED = (
     *("RELEASE_TYPE", "RUN_STORE", "SOURCE_LOCK", "MAX_JOBS"),
     *("ROCM_PACKAGE_INDEX_URL", "ROCM_PACKAGE_FIND_LINKS_URL", "ROCM_PACKAGE_VERSION"),
+    "ROCM_PACKAGE_NO_INSTALL",
     *("CI", "GITHUB_ACTIONS", "GITHUB_REPOSITORY", "GITHUB_RUN_ID"),
 )
 # the image has the target's Python and ROCm, and not the tool's lock

@@ -8,11 +8,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ci.groups import artifact_groups
 from ci.indexing import Files, Indexed, Records, write_index
 from core import console
 from core.errors import MissingInputError, StoreError
-from core.options import common_from
+from core.groups import artifact_groups
+from core.options import add_group, add_platform, common_from
 from core.outputs import group_name
 from core.stores import open_store
 
@@ -33,24 +33,19 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--directory", type=Path, metavar="DIR", help="any directory of wheels and sdists, instead of a run"
     )
-    parser.add_argument(
-        "--artifact-group",
-        default="",
-        metavar="GROUP",
-        help="group (default: the GPU family, else every one)",
-    )
-    parser.epilog = "Without --gpu-family or --artifact-group, every artifact group of the run is indexed."
+    add_group(parser, default="the GPU family, else every one")
+    add_platform(parser)
 
 
 def run(arguments: argparse.Namespace) -> None:
     """Index a directory, or every chosen group of the run."""
     common = common_from(arguments)
-    with _uncollected():
+    with uncollected():
         _index(common, arguments)
 
 
 @contextmanager
-def _uncollected() -> Iterator[None]:
+def uncollected() -> Iterator[None]:
     """Let the collector rest: an index makes a hundred thousand small values, and no cycles."""
     gc.disable()
     try:
@@ -63,18 +58,29 @@ def _index(common: Common, arguments: argparse.Namespace) -> None:
     if arguments.directory is not None:
         _say(common, str(arguments.directory), write_directory(common, arguments.directory))
         return
-    if _left_to_server(common.store):
+    if left_to_server(common.store):
         console.done(f"index: the server behind {common.store} writes its pages; nothing to do")
         return
     store, outputs = common.open_store(), common.outputs
-    chosen = group_name(arguments.artifact_group or common.gpu_family)
+    chosen = group_name(arguments.artifact_group) or common.artifact_group
     for group in [chosen] if chosen else artifact_groups(store, outputs, ""):
         try:
-            indexed = write_pages(store, outputs, group)
+            write_group(common, group)
         except MissingInputError:
             artifact_groups(store, outputs, chosen)  # which group or run there is instead
             raise
-        _say(common, f"{store.url}/{outputs.python_prefix(group)}", indexed)
+
+
+def write_group(common: Common, artifact_group: str) -> None:
+    """Write the pages of a group that changed, and say which.
+
+    Raises:
+        MissingInputError: The group holds no wheel or sdist.
+        StoreError: A listed file is absent, differs from its record, or has none.
+    """
+    store, outputs = common.open_store(), common.outputs
+    indexed = write_pages(store, outputs, artifact_group)
+    _say(common, f"{store.url}/{outputs.python_prefix(artifact_group)}", indexed)
 
 
 def write_pages(store: Store, outputs: RunOutputs, artifact_group: str) -> Indexed:
@@ -126,7 +132,8 @@ def write_directory(common: Common, directory: Path) -> Indexed:
     return indexed
 
 
-def _left_to_server(store: str) -> bool:
+def left_to_server(store: str) -> bool:
+    """Say whether the server behind a store writes its pages."""
     if "://" not in store:
         return False
     from ci.buckets import buckets, server_writes_pages

@@ -1,14 +1,12 @@
-"""What `mirror.toml` says: which names are ours, and what of others' is mirrored for them."""
+"""What `mirror.toml` says: what of others' packages is mirrored for ours."""
 
 from __future__ import annotations
 
 import functools
-from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Annotated
 
 from packaging.requirements import InvalidRequirement, Requirement
-from packaging.utils import canonicalize_name
 from pydantic import AfterValidator
 
 from core.data import Model, load_toml
@@ -42,20 +40,14 @@ class Mirror(Model):
     Attributes:
         prefix: Folder of the store.
         pythons: Python versions that are resolved for.
-        ours: Globs over normalised distribution names.
         platforms: Platforms by name.
         requirements: Known requirements, by the distribution that has them.
     """
 
     prefix: str
     pythons: tuple[str, ...]
-    ours: tuple[str, ...]
     platforms: dict[str, Platform]
     requirements: dict[str, tuple[Annotated[str, AfterValidator(_requirement)], ...]]
-
-    def is_ours(self, name: str) -> bool:
-        """Say whether a distribution's name, in any spelling, is one of ours."""
-        return any(fnmatchcase(canonicalize_name(name), glob) for glob in self.ours)
 
     @property
     def index_key(self) -> str:

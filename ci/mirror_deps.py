@@ -8,15 +8,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ci.clients.run_wheels import RunGroup, find_group, offered
-from ci.groups import artifact_groups
 from ci.indexing import Records, write_index
 from ci.mirror_data import mirror
 from ci.mirroring import bring, needs, resolved
 from core import console, files, records
 from core.errors import StoreError
-from core.options import common_from
-from core.outputs import group_name
+from core.groups import artifact_groups
+from core.offers import RunGroup, find_group, offered
+from core.options import add_group, common_from
 from core.records import Record
 
 if TYPE_CHECKING:
@@ -38,9 +37,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         metavar="ID",
         help="a run whose wheels' requirements are mirrored, too, beside those that ci/mirror.toml knows",
     )
-    parser.add_argument(
-        "--artifact-group", default="", metavar="GROUP", help="only this group of the run (default: all)"
-    )
+    add_group(parser, default="every one")
 
 
 def run(arguments: argparse.Namespace) -> None:
@@ -49,7 +46,7 @@ def run(arguments: argparse.Namespace) -> None:
     named_run = bool(arguments.from_run_id)
     arguments.run_id = arguments.from_run_id or arguments.run_id
     common = common_from(arguments)
-    groups = _groups(common, arguments.artifact_group or group_name(common.gpu_family)) if named_run else ()
+    groups = _groups(common, arguments.artifact_group or common.artifact_group) if named_run else ()
     store = common.open_store()
     with console.group("Resolving what our wheels require"):
         wanted = needs(data, groups, [offered(one) for one in groups])

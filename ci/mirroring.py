@@ -14,23 +14,23 @@ from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
 
-from ci.clients.run_wheels import fits, required_by
 from core import console, files, installer, process, wheels
-from core.distributions import SIDECAR
+from core.choosing import others_of
+from core.distributions import SIDECAR, is_ours
 from core.errors import DataError, EnvironmentSetupError, ProcessError, StoreError
 from core.installer import configured
+from core.offers import fits, required_by
 from core.parallel import each
 from core.records import FileRecord
 from core.resolving import Question, resolve
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
 
-    from ci.clients.run_wheels import Offer, RunGroup
     from ci.mirror_data import Mirror
+    from core.offers import Offer, RunGroup
     from core.resolving import Resolved
     from core.stores import Store
 
@@ -109,7 +109,7 @@ def needs(data: Mirror, groups: Sequence[RunGroup], offers: Sequence[Sequence[Of
                     (one.name, required_by(group.store, one)) for one in offered if fits(one, cell.tag)
                 ]
         for of, lines in stated:
-            kept = of_others(lines, data)
+            kept = others_of(lines, where=of)
             if kept:
                 found.setdefault((cell, kept), Need(cell=cell, of=of, requirements=kept))
     return list(found.values())
@@ -117,24 +117,6 @@ def needs(data: Mirror, groups: Sequence[RunGroup], offers: Sequence[Sequence[Of
 
 def _all(data: Mirror) -> tuple[str, ...]:
     return tuple(line for lines in data.requirements.values() for line in lines)
-
-
-def of_others(lines: Iterable[str], data: Mirror) -> tuple[str, ...]:
-    """Keep requirements of others' distributions that no extra makes optional.
-
-    Raises:
-        StoreError: A line is no requirement.
-    """
-    kept = set()
-    for line in lines:
-        try:
-            requirement = Requirement(line)
-        except InvalidRequirement as problem:
-            raise StoreError(f"{line!r} is no requirement: {problem}") from problem
-        optional = requirement.marker is not None and "extra" in str(requirement.marker)
-        if not optional and not data.is_ours(requirement.name):
-            kept.add(str(requirement))
-    return tuple(sorted(kept))
 
 
 def resolved(data: Mirror, wanted: Sequence[Need]) -> Sequence[Source]:
@@ -148,7 +130,7 @@ def resolved(data: Mirror, wanted: Sequence[Need]) -> Sequence[Source]:
     sources: dict[str, Source] = {}
     for need, answer in zip(wanted, each(lambda one: _ask(data, one), wanted, jobs=_JOBS), strict=True):
         for one in answer:
-            if data.is_ours(one.name):
+            if is_ours(one.name):
                 raise DataError(
                     f"{need.of} requires {one.name} through others' packages, and that is a name of ours: "
                     "what the public index has under it is somebody else's.",
@@ -233,7 +215,7 @@ def publish(data: Mirror, store: Store, source: Source, path: Path) -> FileRecor
         StoreError: The folder holds other bytes under its name.
     """
     metadata = wheels.read_metadata(path)
-    if data.is_ours(metadata.name) or canonicalize_name(metadata.name) != source.distribution:
+    if is_ours(metadata.name) or canonicalize_name(metadata.name) != source.distribution:
         raise DataError(f"{path.name} calls itself {metadata.name} inside; it is not mirrored.")
     key = f"{data.prefix}/{source.filename}"
     store.put_file(key, path, sha256=source.sha256, replace=False)

@@ -10,13 +10,14 @@ from ci import configure, flow_graph, flow_running
 from ci.configuration import telling
 from ci.configuration.data import OwnStore
 from ci.configuration.plan import plan as plan_of
+from ci.configuration.rocm import needs
 from ci.flow_graph import Call, Node, Target
 from core import console
 from core.errors import MissingInputError, UsageError
 from core.frontdoor import Verb, verb_parser
 from core.options import ROOT, common_from, environment
 from core.outputs import this_platform
-from core.plans import Plan
+from core.plans import Plan, RocmOrigin
 
 if TYPE_CHECKING:
     import argparse
@@ -72,14 +73,14 @@ def run(
     plan, platform = planned(words, target), this_platform()
     telling.show(plan)
     file = root / flow_graph.PLAN_FILE
-    first = flow_graph.resolving(plan, target)
+    first = flow_graph.completing(plan, target)
     if dry_run:
-        _print([*([first] if first else []), *flow_graph.nodes(unresolved(plan), platform, target)])
+        _print([first, *flow_graph.nodes(unresolved(plan), platform, target)])
         return
     plan.write(file)
     work = flow_running.runner(root, together=jobs > 1)
     done: list[Outcome] = []
-    if first:
+    if plan.cells:
         done += flow_running.run_all([first], flow_running.runner(root, together=False))
         if done[0].result != "ok":
             flow_running.show(done)
@@ -95,14 +96,24 @@ def run(
 
 
 def unresolved(plan: Plan) -> Plan:
-    """Name versions that `resolve` would fill in, so that the chain can be shown before."""
+    """Name what `find_rocm` and `resolve` would fill in, so that the chain can be shown before."""
+    origins = tuple(
+        RocmOrigin(
+            platform=one.platform,
+            artifact_group=one.artifact_group,
+            run_id=plan.rocm.artifact_run_id or f"<artifact run of {one.artifact_group}>",
+        )
+        for needed in needs(plan).values()
+        for one in needed
+    )
     cells = tuple(
         cell.model_copy(update={"versions": {"torch": f"<torch of {cell.torch_ref}>"}})
         if not cell.stage.endswith("rocm")
         else cell
         for cell in plan.cells
     )
-    return plan.model_copy(update={"cells": cells})
+    rocm = plan.rocm.model_copy(update={"origins": origins})
+    return plan.model_copy(update={"cells": cells, "rocm": rocm})
 
 
 def target(

@@ -215,7 +215,7 @@ def _request(
     return SetRequest(
         distribution=distribution,
         version=version or _only_version(source, change),
-        families=listed(common.gpu_family),
+        families=tuple(group_name(one, common.build_variant) for one in listed(common.gpu_family)),
         platforms=(arguments.platform,) if arguments.platform else (),
         pythons=tuple(python_tag(one).abi for one in listed(arguments.pythons)),
         cells=_cells(arguments, common) if arguments.matrix else (),
@@ -244,7 +244,9 @@ def _cells(arguments: argparse.Namespace, common: Common) -> tuple[tuple[str, Ce
         refs = load_refs(common.refs_file, common.root, platform=platform)
         for one in expand(matrix, refs, platform).sessions[_EVERY_CELL]:
             cell = Cell(
-                family=group_name(one.gpu_family), platform=platform, python=python_tag(one.python).abi
+                family=group_name(one.gpu_family, common.build_variant),
+                platform=platform,
+                python=python_tag(one.python).abi,
             )
             cells.append((one.torch_ref, cell))
     return tuple(cells)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from core import console
 from core.errors import FatalError, MissingInputError
-from core.options import common_from
+from core.options import add_platform, common_from
 from core.stores.overlay import holding
 
 if TYPE_CHECKING:
@@ -29,11 +29,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     form = parser.add_mutually_exclusive_group()
     form.add_argument("--text", action="store_true", help="only print the summary, write no page")
     form.add_argument("--json", action="store_true", help="only print what the page says, as JSON")
-    parser.add_argument(
-        "--platform",
-        choices=("linux", "windows"),
-        help="whose part of the run it is (default: this machine's)",
-    )
+    add_platform(parser)
     parser.add_argument(
         "--against",
         default="",
@@ -50,7 +46,7 @@ def run(arguments: argparse.Namespace) -> None:
         MissingInputError: It has no records.
         StoreError: The store does not take the page; the summary has been printed.
     """
-    common = _common(arguments)
+    common = common_from(arguments)
     page = _made(arguments, common)
     if arguments.json:
         from ci.page.json_text import write
@@ -71,11 +67,6 @@ def run(arguments: argparse.Namespace) -> None:
         store.put_bytes(key, render(page).encode())
         console.say(f"page     {store.url_of(key)}")
     console.done(text.verdict(page))
-
-
-def _common(arguments: argparse.Namespace) -> Common:
-    common = common_from(arguments)
-    return replace(common, platform=arguments.platform or common.platform)
 
 
 def _made(arguments: argparse.Namespace, common: Common) -> Page:
@@ -106,7 +97,7 @@ def _before(arguments: argparse.Namespace, common: Common, facts: RunFacts) -> C
     if not run_id:
         return None
     # wherever that run lies, which may be elsewhere
-    other = _common(argparse.Namespace(**{**vars(arguments), "run_id": run_id}))
+    other = common_from(argparse.Namespace(**{**vars(arguments), "run_id": run_id}))
     return replace(other, gpu_family="", torch_ref=common.torch_ref)
 
 

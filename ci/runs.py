@@ -31,6 +31,7 @@ class Run:
         created: When it began, ISO 8601.
         url: Its page, for people.
         fork: Whether it built a commit of a fork, or of one that is gone.
+        workflow: File name of its workflow; "" where that is not known.
     """
 
     run_id: str
@@ -41,6 +42,7 @@ class Run:
     created: str
     url: str
     fork: bool
+    workflow: str = ""
 
     @property
     def successful(self) -> bool:
@@ -88,6 +90,15 @@ class RunSource(Protocol):
 
         Raises:
             MissingInputError: The repository has no such commit, or several.
+            ServiceError: The service cannot be asked.
+        """
+        ...
+
+    def run(self, repository: str, run_id: str) -> Run:
+        """Return one run.
+
+        Raises:
+            MissingInputError: The repository has no such run.
             ServiceError: The service cannot be asked.
         """
         ...

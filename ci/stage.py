@@ -5,16 +5,15 @@ Wheels first, then sidecars, the record of what they came from, and pages last.
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from ci.groups import artifact_groups
 from ci.promotion import layout, release_pages
 from ci.promotion.options import add_distribution_store, distribution_store_of, listed
 from ci.promotion.run_records import read_group, read_locks
 from ci.promotion.staging import Choice, chosen_files, planned_record, stage_group
 from core import console, stores
-from core.options import common_from
+from core.groups import artifact_groups
+from core.options import add_group, common_from
 from pytorch_build.refs.torch_refs import load_refs
 
 if TYPE_CHECKING:
@@ -38,22 +37,17 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--packages", default="", metavar="A,B", help="only these distributions (default: every one)"
     )
-    parser.add_argument(
-        "--artifact-group",
-        default="",
-        metavar="GROUP",
-        help="group (default: the GPU family, else every one)",
-    )
+    add_group(parser, default="the GPU family, else every one")
 
 
 def run(arguments: argparse.Namespace) -> None:
     """Stage the chosen groups of a run."""
     common = common_from(arguments)
     target = distribution_store_of(arguments, common)
-    outputs = replace(common.outputs, platform=arguments.platform or common.outputs.platform)
+    outputs = common.outputs
     source = _source(common, outputs)
     choice = Choice(kind=arguments.distributions, packages=listed(arguments.packages))
-    groups = artifact_groups(source, outputs, arguments.artifact_group or common.gpu_family)
+    groups = artifact_groups(source, outputs, arguments.artifact_group or common.artifact_group)
     # everything is chosen before anything is copied: one group's refusal leaves nothing behind
     planned = [_planned(common, source, outputs, group, choice) for group in groups]
     for record in planned:

@@ -1,7 +1,7 @@
-"""`upload`: put what a run left into a store: wheels, logs, reports, artifacts, manifests.
+"""`upload`: publish what a run left: wheels, logs, reports, artifacts, manifests.
 
-Wheels first, then sidecars, then records, so that a reader never sees half; pages are the
-`index` stage's.
+Wheels first, then sidecars and records, then pages, so that a reader never sees half; then the job's
+outputs and links, which so lead to what is there.
 """
 
 from __future__ import annotations
@@ -11,10 +11,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ci.uploading.digests import Digests
-from core import files, stores
-from core.errors import UsageError, nearest
-from core.options import DEFAULT_STORE, add_store_names, common_from, environment, placed
-from core.outputs import group_name
+from core import console, files, stores
+from core.errors import FatalError, UsageError, nearest
+from core.options import (
+    DEFAULT_STORE,
+    add_group,
+    add_platform,
+    add_store_names,
+    common_from,
+    environment,
+    placed,
+)
+from core.stores.overlay import answers
 
 if TYPE_CHECKING:
     import argparse
@@ -25,6 +33,7 @@ if TYPE_CHECKING:
 
 KINDS = ("wheels", "logs", "reports", "manifests", "artifacts")
 ALL = "all"
+_SERVER_SECONDS = 300.0  # pages follow events of the bucket within seconds
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,9 +78,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         metavar="DIR",
         help="a ROCm build: --logs-dir DIR/logs and --artifacts-dir DIR/artifacts, those that there are",
     )
-    parser.add_argument(
-        "--artifact-group", default="", metavar="GROUP", help="group (default: the GPU family)"
-    )
+    add_group(parser)
+    add_platform(parser)
     parser.add_argument(
         "--what",
         default="",
@@ -82,8 +90,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> None:
     """Upload what folders hold, or the run that lies in the default store."""
-    common = common_from(arguments)
-    group = arguments.artifact_group or group_name(common.gpu_family)
+    common = foreseen(common_from(arguments))
+    group = arguments.artifact_group or common.artifact_group
     given = _folders(arguments)
     if given == Folders():
         put = upload_from_out(common, kinds(arguments.what), group)
@@ -92,6 +100,7 @@ def run(arguments: argparse.Namespace) -> None:
             raise UsageError("--what chooses from the run in ./out.", hint="Leave it out beside folders.")
         put = upload_folders(common, given, group)
     if put:
+        write_pages(common, put)
         tell(common, put)
 
 
@@ -162,17 +171,71 @@ def upload_folders(common: Common, given: Folders, group: str) -> Mapping[str, S
     return put
 
 
+def foreseen(common: Common) -> Common:
+    """Let a dry run go on where the store cannot be read: it is taken to be empty, and that is said."""
+    if not common.dry_run or not common.store.startswith("s3://"):
+        return common
+    try:
+        if answers(common.address):
+            common.open_store().folders(common.outputs.prefix)
+            return common
+    except FatalError as problem:
+        console.warn(problem.message)
+    console.warn(f"{common.store} cannot be read: this is what would be uploaded were nothing there.")
+    return replace(common, unread=True)
+
+
+def write_pages(common: Common, put: Mapping[str, Sequence[FileRecord]]) -> None:
+    """Write the pages that list what was uploaded, or wait for those that the store's server writes.
+
+    Raises:
+        MissingInputError: The server has not listed them in time.
+        StoreError: A listed file is absent, differs from its record, or has none.
+    """
+    from ci import index
+
+    if not index.left_to_server(common.store):
+        with index.uncollected():
+            for group in sorted(put):
+                index.write_group(common, group)
+    elif not common.dry_run:
+        _await_pages(common, put)
+
+
+def _await_pages(common: Common, put: Mapping[str, Sequence[FileRecord]]) -> None:
+    from core.offers import Offer
+    from core.page_waiting import Answer, wait_for
+
+    store, outputs = common.open_store(), common.outputs
+
+    def read(key: str) -> Answer:
+        # with this process's credentials: the bucket may refuse all others
+        found = store.find(key)
+        return Answer(text=store.read(key).decode()) if found else Answer(problem="it is not there")
+
+    pages = {
+        f"{outputs.python_prefix(group)}/index.html": [
+            Offer(name=one.name, distribution=one.distribution, version=one.version, sha256=one.sha256)
+            for one in found
+        ]
+        for group, found in put.items()
+    }
+    wait_for(pages, seconds=_SERVER_SECONDS, read=read, named=store.url_of)
+
+
 def tell(common: Common, put: Mapping[str, Sequence[FileRecord]]) -> None:
     """Give the job the addresses of what it uploaded, and its summary the links."""
     from ci.uploading import telling
     from core.job_files import job_files
 
-    outputs = common.outputs.at(common.open_store())
     if common.dry_run:
         return
-    telling.set_outputs(job_files(environment()), outputs, sorted(put))
+    store = common.open_store()
+    outputs = common.outputs.at(store)
+    index = all(telling.has_index(store, outputs, group) for group in put)
+    telling.set_outputs(job_files(environment()), outputs, sorted(put), index=index)
     for group, found in sorted(put.items()):
-        telling.summarize(outputs, group, found)
+        telling.summarize(outputs, group, found, index=index)
 
 
 def _folders(arguments: argparse.Namespace) -> Folders:

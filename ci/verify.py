@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import json
 import tempfile
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from core import console, files
 from core.errors import WheelError
-from core.options import common_from
+from core.options import add_platform, common_from
 
 if TYPE_CHECKING:
     import argparse
@@ -29,11 +28,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         metavar="WHEEL",
         help="a wheel or sdist: a path, or an http(s), s3 or file address",
     )
-    parser.add_argument(
-        "--platform",
-        choices=("linux", "windows"),
-        help="whose part of the run it is (default: this machine's)",
-    )
+    add_platform(parser)
     parser.add_argument("--json", action="store_true", help="print what is known as JSON, a list")
     parser.epilog = (
         "A file that lies in a run's outputs is held against that run; any other one against --run-id in "
@@ -55,7 +50,6 @@ def run(arguments: argparse.Namespace) -> None:
     from core.outputs import LOCAL_RUN
 
     common = common_from(arguments)
-    common = replace(common, platform=arguments.platform or common.platform)
     named = common.run_id != LOCAL_RUN or hasattr(arguments, "store_option")
     known = []
     common.cache.mkdir(parents=True, exist_ok=True)

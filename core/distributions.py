@@ -2,27 +2,45 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 from dataclasses import dataclass
-from pathlib import PurePosixPath
+from fnmatch import fnmatchcase
+from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
 from packaging.utils import canonicalize_name
 
 from core import files, wheels
+from core.data import Model, load_toml
 from core.errors import WheelError
 from core.records import FileRecord
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from pathlib import Path
+    from collections.abc import Iterable, Sequence
 
     from packaging.version import Version
 
-    from core.outputs import RunOutputs
+    from core.outputs import Platform, RunOutputs
     from core.stores import Store
 
 SIDECAR = ".metadata"
+NAMES_FILE = Path(__file__).with_name("our_names.toml")
+
+
+class _Names(Model):
+    names: tuple[str, ...]
+
+
+@functools.cache
+def our_names() -> tuple[str, ...]:
+    """Read the names of ours, as globs over normalised names."""
+    return load_toml(NAMES_FILE, _Names).names
+
+
+def is_ours(name: str) -> bool:
+    """Return whether a distribution's name, in any spelling, is one of ours."""
+    return any(fnmatchcase(canonicalize_name(name), glob) for glob in our_names())
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,6 +74,29 @@ def is_distribution(filename: str) -> bool:
     return filename.endswith((".whl", ".tar.gz"))
 
 
+def on_platform(filename: str, platform: Platform) -> bool:
+    """Say whether a wheel or sdist is for a platform, by its name; one for any is for each."""
+    if not filename.endswith(".whl"):
+        return True
+    system = "win" if platform == "windows" else "linux"
+    tags = wheels.parse_wheel_name(filename).tags
+    return any(tag.platform == "any" or system in tag.platform for tag in tags)
+
+
+def require_platform(filenames: Iterable[str], outputs: RunOutputs) -> None:
+    """Refuse wheels of another platform than a run's.
+
+    Raises:
+        WheelError: There are some; the message names them.
+    """
+    others = [name for name in filenames if not on_platform(name, outputs.platform)]
+    if others:
+        raise WheelError(
+            f"{', '.join(others)}: not for {outputs.platform}, and would go to {outputs.prefix}/.",
+            hint=f"Give --platform {'linux' if outputs.platform == 'windows' else 'windows'}.",
+        )
+
+
 def publish(
     store: Store, outputs: RunOutputs, artifact_group: str, path: Path, *, sha256: str = ""
 ) -> FileRecord:
@@ -70,8 +111,9 @@ def publish(
 
     Raises:
         StoreError: The run is immutable and holds other bytes under that name.
-        WheelError: The file's name says something else than its metadata.
+        WheelError: The file's name says something else than its metadata, or names another platform.
     """
+    require_platform([path.name], outputs)
     digest = sha256 or files.sha256(path)
     key = f"{outputs.python_prefix(artifact_group)}/{path.name}"
     described = describe(path, key=key, sha256=digest)

@@ -15,7 +15,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Literal
 
 from core import process
-from core.errors import CheckError, DataError, EnvironmentSetupError, ProcessError
+from core.errors import CheckError, EnvironmentSetupError, ProcessError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 Backend = Literal["uv", "pip"]
 
 _TRUE = frozenset({"1", "true", "t", "yes", "y", "on"})  # what pip takes for yes
+_RIGHTS = re.compile(r"AWS_|ACTIONS_|(GH|GITHUB)_TOKEN$")
 _UV_SOURCES = frozenset(
     {
         "UV_DEFAULT_INDEX",
@@ -56,25 +57,30 @@ class Sources:
     no_index: bool = False
     cert: str = ""
 
-    def with_find_links(self, *locations: str) -> Sources:
-        """Add folders or flat pages in front of those of the configuration."""
-        return Sources(
-            index_url=self.index_url,
-            extra_index_urls=self.extra_index_urls,
-            find_links=(*locations, *self.find_links),
-            no_index=self.no_index,
-            cert=self.cert,
-        )
-
 
 @dataclass(frozen=True, kw_only=True)
-class ForFamily:
-    """What sdists are told of the GPU family that they are built for: that of `rocm` requires its packages.
+class Install:
+    """One call of the installer. Hashed and unhashed requirements never share one.
 
     Attributes:
-        gpu_family: The family; "" where no sdist asks for one.
+        requirements: PEP 508 requirements, or paths of wheels.
+        files: Requirements files.
+        sources: Where packages come from; None for the person's own configuration.
+        hashed: Every requirement carries hashes, and they are required.
+        dependencies: Install what the requirements require, too.
+        build_isolation: Build sdists in an environment of their own.
+        pre: Allow pre-releases that no requirement names.
+        gpu_family: What sdists are told of the GPU that they are built for: that of `rocm` requires its
+            packages; "" where no sdist asks.
     """
 
+    requirements: tuple[str, ...] = ()
+    files: tuple[Path, ...] = ()
+    sources: Sources | None = None
+    hashed: bool = False
+    dependencies: bool = True
+    build_isolation: bool = True
+    pre: bool = False
     gpu_family: str = ""
 
     @property
@@ -86,29 +92,6 @@ class ForFamily:
     def env(self) -> Mapping[str, str]:
         """Variables for sdists' builds, over the process's own."""
         return {"ROCM_SDK_TARGET_FAMILY": self.gpu_family} if self.gpu_family else {}
-
-
-@dataclass(frozen=True, kw_only=True)
-class Install(ForFamily):
-    """One call of the installer. Hashed and unhashed requirements never share one.
-
-    Attributes:
-        requirements: PEP 508 requirements, or paths of wheels.
-        files: Requirements files.
-        sources: Where packages come from; None for the person's own configuration.
-        hashed: Every requirement carries hashes, and they are required.
-        dependencies: Install what the requirements require, too.
-        build_isolation: Build sdists in an environment of their own.
-        pre: Allow pre-releases that no requirement names.
-    """
-
-    requirements: tuple[str, ...] = ()
-    files: tuple[Path, ...] = ()
-    sources: Sources | None = None
-    hashed: bool = False
-    dependencies: bool = True
-    build_isolation: bool = True
-    pre: bool = False
 
 
 @cache
@@ -159,7 +142,7 @@ def install(
         wanted = ", ".join((*call.requirements, *(path.name for path in call.files)))
         raise EnvironmentSetupError(
             f"{wanted} could not be installed into {target.prefix} (Python {target.version}).",
-            hint="The installer's own words stand above. See --rocm-find-links and your pip configuration.",
+            hint="The installer's own words stand above. See --find-links, --index-url and your pip configuration.",
         ) from problem
 
 
@@ -168,51 +151,12 @@ def environment_for(*, exact: bool) -> dict[str, str]:
 
     ``--no-config`` of uv does not concern its variables, nor ``--isolated`` of pip the machine's file.
     """
-    env = process.inherited()
+    # an installer runs the code of sdists, and needs none of this process's rights
+    env = {name: value for name, value in process.inherited().items() if not _RIGHTS.match(name)}
     if not exact:
         return env
     kept = {name: value for name, value in env.items() if name not in _UV_SOURCES}
     return {**kept, "PIP_CONFIG_FILE": os.devnull}
-
-
-def newest(distribution: str, sources: Sources, *, python: str = "") -> str:
-    """Ask sources, and no others, for their newest version of a distribution, pre-releases included.
-
-    Args:
-        distribution: Its normalised name.
-        sources: The sources.
-        python: The version of the Python that wheels are to fit; "" for the tool's own and sdists, too.
-
-    Raises:
-        ProcessError: They have none, or do not answer.
-        DataError: The answer names no version.
-    """
-    return _listed_versions(distribution, sources, python)[0]
-
-
-def versions(distribution: str, sources: Sources) -> tuple[str, ...]:
-    """Ask sources, and no others, which versions of a distribution they have; newest first, () for none."""
-    try:
-        return _listed_versions(distribution, sources, "")
-    except ProcessError as problem:
-        # a source that does not answer ends in the same words, after these
-        if "No matching distribution" in problem.output and "Retrying" not in problem.output:
-            return ()
-        raise
-
-
-def _listed_versions(distribution: str, sources: Sources, python: str) -> tuple[str, ...]:
-    argv = [sys.executable, "-m", "pip", "--isolated", "--disable-pip-version-check", "index", "versions"]
-    argv.append("--pre")
-    # for another interpreter than pip's own, pip wants to hear that it will not build anything
-    argv += ["--python-version", python, "--only-binary", ":all:"] if python else []
-    argv += [*_pip_sources(sources), distribution]
-    answer = process.capture(argv, env=environment_for(exact=True)).stdout
-    head = rf"^{re.escape(distribution)} \(.*\)\nAvailable versions: "
-    found = re.search(rf"{head}(?P<listed>\S.*)$", answer, re.MULTILINE)
-    if found is None:
-        raise DataError(f"pip did not say which versions of {distribution} there are.")
-    return tuple(one.strip() for one in found["listed"].split(","))
 
 
 def uv_program() -> str:

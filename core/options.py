@@ -6,19 +6,20 @@
 from __future__ import annotations
 
 import argparse
+import functools
 import os
+import re
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, get_args
 
 from core import stores
 from core.errors import UsageError, nearest
-from core.outputs import LOCAL_RUN, RunOutputs, this_platform
+from core.outputs import LOCAL_RUN, PLAIN, Platform, RunOutputs, group_name, this_platform
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from core.outputs import Platform
     from core.stores import Store
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -29,6 +30,7 @@ SOURCES_DIR = "SOURCES_DIR"
 # …-bkc: previews of new hardware, in buckets and streams of their own
 RELEASE_TYPES = ("ci", "dev", "dev-bkc", "nightly", "nightly-bkc", "prerelease", "release")
 _BUCKET = "s3://"
+_VARIANT = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,6 +41,7 @@ class Common:
         torch_ref: Name in the refs data; "" for the default ref.
         refs_file: A file of the user's own that adds or overrides refs.
         gpu_family: GPU family; "" for this machine's (or the ref's default).
+        build_variant: Build variant of the family: ``asan``, …; "" for the release build.
         run_id: The run whose outputs are read and written.
         store: Where run outputs live: a folder or an ``s3://`` URI.
         read_store: Where a run is read that `store` lacks; "" for nowhere.
@@ -50,11 +53,13 @@ class Common:
         python: The target environment's interpreter; None for a stage without one.
         force: Do the work again although its inputs have not changed.
         dry_run: Say what would be written instead of writing it.
+        unread: The store cannot be read: a dry run takes it to be empty.
     """
 
     torch_ref: str = ""
     refs_file: Path | None = None
     gpu_family: str = ""
+    build_variant: str = ""
     run_id: str = LOCAL_RUN
     store: str = DEFAULT_STORE
     read_store: str = ""
@@ -65,6 +70,7 @@ class Common:
     python: Path | None = None
     force: bool = False
     dry_run: bool = False
+    unread: bool = False
     root: Path = ROOT
 
     @property
@@ -75,9 +81,27 @@ class Common:
             run_id=self.run_id, platform=self.platform, external_repo=self.external_repo, bucket=bucket
         )
 
+    @property
+    def artifact_group(self) -> str:
+        """The folder of the named family in its build variant; "" where no family is named."""
+        return group_name(self.gpu_family, self.build_variant)
+
     def open_store(self) -> Store:
-        """Open the store that is written to."""
-        return stores.open_store(self.store, root=self.root, dry_run=self.dry_run)
+        """Open the store that is written to; of a dry run the same each time, as it keeps its plan there."""
+        return self._planned if self.dry_run else stores.open_store(self.store, root=self.root)
+
+    @functools.cached_property
+    def _planned(self) -> Store:
+        if self.unread:
+            from core.stores.dry_run import unread
+
+            return unread(self.store)
+        return stores.open_store(self.store, root=self.root, dry_run=True)
+
+    @property
+    def address(self) -> str:
+        """Whom the store that is written to talks to, ``https://…``; "" for nobody, or nobody known."""
+        return _address(self.store, environment())
 
     def open_for_reading(self) -> Store:
         """Open the store that is written to, over the one where CI left the run, if there is one."""
@@ -171,6 +195,20 @@ def add_store_names(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def add_group(parser: argparse._ActionsContainer, *, default: str = "the GPU family") -> None:
+    """Declare ``--artifact-group``: which folder of a run's wheels."""
+    parser.add_argument(
+        "--artifact-group", default="", metavar="GROUP", help=f"the run's group (default: {default})"
+    )
+
+
+def add_platform(parser: argparse._ActionsContainer) -> None:
+    """Declare ``--platform``: whose part of a run."""
+    parser.add_argument(
+        "--platform", choices=get_args(Platform), help="whose part of the run it is (default: this machine's)"
+    )
+
+
 def add_common(parser: argparse.ArgumentParser) -> None:
     """Declare the common options."""
     group = parser.add_argument_group("what to run on")
@@ -191,6 +229,13 @@ def add_common(parser: argparse.ArgumentParser) -> None:
         default="",
         metavar="FAMILY",
         help="GPU family, or 'cpu' (default: the ref's own, else this machine's)",
+    )
+    group.add_argument(
+        "--build-variant",
+        action=Once,
+        default=PLAIN,
+        metavar="NAME",
+        help=f"build variant of the family, such as asan; each has an artifact group (default: {PLAIN})",
     )
     group.add_argument(
         "--run-id", default=LOCAL_RUN, metavar="ID", help="run whose outputs are used (default: local)"
@@ -238,13 +283,18 @@ def common_from(arguments: argparse.Namespace) -> Common:
             f"RELEASE_TYPE={arguments.release_type!r} is no release type. "
             f"{nearest(arguments.release_type, RELEASE_TYPES)}"
         )
+    variant = "" if arguments.build_variant == PLAIN else arguments.build_variant
+    if variant and not _VARIANT.fullmatch(variant):
+        raise UsageError(f"--build-variant {variant!r} is no build variant.", hint="Write it like host-asan.")
     common = Common(
         torch_ref=arguments.torch_ref,
         refs_file=arguments.refs_file,
         gpu_family=arguments.gpu_family,
+        build_variant=variant,
         run_id=arguments.run_id,
         store=arguments.store,
         release_type=arguments.release_type,
+        platform=getattr(arguments, "platform", None) or this_platform(),
         python=arguments.python,
         force=arguments.force,
         dry_run=arguments.dry_run,

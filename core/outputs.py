@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
 Platform = Literal["linux", "windows"]
 LOCAL_RUN = "local"
+PLAIN = "release"  # the build variant that every family has, and that no folder names
 # what a ROCm build says of its sources; it lies among the records
 BUILD_MANIFEST = "therock_manifest.json"
 
@@ -51,9 +52,13 @@ def is_record(key: str) -> bool:
     return key.endswith(".json") and not key.endswith(f"/{BUILD_MANIFEST}")
 
 
-def group_name(gpu_family: str) -> str:
-    """Give the group of a GPU family; a list of families shares one folder (``gfx942-gfx1100``)."""
-    return "-".join(part.strip() for part in re.split(r"[;,]", gpu_family) if part.strip())
+def group_name(gpu_family: str, build_variant: str = "") -> str:
+    """Return the group of a GPU family in a build variant: ``gfx94X-dcgpu``, ``gfx94X-dcgpu-asan``.
+
+    A list of families shares one folder (``gfx942-gfx1100``); no family has none.
+    """
+    parts = [part.strip() for part in re.split(r"[;,]", gpu_family) if part.strip()]
+    return "-".join([*parts, build_variant] if parts and build_variant not in {"", PLAIN} else parts)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -145,6 +150,11 @@ class RunOutputs:
     def source_lock_key(self, torch_ref: str) -> str:
         """Key of a torch ref's source lock."""
         return f"{self.prefix}/manifests/source-lock-{key_name(torch_ref)}.json"
+
+    @property
+    def plan_key(self) -> str:
+        """Key of the run's plan, beside its source locks."""
+        return f"{self.prefix}/manifests/plan.json"
 
     def logs_prefix(self, artifact_group: str) -> str:
         """Key prefix of a group's logs."""

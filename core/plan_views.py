@@ -25,32 +25,14 @@ def views(plan: Plan) -> Mapping[str, object]:
 
 
 def grouped(plan: Plan, platform: Platform) -> Mapping[str, Mapping[str, Sequence[Mapping[str, Any]]]]:
-    """Give the jobs of each artifact group: group -> stage -> rows; every group has every stage.
-
-    A row is no more than a workflow passes on, because outputs of a job have a limit.
-    """
+    """Give the jobs of each artifact group: group -> stage -> rows; every group has every stage."""
     groups = dict.fromkeys(cell.artifact_group for cell in plan.cells if cell.platform == platform)
     return {
         group: {
-            stage: [_row(cell) for cell in plan.matrix(platform, stage) if cell.artifact_group == group]
+            stage: [plan.row(cell) for cell in plan.matrix(platform, stage) if cell.artifact_group == group]
             for stage in STAGES
         }
         for group in groups
-    }
-
-
-def _row(cell: Cell) -> Mapping[str, Any]:
-    return {
-        "name": cell.name,
-        # artifacts are another run's, and fetched by a step of their own
-        "sessions": " ".join(one for one in cell.sessions if one != "fetch_artifacts"),
-        "runner": cell.runner,
-        "python": cell.python,
-        "torch_ref": cell.torch_ref,
-        "torch_version": cell.versions.get(_TORCH, ""),
-        **({"config": cell.config, "shard": cell.shard} if cell.config else {}),
-        **({"minutes": cell.minutes} if cell.minutes else {}),
-        "expect_failure": cell.expect_failure,
     }
 
 
@@ -70,6 +52,7 @@ def promotions(plan: Plan, platform: Platform) -> Sequence[Mapping[str, str]]:
         {
             "name": f"{group}, torch {version}",
             "gpu_family": cells[0].gpu_family,
+            "build_variant": cells[0].build_variant,
             "torch_ref": cells[0].torch_ref,
             "torch_version": version,
             "pythons": ",".join(dict.fromkeys(cell.python for cell in cells)),

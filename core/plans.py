@@ -1,7 +1,7 @@
 """The plan of a run: what is built and tested, where, and why, decided once from one event.
 
-`ci.configuration` writes it (`python -m ci configure`), `python -m pytorch_build resolve --plan`
-completes it with versions, and `MATRIX=FILE` makes sessions of it.
+`python -m ci configure` writes it, `python -m ci find-rocm` completes it with where ROCm comes from,
+`python -m pytorch_build resolve --plan` with versions, and `MATRIX=FILE` makes sessions of it.
 """
 
 from __future__ import annotations
@@ -23,6 +23,8 @@ Stage = Literal["build_rocm", "test_rocm", "build_pytorch", "test_pytorch", "tes
 STAGES: tuple[Stage, ...] = get_args(Stage)
 PLATFORMS: tuple[Platform, ...] = get_args(Platform)
 MAX_JOBS = 256  # of one matrix in GitHub Actions
+MAX_OUTPUTS = 2**20  # bytes of a job's outputs there, counted as UTF-16
+FETCH = "fetch_artifacts"
 
 
 class Decision(Model):
@@ -68,18 +70,69 @@ class Upload(Model):
     region: str = ""
 
 
-class RocmPackages(Model):
-    """Where the artifacts that ROCm's packages are made of come from.
+class RocmOrigin(Model):
+    """Where the ROCm of one artifact group comes from: a run's artifacts, or the packages of an index.
 
     Attributes:
-        artifact_run_id: The run that has them; "" for this one.
-        use_prebuilt_artifacts: Whether artifacts of another run are taken in place of new ones.
-        version: The packages' version, where the event names one.
+        platform: ``linux`` or ``windows``.
+        artifact_group: The group.
+        run_id: The artifact run; "" for an index.
+        repository: Its repository.
+        store: The store that has its outputs.
+        external_repo: Folder of the repository in that store.
+        artifacts: SHA-256 of each artifact to fetch by the archive's name, or of the index's packages.
+        index_url: The index; "" for a run.
+        version: The version of ROCm's packages.
+        reason: Why it is this one.
+    """
+
+    platform: Platform
+    artifact_group: str
+    run_id: str = ""
+    repository: str = ""
+    store: str = ""
+    external_repo: str = ""
+    artifacts: dict[str, str] = Field(default_factory=dict)
+    index_url: str = ""
+    version: str = ""
+    reason: str = ""
+
+    @property
+    def row(self) -> Mapping[str, str]:
+        """What a job has to know: the artifact run with one digest of what it fetches, or the index."""
+        known = {
+            "run_id": self.run_id,
+            "repository": self.repository,
+            "store": self.store,
+            "digest": files.digest_of(self.artifacts) if self.run_id and self.artifacts else "",
+            "index_url": self.index_url,
+            "version": self.version,
+        }
+        return {name: value for name, value in known.items() if value}
+
+
+class RocmPackages(Model):
+    """Where ROCm's packages come from.
+
+    Attributes:
+        artifact_run_id: The artifact run that was asked for; "" for none.
+        artifact_repository: Its repository; "" for the one that the data names.
+        artifact_store: The store that has it; "" for the one that the data names.
+        use_prebuilt_artifacts: Whether they are made of a run's artifacts in any case.
+        index_url: The index that was asked for; "" for none.
+        version: The packages' version.
+        version_named: Whether the event names it.
+        origins: What was found for each group; `find_rocm` fills it in.
     """
 
     artifact_run_id: str = ""
+    artifact_repository: str = ""
+    artifact_store: str = ""
     use_prebuilt_artifacts: bool = False
+    index_url: str = ""
     version: str = ""
+    version_named: bool = False
+    origins: tuple[RocmOrigin, ...] = ()
 
 
 class Variant(Model):
@@ -209,6 +262,30 @@ class Plan(Model):
         """Give the jobs of one stage on one platform."""
         return [cell for cell in self.cells if (cell.platform, cell.stage) == (platform, stage)]
 
+    def rocm_row(self, cell: Cell) -> Mapping[str, str]:
+        """Return what a job has to know of where its ROCm comes from; nothing where another one builds it."""
+        key = cell.platform, cell.artifact_group
+        found = next((one for one in self.rocm.origins if (one.platform, one.artifact_group) == key), None)
+        needed = found and (found.index_url or FETCH in cell.sessions)
+        return found.row if found and needed else {}
+
+    def row(self, cell: Cell) -> Mapping[str, Any]:
+        """Return a job as a workflow gets it: no more than is passed on, as outputs have a limit."""
+        return {
+            "gpu_family": cell.gpu_family,
+            "build_variant": cell.build_variant,
+            # artifacts are another run's, and fetched by a step of their own
+            "sessions": " ".join(one for one in cell.sessions if one != FETCH),
+            "runner": cell.runner,
+            "python": cell.python,
+            "torch_ref": cell.torch_ref,
+            **({"torch_version": cell.versions["torch"]} if "torch" in cell.versions else {}),
+            **({"config": cell.config, "shard": cell.shard} if cell.config else {}),
+            **({"minutes": cell.minutes} if cell.minutes else {}),
+            "expect_failure": cell.expect_failure,
+            **({"rocm": rocm} if (rocm := self.rocm_row(cell)) else {}),
+        }
+
     def write(self, path: Path) -> None:
         """Write the plan as JSON, atomically; the same plan gives the same bytes."""
         files.write_json(path, self.model_dump(mode="json"))
@@ -225,7 +302,7 @@ class Plan(Model):
 
 
 def matrices(plan: Plan) -> Mapping[str, Sequence[Mapping[str, Any]]]:
-    """Write every matrix for GitHub: ``{platform}_{stage}_matrix`` to its cells, without their reasons.
+    """Write every matrix for GitHub: ``{platform}_{stage}_matrix`` to its jobs.
 
     Raises:
         DataError: One has more jobs than GitHub takes.
@@ -235,8 +312,7 @@ def matrices(plan: Plan) -> Mapping[str, Sequence[Mapping[str, Any]]]:
         for stage in STAGES:
             cells = plan.matrix(platform, stage)
             refuse_size(len(cells), f"{stage} on {platform}")
-            rows = [cell.model_dump(mode="json", exclude={"platform", "stage", "reason"}) for cell in cells]
-            written[f"{platform}_{stage}_matrix"] = rows
+            written[f"{platform}_{stage}_matrix"] = [plan.row(cell) for cell in cells]
     return written
 
 
@@ -251,6 +327,21 @@ def refuse_size(count: int, what: str) -> None:
             f"{what} has {count} jobs; a matrix of GitHub Actions holds {MAX_JOBS}.",
             hint="Dispatch fewer GPU families, Pythons or torch refs at a time.",
         )
+
+
+def refuse_outputs(values: Mapping[str, str]) -> Mapping[str, str]:
+    """Return a job's outputs, unless GitHub would not take them.
+
+    Raises:
+        DataError: They are too long together.
+    """
+    size = 2 * sum(map(len, values.values()))
+    if size > MAX_OUTPUTS:
+        raise DataError(
+            f"The plan's outputs are {size / 2**20:.2f} MiB; GitHub takes one of a job.",
+            hint="Dispatch fewer GPU families, Pythons or torch refs at a time.",
+        )
+    return values
 
 
 def schema() -> Mapping[str, Any]:

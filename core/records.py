@@ -58,12 +58,14 @@ class Cell(_Frozen):
         python: ``cp312``.
         torch_ref: Torch ref.
         gpu_family: GPU family, or several joined by ``;``.
+        build_variant: Build variant; "" for the release build.
         group: The artifact group of several families that a test of one took its wheels from.
     """
 
     python: str = ""
     torch_ref: str = ""
     gpu_family: str = ""
+    build_variant: str = ""
     group: str = ""
 
 

@@ -24,37 +24,33 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Question(installer.ForFamily):
+class Question:
     """What is to be resolved.
 
     Attributes:
         requirements: PEP 508 requirements.
         constraints: Versions that hold where a name is required at all.
+        excludes: Names that are never resolved, whoever requires them.
         sources: Where packages come from.
         exact: No variable of the environment may add a source.
         python: The interpreter to resolve for, and to build sdists with.
         python_version: The Python to resolve for, such as ``3.12``; "" for the interpreter's own.
         platform: uv's name of the platform to resolve for; "" for this one.
         pre: Allow pre-releases everywhere.
-        pre_names: Distributions whose pre-releases count.
         only_wheels: Take no sdist.
-        unisolated: Sdists that are built with what the interpreter's environment holds.
-        refreshed: Distributions whose pages are asked for again although a cache knows them.
         cache_dir: uv's cache; None for its default.
     """
 
     requirements: tuple[str, ...]
     constraints: tuple[str, ...] = ()
+    excludes: tuple[str, ...] = ()
     sources: Sources
     exact: bool = True
     python: Path | None = None
     python_version: str = ""
     platform: str = ""
     pre: bool = False
-    pre_names: tuple[str, ...] = ()
     only_wheels: bool = False
-    unisolated: tuple[str, ...] = ()
-    refreshed: tuple[str, ...] = ()
     cache_dir: Path | None = None
 
 
@@ -105,14 +101,18 @@ def resolve(question: Question) -> tuple[Resolved, ...]:
         EnvironmentSetupError: They cannot be satisfied; the message ends with uv's own words.
         DataError: uv's answer is no lock.
     """
-    env = {**installer.environment_for(exact=question.exact), **question.env}
+    env = installer.environment_for(exact=question.exact)
     if question.sources.cert:
         env.setdefault("SSL_CERT_FILE", question.sources.cert)
     with tempfile.TemporaryDirectory() as folder:
-        required, constraints = Path(folder) / "requirements.in", Path(folder) / "constraints.txt"
+        required, constraints, excludes = (
+            Path(folder) / f"{name}.txt" for name in ("in", "held", "left-out")
+        )
         files.write_text(required, "".join(f"{one}\n" for one in question.requirements))
         files.write_text(constraints, "".join(f"{one}\n" for one in question.constraints))
-        argv = [*_argv(question), "--constraints", str(constraints), str(required)]
+        files.write_text(excludes, "".join(f"{one}\n" for one in question.excludes))
+        argv = [*_argv(question), *(["--excludes", str(excludes)] if question.excludes else [])]
+        argv += ["--constraints", str(constraints), str(required)]
         try:
             answer = process.capture(argv, env=env).stdout
         except ProcessError as problem:
@@ -133,14 +133,6 @@ def _argv(question: Question) -> list[str]:
     argv += ["--cache-dir", str(question.cache_dir)] if question.cache_dir else []
     argv += ["--prerelease", "allow"] if question.pre else []
     argv += ["--only-binary", ":all:"] if question.only_wheels else []
-    for name in question.pre_names:
-        argv += ["--prerelease-package", f"{name}=allow"]
-    for name in question.unisolated:
-        argv += ["--no-build-isolation-package", name]
-    for name in question.refreshed:
-        argv += ["--refresh-package", name]
-    for setting in question.config_settings:
-        argv += ["--config-setting", setting]
     return argv
 
 

@@ -8,17 +8,9 @@ from http.server import BaseHTTPRequestHandler, SimpleHTTPRequestHandler, Thread
 from threading import Thread
 from typing import TYPE_CHECKING
 
-from core.errors import MissingInputError
-from core.stores.directory import DirectoryStore
-from core.stores.overlay import holding
-
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterator
     from pathlib import Path
-
-    from core.outputs import RunOutputs
-    from core.records import FileRecord
-    from core.stores import Store
 
 
 class _Quiet(SimpleHTTPRequestHandler):
@@ -56,36 +48,3 @@ def answering(handler: Callable[..., BaseHTTPRequestHandler]) -> Iterator[str]:
         server.shutdown()
         server.server_close()
         thread.join()
-
-
-@contextmanager
-def flat_page(
-    store: Store, outputs: RunOutputs, artifact_group: str, wanted: Sequence[FileRecord]
-) -> Iterator[str]:
-    """Give the address of a group's flat page, which must list what the records promise.
-
-    Args:
-        store: Where the run's outputs live; a folder is served while the address is used.
-        outputs: The run.
-        artifact_group: The group.
-        wanted: The recorded files.
-
-    Raises:
-        MissingInputError: There is no page, or it lacks one of the files.
-    """
-    key = f"{outputs.python_prefix(artifact_group)}/index.html"
-    hint = "Write the pages: nox -s index (with the same --run-id and --store)."
-    store = holding(store, key)
-    if store.find(key) is None:
-        raise MissingInputError(f"{store.url}/{key} is not there.", hint=hint)
-    page = store.read(key).decode()
-    absent = [one.name for one in wanted if f">{one.name}</a>" not in page or one.sha256 not in page]
-    if absent:
-        raise MissingInputError(
-            f"{store.url}/{key} does not list {', '.join(absent)} as recorded.", hint=hint
-        )
-    if isinstance(store, DirectoryStore):
-        with served(store.root) as url:
-            yield f"{url}/{key}"
-    else:
-        yield store.url_of(key)

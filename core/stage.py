@@ -8,15 +8,17 @@ from typing import TYPE_CHECKING, Any
 
 from core import console, distributions, files, records
 from core.builders import BUILDER, builder_from
-from core.errors import FatalError, InterruptedStageError
+from core.errors import FatalError, InterruptedStageError, StoreError
 from core.options import environment
 from core.records import Cell, FileRecord, Record
+from core.stores.overlay import OverlayStore
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from pathlib import Path
 
     from core.options import Common
+    from core.stores import Store
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,6 +62,9 @@ def perform(
 ) -> Record | None:
     """Do a stage's work, unless a record says that it was done from the same inputs.
 
+    The record may be this cell's or another's of the same stage and group, and lie here or where CI
+    left the run: another attempt of a job takes what the one before has uploaded.
+
     Args:
         stage: The stage and its cell.
         inputs: What the work depends on, JSON-able: digests, commits, versions, settings.
@@ -76,9 +81,12 @@ def perform(
     store, outputs = stage.common.open_store(), stage.common.outputs
     before = records.read(store, outputs, stage.artifact_group, records.record_name(stage.name, stage.cell))
     digest = files.digest_of(inputs)
-    if before is not None and not stage.common.force and _holds(stage, before, digest):
+    if before is not None and not stage.common.force and _holds(store, before, digest):
         console.done(f"{stage.name}: unchanged, nothing to do (--force does it again)")
         return _finished(stage, before)
+    if not stage.common.force and (taken := _taken(stage, digest)) is not None:
+        _withdraw_old(stage, before, taken.files)
+        return _finished(stage, taken)
     if stage.common.dry_run:
         console.say(f"{stage.name}: inputs have changed, would do the work")
         return None
@@ -109,7 +117,7 @@ def _worked(
             stage=stage.name,
             run_id=outputs.run_id,
             platform=outputs.platform,
-            cell=stage.cell,
+            cell=stage.cell.model_copy(update={"build_variant": stage.common.build_variant}),
             started=started,
             seconds=round(time.monotonic() - clock, 3),
             **known,
@@ -159,24 +167,71 @@ def show(record: Record) -> None:
     console.table(("file", "size", "seconds", "sha256"), rows)
 
 
-def _holds(stage: Stage, before: Record, digest: str) -> bool:
+def _taken(stage: Stage, digest: str) -> Record | None:
+    """Take what was made from the same inputs elsewhere in the run, and put it here."""
+    here, there = stage.common.open_store(), stage.common.open_for_reading()
+    found = _made_alike(stage, here, digest)
+    if found is None and isinstance(there, OverlayStore):
+        found = there.asked(lambda behind: _made_alike(stage, behind, digest))
+    if found is None:
+        return None
+    store, record = found
+    files_here = record.files
+    if store.url != here.url and not stage.common.dry_run:
+        with console.group(f"{stage.name}: fetching what was made from the same inputs"):
+            files_here = tuple(_fetched(stage, store, one) for one in record.files)
+    console.done(
+        f"{stage.name}: unchanged, taken from {store.url}: {record.name} was made from the same inputs "
+        "(--force does it again)"
+    )
+    return record.model_copy(update={"cell": stage.cell, "files": files_here})
+
+
+def _made_alike(stage: Stage, store: Store, digest: str) -> tuple[Store, Record] | None:
+    outputs = stage.common.outputs
+    start = outputs.record_key(stage.artifact_group, stage.name).removesuffix(".json")
+    for stored in store.list(outputs.manifests_prefix(stage.artifact_group)):
+        if not stored.key.startswith((f"{start}-", f"{start}.json")):
+            continue
+        record = records.parse(store.read(stored.key), where=stored.key)
+        if record.stage == stage.name and record.files and _holds(store, record, digest):
+            return store, record
+    return None
+
+
+def _fetched(stage: Stage, store: Store, one: FileRecord) -> FileRecord:
+    path = store.fetch(one.key, stage.common.cache / "fetched")
+    if files.sha256(path) != one.sha256:
+        raise StoreError(
+            f"{one.key} in {store.url} is not the file that its record names.",
+            hint="Find out who replaced it, or build it again with --force.",
+        )
+    outputs = stage.common.outputs
+    put = distributions.publish(
+        stage.common.open_store(), outputs, stage.artifact_group, path, sha256=one.sha256
+    )
+    return one.model_copy(update={"key": put.key})
+
+
+def _holds(store: Store, before: Record, digest: str) -> bool:
     if before.status != "ok" or before.input_digest != digest:
         return False
-    store = stage.common.open_store()
     return all(
         store.find(one.key) is not None and store.digest(one.key) == one.sha256 for one in before.files
     )
 
 
 def _withdraw_old(stage: Stage, before: Record | None, published: tuple[FileRecord, ...]) -> None:
-    """Take out what this cell had made before under other names; only ``local`` may replace."""
-    outputs = stage.common.outputs
+    """Take out what this cell alone had made before under other names; only ``local`` may replace."""
+    store, outputs = stage.common.open_store(), stage.common.outputs
     if before is None or outputs.immutable:
         return
-    kept = {one.key for one in published}
-    for one in before.files:
-        if one.key not in kept:
-            distributions.withdraw(stage.common.open_store(), one.key)
+    gone = {one.key for one in before.files} - {one.key for one in published}
+    if not gone:
+        return
+    kept = records.read_all(store, outputs, stage.artifact_group)
+    for key in sorted(gone - records.promised([one for one in kept if one.name != before.name]).keys()):
+        distributions.withdraw(store, key)
 
 
 def _copy_out(stage: Stage, record: Record) -> None:

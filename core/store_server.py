@@ -6,26 +6,66 @@ import shutil
 from contextlib import contextmanager, suppress
 from functools import partial
 from http import HTTPStatus
+from http.client import HTTPException
 from http.server import BaseHTTPRequestHandler
 from io import BytesIO
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO, Protocol, cast
 from urllib.parse import unquote, urlsplit
 
 from core import console
-from core.errors import FatalError
+from core.errors import FatalError, ServiceError
+from core.remote_wheels import open_url, without_secret
 from core.serving import answering
-from core.stores import headers_for
+from core.stores import Stored, headers_for
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
+    from http.client import HTTPResponse
 
-    from core.stores import Store
+
+class Readable(Protocol):
+    """What is served of a store."""
+
+    def find(self, key: str) -> Stored | None:
+        """Look one object up."""
+        ...
+
+    def open(self, key: str) -> BinaryIO:
+        """Open an object for reading it once."""
+        ...
+
+
+class RemoteFiles:
+    """Files behind addresses with a password, which this process keeps to itself."""
+
+    def __init__(self, urls: Mapping[str, str], *, cert: str) -> None:
+        self._urls = urls
+        self._cert = cert
+
+    def find(self, key: str) -> Stored | None:
+        """Look a file up by its name."""
+        if key not in self._urls:
+            return None
+        with self._opened(key) as answer:
+            return Stored(key=key, size=int(answer.headers["Content-Length"]), etag="", modified=0)
+
+    def open(self, key: str) -> BinaryIO:
+        """Open a file by its name."""
+        return cast("BinaryIO", self._opened(key))
+
+    def _opened(self, key: str) -> HTTPResponse:
+        try:
+            return open_url(self._urls[key], cert=self._cert)
+        except (OSError, HTTPException) as problem:
+            raise ServiceError(
+                f"{without_secret(self._urls[key])} could not be read: {problem}."
+            ) from problem
 
 
 class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
 
-    def __init__(self, *arguments: Any, store: Store, pages: Mapping[str, bytes]) -> None:  # noqa: ANN401 - the base class's
+    def __init__(self, *arguments: Any, store: Readable, pages: Mapping[str, bytes]) -> None:  # noqa: ANN401 - the base class's
         self._store = store
         self._pages = pages
         super().__init__(*arguments)
@@ -76,7 +116,7 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 @contextmanager
-def served_store(store: Store, pages: Mapping[str, bytes] | None = None) -> Iterator[str]:
+def served_store(store: Readable, pages: Mapping[str, bytes] | None = None) -> Iterator[str]:
     """Serve a store's keys on a free port of the loopback interface, read with this process's rights.
 
     Args:

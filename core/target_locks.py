@@ -1,4 +1,4 @@
-"""What target environments are made from: locked build requirements, and recorded files by digest."""
+"""What target environments are made from: locked build requirements."""
 
 from __future__ import annotations
 
@@ -10,12 +10,11 @@ from core import console, locks
 from core.installer import Install
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
+    from collections.abc import Collection
     from pathlib import Path
 
     from core.interpreters import Interpreter
     from core.options import Common
-    from core.records import FileRecord
 
 # what builds need, and what upstream's own tests need besides torch
 BUILDS, TORCH_TESTS = "target", "torch-tests"
@@ -64,9 +63,3 @@ def locked_call(
     if not only and not replaced:
         return Install(files=(path,), hashed=True)
     return Install(files=(locks.kept(common.cache / "locks", lock, text),), hashed=True)
-
-
-def pinned_file(common: Common, wheels: Sequence[FileRecord]) -> Path:
-    """Write a requirements file that pins recorded distributions by version and digest."""
-    lines = [f"{one.distribution}=={one.version} --hash=sha256:{one.sha256}" for one in wheels]
-    return locks.kept(common.cache / "locks", "pinned", "".join(f"{line}\n" for line in sorted(lines)))

@@ -88,11 +88,11 @@ def input_table() -> str:
 
 
 def output_table() -> str:
-    """Write the outputs of `configure` and `resolve`."""
+    """Write the outputs of `configure`, `find_rocm` and `resolve`."""
     matrices = " ".join(f"`{{platform}}_{stage}_matrix`" for stage in plans.STAGES)
     rows = [
         (
-            "`enable_build_jobs` `build_pytorch` `trusted` `upload` `promote` `use_prebuilt_artifacts`",
+            "`enable_build_jobs` `build_pytorch` `trusted` `upload` `promote`",
             "`true` or `false`",
         ),
         ("`test_type` `release_type` `upload_reason` `plan_digest`", "a word, or a sentence"),
@@ -101,15 +101,15 @@ def output_table() -> str:
             "where outputs go and as whom; empty where nothing is uploaded",
         ),
         (
-            "`artifact_run_id` `rocm_package_version`",
-            "the run that has ROCm's artifacts, where one is named; the version that the run's packages get",
+            "`rocm_package_version`",
+            "the version of ROCm's packages: those of the run, or of the index that `find_rocm` chose",
         ),
         ("`{platform}_variants`", f"a list of families: {_fields(plans.Variant, 'platform')}"),
         ("`{platform}_test_labels`", "a list of labels, such as `test:rocm`"),
-        (matrices, f"a list of jobs: {_fields(plans.Cell, 'platform', 'stage', 'reason')}"),
+        (matrices, "a list of jobs: what a workflow passes on of each, and `rocm` where the job needs it"),
         (
             "`{platform}_cells`",
-            "an object: artifact group to stage to jobs, with `torch_version` once it is resolved",
+            "an object: artifact group to stage to the same jobs",
         ),
         ("`{platform}_promote_matrix`", "a list of what is to be promoted: a torch version of a family"),
         (

@@ -45,7 +45,7 @@ class Context:
     @property
     def artifact_group(self) -> str:
         """The folder name under ``python/``."""
-        return self.group or group_name(self.gpu_family)
+        return self.group or group_name(self.gpu_family, self.common.build_variant)
 
     def cell(self, python: str) -> Cell:
         """Return what a test of this family and Python runs on."""
@@ -105,7 +105,7 @@ def context(common: Common, *, group: str = "") -> Context:
             f"Artifact group {group} is for {whole}, and {name} is not among them.",
             hint="Choose one of them with --gpu-family, or another --artifact-group.",
         )
-    own = group not in {"", group_name(name)}
+    own = group not in {"", group_name(name, common.build_variant)}
     return Context(
         common=common,
         ref=ref,

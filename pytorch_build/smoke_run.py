@@ -5,29 +5,28 @@ from __future__ import annotations
 import hashlib
 import json
 import tempfile
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-
-from packaging.requirements import Requirement
 
 from core import console, environments, files, installer, junit_reading, process, records, stage
 from core.errors import CheckError, ProcessError
 from core.interpreters import installed_version, require
 from core.options import environment
+from core.source_options import SourceOptions
 from core.stage import Made, Stage
 from core.target_locks import locked_call
+from pytorch_build.rocm.options import RocmOptions
 from pytorch_build.testing import devices, installation, recording
 from pytorch_build.testing.torch_request import TorchTests, assignments
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Mapping
 
-    from core.installer import Backend
     from core.interpreters import Interpreter
-    from core.records import FileRecord
     from pytorch_build.context import Context
     from pytorch_build.testing.gpu_selection import Assignment
+    from pytorch_build.testing.installation import Tested
 
 # the tests, and what builds the rocm sdist
 SMOKE_REQUIREMENTS = ("pytest", "setuptools")
@@ -42,7 +41,8 @@ class SmokeOptions:
         install: Install first; else the environment's content is tested.
         allow_no_gpu: Skip the GPU tests of a GPU family where there is no GPU.
         other_gpu: Take NVIDIA's GPUs for any family, ``cpu`` included.
-        backend: What installs.
+        source: Where torch comes from, instead of the run.
+        rocm: Where a ROCm comes from that is no part of the run, and what installs.
         junit: A file that also gets the JUnit report.
         pytest_arguments: More arguments for pytest.
     """
@@ -50,7 +50,8 @@ class SmokeOptions:
     install: bool = True
     allow_no_gpu: bool = False
     other_gpu: bool = False
-    backend: Backend = "uv"
+    source: SourceOptions = field(default_factory=SourceOptions)
+    rocm: RocmOptions = field(default_factory=RocmOptions)
     junit: Path | None = None
     pytest_arguments: tuple[str, ...] = ()
 
@@ -65,12 +66,15 @@ def test_run(context: Context, options: SmokeOptions) -> None:
     """
     target = require(context.common.python)
     gpu = _gpu(context, options)
-    wheels = installation.wheels_of(context, target)
+    what = (
+        installation.tested(context, target, options.source, options.rocm)
+        if options.install
+        else installation.installed(context, target)
+    )
     inputs = {
-        "files": {one.name: one.sha256 for one in wheels},
-        "prebuilt": installation.prebuilt(context),
+        **what.inputs,
         "tests": {path.name: files.sha256(path) for path in sorted(SMOKE_TESTS.glob("*.py"))},
-        "arguments": [*options.pytest_arguments, options.backend],
+        "arguments": [*options.pytest_arguments, options.rocm.installer],
         "gpu": gpu.target,
         "installed": options.install,
     }
@@ -80,25 +84,23 @@ def test_run(context: Context, options: SmokeOptions) -> None:
     run = Stage(name="test_smoke", common=common, artifact_group=context.artifact_group, cell=cell)
 
     def work() -> Made:
-        targets = devices.targets_of(context, [one.distribution for one in wheels])
         if not options.install:
             devices.require_device_code(target, devices.amd_targets([gpu]))
-            return Made(files=(), details=_pytest(context, target, wheels, options, gpu))
-        digest = files.digest_of({"inputs": inputs, "python": target.version})
+            return Made(files=(), details=_pytest(context, target, what, options, gpu))
         tools = locked_call(context.common, target, only=SMOKE_REQUIREMENTS)
-        with (
-            installation.page_of(context, wheels) as url,
-            environments.prepared(
+        with installation.planned(context, target, what, tools=tools) as (calls, known):
+            digest = files.digest_of({"inputs": inputs, "python": target.version, "calls": known})
+            with environments.prepared(
                 target,
-                installation.install_calls(context, wheels, url, tools=tools),
+                calls,
                 digest=digest,
-                backend=options.backend,
+                backend=options.rocm.installer,
+                cache_dir=options.rocm.pip_cache_dir,
                 force=context.common.force,
-            ),
-        ):
-            installer.require_complete(target)
-            devices.require_device_code(target, targets)
-            return Made(files=(), details=_pytest(context, target, wheels, options, gpu))
+            ):
+                installer.require_complete(target)
+                devices.require_device_code(target, what.targets)
+                return Made(files=(), details=_pytest(context, target, what, options, gpu))
 
     stage.perform(run, inputs, work)
     _copy_report(context, target, options)
@@ -123,13 +125,12 @@ def _gpu(context: Context, options: SmokeOptions) -> Assignment:
 def _pytest(
     context: Context,
     target: Interpreter,
-    wheels: Sequence[FileRecord],
+    what: Tested,
     options: SmokeOptions,
     gpu: Assignment,
 ) -> Mapping[str, Any]:
-    expect = {one.distribution: one.version for one in wheels if not one.distribution.startswith("rocm-")}
-    for one in installation.prebuilt(context):
-        name = Requirement(one).name
+    expect = {one.distribution: one.version for one in what.files if not one.distribution.startswith("rocm-")}
+    for name in installation.prebuilt_names(what):
         expect[name] = installed_version(target, name)
     # the environment's own programs, and nothing of the tool's interpreter
     changes: dict[str, str | None] = {
@@ -166,9 +167,9 @@ def _pytest(
     if failure is not None or totals["tests"] == totals["skipped"]:
         _copy_report(context, target, options)
         failed = totals["failures"] + totals["errors"]
-        what = f"{failed} of {totals['tests']} failed" if failure else f"all {totals['tests']} were skipped"
+        how = f"{failed} of {totals['tests']} failed" if failure else f"all {totals['tests']} were skipped"
         raise CheckError(
-            f"Smoke tests: {what}.",
+            f"Smoke tests: {how}.",
             hint="Again, with pytest's arguments at the end: nox -s test_smoke -- "
             f"--torch-ref {context.ref.name} --gpu-family {context.gpu_family} -k EXPR",
         ) from failure

@@ -1,7 +1,8 @@
-"""Where ROCm packages come from, and how they are installed: by exact name and version, from there only."""
+"""Where ROCm packages come from, and how they are installed: by exact name, version and digest, from there only."""
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -11,12 +12,16 @@ from urllib.parse import quote
 from packaging.utils import canonicalize_name
 from packaging.version import Version
 
-from core import console, distributions, files, installer, records
+from core import console
+from core.choosing import choose, pinned_call
 from core.data import Dated, Model, load_toml
-from core.errors import DataError, MissingInputError, ProcessError, RocmError, UsageError, nearest
-from core.installer import Install, configured
-from core.named_sources import alone
+from core.errors import MissingInputError, RocmError, UsageError, nearest
+from core.offers import RunGroup, find_group, fits
+from core.options import DEFAULT_STORE, environment, placed
+from core.outputs import group_name
+from core.package_sources import PackageSource
 from core.parallel import each
+from core.source_options import below
 from rocm_packaging import versions
 from rocm_packaging.layouts import (
     LIBRARIES,
@@ -30,11 +35,15 @@ from rocm_packaging.layouts import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
+    from collections.abc import Collection, Iterator, Mapping, Sequence
 
-    from core.installer import Sources
+    from core.choosing import SdistRequires
+    from core.installer import Install
+    from core.interpreters import Interpreter
+    from core.offers import Offer
     from core.options import Common
-    from core.records import FileRecord
+    from core.outputs import Platform
+    from core.source_options import SourceOptions
     from rocm_packaging.layouts import Layout
 
 INDEXES_FILE = Path(__file__).with_name("rocm_indexes.toml")
@@ -47,49 +56,38 @@ class RocmSource:
     Attributes:
         version: The exact version.
         layout: Which packages it has of that version.
-        index_urls: Indexes, the first in the place of the public one.
-        find_links: Folders and flat pages.
-        digests: File name to SHA-256, where the packages are a run's own outputs.
-        origin: In words, for people.
+        packages: The source.
+        files: The files that are installed.
     """
 
     version: str
     layout: Layout = "split"
-    index_urls: tuple[str, ...] = ()
-    find_links: tuple[str, ...] = ()
-    digests: tuple[tuple[str, str], ...] = ()
-    origin: str = ""
+    packages: PackageSource
+    files: tuple[Offer, ...] = ()
 
     @property
-    def sources(self) -> Sources:
-        """The installer's sources: nothing of ROCm may come from the person's own indexes.
+    def origin(self) -> str:
+        """The source in words."""
+        return self.packages.words
 
-        The public Python index holds placeholders named ``rocm``, ``rocm-sdk-core`` …
+    @property
+    def digests(self) -> Mapping[str, str]:
+        """File name to SHA-256; {} where a page does not say all of them, so that its bytes may change."""
+        found = {one.name: one.sha256 for one in self.files}
+        return found if all(found.values()) else {}
+
+    @contextmanager
+    def opened_call(self, folder: Path, family: str, targets: Sequence[str] = ()) -> Iterator[Install]:
+        """Plan the installation of the files, from an address that lives as long as the context.
+
+        Args:
+            folder: Where the requirements file is written.
+            family: The GPU family that unsplit packages are for.
+            targets: The gfx targets whose device packages are among the files.
         """
-        return alone(self.index_urls, self.find_links, cert=configured().cert)
-
-    def of_version(self, version: str) -> RocmSource:
-        """Give the same source for a version."""
-        return replace(self, version=version)
-
-    def contents(self) -> dict[str, str] | None:
-        """Digest what folders hold of ROCm: file name to SHA-256; None where an address may change.
-
-        Raises:
-            MissingInputError: The folders hold none.
-        """
-        if self.index_urls or any("://" in link for link in self.find_links):
-            return None
-        found = [path for link in self.find_links for path in sorted(Path(link).glob("rocm*"))]
-        digests = {
-            path.name: files.sha256(path) for path in found if distributions.is_distribution(path.name)
-        }
-        if not digests:
-            raise MissingInputError(
-                f"There are no ROCm packages in {', '.join(self.find_links)}.",
-                hint="Name the folder that holds rocm-V.tar.gz and the wheels: --find-links DIR.",
-            )
-        return digests
+        files = each(self.packages.sealed, self.files)
+        with self.packages.opened(files) as sources:
+            yield pinned_call(folder, files, sources, told=sdk_target(self.layout, family, targets))
 
 
 class _Index(Model):
@@ -131,76 +129,52 @@ def release_index_url(name: str, family: str) -> str:
     return url.replace("{family}", quote(family))
 
 
-def in_run(common: Common, artifact_group: str, extras: Sequence[str] = ()) -> RocmSource | None:
-    """Find the ROCm packages that the run itself built; device packages only where extras name them.
+def named_source(options: SourceOptions, common: Common, family: str) -> PackageSource | None:
+    """Find the source that options name; None for the stage's own run.
 
     Raises:
-        MissingInputError: The run lies in a store that this machine cannot give as a folder.
+        UsageError: An unknown index, or one without the folder.
+        MissingInputError: The run that is named is not there.
     """
-    store, outputs = common.open_for_reading(), common.outputs
-    found = [one for one in distributions.in_run(store, outputs, artifact_group) if is_rocm(one.name)]
-    sdists = [one for one in found if one.name == "rocm"]
-    if not sdists:
+    if not options.named:
         return None
-    newest = sdists[-1]
-    chosen = [
-        one
-        for one in found
-        if one.version == newest.version
-        and (not device_target(one.name) or one.name.removeprefix("rocm-sdk-") in extras)
-    ]
-    folders = {store.fetch(one.key, common.cache / "fetched" / outputs.prefix).parent for one in chosen}
-    where = f"{store.url}/{outputs.python_prefix(artifact_group)}"
-    return RocmSource(
-        version=str(newest.version),
-        layout=layout_of((one.name for one in chosen), where=where) or "split",
-        find_links=tuple(sorted(str(folder) for folder in folders)),
-        digests=tuple((one.filename, store.digest(one.key)) for one in chosen),
-        origin=f"this run's outputs ({where})",
+    urls = [below(url, options.index_subdir) for url in options.index_urls]
+    if options.index_name or (options.index_subdir and not urls):
+        url = release_index_url(options.index_name, options.index_subdir or family)
+        if options.index_subdir not in url:
+            raise UsageError(
+                f"The release index {url} serves all families and has no folder {options.index_subdir}.",
+                hint="Leave --index-subdir out, or name an index of one family: --index-name nightly-v2.",
+            )
+        urls.insert(0, url)
+    group = None
+    if options.run_id or options.store:
+        other = replace(
+            common,
+            run_id=options.run_id or common.run_id,
+            store=options.store or DEFAULT_STORE,
+            read_store="",
+            external_repo="",
+        )
+        other = placed(other, environment(), named=bool(options.store))
+        group = find_group(other, options.artifact_group or group_name(family, common.build_variant))
+    return PackageSource(
+        group=group, index_urls=tuple(urls), find_links=options.find_links, prefix=options.prefix
     )
 
 
-def in_record(
-    common: Common, artifact_group: str, families: Sequence[str], targets: Sequence[str], version: str = ""
-) -> Sequence[FileRecord]:
-    """List the ROCm packages that the run's records promise for GPU families, sorted by file name.
+def own_run(common: Common, artifact_group: str) -> PackageSource:
+    """Return the stage's own run as a source."""
+    group = RunGroup(store=common.open_for_reading(), outputs=common.outputs, name=artifact_group)
+    return PackageSource(group=group)
 
-    Args:
-        common: The run and its store.
-        artifact_group: The group.
-        families: The families; unsplit libraries of other ones are left out.
-        targets: The gfx targets; device packages of other ones are left out.
-        version: The version; "" for the newest.
 
-    Raises:
-        MissingInputError: The run has no ``rocm`` of that version, or no device package of a target.
-    """
-    store, outputs = common.open_for_reading(), common.outputs
-    recorded = {
-        one.name: one
-        for record in records.read_all(store, outputs, artifact_group)
-        for one in (record.files if record.status == "ok" else ())
-        if is_rocm(one.distribution)
-    }
-    known = sorted({one.version for one in recorded.values() if one.distribution == "rocm"}, key=Version)
-    chosen = version or (known[-1] if known else "")
-    where = f"Run {outputs.run_id} in {store.url}"
-    if chosen not in known:
-        what = f"ROCm {version}" if version else "ROCm packages"
-        raise MissingInputError(
-            f"{where} has no {what} for {', '.join(families)}.",
-            hint="Build some (nox -s build_rocm), name another run (--run-id, --store), or where they are: "
-            "--find-links DIR, --index-url URL.",
-        )
-    found = [
-        one
-        for one in recorded.values()
-        if one.version == chosen and serves(one.distribution, families, targets)
-    ]
-    names = {one.distribution for one in found}
-    if layout_of(names, where=where) == "split":
-        require_devices(targets, names, where=where, version=chosen)
-    return sorted(found, key=lambda one: one.name)
+def has_rocm(packages: PackageSource) -> bool:
+    """Say whether a run has ROCm packages; one whose records name nothing has none."""
+    try:
+        return any(one.distribution == "rocm" for one in packages.listed)
+    except MissingInputError:
+        return False
 
 
 def require_devices(targets: Sequence[str], names: Collection[str], *, where: str, version: str) -> None:
@@ -219,38 +193,40 @@ def require_devices(targets: Sequence[str], names: Collection[str], *, where: st
         )
 
 
-def with_layout(source: RocmSource, family: str, targets: Sequence[str] = ()) -> RocmSource:
+def with_layout(
+    packages: PackageSource, version: str, family: str, targets: Sequence[str] = ()
+) -> RocmSource:
     """Ask a source, and no other, which layout its packages of a version have.
 
     Args:
-        source: The source, with its version.
+        packages: The source.
+        version: The version.
         family: The GPU family, or several joined by ``;``.
         targets: The gfx targets that split packages must have device code of.
 
     Raises:
-        UsageError: A malformed version.
         RocmError: It has both layouts of that version, or libraries of neither.
         MissingInputError: Split packages lack a target.
     """
-    versions.parse(source.version)
     names = [LIBRARIES, *(f"{LIBRARIES}-{canonicalize_name(one)}" for one in family.split(";"))]
     asked = [*names, *map(device_package, targets)]
-    held = [name for name, has in zip(asked, each(partial(_has, source), asked), strict=True) if has]
-    layout = layout_of(held, where=f"{source.origin} of version {source.version}")
+    held = [
+        name for name, has in zip(asked, each(partial(_has, packages, version), asked), strict=True) if has
+    ]
+    layout = layout_of(held, where=f"{packages.words} of version {version}")
     if layout is None:
         raise RocmError(
-            f"{source.origin} has no ROCm {source.version} libraries for {family}: "
+            f"{packages.words} has no ROCm {version} libraries for {family}: "
             f"{' or '.join(names)} was not found.",
-            hint="Name another source (--rocm-index-url, --rocm-find-links), version (--rocm-version) "
-            "or GPU family (--gpu-family).",
+            hint=f"Name another version (--rocm-version) or GPU family (--gpu-family). {packages.lacks('').hint}",
         )
     if layout == "split":
-        require_devices(targets, held, where=source.origin, version=source.version)
-    return replace(source, layout=layout)
+        require_devices(targets, held, where=packages.words, version=version)
+    return RocmSource(version=version, layout=layout, packages=packages)
 
 
-def _has(source: RocmSource, name: str) -> bool:
-    return Version(source.version) in {Version(one) for one in installer.versions(name, source.sources)}
+def _has(packages: PackageSource, version: str, name: str) -> bool:
+    return any(Version(one.version) == Version(version) for one in packages.offers(name))
 
 
 def requirements(source: RocmSource, family: str, extras: Sequence[str] = ()) -> tuple[str, ...]:
@@ -265,78 +241,134 @@ def requirements(source: RocmSource, family: str, extras: Sequence[str] = ()) ->
         UsageError: Several families, of unsplit packages.
     """
     names = ["rocm", "rocm-sdk-core", libraries_package(source.layout, family), "rocm-sdk-devel"]
-    names += ["rocm-profiler" if extra == "profiler" else f"rocm-sdk-{extra}" for extra in extras]
-    return tuple(f"{name}=={source.version}" for name in names)
+    return tuple(f"{name}=={source.version}" for name in (*names, *map(_package_of, extras)))
 
 
-def install_call(source: RocmSource, family: str, extras: Sequence[str] = ()) -> Install:
-    """Plan the installation of the ROCm that builds need for a family.
+def _package_of(extra: str) -> str:
+    return "rocm-profiler" if extra == "profiler" else f"rocm-sdk-{extra}"
+
+
+def for_build(
+    packages: PackageSource, version: str, family: str, extras: Sequence[str], platform: Platform
+) -> RocmSource:
+    """Choose the files of the ROCm that builds need for a family.
 
     Raises:
         UsageError: A malformed version, or several families of unsplit packages.
+        RocmError: The source has no libraries of the version, or both layouts.
+        MissingInputError: It lacks another package.
     """
-    versions.parse(source.version)
-    return Install(
-        requirements=requirements(source, family, extras),
-        sources=source.sources,
-        # every package is named, so nothing else can be drawn in from these sources
-        dependencies=False,
-        # setuptools comes from the build's own lock, and these sources need not have it
-        build_isolation=False,
-        pre=True,
-        gpu_family=sdk_target(source.layout, family),
-    )
+    versions.parse(version)
+    source = with_layout(packages, version, family)
+    files = []
+    # every package is named, so nothing else can be drawn in
+    for pin in requirements(source, family, extras):
+        name = pin.partition("==")[0]
+        found = [
+            one
+            for one in packages.offers(name)
+            if Version(one.version) == Version(version) and fits(one, "", platform)
+        ]
+        if not found:
+            raise packages.lacks(f"{name} {version}")
+        best = min(found, key=lambda one: not one.name.endswith(".whl"))
+        files.append(best if "://" in best.url else packages.sealed(best))
+    return replace(source, files=tuple(files))
 
 
-def named_call(
-    source: RocmSource, families: Sequence[str], targets: Sequence[str], extras: Sequence[str]
-) -> Install:
-    """Plan the installation of ``rocm`` with extras from named sources, as its own metadata asks for it.
+def for_tests(
+    packages: PackageSource,
+    version: str,
+    families: Sequence[str],
+    targets: Sequence[str],
+    extras: Sequence[str],
+    *,
+    python: Interpreter,
+    platform: Platform,
+) -> RocmSource:
+    """Choose the files that are tested: of a run all there are of a version, else ``rocm`` with extras.
 
     Device packages are named themselves, as the extra of a single target is missing in upstream's ``rocm``.
 
     Args:
-        source: The sources and the version.
+        packages: The source.
+        version: The version.
         families: GPU families: the first is the one that unsplit extras are for.
         targets: The gfx targets whose device packages are installed, of split packages.
         extras: Extras of ``rocm``.
+        python: The interpreter that they are for.
+        platform: The platform that they are for.
 
     Raises:
-        UsageError: A malformed version.
+        RocmError: The source has no libraries of the version, or both layouts.
+        MissingInputError: Split packages lack a target.
+        EnvironmentSetupError: It lacks another package.
     """
-    versions.parse(source.version)
-    listed = f"[{','.join(extras)}]" if extras else ""
-    more: list[str] = []
-    if "libraries" in extras:
-        more = (
-            [device_package(one) for one in targets]
-            if source.layout == "split"
-            else [libraries_package("unsplit", family) for family in families[1:]]
+    versions.parse(version)
+    libraries = "libraries" in extras
+    source = with_layout(packages, version, ";".join(families), targets if libraries else ())
+    if packages.group:
+        files = tuple(
+            one
+            for one in packages.listed
+            if is_rocm(one.distribution)
+            and Version(one.version) == Version(version)
+            and serves(one.distribution, families, targets)
         )
-    return Install(
-        requirements=tuple(f"{name}=={source.version}" for name in (f"rocm{listed}", *more)),
-        sources=source.sources,
-        # setuptools is there already, and these sources need not have it
-        build_isolation=False,
-        pre=True,
-        gpu_family=sdk_target(source.layout, families[0], targets),
+        return replace(source, files=files)
+    more: list[str] = []
+    if libraries:
+        split = source.layout == "split"
+        more = [
+            *(device_package(one) for one in targets if split),
+            *(libraries_package("unsplit", family) for family in families[1:] if not split),
+        ]
+    listed = f"[{','.join(extras)}]" if extras else ""
+    chosen = choose(
+        packages,
+        [f"{name}=={version}" for name in (f"rocm{listed}", *more)],
+        python=python,
+        platform=platform,
+        sdist_requires=sdist_requires(packages, families[0], targets),
     )
+    return replace(source, files=chosen.files)
 
 
-def newest(source: RocmSource) -> str:
+def sdist_requires(packages: PackageSource, family: str, targets: Sequence[str]) -> SdistRequires:
+    """Say what the sdist of `rocm` requires, which it decides on the machine that installs it.
+
+    Args:
+        packages: The source that has it.
+        family: The GPU family that unsplit libraries are for.
+        targets: The gfx targets of split packages.
+    """
+
+    def required(one: Offer, extras: frozenset[str]) -> Sequence[str]:
+        if one.distribution != "rocm":
+            return ()
+        names = ["rocm-sdk-core"] if _has(packages, one.version, "rocm-sdk-core") else []
+        for extra in sorted(extras):
+            if extra == "libraries":
+                layout = with_layout(packages, one.version, family).layout
+                names.append(libraries_package(layout, family.partition(";")[0]))
+            elif extra == "device":
+                names += map(device_package, targets[:1])
+            else:
+                names.append(_package_of(extra))
+        return [f"{name}=={one.version}" for name in names]
+
+    return required
+
+
+def newest(packages: PackageSource) -> str:
     """Ask a source for its newest version of ``rocm``.
 
     Raises:
-        RocmError: It has none, or does not answer.
+        MissingInputError: It has none, or may not be read.
+        ServiceError: It does not answer.
     """
-    hint = "Name a source (--rocm-find-links, --rocm-index-url), or the version (--rocm-version)."
-    try:
-        version = installer.newest("rocm", source.sources)
-    except ProcessError as problem:
-        raise RocmError(f"No version of rocm was found at {source.origin}.", hint=hint) from problem
-    except DataError as problem:
-        raise RocmError(
-            f"{source.origin} did not say which rocm versions it has.", hint="Give --rocm-version."
-        ) from problem
-    console.say(f"ROCm version: {version} (the newest at {source.origin})")
-    return version
+    found = packages.versions("rocm")
+    if not found:
+        raise packages.lacks("version of rocm")
+    console.say(f"ROCm version: {found[0]} (the newest at {packages.words})")
+    return found[0]

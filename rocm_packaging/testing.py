@@ -4,31 +4,27 @@ from __future__ import annotations
 
 import hashlib
 import tempfile
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from core import console, environments, files, installer, process, records, serving, stage
+from core import console, environments, files, installer, process, records, stage
 from core.errors import CheckError, MissingInputError, ProcessError
 from core.families import group_families
-from core.installer import Sources, configured
 from core.interpreters import require
+from core.outputs import group_name
 from core.records import Cell
 from core.stage import Made, Stage
-from core.stores.directory import DirectoryStore
-from core.target_locks import locked_call, pinned_file
+from core.target_locks import locked_call
 from rocm_packaging import reports, unittest_output
 from rocm_packaging.layouts import LIBRARIES, device_package, layout_of, sdk_target
-from rocm_packaging.sources import in_record, named_call
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
-    from core.installer import Backend, Install
+    from core.installer import Backend
     from core.interpreters import Interpreter
     from core.options import Common
-    from core.records import FileRecord
     from rocm_packaging.layouts import Layout
     from rocm_packaging.sources import RocmSource
 
@@ -55,10 +51,9 @@ class TestRequest:
         common: The options of every stage.
         families: GPU families, the one to use first.
         targets: The gfx targets whose device packages are tested, of split packages.
-        named: Where the packages come from; None for the run's outputs.
-        version: The version to take of the run's outputs; "" for the newest.
-        extras: Extras of ``rocm`` that named sources give.
-        install: Install first; else the environment's content is tested.
+        source: What is installed; None to test the environment's content.
+        version: The version that must be tested; "" for any.
+        extras: Extras of ``rocm``.
         backend: What installs.
         cache_dir: The installer's cache; None for its default.
         junit: A file that also gets the JUnit report.
@@ -70,10 +65,9 @@ class TestRequest:
     common: Common
     families: tuple[str, ...]
     targets: tuple[str, ...]
-    named: RocmSource | None = None
+    source: RocmSource | None = None
     version: str = ""
     extras: tuple[str, ...] = ("libraries", "devel")
-    install: bool = True
     backend: Backend = "uv"
     cache_dir: Path | None = None
     junit: Path | None = None
@@ -82,7 +76,7 @@ class TestRequest:
     @property
     def artifact_group(self) -> str:
         """The group whose packages are taken, and that the report is filed under."""
-        return self.group or "-".join(self.families)
+        return self.group or group_name(";".join(self.families), self.common.build_variant)
 
     def cell(self, python: str) -> Cell:
         """Return what a test under a Python runs on."""
@@ -99,100 +93,44 @@ def run_tests(request: TestRequest) -> None:
         EnvironmentSetupError: They cannot be installed.
         CheckError: A check failed, or none passed.
     """
-    common, target = request.common, require(request.common.python)
-    packages = (
-        ()
-        if request.named or not request.install
-        else in_record(common, request.artifact_group, request.families, request.targets, request.version)
-    )
-    inputs = _inputs(request, packages)
-    # what an address serves, or somebody has installed, may be another thing each time
-    known = request.install and inputs["packages"] is not None
+    common, target, source = request.common, require(request.common.python), request.source
+    inputs = {
+        "packages": dict(source.digests) if source else None,
+        "version": source.version if source else request.version,
+        "families": list(request.families),
+        "targets": list(request.targets),
+        "extras": list(request.extras),
+        "backend": request.backend,
+        "installed": source is not None,
+    }
     cell = request.cell(target.tag)
     run = Stage(
         name="test_rocm",
-        common=common if known else replace(common, force=True),
+        # what an address serves, or somebody has installed, may be another thing each time
+        common=common if inputs["packages"] else replace(common, force=True),
         artifact_group=request.artifact_group,
         cell=cell,
     )
 
     def work() -> Made:
-        if not request.install:
+        if source is None:
             return Made(files=(), details=_tested(request, target, _installed_layout(target)))
-        digest = files.digest_of({"inputs": inputs, "python": target.version})
-        with (
-            _calls(request, target, packages) as calls,
-            environments.prepared(
+        locks = common.cache / "locks"
+        with source.opened_call(locks, request.families[0], request.targets) as rocm:
+            calls = (locked_call(common, target, only=_BUILD_REQUIREMENTS), rocm)
+            with environments.prepared(
                 target,
                 calls,
-                digest=digest,
+                digest=environments.digest_of_calls(target, calls, salt=inputs),
                 backend=request.backend,
                 cache_dir=request.cache_dir,
                 force=run.common.force,
-            ),
-        ):
-            installer.require_complete(target)
-            layout = request.named.layout if request.named else _layout(packages)
-            return Made(files=(), details=_tested(request, target, layout))
+            ):
+                installer.require_complete(target)
+                return Made(files=(), details=_tested(request, target, source.layout))
 
     stage.perform(run, inputs, work)
     _copy_report(request, target)
-
-
-def _inputs(request: TestRequest, packages: Sequence[FileRecord]) -> dict[str, Any]:
-    named = request.named
-    return {
-        "packages": {one.name: one.sha256 for one in packages} if named is None else named.contents(),
-        "version": named.version if named else request.version,
-        "families": list(request.families),
-        "targets": list(request.targets),
-        "extras": list(request.extras),
-        "backend": request.backend,
-        "installed": request.install,
-    }
-
-
-@contextmanager
-def _calls(
-    request: TestRequest, target: Interpreter, packages: Sequence[FileRecord]
-) -> Iterator[Sequence[Install]]:
-    """Plan the installation: what the sdist builds with, then ROCm; addresses live as long as the context."""
-    first = locked_call(request.common, target, only=_BUILD_REQUIREMENTS)
-    if request.named is not None:
-        yield (first, named_call(request.named, request.families, request.targets, request.extras))
-        return
-    with _address(request, packages) as address:
-        sources = Sources(find_links=(address,), no_index=True, cert=configured().cert)
-        yield (
-            first,
-            installer.pinned(
-                pinned_file(request.common, packages),
-                sources,
-                gpu_family=sdk_target(_layout(packages), request.families[0], request.targets),
-            ),
-        )
-
-
-@contextmanager
-def _address(request: TestRequest, packages: Sequence[FileRecord]) -> Iterator[str]:
-    """Give the run's flat page; a folder whose pages are not written yet serves by itself."""
-    common = request.common
-    store, outputs = common.open_for_reading(), common.outputs
-    prefix = outputs.python_prefix(request.artifact_group)
-    if isinstance(store, DirectoryStore) and store.find(f"{prefix}/index.html") is None:
-        yield str(store.root / prefix)
-        return
-    with serving.flat_page(store, outputs, request.artifact_group, packages) as url:
-        yield url
-
-
-def _layout(packages: Sequence[FileRecord]) -> Layout:
-    found = layout_of((one.distribution for one in packages), where="The run")
-    if found is None:
-        raise MissingInputError(
-            "The run's ROCm packages hold no libraries.", hint="Build them: nox -s build_rocm."
-        )
-    return found
 
 
 def _installed_layout(target: Interpreter) -> Layout:
@@ -284,12 +222,12 @@ def _report_of_others(
 
 def _require_asked(request: TestRequest, report: reports.Report, layout: Layout) -> None:
     """Refuse the report of another version, or without the families or targets that were to be tested."""
-    version = request.named.version if request.named else request.version
+    version = request.source.version if request.source else request.version
     if version and report.properties.get("rocm") != version:
         raise CheckError(f"ROCm {report.properties.get('rocm')} was tested instead of {version}.")
     tested = report.properties.get("families", "").split(";")
     asked = request.targets if layout == "split" else request.families
-    wanted = asked if request.install and "libraries" in request.extras else ()
+    wanted = asked if request.source and "libraries" in request.extras else ()
     absent = [family for family in wanted if family not in tested]
     if absent:
         raise CheckError(f"The libraries of {', '.join(absent)} were not installed, and so not tested.")

@@ -10,12 +10,13 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 from packaging.version import Version
 
+from core.distributions import is_ours
 from core.errors import MissingInputError
-from core.families import detect, families, gpu_targets
+from core.families import detect, families, gpu_targets, parents
+from core.parallel import each
 from pytorch_build.testing.devices import PREFIXES, require_device_code
 from rocm_packaging.layouts import (
     LIBRARIES,
@@ -32,8 +33,11 @@ from rocm_packaging.sources import require_devices
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from ci.clients.run_wheels import Offer
+    from packaging.requirements import Requirement
+
     from core.interpreters import Interpreter
+    from core.offers import Offer
+    from core.package_sources import PackageSource
 
 _EXTRA = "device-"
 
@@ -144,13 +148,16 @@ def _target(word: str) -> str:
     return gpu if gpu in families() else ""
 
 
-def index_requirements(requirements: Sequence[Requirement], targets: Sequence[str]) -> tuple[str, ...]:
-    """Complete requirements that an index of split packages resolves: extras of torch, packages of ROCm."""
-    found, libraries = [], False
-    for asked in requirements:
-        one = Requirement(str(asked))
-        if canonicalize_name(one.name) in PREFIXES:
-            one.extras |= {f"{_EXTRA}{gpu}" for gpu in targets}
-        libraries = libraries or "libraries" in one.extras or canonicalize_name(one.name) in PREFIXES
-        found.append(str(one))
-    return (*found, *(f"{PREFIXES[LIBRARIES]}{gpu}" for gpu in targets if libraries))
+def known_offers(
+    source: PackageSource, requirements: Sequence[Requirement], devices: Devices
+) -> tuple[Offer, ...]:
+    """List what a source offers; of an index, which names nothing by itself, what is asked for and belongs to it."""
+    if not source.index_urls:
+        return source.listed
+    families = devices.family.split(";") if devices.family else ()
+    names = {canonicalize_name(one.name) for one in requirements} | {"rocm", LIBRARIES}
+    names |= {f"{LIBRARIES}-{canonicalize_name(one)}" for one in families}
+    gpus = {gpu for one in devices.targets for gpu in (one, *parents(one))}
+    names |= {f"{prefix}{gpu}" for prefix in PREFIXES.values() for gpu in gpus}
+    found = each(source.offers, sorted(name for name in names if is_ours(name)))
+    return tuple(dict.fromkeys(one for offers in found for one in offers))

@@ -12,20 +12,21 @@ from pydantic import Field, field_validator, model_validator
 from ci.configuration.matrix import MATRIX_FILE, Matrix, MatrixFile
 from ci.runners import RUNNERS_FILE, Runners
 from core.data import Model, merged, read_toml, validated
-from core.errors import MissingInputError, nearest
+from core.errors import MissingInputError, UsageError, nearest
 from core.families import families
-from core.outputs import Platform  # noqa: TC001 - pydantic reads it
+from core.outputs import PLAIN, Platform
 from core.plans import Stage  # noqa: TC001 - pydantic reads it
 
 Tier = Literal["presubmit", "postsubmit", "nightly", "request"]
 EventName = Literal["pull_request", "push", "schedule", "workflow_dispatch", "workflow_call"]
 TestType = Literal["quick", "standard", "comprehensive", "full"]
+Way = Literal["newest", "index"]
 
 FOLDER = Path(__file__).resolve().parent.parent
 TRIGGERS_FILE = FOLDER / "triggers.toml"
 FAMILIES_FILE = FOLDER / "families.toml"
+ROCM_FILE = FOLDER / "rocm.toml"
 CONFIG = "CI_CONFIG"
-PLAIN = "release"  # the variant that every family has
 MAX_MINUTES = 690  # of tests; a job may take half an hour more
 
 
@@ -108,7 +109,6 @@ class BuildVariant(Model):
 
     Attributes:
         platforms: Where it is built.
-        suffix: What its artifact group ends with; "" for nothing.
         label: The label that adds it; "" for none.
         runner: Which machines build it.
         pytorch: Whether PyTorch is built against it.
@@ -116,7 +116,6 @@ class BuildVariant(Model):
     """
 
     platforms: tuple[Platform, ...]
-    suffix: str = ""
     label: str = ""
     runner: Literal["build", "sanitizer"] = "build"
     pytorch: bool = True
@@ -182,11 +181,54 @@ class Families(Model):
 
 
 class OwnStore(Model):
-    """Where a downstream's runs go; `core.plans.Upload` explains the keys."""
+    """Where a downstream's runs go; `core.plans.Upload` explains the keys.
+
+    Attributes:
+        mirror_role: ARN of the role that writes the store's index of dependencies; "" for none.
+        retention_role: The same of who deletes what is old.
+    """
 
     store: str = ""
     role: str = ""
     region: str = ""
+    mirror_role: str = ""
+    retention_role: str = ""
+
+
+class ArtifactRuns(Model):
+    """Whose runs have ROCm's artifacts; `rocm.toml` explains the keys."""
+
+    repository: str
+    branch: str
+    workflows: dict[str, str]
+    store: str = ""
+    index: str = ""
+
+
+class RocmData(Model):
+    """What `rocm.toml` says."""
+
+    order: tuple[Way, ...] = Field(min_length=1)
+    orders: dict[str, tuple[Way, ...]] = Field(default_factory=dict)
+    require_successful: bool = True
+    runs: dict[str, ArtifactRuns]
+
+    def of(self, release_type: str) -> ArtifactRuns:
+        """Say whose runs have artifacts of a release type.
+
+        Raises:
+            UsageError: Nobody's.
+        """
+        if release_type not in self.runs:
+            raise UsageError(
+                f"No runs have artifacts of release type {release_type!r}. {nearest(release_type, self.runs)}"
+            )
+        return self.runs[release_type]
+
+    def order_of(self, repository: str) -> tuple[Way, ...]:
+        """Return what a repository's runs try, first to last; GitHub takes names in any case."""
+        named = {name.casefold(): order for name, order in self.orders.items()}
+        return named.get(repository.casefold(), self.order)
 
 
 class Data(Model):
@@ -196,6 +238,7 @@ class Data(Model):
     families: Families
     runners: Runners
     matrix: MatrixFile
+    rocm: RocmData
     upload: OwnStore = OwnStore()
     promotion: dict[str, Any] = Field(default_factory=dict)  # what `ci.promotion.facts` reads over its own
 
@@ -223,8 +266,8 @@ def load(own: Path | None = None) -> Data:
 
     Args:
         own: A TOML file with any of the tables ``triggers``, ``families``, ``runners``, ``matrix``,
-            ``upload`` and ``promotion``; its tables are merged in, its lists and values take the place of
-            ours.
+            ``rocm``, ``upload`` and ``promotion``; its tables are merged in, its lists and values take the
+            place of ours.
 
     Raises:
         MissingInputError: There is no such file.
@@ -235,6 +278,7 @@ def load(own: Path | None = None) -> Data:
         "families": read_toml(FAMILIES_FILE),
         "runners": read_toml(RUNNERS_FILE),
         "matrix": read_toml(MATRIX_FILE),
+        "rocm": read_toml(ROCM_FILE),
     }
     if own is None:
         return validated(tables, Data, where=FOLDER)

@@ -9,7 +9,6 @@ from core.data import load_toml
 from core.errors import UsageError, nearest
 from core.families import families as all_families
 from core.families import family
-from core.outputs import group_name
 from core.plans import PLATFORMS, LeftOut
 
 if TYPE_CHECKING:
@@ -153,8 +152,3 @@ def named_family(word: str, data: Families, *, what: str) -> str:
         raise UsageError(f"CI does not build the {what} {word!r}. {nearest(word, data.families)}")
     known = {*names.values(), *shorts}
     raise UsageError(f"The {what} {word!r} is not known. {nearest(word, known)}")
-
-
-def artifact_group(gpu_family: str, suffix: str) -> str:
-    """Name the folder of a family's wheels in a build variant."""
-    return "-".join(part for part in (group_name(gpu_family), suffix) if part)

@@ -30,6 +30,8 @@ _KNOWN_VALUES: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {"release_type": RELEASE_TYPES, "test_type": get_args(TestType)}
 )
 _WORD = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+/-]*")
+_STORE = re.compile(r"(s3://)?[A-Za-z0-9._/][A-Za-z0-9._+/-]*")
+_URL = re.compile(r"https?://[A-Za-z0-9][A-Za-z0-9._~:/?&+,;=%-]*")
 _LABEL = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
 
@@ -49,8 +51,11 @@ class Inputs:
         pytorch_components: Of ``triton``, ``torch``, ``audio``, ``vision``, ``apex``.
         release_type: The release type.
         test_type: The test type.
-        artifact_run_id: The run to take ROCm's artifacts from.
-        use_prebuilt_artifacts: Whether they are taken from a run that has ended.
+        artifact_run_id: The artifact run, whose artifacts ROCm's packages are made of.
+        artifact_repository: Its repository, where it is another than the data names.
+        artifact_store: The store that has its outputs, where it is another than the data names.
+        use_prebuilt_artifacts: Whether ROCm's packages are made of a run's artifacts in any case.
+        rocm_package_index_url: The index that has ROCm's packages, in the place of an artifact run.
         rocm_package_version: The version of ROCm's packages.
         expect_failure: Whether every family's failure is expected.
         linux_build_runner: The machines that build on Linux.
@@ -71,7 +76,10 @@ class Inputs:
     release_type: str = ""
     test_type: TestType | None = None
     artifact_run_id: str = ""
+    artifact_repository: str = ""
+    artifact_store: str = ""
     use_prebuilt_artifacts: bool = False
+    rocm_package_index_url: str = ""
     rocm_package_version: str = ""
     expect_failure: bool = False
     linux_build_runner: str = ""
@@ -134,7 +142,8 @@ def _reader(name: str) -> Callable[[str, Any], Any]:
         return _families
     if name.endswith(("_labels", "_variants", "_refs", "_versions", "_components")):
         return _words
-    pattern, what = (_LABEL, "runner label") if name.endswith("_runner") else (_WORD, "value")
+    kinds = {"runner": (_LABEL, "runner label"), "store": (_STORE, "store"), "url": (_URL, "address")}
+    pattern, what = kinds.get(name.rpartition("_")[2], (_WORD, "value"))
     return lambda given, value: _matching(given, value, pattern, what)
 
 

@@ -85,8 +85,7 @@ class Jobs:
         )
 
     def _rocm_sessions(self) -> tuple[str, ...]:
-        fetched = self.question.inputs.use_prebuilt_artifacts or self.question.inputs.artifact_run_id
-        return ("fetch_artifacts", "build_rocm") if fetched else ("build_rocm",)
+        return ("build_rocm",) if self.own_rocm() else ("fetch_artifacts", "build_rocm")
 
     def own_rocm(self) -> str:
         """Name the torch ref that brings artifacts of its own, where all of the run do (the sample)."""
@@ -133,9 +132,12 @@ class Jobs:
             if one not in ref.components:
                 left = LeftOut(what=f"{one} of {ref.name}", reason=f"not built on {platform}")
                 self.left_out.extend([] if left in self.left_out else [left])
-        # torch requires the triton of its own run, so that nobody's else is installed beside it
-        wanted = {*asked, "triton"} if "torch" in asked else set(asked)
-        return [one for one in ref.components if not asked or one in wanted]
+        # the others are built against the torch of their own run, and torch requires that run's triton, so
+        # that nobody's else is installed beside it
+        wanted = {*asked, "torch"} if {"audio", "vision", "apex"} & {*asked} else {*asked}
+        wanted |= {"triton"} if "torch" in wanted else set()
+        built = [one for one in ref.components if not asked or one in wanted]
+        return built if not asked or {*asked} & {*built} else []
 
     def _ref(self, name: str, platform: Platform) -> TorchRef:
         refs = self.question.refs[platform]

@@ -6,7 +6,7 @@ import json
 from typing import TYPE_CHECKING
 
 from core.plan_views import views
-from core.plans import PLATFORMS, matrices
+from core.plans import PLATFORMS, matrices, refuse_outputs
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -18,7 +18,7 @@ def outputs(plan: Plan) -> Mapping[str, str]:
     """Write a plan's outputs: lists, objects, booleans as JSON, words as they are.
 
     Raises:
-        DataError: A matrix has more jobs than GitHub takes.
+        DataError: A matrix has more jobs than GitHub takes, or the outputs are too long.
     """
     values: dict[str, object] = {
         "enable_build_jobs": plan.enable_build_jobs.value,
@@ -33,8 +33,6 @@ def outputs(plan: Plan) -> Mapping[str, str]:
         "external_repo": plan.store.external_repo,
         "aws_role": plan.store.role,
         "aws_region": plan.store.region,
-        "artifact_run_id": plan.rocm.artifact_run_id,
-        "use_prebuilt_artifacts": plan.rocm.use_prebuilt_artifacts,
         "rocm_package_version": plan.rocm.version,
         "plan_digest": plan.digest(),
     }
@@ -46,7 +44,8 @@ def outputs(plan: Plan) -> Mapping[str, str]:
         values[f"{platform}_test_labels"] = list(plan.test_labels.get(platform, ()))
     values |= matrices(plan)
     values |= views(plan)
-    return {name: value if isinstance(value, str) else compact(value) for name, value in values.items()}
+    written = {name: value if isinstance(value, str) else compact(value) for name, value in values.items()}
+    return refuse_outputs(written)
 
 
 def compact(value: object) -> str:

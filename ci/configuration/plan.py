@@ -129,9 +129,15 @@ def _rocm(question: Question, *, own: bool) -> RocmPackages:
         own: Whether the torch refs bring a ROCm, and its version, of their own.
 
     Raises:
-        UsageError: A prerelease without its version: nobody else can know which candidate it is.
+        UsageError: A prerelease without its version: nobody else can know which candidate it is. Or ROCm is
+            to come from a run and from an index.
     """
     inputs, base = question.inputs, question.data.triggers.rocm_base_version
+    if inputs.rocm_package_index_url and (inputs.artifact_run_id or inputs.use_prebuilt_artifacts):
+        raise UsageError(
+            "ROCm comes from the artifacts of a run or from an index, and both are asked for.",
+            hint="Leave rocm_package_index_url out, or artifact_run_id and use_prebuilt_artifacts.",
+        )
     version = inputs.rocm_package_version
     if not (version or own) and base:
         if question.type == "prerelease":
@@ -142,8 +148,12 @@ def _rocm(question: Question, *, own: bool) -> RocmPackages:
         version = compute(base, question.type, commit=question.event.commit, day=question.today)
     return RocmPackages(
         artifact_run_id=inputs.artifact_run_id,
+        artifact_repository=inputs.artifact_repository,
+        artifact_store=inputs.artifact_store,
         use_prebuilt_artifacts=inputs.use_prebuilt_artifacts,
+        index_url=inputs.rocm_package_index_url,
         version=version,
+        version_named=bool(inputs.rocm_package_version),
     )
 
 

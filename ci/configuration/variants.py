@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ci.configuration import machines
-from ci.configuration.data import PLAIN
-from ci.configuration.families import artifact_group, reaches
+from ci.configuration.families import reaches
 from core.errors import UsageError, nearest
 from core.families import CPU, gpu_targets
+from core.outputs import PLAIN, group_name
 from core.plans import LeftOut, Variant
 
 if TYPE_CHECKING:
@@ -76,7 +76,7 @@ def _build(question: Question, family: Chosen, name: str, label: str) -> Build:
         gpu_family=family.name,
         gpu_targets=gpu_targets(family.name),
         build_variant=name,
-        artifact_group=artifact_group(family.name, variant.suffix),
+        artifact_group=group_name(family.name, name),
         build_runner=machines.builder(question, family.platform, variant),
         test_runner=machines.tester(question, family, "test_rocm", several_gpus=False).label,
         expect_failure=rocm_fails or question.inputs.expect_failure,

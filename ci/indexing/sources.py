@@ -112,17 +112,12 @@ class Records:
 
 def is_local(store: Store) -> bool:
     """Say whether a store is a folder: quick to ask, and true to conditions of writes."""
-    return isinstance(_behind(store), DirectoryStore)
+    return isinstance(store.store if isinstance(store, DryRunStore) else store, DirectoryStore)
 
 
 def digest_in(store: Store) -> Callable[[Stored], str]:
     """Give the quickest way to ask a store for the digests of files that were just listed."""
-    behind = _behind(store)
-    return behind.digest_of if isinstance(behind, DirectoryStore) else lambda stored: store.digest(stored.key)
-
-
-def _behind(store: Store) -> Store:
-    return store.store if isinstance(store, DryRunStore) else store
+    return store.digest_of if isinstance(store, DirectoryStore) else lambda stored: store.digest(stored.key)
 
 
 def promises_of_record(data: bytes, where: str) -> Sequence[Promise]:

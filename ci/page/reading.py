@@ -13,7 +13,7 @@ from ci.page.cell_name import CellName
 from ci.page.model import Problem, StageRun
 from core import data, parallel, records
 from core.errors import FatalError, MissingInputError, nearest
-from core.outputs import group_name, is_record
+from core.outputs import is_record
 from core.records import Record
 from pytorch_build.lock.source_lock import SourceLock
 from pytorch_build.testing import gathering, report_data, results
@@ -126,7 +126,7 @@ def _chosen(common: Common, store: Store, groups: Sequence[str]) -> Sequence[str
             f"Run {outputs.run_id} has no records in {store.url}/{outputs.prefix}/manifests.",
             hint="Build something first (nox -s build_torch), or name another run with --run-id.",
         )
-    chosen = group_name(common.gpu_family)
+    chosen = common.artifact_group
     if chosen and chosen not in groups:
         raise MissingInputError(
             f"Run {outputs.run_id} has no group {chosen!r} in {store.url}.", hint=nearest(chosen, groups)

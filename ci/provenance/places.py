@@ -15,7 +15,6 @@ from urllib.parse import quote, unquote, urlsplit, urlunsplit
 
 from core import files, stores
 from core.errors import MissingInputError, ServiceError, UsageError
-from core.outputs import group_name
 from core.progress import transfer
 from core.stores.directory import DirectoryStore
 
@@ -137,7 +136,7 @@ def locate(file: str, common: Common, folder: Path, *, named: bool, cert: str = 
         ServiceError: A server cannot be reached.
     """
     asked = StoredRun(store=common.open_for_reading(), prefix=common.outputs.prefix)
-    chosen = group_name(common.gpu_family)
+    chosen = common.artifact_group
     if file.startswith(_WEB):
         path, run, group = _served(file, folder, cert)
     elif file.startswith(_BUCKET):

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from core import console
-from core.options import add_store_names, common_from
-from core.outputs import group_name
+from core.options import add_group, add_platform, add_store_names, common_from
 
 if TYPE_CHECKING:
     import argparse
@@ -19,17 +17,8 @@ if TYPE_CHECKING:
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Declare the verb's own options."""
     add_store_names(parser)
-    parser.add_argument(
-        "--artifact-group",
-        default="",
-        metavar="GROUP",
-        help="whose statements (default: the GPU family's, else all); the bill is the whole run's",
-    )
-    parser.add_argument(
-        "--platform",
-        choices=("linux", "windows"),
-        help="whose part of the run it is (default: this machine's)",
-    )
+    add_group(parser, default="the GPU family, else every one; the bill of materials is the whole run's")
+    add_platform(parser)
 
 
 def run(arguments: argparse.Namespace) -> None:
@@ -37,9 +26,8 @@ def run(arguments: argparse.Namespace) -> None:
     from ci.provenance.writing import write_provenance
 
     common = common_from(arguments)
-    common = replace(common, platform=arguments.platform or common.platform)
     store = common.open_store()
-    group = arguments.artifact_group or group_name(common.gpu_family)
+    group = arguments.artifact_group or common.artifact_group
     tell(store, write_provenance(store, common.outputs, group))
 
 

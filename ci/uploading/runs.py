@@ -5,14 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from ci.groups import artifact_groups
 from ci.uploading import artifacts, telling, trees
 from ci.uploading.folders import is_temporary, items_of
 from ci.uploading.transferring import Item, absent, changed, listing, plan, send, send_small
 from core import console, distributions, records
 from core.distributions import SIDECAR
 from core.errors import MissingInputError, StoreError
-from core.outputs import BUILD_MANIFEST
+from core.groups import artifact_groups
+from core.outputs import BUILD_MANIFEST, is_record
+from core.parallel import each
 from rocm_packaging.archives import is_archive
 
 if TYPE_CHECKING:
@@ -83,7 +84,9 @@ def upload_group(common: Common, source: Source, artifact_group: str) -> Sequenc
 
     Raises:
         MissingInputError: The group has no record of a wheel.
-        StoreError: A file differs from its record, or its name is taken by other bytes; nothing is written.
+        StoreError: A file differs from its record, or its name is taken by other bytes that were made
+            from other inputs; nothing is written.
+        WheelError: A wheel is for another platform.
     """
     store, outputs, before = common.open_store(), common.outputs, source.outputs
     found = [one for one in records.read_all(source.store, before, artifact_group) if one.status == "ok"]
@@ -96,10 +99,16 @@ def upload_group(common: Common, source: Source, artifact_group: str) -> Sequenc
     if source.store.url == store.url:
         console.done(f"upload: unchanged, {len(paths)} files in {store.url}/{prefix} are as recorded")
         return [_described(key, *paths[key]).record for key in sorted(paths)]
+    distributions.require_platform([path.name for path, _ in paths.values()], outputs)
     moved = {f"{outputs.prefix}{key.removeprefix(before.prefix)}": held for key, held in paths.items()}
-    described = [_described(key, *moved[key]) for key in sorted(moved)]
     listed = listing(store, [prefix, outputs.manifests_prefix(artifact_group)])
-    documents = {outputs.record_key(artifact_group, one.name): _moved(one, before, outputs) for one in found}
+    ours = [_moved(one, before, outputs) for one in found]
+    settled = first_stands(store, ours, listed) if outputs.immutable else ours
+    promised = records.promised(settled)
+    described = [
+        _described(key, *moved[key]) for key in sorted(moved) if moved[key][1] in promised.get(key, ())
+    ]
+    documents = {outputs.record_key(artifact_group, one.name): one for one in settled}
     written = {key: records.serialize(record) for key, record in documents.items()}
     fresh = changed(store, written, listed)
     planned = plan(
@@ -114,10 +123,45 @@ def upload_group(common: Common, source: Source, artifact_group: str) -> Sequenc
     for key, record in sorted(documents.items()):
         if key in fresh:
             records.write(store, outputs, artifact_group, record)
-    put = [one.record for one in described]
+    stands = {one.key: one for record in settled for one in record.files}
+    put = [one for _, one in sorted((stands | {one.record.key: one.record for one in described}).items())]
     telling.table(put)
     telling.done(store, prefix, sent=len(planned.send), same=len(planned.same), dry_run=common.dry_run)
     return put
+
+
+def first_stands(store: Store, ours: Sequence[Record], listed: Mapping[str, Stored]) -> Sequence[Record]:
+    """Take what a run holds already in the place of what was made from the same inputs.
+
+    Another attempt of a job, or another torch ref with the same triton, makes the same wheel, if not
+    the same bytes; a run keeps the first that it got.
+
+    Args:
+        store: The run's store.
+        ours: Records of what is to be there.
+        listed: What is there, by key: the group's wheels and records.
+    """
+    if not any(one.input_digest and file.key in listed for one in ours for file in one.files):
+        return ours
+    keys = [key for key in listed if is_record(key) and "/manifests/" in key]
+    there = each(lambda key: records.parse(store.read(key), where=key), keys)
+    return [_first(one, there, listed) for one in ours]
+
+
+def _first(record: Record, there: Sequence[Record], listed: Mapping[str, Stored]) -> Record:
+    names = {one.key for one in record.files}
+    alike = [
+        one
+        for one in there
+        if (one.status, one.stage, one.input_digest) == ("ok", record.stage, record.input_digest)
+        and {file.key for file in one.files} == names
+        and all(file.key in listed and listed[file.key].size == file.size for file in one.files)
+    ]
+    first = next((one for one in alike if one.name == record.name), alike[0] if alike else record)
+    if not record.input_digest or first.files == record.files:
+        return record
+    console.say(f"{record.name}: the run has it, made from the same inputs by {first.name}; that stays")
+    return first if first.name == record.name else record.model_copy(update={"files": first.files})
 
 
 def _held(common: Common, source: Store, key: str, promised: frozenset[str]) -> tuple[Path, str]:
@@ -151,13 +195,15 @@ def _moved(record: Record, before: RunOutputs, after: RunOutputs) -> Record:
 
 
 def upload_manifests(common: Common, source: Source) -> Sequence[str]:
-    """Put the run's source locks into the store, which stages there take commits and versions from.
+    """Put the run's plan and source locks into the store, which stages there take commits and versions from.
 
     Manifests of ROCm builds go with them, records of what failed, and those of tests, which have no files.
     """
     store, outputs, before = common.open_store(), common.outputs, source.outputs
     keys = [stored.key for stored in source.store.list(f"{before.prefix}/manifests")]
-    locks = [key for key in keys if key.rpartition("/")[2].startswith("source-lock-")]
+    locks = [
+        key for key in keys if key.rpartition("/")[2].startswith("source-lock-") or key == before.plan_key
+    ]
     builds = [key for key in keys if key.endswith((f"/{BUILD_MANIFEST}", _FAILED))]
     tests = [key for key in keys if key not in builds and _is_of_a_test(key)]
     listed = listing(store, [f"{outputs.prefix}/manifests"])

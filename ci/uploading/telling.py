@@ -29,21 +29,30 @@ def table(put: Sequence[FileRecord]) -> None:
     )
 
 
-def set_outputs(files: JobFiles, outputs: RunOutputs, groups: Sequence[str]) -> None:
+def has_index(store: Store, outputs: RunOutputs, artifact_group: str) -> bool:
+    """Say whether ``simple/`` is an address: in a folder, and in buckets that hold pages of folders."""
+    return "://" not in store.url or store.find(f"{outputs.python_index_prefix(artifact_group)}/") is not None
+
+
+def set_outputs(files: JobFiles, outputs: RunOutputs, groups: Sequence[str], *, index: bool) -> None:
     """Give later steps the addresses of what was uploaded.
 
     Args:
         files: The job's files.
         outputs: The run, with the addresses of its store.
         groups: The artifact groups; of several, each output is JSON, group to address.
+        index: Whether the store serves their indexes, too; without, there is no such output.
     """
-    pages = {group: outputs.python_find_links_url(group) for group in groups}
-    roots = {group: outputs.python_index_url(group) for group in groups}
-    for name, urls in (("package_find_links_url", pages), ("package_index_url", roots)):
+    told = {"package_find_links_url": {group: outputs.python_find_links_url(group) for group in groups}}
+    if index:
+        told["package_index_url"] = {group: outputs.python_index_url(group) for group in groups}
+    for name, urls in told.items():
         files.set_output(name, urls[groups[0]] if len(groups) == 1 else json.dumps(urls))
 
 
-def summarize(outputs: RunOutputs, artifact_group: str, put: Sequence[FileRecord]) -> None:
+def summarize(
+    outputs: RunOutputs, artifact_group: str, put: Sequence[FileRecord], *, index: bool = True
+) -> None:
     """Show the wheels of a group in the job's summary, each with its link."""
     page = outputs.python_find_links_url(artifact_group)
     rows = [
@@ -57,9 +66,10 @@ def summarize(outputs: RunOutputs, artifact_group: str, put: Sequence[FileRecord
     ]
     more = [f"and {len(put) - _ROWS} more"] if len(put) > _ROWS else []
     title = job_files.text(f"Wheels of run {outputs.run_id}, {artifact_group}")
-    links = f"{job_files.link('page for --find-links', page)}, " + job_files.link(
-        "index", outputs.python_index_url(artifact_group)
-    )
+    named = {"page for --find-links": page}
+    if index:
+        named["index"] = outputs.python_index_url(artifact_group)
+    links = ", ".join(job_files.link(text, url) for text, url in named.items())
     install = f"pip install '{_first(put)}' --find-links '{page}'"
     lines = [f"### {title}", "", links, "", "```", install, "```", ""]
     columns = ("wheel", "version", "size", "sha256")

@@ -33,12 +33,13 @@ def upload_folder(
 
     Raises:
         MissingInputError: The folder holds none.
-        WheelError: One of them is named otherwise than its metadata says.
+        WheelError: One of them is named otherwise than its metadata says, or is for another platform.
         StoreError: A name is taken by other bytes in an immutable run; nothing is written.
     """
     store, outputs = common.open_store(), common.outputs
     prefix, replace = outputs.python_prefix(artifact_group), not outputs.immutable
     paths = wheel_paths(folder)
+    distributions.require_platform([path.name for path in paths], outputs)
     keys = [f"{prefix}/{path.name}" for path in paths]
     items = items_of(paths, keys, digests, replace=replace)
     described = each(lambda one: distributions.describe(one.path, key=one.key, sha256=one.sha256), items)

@@ -1,19 +1,34 @@
-"""A store that reads from another one and only says what it would write."""
+"""A store that reads from another one and only says what it would write.
+
+What it would have written is there for who asks it afterwards, so that one dry run plans all of a
+stage's steps: the pages of files that are not uploaded yet.
+"""
 
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass
+import io
+import time
+from dataclasses import dataclass, field
+from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, BinaryIO
 
 from core import console
-from core.stores import refuse_other_bytes, require_digest
+from core.stores import Stored, refuse_other_bytes, require_digest
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from pathlib import Path
 
-    from core.stores import Outcome, Store, Stored
+    from core.stores import Outcome, Store
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Planned:
+    """An object that would be there: its bytes, its file, or of a copy neither."""
+
+    stored: Stored
+    sha256: str
+    content: bytes | Path | None
 
 
 @dataclass(frozen=True)
@@ -22,14 +37,17 @@ class DryRunStore:
 
     Attributes:
         store: The store that would be written.
+        named: What it is called, where `store` only stands for it; "" for its own name.
     """
 
     store: Store
+    named: str = ""
+    _planned: dict[str, _Planned] = field(default_factory=dict, compare=False, repr=False)
 
     @property
     def url(self) -> str:
         """The address of the store behind."""
-        return self.store.url
+        return self.named or self.store.url
 
     def url_of(self, key: str) -> str:
         """Give a key's address in the store behind."""
@@ -37,35 +55,58 @@ class DryRunStore:
 
     def keeps_folder_pages(self, prefix: str) -> bool:
         """Say whether the store behind has such objects: to find out more, one would have to write."""
-        return any(stored.key.endswith("/") for stored in self.store.list(prefix))
+        return bool(self.named) or any(stored.key.endswith("/") for stored in self.store.list(prefix))
 
     def list(self, prefix: str, *, recursive: bool = True) -> Sequence[Stored]:
-        """List the objects of the store behind."""
-        return self.store.list(prefix, recursive=recursive)
+        """List the objects of the store behind, and those that would be there."""
+        found = {one.key: one for one in self.store.list(prefix, recursive=recursive)}
+        for key, one in self._planned.items():
+            below = key.removeprefix(f"{prefix}/" if prefix else "")
+            if (not prefix or below != key) and (recursive or "/" not in below):
+                found[key] = one.stored
+        return [one for _, one in sorted(found.items())]
 
     def folders(self, prefix: str) -> Sequence[str]:
-        """Name the folders of the store behind."""
-        return self.store.folders(prefix)
+        """Name the folders of the store behind, and those that would be there."""
+        start = f"{prefix}/" if prefix else ""
+        planned = {key.removeprefix(start).partition("/") for key in self._planned if key.startswith(start)}
+        return sorted({*self.store.folders(prefix), *(folder for folder, slash, _ in planned if slash)})
 
     def find(self, key: str) -> Stored | None:
-        """Look one object of the store behind up."""
-        return self.store.find(key)
+        """Look one object up."""
+        planned = self._planned.get(key)
+        return planned.stored if planned else self.store.find(key)
 
     def digest(self, key: str) -> str:
-        """Give the digest of an object of the store behind."""
-        return self.store.digest(key)
+        """Give the digest of an object."""
+        planned = self._planned.get(key)
+        return planned.sha256 if planned else self.store.digest(key)
 
     def read(self, key: str) -> bytes:
-        """Read an object of the store behind."""
-        return self.store.read(key)
+        """Read an object."""
+        with self.open(key) as stream:
+            return stream.read()
 
     def open(self, key: str) -> BinaryIO:
-        """Open an object of the store behind."""
-        return self.store.open(key)
+        """Open an object."""
+        content = self._content(key)
+        if isinstance(content, bytes):
+            return io.BytesIO(content)
+        return content.open("rb") if content else self.store.open(key)
 
     def fetch(self, key: str, folder: Path) -> Path:
-        """Fetch an object of the store behind."""
-        return self.store.fetch(key, folder)
+        """Fetch an object."""
+        content = self._content(key)
+        if isinstance(content, bytes):
+            path = folder / PurePosixPath(key).name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(content)
+            return path
+        return content or self.store.fetch(key, folder)
+
+    def _content(self, key: str) -> bytes | Path | None:
+        planned = self._planned.get(key)
+        return planned.content if planned else None
 
     def put_file(
         self, key: str, source: Path, *, sha256: str, replace: bool, absent: bool = False
@@ -73,8 +114,9 @@ class DryRunStore:
         """Print the write of a file; refuse what the store behind would refuse."""
         if not absent and self._holds(key, sha256, replace=replace):
             return "unchanged"
-        size = console.size(source.stat().st_size)
-        console.say(f"would write {self.url}/{key}  ({size}, sha256 {sha256[:12]})")
+        size = source.stat().st_size
+        self._plan(key, size, sha256, source)
+        console.say(f"would write {self.url}/{key}  ({console.size(size)}, sha256 {sha256[:12]})")
         return "planned"
 
     def put_bytes(
@@ -87,8 +129,10 @@ class DryRunStore:
         absent: bool = False,
     ) -> Outcome:
         """Print the write of a small object; refuse what the store behind would refuse."""
-        if not absent and self._holds(key, hashlib.sha256(data).hexdigest(), replace=replace):
+        sha256 = hashlib.sha256(data).hexdigest()
+        if not absent and self._holds(key, sha256, replace=replace):
             return "unchanged"
+        self._plan(key, len(data), sha256, data)
         console.say(f"would write {self.url}/{key}  ({console.size(len(data))})")
         return "planned"
 
@@ -97,18 +141,31 @@ class DryRunStore:
         require_digest(source, source_key, sha256)
         if self._holds(key, sha256, replace=replace):
             return "unchanged"
+        found = source.find(source_key)
+        self._plan(key, found.size if found else 0, sha256, None)
         console.say(f"would copy {source.url}/{source_key} to {self.url}/{key}  (sha256 {sha256[:12]})")
         return "planned"
 
     def delete(self, key: str) -> None:
         """Print the deletion of an object that is there."""
-        if self.store.find(key) is not None:
+        if self._planned.pop(key, None) or self.store.find(key) is not None:
             console.say(f"would delete {self.url}/{key}")
 
+    def _plan(self, key: str, size: int, sha256: str, content: bytes | Path | None) -> None:
+        stored = Stored(key=key, size=size, etag=f"planned-{sha256[:16]}", modified=time.time())
+        self._planned[key] = _Planned(stored=stored, sha256=sha256, content=content)
+
     def _holds(self, key: str, sha256: str, *, replace: bool) -> bool:
-        if self.store.find(key) is None:
+        if self.find(key) is None:
             return False
-        same = self.store.digest(key) == sha256
+        same = self.digest(key) == sha256
         if not same and not replace:
             raise refuse_other_bytes(key, self.url)
         return same
+
+
+def unread(location: str) -> DryRunStore:
+    """Stand for a store that cannot be read: there is nothing in it."""
+    from core.stores.directory import DirectoryStore
+
+    return DryRunStore(DirectoryStore(Path("/nothing")), named=location)

@@ -54,7 +54,7 @@ class OverlayStore:
 
     def at(self, key: str) -> Store:
         """Give the store that holds a key, the first one where neither does."""
-        return self.store if self.store.find(key) or not self._asked(lambda it: it.find(key)) else self.behind
+        return self.store if self.store.find(key) or not self.asked(lambda it: it.find(key)) else self.behind
 
     def url_of(self, key: str) -> str:
         """Give a key's address in the store that holds it."""
@@ -66,21 +66,21 @@ class OverlayStore:
 
     def list(self, prefix: str, *, recursive: bool = True) -> Sequence[Stored]:
         """List both; of a key that both hold, the first store's."""
-        other = self._asked(lambda behind: behind.list(prefix, recursive=recursive)) or ()
+        other = self.asked(lambda behind: behind.list(prefix, recursive=recursive)) or ()
         found = {stored.key: stored for stored in other}
         found |= {stored.key: stored for stored in self.store.list(prefix, recursive=recursive)}
         return [stored for _, stored in sorted(found.items())]
 
     def folders(self, prefix: str) -> Sequence[str]:
         """Name the folders that either has."""
-        other = self._asked(lambda behind: behind.folders(prefix)) or ()
+        other = self.asked(lambda behind: behind.folders(prefix)) or ()
         return sorted({*other, *self.store.folders(prefix)})
 
     def find(self, key: str) -> Stored | None:
         """Look one object up, in the first store first."""
-        return self.store.find(key) or self._asked(lambda behind: behind.find(key))
+        return self.store.find(key) or self.asked(lambda behind: behind.find(key))
 
-    def _asked(self, question: Callable[[Store], Found]) -> Found | None:
+    def asked(self, question: Callable[[Store], Found]) -> Found | None:
         """Ask the store behind, as long as it answers."""
         if self.where in _SILENT or not answers(self.address):
             return None

@@ -5,14 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from core import console, records
+from core import console, records, wheels
+from core.choosing import others_of
 from core.errors import MissingInputError
 from core.records import Cell
 from pytorch_build.refs.torch_refs import DISTRIBUTIONS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from pathlib import Path
 
     from core.interpreters import Interpreter
     from pytorch_build.context import Context
@@ -36,12 +36,14 @@ class Dependency:
         requirement: What the installer is told: a wheel's path, or a requirement.
         version: The full version; "" for a requirement, which the installer settles.
         digest: The wheel's SHA-256; "" for a requirement.
+        others: What the wheel requires of others.
     """
 
     project: str
     requirement: str
     version: str = ""
     digest: str = ""
+    others: tuple[str, ...] = ()
 
     @property
     def identity(self) -> dict[str, str]:
@@ -81,7 +83,13 @@ def _wheel(context: Context, target: Interpreter, project: str) -> Dependency | 
         return None
     wheel = record.files[0]
     path = store.fetch(wheel.key, context.common.cache / "fetched" / outputs.prefix)
-    return Dependency(project=project, requirement=str(path), version=wheel.version, digest=wheel.sha256)
+    return Dependency(
+        project=project,
+        requirement=str(path),
+        version=wheel.version,
+        digest=wheel.sha256,
+        others=others_of(wheels.read_metadata(path).requires_dist, where=path.name),
+    )
 
 
 def _missing(context: Context, target: Interpreter, project: str) -> MissingInputError:
@@ -107,10 +115,3 @@ def _without_triton(context: Context, target: Interpreter) -> None:
 def dependency_inputs(found: Sequence[Dependency]) -> dict[str, Any]:
     """Say what a build's inputs are, of what it stands on."""
     return {one.project: one.identity for one in found}
-
-
-def wheel_paths(found: Sequence[Dependency]) -> Sequence[Path]:
-    """List the folders in which the wheels lie, for requirements between them."""
-    from pathlib import Path
-
-    return sorted({Path(one.requirement).parent for one in found if one.digest})

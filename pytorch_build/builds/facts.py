@@ -18,6 +18,7 @@ from core.data import parse_toml
 from core.errors import DataError, MissingInputError
 from pytorch_build.builds.plans.types import BuildFacts, RocmFacts, TreeFacts
 from pytorch_build.builds.preflight import MachineFacts
+from pytorch_build.lock.pins import SETUP_FILES, adds_commit
 from pytorch_build.toolchain.pins import LICENSE, load_toolchain
 
 if TYPE_CHECKING:
@@ -73,7 +74,7 @@ def facts_of_texts(texts: Mapping[str, str], *, where: PurePath, git_suffix: Cal
     Raises:
         DataError: Its pyproject.toml or build_env.json is broken.
     """
-    setup = next((texts[name] for name in ("setup.py", "python/setup.py") if name in texts), "")
+    setup = next((texts[name] for name in SETUP_FILES if name in texts), "")
     backend, requires = _build_system(texts.get("pyproject.toml", ""), where / "pyproject.toml")
     return TreeFacts(
         files=frozenset(texts) - {_BUILD_ENV, _LLVM_HASH},
@@ -81,7 +82,7 @@ def facts_of_texts(texts: Mapping[str, str], *, where: PurePath, git_suffix: Cal
         build_requires=requires,
         build_env=_build_env(texts.get(_BUILD_ENV, "{}"), where / _BUILD_ENV),
         reads_build_version="BUILD_VERSION" in setup,
-        git_suffix=git_suffix() if "def get_git_commit_hash" in setup else "",
+        git_suffix=git_suffix() if adds_commit(setup) else "",
         llvm_hash=texts.get(_LLVM_HASH, "").strip(),
     )
 

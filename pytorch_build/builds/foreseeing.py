@@ -10,6 +10,7 @@ from pathlib import Path, PurePath, PurePosixPath, PureWindowsPath
 from typing import TYPE_CHECKING, Any
 
 from core import console
+from core.installer import Install
 from core.options import environment
 from core.outputs import key_name, this_platform
 from pytorch_build.builds.build import Build
@@ -22,12 +23,20 @@ from pytorch_build.builds.request import build_request, environment_calls
 from pytorch_build.lock.remote import Reader
 from pytorch_build.lock.stored import origins, source_lock
 from pytorch_build.refs.torch_refs import DISTRIBUTIONS
-from pytorch_build.rocm.options import find_source
+from pytorch_build.rocm.options import find_source, packages_of
 from pytorch_build.sources.git import Repository
 from pytorch_build.sources.own_tree import OwnTree
-from pytorch_build.sources.trees import DevelopersTree, base_version_of, managed_tree, own_path, own_version
+from pytorch_build.sources.trees import (
+    DevelopersTree,
+    base_version_of,
+    managed_tree,
+    own_path,
+    own_version,
+    tags_itself,
+)
 from pytorch_build.toolchain.pins import LICENSE, load_toolchain, places
-from rocm_packaging.sources import RocmSource, in_run, release_index_url
+from rocm_packaging.layouts import sdk_target
+from rocm_packaging.sources import RocmSource, requirements
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -147,7 +156,13 @@ def _tree(chosen: Context, choices: BuildChoices, lock: SourceLock, project: str
     return DevelopersTree(
         project=project,
         own=OwnTree(source=own, path=path, commit=commit, diff_digest="", changed=0),
-        version=own_version(chosen, base, rocm_version=lock.rocm_version, commit=commit),
+        version=own_version(
+            chosen,
+            base,
+            rocm_version=lock.rocm_version,
+            commit=commit,
+            tagged=tags_itself(own, project),
+        ),
         hipify=chosen.gpu and source is not None and source.hipify,
     )
 
@@ -168,14 +183,14 @@ def _rocm(chosen: Context, choices: BuildChoices, version: str) -> tuple[RocmSou
     if not chosen.gpu:
         return None, ()
     said = choices.rocm
-    asks = bool(said.index or said.index_urls or any("://" in link for link in said.find_links))
-    if not asks and (said.find_links or in_run(chosen.common, chosen.artifact_group)):
+    packages = packages_of(chosen, said)
+    asks = bool(packages.index_urls or any("://" in link for link in packages.find_links))
+    if not asks:
         return find_source(chosen, said, version), ()
-    urls = said.index_urls or (release_index_url(said.index, chosen.gpu_family),)
     # an index of one family has unsplit packages, one of all has split ones
-    layout: Layout = "unsplit" if f"/{chosen.gpu_family}/" in urls[0] else "split"
-    source = RocmSource(version=version, layout=layout, index_urls=urls, find_links=said.find_links)
-    return source, (f"The packages of ROCm {version} are {layout}: {urls[0]} was not asked.",)
+    layout: Layout = "unsplit" if f"/{chosen.gpu_family}/" in packages.words else "split"
+    source = RocmSource(version=version, layout=layout, packages=packages)
+    return source, (f"The packages of ROCm {version} are {layout}: {packages.words} was not asked.",)
 
 
 def _place(build: Build) -> Place:
@@ -283,6 +298,14 @@ def _after(build: Build) -> Iterator[str]:
 def as_data(foreseen: Foreseen) -> dict[str, Any]:
     """Return the plan as JSON-able data; values of variables are masked as everywhere."""
     build, plan = foreseen.build, foreseen.plan
+    rocm = None
+    if build.rocm is not None:
+        family = build.context.gpu_family
+        rocm = Install(
+            requirements=requirements(build.rocm, family, build.choices.rocm.extras),
+            sources=build.rocm.packages.direct,
+            gpu_family=sdk_target(build.rocm.layout, family),
+        )
     calls = [
         {
             "requirements": list(call.requirements),
@@ -293,7 +316,7 @@ def as_data(foreseen: Foreseen) -> dict[str, Any]:
             if call.sources
             else [],
         }
-        for call in environment_calls(build)
+        for call in environment_calls(build, rocm)
     ]
     return {
         "project": plan.project,

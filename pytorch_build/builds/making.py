@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any
 
 from core import console, environments, files, process, wheel_contents
@@ -25,7 +25,7 @@ from pytorch_build.checks.findings import findings_table, require_no_errors
 from pytorch_build.checks.run import CheckOptions, check_wheel
 from pytorch_build.checks.view import Expectation
 from pytorch_build.refs.torch_refs import DISTRIBUTIONS
-from pytorch_build.rocm.sdk import ask
+from pytorch_build.rocm.sdk import ask, link
 from pytorch_build.split.making import split
 from pytorch_build.toolchain.pins import places
 
@@ -166,17 +166,26 @@ def jobs(build: Build) -> int:
 def _environment(build: Build, tree: Path) -> Iterator[RocmSdk | None]:
     """Prepare the target environment: locked requirements, ROCm, triton and torch."""
     common, context, choices = build.context.common, build.context, build.choices.rocm
-    calls = environment_calls(build)
     own = {name: files.sha256(tree / name) for name in _requirement_files(tree)}
-    salt = [dependency_inputs(build.dependencies), dict(build.rocm.digests) if build.rocm else {}, own]
-    with environments.prepared(
-        build.target,
-        calls,
-        digest=environments.digest_of_calls(build.target, calls, salt=salt),
-        backend=choices.installer,
-        cache_dir=choices.pip_cache_dir,
-        force=common.force,
-    ):
+    salt = [dependency_inputs(build.dependencies), own]
+    with ExitStack() as stack:
+        rocm = None
+        here = bool(build.rocm and build.rocm.packages.installed)
+        if build.rocm is not None and not here:
+            rocm = stack.enter_context(build.rocm.opened_call(common.cache / "locks", context.gpu_family))
+        calls = environment_calls(build, rocm)
+        stack.enter_context(
+            environments.prepared(
+                build.target,
+                calls,
+                digest=environments.digest_of_calls(build.target, calls, salt=[*salt, here]),
+                backend=choices.installer,
+                cache_dir=choices.pip_cache_dir,
+                force=common.force,
+            )
+        )
+        if here:
+            link(build.target)
         if build.rocm is None:
             yield None
         else:

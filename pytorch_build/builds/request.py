@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from core.installer import Install, configured
+from core.installer import Install
 from core.target_locks import locked_call
-from pytorch_build.builds.dependencies import wheel_paths
 from pytorch_build.builds.plans.types import BuildOptions, BuildRequest
-from rocm_packaging.sources import install_call
 
 if TYPE_CHECKING:
     from pathlib import PurePath
@@ -18,21 +16,25 @@ if TYPE_CHECKING:
     from pytorch_build.builds.plans.types import RocmPaths
 
 
-def environment_calls(build: Build) -> list[Install]:
-    """Return the installer calls that make the target environment: lock, ROCm, triton and torch."""
-    context, choices = build.context, build.choices.rocm
+def environment_calls(build: Build, rocm: Install | None) -> list[Install]:
+    """Return the installer calls that make the target environment: lock, ROCm, triton and torch.
+
+    Args:
+        build: The build.
+        rocm: Installs ROCm; None for family cpu.
+    """
+    context = build.context
     source = context.ref.projects.get(build.project)
     wanted = source.build_requirements if source else ()
     calls = [locked_call(context.common, build.target, replaced=wanted)]
     calls += [Install(requirements=wanted)] if wanted else []
-    if build.rocm is not None:
-        calls.append(install_call(build.rocm, context.gpu_family, choices.extras))
-    folders = [str(folder) for folder in wheel_paths(build.dependencies)]
+    calls += [rocm] if rocm else []
+    # ours by their files alone, what they require of others by name
     calls += [
-        Install(requirements=(one.requirement,), sources=configured().with_find_links(*folders))
-        for one in build.dependencies
+        Install(requirements=(one.requirement,), dependencies=not one.digest) for one in build.dependencies
     ]
-    return calls
+    others = sorted({line for one in build.dependencies for line in one.others})
+    return [*calls, *([Install(requirements=tuple(others))] if others else [])]
 
 
 def build_request(

@@ -22,6 +22,8 @@ RELATED_COMMITS_FILE = "related_commits"
 TRITON_PIN_FILE = ".ci/docker/ci_commit_pins/triton.txt"
 TRITON_VERSION_FILE = ".ci/docker/triton_version.txt"
 VERSION_FILE = "version.txt"
+# up to triton 3.3 it lay in python/
+SETUP_FILES = ("setup.py", "python/setup.py")
 
 _FIELDS = ("os", "source", "project", "branch", "commit", "origin")
 _OS = "ubuntu"
@@ -48,6 +50,11 @@ class RelatedCommit:
 def is_commit(text: str) -> bool:
     """Say whether a text is a whole commit hash: 40 lower-case hex digits."""
     return _COMMIT.fullmatch(text) is not None
+
+
+def adds_commit(setup: str) -> bool:
+    """Say whether a setup.py of triton's adds the commit to the version: all do, but on release branches."""
+    return "def get_git_commit_hash" in setup
 
 
 def parse_related_commits(text: str, where: str) -> Mapping[str, RelatedCommit]:

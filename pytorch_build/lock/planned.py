@@ -1,13 +1,18 @@
-"""A plan completed: the source locks of its torch refs, and in its cells the versions of wheels to come."""
+"""A plan completed: the source locks of its torch refs, and in its cells the versions of wheels to come.
+
+A name stands for one wheel in a run: cells that promise the same name from other inputs are refused
+here, before anything builds.
+"""
 
 from __future__ import annotations
 
 import json
 from typing import TYPE_CHECKING, Protocol
 
+from core.errors import SourceError
 from core.families import CPU
 from core.plan_views import views
-from core.plans import PLATFORMS, Plan, matrices
+from core.plans import PLATFORMS, Plan, matrices, refuse_outputs
 from pytorch_build.refs.torch_refs import DISTRIBUTIONS
 
 if TYPE_CHECKING:
@@ -36,7 +41,8 @@ def complete(plan: Plan, lock_of: LockOf) -> tuple[Plan, Locks]:
         lock_of: Gives the locks.
 
     Raises:
-        SourceError: A ref or pin that does not resolve, or a wheel that the lock does not promise.
+        SourceError: A ref or pin that does not resolve, a wheel that the lock does not promise, or one
+            name for two wheels.
     """
     locks: dict[Platform, dict[str, SourceLock]] = {}
     for platform in PLATFORMS:
@@ -47,6 +53,7 @@ def complete(plan: Plan, lock_of: LockOf) -> tuple[Plan, Locks]:
     for platform in PLATFORMS:
         for cell in plan.matrix(platform, "build_pytorch"):
             versions[_key(cell)] = _versions(cell, locks[platform][cell.torch_ref])
+        refuse_collisions(plan.matrix(platform, "build_pytorch"), locks[platform])
     completed = plan.model_copy(
         update={
             "cells": tuple(
@@ -64,6 +71,53 @@ def complete(plan: Plan, lock_of: LockOf) -> tuple[Plan, Locks]:
     return completed, locks
 
 
+def refuse_collisions(builds: Sequence[Cell], locks: Mapping[str, SourceLock]) -> None:
+    """Refuse wheels of one name, in one folder, that would be made from different inputs.
+
+    The same name from the same inputs is the same wheel: the first that is uploaded stands for all.
+
+    Args:
+        builds: Build jobs of one platform.
+        locks: Its source locks, by torch ref.
+
+    Raises:
+        SourceError: There are some; the message names the cells.
+    """
+    promised: dict[tuple[str, str, str, str], dict[str, list[str]]] = {}
+    for cell in builds:
+        lock = locks[cell.torch_ref]
+        for distribution, version in _versions(cell, lock).items():
+            name = cell.artifact_group, distribution, version, cell.python
+            cells = promised.setdefault(name, {}).setdefault(_made_from(distribution, lock), [])
+            cells.append(cell.name)
+    collisions = [
+        f"{distribution} {version} for Python {python} in {group}:"
+        + "".join(f"\n  {' and '.join(cells)}: {made_from}" for made_from, cells in makers.items())
+        for (group, distribution, version, python), makers in promised.items()
+        if len(makers) > 1
+    ]
+    if collisions:
+        raise SourceError(
+            "Jobs of this run would make different wheels of one name.\n" + "\n".join(collisions),
+            hint="Plan them in runs of their own; or let the version name the torch that it is for, with "
+            "torch_in_version = true in the ref's project table; or, where the commits of the projects "
+            "themselves differ, name these: --release-type dev.",
+        )
+
+
+def _made_from(distribution: str, lock: SourceLock) -> str:
+    """Name what a wheel depends on besides its Python and its targets, for people and to compare."""
+    project = next(name for name, built in DISTRIBUTIONS.items() if built == distribution)
+    # torch requires the triton of its own run, the others are built against torch
+    needs = {"triton": (), "torch": ("triton",)}.get(project, ("torch",))
+    said = [
+        f"{name} {locked.prebuilt or f'{locked.commit[:12]} of {locked.origin}'}"
+        for name in (project, *needs)
+        if (locked := lock.projects.get(name))
+    ]
+    return ", ".join([*said, *([f"ROCm {lock.rocm_version}"] if lock.rocm_version else [])])
+
+
 def outputs(plan: Plan, locks: Locks) -> Mapping[str, str]:
     """Write a job's outputs: the matrices again, and ``{platform}_source_locks``.
 
@@ -74,7 +128,8 @@ def outputs(plan: Plan, locks: Locks) -> Mapping[str, str]:
         values[f"{platform}_source_locks"] = {
             name: lock.compact() for name, lock in locks.get(platform, {}).items()
         }
-    return {name: _compact(value) for name, value in values.items()} | {"plan_digest": plan.digest()}
+    written = {name: _compact(value) for name, value in values.items()}
+    return refuse_outputs(written | {"plan_digest": plan.digest()})
 
 
 def _compact(value: object) -> str:

@@ -21,7 +21,7 @@ from pytorch_build.refs.torch_refs import DISTRIBUTIONS, PROJECTS
 from pytorch_build.sources.git import Origins
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
     from pathlib import Path
 
     from core.errors import FatalError
@@ -88,10 +88,10 @@ def resolve(
         release_type=release_type,
         rocm_version=rocm_version,
         projects={
-            project.project: project.model_copy(
-                update={"versions": _versions(project, suffixes, release_type)}
+            one.project: one.model_copy(
+                update={"versions": _versions(one, suffixes, release_type, _named_torch(ref, locked, one))}
             )
-            for project in locked
+            for one in locked
         },
     )
 
@@ -105,12 +105,26 @@ def _suffixes(ref: TorchRef, rocm_version: str) -> Mapping[Kind, str]:
     return suffixes
 
 
-def _versions(project: LockedProject, suffixes: Mapping[Kind, str], release_type: str) -> dict[Kind, str]:
+def _named_torch(ref: TorchRef, locked: Iterable[LockedProject], project: LockedProject) -> str:
+    """Return the base version of the torch that a project's version may have to name; "" for none."""
+    if not ref.projects[project.project].torch_in_version:
+        return ""
+    return next((one.base_version for one in locked if one.project == "torch"), "")
+
+
+def _versions(
+    project: LockedProject, suffixes: Mapping[Kind, str], release_type: str, torch: str
+) -> dict[Kind, str]:
     if project.prebuilt:
         return {}
     return {
         kind: versions.wheel_version(
-            project.base_version, suffix, release_type=release_type, commit=project.commit
+            project.base_version,
+            suffix,
+            release_type=release_type,
+            commit=project.commit,
+            tagged=project.tagged,
+            torch=torch,
         )
         for kind, suffix in suffixes.items()
     }
@@ -156,10 +170,18 @@ class _Resolution:
         if source.prebuilt:
             return prebuilt(project, source.prebuilt)
         found = torch.found if project == "torch" and torch.found else self._find(source, torch)
-        base = self._base_version(found, torch)
         return LockedProject(
-            project=project, origin=found.origin, ref=found.ref, commit=found.commit, base_version=base
+            project=project,
+            origin=found.origin,
+            ref=found.ref,
+            commit=found.commit,
+            base_version=self._base_version(found, torch),
+            tagged=project == "triton" and self._tags_itself(found),
         )
+
+    def _tags_itself(self, triton: Found) -> bool:
+        texts = self.reader.texts(triton.origin, triton.commit, pins.SETUP_FILES)
+        return any(map(pins.adds_commit, texts.values()))
 
     def _find(self, source: ProjectSource, torch: _Torch) -> Found:
         project, given = source.project, self.explicit.get(source.project)

@@ -35,6 +35,7 @@ class LockedProject(Model):
         versions: The wheel's full version with ROCm (``rocm``) and without (``cpu``).
         prebuilt: The requirement that is installed instead of a build.
         chosen: A person named `ref`, in the place of the ref's data.
+        tagged: The project's own build adds the commit to the version, as triton's does.
     """
 
     project: str
@@ -45,6 +46,7 @@ class LockedProject(Model):
     versions: dict[Kind, str] = Field(default_factory=dict)
     prebuilt: str = ""
     chosen: bool = False
+    tagged: bool = False
 
     @field_validator("project")
     @classmethod

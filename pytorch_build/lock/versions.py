@@ -94,7 +94,9 @@ def cpu_suffix(label: str = "") -> str:
     return str(Version(f"0+cpu.{label}"))[1:]
 
 
-def wheel_version(base: str, suffix: str, *, release_type: str, commit: str) -> str:
+def wheel_version(
+    base: str, suffix: str, *, release_type: str, commit: str, tagged: bool = False, torch: str = ""
+) -> str:
     """Put a wheel's full version together.
 
     Args:
@@ -102,9 +104,13 @@ def wheel_version(base: str, suffix: str, *, release_type: str, commit: str) -> 
         suffix: From `version_suffix` or `cpu_suffix`.
         release_type: One of `RELEASE_TYPES`; ``dev`` and ``dev-bkc`` carry a git tag.
         commit: The commit that the wheel is built from, as hex; only the git tag needs it.
+        tagged: The project's own build adds the git tag, whatever the release type.
+        torch: The base version of the torch that it is for, to be named where `base` is of another
+            release; "" to name none.
 
     Returns:
-        ``2.10.0a0+rocm7.10.0``, or for dev ``2.10.0a0+git0123abcd.rocm7.10.0``.
+        ``2.10.0a0+rocm7.10.0``, or for dev ``2.10.0a0+git0123abcd.rocm7.10.0``, or for another torch
+        ``2.11.0+torch2.12.rocm7.10.0``. ROCm's part comes last, where a promotion replaces it.
 
     Raises:
         SourceError: The base is not PEP 440 or has a local version already, or the commit is no hash.
@@ -119,11 +125,15 @@ def wheel_version(base: str, suffix: str, *, release_type: str, commit: str) -> 
             hint="Look at the project's version.txt at this commit.",
         )
     git_tag = ""
-    if release_type in _GIT_TAGGED:
+    if tagged or release_type in _GIT_TAGGED:
         if not _COMMIT.fullmatch(commit):
             raise SourceError(f"{commit!r} is no commit, so no git tag can be made from it.")
         git_tag = f"git{commit[:_GIT_TAG_LENGTH]}."
-    whole = _parse(f"{parsed}+{git_tag}{suffix.removeprefix('+')}") if suffix.startswith("+") else None
+    of_torch = _parse(torch) or parsed
+    other = (of_torch.major, of_torch.minor) != (parsed.major, parsed.minor)
+    label = f"torch{of_torch.major}.{of_torch.minor}." if other else ""
+    local = f"{git_tag}{label}{suffix.removeprefix('+')}"
+    whole = _parse(f"{parsed}+{local}") if suffix.startswith("+") else None
     if whole is None:
         raise UsageError(f"{suffix!r} is no version suffix.", hint="A suffix looks like +rocm7.10.0 or +cpu.")
     return str(whole)

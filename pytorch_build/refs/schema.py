@@ -20,6 +20,7 @@ class ProjectTable(Model):
     pin: Pin | None = None
     prebuilt: str | None = None
     hipify: bool | None = None
+    torch_in_version: bool | None = None
     env: dict[str, str] | None = None
     build_requirements: tuple[str, ...] | None = None
     windows: ProjectTable | None = None
@@ -31,6 +32,7 @@ class DefaultsTable(Model):
     origin: str
     distribution: str
     hipify: bool = False
+    torch_in_version: bool = False
 
 
 class PlatformTable(Model):

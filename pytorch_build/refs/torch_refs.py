@@ -46,6 +46,8 @@ class ProjectSource:
         env: More environment variables for the build.
         build_requirements: What the build needs besides what the project asks for.
         hipify: Whether the checkout rewrites CUDA sources.
+        torch_in_version: Whether the local version names the torch that it is built for, where the
+            project's own version is another release's.
     """
 
     project: str
@@ -57,6 +59,7 @@ class ProjectSource:
     env: Mapping[str, str] = field(default_factory=dict)
     build_requirements: tuple[str, ...] = ()
     hipify: bool = False
+    torch_in_version: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -275,7 +278,7 @@ def _project_source(name: str, project: str, given: ProjectTable, file: Path, pl
     layers = [given]
     if platform == "windows":
         layers += [given.windows] if given.windows else []
-    row: dict[str, Any] = {"origin": defaults.origin, "hipify": defaults.hipify}
+    row: dict[str, Any] = defaults.model_dump(exclude={"distribution"})
     for layer in layers:
         row |= layer.model_dump(exclude={"windows"}, exclude_none=True)
     own_origin = any(layer.origin for layer in layers)

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import json
+import re
+import shutil
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from core import process
 from core.errors import ProcessError, RocmError
+from core.interpreters import interpreter
+from core.package_sources import PackageSource
 from rocm_packaging.layouts import sdk_target
+from rocm_packaging.sources import RocmSource
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -17,6 +22,7 @@ if TYPE_CHECKING:
     from core.interpreters import Interpreter
     from rocm_packaging.layouts import Layout
 
+_OURS = re.compile(r"_?rocm")
 _QUERY = """
 import json, sys
 import rocm_sdk
@@ -50,6 +56,36 @@ class RocmSdk:
     bin: Path
     cmake: Path
     targets: tuple[str, ...]
+
+
+def installed(python: Interpreter) -> RocmSource:
+    """Return the ROCm that an interpreter has installed, by its own word.
+
+    Raises:
+        RocmError: It has none.
+    """
+    env = process.inherited(ROCM_SDK_TARGET_FAMILY=None, PYTHONPATH=None)
+    facts = json.loads(_python(python, env, "-c", _QUERY))
+    return RocmSource(
+        version=facts["version"],
+        layout=facts["layout"],
+        packages=PackageSource(installed=python.executable, prefix="--rocm-"),
+    )
+
+
+def link(target: Interpreter) -> None:
+    """Let an environment have the ROCm of the Python that it is made from, as if it were installed in it.
+
+    Search paths of wheels lead from torch's folder to ROCm's beside it, so seeing it elsewhere is not enough.
+    """
+    for path in sorted(interpreter(target.base_executable).purelib.iterdir()):
+        there = target.purelib / path.name
+        if not _OURS.match(path.name) or there.exists():
+            continue
+        if path.suffix == ".dist-info":  # uv overlooks a link
+            shutil.copytree(path, there)
+        else:
+            there.symlink_to(path)
 
 
 def ask(

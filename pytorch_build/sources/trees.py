@@ -156,7 +156,9 @@ def developers_tree(
     """
     common = context.common
     own = mirror(tree, own_path(common, tree, project))
-    version = own_version(context, base_version, rocm_version=rocm_version, commit=own.commit)
+    version = own_version(
+        context, base_version, rocm_version=rocm_version, commit=own.commit, tagged=tags_itself(tree, project)
+    )
     source = context.ref.projects.get(project)
     return DevelopersTree(
         project=project,
@@ -171,13 +173,19 @@ def own_path(common: Common, tree: Path, project: str) -> Path:
     return common.sources / ".own" / f"{project}-{files.sha256_text(str(tree))[:12]}"
 
 
-def own_version(context: Context, base_version: str, *, rocm_version: str, commit: str) -> str:
+def tags_itself(tree: Path, project: str) -> bool:
+    """Say whether the build of a developer's tree adds the commit to the version, as triton's does."""
+    setups = (tree / name for name in pins.SETUP_FILES)
+    return project == "triton" and any(pins.adds_commit(read_text(one)) for one in setups if one.is_file())
+
+
+def own_version(context: Context, base_version: str, *, rocm_version: str, commit: str, tagged: bool) -> str:
     """Return the full version of a wheel from a developer's tree at a commit."""
     suffix = versions.cpu_suffix(context.ref.local_label)
     if context.gpu:
         suffix = versions.version_suffix(rocm_version)
     return versions.wheel_version(
-        base_version, suffix, release_type=context.common.release_type, commit=commit
+        base_version, suffix, release_type=context.common.release_type, commit=commit, tagged=tagged
     )
 
 

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 from core import parallel, records
 from core.errors import MissingInputError, UsageError
 from core.junit_reading import read, read_file
-from core.outputs import group_name
 from pytorch_build.testing.recording import MERGED
 from pytorch_build.testing.results import DEFAULT_CONFIG, Origin, Tested, report_of
 
@@ -83,7 +82,7 @@ def groups_of(common: Common) -> Sequence[str]:
         MissingInputError: There is none.
     """
     if common.gpu_family:
-        return [group_name(common.gpu_family)]
+        return [common.artifact_group]
     store, outputs = common.open_for_reading(), common.outputs
     found = set()
     for prefix in (f"{outputs.prefix}/reports", f"{outputs.prefix}/manifests"):

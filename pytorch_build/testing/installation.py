@@ -1,34 +1,125 @@
-"""What is tested of a run, and how it is installed: the recorded files, by their digests."""
+"""What is tested, and how it is installed: of a run the recorded files, of other sources the newest or the version asked for.
+
+Ours come from their source alone, what they require of others from the person's own indexes alone; all by digest.
+"""
 
 from __future__ import annotations
 
+import re
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from core import records, serving
+from packaging.requirements import Requirement
+
+from core import console, files, records
+from core.choosing import choose, others_question, pinned_call, required_by_files, resolve_others
 from core.errors import MissingInputError
-from core.installer import Install, Sources, configured, pinned
-from core.target_locks import pinned_file
+from core.offers import offer_of
+from core.parallel import each
 from pytorch_build.checks.expected import run_lock
 from pytorch_build.refs.torch_refs import DISTRIBUTIONS
-from pytorch_build.testing.devices import targets_of, told_to_sdist
-from rocm_packaging.layouts import (
-    BOOTSTRAP,
-    device_package,
-    device_target,
-    is_rocm,
-    layout_of,
-    sdk_target,
-    serves,
+from pytorch_build.rocm.options import packages_of
+from pytorch_build.testing.devices import PREFIXES, targets_of, told_to_sdist
+from rocm_packaging.layouts import BOOTSTRAP, LIBRARIES, device_package, device_target, is_rocm, layout_of, serves
+from rocm_packaging.sources import (
+    for_tests,
+    named_source,
+    own_run,
+    require_devices,
+    sdist_requires,
+    with_layout,
 )
-from rocm_packaging.sources import require_devices
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Sequence
-    from contextlib import AbstractContextManager
+    from collections.abc import Iterator, Mapping, Sequence
 
+    from core.installer import Install
     from core.interpreters import Interpreter
+    from core.offers import Offer
+    from core.package_sources import PackageSource
     from core.records import FileRecord
+    from core.source_options import SourceOptions
     from pytorch_build.context import Context
+    from pytorch_build.rocm.options import RocmOptions
+
+_PIN = re.compile(r"^[\w.-]+==[^\s;\\]+", re.MULTILINE)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tested:
+    """What is tested.
+
+    Attributes:
+        parts: Each source with the files that are taken of it.
+        others: What is required of others.
+        prebuilt: Requirements of the ref's projects that are installed instead of built.
+        targets: The gfx targets that there is device code for.
+        words: Where ours come from; "" for the run.
+    """
+
+    parts: tuple[tuple[PackageSource, tuple[Offer, ...]], ...]
+    others: tuple[str, ...]
+    prebuilt: tuple[str, ...] = ()
+    targets: tuple[str, ...] = ()
+    words: str = ""
+
+    @property
+    def files(self) -> tuple[Offer, ...]:
+        """All of our files."""
+        return tuple(one for _, files in self.parts for one in files)
+
+    @property
+    def inputs(self) -> Mapping[str, object]:
+        """What a record says of it."""
+        return {
+            "files": {one.name: one.sha256 for one in self.files},
+            "prebuilt": list(self.prebuilt),
+            "source": self.words,
+        }
+
+
+def tested(context: Context, target: Interpreter, options: SourceOptions, rocm: RocmOptions) -> Tested:
+    """Find what is tested: of the sources that are named, else of the run.
+
+    Args:
+        context: The ref and family.
+        target: The interpreter.
+        options: Where torch comes from, and its version.
+        rocm: Where a ROCm comes from that is no part of the run.
+
+    Raises:
+        MissingInputError: There is no torch, or a device package is missing.
+        EnvironmentSetupError: The sources have not all that is needed.
+        RocmError: They have ROCm packages of both layouts.
+    """
+    packages = named_source(options, context.common, context.gpu_family)
+    if packages is not None:
+        return _named(context, target, packages, options.version)
+    wheels = wheels_of(context, target)
+    parts = [
+        (own_run(context.common, context.artifact_group), tuple(map(offer_of, wheels))),
+        *_elsewhere(context, target, [one.distribution for one in wheels], rocm),
+    ]
+    platform = context.common.outputs.platform
+    others = {
+        line
+        for source, found in parts
+        for line in required_by_files(source, found, python=target, platform=platform)
+    }
+    return Tested(
+        parts=tuple(parts),
+        others=tuple(sorted({*others, *prebuilt(context)})),
+        prebuilt=tuple(prebuilt(context)),
+        targets=targets_of(context, [one.distribution for _, found in parts for one in found]),
+    )
+
+
+def installed(context: Context, target: Interpreter) -> Tested:
+    """Say what an environment that is filled already should hold, by the run's records."""
+    wheels = tuple(map(offer_of, wheels_of(context, target)))
+    parts = ((own_run(context.common, context.artifact_group), wheels),)
+    return Tested(parts=parts, others=(), prebuilt=tuple(prebuilt(context)))
 
 
 def wheels_of(context: Context, target: Interpreter) -> Sequence[FileRecord]:
@@ -79,59 +170,98 @@ def prebuilt(context: Context) -> Sequence[str]:
     return tuple(source.prebuilt for source in context.ref.projects.values() if source.prebuilt)
 
 
-def page_of(context: Context, wheels: Sequence[FileRecord]) -> AbstractContextManager[str]:
-    """Give the address of the run's flat page, which must list what the records promise."""
-    common = context.common
-    return serving.flat_page(common.open_for_reading(), common.outputs, context.artifact_group, wheels)
-
-
-def install_calls(
-    context: Context, wheels: Sequence[FileRecord], page: str, *, tools: Install
-) -> Sequence[Install]:
-    """Plan the installation: test tools, the recorded files by digest, then what they require.
-
-    Args:
-        context: The ref and family.
-        wheels: The recorded files.
-        page: Address of the run's flat page.
-        tools: Installs what the tests need, and what the sdist of `rocm` is built with.
-    """
-    exact = Sources(find_links=(page,), no_index=True, cert=configured().cert)
-    pins = tuple(f"{one.distribution}=={one.version}" for one in wheels)
-    names = [one.distribution for one in wheels]
-    devices, told = elsewhere(context, names)
-    return (
-        tools,
-        pinned(
-            pinned_file(context.common, wheels), exact, gpu_family=told_to_sdist(names, context.gpu_family)
-        ),
-        # ours are there already and pinned, so only third parties' packages are added
-        Install(
-            requirements=(*pins, *devices, *prebuilt(context)),
-            sources=configured().with_find_links(page),
-            gpu_family=told,
-        ),
-    )
-
-
-def elsewhere(context: Context, names: Collection[str]) -> tuple[tuple[str, ...], str]:
-    """Say what is asked of a ROCm that is no part of the run, by the record of a build against it.
-
-    Args:
-        context: The ref and family.
-        names: The run's distributions that are tested.
-
-    Returns:
-        Requirements of its device packages, where it is split, and what the sdist of `rocm` is told.
-    """
+def _elsewhere(
+    context: Context, target: Interpreter, names: Sequence[str], rocm: RocmOptions
+) -> Iterator[tuple[PackageSource, tuple[Offer, ...]]]:
+    """Choose the ROCm that is no part of the run, in the version and layout that its torch was built against."""
     if not context.gpu or any(is_rocm(name) for name in names):
-        return (), ""
+        return
     common = context.common
     for record in records.read_all(common.open_for_reading(), common.outputs, context.artifact_group):
         said = record.inputs.get("rocm")
         if said and record.cell.torch_ref == context.ref.name:
-            version, layout = said[:2]
-            targets = targets_of(context, names) if layout == "split" else ()
-            pins = tuple(f"{device_package(target)}=={version}" for target in targets)
-            return pins, sdk_target(layout, context.gpu_family.split(";")[0], targets)
-    return (), ""
+            source = for_tests(
+                packages_of(context, rocm),
+                rocm.version or said[0],
+                context.gpu_family.split(";"),
+                targets_of(context, names),
+                ("libraries",),
+                python=target,
+                platform=common.outputs.platform,
+            )
+            yield source.packages, tuple(each(source.packages.sealed, source.files))
+            return
+
+
+def _named(context: Context, target: Interpreter, packages: PackageSource, version: str) -> Tested:
+    """Choose torch and what it requires of ours, with the device packages of the targets."""
+    found = packages.versions("torch", target.tag)
+    if not found:
+        raise packages.lacks(f"torch for Python {target.series}")
+    version = version or found[0]
+    console.say(f"torch {version} from {packages.words}")
+    targets = targets_of(context)
+    # an extra that a fat wheel lacks asks for nothing
+    extras = f"[{','.join(f'device-{one}' for one in targets)}]" if targets else ""
+    family = context.gpu_family if context.gpu else ""
+
+    def asked(*more: str) -> tuple[tuple[Offer, ...], tuple[str, ...]]:
+        chosen = choose(
+            packages,
+            [f"torch{extras}=={version}", *more],
+            python=target,
+            platform=context.common.outputs.platform,
+            sdist_requires=sdist_requires(packages, family, targets),
+        )
+        return chosen.files, chosen.others
+
+    ours, others = asked()
+    held = {one.distribution: one.version for one in ours}
+    host = any(name.startswith(PREFIXES["torch"]) for name in held)
+    absent = [device_package(one) for one in targets if device_package(one) not in held]
+    if LIBRARIES in held and absent and not host:
+        # a fat torch knows of no device packages of ROCm
+        ours, others = asked(*(f"{name}=={held[LIBRARIES]}" for name in absent))
+    if family and held.get("rocm"):
+        with_layout(packages, held["rocm"], family)  # refuses both layouts of one version
+    return Tested(
+        parts=((packages, ours),),
+        others=others,
+        targets=targets_of(context, list(held)),
+        words=packages.words,
+    )
+
+
+@contextmanager
+def planned(
+    context: Context, target: Interpreter, what: Tested, *, tools: Install
+) -> Iterator[tuple[Sequence[Install], str]]:
+    """Plan the installation: test tools, what is required of others, ours; addresses live as long as the context.
+
+    Args:
+        context: The ref and family.
+        target: The interpreter.
+        what: What is tested.
+        tools: Installs what the tests need, and what the sdist of `rocm` is built with.
+
+    Yields:
+        The calls, and a digest of what they install.
+    """
+    folder = context.common.cache / "locks"
+    names = [one.distribution for one in what.files]
+    # the tests' tools stay what they are locked to
+    pins = tuple(pin for path in tools.files for pin in _PIN.findall(path.read_text(encoding="utf-8")))
+    question = others_question(target.executable, None, constraints=pins)
+    others = resolve_others(what.others, names, question, allowed=bool(what.prebuilt))
+    told = told_to_sdist(names, context.gpu_family if context.gpu else "")
+    with ExitStack() as stack:
+        calls = [tools, *([pinned_call(folder, others, None)] if others else [])]
+        for source, found in what.parts:
+            sources = stack.enter_context(source.opened(found, wait=0))
+            calls.append(pinned_call(folder, found, sources, told=told))
+        yield calls, files.digest_of([files.sha256(path) for call in calls for path in call.files])
+
+
+def prebuilt_names(what: Tested) -> Sequence[str]:
+    """Name the distributions that are installed instead of built."""
+    return [Requirement(one).name for one in what.prebuilt]

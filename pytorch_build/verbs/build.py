@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import json
 import sys
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from core import console, engines
 from core.errors import MissingInputError, UsageError, nearest
 from core.interpreters import require
 from core.job_files import job_files
-from core.options import common_from, environment
+from core.options import add_platform, common_from, environment
 from core.outputs import this_platform
 from pytorch_build.builds import building
 from pytorch_build.builds.build import Build
@@ -19,7 +18,6 @@ from pytorch_build.builds.dependencies import dependencies
 from pytorch_build.builds.options import add_build_options, build_choices_from
 from pytorch_build.context import context
 from pytorch_build.lock.stored import source_lock, with_components
-from pytorch_build.platforms import NAMES
 from pytorch_build.refs.torch_refs import DISTRIBUTIONS, PROJECTS
 from pytorch_build.rocm.options import find_source, find_version
 from pytorch_build.sources.trees import base_version_of, developers_tree, managed_tree
@@ -46,12 +44,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         help="run in the manylinux image, by docker or podman (default: whichever is there)",
     )
     add_build_options(parser)
-    parser.add_argument(
-        "--platform",
-        choices=NAMES,
-        default=this_platform(),
-        help="with --dry-run: whose plan (default: this)",
-    )
+    add_platform(parser)
     parser.add_argument("--json", action="store_true", help="with --dry-run: print the plan as JSON")
 
 
@@ -65,12 +58,11 @@ def run(arguments: argparse.Namespace) -> None:
     if arguments.container:
         _in_container(arguments, project, target.version, common)
         return
-    if arguments.platform != common.platform and not common.dry_run:
+    if common.platform != this_platform() and not common.dry_run:
         raise UsageError(
-            f"Wheels for {arguments.platform} are built on {arguments.platform}.",
+            f"Wheels for {common.platform} are built on {common.platform}.",
             hint="Add --dry-run for the plan.",
         )
-    common = replace(common, platform=arguments.platform)
     chosen = with_components(context(common), project)
     choices = build_choices_from(arguments, platform=common.outputs.platform)
     if common.dry_run:

@@ -11,7 +11,6 @@ from core import console, distributions, records
 from core.errors import MissingInputError, UsageError
 from core.families import gpu_targets
 from core.options import common_from, environment, source_date_epoch
-from core.outputs import group_name
 from core.wheels import parse_wheel_name
 from pytorch_build.context import chosen_family, chosen_ref
 from pytorch_build.fat.making import Request, make
@@ -131,7 +130,7 @@ def _run_wheels(common: Common, targets: Sequence[str]) -> Sequence[Sequence[Pat
     Raises:
         MissingInputError: There is none.
     """
-    group = group_name(common.gpu_family)
+    group = common.artifact_group
     store = common.open_for_reading()
     found = [
         [file for file in record.files if serves(file.distribution, (), targets)]
@@ -150,7 +149,7 @@ def _run_wheels(common: Common, targets: Sequence[str]) -> Sequence[Sequence[Pat
 
 def _run_rocm(common: Common) -> Path:
     """Fetch the ROCm wheels of the run into one folder."""
-    group = group_name(common.gpu_family)
+    group = common.artifact_group
     store = common.open_for_reading()
     found = [
         one

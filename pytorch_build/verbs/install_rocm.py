@@ -12,10 +12,13 @@ from core.target_locks import locked_call
 from pytorch_build.context import context
 from pytorch_build.rocm.options import add_rocm_options, find_source, find_version, rocm_options_from
 from pytorch_build.rocm.sdk import ask
-from rocm_packaging.sources import install_call
 
 if TYPE_CHECKING:
     import argparse
+
+    from core.interpreters import Interpreter
+    from pytorch_build.context import Context
+    from rocm_packaging.sources import RocmSource
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -33,23 +36,27 @@ def run(arguments: argparse.Namespace) -> None:
     options = rocm_options_from(arguments, environment())
     source = find_source(chosen, options, find_version(chosen, options))
     console.say(f"ROCm {source.version} for {chosen.gpu_family} from {source.origin}")
-    calls = (locked_call(common, target), install_call(source, chosen.gpu_family, options.extras))
-    digest = environments.digest_of_calls(target, calls, salt=source.digests)
-    with environments.prepared(
-        target,
-        calls,
-        digest=digest,
-        backend=options.installer,
-        cache_dir=options.pip_cache_dir,
-        force=common.force,
-    ):
-        sdk = ask(
+    with source.opened_call(common.cache / "locks", chosen.gpu_family) as rocm:
+        calls = (locked_call(common, target), rocm)
+        with environments.prepared(
             target,
-            version=source.version,
-            layout=source.layout,
-            family=chosen.gpu_family,
-            targets=chosen.gpu_targets,
-        )
+            calls,
+            digest=environments.digest_of_calls(target, calls),
+            backend=options.installer,
+            cache_dir=options.pip_cache_dir,
+            force=common.force,
+        ):
+            _tell(target, source, chosen)
+
+
+def _tell(target: Interpreter, source: RocmSource, chosen: Context) -> None:
+    sdk = ask(
+        target,
+        version=source.version,
+        layout=source.layout,
+        family=chosen.gpu_family,
+        targets=chosen.gpu_targets,
+    )
     facts = [
         ("version", sdk.version),
         ("layout", sdk.layout),

@@ -9,10 +9,9 @@ from typing import TYPE_CHECKING
 from core import console, environments
 from core.errors import UsageError
 from core.interpreters import require
-from core.options import common_from
+from core.options import add_platform, common_from
 from core.outputs import this_platform
 from core.target_locks import locked_call
-from pytorch_build.platforms import NAMES
 from pytorch_build.toolchain.providing import plan, provide
 from pytorch_build.verbs.shared import add_source_options, mirrors_from
 
@@ -31,12 +30,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         choices=_PARTS,
         help="provide this part, whether the platform needs it or not; repeatable",
     )
-    parser.add_argument(
-        "--platform",
-        choices=NAMES,
-        default=this_platform(),
-        help="with --dry-run: whose plan (default: this)",
-    )
+    add_platform(parser)
     parser.add_argument("--json", action="store_true", help="with --dry-run: print the plan as JSON")
     add_source_options(parser)
 
@@ -44,8 +38,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> None:
     """Provide what is missing; say where everything lies."""
     common = common_from(arguments)
-    platform: str = arguments.platform
-    if platform != common.outputs.platform and not common.dry_run:
+    platform = common.platform
+    if platform != this_platform() and not common.dry_run:
         raise UsageError(
             f"Parts for {platform} are provided on {platform}.", hint="Add --dry-run for the plan."
         )

@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from core.errors import UsageError
+from core.source_options import add_package_source
+from pytorch_build.rocm.options import add_rocm_options
 
 if TYPE_CHECKING:
     import argparse
@@ -22,14 +24,14 @@ def add_source_options(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def add_group_option(parser: argparse.ArgumentParser) -> None:
-    """Declare which wheels of a run are tested."""
+def add_tested_sources(parser: argparse.ArgumentParser) -> None:
+    """Declare where tests take torch from, and a ROCm that is no part of the run."""
+    add_package_source(parser, "where torch comes from (default: the run's outputs)", "")
     parser.add_argument(
-        "--artifact-group",
-        default="",
-        metavar="GROUP",
-        help="the run's group that has the wheels, such as one of several families (default: the GPU family)",
+        "--torch-version", dest="version", default="", metavar="V", help="exact version (default: the newest)"
     )
+    parser.add_argument("--no-install", action="store_true", help="test what the environment holds already")
+    add_rocm_options(parser, alone=False)
 
 
 def mirrors_from(arguments: argparse.Namespace) -> Mapping[str, str]:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from core import console, files, records
 from core.errors import CheckError
-from core.options import common_from
+from core.options import add_platform, common_from
 from pytorch_build.testing import durations, gathering, recording, report_data, results, summary
 
 if TYPE_CHECKING:
@@ -31,11 +31,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         metavar="DIR",
         help="read every .xml below this folder instead of a run's reports",
     )
-    parser.add_argument(
-        "--platform",
-        choices=("linux", "windows"),
-        help="whose part of the run it is (default: this machine's)",
-    )
+    add_platform(parser)
     parser.add_argument(
         "--expect",
         action="append",
@@ -57,7 +53,6 @@ def run(arguments: argparse.Namespace) -> None:
         CheckError: Something failed, is missing, or cannot be believed.
     """
     common = common_from(arguments)
-    common = replace(common, platform=arguments.platform or common.platform)
     expected = [gathering.parse_expected(text) for text in arguments.expect]
     if arguments.input_dir:
         groups: list[Group] = []

@@ -1,14 +1,16 @@
-"""`test-smoke`: the run's wheels from their index into a clean environment, imported and used."""
+"""`test-smoke`: a run's wheels, or those of a page, index or folder, into a clean environment, imported and used."""
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from core.options import common_from
+from core.options import add_group, common_from, environment
+from core.source_options import source_options
 from pytorch_build.context import context
+from pytorch_build.rocm.options import rocm_options_from
 from pytorch_build.smoke_run import SmokeOptions, test_run
-from pytorch_build.verbs.shared import add_group_option
+from pytorch_build.verbs.shared import add_tested_sources
 
 if TYPE_CHECKING:
     import argparse
@@ -18,8 +20,8 @@ PASSES_REST = True
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Declare the verb's own options."""
-    add_group_option(parser)
-    parser.add_argument("--no-install", action="store_true", help="test what the environment holds already")
+    add_group(parser)
+    add_tested_sources(parser)
     parser.add_argument(
         "--allow-no-gpu",
         action="store_true",
@@ -27,9 +29,6 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--other-gpu", action="store_true", help="test on NVIDIA's GPUs, with a torch that is made for them"
-    )
-    parser.add_argument(
-        "--installer", choices=("uv", "pip"), default="uv", help="what installs (default: uv)"
     )
     parser.add_argument("--junit", type=Path, metavar="FILE", help="also write the JUnit report there")
     parser.epilog = "Options that are not known here go to pytest."
@@ -39,9 +38,10 @@ def run(arguments: argparse.Namespace) -> None:
     """Install and test."""
     options = SmokeOptions(
         install=not arguments.no_install,
+        source=source_options(arguments),
+        rocm=rocm_options_from(arguments, environment()),
         allow_no_gpu=arguments.allow_no_gpu,
         other_gpu=arguments.other_gpu,
-        backend=arguments.installer,
         junit=arguments.junit,
         pytest_arguments=tuple(arguments.rest),
     )

@@ -2,60 +2,58 @@
 
 from __future__ import annotations
 
-import re
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from core import console, engines, environments, files, installer, process
 from core.errors import MissingInputError, UsageError
 from core.interpreters import require
-from core.named_sources import absolute, add_find_links, add_index_subdir, add_index_urls, below
-from core.options import Once, common_from, environment
+from core.options import Once, add_group, common_from, environment
+from core.source_options import source_options
 from core.target_locks import TORCH_TESTS, locked_call
 from pytorch_build.containers.running import this_user
 from pytorch_build.context import context
 from pytorch_build.lock.stored import stored_lock
+from pytorch_build.rocm.options import rocm_options_from
 from pytorch_build.testing import (
     configurations,
     container,
     devices,
     installation,
-    named_torch,
     upstream_tests,
 )
-from pytorch_build.testing.named_torch import Named
 from pytorch_build.testing.sharding import parse_shard
 from pytorch_build.testing.torch_request import Bench, TorchTests, assignments
 from pytorch_build.testing.torch_run import perform_tests
-from pytorch_build.verbs.shared import add_group_option, add_source_options, mirrors_from
-from rocm_packaging.sources import release_index_url
+from pytorch_build.verbs.shared import add_source_options, add_tested_sources, mirrors_from
+from rocm_packaging.sources import named_source
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Mapping
 
-    from core.installer import Install
     from core.interpreters import Interpreter
     from pytorch_build.context import Context
+    from pytorch_build.rocm.options import RocmOptions
+    from pytorch_build.testing.installation import Tested
     from pytorch_build.testing.upstream_tests import Tests
 
 PASSES_REST = True
-_PIN = re.compile(r"^[\w.-]+==[^\s;\\]+", re.MULTILINE)
 CONFIGS = ("default", "distributed", "inductor")
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Declare the verb's own options."""
-    add_group_option(parser)
+    add_group(parser)
     which = parser.add_argument_group("which tests")
     which.add_argument(
         "--config",
-        default="default",
+        default=environment().get("TORCH_TESTS") or "default",
         choices=CONFIGS,
         action=Once,
-        help="what to test (default: default)",
+        help="what to test (default: $TORCH_TESTS, else default)",
     )
     which.add_argument("-k", dest="expression", default="", metavar="EXPR", help="pytest's expression")
     which.add_argument(
@@ -70,7 +68,11 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "--exclude", action="append", default=[], metavar="MODULE", help="leave this one out; repeatable"
     )
     which.add_argument(
-        "--shard", default="1/1", action=Once, metavar="K/N", help="part of the tests (default: 1/1)"
+        "--shard",
+        default=environment().get("TORCH_TESTS_PART") or "1/1",
+        action=Once,
+        metavar="K/N",
+        help="part of the tests (default: $TORCH_TESTS_PART, else 1/1)",
     )
     which.add_argument("--durations", type=Path, metavar="FILE", help="how long tests take, for shards")
     which.add_argument(
@@ -80,20 +82,10 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     which.add_argument(
         "--allow-version-mismatch", action="store_true", help="run tests of another version than torch's"
     )
-    _add_sources(parser)
+    add_tested_sources(parser)
     _add_running(parser)
     add_source_options(parser)
     parser.epilog = "Options that are not known here go to pytest."
-
-
-def _add_sources(parser: argparse.ArgumentParser) -> None:
-    group = parser.add_argument_group("where torch comes from (default: the run's outputs)")
-    add_find_links(group, "--find-links")
-    add_index_urls(group, "--index-url")
-    add_index_subdir(group)
-    group.add_argument("--torch-version", default="", metavar="V", help="exact version (default: the newest)")
-    group.add_argument("--no-install", action="store_true", help="test what the environment holds already")
-    group.add_argument("--installer", choices=("uv", "pip"), default="uv", help="what installs (default: uv)")
 
 
 def _add_running(parser: argparse.ArgumentParser) -> None:
@@ -124,16 +116,16 @@ def run(arguments: argparse.Namespace) -> None:
     target = require(chosen.common.python)
     # what cannot be done is said before gigabytes are fetched
     gpus = assignments(chosen, asked, environment())
-    named = _named(arguments, chosen, target)
+    options, rocm = source_options(arguments), rocm_options_from(arguments, environment())
     if chosen.common.dry_run:
+        named = named_source(options, chosen.common, chosen.gpu_family)
         said = f"torch from {named.words}" if named else f"the wheels of run {chosen.common.run_id}"
         said = "what the environment holds" if arguments.no_install else said
         console.say(f"Would test {said} on {'; '.join(one.words for one in gpus)}.")
         return
-    if named is None and not arguments.no_install:
-        installation.wheels_of(chosen, target)
+    what = None if arguments.no_install else installation.tested(chosen, target, options, rocm)
     tests = _tests(chosen, asked)
-    with _installed(chosen, target, named, arguments) as inputs:
+    with _installed(chosen, target, what, rocm) as inputs:
         if arguments.no_install:
             devices.require_device_code(target, devices.amd_targets(gpus))
         torch = upstream_tests.installed_torch(target, _plain(target))
@@ -174,21 +166,6 @@ def _asked(arguments: argparse.Namespace) -> TorchTests:
     )
 
 
-def _named(arguments: argparse.Namespace, chosen: Context, target: Interpreter) -> Named | None:
-    """Gather the sources that were named; None for the run's outputs, or for what is installed."""
-    folder = arguments.index_subdir.strip("/")
-    urls = [below(url, folder) for url in arguments.index_url]
-    if folder and not urls:
-        urls = [release_index_url("", folder)]
-    links = absolute(arguments.find_links)
-    if arguments.no_install or not (urls or links):
-        return None
-    named = Named(index_urls=tuple(urls), find_links=links, version=arguments.torch_version)
-    if named.version or chosen.common.dry_run:
-        return named
-    return replace(named, version=named_torch.newest_torch(named, target))
-
-
 def _tests(chosen: Context, asked: TorchTests) -> Tests:
     if asked.tree:
         return upstream_tests.own_tree(asked.tree)
@@ -204,70 +181,27 @@ def _tests(chosen: Context, asked: TorchTests) -> Tests:
 
 @contextmanager
 def _installed(
-    chosen: Context, target: Interpreter, named: Named | None, arguments: argparse.Namespace
+    chosen: Context, target: Interpreter, what: Tested | None, options: RocmOptions
 ) -> Iterator[Mapping[str, Any]]:
     """Make the environment hold what is tested, and keep it while it is tested; give what it holds."""
-    if arguments.no_install:
+    if what is None:
         yield {"files": {}, "installed": False}
         return
-    with _planned(chosen, target, named) as planned:
-        inputs = {
-            "files": planned.files,
-            "prebuilt": list(installation.prebuilt(chosen)) if named is None else [],
-            "installed": True,
-            "source": named.words if named else "",
-        }
-        calls = planned.calls
-        digest = files.digest_of({"inputs": inputs, "python": target.version, "calls": planned.known})
+    inputs = {**what.inputs, "installed": True}
+    tools = locked_call(chosen.common, target, lock=TORCH_TESTS)
+    with installation.planned(chosen, target, what, tools=tools) as (calls, known):
+        digest = files.digest_of({"inputs": inputs, "python": target.version, "calls": known})
         with environments.prepared(
-            target, calls, digest=digest, backend=arguments.installer, force=chosen.common.force
+            target,
+            calls,
+            digest=digest,
+            backend=options.installer,
+            cache_dir=options.pip_cache_dir,
+            force=chosen.common.force,
         ):
             installer.require_complete(target)
-            devices.require_device_code(target, planned.targets)
+            devices.require_device_code(target, what.targets)
             yield inputs
-
-
-@dataclass(frozen=True, kw_only=True)
-class Planned:
-    """An installation: our files by name and digest, the calls, what else it depends on, its gfx targets."""
-
-    files: Mapping[str, str]
-    calls: Sequence[Install]
-    known: str
-    targets: Sequence[str]
-
-
-@contextmanager
-def _planned(chosen: Context, target: Interpreter, named: Named | None) -> Iterator[Planned]:
-    tools = locked_call(chosen.common, target, lock=TORCH_TESTS)
-    known = files.digest_of([files.sha256(path) for path in tools.files])
-    family = chosen.gpu_family if chosen.gpu else ""
-    if named is not None:
-        # the tests' tools stay what they are locked to
-        pins = [pin for path in tools.files for pin in _PIN.findall(path.read_text(encoding="utf-8"))]
-        found = named_torch.resolved(
-            named, target, gpu_family=family, targets=devices.targets_of(chosen), constraints=pins
-        )
-        calls = named_torch.named_calls(
-            found, named, folder=chosen.common.cache / "locks", tools=tools, gpu_family=family
-        )
-        yield Planned(
-            files=named_torch.digests_of(found, target),
-            calls=calls,
-            known=files.digest_of([known, [one.pinned for one in found]]),
-            targets=devices.targets_of(chosen, [one.name for one in found]),
-        )
-        return
-    wheels = installation.wheels_of(chosen, target)
-    with installation.page_of(chosen, wheels) as page:
-        calls = installation.install_calls(chosen, wheels, page, tools=tools)
-        names = [one.distribution for one in wheels]
-        yield Planned(
-            files={one.name: one.sha256 for one in wheels},
-            calls=calls,
-            known=known,
-            targets=devices.targets_of(chosen, names),
-        )
 
 
 def _plain(target: Interpreter) -> Mapping[str, str]:

@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, get_args
 
-from core import console, stage, wheel_contents
+from core import console, records, stage, wheel_contents
 from core.errors import MissingInputError, UsageError
 from core.families import CPU, default_family, detect, family
 from core.options import common_from, environment, source_date_epoch
@@ -81,7 +81,7 @@ def run(arguments: argparse.Namespace) -> None:
     chosen = family(name)
     if chosen.name == CPU:
         raise UsageError("Family cpu has no ROCm to package.", hint="Give a GPU family with --gpu-family.")
-    for request in _apart(_request(arguments, common, artifacts, version, chosen.name)):
+    for request in _apart(_request(arguments, common, artifacts, version, chosen.name), common.build_variant):
         if common.dry_run:
             _print_plan(make_plan(request), as_json=arguments.json)
         names = ";".join(request.families)
@@ -89,7 +89,7 @@ def run(arguments: argparse.Namespace) -> None:
             Stage(
                 name="build_rocm",
                 common=common,
-                artifact_group=group_name(names),
+                artifact_group=group_name(names, common.build_variant),
                 cell=Cell(gpu_family=names),
                 output_dir=arguments.output_dir,
             ),
@@ -98,16 +98,17 @@ def run(arguments: argparse.Namespace) -> None:
         )
 
 
-def _apart(request: BuildRequest) -> tuple[BuildRequest, ...]:
+def _apart(request: BuildRequest, variant: str = "") -> tuple[BuildRequest, ...]:
     """Make one request a family where families' development trees contradict each other."""
     contradiction = make_plan(request).contradiction if len(request.families) > 1 else ""
     if not contradiction:
         return (request,)
-    groups = ", ".join(map(group_name, request.families))
-    console.warn(f"{contradiction} Each family gets packages of its own, in its own group: {groups}.")
+    groups = {one: group_name(one, variant) for one in request.families}
+    names = ", ".join(groups.values())
+    console.warn(f"{contradiction} Each family gets packages of its own, in its own group: {names}.")
     return tuple(
-        replace(request, families=(one,), output_dir=request.output_dir.with_name(group_name(one)))
-        for one in request.families
+        replace(request, families=(one,), output_dir=request.output_dir.with_name(group))
+        for one, group in groups.items()
     )
 
 
@@ -129,6 +130,8 @@ def _request(
     arguments: argparse.Namespace, common: Common, artifacts: Path, version: str, families: str
 ) -> BuildRequest:
     said = environment()
+    if not version and arguments.rc is None:
+        version = _version_so_far(common, group_name(families))
     if not version:
         info = build_info(scan(artifacts))
         today = datetime.now(UTC).date()
@@ -138,7 +141,7 @@ def _request(
         console.say(f"Version: {version}")
     return BuildRequest(
         artifact_dir=artifacts,
-        output_dir=common.cache / "rocm" / common.outputs.prefix / group_name(families),
+        output_dir=common.cache / "rocm" / common.outputs.prefix / group_name(families, common.build_variant),
         version=version,
         families=tuple(families.split(";")),
         platform=common.outputs.platform,
@@ -149,6 +152,17 @@ def _request(
         linux_families=_listed(arguments.linux_amdgpu_families),
         windows_families=_listed(arguments.windows_amdgpu_families),
     )
+
+
+def _version_so_far(common: Common, artifact_group: str) -> str:
+    """Return the version of the run's packages, "" where there are none yet: a run has one ROCm.
+
+    The release type may put the day into it, and a job may run again on another one.
+    """
+    if not common.outputs.immutable:
+        return ""
+    before = records.read(common.open_for_reading(), common.outputs, artifact_group, "build_rocm")
+    return str(before.details.get("version", "")) if before else ""
 
 
 def _listed(families: str) -> tuple[str, ...]:
@@ -186,12 +200,12 @@ def _made(request: BuildRequest) -> Made:
 def _fetched(common: Common) -> tuple[Path, str]:
     """Find what fetch_artifacts left for this run and family; name the family too."""
     name = family(common.gpu_family or default_family(detect())).name
-    folder = common.outputs.artifacts_folder(common.cache, group_name(name))
+    folder = common.outputs.artifacts_folder(common.cache, group_name(name, common.build_variant))
     if not folder.is_dir():
         raise MissingInputError(
             f"No artifact directory was given, and none was fetched into {folder}.",
             hint="Give one with --artifact-dir DIR, fetch a run's with nox -s fetch_artifacts (the same "
-            "--run-id and --gpu-family), or package the embedded sample's with --torch-ref sample.",
+            "--run-id, --gpu-family, --build-variant), or package the embedded sample's: --torch-ref sample.",
         )
     return folder, name
 

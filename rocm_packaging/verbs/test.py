@@ -6,41 +6,35 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from core import console
-from core.errors import UsageError
+from core.errors import MissingInputError, UsageError
 from core.families import CPU, default_family, detect, family
-from core.named_sources import absolute, add_find_links, add_index_subdir, add_index_urls, below
-from core.options import common_from
+from core.interpreters import require
+from core.options import add_group, common_from
+from core.outputs import group_name
+from core.source_options import add_package_source, source_options
 from rocm_packaging.layouts import tested_targets
-from rocm_packaging.sources import RocmSource, newest, release_index_url, with_layout
+from rocm_packaging.sources import for_tests, has_rocm, named_source, newest, own_run
 from rocm_packaging.testing import TestRequest, run_tests
 
 if TYPE_CHECKING:
     import argparse
 
     from core.options import Common
+    from rocm_packaging.sources import RocmSource
 
 SAMPLE = "sample"
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Declare the verb's own options."""
-    group = parser.add_argument_group("where ROCm comes from (default: the run's outputs)")
-    group.add_argument(
-        "--rocm-version", "--version", default="", metavar="V", help="exact version (default: the newest)"
-    )
-    add_find_links(group, "--find-links", "--rocm-find-links")
-    add_index_urls(group, "--index-url", "--rocm-index-url")
-    add_index_subdir(group)
-    group.add_argument("--rocm-index", default="", metavar="NAME", help="a release index by name")
-    group.add_argument(
+    add_package_source(parser, "where ROCm comes from (default: the run's outputs)", "", "rocm-")
+    parser.add_argument(
         "--rocm-extras",
         default="libraries,devel",
         metavar="A,B",
         help="extras of rocm that an index or --find-links gives (default: libraries,devel)",
     )
-    parser.add_argument(
-        "--artifact-group", default="", metavar="GROUP", help="the run's group (default: the GPU families)"
-    )
+    add_group(parser, default="the GPU families")
     parser.add_argument("--no-install", action="store_true", help="test what the environment holds already")
     parser.add_argument(
         "--installer", choices=("uv", "pip"), default="uv", help="what installs (default: uv)"
@@ -54,16 +48,16 @@ def run(arguments: argparse.Namespace) -> None:
     common = common_from(arguments)
     families = _families(common)
     targets = tested_targets(";".join(families), detect())
-    named = None if arguments.no_install else _named(arguments, families, targets)
+    extras = tuple(extra for extra in arguments.rocm_extras.split(",") if extra)
+    source = None if arguments.no_install else _source(arguments, common, families, targets, extras)
     run_tests(
         TestRequest(
             common=common,
             families=families,
             targets=targets,
-            named=named,
-            version=arguments.rocm_version,
-            extras=tuple(extra for extra in arguments.rocm_extras.split(",") if extra),
-            install=not arguments.no_install,
+            source=source,
+            version=arguments.version,
+            extras=extras,
             backend=arguments.installer,
             cache_dir=arguments.pip_cache_dir,
             junit=arguments.junit,
@@ -85,30 +79,35 @@ def _families(common: Common) -> tuple[str, ...]:
     return tuple(chosen.name.split(";"))
 
 
-def _named(
-    arguments: argparse.Namespace, families: tuple[str, ...], targets: tuple[str, ...]
-) -> RocmSource | None:
-    """Gather the sources that were named; None for the run's outputs."""
-    urls = [below(url, arguments.index_subdir) for url in arguments.index_url]
-    if arguments.rocm_index or (arguments.index_subdir and not urls):
-        url = release_index_url(arguments.rocm_index, arguments.index_subdir or families[0])
-        if arguments.index_subdir not in url:
-            raise UsageError(
-                f"The release index {url} serves all families and has no folder {arguments.index_subdir}.",
-                hint="Leave --index-subdir out, or name an index of one family: --rocm-index nightly-v2.",
+def _source(
+    arguments: argparse.Namespace,
+    common: Common,
+    families: tuple[str, ...],
+    targets: tuple[str, ...],
+    extras: tuple[str, ...],
+) -> RocmSource:
+    """Find what is tested: of the sources that are named, else of the run."""
+    options = source_options(arguments)
+    packages = named_source(options, common, families[0])
+    if packages is None:
+        own = group_name(";".join(families), common.build_variant)
+        packages = own_run(common, arguments.artifact_group or own)
+        if not has_rocm(packages):
+            raise MissingInputError(
+                f"{packages.words} has no ROCm packages for {', '.join(families)}.",
+                hint="Build some (nox -s build_rocm), name another run (--run-id, --store), or where they are: "
+                "--find-links DIR, --index-url URL.",
             )
-        urls.insert(0, url)
-    links = absolute(arguments.find_links)
-    if not (urls or links):
-        return None
-    source = RocmSource(
-        version=arguments.rocm_version,
-        index_urls=tuple(urls),
-        find_links=links,
-        origin=", ".join((*urls, *links)),
+    version = options.version or newest(packages)
+    if version not in packages.versions("rocm"):
+        raise packages.lacks(f"ROCm {version}")
+    console.say(f"ROCm {version} for {', '.join(families)} from {packages.words}")
+    return for_tests(
+        packages,
+        version,
+        families,
+        targets,
+        extras,
+        python=require(common.python),
+        platform=common.outputs.platform,
     )
-    if not source.version:
-        source = source.of_version(newest(source))
-    console.say(f"ROCm {source.version} for {', '.join(families)} from {source.origin}")
-    wanted = targets if "libraries" in arguments.rocm_extras.split(",") else ()
-    return with_layout(source, ";".join(families), wanted)

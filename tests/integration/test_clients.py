@@ -45,7 +45,6 @@ TAG = f"cp{sys.version_info[0]}{sys.version_info[1]}"
 MIRROR = f"""
 prefix = "python-deps"
 pythons = ["{sys.version_info[0]}.{sys.version_info[1]}"]
-ours = ["rocm", "rocm-*", "torch", "triton"]
 [platforms.linux]
 uv = "x86_64-manylinux_2_28"
 pip = ["manylinux_2_28_x86_64", "linux_x86_64"]
@@ -122,6 +121,8 @@ def public_fixture(
         make_wheel(dist, "unused", "1.0"),
         make_wheel(dist, "torch", "99.0"),
         make_wheel(dist, "rocm", "99.0"),
+        # a wheel is taken before our sdist wherever both are seen
+        make_wheel(dist, "rocm", ROCM, content="PLACEHOLDER = True"),
         make_wheel(dist, "triton", "99.0"),
         make_wheel(dist, "rocm-sdk-core", ROCM, content="PLACEHOLDER = True"),
         setuptools,

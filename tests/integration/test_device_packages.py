@@ -16,10 +16,15 @@ from core.errors import CheckError, EnvironmentSetupError, MissingInputError, Ro
 from core.frontdoor import Verb, main
 from core.installer import Install
 from core.interpreters import interpreter
+from core.options import Common
 from core.outputs import RunOutputs
+from core.source_options import SourceOptions
 from core.stores.directory import DirectoryStore
+from pytorch_build.context import Context
+from pytorch_build.refs.torch_refs import torch_ref
+from pytorch_build.rocm.options import RocmOptions
+from pytorch_build.testing import installation
 from pytorch_build.testing.devices import require_device_code
-from pytorch_build.testing.named_torch import Named, named_calls, resolved
 from tests.integration.recorded_runs import indexed
 
 if TYPE_CHECKING:
@@ -103,11 +108,16 @@ def install(
     target: Interpreter, folder: Path, *, family: str, targets: Sequence[str], backend: Any = "uv"
 ) -> set[str]:
     """Install torch from a folder as `test_torch` does; say what was installed."""
-    named = Named(find_links=(str(folder),), version=TORCH)
-    found = resolved(named, target, gpu_family=family, targets=targets)
+    common = Common(root=folder.parent)
+    chosen = Context(common=common, ref=torch_ref("sample"), gpu_family=family, gpu_targets=tuple(targets))
+    what = installation.tested(
+        chosen, target, SourceOptions(find_links=(str(folder),), version=TORCH), RocmOptions()
+    )
     tools = Install(requirements=("setuptools",))
-    calls = named_calls(found, named, folder=folder.parent / "locks", tools=tools, gpu_family=family)
-    with environments.prepared(target, calls, digest="x", backend=backend, force=True):
+    with (
+        installation.planned(chosen, target, what, tools=tools) as (calls, _),
+        environments.prepared(target, calls, digest="x", backend=backend, force=True),
+    ):
         return installed(target.executable)
 
 
@@ -117,7 +127,7 @@ def installed(python: Path) -> set[str]:
     return {name for name in said if name not in {"pip", "setuptools", "wheel"}}
 
 
-def devices(*kinds: str) -> set[str]:
+def device_names(*kinds: str) -> set[str]:
     return {f"{kind}-device-{gpu}" for kind in kinds for gpu in TARGETS}
 
 
@@ -129,7 +139,7 @@ def test_a_host_wheel_is_installed_with_its_device_code(
     wheels(bootstrap=bootstrap)
     found = install(target, tmp_path / "dist", family=FAMILY, targets=TARGETS, backend=backend)
     own = {"torch", "rocm", "rocm-sdk-libraries", *(["rocm-bootstrap"] if bootstrap else [])}
-    assert found == own | devices("amd-torch", "rocm-sdk")
+    assert found == own | device_names("amd-torch", "rocm-sdk")
     require_device_code(target, TARGETS)
     (gone,) = (tmp_path / "env").glob("lib/*/site-packages/amd_torch_device_gfx950-*.dist-info")
     gone.rename(gone.with_name("x"))
@@ -142,7 +152,7 @@ def test_a_fat_wheel_gets_rocms_device_code_from_split_packages(
 ) -> None:
     wheels(host=False)
     found = install(target, tmp_path / "dist", family=FAMILY, targets=TARGETS)
-    assert found == {"torch", "rocm", "rocm-sdk-libraries"} | devices("rocm-sdk")
+    assert found == {"torch", "rocm", "rocm-sdk-libraries"} | device_names("rocm-sdk")
 
 
 def test_unsplit_libraries_are_those_of_the_family(
@@ -160,7 +170,7 @@ def test_device_code_that_a_source_lacks_is_named(
     (gone,) = [path for path in wheels() if path.name.startswith(lacking)]
     gone.unlink()
     with pytest.raises(
-        EnvironmentSetupError, match=f"has no {lacking.replace('_', '-')} of the version"
+        EnvironmentSetupError, match=f"There is no {lacking.replace('_', '-')}==.*, which .* requires"
     ) as caught:
         install(target, tmp_path / "dist", family=FAMILY, targets=TARGETS)
     assert "--find-links" in caught.value.hint
@@ -179,7 +189,7 @@ def test_a_page_of_both_layouts_is_refused(
 @pytest.mark.parametrize(
     ("here", "packages", "wanted"),
     [
-        ((), "torch", devices("amd-torch", "rocm-sdk")),
+        ((), "torch", device_names("amd-torch", "rocm-sdk")),
         (("gfx950",), "torch", {"amd-torch-device-gfx950", "rocm-sdk-device-gfx950"}),
         (("gfx950",), "torch[device-gfx942]", {"amd-torch-device-gfx942", "rocm-sdk-device-gfx942"}),
         ((), "rocm[libraries,device-gfx942]", {"rocm-sdk-device-gfx942"}),
@@ -214,4 +224,5 @@ def test_a_target_that_a_run_lacks_is_told_before_anything_is_made(
     code = main("ci", "x", VERBS, ["setup-venv", str(tmp_path / "venv"), *map(str, words)])
     assert code == MissingInputError.exit_code
     said = capfd.readouterr().err
-    assert f"no device code of ROCm {ROCM} for gfx1100 (it has gfx942, gfx950)" in said
+    assert f"There is no rocm-sdk-device-gfx1100 {ROCM}, without which" in said
+    assert not (tmp_path / "venv").exists()

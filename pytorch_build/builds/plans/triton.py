@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from core.errors import MissingInputError
+from core.errors import MissingInputError, SourceError
 from pytorch_build.builds.plans.common import (
     Steps,
     build_command,
@@ -13,15 +13,12 @@ from pytorch_build.builds.plans.common import (
     common_env,
     setup_command,
 )
-from pytorch_build.builds.plans.types import Command
 
 if TYPE_CHECKING:
     from pytorch_build.builds.plans.common import Context
     from pytorch_build.builds.plans.types import BuildPlan
 
 _SUFFIX = "TRITON_WHEEL_VERSION_SUFFIX"
-# setup.py adds the commit to the version, except on a branch whose name begins like this.
-_BRANCH = "release-locked"
 # upstream's builds of LLVM for triton, by the first digits of LLVM's commit
 _LLVM = "https://oaitriton.blob.core.windows.net/public/llvm-builds/llvm-{commit:.8}-windows-x64.tar.gz"
 
@@ -34,9 +31,8 @@ def plan(context: Context) -> BuildPlan:
         MissingInputError: Windows, and LLVM is not there.
     """
     tree = context.facts.tree
-    suffix, on_branch = _version_suffix(context)
     env = common_env(context) | dict(tree.build_env)
-    env[_SUFFIX] = env.get(_SUFFIX, "") + suffix
+    env[_SUFFIX] = env.get(_SUFFIX, "") + _version_suffix(context)
     # ROCm's CMake folder is on CMAKE_PREFIX_PATH, and MLIR must not find ROCm's LLVM there.
     env["TRITON_APPEND_CMAKE_ARGS"] = "-DCMAKE_FIND_USE_CMAKE_ENVIRONMENT_PATH=FALSE"
     if context.windows:
@@ -51,7 +47,7 @@ def plan(context: Context) -> BuildPlan:
     steps = Steps(
         distribution=name,
         env=env,
-        commands=_on_branch(context, build) if on_branch else (build,),
+        commands=(build,),
         import_code="import triton; print(triton.__version__)",
         folder=folder,
         uninstall=() if context.windows else (name,),
@@ -62,24 +58,19 @@ def plan(context: Context) -> BuildPlan:
     return close(context, steps)
 
 
-def _version_suffix(context: Context) -> tuple[str, bool]:
-    """Say what setup.py must be told to add, and whether it must be kept from adding the commit."""
-    tree = context.facts.tree
-    _, _, local = context.request.version.partition("+")
-    git = tree.git_suffix.removeprefix("+").lower()
-    if git and (local == git or local.startswith(f"{git}.")):
-        rest = local.removeprefix(git).removeprefix(".")
-        return (f"+{rest}" if rest else ""), False
-    return (f"+{local}" if local else ""), bool(git)
-
-
-def _on_branch(context: Context, build: Command) -> tuple[Command, ...]:
-    tree = context.request.tree
-    return (
-        Command(argv=("git", "checkout", "--quiet", "-B", _BRANCH), cwd=tree),
-        build,
-        Command(argv=("git", "checkout", "--quiet", "--detach"), cwd=tree),
-    )
+def _version_suffix(context: Context) -> str:
+    """Say what setup.py must be told to add; the commit it adds by itself, in front."""
+    version, git = context.request.version, context.facts.tree.git_suffix.lower()
+    base, plus, local = version.partition("+")
+    if not git:
+        return plus + local
+    rest = f"+{local}".removeprefix(git)
+    if rest and not rest.startswith("."):
+        raise SourceError(
+            f"triton's setup.py adds its commit to the version, {base}{git}, and {version} is to be built.",
+            hint="The source lock is older than the tree: run `nox -s resolve` again.",
+        )
+    return rest
 
 
 def _windows_env(context: Context) -> dict[str, str]:

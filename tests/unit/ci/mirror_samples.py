@@ -8,7 +8,6 @@ DATA = Mirror.model_validate(
     {
         "prefix": "python-deps",
         "pythons": ["3.11", "3.12"],
-        "ours": ["torch", "rocm", "rocm-*"],
         "platforms": {
             "linux": {"uv": "x86_64-manylinux_2_28", "pip": ["manylinux_2_28_x86_64"]},
             "windows": {"uv": "x86_64-pc-windows-msvc", "pip": ["win_amd64"]},

@@ -10,6 +10,7 @@ from ci.fetch_artifacts import find_place
 from ci.runs import Run
 from core import records, stores
 from core.errors import ArtifactError, MissingInputError, UsageError
+from core.files import digest_of
 from core.frontdoor import Verb, verb_parser
 from core.options import Common, common_from
 from core.outputs import RunOutputs, this_platform
@@ -121,6 +122,54 @@ def test_the_folder_and_the_store_can_be_chosen(tmp_path: Path, command: Callabl
 def test_a_local_run_has_artifacts_too(tmp_path: Path, command: Callable[..., Path]) -> None:
     put(run_folder(tmp_path, "local"), "base_lib_generic", "blas_lib_gfx110X-all")
     assert len(scan(command(run_id="local"))) == 2
+
+
+def test_the_artifact_run_need_not_be_the_one_that_is_built(
+    tmp_path: Path, command: Callable[..., Path]
+) -> None:
+    put(run_folder(tmp_path, "17", store="there"), "base_lib_generic", "blas_lib_gfx110X-all")
+    named = ("--artifact-run-id=17", "--artifact-store", str(tmp_path / "there"))
+    folder = command("--run-id=9", *named, run_id="9")
+    assert len(scan(folder)) == 2
+    said = record(tmp_path, run_id="9")
+    assert said is not None
+    assert f"17-{this_platform()}" in said.inputs["from"]
+    digest = digest_of({one["name"]: one["sha256"] for one in said.details["artifacts"]})
+    command("--run-id=9", *named, f"--artifact-digest={digest}", run_id="9")
+    with pytest.raises(ArtifactError, match="not those that the plan pinned"):
+        command("--run-id=9", *named, f"--artifact-digest={'0' * 64}")
+    with pytest.raises(UsageError, match="--artifact-run-id names the run already"):
+        command("--artifact-run-id=17", "--latest")
+
+
+def test_a_variants_artifacts_have_a_folder_and_a_record_of_their_own(
+    tmp_path: Path, command: Callable[..., Path], source: Recorded
+) -> None:
+    put(run_folder(tmp_path, "33"), "base_lib_generic", "blas_lib_gfx110X-all")
+    folder = command("--latest", "--build-variant=asan", run_id="33")
+    assert not folder.exists()
+    assert len(scan(folder.with_name(f"{FAMILY}-asan"))) == 2
+    assert source.asked[0].workflow == "multi_arch_ci_asan.yml"
+    outputs = RunOutputs(run_id="33", platform=this_platform())
+    said = records.read(DirectoryStore(tmp_path / "out"), outputs, f"{FAMILY}-asan", "fetch_artifacts")
+    assert said is not None
+    assert (said.cell.gpu_family, said.cell.build_variant) == (FAMILY, "asan")
+    with pytest.raises(UsageError, match="No workflow of ROCm/TheRock is known to build the variant tsan"):
+        command("--latest", "--build-variant=tsan")
+
+
+def test_a_downstreams_data_names_whose_runs_count(
+    tmp_path: Path, command: Callable[..., Path], source: Recorded, env: dict[str, str]
+) -> None:
+    own = (
+        '[rocm.runs.ci]\nrepository = "acme/rocm"\nbranch = "stable"\nworkflows = { release = "rocm.yml" }\n'
+    )
+    (tmp_path / "ci.toml").write_text(f'{own}store = "{tmp_path / "there"}"\n', encoding="utf-8")
+    env["CI_CONFIG"] = "ci.toml"
+    put(run_folder(tmp_path, "33", store="there"), "base_lib_generic", "blas_lib_gfx110X-all")
+    assert len(scan(command("--latest", run_id="33"))) == 2
+    (query,) = source.asked
+    assert (query.repository, query.workflow, query.branch) == ("acme/rocm", "rocm.yml", "stable")
 
 
 def test_a_failure_is_recorded_and_names_the_artifact(tmp_path: Path, command: Callable[..., Path]) -> None:

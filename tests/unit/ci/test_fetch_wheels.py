@@ -9,11 +9,11 @@ import pytest
 
 from ci import fetch_wheels
 from ci.clients.device_packages import Devices
-from ci.clients.run_wheels import Offer, RunGroup, offered
 from ci.fetch_wheels import closure, command, dependencies, fetch
 from core import distributions, records
 from core.errors import MissingInputError, StoreError
 from core.frontdoor import Verb, main
+from core.offers import Offer, RunGroup, offered
 from core.stores.directory import DirectoryStore
 
 if TYPE_CHECKING:
@@ -138,7 +138,7 @@ def mirrored(
     put = []
     for name, version, tag in wheels:
         path = make_wheel(folder / "deps", name, version, tag=tag)
-        one = distributions.publish(store, _Deps(), "", path)  # type: ignore[arg-type]
+        one = distributions.publish(store, _Deps("windows" if "win" in tag else "linux"), "", path)  # type: ignore[arg-type]
         put.append(one)
     made = records.Record(
         stage="mirror_deps", run_id="local", platform="linux", started="x", seconds=0, files=tuple(put)
@@ -147,7 +147,10 @@ def mirrored(
 
 
 class _Deps:
-    immutable = True
+    immutable, prefix = True, "python-deps"
+
+    def __init__(self, platform: str) -> None:
+        self.platform = platform
 
     def python_prefix(self, _group: str) -> str:
         return "python-deps"

@@ -17,7 +17,7 @@ from pytorch_build.context import Context, context
 
 BUILDS = ("build_triton", "build_torch", "build_audio", "build_vision", "build_apex")
 BEFORE = ("resolve", "build_rocm", "checkout")
-AFTER = ("check_wheels", "upload", "index", "provenance", "test_smoke", "test_torch", "report")
+AFTER = ("check_wheels", "upload", "provenance", "test_smoke", "test_torch", "report")
 
 
 def chosen(ref: str, family: str) -> Context:

@@ -107,6 +107,19 @@ def test_recorded_runs_are_read(played: Played) -> None:
     assert authorization == ""
 
 
+def test_one_run_is_asked_for_by_its_number(played: Played) -> None:
+    red = json.loads(recorded("workflow_runs.json"))["workflow_runs"][1]
+    elsewhere = red | {"path": "ROCm/TheRock/.github/workflows/multi_arch_release.yml@refs/heads/main"}
+    played.answers = [Answer(body=json.dumps(one).encode()) for one in (red, elsewhere)]
+    run = played.hub().run("ROCm/TheRock", "17123441190")
+    assert (run.run_id, run.successful, run.workflow) == ("17123441190", False, "multi_arch_ci.yml")
+    assert played.asked[0][0] == "/repos/ROCm/TheRock/actions/runs/17123441190"
+    assert played.hub().run("ROCm/rockrel", "17123441190").workflow == "multi_arch_release.yml"
+    played.answers = [Answer(status=404)]
+    with pytest.raises(MissingInputError, match="nothing at /repos/ROCm/TheRock/actions/runs/17"):
+        played.hub().run("ROCm/TheRock", "17")
+
+
 def test_the_newest_successful_run_is_found(played: Played) -> None:
     played.answers = [Answer(body=recorded("commit.json")), Answer(body=recorded("workflow_runs.json"))]
     query = replace(QUERY, branch="", commit="ddddddd", require_successful=True)

@@ -4,8 +4,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from ci.groups import artifact_groups
 from core.errors import MissingInputError
+from core.groups import artifact_groups
 from core.outputs import group_name
 
 if TYPE_CHECKING:

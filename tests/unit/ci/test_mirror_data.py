@@ -6,6 +6,7 @@ import pytest
 
 from ci.mirror_data import Mirror, mirror
 from core.data import load_toml
+from core.distributions import is_ours
 from core.errors import DataError
 from pytorch_build.refs.torch_refs import DISTRIBUTIONS
 
@@ -29,12 +30,12 @@ if TYPE_CHECKING:
     ],
 )
 def test_names_of_ours_are_known_in_any_spelling(name: str) -> None:
-    assert mirror().is_ours(name)
+    assert is_ours(name)
 
 
 @pytest.mark.parametrize("name", ["numpy", "torchmetrics", "tritonclient", "rocrand", "torch-geometric"])
 def test_others_names_are_not_ours(name: str) -> None:
-    assert not mirror().is_ours(name)
+    assert not is_ours(name)
 
 
 def test_the_data_names_every_supported_python_and_platform_and_nothing_of_ours() -> None:
@@ -42,14 +43,12 @@ def test_the_data_names_every_supported_python_and_platform_and_nothing_of_ours(
     assert set(data.pythons) == {"3.10", "3.11", "3.12", "3.13", "3.14"}
     assert set(data.platforms) == {"linux", "windows"}
     known = {line for lines in data.requirements.values() for line in lines}
-    assert {line for line in known if data.is_ours(line.partition(">")[0])} == set()
+    assert {line for line in known if is_ours(line.partition(">")[0])} == set()
     assert data.index_key == "python-deps/simple/index.html"
 
 
 def test_a_requirement_that_is_none_is_refused_with_its_place(tmp_path: Path) -> None:
     path = tmp_path / "mirror.toml"
-    path.write_text(
-        'prefix = "p"\npythons = []\nours = []\n[platforms]\n[requirements]\ntorch = ["filelock", "=1"]\n'
-    )
+    path.write_text('prefix = "p"\npythons = []\n[platforms]\n[requirements]\ntorch = ["filelock", "=1"]\n')
     with pytest.raises(DataError, match=r"requirements\.torch\[1\]: '=1' is no requirement"):
         load_toml(path, Mirror)

@@ -8,11 +8,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ci import mirroring
-from ci.clients.run_wheels import RunGroup, offered
 from ci.mirror_data import mirror
-from ci.mirroring import Cell, Need, Source, batches, needs, of_others, publish, resolved
+from ci.mirroring import Cell, Need, Source, batches, needs, publish, resolved
 from core import files, process
-from core.errors import DataError, EnvironmentSetupError, StoreError
+from core.choosing import others_of
+from core.errors import DataError, EnvironmentSetupError, StoreError, WheelError
+from core.offers import RunGroup, offered
 from core.resolving import Resolved, ResolvedFile
 from tests.unit.ci.mirror_samples import DATA
 
@@ -28,9 +29,9 @@ LINUX_312 = Cell(python="3.12", platform="linux")
 
 def test_names_of_ours_and_what_an_extra_asks_for_are_left_out() -> None:
     lines = ["torch==2", "numpy>=2", "x; extra == 'tests'", "y; sys_platform == 'win32'", "rocm[devel]"]
-    assert of_others(lines, DATA) == ("numpy>=2", 'y; sys_platform == "win32"')
-    with pytest.raises(StoreError, match="'=1' is no requirement"):
-        of_others(["=1"], DATA)
+    assert others_of(lines, where="x") == ("numpy>=2", 'y; sys_platform == "win32"')
+    with pytest.raises(WheelError, match="'=1', which is no requirement"):
+        others_of(["=1"], where="x")
 
 
 def test_each_distribution_is_resolved_by_itself_and_the_data_together_for_every_cell() -> None:

@@ -7,10 +7,12 @@ from invoke.exceptions import Exit
 
 import tasks
 from ci import flow_running, planned_flows
+from ci.configuration.rocm import completed
 from ci.flow_graph import PLAN_FILE, Node, Target, nodes
 from ci.planned_flows import planned, promotion_nodes, release_words, target, unresolved
 from core.errors import MissingInputError, ProcessError, UsageError
-from core.plans import Plan
+from core.files import digest_of
+from core.plans import Plan, RocmOrigin
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -90,11 +92,46 @@ def test_artifacts_of_another_run_are_fetched_to_where_they_are_packaged() -> No
         "--input=linux_amdgpu_families=gfx1151",
         "--input=artifact_run_id=17",
     ]
-    made = nodes(planned(words, Target()), "linux", Target())
+    plan = planned(words, Target())
+    origin = RocmOrigin(
+        platform="linux",
+        artifact_group="gfx1151",
+        run_id="17",
+        repository="ROCm/TheRock",
+        store="s3://there",
+        artifacts={"base_lib_generic.tar.zst": "a" * 64},
+    )
+    made = nodes(completed(plan, [origin]), "linux", Target())
     fetch, build, _upload = made[0].calls
     assert fetch.sessions == ("fetch_artifacts",)
-    assert "--output-dir=.cache/artifacts/local-linux/gfx1151" in fetch.posargs
+    digest = digest_of(origin.artifacts)
+    assert fetch.posargs == (
+        *("--artifact-run-id=17", "--artifact-repository=ROCm/TheRock", "--artifact-store=s3://there"),
+        *(f"--artifact-digest={digest}", "--gpu-family=gfx1151", "--release-type=ci", "--run-id=local"),
+    )
     assert build.sessions == ("build_rocm",)
+    shown = nodes(unresolved(plan), "linux", Target())[0].calls[0].posargs
+    assert shown[:2] == ("--artifact-run-id=17", "--gpu-family=gfx1151")
+
+
+def test_the_rocm_of_an_index_is_built_against_as_it_is() -> None:
+    plan = planned([word for word in PULL_REQUEST if "torch-ref" not in word], Target())
+    url = "https://packages.example/whl/"
+    origin = RocmOrigin(platform="linux", artifact_group="gfx94X-dcgpu", index_url=url, version="10.1.0")
+    made = nodes(completed(plan, [origin]), "linux", Target())
+    assert stages(made) == ["build_pytorch", "test_pytorch", "test_report", "summary"]
+    assert {f"--rocm-index-url={url}", "--rocm-version=10.1.0"} <= set(made[1].calls[0].posargs)
+    build, checks, _upload = made[0].calls
+    assert {f"--rocm-index-url={url}", "--rocm-version=10.1.0"} <= set(build.posargs)
+    assert (checks.sessions, [one for one in checks.posargs if "rocm" in one]) == (("check_wheels",), [])
+
+
+def test_a_variant_is_built_and_stored_apart() -> None:
+    plan = planned([*(word for word in PULL_REQUEST if "build:" not in word), "--label=ci:asan"], Target())
+    made = nodes(plan, "linux", Target())
+    plain, asan = (one for one in made if one.stage == "build_rocm")
+    assert all("--build-variant=asan" in call.posargs for call in asan.calls)
+    assert not [one for call in plain.calls for one in call.posargs if "variant" in one]
 
 
 @pytest.fixture
@@ -142,7 +179,7 @@ def test_dry_runs_print_the_chain(capsys: pytest.CaptureFixture[str]) -> None:
     lines = capsys.readouterr().out.splitlines()
     assert all(line.startswith("nox -s ") for line in lines)
     called = [line.split()[2] for line in lines]
-    assert called[:2] == ["resolve", "build_rocm"]
+    assert called[:4] == ["find_rocm", "resolve", "fetch_artifacts", "build_rocm"]
     assert called[called.index("build_image") :][:6] == [
         *("build_image", "in_image", "report", "test_smoke", "stage", "promote"),
     ]

@@ -88,6 +88,7 @@ def stage(store: Store, paths: list[Path]) -> None:
 
 class _Folder:
     immutable = True
+    platform = "linux"
 
     def __init__(self, prefix: str) -> None:
         self.prefix = prefix

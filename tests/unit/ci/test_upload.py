@@ -15,6 +15,7 @@ from core import distributions, files, records
 from core.errors import MissingInputError, StoreError, UsageError, WheelError
 from core.frontdoor import Verb, main
 from core.options import Common
+from core.records import Cell
 from core.stores.directory import DirectoryStore
 from core.wheel_writer import Member, WheelSpec, write_wheel
 
@@ -223,7 +224,11 @@ def test_without_a_folder_the_run_of_the_default_store_is_put_with_its_locks(
 
     monkeypatch.setattr(upload, "common_from", common_of)
     assert main("ci", "", VERBS, ["upload"]) == 0
-    assert everything(target.open_store()) == everything(store)
+    there = target.open_store()
+    for group in ("cpu", "gfx110X-all"):
+        assert there.find(f"{outputs.python_prefix(group)}/index.html")
+    pages = [one for one in everything(there) if "/simple/" in one[0] or one[0].endswith("/index.html")]
+    assert [one for one in everything(there) if one not in pages] == everything(store)
 
 
 def test_an_uploaded_file_is_a_copy_that_a_later_write_in_the_folder_cannot_change(
@@ -269,3 +274,105 @@ def test_what_tests_left_in_out_goes_to_the_run_and_takes_the_place_of_a_failure
     assert ("test_torch-1-of-2", "ok") in found
     assert ("test_torch-1-of-2", "failed") not in found
     assert capsys.readouterr()
+
+
+@pytest.fixture(name="attempt")
+def attempt_fixture(
+    tmp_path: Path, make_wheel: MakeWheel, record_of: Callable[..., Record]
+) -> Callable[..., Sequence[FileRecord]]:
+    """Build triton on a machine of its own, and upload it to the store of all."""
+
+    def attempt(number: int, ref: str = "nightly", digest: str = "same", **content: str) -> Any:
+        here = Common(root=tmp_path / str(number), run_id="17")
+        path = make_wheel(here.root / "dist", "triton", "3.6.0", **content)
+        one = distributions.publish(here.open_store(), here.outputs, "g", path)
+        cell = Cell(python="cp312", torch_ref=ref)
+        record = record_of(one, stage="build_triton", cell=cell, input_digest=digest)
+        records.write(here.open_store(), here.outputs, "g", record)
+        target = replace(here, store=str(tmp_path / "shared"))
+        return upload_group(target, here.open_store(), "g")
+
+    return attempt
+
+
+def test_of_what_is_made_from_the_same_inputs_the_first_stands(
+    attempt: Callable[..., Sequence[FileRecord]], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    first = attempt(1, content="one")
+    shared = Common(root=tmp_path, run_id="17", store="shared")
+    before = everything(shared.open_store())
+    assert attempt(2, content="another attempt") == first
+    assert everything(shared.open_store()) == before
+    assert attempt(3, ref="release/2.13", content="another ref") == first
+    said = "release-2.13-cp312: the run has it, made from the same inputs by build_triton-nightly-cp312"
+    assert said in capsys.readouterr().err
+    found = records.read_all(shared.open_store(), shared.outputs, "g")
+    assert {one.name: one.files for one in found} == {
+        "build_triton-nightly-cp312": tuple(first),
+        "build_triton-release-2.13-cp312": tuple(first),
+    }
+    assert index.write_pages(shared.open_store(), shared.outputs, "g").files == 1
+
+
+def test_what_is_made_from_other_inputs_is_refused(attempt: Callable[..., Sequence[FileRecord]]) -> None:
+    attempt(1, content="one")
+    for digest in ("other", ""):
+        with pytest.raises(StoreError, match=r"triton-3\.6\.0.*with other bytes"):
+            attempt(2, digest=digest, content="other")
+
+
+def test_a_wheel_of_another_platform_is_refused_before_anything_is_written(
+    common: Common, store: Store, make_wheel: MakeWheel, tmp_path: Path
+) -> None:
+    make_wheel(tmp_path / "mine")
+    make_wheel(tmp_path / "mine", tag="cp312-cp312-win_amd64")
+    words = ["upload", "--input-dir", str(tmp_path / "mine"), "--artifact-group", "g", "--run-id", "17"]
+    with pytest.raises(WheelError, match=r"win_amd64.*not for linux"):
+        upload_folder(common, tmp_path / "mine", "g")
+    assert list(store.list("")) == []
+    (tmp_path / "mine" / "torch-2.10.0+rocm7.1-py3-none-any.whl").unlink(missing_ok=True)
+    assert main("ci", "", VERBS, [*words, "--store", store.url, "--platform", "windows"]) == 0
+    assert {one.key.split("/")[0] for one in store.list("")} == {"17-windows"}
+
+
+def test_a_dry_run_without_the_store_lists_keys_and_pages(
+    make_wheel: MakeWheel,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr(upload, "answers", lambda _: False)
+    path = make_wheel(tmp_path / "mine")
+    words = ["--input-dir", str(path.parent), "--artifact-group", "g", "--run-id", "17"]
+    assert main("ci", "", VERBS, ["upload", "--store", "s3://nobody", "--dry-run", *words]) == 0
+    said = capsys.readouterr().err
+    assert "s3://nobody cannot be read: this is what would be uploaded were nothing there." in said
+    prefix = "s3://nobody/17-linux/python/g"
+    written = [line.split()[2] for line in said.splitlines() if line.startswith("would write")]
+    assert written[:2] == [f"{prefix}/{path.name}", f"{prefix}/{path.name}.metadata"]
+    assert written[2].startswith("s3://nobody/17-linux/manifests/g/upload-")
+    assert written.index(f"{prefix}/simple/torch/index.html") < written.index(f"{prefix}/index.html")
+    assert "index: 1 files, 7 pages would change" in said
+    assert "package_find_links_url" not in said
+
+
+def test_pages_of_a_server_are_waited_for_before_their_address_is_told(
+    make_wheel: MakeWheel,
+    tmp_path: Path,
+    store: Store,
+    outputs: RunOutputs,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr(index, "left_to_server", lambda _: True)
+    monkeypatch.setattr(upload, "_SERVER_SECONDS", 0.0)
+    path = make_wheel(tmp_path / "mine")
+    words = ["--input-dir", str(path.parent), "--artifact-group", "g", "--run-id", "17"]
+    argv = ["upload", "--store", store.url, *words]
+    assert main("ci", "", VERBS, argv) == MissingInputError.exit_code
+    said = capsys.readouterr().err
+    assert "it is not there; it is to list torch-" in said
+    assert "package_find_links_url" not in said
+    index.write_pages(store, outputs, "g")
+    assert main("ci", "", VERBS, argv) == 0
+    assert "package_find_links_url: file://" in capsys.readouterr().err

@@ -5,32 +5,35 @@ from __future__ import annotations
 import re
 import shlex
 import sys
-from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 import pytest
-import yaml  # type: ignore[import-untyped]
 
 from ci.configuration import data, labels
 from ci.configuration.outputs import outputs
-from ci.flow_graph import Target, nodes, resolving
+from ci.flow_graph import Target, nodes, completing
 from ci.planned_flows import nightly_nodes, planned, release_words, unresolved
 from core import process
 from core.frontdoor import verb_parser
 from core.options import ROOT, sources_folder
 from core.run_locations import run_buckets
 from pytorch_build.lock.planned import outputs as resolved
+from tests.unit.ci.workflow_reading import (
+    FOLDER,
+    Workflow,
+    called,
+    calls,
+    references,
+    steps,
+    workflows,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
-    from pathlib import Path
 
-FOLDER = ROOT / ".github" / "workflows"
 LEVELS = {"none": 0, "read": 1, "write": 2}
-EXPRESSION = re.compile(r"\$\{\{(.*?)\}\}", re.DOTALL)
-REFERENCE = re.compile(r"\b(inputs|needs|steps)((?:\.[\w-]+)+)")
 ASKED = (
     "ci.yml",
     "setup.yml",
@@ -48,74 +51,8 @@ ASKED = (
     "therock-stable.yml",
     "unit_tests.yml",
     "drift.yml",
+    "maintenance.yml",
 )
-
-
-@dataclass(frozen=True, kw_only=True)
-class Workflow:
-    """One workflow; `on` is YAML's true."""
-
-    name: str
-    text: str
-    tree: Mapping[str, Any]
-
-    @property
-    def on(self) -> Mapping[str, Any]:
-        found: Any = self.tree[True]  # type: ignore[index]
-        return {name: value or {} for name, value in found.items()}
-
-    @property
-    def jobs(self) -> Mapping[str, Any]:
-        jobs: Mapping[str, Any] = self.tree["jobs"]
-        return jobs
-
-    @property
-    def inputs(self) -> Mapping[str, Any]:
-        """The inputs of a call, or of a dispatch where it cannot be called."""
-        called: Mapping[str, Any] = self.on.get("workflow_call", self.on.get("workflow_dispatch", {})).get(
-            "inputs", {}
-        )
-        return called
-
-
-@cache
-def workflow(path: Path) -> Workflow:
-    text = path.read_text(encoding="utf-8")
-    return Workflow(name=path.name, text=text, tree=yaml.safe_load(text))
-
-
-@cache
-def workflows() -> Mapping[str, Workflow]:
-    return {path.name: workflow(path) for path in sorted(FOLDER.glob("*.yml"))}
-
-
-def steps() -> Iterator[tuple[str, Workflow, Mapping[str, Any], Mapping[str, Any]]]:
-    for name, one in workflows().items():
-        for job_name, job in one.jobs.items():
-            for step in job.get("steps", []):
-                yield f"{name}, {job_name}, {step.get('name', step.get('uses'))}", one, job, step
-
-
-def expressions(value: object) -> Iterator[str]:
-    """Give every expression in a part of a workflow; an `if` need not be marked as one."""
-    if isinstance(value, dict):
-        for key, inner in value.items():
-            if key == "if" and isinstance(inner, str) and "${{" not in inner:
-                yield inner
-            yield from expressions(inner)
-    elif isinstance(value, list):
-        for inner in value:
-            yield from expressions(inner)
-    elif isinstance(value, str):
-        yield from EXPRESSION.findall(value)
-
-
-def references(value: object, kind: str) -> set[tuple[str, ...]]:
-    found = set()
-    for expression in expressions(value):
-        bare = re.sub(r"'[^']*'", "''", expression)
-        found |= {tuple(path[1:].split(".")) for name, path in REFERENCE.findall(bare) if name == kind}
-    return found
 
 
 @cache
@@ -309,19 +246,6 @@ def test_what_runs_under_act_uses_no_action_of_others_by_itself() -> None:
             assert used.startswith("./"), where
 
 
-def called(job: Mapping[str, Any]) -> Workflow | None:
-    used = job.get("uses", "")
-    return workflows()[used.rpartition("/")[2]] if used else None
-
-
-def calls() -> Iterator[tuple[str, Workflow, Mapping[str, Any], Workflow]]:
-    for name, one in workflows().items():
-        for job_name, job in one.jobs.items():
-            target = called(job)
-            if target is not None:
-                yield f"{name}, {job_name}", one, job, target
-
-
 def test_calls_give_every_required_input_and_only_declared_ones() -> None:
     found = list(calls())
     assert len(found) > 15
@@ -336,22 +260,17 @@ def test_calls_give_every_required_input_and_only_declared_ones() -> None:
 
 
 @pytest.mark.parametrize("name", ASKED)
-def test_every_input_is_declared_and_used(name: str) -> None:
+def test_inputs_that_are_read_are_declared_alike_for_calls_and_dispatches(name: str) -> None:
     one = workflows()[name]
     used = {path[0] for path in references(one.tree, "inputs")}
-    for event in ("workflow_call", "workflow_dispatch"):
-        declared = set(one.on.get(event, {}).get("inputs", {}))
-        if event in one.on:
-            assert used <= declared | ({"upload"} if event == "workflow_dispatch" else set()), event
-            # a request is handed on as a whole
-            whole = "toJSON(inputs)" in one.text
-            assert whole or declared - used <= {"use_prebuilt_artifacts"}, event
-    defaults = [
-        {key: given.get("default") for key, given in one.on.get(event, {}).get("inputs", {}).items()}
-        for event in ("workflow_call", "workflow_dispatch")
+    declared = [
+        one.on[event].get("inputs", {}) for event in ("workflow_call", "workflow_dispatch") if event in one.on
     ]
-    if all(defaults):
-        assert defaults[0].keys() == defaults[1].keys()
+    for inputs in declared:
+        assert used <= set(inputs)
+        assert {key: given.get("default") for key, given in inputs.items()} == {
+            key: given.get("default") for key, given in declared[0].items()
+        }
 
 
 def test_what_a_request_may_name_is_what_configure_knows() -> None:
@@ -386,7 +305,11 @@ def test_outputs_that_are_read_are_given(name: str) -> None:
 
 def test_every_output_of_the_plan_that_is_read_is_one_that_it_has() -> None:
     plan = planned(["--event=schedule", "--torch-ref=nightly"], Target())
-    known = {"configure": set(outputs(plan)), "resolve": set(resolved(plan, {}))}
+    known = {
+        "configure": set(outputs(plan)),
+        "rocm": set(outputs(plan)),
+        "resolve": set(resolved(plan, {})),
+    }
     setup = workflows()["setup.yml"]
     read = [path for path in references(setup.tree, "steps") if path[1] == "outputs"]
     assert len(read) > 30
@@ -428,7 +351,7 @@ def test_whatever_writes_to_a_store_of_a_run_assumes_the_role_first() -> None:
             known = False
             for step in job.get("steps", []):
                 role = step.get("with", {}).get("role", "")
-                if "actions/credentials" in step.get("uses", "") and "COMPILER_CACHE" not in role:
+                if "actions/credentials" in step.get("uses", "") and "vars." not in role:
                     assert "aws_role != ''" in step["if"], f"{name}, {job_name}"
                     assert "aws_role" in role, f"{name}, {job_name}"
                     known = True
@@ -437,6 +360,17 @@ def test_whatever_writes_to_a_store_of_a_run_assumes_the_role_first() -> None:
                     assert known, f"{name}, {job_name}: {step['name']}"
                     checked += 1
     assert checked > 20
+
+
+def test_every_step_of_a_run_knows_where_the_run_is_kept() -> None:
+    """Where that is decides which folder of the store, or of this machine, is the run's."""
+    checked = 0
+    for where, one, job, step in steps():
+        if "--run-id=" in step.get("run", ""):
+            env = {**one.tree.get("env", {}), **job.get("env", {}), **step.get("env", {})}
+            assert env["RUN_STORE"].endswith(".store }}"), where
+            checked += 1
+    assert checked > 30
 
 
 @pytest.mark.parametrize("platform", ["portable_linux", "windows"])
@@ -448,13 +382,16 @@ def test_builds_have_no_role_but_the_compiler_caches_own(platform: str) -> None:
     before = {
         name: role for name, role in roles.items() if names.index(name) < names.index("Build and check")
     }
-    assert before == {"Assume the role of the compiler cache": "${{ vars.COMPILER_CACHE_ROLE }}"}
-    cache = steps[names.index("Assume the role of the compiler cache")]
+    name = "Assume the role of the compiler cache, else one that reads"
+    assert before == {name: "${{ vars.COMPILER_CACHE_ROLE || vars.READ_ROLE }}"}
+    cache = steps[names.index(name)]
     caches = run_buckets().compiler_caches
     assert caches is not None
     assert f"'{caches.session_seconds}'" in cache["with"]["seconds"]
     condition = cache["if"]
-    assert condition == "${{ !env.ACT && inputs.upload && vars.COMPILER_CACHE_ROLE != '' }}"
+    assert (
+        condition == "${{ !env.ACT && inputs.upload && (vars.COMPILER_CACHE_ROLE || vars.READ_ROLE) != '' }}"
+    )
 
 
 def test_upstreams_tests_run_without_credentials_and_their_results_go_up_whatever_they_were() -> None:
@@ -465,6 +402,8 @@ def test_upstreams_tests_run_without_credentials_and_their_results_go_up_whateve
         for step in job["steps"][-2:]:
             assert "!cancelled()" in step["if"]
         assert not [step for step in job["steps"][:-1] if "--store=" in step.get("run", "")]
+        roles = [step["with"]["role"] for step in job["steps"][:-2] if "role" in step.get("with", {})]
+        assert roles == ["${{ vars.READ_ROLE }}"]
 
 
 def test_a_report_is_written_of_each_platform_that_a_workflow_has() -> None:
@@ -546,15 +485,12 @@ RELEASE_JOBS = {
 OPTIONAL = {"fetch_artifacts"}  # only where another run has the artifacts
 
 
-def chain(job: Mapping[str, Any], *, torch_tests: bool = False) -> list[str]:
+def chain(job: Mapping[str, Any]) -> list[str]:
     """List the sessions that a job runs where all goes well; the plan's list is one word."""
     found: list[str] = []
     for step in job["steps"]:
         condition = str(step.get("if", ""))
-        if "run" not in step or "failure()" in condition or "_url != ''" in condition:
-            continue
-        # a job runs the plan's sessions, or a part of upstream's tests
-        if ("inputs.config != ''" in condition) is not torch_tests and "inputs.config" in condition:
+        if "run" not in step or "failure()" in condition:
             continue
         # on one machine a test writes into the store itself
         if "Upload the results" in step["name"]:
@@ -567,7 +503,7 @@ def chain(job: Mapping[str, Any], *, torch_tests: bool = False) -> list[str]:
 
 def flow(event: list[str]) -> dict[str, Any]:
     plan = planned(event, Target())
-    first = resolving(plan, Target())
+    first = completing(plan, Target())
     made = nodes(unresolved(plan), "linux", Target())
     return {"first": first, "nodes": made, "cells": {cell.sessions for cell in plan.cells}}
 
@@ -596,9 +532,7 @@ def test_a_run_of_ci_is_the_same_chain_on_one_machine() -> None:
         found = [one for one in made["nodes"] if one.stage == stage]
         assert len(found) == (2 if stage == "test_torch" else 1)
         for node in found:
-            upstream = stage == "test_torch"
-            cells = set() if upstream else made["cells"]
-            assert sessions_of(node, cells) == chain(job, torch_tests=upstream), stage
+            assert sessions_of(node, made["cells"]) == chain(job), stage
     last = [
         word
         for step in workflows()["ci.yml"].jobs["summary"]["steps"]

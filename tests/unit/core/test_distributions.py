@@ -2,12 +2,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import get_args
 
 import pytest
 
 from core import distributions, files
 from core.errors import StoreError, WheelError
-from core.outputs import RunOutputs
+from core.outputs import Platform, RunOutputs
 from core.stores.directory import DirectoryStore
 from core.wheel_writer import Member, WheelSpec, write_wheel
 from core.wheels import read_metadata
@@ -102,3 +103,25 @@ def test_a_wheel_that_says_otherwise_than_its_name_never_arrives(
         with pytest.raises(WheelError, match=r"torch-1.0.*says in its METADATA that it is "):
             distributions.publish(store, CI, "g", path)
     assert list(store.list("")) == []
+
+
+@pytest.mark.parametrize(
+    ("name", "platforms"),
+    [
+        ("torch-2.10.0-cp312-cp312-linux_x86_64.whl", {"linux"}),
+        ("torch-2.10.0-cp312-cp312-manylinux_2_28_x86_64.manylinux2014_x86_64.whl", {"linux"}),
+        ("torch-2.10.0-cp312-cp312-win_amd64.whl", {"windows"}),
+        ("torch-2.10.0-cp312-cp312-macosx_14_0_arm64.whl", set()),
+        ("apex-1.10.0-py3-none-any.whl", {"linux", "windows"}),
+        ("rocm-7.1.tar.gz", {"linux", "windows"}),
+    ],
+)
+def test_a_wheel_goes_to_runs_of_its_platform_alone(name: str, platforms: set[Platform]) -> None:
+    for platform in get_args(Platform):
+        assert distributions.on_platform(name, platform) == (platform in platforms)
+        outputs = RunOutputs(run_id="17", platform=platform)
+        if platform in platforms:
+            distributions.require_platform([name], outputs)
+        else:
+            with pytest.raises(WheelError, match=f"not for {platform}, and would go to 17-{platform}/"):
+                distributions.require_platform(["apex-1.10.0-py3-none-any.whl", name], outputs)

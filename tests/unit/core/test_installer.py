@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from core import installer, process
-from core.errors import DataError, EnvironmentSetupError, ProcessError
+from core.errors import EnvironmentSetupError, ProcessError
 from core.installer import Install, Sources, parse_configuration
-from core.process import Completed
 from tests.unit.target_samples import target_in
 
 if TYPE_CHECKING:
@@ -72,12 +71,6 @@ def test_a_configuration_is_read_as_pip_reads_it() -> None:
 )
 def test_yes_is_what_pip_takes_for_it(word: str, *, meant: bool) -> None:
     assert parse_configuration(f"global.no-index={word!r}").no_index is meant
-
-
-def test_further_places_stand_before_those_of_the_configuration() -> None:
-    more = OWN.with_find_links("https://a", "/b")
-    assert more.find_links == ("https://a", "/b", "/opt/wheels")
-    assert (more.index_url, more.cert) == (OWN.index_url, OWN.cert)
 
 
 @pytest.mark.parametrize(
@@ -224,24 +217,3 @@ def test_the_persons_configuration_is_asked_of_pip(tmp_path: Path, monkeypatch: 
     finally:
         installer.configured.cache_clear()
     assert (sources.index_url, sources.find_links) == ("https://mine/simple", ("/a", "/b"))
-
-
-def test_the_newest_version_is_asked_of_named_sources(monkeypatch: pytest.MonkeyPatch) -> None:
-    commands: list[list[str]] = []
-
-    def capture(argv: list[str], *, env: dict[str, str]) -> Completed:
-        assert env["PIP_CONFIG_FILE"] == os.devnull  # the machine's file could name the public index
-        commands.append(argv)
-        said = "rocm-sdk (9)\nrocm (7.1.0a2)\nAvailable versions: 7.1.0a2, 7.0\n"
-        return Completed(returncode=0, stdout=said, stderr="")
-
-    monkeypatch.setattr(process, "capture", capture)
-    assert installer.newest("rocm", replace(EXACT, cert="/ca.pem")) == "7.1.0a2"
-    words = commands[0]
-    assert {"--isolated", "--pre", "--no-index"} <= set(words)
-    assert words[-5:] == ["--find-links", "https://host/index.html", "--cert", "/ca.pem", "rocm"]
-    assert "--only-binary" not in words  # rocm is an sdist
-    installer.newest("rocm", EXACT, python="3.12.4")
-    assert "--python-version 3.12.4 --only-binary :all:" in " ".join(commands[1])
-    with pytest.raises(DataError, match="which versions of torch"):
-        installer.newest("torch", EXACT)

@@ -230,3 +230,14 @@ def test_source_trees_lie_at_short_paths_on_windows_or_where_the_variable_says(
     given = Common(root=tmp_path, platform="windows", sources_dir=tmp_path / "short")
     assert given.sources == tmp_path / "short"
     assert Common(root=tmp_path, sources_dir=Path("short")).sources == tmp_path / "short"
+
+
+def test_a_build_variant_is_part_of_the_artifact_group() -> None:
+    plain = parsed("--gpu-family=gfx94X-dcgpu;gfx1151", "--build-variant=release")
+    assert (plain.build_variant, plain.artifact_group) == ("", "gfx94X-dcgpu-gfx1151")
+    asan = parsed("--gpu-family=gfx94X-dcgpu", "--build-variant=host-asan")
+    assert (asan.build_variant, asan.artifact_group) == ("host-asan", "gfx94X-dcgpu-host-asan")
+    # no family stands for every group
+    assert parsed("--build-variant=asan").artifact_group == ""
+    with pytest.raises(UsageError, match="is no build variant"):
+        parsed("--build-variant=../asan")

@@ -82,10 +82,7 @@ def test_the_question_is_asked_of_its_sources_alone(
         constraints=("rocm==7.1",),
         sources=Sources(index_url="http://deps/", extra_index_urls=("http://run/",), cert="/ca.pem"),
         python=Path("/env/bin/python"),
-        pre_names=("rocm",),
-        unisolated=("rocm",),
-        refreshed=("torch",),
-        gpu_family="g",
+        excludes=("rocm",),
     )
     assert [one.name for one in resolve(question)] == ["rocm", "torch"]
     assert asked["required"] == "torch==2.10.0+rocm7.1\nnumpy\n"
@@ -93,12 +90,11 @@ def test_the_question_is_asked_of_its_sources_alone(
     words = " ".join(asked["argv"])
     assert "--index-url http://deps/ --extra-index-url http://run/" in words
     assert "--python /env/bin/python" in words
-    assert "--prerelease-package rocm=allow --no-build-isolation-package rocm" in words
-    assert "--refresh-package torch --config-setting gpu-family=g" in words
+    assert "--excludes" in words
     assert "--only-binary" not in words
     assert "--prerelease allow" not in words
     assert "UV_INDEX" not in asked["env"]
-    assert (asked["env"]["ROCM_SDK_TARGET_FAMILY"], asked["env"]["SSL_CERT_FILE"]) == ("g", "/ca.pem")
+    assert asked["env"]["SSL_CERT_FILE"] == "/ca.pem"
 
 
 def test_another_python_and_platform_are_resolved_for_with_wheels_alone(asked: dict[str, Any]) -> None:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -223,3 +224,69 @@ def test_a_dry_run_does_and_writes_nothing(
     assert perform(dry, INPUTS, work) == first
     assert work.done == 1
     assert not (tmp_path / "mine").exists()
+
+
+def in_ci(root: Path, **common: Any) -> Stage:
+    """A stage on a machine of its own, which reads the run from where the others have uploaded it."""
+    return stage(root, run_id="17", read_store=str(root.parent / "shared"), **common)
+
+
+def uploaded(one: Stage, wheel: Path) -> Record:
+    """Make a stage's record and files in the store that all machines read."""
+    there = replace(one, common=replace(one.common, store=one.common.read_store, read_store=""))
+    made = perform(there, INPUTS, Work(wheel))
+    assert made is not None
+    return made
+
+
+def test_another_attempt_takes_what_the_run_has(
+    tmp_path: Path, wheel: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    first, work = uploaded(in_ci(tmp_path / "a"), wheel), Work(wheel)
+    again = in_ci(tmp_path / "b")
+    capsys.readouterr()
+    assert perform(again, INPUTS, work) == first == read(again)
+    assert (work.done, keys(again)) == (0, [wheel.name, f"{wheel.name}.metadata"])
+    assert f"build_torch: unchanged, taken from {tmp_path / 'shared'}: {NAME} was made" in (
+        capsys.readouterr().err
+    )
+    assert perform(again, INPUTS, work) == first
+    assert "unchanged, nothing to do" in capsys.readouterr().err
+    perform(replace(again, common=replace(again.common, force=True)), INPUTS, work)
+    perform(in_ci(tmp_path / "c"), {**INPUTS, "commit": "def"}, work)
+    assert work.done == 2
+
+
+def test_a_dry_run_only_says_what_would_be_taken(
+    tmp_path: Path, wheel: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    uploaded(in_ci(tmp_path / "a"), wheel)
+    dry = in_ci(tmp_path / "b", dry_run=True)
+    assert perform(dry, INPUTS, Work(wheel)) is not None
+    assert "taken from" in capsys.readouterr().err
+    assert not (tmp_path / "b").exists()
+
+
+def test_what_was_replaced_in_the_runs_store_is_not_taken(tmp_path: Path, wheel: Path) -> None:
+    made = uploaded(in_ci(tmp_path / "a"), wheel)
+    replaced = tmp_path / "shared" / made.files[0].key
+    replaced.unlink()
+    replaced.write_bytes(b"other")
+    work = Work(wheel)
+    perform(in_ci(tmp_path / "b"), INPUTS, work)
+    assert work.done == 1
+
+
+def test_one_wheel_of_two_refs_is_made_once_and_kept_while_one_names_it(
+    tmp_path: Path, make_wheel: MakeWheel
+) -> None:
+    one, work = stage(tmp_path), Work(make_wheel(tmp_path / "dist", "triton", "3.6.0"))
+    other = replace(one, cell=one.cell.model_copy(update={"torch_ref": "release/2.13"}))
+    first, second = perform(one, INPUTS, work), perform(other, INPUTS, work)
+    assert first is not None
+    assert second is not None
+    assert (work.done, second.files, second.cell.torch_ref) == (1, first.files, "release/2.13")
+    perform(other, {"commit": "new"}, Work(make_wheel(tmp_path / "dist", "triton", "3.7.0")))
+    assert [key for key in keys(one) if key.endswith(".whl")] == [
+        f"triton-{version}-py3-none-any.whl" for version in ("3.6.0", "3.7.0")
+    ]

@@ -20,6 +20,8 @@ from pytorch_build.refs.torch_refs import DISTRIBUTIONS, PROJECTS, torch_ref
 from tests.unit.target_samples import target_in
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from core.interpreters import Interpreter
     from core.stores import Store
 
@@ -55,12 +57,20 @@ class Run:
     def store(self) -> Store:
         return self.common().open_store()
 
-    def wheel(self, distribution: str, version: str, tag: str = "cp312-cp312-linux_x86_64") -> Path:
+    def wheel(
+        self,
+        distribution: str,
+        version: str,
+        tag: str = "cp312-cp312-linux_x86_64",
+        requires: Sequence[str] = (),
+    ) -> Path:
         spec = WheelSpec(
             distribution=distribution,
             version=version,
             tag=tag,
-            metadata=metadata_text((("Name", distribution), ("Version", version))),
+            metadata=metadata_text(
+                (("Name", distribution), ("Version", version), *(("Requires-Dist", one) for one in requires))
+            ),
         )
         member = Member(name=f"{distribution.replace('-', '_')}.py", source=b"__version__ = '0'\n")
         return write_wheel(self.root / "made", spec, [member]).path
@@ -76,9 +86,11 @@ class Run:
     def rocm(self, version: str = ROCM, *, group: str = FAMILY, run_id: str = "local") -> list[FileRecord]:
         wheels = ("rocm-sdk-core", f"rocm-sdk-libraries-{group}", "rocm-sdk-devel")
         paths = [self.wheel(name, version, "py3-none-linux_x86_64") for name in wheels]
-        return [
+        put = [
             self.publish(path, group=group, run_id=run_id) for path in (*paths, self.sdist("rocm", version))
         ]
+        self.record(f"build_rocm-{version}", *put, group=group, run_id=run_id)
+        return put
 
     def record(
         self, stage: str, *files: FileRecord, group: str = FAMILY, run_id: str = "local", **cell: str

@@ -8,16 +8,19 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from core import environments, installer, process, records
-from core.errors import CheckError, MissingInputError, RocmError
+from core import choosing, environments, installer, package_sources, process, records
+from core.errors import CheckError, EnvironmentSetupError, MissingInputError, RocmError
 from core.installer import Install, Sources
+from core.resolving import Resolved, ResolvedFile
+from core.source_options import SourceOptions
 from pytorch_build import smoke_run
 from pytorch_build.context import context
+from pytorch_build.rocm.options import RocmOptions
 from pytorch_build.smoke_run import SmokeOptions
 from pytorch_build.smoke_run import test_run as smoke
 from pytorch_build.testing import devices, installation, torch_request
 from pytorch_build.testing.gpu_facts import Gpu, Machine
-from pytorch_build.testing.installation import install_calls, wheels_of
+from pytorch_build.testing.installation import planned, wheels_of
 from tests.unit.pytorch_build.conftest import ROCM
 
 if TYPE_CHECKING:
@@ -26,6 +29,9 @@ if TYPE_CHECKING:
 FAMILY = "gfx94X-dcgpu"
 PASSES = "def test_one():\n    assert True\n"
 FAILS = "def test_two():\n    assert False\n"
+NUMPY = Resolved(
+    name="numpy", version="2", files=(ResolvedFile(filename="n", url="https://own/n", sha256="b" * 64),)
+)
 SKIPS = "import pytest\ndef test_three():\n    pytest.skip('no GPU')\n"
 
 
@@ -36,7 +42,9 @@ def _machine(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     text = "".join(f"{name}==1 \\\n    --hash=sha256:aa\n" for name in ("pytest", "setuptools"))
     (requirements / "target-linux-3.12.txt").write_text(text)
     monkeypatch.setattr(torch_request, "this_machine", Machine)
-    monkeypatch.setattr(installation, "configured", lambda: Sources(index_url="https://mine", cert="/ca.pem"))
+    monkeypatch.setattr(devices, "detect", lambda: ())
+    for module in (package_sources, choosing):
+        monkeypatch.setattr(module, "configured", Sources)
 
 
 @pytest.fixture
@@ -174,18 +182,17 @@ def test_wheels_that_do_not_fit_together_are_an_error(run: Any, monkeypatch: pyt
 
 
 @pytest.mark.usefixtures("target", "tests")
-def test_a_page_must_list_what_is_recorded(run: Any, torch: Any) -> None:
-    put_page(run, replace_digest(torch), group="cpu")
-    with pytest.raises(MissingInputError, match=r"does not list torch-.* as recorded") as caught:
-        smoke(run.context("cpu"), SmokeOptions())
+def test_the_page_of_a_run_that_others_read_must_list_what_is_recorded(run: Any) -> None:
+    run.put_lock(run_id="77")
+    torch = run.built("torch", gpu_family="cpu", run_id="77")
+    page = "77-linux/python/cpu/index.html"
+    run.store.put_bytes(page, f'<a href="{torch.name}#sha256={"0" * 64}">{torch.name}</a>'.encode())
+    with pytest.raises(MissingInputError, match=r"lacks torch-.*another digest") as caught:
+        smoke(run.context("cpu", run_id="77"), SmokeOptions())
     assert "nox -s index" in caught.value.hint
-    run.store.delete("local-linux/python/cpu/index.html")
-    with pytest.raises(MissingInputError, match="is not there"):
-        smoke(run.context("cpu"), SmokeOptions())
-
-
-def replace_digest(file: Any) -> Any:
-    return file.model_copy(update={"sha256": "0" * 64})
+    run.store.delete(page)
+    with pytest.raises(MissingInputError, match="it answers 404"):
+        smoke(run.context("cpu", run_id="77"), SmokeOptions())
 
 
 def test_a_runs_wheels_are_those_of_its_ref_python_and_rocm(run: Any) -> None:
@@ -194,7 +201,7 @@ def test_a_runs_wheels_are_those_of_its_ref_python_and_rocm(run: Any) -> None:
     run.built("torch", python="cp313")
     run.built("torch", gpu_family="cpu")
     ours = run.rocm()
-    run.record("build_rocm", *ours, *run.rocm("7.1.0"))
+    run.rocm("7.1.0")
     found = wheels_of(run.context(), run.target())
     assert {one.name for one in found} == {torch.name, audio.name, *(one.name for one in ours)}
     other = run.context()
@@ -241,7 +248,7 @@ def test_device_packages_are_those_of_this_machine_or_of_the_family(
     installed = {one.distribution for one in found}
     needed = {f"{kind}-device-{one}" for kind in KINDS for one in wanted}
     assert installed == {"torch", "rocm", *LIBRARIES, *needed, "amd-torch-device-gfx11"}
-    ours = install_calls(run.context(ALL), found, "http://page", tools=Install())[1]
+    _, ours = calls_of(run, run.context(ALL))
     assert dict(ours.env) == {"ROCM_SDK_TARGET_FAMILY": wanted[0]}
 
 
@@ -308,51 +315,100 @@ def test_failed_builds_offer_nothing(run: Any) -> None:
         wheels_of(run.context(), run.target())
 
 
-def test_recorded_files_are_installed_by_digest_from_the_runs_page_alone(run: Any) -> None:
+def calls_of(run: Any, chosen: Any, **rocm: Any) -> list[Any]:
+    """Plan what would be installed."""
+    options = RocmOptions(source=SourceOptions(prefix="--rocm-", **rocm))
+    what = installation.tested(chosen, run.target(), SourceOptions(), options)
+    with planned(chosen, run.target(), what, tools=Install(requirements=("pytest",))) as (calls, _):
+        return list(calls)
+
+
+def test_recorded_files_are_installed_by_digest_from_their_source_alone(
+    run: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[Any] = []
+    monkeypatch.setattr(choosing, "resolve", lambda one: asked.append(one) or (NUMPY,))
     run.put_lock()
     run.built("torch")
-    run.record("build_rocm", *run.rocm())
+    path = run.wheel("torchaudio", "2.10.0", requires=["numpy>=2", "torch==2.10.0", "x; extra == 'y'"])
+    run.record("build_audio", run.publish(path), torch_ref="sample", python="cp312", gpu_family=FAMILY)
+    run.rocm()
     found = wheels_of(run.context(), run.target())
-    tools = Install(requirements=("pytest",))
-    first, ours, rest = install_calls(run.context(), found, "http://page", tools=tools)
-    assert first is tools
+    tools, theirs, ours = calls_of(run, run.context())
+    assert tools.requirements == ("pytest",)
     assert ours.hashed
     assert not ours.dependencies
-    assert ours.sources == Sources(find_links=("http://page",), no_index=True, cert="/ca.pem")
+    assert ours.sources.no_index
+    assert ours.sources.find_links[0].startswith("http://127.0.0.1:")
     assert ours.config_settings == (f"gpu-family={FAMILY}",)
-    pinned = ours.files[0].read_text()
-    for one in found:
-        assert f"{one.distribution}=={one.version} --hash=sha256:{one.sha256}" in pinned
-        assert f"{one.distribution}=={one.version}" in rest.requirements
-    assert rest.sources is not None
-    assert rest.sources.index_url == "https://mine"
+    lines = ours.files[0].read_text().splitlines()
+    assert lines == sorted(f"{one.distribution}=={one.version} --hash=sha256:{one.sha256}" for one in found)
+    assert theirs.files[0].read_text() == f"numpy==2 --hash=sha256:{'b' * 64}\n"
+    assert theirs.sources is None
+    assert asked[0].requirements == ("numpy>=2",)
+    assert {"torch", "rocm", "rocm-sdk-core"} < set(asked[0].excludes)
 
 
-@pytest.mark.parametrize(
-    ("layout", "devices", "told"),
-    [("split", ["rocm-sdk-device-gfx942==7.1.0"], "gfx942"), ("unsplit", [], FAMILY)],
-)
-def test_a_rocm_from_elsewhere_is_asked_for_as_it_was_built_against(
-    run: Any, layout: str, devices: list[str], told: str
+@pytest.mark.parametrize("layout", ["split", "unsplit"])
+def test_a_rocm_from_elsewhere_is_taken_as_it_was_built_against(
+    run: Any, layout: str, tmp_path: Path, make_wheel: Any
 ) -> None:
     run.put_lock()
     torch = run.built("torch")
     record = run.record("build_torch", torch, torch_ref="sample", python="cp312")
     record = record.model_copy(update={"inputs": {"rocm": ["7.1.0", layout, "https://host/whl-next/"]}})
     records.write(run.store, run.common().outputs, FAMILY, record)
-    rest = install_calls(run.context(), [torch], "http://page", tools=Install())[2]
-    assert [one for one in rest.requirements if one.startswith("rocm")] == devices
-    assert dict(rest.env) == {"ROCM_SDK_TARGET_FAMILY": told}
+    names = ["rocm-sdk-libraries", "rocm-sdk-device-gfx942"]
+    for name in ("rocm-sdk-core", *(names if layout == "split" else [f"{names[0]}-{FAMILY.lower()}"])):
+        make_wheel(tmp_path / "rocm", name, "7.1.0")
+    (tmp_path / "rocm" / "rocm-7.1.0.tar.gz").write_bytes(b"sdist")
+    _, ours, rocm = calls_of(run, run.context(), find_links=(str(tmp_path / "rocm"),))
+    assert "torch" in ours.files[0].read_text()
+    pinned = rocm.files[0].read_text()
+    assert ("rocm-sdk-device-gfx942==7.1.0 --hash" in pinned) is (layout == "split")
+    assert dict(rocm.env) == {"ROCM_SDK_TARGET_FAMILY": "gfx942" if layout == "split" else FAMILY}
 
 
-def test_a_prebuilt_torch_is_installed_with_the_rest(run: Any) -> None:
+def test_a_prebuilt_torch_is_resolved_with_what_others_have(
+    run: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    torch = replace(NUMPY, name="torch", version="2.13.0")
+    monkeypatch.setattr(choosing, "resolve", lambda _: (torch,))
+    run.put_lock()
     chosen = run.context("cpu")
-    torch = replace(chosen.ref.projects["torch"], prebuilt="torch==2.13.0")
-    chosen = replace(chosen, ref=replace(chosen.ref, projects={"torch": torch}))
-    audio = run.built("audio", gpu_family="cpu")
-    calls = install_calls(chosen, [audio], "http://page", tools=Install())
-    assert calls[-1].requirements == (f"torchaudio=={audio.version}", "torch==2.13.0")
-    assert dict(calls[1].env) == {}
+    prebuilt = replace(chosen.ref.projects["torch"], prebuilt="torch==2.13.0")
+    chosen = replace(chosen, ref=replace(chosen.ref, projects={"torch": prebuilt}))
+    run.built("audio", gpu_family="cpu")
+    _, theirs, ours = calls_of(run, chosen)
+    assert theirs.files[0].read_text().startswith("torch==2.13.0 --hash")
+    assert ours.files[0].read_text().startswith("torchaudio==")
+    assert dict(ours.env) == {}
+
+
+def test_sources_that_are_named_take_the_place_of_the_run(
+    run: Any, tmp_path: Path, make_wheel: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(choosing, "resolve", lambda _: (NUMPY,))
+    for version in ("2.10.0", "2.9.0"):
+        make_wheel(tmp_path / "links", "torch", version, fields=[("Requires-Dist", "numpy")])
+    named = SourceOptions(find_links=(str(tmp_path / "links"),))
+    what = installation.tested(run.context("cpu"), run.target(), named, RocmOptions())
+    assert [one.version for one in what.files] == ["2.10.0"]
+    assert (what.words, what.others) == (str(tmp_path / "links"), ("numpy",))
+    old = installation.tested(
+        run.context("cpu"), run.target(), replace(named, version="2.9.0"), RocmOptions()
+    )
+    assert [one.version for one in old.files] == ["2.9.0"]
+    with pytest.raises(EnvironmentSetupError, match=r"no torch==3"):
+        installation.tested(run.context("cpu"), run.target(), replace(named, version="3"), RocmOptions())
+    (tmp_path / "none").mkdir()
+    with pytest.raises(MissingInputError, match=r"no torch for Python 3\.12 at"):
+        installation.tested(
+            run.context("cpu"),
+            run.target(),
+            replace(named, find_links=(str(tmp_path / "none"),)),
+            RocmOptions(),
+        )
 
 
 @pytest.mark.usefixtures("target")

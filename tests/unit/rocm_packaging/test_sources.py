@@ -1,34 +1,71 @@
 from __future__ import annotations
 
-from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from core import installer, records
+from core import package_sources, records
 from core.errors import MissingInputError, RocmError, UsageError
 from core.installer import Sources
 from core.options import Common
+from core.package_sources import PackageSource
 from core.records import Cell, FileRecord, Record
-from rocm_packaging import sources
-from rocm_packaging.sources import RocmSource, in_record, install_call, named_call, with_layout
+from core.source_options import SourceOptions
+from rocm_packaging.sources import (
+    for_build,
+    for_tests,
+    has_rocm,
+    named_source,
+    newest,
+    own_run,
+    release_index_url,
+    with_layout,
+)
+from tests.unit.target_samples import target_in
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
     from pathlib import Path
 
 FAMILY = "gfx94X-dcgpu"
 TARGETS = ("gfx942",)
+UNSPLIT = "rocm-sdk-libraries-gfx94x-dcgpu"
+ALWAYS = ("rocm", "rocm-sdk-core", "rocm-sdk-devel")
+SPLIT = (*ALWAYS, "rocm-sdk-libraries", "rocm-sdk-device-gfx942", "rocm-sdk-device-gfx1100")
+
+
+@pytest.fixture(autouse=True)
+def _configuration(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(package_sources, "configured", Sources)
+
+
+@pytest.fixture
+def folder(tmp_path: Path, make_wheel: Callable[..., Path]) -> Callable[..., PackageSource]:
+    """Write packages of a version into a folder."""
+
+    def made(*names: str, version: str = "7.1.0") -> PackageSource:
+        for name in names:
+            if name == "rocm":
+                (tmp_path / "dist").mkdir(exist_ok=True)
+                (tmp_path / "dist" / f"rocm-{version}.tar.gz").write_bytes(b"sdist")
+            else:
+                make_wheel(tmp_path / "dist", name, version)
+        return PackageSource(find_links=(str(tmp_path / "dist"),))
+
+    return made
 
 
 def file(distribution: str, version: str) -> FileRecord:
-    name = f"{distribution.replace('-', '_')}-{version}"
-    return FileRecord(name=name, size=1, sha256="0" * 64, distribution=distribution, version=version)
+    name = f"{distribution.replace('-', '_')}-{version}-py3-none-any.whl"
+    return FileRecord(
+        name=name, key=name, size=1, sha256="0" * 64, distribution=distribution, version=version
+    )
 
 
-def recorded(common: Common, stage: str, *found: FileRecord, status: str = "ok") -> None:
+def run_of(common: Common, *found: FileRecord, status: str = "ok") -> PackageSource:
     record = Record.model_validate(
         {
-            "stage": stage,
+            "stage": "build_rocm",
             "status": status,
             "run_id": "local",
             "platform": "linux",
@@ -39,166 +76,161 @@ def recorded(common: Common, stage: str, *found: FileRecord, status: str = "ok")
         }
     )
     records.write(common.open_store(), common.outputs, FAMILY, record)
+    return own_run(common, FAMILY)
 
 
-@pytest.fixture
-def common(tmp_path: Path) -> Common:
-    return Common(root=tmp_path)
+def chosen_of(source: PackageSource, tmp_path: Path, *extras: str, **more: Any) -> Any:
+    return for_tests(
+        source,
+        "7.1.0",
+        more.get("families", [FAMILY]),
+        more.get("targets", TARGETS),
+        extras,
+        python=target_in(tmp_path / "env"),
+        platform="linux",
+    )
 
 
-ALWAYS = ("rocm", "rocm-profiler", "rocm-sdk-core", "rocm-sdk-devel")
+def names(files: Sequence[Any]) -> set[str]:
+    return {one.distribution for one in files}
 
 
 @pytest.mark.parametrize(
     ("libraries", "taken"),
     [
-        (
-            ("rocm-sdk-libraries", "rocm-sdk-device-gfx942", "rocm-sdk-device-gfx1100"),
-            ("rocm-sdk-libraries", "rocm-sdk-device-gfx942"),
-        ),
-        (
-            ("rocm-sdk-libraries-gfx94x-dcgpu", "rocm-sdk-libraries-gfx110x-all"),
-            ("rocm-sdk-libraries-gfx94x-dcgpu",),
-        ),
+        (SPLIT[3:], {"rocm-sdk-libraries", "rocm-sdk-device-gfx942"}),
+        ((UNSPLIT, "rocm-sdk-libraries-gfx110x-all"), {UNSPLIT}),
     ],
     ids=["split", "unsplit"],
 )
-def test_a_runs_records_name_what_is_installed(
-    common: Common, libraries: tuple[str, ...], taken: tuple[str, ...]
+def test_a_runs_records_name_what_is_tested(
+    tmp_path: Path, libraries: tuple[str, ...], taken: set[str]
 ) -> None:
-    recorded(common, "build_rocm", *(file(name, "7.1.0") for name in (*ALWAYS, *libraries)))
-    recorded(common, "build_torch", file("torch", "2.10.0"))
-    recorded(common, "build_rocm-old", file("rocm", "7.0.2"), file("rocm-sdk-core", "7.0.2"))
-    found = [one.distribution for one in in_record(common, FAMILY, [FAMILY], TARGETS)]
-    assert found == sorted((*ALWAYS, *taken))
-    old = in_record(common, FAMILY, [FAMILY], TARGETS, "7.0.2")
-    assert [one.version for one in old] == ["7.0.2", "7.0.2"]
+    found = [file(name, "7.1.0") for name in (*ALWAYS, "rocm-profiler", *libraries)]
+    source = run_of(Common(root=tmp_path), *found, file("torch", "2"), file("rocm", "7.0.2"))
+    assert names(chosen_of(source, tmp_path, "libraries", "devel").files) == {
+        *ALWAYS,
+        "rocm-profiler",
+        *taken,
+    }
 
 
-def test_a_run_with_both_layouts_or_without_a_target_is_refused(common: Common) -> None:
-    both = ("rocm-sdk-libraries", "rocm-sdk-libraries-gfx94x-dcgpu")
-    recorded(common, "build_rocm", *(file(name, "7.1.0") for name in (*ALWAYS, *both)))
-    with pytest.raises(RocmError, match="both layouts: rocm-sdk-libraries, rocm-sdk-libraries-gfx94x-dcgpu"):
-        in_record(common, FAMILY, [FAMILY], TARGETS)
-    split = (*ALWAYS, "rocm-sdk-libraries", "rocm-sdk-device-gfx1100")
-    recorded(common, "build_rocm", *(file(name, "7.1.0") for name in split))
-    with pytest.raises(MissingInputError, match=r"no device code of ROCm 7\.1\.0 for gfx942 "):
-        in_record(common, FAMILY, [FAMILY], TARGETS)
-    assert len(in_record(common, FAMILY, [FAMILY], ("gfx1100",))) == len(split)
+def test_a_run_without_rocm_has_none(tmp_path: Path) -> None:
+    common = Common(root=tmp_path)
+    assert not has_rocm(own_run(common, FAMILY))
+    assert not has_rocm(run_of(common, file("rocm", "7.1.0"), status="failed"))
+    assert has_rocm(run_of(common, file("rocm", "7.1.0")))
 
 
-def test_versions_are_compared_as_versions(common: Common) -> None:
-    for number, version in enumerate(("7.9.0", "7.10.0", "7.10.0a20260101")):
-        recorded(common, f"build_rocm{number}", file("rocm", version))
-    assert [one.version for one in in_record(common, FAMILY, [FAMILY], TARGETS)] == ["7.10.0"]
+def test_versions_are_compared_as_versions(folder: Callable[..., PackageSource]) -> None:
+    for version in ("7.9.0", "7.10.0", "7.10.0a20260101"):
+        source = folder("rocm", version=version)
+    assert newest(source) == "7.10.0"
+    empty = PackageSource(index_urls=("https://a",))
+    empty._indexed["rocm"] = ()
+    with pytest.raises(MissingInputError, match="no version of rocm at https://a"):
+        newest(empty)
 
 
-def test_a_run_without_rocm_says_what_to_do(common: Common) -> None:
-    recorded(common, "build_rocm", file("rocm", "7.1.0"), status="failed")
-    with pytest.raises(MissingInputError, match="no ROCm packages for gfx94X-dcgpu") as raised:
-        in_record(common, FAMILY, [FAMILY], TARGETS)
-    assert "--find-links" in raised.value.hint
-    with pytest.raises(MissingInputError, match=r"no ROCm 9\.9\.9"):
-        in_record(common, FAMILY, [FAMILY], TARGETS, "9.9.9")
-
-
-def test_named_sources_give_rocm_and_its_extras_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sources, "configured", Sources)
-    source = RocmSource(version="7.1.0", layout="unsplit", find_links=("/wheels",))
-    call = named_call(source, [FAMILY, "gfx110X-all"], TARGETS, ("libraries", "devel"))
-    assert call.requirements == ("rocm[libraries,devel]==7.1.0", "rocm-sdk-libraries-gfx110x-all==7.1.0")
-    assert call.env == {"ROCM_SDK_TARGET_FAMILY": FAMILY}
-    assert call.config_settings == (f"gpu-family={FAMILY}",)
-    assert call.sources is not None
-    assert call.sources.no_index
-    assert named_call(source, [FAMILY], TARGETS, ()).requirements == ("rocm==7.1.0",)
+def test_builds_take_no_device_code(folder: Callable[..., PackageSource]) -> None:
+    source = folder(*SPLIT, "rocm-profiler")
+    found = for_build(source, "7.1.0", "gfx94X-dcgpu;gfx110X-all", ("profiler",), "linux")
+    assert found.layout == "split"
+    assert names(found.files) == {*ALWAYS, "rocm-sdk-libraries", "rocm-profiler"}
+    assert all(len(one) == 64 for one in found.digests.values())
+    with pytest.raises(MissingInputError, match=r"no rocm-sdk-device-gfx950 7\.1\.0 at"):
+        for_build(source, "7.1.0", FAMILY, ("device-gfx950",), "linux")
     with pytest.raises(UsageError, match="no ROCm version"):
-        named_call(source.of_version("latest"), [FAMILY], TARGETS, ())
+        for_build(source, "latest", FAMILY, (), "linux")
 
 
-def test_split_sources_give_the_device_packages_of_targets(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sources, "configured", Sources)
-    source = RocmSource(version="7.1.0", layout="split", find_links=("/wheels",))
-    call = named_call(source, [FAMILY], ("gfx942", "gfx1100"), ("libraries",))
-    assert call.requirements == (
-        "rocm[libraries]==7.1.0",
-        "rocm-sdk-device-gfx942==7.1.0",
-        "rocm-sdk-device-gfx1100==7.1.0",
-    )
-    assert call.env == {"ROCM_SDK_TARGET_FAMILY": "gfx942"}
-    assert named_call(source, [FAMILY], TARGETS, ()).requirements == ("rocm==7.1.0",)
-
-
-def test_builds_take_no_device_code(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sources, "configured", Sources)
-    split = RocmSource(version="7.1.0", layout="split", find_links=("/wheels",))
-    call = install_call(split, "gfx94X-dcgpu;gfx110X-all", ("profiler",))
-    names = ("rocm", "rocm-sdk-core", "rocm-sdk-libraries", "rocm-sdk-devel", "rocm-profiler")
-    assert call.requirements == tuple(f"{name}==7.1.0" for name in names)
-    assert "ROCM_SDK_TARGET_FAMILY" not in call.env
-    unsplit = replace(split, layout="unsplit")
-    assert "rocm-sdk-libraries-gfx94x-dcgpu==7.1.0" in install_call(unsplit, FAMILY).requirements
+def test_unsplit_packages_serve_one_family(folder: Callable[..., PackageSource]) -> None:
+    source = folder(*ALWAYS, UNSPLIT)
+    assert UNSPLIT in names(for_build(source, "7.1.0", FAMILY, (), "linux").files)
     with pytest.raises(UsageError, match="serve one GPU family"):
-        install_call(unsplit, "gfx94X-dcgpu;gfx110X-all")
+        for_build(source, "7.1.0", "gfx94X-dcgpu;gfx110X-all", (), "linux")
 
 
-@pytest.mark.parametrize(
-    ("held", "layout"),
-    [
-        ({"rocm-sdk-libraries": ("7.2.0", "7.1.0")}, "split"),
-        ({"rocm-sdk-libraries-gfx94x-dcgpu": ("7.1.0",), "rocm-sdk-libraries": ("7.2.0",)}, "unsplit"),
-    ],
-)
-def test_a_source_is_asked_for_the_layout_of_its_version(
-    monkeypatch: pytest.MonkeyPatch, held: dict[str, tuple[str, ...]], layout: str
+def test_other_bytes_are_another_source(folder: Callable[..., PackageSource], tmp_path: Path) -> None:
+    first = for_build(folder(*SPLIT), "7.1.0", FAMILY, (), "linux").digests
+    (tmp_path / "dist" / "rocm-7.1.0.tar.gz").write_bytes(b"two")
+    assert for_build(folder(), "7.1.0", FAMILY, (), "linux").digests != first
+
+
+def test_a_named_source_gives_rocm_and_its_extras(
+    folder: Callable[..., PackageSource], tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(sources, "configured", Sources)
-    monkeypatch.setattr(installer, "versions", lambda name, _: held.get(name, ()))
-    source = RocmSource(version="7.1.0", index_urls=("https://a/",), origin="https://a/")
-    assert with_layout(source, FAMILY).layout == layout
-    with pytest.raises(RocmError, match=r"https://a/ has no ROCm 7\.0\.0 libraries for gfx94X-dcgpu"):
-        with_layout(source.of_version("7.0.0"), FAMILY)
+    source = folder(*SPLIT)
+    found = chosen_of(source, tmp_path, "libraries", "devel")
+    assert names(found.files) == {*ALWAYS, "rocm-sdk-libraries", "rocm-sdk-device-gfx942"}
+    assert names(chosen_of(source, tmp_path).files) == {"rocm", "rocm-sdk-core"}
+    with pytest.raises(MissingInputError, match=r"no device code .* gfx1201 \(it has gfx942\)"):
+        chosen_of(source, tmp_path, "libraries", targets=("gfx942", "gfx1201"))
 
 
-def test_a_split_source_must_have_the_device_code_of_targets(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sources, "configured", Sources)
-    held = ("rocm-sdk-libraries", "rocm-sdk-device-gfx942")
-    monkeypatch.setattr(installer, "versions", lambda name, _: ("7.1.0",) if name in held else ())
-    source = RocmSource(version="7.1.0", index_urls=("https://a/",), origin="https://a/")
-    assert with_layout(source, FAMILY, TARGETS).layout == "split"
-    with pytest.raises(
-        MissingInputError, match=r"https://a/ has no device code .* gfx1201 \(it has gfx942\)"
-    ):
-        with_layout(source, FAMILY, ("gfx942", "gfx1201"))
+def test_unsplit_libraries_of_further_families_are_named(
+    folder: Callable[..., PackageSource], tmp_path: Path
+) -> None:
+    source = folder(*ALWAYS, UNSPLIT, "rocm-sdk-libraries-gfx110x-all")
+    found = chosen_of(source, tmp_path, "libraries", families=[FAMILY, "gfx110X-all"])
+    assert names(found.files) == {"rocm", "rocm-sdk-core", UNSPLIT, "rocm-sdk-libraries-gfx110x-all"}
 
 
-def test_a_source_with_both_layouts_of_a_version_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sources, "configured", Sources)
-    monkeypatch.setattr(installer, "versions", lambda *_: ("7.1.0",))
-    source = RocmSource(version="7.1.0", index_urls=("https://a/",), origin="https://a/")
-    with pytest.raises(RocmError, match=r"https://a/ of version 7\.1\.0 holds ROCm packages of both layouts"):
-        with_layout(source, FAMILY)
+def test_a_source_is_asked_for_the_layout_of_its_version(folder: Callable[..., PackageSource]) -> None:
+    folder("rocm-sdk-libraries", version="7.2.0")
+    source = folder(UNSPLIT)
+    assert with_layout(source, "7.2.0", FAMILY).layout == "split"
+    assert with_layout(source, "7.1.0", FAMILY).layout == "unsplit"
+    with pytest.raises(RocmError, match=r"has no ROCm 7\.0\.0 libraries for gfx94X-dcgpu") as caught:
+        with_layout(source, "7.0.0", FAMILY)
+    assert "--rocm-version" in caught.value.hint
+    with pytest.raises(RocmError, match=r"of version 7\.2\.0 holds ROCm packages of both layouts"):
+        with_layout(folder(UNSPLIT, version="7.2.0"), "7.2.0", FAMILY)
 
 
-def test_folders_are_known_by_their_contents(tmp_path: Path) -> None:
-    source = RocmSource(version="7.1.0", find_links=(str(tmp_path),))
-    with pytest.raises(MissingInputError, match="no ROCm packages"):
-        source.contents()
-    (tmp_path / "rocm-7.1.0.tar.gz").write_bytes(b"one")
-    (tmp_path / "rocm.txt").write_bytes(b"not a package")
-    first = source.contents()
-    assert first is not None
-    assert list(first) == ["rocm-7.1.0.tar.gz"]
-    (tmp_path / "rocm-7.1.0.tar.gz").write_bytes(b"two")
-    assert source.contents() != first
+def test_an_address_whose_page_gives_no_digests_may_change() -> None:
+    source = PackageSource(index_urls=("https://a",))
+    for name in SPLIT:
+        one = package_sources._offer(
+            f"{name.replace('-', '_')}-7.1.0-py3-none-any.whl", url=f"https://a/{name}"
+        )
+        source._indexed[name] = tuple(one)
+    source._indexed[UNSPLIT] = ()
+    assert for_build(source, "7.1.0", FAMILY, (), "linux").digests == {}
 
 
-@pytest.mark.parametrize(
-    "source",
-    [
-        RocmSource(version="7.1.0", index_urls=("https://a/",)),
-        RocmSource(version="7.1.0", find_links=("https://a/index.html",)),
-    ],
-)
-def test_what_an_address_serves_is_not_known(source: RocmSource) -> None:
-    assert source.contents() is None
+def named(tmp_path: Path, **options: Any) -> Any:
+    return named_source(SourceOptions(**options), Common(root=tmp_path), FAMILY)
+
+
+def test_sources_are_named_as_people_name_them(tmp_path: Path) -> None:
+    assert named(tmp_path, version="7.1.0") is None
+    assert named(tmp_path, find_links=("/wheels",)).find_links == ("/wheels",)
+    below = named(tmp_path, index_urls=("https://a/v2", "https://b/"), index_subdir="gfx110X-all")
+    assert below.index_urls == ("https://a/v2/gfx110X-all/", "https://b/gfx110X-all/")
+    old = {"index_name": "dev-v2"}
+    assert named(tmp_path, **old).index_urls == (f"https://rocm.devreleases.amd.com/v2/{FAMILY}/",)
+    assert named(tmp_path, **old, index_subdir="gfx110X-all").index_urls[0].endswith("/gfx110X-all/")
+    both = named(tmp_path, index_name="dev", index_urls=("https://a",))
+    assert both.index_urls == (release_index_url("dev", FAMILY), "https://a")
+    with pytest.raises(UsageError, match="serves all families and has no folder gfx110X-all"):
+        named(tmp_path, index_subdir="gfx110X-all")
+
+
+def test_another_run_is_a_source_like_any_other(tmp_path: Path) -> None:
+    common = Common(root=tmp_path, run_id="17", store=str(tmp_path / "theirs"))
+    record = Record(
+        stage="build_rocm",
+        run_id="17",
+        platform="linux",
+        started="now",
+        seconds=1,
+        files=(file("rocm", "7.1.0"),),
+    )
+    records.write(common.open_store(), common.outputs, FAMILY, record)
+    common.open_store().put_bytes(f"{common.outputs.python_prefix(FAMILY)}/rocm-7.1.0.tar.gz", b"x")
+    found = named(tmp_path, run_id="17", store=str(tmp_path / "theirs"), prefix="--rocm-")
+    assert found.versions("rocm") == ("7.1.0",)
+    assert "run 17" in found.words
+    with pytest.raises(MissingInputError, match="run 18"):
+        named(tmp_path, run_id="18", store=str(tmp_path / "theirs"))

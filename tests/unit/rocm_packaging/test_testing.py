@@ -5,14 +5,14 @@ import json
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 
-from core import environments, files, installer, process, records
+from core import environments, files, installer, package_sources, process
 from core.errors import CheckError, MissingInputError, ProcessError, UsageError
 from core.options import Common, add_common
-from core.records import Cell, FileRecord, Record
+from core.package_sources import PackageSource
 from rocm_packaging import reports, testing
 from rocm_packaging.sources import RocmSource
 from rocm_packaging.testing import TestRequest, run_tests
@@ -77,8 +77,7 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> Machine:
     monkeypatch.setattr(process, "capture", made.capture)
     monkeypatch.setattr(installer, "missing_dependencies", lambda _: [])
     monkeypatch.setattr(testing, "require", lambda _: PYTHON)
-    monkeypatch.setattr(testing, "configured", installer.Sources)
-    monkeypatch.setattr("rocm_packaging.sources.configured", installer.Sources)
+    monkeypatch.setattr(package_sources, "configured", installer.Sources)
     return made
 
 
@@ -87,11 +86,17 @@ def request_(tmp_path: Path) -> TestRequest:
     common = Common(root=tmp_path, python=PYTHON.executable)
     (tmp_path / "requirements").mkdir()
     (tmp_path / "requirements/target-linux-3.12.txt").write_text("setuptools==80.0 --hash=sha256:0\n")
-    links = tmp_path / "links"
-    links.mkdir()
+    links = files.made(tmp_path / "links")
     (links / "rocm-7.1.0.tar.gz").write_bytes(b"sdist")
-    named = RocmSource(version="7.1.0", layout="unsplit", find_links=(str(links),))
-    return TestRequest(common=common, families=(FAMILY,), targets=("gfx942",), named=named)
+    return TestRequest(
+        common=common, families=(FAMILY,), targets=("gfx942",), source=source_in(links, "unsplit")
+    )
+
+
+def source_in(folder: Path, layout: Layout) -> RocmSource:
+    packages = PackageSource(find_links=(str(folder),))
+    found = tuple(packages.sealed(one) for one in packages.listed)
+    return RocmSource(version="7.1.0", layout=layout, packages=packages, files=found)
 
 
 def test_named_packages_are_installed_tested_and_reported(
@@ -101,7 +106,10 @@ def test_named_packages_are_installed_tested_and_reported(
     run_tests(replace(request_, junit=junit))
     tools, rocm = machine.calls
     assert tools.files[0].read_text().startswith("setuptools==80.0")
-    assert rocm.requirements == ("rocm[libraries,devel]==7.1.0",)
+    (pin,) = rocm.files[0].read_text().splitlines()
+    assert pin.startswith("rocm==7.1.0 --hash=sha256:")
+    assert rocm.sources is not None
+    assert (rocm.hashed, rocm.dependencies, rocm.sources.no_index) == (True, False, True)
     assert machine.env["ROCM_SDK_TARGET_FAMILY"] == FAMILY
     assert reports.read(junit.read_bytes()).counts == {"passed": 1, "failed": 0, "skipped": 1}
     kept = list((tmp_path / "out").glob(f"local-*/reports/{FAMILY}/rocm-cp312.xml"))
@@ -116,12 +124,17 @@ def test_named_packages_are_installed_tested_and_reported(
     assert junit.is_file()
 
 
-def test_a_changed_folder_or_an_address_is_tested_again(machine: Machine, request_: TestRequest) -> None:
+def test_a_changed_folder_or_an_address_is_tested_again(
+    machine: Machine, request_: TestRequest, tmp_path: Path
+) -> None:
     run_tests(request_)
-    assert request_.named is not None
-    (Path(request_.named.find_links[0]) / "rocm-7.1.0.tar.gz").write_bytes(b"another")
     run_tests(request_)
-    remote = replace(request_, named=replace(request_.named, find_links=(), index_urls=("https://a/",)))
+    assert machine.runs == 1
+    (tmp_path / "links" / "rocm-7.1.0.tar.gz").write_bytes(b"another")
+    run_tests(replace(request_, source=source_in(tmp_path / "links", "unsplit")))
+    assert request_.source is not None
+    unknown = tuple(replace(one, sha256="") for one in request_.source.files)
+    remote = replace(request_, source=replace(request_.source, files=unknown))
     run_tests(remote)
     run_tests(remote)
     assert machine.runs == 4
@@ -159,10 +172,10 @@ def test_nothing_but_a_sound_report_passes(
 def test_another_version_or_family_than_asked_for_is_no_success(
     machine: Machine, request_: TestRequest
 ) -> None:
-    assert request_.named is not None
-    other = request_.named.of_version("7.2.0")
+    assert request_.source is not None
+    other = replace(request_.source, version="7.2.0")
     with pytest.raises(CheckError, match=r"ROCm 7\.1\.0 was tested instead of 7\.2\.0"):
-        run_tests(replace(request_, named=other))
+        run_tests(replace(request_, source=other))
     with pytest.raises(CheckError, match="libraries of gfx110X-all were not installed"):
         run_tests(replace(request_, families=("gfx110X-all",)))
     assert machine.runs == 2
@@ -171,112 +184,26 @@ def test_another_version_or_family_than_asked_for_is_no_success(
 def test_split_packages_are_tested_for_a_target_by_their_device_package(
     machine: Machine, request_: TestRequest
 ) -> None:
-    assert request_.named is not None
+    assert request_.source is not None
     machine.families = "gfx942"
-    split = replace(request_, named=replace(request_.named, layout="split"))
+    split = replace(request_, source=replace(request_.source, layout="split"))
     run_tests(split)
-    assert machine.calls[1].requirements == ("rocm[libraries,devel]==7.1.0", "rocm-sdk-device-gfx942==7.1.0")
     assert machine.env["ROCM_SDK_TARGET_FAMILY"] == "gfx942"
     with pytest.raises(CheckError, match="libraries of gfx1100 were not installed"):
         run_tests(replace(split, targets=("gfx942", "gfx1100")))
 
 
-def recorded(common: Common, *libraries: str) -> None:
-    names = ("rocm", "rocm-sdk-core", *(libraries or ("rocm-sdk-libraries-gfx94x-dcgpu",)))
-    found = tuple(
-        FileRecord(name=f"{name}-7.1.0.whl", size=1, sha256="1" * 64, distribution=name, version="7.1.0")
-        for name in names
-    )
-    record = Record(
-        stage="build_rocm",
-        run_id="local",
-        platform="linux",
-        cell=Cell(gpu_family=FAMILY),
-        started="now",
-        seconds=1,
-        files=found,
-    )
-    records.write(common.open_store(), common.outputs, FAMILY, record)
-
-
-def test_a_runs_packages_are_installed_by_digest(machine: Machine, request_: TestRequest) -> None:
-    ours = replace(request_, named=None)
-    with pytest.raises(MissingInputError, match="no ROCm packages"):
-        run_tests(ours)
-    recorded(ours.common)
-    run_tests(ours)
-    call = machine.calls[1]
-    assert call.hashed
-    assert not call.dependencies
-    assert call.sources is not None
-    assert call.sources.no_index
-    folder = ours.common.root / "out" / ours.common.outputs.python_prefix(FAMILY)
-    assert call.sources.find_links == (str(folder),)
-    lines = call.files[0].read_text().splitlines()
-    assert lines[0] == f"rocm-sdk-core==7.1.0 --hash=sha256:{'1' * 64}"
-    assert len(lines) == 3
-
-
-def test_a_runs_split_packages_bring_the_device_code_of_targets(
-    machine: Machine, request_: TestRequest
-) -> None:
-    ours = replace(request_, named=None)
-    libraries = ("rocm-sdk-libraries", "rocm-sdk-device-gfx942", "rocm-sdk-device-gfx1100")
-    recorded(ours.common, *libraries)
-    machine.families = "gfx942"
-    run_tests(ours)
-    lines = machine.calls[1].files[0].read_text()
-    assert "rocm-sdk-device-gfx942==7.1.0" in lines
-    assert "gfx1100" not in lines
-    with pytest.raises(MissingInputError, match=r"no device code of ROCm 7\.1\.0 for gfx1101 "):
-        run_tests(replace(ours, targets=("gfx1100", "gfx1101")))
-
-
-def test_a_page_is_used_where_there_is_one_and_must_be_whole(machine: Machine, request_: TestRequest) -> None:
-    ours = replace(request_, named=None)
-    recorded(ours.common)
-    key = f"{ours.common.outputs.python_prefix(FAMILY)}/index.html"
-    ours.common.open_store().put_bytes(key, b"<a>empty</a>")
-    with pytest.raises(MissingInputError, match="does not list"):
-        run_tests(ours)
-    rows = "".join(
-        f'<a href="{name}-7.1.0.whl#sha256={"1" * 64}">{name}-7.1.0.whl</a>'
-        for name in ("rocm", "rocm-sdk-core", "rocm-sdk-libraries-gfx94x-dcgpu")
-    )
-    ours.common.open_store().put_bytes(key, rows.encode())
-    run_tests(ours)
-    sources = machine.calls[1].sources
-    assert sources is not None
-    assert sources.find_links[0].startswith("http://127.0.0.1:")
-
-
-def parsed(*words: str) -> argparse.Namespace:
+def test_a_run_without_rocm_says_what_to_do(request_: TestRequest) -> None:
     parser = argparse.ArgumentParser()
     add_common(parser)
     verb.add_options(parser)
-    return parser.parse_args(words)
-
-
-def named(*words: str) -> Any:
-    return verb._named(parsed(*words), (FAMILY,), ("gfx942",))
-
-
-def test_sources_are_named_as_people_name_them(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(verb, "with_layout", lambda source, *_: replace(source, layout="unsplit"))
-    assert named("--version", "7.1.0") is None
-    assert named("--find-links", "wheels", "--version", "7.1.0").find_links == (str(tmp_path / "wheels"),)
-    index = named("--index-url", "https://a/v2", "--index-subdir", "gfx110X-all", "--rocm-version", "7.1.0")
-    assert index.index_urls == ("https://a/v2/gfx110X-all/",)
-    old = ("--rocm-index", "dev-v2", "--rocm-version", "7.1.0")
-    assert named(*old).index_urls[0].endswith(f"devreleases.amd.com/v2/{FAMILY}/")
-    assert named(*old, "--index-subdir", "gfx110X-all").index_urls[0].endswith("/gfx110X-all/")
-    dev = named("--rocm-index", "dev", "--rocm-version", "7.1.0")
-    assert dev.index_urls[0].startswith("https://dev.")
-    with pytest.raises(UsageError, match="serves all families and has no folder gfx110X-all"):
-        named("--index-subdir", "gfx110X-all", "--rocm-version", "7.1.0")
-    monkeypatch.setattr(verb, "newest", lambda _: "7.3.0")
-    assert named("--index-url", "https://a/").version == "7.3.0"
+    with pytest.raises(MissingInputError, match="has no ROCm packages for gfx94X-dcgpu") as raised:
+        verb._source(parser.parse_args([]), request_.common, (FAMILY,), ("gfx942",), ("libraries",))
+    assert "--find-links" in raised.value.hint
+    folder = str(request_.common.root / "links")
+    words = ["--find-links", folder, "--version", "9.9.9"]
+    with pytest.raises(MissingInputError, match=r"no ROCm 9\.9\.9"):
+        verb._source(parser.parse_args(words), request_.common, (FAMILY,), ("gfx942",), ("libraries",))
 
 
 def test_a_family_is_chosen_or_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -334,8 +261,8 @@ def test_packages_that_others_built_are_tested_by_their_own_words(
 ) -> None:
     said_by_others(machine, tests=UNITTEST, names=f"rocm rocm-sdk-core {libraries}", on_stderr=on_stderr)
     junit = tmp_path / "rocm.xml"
-    assert request_.named is not None
-    run_tests(replace(request_, junit=junit, named=replace(request_.named, layout=layout)))
+    assert request_.source is not None
+    run_tests(replace(request_, junit=junit, source=replace(request_.source, layout=layout)))
     report = reports.read(junit.read_bytes())
     assert report.counts == {"passed": 1, "failed": 0, "skipped": 1}
     assert (report.properties["rocm"], report.properties["families"]) == ("7.1.0", tested)

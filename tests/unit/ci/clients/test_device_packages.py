@@ -5,9 +5,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from ci.clients import device_packages
-from ci.clients.device_packages import Devices, devices_for, index_requirements
-from ci.clients.run_wheels import Offer, parse_requirements
+from ci.clients.device_packages import Devices, devices_for, known_offers
+from ci.clients.requirements import parse_requirements
 from core.errors import MissingInputError, RocmError
+from core.offers import Offer
+from core.package_sources import PackageSource
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -23,6 +25,14 @@ def offers(*names: str, version: str = "2") -> list[Offer]:
 SPLIT = offers(
     "rocm", "rocm-sdk-libraries", "rocm-sdk-device-gfx1100", "rocm-sdk-device-gfx1101", version="7.1"
 )
+ASKED = [
+    f"rocm-sdk-libraries-{FAMILY.lower()}",
+    *(
+        f"{kind}-device-{gpu}"
+        for kind in ("rocm-sdk", "amd-torch", "amd-torchvision")
+        for gpu in (*ALL, "gfx11", "gfx110x")
+    ),
+]
 TORCH = offers("torch", "amd-torch-device-gfx1100", "amd-torch-device-gfx11", "amd-torch-device-gfx12-0")
 
 
@@ -107,14 +117,9 @@ def test_the_sdist_is_told_what_its_layout_takes() -> None:
         here.told([*unsplit, *SPLIT])
 
 
-def test_an_index_is_asked_by_extras_of_torch_and_by_packages_of_rocm() -> None:
-    asked = parse_requirements(["torch==2 torchvision torchaudio numpy>=2"])
-    assert index_requirements(asked, ["gfx942"]) == (
-        "torch[device-gfx942]==2",
-        "torchvision[device-gfx942]",
-        "torchaudio",
-        "numpy>=2",
-        "rocm-sdk-device-gfx942",
-    )
-    assert index_requirements(asked, ()) == ("torch==2", "torchvision", "torchaudio", "numpy>=2")
-    assert index_requirements(parse_requirements(["rocm[devel]"]), ["gfx942"]) == ("rocm[devel]",)
+def test_an_index_is_asked_for_what_is_wanted_and_belongs_to_it() -> None:
+    held = {one.distribution: (one,) for one in (*SPLIT, *TORCH)}
+    source = PackageSource(index_urls=("https://x/",))
+    source._indexed.update(dict.fromkeys(ASKED, ()) | held)
+    found = known_offers(source, parse_requirements(["torch numpy"]), Devices(family=FAMILY, targets=ALL))
+    assert {one.distribution for one in found} == set(held) - {"amd-torch-device-gfx12-0"}

@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 
 from ci.configuration.outputs import outputs
+from ci.configuration.rocm import completed, needs
 from core import plans
 from core.errors import DataError, FatalError, UsageError
-from core.plans import MAX_JOBS, STAGES, Plan, matrices
+from core.plans import MAX_JOBS, STAGES, Plan, RocmOrigin
 from tests.unit.ci.configuration.planning import (
     OURS,
     changed,
@@ -278,10 +279,10 @@ def test_upstreams_tests_that_cannot_be_are_left_out_with_the_reason() -> None:
     assert why(night, where) == "tested with Python 3.12"
     fork = planned("pull_request", pull_request("build:pytorch", "test:torch", head="a/b"))
     assert why(fork, what).startswith("nothing is uploaded that it could install")
-    audio = dispatched(
-        linux_amdgpu_families="gfx94x", pytorch_components="audio", linux_test_labels="test:torch"
+    triton = dispatched(
+        linux_amdgpu_families="gfx94x", pytorch_components="triton", linux_test_labels="test:torch"
     )
-    assert why(audio, "test_torch default, gfx94X-dcgpu, nightly, Python 3.12 on linux") == (
+    assert why(triton, "test_torch default, gfx94X-dcgpu, nightly, Python 3.12 on linux") == (
         "torch is not built"
     )
     others = planned("pull_request", pull_request("build:pytorch", "test:smoke"))
@@ -321,6 +322,19 @@ def test_torch_alone_comes_with_the_triton_that_it_requires() -> None:
     assert [cell.sessions for cell in made.matrix("linux", "build_pytorch")] == [
         ("build_triton", "build_torch", "check_wheels")
     ]
+
+
+@pytest.mark.parametrize("component", ["audio", "vision", "apex"])
+def test_what_is_built_against_torch_comes_with_the_torch_of_its_run(component: str) -> None:
+    made = dispatched(linux_amdgpu_families="gfx94x", pytorch_components=component)
+    assert [cell.sessions for cell in made.matrix("linux", "build_pytorch")] == [
+        ("build_triton", "build_torch", f"build_{component}", "check_wheels")
+    ]
+
+
+def test_a_component_that_a_platform_lacks_is_no_reason_to_build_others() -> None:
+    with pytest.raises(UsageError, match="nothing of it can be built"):
+        dispatched(windows_amdgpu_families="gfx110X-all", pytorch_components="apex")
 
 
 def test_a_prerelease_says_which_candidate_it_is() -> None:
@@ -497,7 +511,7 @@ def test_a_fork_gets_nothing_that_it_could_write_to(head: str | None) -> None:
     assert made.store == plans.Upload()
     assert {cell.stage for cell in made.cells} == {"build_rocm", "build_pytorch"}
     (cell,) = made.matrix("linux", "build_pytorch")
-    assert cell.sessions[0] == "build_rocm"
+    assert cell.sessions[:2] == ("fetch_artifacts", "build_rocm")
     assert cell.sessions[-1] == "check_wheels"
     assert "no credentials" in why(made, "test_rocm, gfx1151 on linux")
     assert why(made, "build_rocm, gfx94X-dcgpu on linux").startswith("the PyTorch jobs build it")
@@ -631,8 +645,36 @@ def test_outputs_are_json_and_never_pythons_own_writing() -> None:
 
 
 def test_jobs_of_a_matrix_have_names_of_their_own() -> None:
-    for name, rows in matrices(planned("schedule", release_type="nightly")).items():
-        assert len({row["name"] for row in rows}) == len(rows), name
+    cells = planned("schedule", release_type="nightly").cells
+    assert len({(cell.platform, cell.stage, cell.name) for cell in cells}) == len(cells) > 500
+
+
+def test_the_outputs_of_the_largest_plan_are_what_github_takes_of_a_job() -> None:
+    plan = planned("schedule", release_type="nightly")
+    origins = [
+        RocmOrigin(
+            platform=one.platform,
+            artifact_group=one.artifact_group,
+            run_id="17123441166",
+            repository="ROCm/rockrel",
+            store="s3://therock-nightly-artifacts",
+            artifacts={"base_lib_generic.tar.zst": "a" * 64},
+            version="10.1.0a20261121",
+        )
+        for some in needs(plan).values()
+        for one in some
+    ]
+    version = {"torch": "2.14.0a0+rocm10.1.0a20261121"}
+    cells = (
+        one if one.stage.endswith("rocm") else one.model_copy(update={"versions": version})
+        for one in plan.cells
+    )
+    full = completed(plan, origins).model_copy(update={"cells": tuple(cells)})
+    written = outputs(full)  # refused where they are too long
+    assert json.loads(written["linux_build_rocm_matrix"])[0]["rocm"]["run_id"] == "17123441166"
+    twice = full.model_copy(update={"variants": full.variants * 400})
+    with pytest.raises(DataError, match=r"outputs are [2-9]\.\d\d MiB"):
+        outputs(twice)
 
 
 def test_what_is_refused_is_refused_as_an_error_of_ours() -> None:

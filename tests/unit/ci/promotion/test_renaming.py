@@ -30,6 +30,8 @@ COMMITS = st.text("0123456789abcdef", min_size=8, max_size=40)
         ("rocm-profiler", "7.10.0rc2", "7.10.0"),
         ("torch", "2.10.0+rocm7.10.0rc2", "2.10.0+rocm7.10.0"),
         ("torchaudio", "2.10.0a0+rocm7.10.0rc2", "2.10.0a0+rocm7.10.0"),
+        ("torchaudio", "2.11.0+torch2.12.rocm7.10.0rc2", "2.11.0+torch2.12.rocm7.10.0"),
+        ("triton", "3.6.0+git0123abcd.rocm7.10.0rc2", "3.6.0+git0123abcd.rocm7.10.0"),
         ("torchvision", "0.25.0rc2+rocm7.10.0rc2", "0.25.0rc2+rocm7.10.0"),
         ("triton", "3.6.0+gitaf7c10rc2.rocm7.10.0rc2", "3.6.0+gitaf7c10rc2.rocm7.10.0"),
         ("apex", "1.10.0+git0a20251120.rocm7.10.0rc2", "1.10.0+git0a20251120.rocm7.10.0"),

@@ -38,7 +38,7 @@ def test_every_build_attests_what_it_uploaded_and_nothing_else_does() -> None:
             found[workflow] = job["steps"][place[0]]
             assert job["permissions"]["attestations"] == job["permissions"]["id-token"] == "write"
             before = [step.get("run", "") for step in job["steps"][: place[0]]]
-            assert "upload index provenance" in before[-1], name
+            assert "upload provenance" in before[-1], name
     assert set(found) == BUILDS
     for step in found.values():
         # an upload is decided against for forks, and GitHub is not there under act

@@ -72,7 +72,7 @@ RUN = RunOutputs(run_id="17123441166", platform="linux")
 GROUP = RUN.python_prefix("gfx94X-dcgpu")
 WHEEL = "torch-2.10.0+rocm7.1-cp312-cp312-linux_x86_64.whl"
 FIRST, OVER = {"s3:if-none-match": "*"}, {"s3:if-match": "etag"}
-ROLES = ("Pages", "CiUpload", "CompilerCache", "ExternalUpload", "Stage", "Promote", "Retention")
+ROLES = ("Pages", "CiUpload", "CompilerCache", "ExternalUpload", "Stage", "Promote", "Mirror", "Retention")
 
 
 def holds(condition: dict[str, Any], said: dict[str, str]) -> bool:
@@ -272,6 +272,19 @@ def test_retention_deletes_runs_and_staging_and_never_what_is_released(
     assert may(template, "Retention", "s3:PutObject", f"{releases}/v2-staging/g/simple/index.html")
     assert not may(template, "Retention", "s3:PutObject", f"{releases}/v2-staging/g/{WHEEL}")
     assert not delete(f"{releases}/manifests/v2/x.json")
+
+
+def test_who_mirrors_writes_dependencies_alone_and_replaces_none(
+    template: Template, artifacts: str, external: str, releases: str
+) -> None:
+    wheel = "python-deps/numpy-2.1-py3-none-any.whl"
+    for bucket in (artifacts, external):
+        assert _may(template, "Mirror", "s3:PutObject", f"{bucket}/{wheel}", FIRST)
+        assert not _may(template, "Mirror", "s3:PutObject", f"{bucket}/{wheel}", {})
+        assert may(template, "Mirror", "s3:PutObject", f"{bucket}/python-deps/simple/numpy/index.html")
+        assert not may(template, "Mirror", "s3:DeleteObject", f"{bucket}/{wheel}")
+        assert not _may(template, "Mirror", "s3:PutObject", f"{bucket}/{GROUP}/{WHEEL}", FIRST)
+    assert not _may(template, "Mirror", "s3:PutObject", f"{releases}/v2/g/{WHEEL}", FIRST)
 
 
 def test_the_function_writes_pages_alone(

@@ -65,9 +65,11 @@ def test_wheels_go_where_the_layout_says(
 ) -> None:
     assert run(*WORDS, *words) == 0
     folder = f"123-linux/python/{GROUP}"
-    record, *files = keys(s3)
+    record, flat, *files = keys(s3)
     assert record.startswith(f"123-linux/manifests/{GROUP}/upload-")
-    assert files == [f"{folder}/{wheel.name}", f"{folder}/{wheel.name}.metadata"]
+    assert flat == f"{folder}/index.html"
+    assert files[-2:] == [f"{folder}/{wheel.name}", f"{folder}/{wheel.name}.metadata"]
+    assert {f"{folder}/simple/", f"{folder}/simple/torch/"} <= set(files)
     said = capsys.readouterr().err
     assert f"package_find_links_url: https://bucket.s3.amazonaws.com/{folder}/index.html" in said
     assert f"package_index_url: https://bucket.s3.amazonaws.com/{folder}/simple/" in said
@@ -112,23 +114,30 @@ def test_the_second_time_no_file_is_asked_about(
     s3.meta.events.register("before-call.s3", count)  # the client that the verb gets, too
     assert run(*words) == 0
     first, before = dict(asked), keys(s3)
-    assert first["PutObject"] == 30 + 30 + 1 + 30 + 1
-    assert first.get("HeadObject", 0) <= 4
+    pages = 30 * 3 + 3 + 1 + 1  # of projects, of all, the flat one, and what the index remembers
+    assert first["PutObject"] == 30 + 30 + 1 + 30 + 1 + pages
+    assert first.get("HeadObject", 0) <= pages + 8
     asked.clear()
     assert run(*words) == 0
     s3.meta.events.unregister("before-call.s3", count)
     assert keys(s3) == before
-    assert set(asked) == {"ListObjectsV2", "GetObject"}
-    assert sum(asked.values()) <= 8
+    assert set(asked) == {"ListObjectsV2", "GetObject", "HeadObject"}
+    assert sum(asked.values()) <= 16
 
 
 def test_a_dry_run_shows_and_leaves_everything(
-    s3: S3Client, run: Callable[..., int], wheel: Path, capsys: pytest.CaptureFixture[str]
+    s3: S3Client,
+    run: Callable[..., int],
+    wheel: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr(upload, "answers", lambda _: True)
     assert run(*WORDS, "--store", "s3://bucket", "--dry-run") == 0
     assert keys(s3) == []
     said = capsys.readouterr().err
-    assert f"would write s3://bucket/123-linux/python/{GROUP}/{wheel.name}" in said
+    for name in (wheel.name, "index.html", "simple/torch/index.html"):
+        assert f"would write s3://bucket/123-linux/python/{GROUP}/{name}" in said
     assert "package_find_links_url" not in said
 
 

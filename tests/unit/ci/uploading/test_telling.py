@@ -47,9 +47,19 @@ def test_split_wheels_are_installed_with_device_code(tmp_path: Path, monkeypatch
         assert f"pip install '{said}' --find-links" in text
 
 
+def test_an_index_that_the_store_does_not_serve_has_no_address(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(tmp_path / "summary"))
+    telling.set_outputs(JobFiles(outputs=tmp_path / "outputs"), OUTPUTS, ["g"], index=False)
+    telling.summarize(OUTPUTS, "g", [wheel("torch")], index=False)
+    assert "package_index_url" not in (tmp_path / "outputs").read_text()
+    assert "/simple/" not in (tmp_path / "summary").read_text()
+
+
 def test_one_group_has_an_address_and_several_have_a_map(tmp_path: Path) -> None:
     for groups, file in ((["g"], "one"), (["g", "h"], "two")):
-        telling.set_outputs(JobFiles(outputs=tmp_path / file), OUTPUTS, groups)
+        telling.set_outputs(JobFiles(outputs=tmp_path / file), OUTPUTS, groups, index=True)
     one, two = ((tmp_path / file).read_text().splitlines() for file in ("one", "two"))
     assert one[1] == f"{OUTPUTS.https_url}/python/g/index.html"
     assert one[4] == f"{OUTPUTS.https_url}/python/g/simple/"

@@ -7,7 +7,7 @@ import pytest
 from core import files
 from core.errors import StoreError
 from core.stores.directory import DirectoryStore
-from core.stores.dry_run import DryRunStore
+from core.stores.dry_run import DryRunStore, unread
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -69,3 +69,31 @@ def test_what_the_store_would_refuse_is_refused(behind: DirectoryStore, tmp_path
         dry.put_bytes("r/a.json", b"b", replace=False)
     with pytest.raises(StoreError, match="with other bytes"):
         dry.put_file("r/a.json", source, sha256=files.sha256(source), replace=False)
+
+
+def test_what_would_be_written_is_there_for_who_asks_next(behind: DirectoryStore, tmp_path: Path) -> None:
+    dry = DryRunStore(behind)
+    source = tmp_path / "b.whl"
+    source.write_bytes(b"bbb")
+    dry.put_file("r/b.whl", source, sha256=files.sha256(source), replace=False)
+    dry.put_bytes("r/deep/c.json", b"c")
+    dry.copy("s/b.whl", dry, "r/b.whl", sha256=files.sha256(source), replace=False)
+    assert [one.key for one in dry.list("r")] == ["r/a.json", "r/b.whl", "r/deep/c.json"]
+    assert [one.key for one in dry.list("r", recursive=False)] == ["r/a.json", "r/b.whl"]
+    assert [one.key for one in dry.list("")] == ["r/a.json", "r/b.whl", "r/deep/c.json", "s/b.whl"]
+    assert (dry.folders(""), dry.folders("r")) == (["r", "s"], ["deep"])
+    assert (dry.read("r/b.whl"), dry.read("r/deep/c.json")) == (b"bbb", b"c")
+    assert dry.fetch("r/b.whl", tmp_path) == source
+    assert dry.fetch("r/deep/c.json", tmp_path / "new").read_bytes() == b"c"
+    assert (dry.digest("s/b.whl"), dry.find("s/b.whl").size) == (files.sha256(source), 3)  # type: ignore[union-attr]
+    assert dry.put_bytes("r/deep/c.json", b"c") == "unchanged"
+    with pytest.raises(StoreError, match="with other bytes"):
+        dry.put_bytes("r/deep/c.json", b"d", replace=False)
+    dry.delete("r/deep/c.json")
+    assert dry.find("r/deep/c.json") is None
+    assert [one.key for one in behind.list("")] == ["r/a.json"]
+
+
+def test_a_store_that_cannot_be_read_is_an_empty_one_of_that_name() -> None:
+    dry = unread("s3://bucket")
+    assert (dry.url, dry.list(""), dry.keeps_folder_pages("9-linux")) == ("s3://bucket", [], True)

@@ -9,6 +9,8 @@ import pytest
 
 from core import files, records
 from core.errors import BuildError, InterruptedStageError, UsageError
+from core.offers import Offer
+from core.package_sources import PackageSource
 from core.records import Cell
 from core.stage import Made
 from pytorch_build.builds import building
@@ -25,7 +27,9 @@ if TYPE_CHECKING:
 
     from pytorch_build.builds.course import Course
 
-ROCM = RocmSource(version="7.1", digests=(("rocm.whl", "aa"),), origin="somewhere")
+FILE = Offer(name="rocm.whl", distribution="rocm", version="7.1", sha256="aa", url="/somewhere/rocm.whl")
+ROCM = RocmSource(version="7.1", packages=PackageSource(find_links=("/somewhere",)), files=(FILE,))
+ELSEWHERE = PackageSource(find_links=("/elsewhere",))
 VERSION = "2.10.0a0+devrocm7.99.0.dev0.sample"
 
 
@@ -102,7 +106,7 @@ CHANGES: Mapping[str, Callable[[Build], Build]] = {
     "python": with_target(version="3.12.5"),
     "locked requirements": with_lock("numpy==2.1\n"),
     "rocm version": with_rocm(version="7.2"),
-    "rocm's files": with_rocm(digests=(("rocm.whl", "cc"),)),
+    "rocm's files": with_rocm(files=(replace(FILE, sha256="cc"),)),
     "rocm extras": with_choice(rocm=RocmOptions(extras=("profiler",))),
     "gpu targets": with_choice(gpu_targets="gfx950"),
     "inherited gpu targets": with_env(PYTORCH_ROCM_ARCH="gfx950"),
@@ -137,7 +141,7 @@ def test_every_input_counts(name: str, build: Build) -> None:
         with_choice(max_jobs="3"),
         with_choice(clean=True),
         with_choice(output_dir=Path("/elsewhere")),
-        with_rocm(origin="elsewhere"),
+        with_rocm(packages=ELSEWHERE),
         with_target(executable=Path("/other/bin/python")),
     ],
 )
@@ -148,7 +152,8 @@ def test_what_leaves_the_wheel_as_it_is_does_not_count(
 
 
 def test_a_source_of_rocm_without_digests_counts_by_its_address(build: Build) -> None:
-    first, other = with_rocm(digests=())(build), with_rocm(digests=(), origin="elsewhere")(build)
+    files = (replace(FILE, sha256=""),)
+    first, other = with_rocm(files=files)(build), with_rocm(files=files, packages=ELSEWHERE)(build)
     assert digest(first) != digest(other)
 
 

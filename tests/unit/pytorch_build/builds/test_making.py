@@ -6,11 +6,13 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from core import environments, process
+from core import environments, package_sources, process
 from core.errors import BuildError, CheckError, EnvironmentSetupError, ProcessError
 from core.installer import Sources
+from core.offers import Offer
+from core.package_sources import PackageSource
 from core.process import Completed
-from pytorch_build.builds import compiler_cache_use, facts, making, preflight, request
+from pytorch_build.builds import compiler_cache_use, facts, making, preflight
 from pytorch_build.builds.build import Build
 from pytorch_build.builds.compiler_cache import CompilerCache
 from pytorch_build.builds.course import Course
@@ -20,7 +22,6 @@ from pytorch_build.builds.plans.types import BuildFacts, TreeFacts
 from pytorch_build.checks.findings import Finding
 from pytorch_build.rocm.options import RocmOptions
 from pytorch_build.rocm.sdk import RocmSdk
-from rocm_packaging import sources
 from rocm_packaging.sources import RocmSource
 
 if TYPE_CHECKING:
@@ -33,7 +34,8 @@ if TYPE_CHECKING:
     from pytorch_build.checks.view import Expectation
 
 VERSION = "2.10.0a0+devrocm7.99.0.dev0.sample"
-ROCM = RocmSource(version="7.1.0", find_links=("/rocm",), digests=(("rocm.tar.gz", "aa"),))
+FILE = Offer(name="rocm.tar.gz", distribution="rocm", version="7.1.0", sha256="aa", url="/rocm/rocm.tar.gz")
+ROCM = RocmSource(version="7.1.0", packages=PackageSource(find_links=("/rocm",)), files=(FILE,))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -129,10 +131,7 @@ def shop(run: Any, monkeypatch: pytest.MonkeyPatch) -> Workshop:
     )
     monkeypatch.setattr(environments, "prepared", prepared)
     monkeypatch.setattr(making, "ask", lambda *_, **__: sdk)
-    monkeypatch.setattr(sources, "configured", lambda: Sources(index_url="https://mine"))
-    monkeypatch.setattr(
-        request, "configured", lambda: Sources(index_url="https://mine", find_links=("/mine",))
-    )
+    monkeypatch.setattr(package_sources, "configured", lambda: Sources(index_url="https://mine"))
     monkeypatch.setattr(making, "plan_build", plan)
     monkeypatch.setattr(facts, "build_facts", lambda *_, **__: BuildFacts(tree=TreeFacts(files=frozenset())))
     monkeypatch.setattr(facts, "machine_facts", lambda *_, **__: None)
@@ -187,14 +186,13 @@ def test_the_environment_gets_locked_requirements_rocm_and_triton(build: Build, 
     make(build, "build_torch")
     locked, rocm_call, triton = shop.calls
     assert locked.hashed
-    assert rocm_call.requirements[0] == "rocm==7.1.0"
+    assert rocm_call.files[0].read_text() == "rocm==7.1.0 --hash=sha256:aa\n"
     assert rocm_call.sources is not None
     assert rocm_call.sources.no_index
     assert triton.requirements == ("/run/triton.whl",)
-    assert triton.sources is not None
-    # what it requires may be among the run's wheels, and else where the person says
-    assert triton.sources.find_links == ("/run", "/mine")
-    assert triton.sources.index_url == "https://mine"
+    # what it requires of ours is there already, and what of others is asked for by name
+    assert not triton.dependencies
+    assert triton.sources is None
 
 
 def test_a_refs_requirements_replace_locked_ones(build: Build, shop: Workshop) -> None:
@@ -257,7 +255,7 @@ def test_max_jobs_of_the_environment_is_kept(build: Build, shop: Workshop) -> No
 @pytest.mark.parametrize(
     "change",
     [
-        lambda build: replace(build, rocm=replace(ROCM, digests=(("rocm.tar.gz", "bb"),))),
+        lambda build: replace(build, rocm=replace(ROCM, files=(replace(FILE, sha256="bb"),))),
         lambda build: replace(build, dependencies=(replace(build.dependencies[0], digest="cc"),)),
         lambda build: (build.tree.path / "requirements.txt").write_text("numpy\n") and build,
     ],

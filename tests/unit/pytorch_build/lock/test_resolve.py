@@ -91,6 +91,23 @@ def test_locks_commits_and_versions(world: World) -> None:
     assert lock.project("triton").base_version == "3.6.0"
 
 
+def test_a_version_names_the_torch_of_another_release_where_the_ref_says_so(world: World) -> None:
+    lock = world.resolve(world.with_source("audio", torch_in_version=True))
+    assert lock.version("audio", gpu=True) == "2.9.0+torch2.10.rocm7.10.0"
+    assert lock.version("audio", gpu=False) == "2.9.0+torch2.10.cpu"
+    same = world.resolve(world.with_source("audio", torch_in_version=True), explicit={"audio": "main"})
+    assert same.version("audio", gpu=True) == "2.10.0a0+rocm7.10.0"
+
+
+def test_tritons_version_has_the_commit_that_its_setup_adds(world: World) -> None:
+    assert world.resolve().version("triton", gpu=True) == "3.6.0+rocm7.10.0"
+    commit = world.commit("triton", {"setup.py": "def get_git_commit_hash(length=8): ...\n"})
+    lock = world.resolve(explicit={"triton": commit})
+    assert lock.project("triton").tagged
+    assert lock.version("triton", gpu=True) == f"3.6.0+git{commit[:8]}.rocm7.10.0"
+    assert lock.version("torch", gpu=True) == "2.10.0a0+rocm7.10.0"
+
+
 def test_an_explicit_ref_comes_before_a_pin(world: World) -> None:
     lock = world.resolve(explicit={"audio": "main"})
     assert lock.project("audio").commit == world.newer_audio

@@ -7,6 +7,7 @@ import pytest
 
 from core.errors import DataError, MissingInputError, SourceError, StoreError, UsageError
 from core.options import Common
+from core.source_options import SourceOptions
 from pytorch_build.context import Context
 from pytorch_build.lock import stored as module
 from pytorch_build.lock.stored import PASSED, source_lock, stored_lock, with_components
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 
     Commit = Callable[[Path, Mapping[str, str]], str]
 
-ROCM = RocmOptions(version="7.10.0")
+ROCM = RocmOptions(source=SourceOptions(version="7.10.0"))
 
 
 class World:
@@ -103,12 +104,12 @@ def test_a_rocm_version_is_added_without_changing_commits(world: World) -> None:
 @pytest.mark.processes
 def test_another_rocm_version_replaces_that_of_the_local_run_only(world: World) -> None:
     first = source_lock(world.context(), ROCM)
-    other = source_lock(world.context(), RocmOptions(version="7.11.0"))
+    other = source_lock(world.context(), RocmOptions(source=SourceOptions(version="7.11.0")))
     assert other.rocm_version == "7.11.0"
     assert commits(other) == commits(first)
     source_lock(world.context(run_id="77"), ROCM)
     with pytest.raises(MissingInputError, match=r"run 77 does not serve mine on gfx942 with ROCm 7\.11\.0"):
-        source_lock(world.context(run_id="77"), RocmOptions(version="7.11.0"))
+        source_lock(world.context(run_id="77"), RocmOptions(source=SourceOptions(version="7.11.0")))
 
 
 @pytest.mark.processes
@@ -118,7 +119,7 @@ def test_a_component_asked_for_by_name_is_added_and_stays(world: World) -> None:
     more = source_lock(with_components(world.context(), "vision"), ROCM)
     assert commits(more) == {**commits(first), "vision": world.vision}
     assert source_lock(world.context(), ROCM) == more
-    again = source_lock(world.context(), RocmOptions(version="7.11.0"))
+    again = source_lock(world.context(), RocmOptions(source=SourceOptions(version="7.11.0")))
     assert commits(again) == commits(more)
 
 
@@ -166,7 +167,9 @@ def test_a_ref_that_a_person_chose_outlives_the_next_stage(world: World, git: An
     lock = source_lock(world.context(), ROCM, update=True, explicit=given)
     assert commits(lock) == {"torch": chosen, "audio": world.audio}
     assert source_lock(world.context(), ROCM) == lock
-    assert commits(source_lock(world.context(), RocmOptions(version="7.11.0"))) == commits(lock)
+    assert commits(
+        source_lock(world.context(), RocmOptions(source=SourceOptions(version="7.11.0")))
+    ) == commits(lock)
     assert commits(source_lock(world.context(), ROCM, update=True)) == {
         "torch": world.torch,
         "audio": world.fork,
@@ -255,7 +258,7 @@ def test_a_lock_that_serves_is_given_without_asking_anybody(
     lock = run.put_lock()
     assert source_lock(run.context(), RocmOptions()) == lock
     assert source_lock(run.context("cpu"), RocmOptions()) == lock
-    assert source_lock(run.context(), RocmOptions(version=lock.rocm_version)) == lock
+    assert source_lock(run.context(), RocmOptions(source=SourceOptions(version=lock.rocm_version))) == lock
 
 
 def test_origins_of_real_repositories_make_no_sample(run: Any) -> None:

@@ -127,6 +127,31 @@ def test_a_newer_base_sorts_above_whatever_the_rocm(older: str, newer: str, rocm
     assert left > Version(older), "a local version sorts above the plain one, so indexes prefer it"
 
 
+@given(bases, bases, rocm_versions, st.sampled_from(RELEASE_TYPES), commits)
+def test_another_releases_torch_is_named_before_rocm(
+    base: str, torch: str, rocm: str, release_type: str, commit: str
+) -> None:
+    suffix = version_suffix(rocm)
+    version = wheel_version(base, suffix, release_type=release_type, commit=commit, torch=torch)
+    minors = [f"{Version(one).major}.{Version(one).minor}" for one in (base, torch)]
+    plain = wheel_version(base, suffix, release_type=release_type, commit=commit)
+    if minors[0] == minors[1]:
+        assert version == plain
+    else:
+        assert f"torch{minors[1]}.{suffix[1:]}" in version
+        assert version.replace(f"torch{minors[1]}.", "", 1) == plain
+    assert version.endswith(suffix[1:]), "a promotion replaces the end"
+
+
+@given(bases, rocm_versions, commits)
+def test_what_tags_itself_has_the_commit_in_every_release_type(base: str, rocm: str, commit: str) -> None:
+    made = {
+        wheel_version(base, version_suffix(rocm), release_type=release_type, commit=commit, tagged=True)
+        for release_type in RELEASE_TYPES
+    }
+    assert made == {wheel_version(base, version_suffix(rocm), release_type="dev", commit=commit)}
+
+
 @given(st.integers(20250101, 20301231), st.integers(20250101, 20301231))
 def test_nightlies_of_one_rocm_sort_by_date(first: int, second: int) -> None:
     left, right = (Version("2.10.0" + version_suffix(f"7.10.0a{date}")) for date in (first, second))

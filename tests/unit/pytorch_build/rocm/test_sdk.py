@@ -7,11 +7,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from core.errors import RocmError, UsageError
-from core.installer import Sources
+from core.package_sources import PackageSource
 from pytorch_build.rocm.sdk import RocmSdk, ask
-from rocm_packaging import sources
 from rocm_packaging.layouts import is_rocm
-from rocm_packaging.sources import RocmSource, in_run, install_call, release_index_url, requirements
+from rocm_packaging.sources import RocmSource, release_index_url, requirements
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -19,7 +18,7 @@ if TYPE_CHECKING:
     from rocm_packaging.layouts import Layout
 
 FAMILY = "gfx94X-dcgpu"
-SPLIT = RocmSource(version="7.1.0a20250101", find_links=("/wheels",))
+SPLIT = RocmSource(version="7.1.0a20250101", packages=PackageSource(find_links=("/wheels",)))
 UNSPLIT = replace(SPLIT, layout="unsplit")
 SDK = """
 import os
@@ -46,20 +45,6 @@ else:
 """
 
 
-@pytest.fixture(autouse=True)
-def _configuration(monkeypatch: pytest.MonkeyPatch) -> None:
-    mine = Sources(index_url="https://mine.invalid", find_links=("/mine",), cert="/ca.pem")
-    monkeypatch.setattr(sources, "configured", lambda: mine)
-
-
-def test_nothing_of_rocm_comes_from_a_persons_own_indexes() -> None:
-    links = RocmSource(version="7.1.0", find_links=("/wheels",)).sources
-    assert links == Sources(find_links=("/wheels",), no_index=True, cert="/ca.pem")
-    urls = RocmSource(version="7.1.0", index_urls=("https://a", "https://b"), find_links=("/wheels",)).sources
-    assert (urls.index_url, urls.extra_index_urls, urls.no_index) == ("https://a", ("https://b",), False)
-    assert urls.find_links == ("/wheels",)
-
-
 def test_every_package_is_pinned_by_name_and_a_split_build_needs_no_device_code() -> None:
     assert requirements(UNSPLIT, FAMILY) == (
         "rocm==7.1.0a20250101",
@@ -75,28 +60,6 @@ def test_every_package_is_pinned_by_name_and_a_split_build_needs_no_device_code(
 def test_several_families_of_unsplit_packages_are_refused_before_an_installer_reads_a_marker() -> None:
     with pytest.raises(UsageError, match="serve one GPU family"):
         requirements(UNSPLIT, "gfx94X-dcgpu;gfx110X-all")
-
-
-def test_the_call_draws_nothing_else_in_and_builds_for_the_family() -> None:
-    call = install_call(UNSPLIT, FAMILY)
-    assert all("==7.1.0a20250101" in one for one in call.requirements)
-    assert not call.dependencies
-    assert not call.build_isolation
-    assert call.pre
-    assert call.config_settings == (f"gpu-family={FAMILY}",)
-    assert dict(call.env) == {"ROCM_SDK_TARGET_FAMILY": FAMILY}
-    assert call.sources is not None
-    assert call.sources.no_index
-
-
-def test_upstreams_split_sdist_is_told_no_family_which_it_would_refuse() -> None:
-    assert dict(install_call(SPLIT, FAMILY).env) == {}
-
-
-@pytest.mark.parametrize("version", ["", "latest", "7.1.0; rm", "7..1", "7.1.0+a b"])
-def test_a_version_of_unknown_form_is_refused_before_anything_is_asked(version: str) -> None:
-    with pytest.raises(UsageError):
-        install_call(RocmSource(version=version, find_links=("/wheels",)), FAMILY)
 
 
 @pytest.mark.parametrize(
@@ -137,24 +100,6 @@ def test_an_unknown_release_index_is_refused_with_the_nearest() -> None:
 )
 def test_which_distributions_are_rocms(name: str, *, ours: bool) -> None:
     assert is_rocm(name) is ours
-
-
-def test_a_run_without_rocm_has_none(run: Any) -> None:
-    run.built("torch")
-    assert in_run(run.common(), FAMILY) is None
-
-
-def test_a_runs_rocm_is_found_with_its_digests_and_nothing_else(run: Any) -> None:
-    run.rocm("7.1.0")
-    newest = run.rocm("7.2.0")
-    run.rocm("7.3.0", group="gfx110X-all")
-    run.built("torch")
-    found = in_run(run.common(), FAMILY)
-    assert found is not None
-    assert found.version == "7.2.0"
-    assert dict(found.digests) == {one.name: one.sha256 for one in newest}
-    assert found.find_links == (str(run.root / "out" / "local-linux" / "python" / FAMILY),)
-    assert found.sources.no_index
 
 
 @pytest.fixture

@@ -5,11 +5,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from core import environments
+from core import environments, package_sources
 from core.installer import Sources
 from pytorch_build.rocm.sdk import RocmSdk
 from pytorch_build.verbs import install_rocm
-from rocm_packaging import sources
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -40,17 +39,18 @@ def installed(run: Any, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     monkeypatch.setattr(install_rocm, "require", lambda _python: run.target())
     monkeypatch.setattr(environments, "prepared", prepared)
     monkeypatch.setattr(install_rocm, "ask", ask)
-    monkeypatch.setattr(sources, "configured", Sources)
+    monkeypatch.setattr(package_sources, "configured", Sources)
     return made
 
 
 def test_the_runs_rocm_is_installed_by_name_and_asked(front: Any, run: Any, installed: list[Any]) -> None:
     run.rocm()
-    answer = front("install-rocm", *SAMPLE, "--rocm-extras", "device-gfx942", "--force")
+    run.record("more", run.publish(run.wheel("rocm-profiler", "7.99.0.dev0+sample", "py3-none-linux_x86_64")))
+    answer = front("install-rocm", *SAMPLE, "--rocm-extras", "profiler", "--force")
     assert answer.code == 0, answer.said
     (calls, options), question = installed
-    assert [one.hashed for one in calls] == [True, False]
-    assert "rocm-sdk-device-gfx942==7.99.0.dev0+sample" in calls[1].requirements
+    assert [one.hashed for one in calls] == [True, True]
+    assert "rocm-profiler==7.99.0.dev0+sample --hash" in calls[1].files[0].read_text()
     assert calls[1].sources.no_index
     assert options["force"]
     assert question == {
@@ -64,10 +64,12 @@ def test_the_runs_rocm_is_installed_by_name_and_asked(front: Any, run: Any, inst
 
 
 def test_other_digests_are_another_environment(front: Any, run: Any, installed: list[Any]) -> None:
-    run.rocm()
+    files = run.rocm()
     front("install-rocm", *SAMPLE)
-    other = run.wheel("rocm-sdk-core", "7.99.0.dev0+sample", "py3-none-manylinux_2_28_x86_64")
-    run.publish(other)
+    other = run.publish(run.wheel("rocm-sdk-core", "7.99.0.dev0+sample", "py3-none-manylinux_2_28_x86_64"))
+    run.record(
+        "build_rocm-7.99.0.dev0+sample", *(one for one in files if one.distribution != "rocm-sdk-core"), other
+    )
     front("install-rocm", *SAMPLE)
     first, second = (options["digest"] for _, options in installed[::2])
     assert first != second
@@ -82,7 +84,7 @@ def test_family_cpu_has_none_to_install(front: Any) -> None:
 
 @pytest.mark.usefixtures("installed")
 def test_a_version_of_unknown_form_is_refused(front: Any) -> None:
-    words = ("--rocm-version", "newest", "--rocm-find-links", "/wheels")
+    words = ("--rocm-version", "newest", "--rocm-find-links", ".")
     answer = front("install-rocm", *SAMPLE, *words)
     assert answer.code == 2
     assert "newest" in answer.said

@@ -7,13 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from core import engines, environments, installer, process
+from core import choosing, engines, environments, installer, package_sources, process
 from core.installer import Sources
 from pytorch_build.testing import (
     configurations,
     container,
-    installation,
-    named_torch,
     torch_request,
     upstream_tests,
 )
@@ -50,8 +48,8 @@ def done(run: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[Any]
     monkeypatch.setattr(environments, "prepared", prepared)
     monkeypatch.setattr(installer, "missing_dependencies", lambda _target: ())
     monkeypatch.setattr(verb, "perform_tests", perform)
-    monkeypatch.setattr(installation, "configured", Sources)
-    monkeypatch.setattr(named_torch, "configured", Sources)
+    for module in (package_sources, choosing):
+        monkeypatch.setattr(module, "configured", Sources)
     monkeypatch.setattr(torch_request, "this_machine", Machine)
     torch = Torch(version="2.10.0a0+cpu.sample", commit=ONE)
     monkeypatch.setattr(upstream_tests, "installed_torch", lambda *_: torch)
@@ -89,7 +87,7 @@ def test_the_runs_wheels_are_installed_by_digest_with_what_the_tests_need(
     answer = front(*SAMPLE, *words)
     assert answer.code == 0, answer.said
     (calls, _), (bench, asked, inputs) = done
-    tools, ours, _ = calls
+    tools, ours = calls
     assert "pytest==8.4.2" in (tools.files[0]).read_text()
     assert f"--hash=sha256:{file.sha256}" in ours.files[0].read_text()
     assert inputs["files"] == {file.name: file.sha256}
@@ -103,33 +101,18 @@ def test_the_runs_wheels_are_installed_by_digest_with_what_the_tests_need(
 
 
 def test_named_sources_take_the_place_of_the_run(
-    run: Any, front: Front, done: list[Any], monkeypatch: pytest.MonkeyPatch
+    run: Any, front: Front, done: list[Any], tmp_path: Path, make_wheel: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run.put_lock()
     asked: list[Any] = []
-
-    def resolved(named: Any, *_: Any, **options: Any) -> list[Any]:
-        asked.append((named, options))
-        return []
-
-    monkeypatch.setattr(named_torch, "resolved", resolved)
-    monkeypatch.setattr(named_torch, "newest_torch", lambda *_: "2.10.0")
-    words = (
-        "--index-url",
-        "https://a.example/v2/",
-        "--index-url",
-        "https://b.example",
-        "--index-subdir",
-        "cpu",
-    )
-    answer = front(*SAMPLE, *words, "--find-links", "https://c.example/x.html")
+    monkeypatch.setattr(choosing, "resolve", lambda one: asked.append(one) or ())
+    links = tmp_path / "links"
+    make_wheel(links, "torch", "2.10.0", fields=[("Requires-Dist", "numpy")])
+    answer = front(*SAMPLE, "--find-links", str(links), "--torch-version", "2.10.0")
     assert answer.code == 0, answer.said
-    named, options = asked[0]
-    assert named.index_urls == ("https://a.example/v2/cpu/", "https://b.example/cpu/")
-    assert named.find_links == ("https://c.example/x.html",)
-    assert named.version == "2.10.0"
-    assert options["constraints"] == ["pytest==8.4.2"]
-    assert done[-1][2]["source"].startswith("https://a.example")
+    assert done[-1][2]["source"] == str(links)
+    assert "torch==2.10.0 --hash" in done[0][0][-1].files[0].read_text()
+    assert (asked[0].requirements, asked[0].constraints) == (("numpy",), ("pytest==8.4.2",))
 
 
 def test_what_is_installed_is_tested_each_time(run: Any, front: Front, done: list[Any]) -> None:

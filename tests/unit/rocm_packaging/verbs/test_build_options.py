@@ -6,9 +6,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from core import records
 from core.errors import UsageError
 from core.frontdoor import verb_parser
-from core.options import common_from
+from core.options import Common, common_from
+from core.records import Record
 from rocm_packaging.__main__ import VERBS
 from rocm_packaging.build import BuiltPackages
 from rocm_packaging.verbs import build as verb
@@ -56,6 +58,21 @@ def test_the_release_type_makes_the_version_unless_one_is_given(artifacts: Path)
     assert request(artifacts, "--version", "5.2.3").version == "5.2.3"
     with pytest.raises(UsageError, match="--rc N"):
         request(artifacts, "--release-type", "prerelease")
+
+
+def test_a_run_has_one_version_of_rocm_on_whatever_day_it_is_packaged(
+    artifacts: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    store = str(tmp_path_factory.mktemp("store"))
+    words, run = ("--release-type", "nightly", "--store", store), Common(run_id="17", store=store)
+    details = {"version": "10.1.0a20260822"}
+    record = Record(
+        stage="build_rocm", run_id="17", platform="linux", started="x", seconds=0, details=details
+    )
+    records.write(run.open_store(), run.outputs, "gfx942-gfx1100", record)
+    assert request(artifacts, *words, "--run-id", "17").version == details["version"]
+    assert request(artifacts, *words, "--run-id", "18").version > details["version"]
+    assert request(artifacts, *words, "--run-id", "17", "--version", "5.2.3").version == "5.2.3"
 
 
 def test_options_arrive(artifacts: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from core.errors import MissingInputError
+from core.errors import MissingInputError, SourceError
 from pytorch_build.builds.plans.types import FileDrop
 
 if TYPE_CHECKING:
@@ -180,19 +180,16 @@ def test_triton_adds_the_commit_itself_to_versions_that_have_it(plan: Plan) -> N
     tree = {"git_suffix": "+git0123abcd"}
     tagged = "3.6.0+git0123abcd.devrocm7.10.0.dev0.abc"
     made = plan("triton", version=tagged, tree=tree)
-    assert made.env["TRITON_WHEEL_VERSION_SUFFIX"] == "+devrocm7.10.0.dev0.abc"
+    # behind the commit's plus, as a version holds one
+    assert made.env["TRITON_WHEEL_VERSION_SUFFIX"] == ".devrocm7.10.0.dev0.abc"
     assert len(made.commands) == 1
     assert plan("triton", version="3.6.0+git0123abcd", tree=tree).env["TRITON_WHEEL_VERSION_SUFFIX"] == ""
 
 
-def test_triton_is_kept_from_adding_the_commit_to_other_versions(plan: Plan) -> None:
-    made = plan("triton", version=TRITON, tree={"git_suffix": "+git0123abcd"})
-    assert made.env["TRITON_WHEEL_VERSION_SUFFIX"] == "+rocm7.10.0a20251120"
-    assert [command.argv for command in made.commands] == [
-        ("git", "checkout", "--quiet", "-B", "release-locked"),
-        ("/env/bin/python", "setup.py", "bdist_wheel"),
-        ("git", "checkout", "--quiet", "--detach"),
-    ]
+@pytest.mark.parametrize("version", [TRITON, "3.6.0", "3.6.0+git0123abcdef.rocm7", "3.6.0+git89abcdef.rocm7"])
+def test_a_version_without_the_commit_that_triton_adds_is_refused(plan: Plan, version: str) -> None:
+    with pytest.raises(SourceError, match=r"adds its commit to the version, 3\.6\.0\+git0123abcd,"):
+        plan("triton", version=version, tree={"git_suffix": "+git0123abcd"})
 
 
 def test_triton_on_windows(plan: Plan) -> None:

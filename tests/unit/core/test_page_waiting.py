@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING
 import pytest
 from packaging.version import Version
 
-from ci.clients.page_waiting import Answer, fetch, links, unlisted, wait_for
-from ci.clients.run_wheels import Offer
 from ci.indexing.pages import Entry, render
 from core.errors import MissingInputError
+from core.offers import Offer
+from core.page_waiting import Answer, Link, fetch, links, unlisted, wait_for
 from core.serving import served
 
 if TYPE_CHECKING:
@@ -30,8 +30,8 @@ def page(*offers: Offer) -> str:
 def test_links_are_read_as_installers_read_them() -> None:
     text = page(TORCH) + '<a href="rocm-7.1.tar.gz">rocm</a><a name="top">no link</a>'
     assert links(text) == {
-        "../../torch-2.10.0%2Brocm7.1.whl": (TORCH.name, TORCH.sha256),
-        "rocm-7.1.tar.gz": (ROCM.name, ""),
+        "../../torch-2.10.0%2Brocm7.1.whl": Link(name=TORCH.name, sha256=TORCH.sha256),
+        "rocm-7.1.tar.gz": Link(name=ROCM.name),
     }
 
 
@@ -106,7 +106,7 @@ def test_when_time_is_up_one_message_names_what_is_missing() -> None:
 def test_addresses_that_do_not_answer_say_why(tmp_path: Path) -> None:
     (tmp_path / "page.html").write_text("links")
     with served(tmp_path) as url:
-        assert fetch(f"{url}/page.html") == Answer(text="links")
+        assert fetch(f"{url}/page.html") == Answer(text="links", status=200)
         assert fetch(f"{url}/absent.html").problem == "it answers 404 File not found"
     gone = fetch(f"{url}/page.html")
     assert gone.text is None

@@ -2,26 +2,25 @@
 
 from __future__ import annotations
 
-import ssl
 import time
 import urllib.error
-import urllib.request
 from dataclasses import dataclass
 from html.parser import HTMLParser
+from http.client import HTTPException
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING
 from urllib.parse import parse_qs, unquote, urlsplit
 
 from core import console
 from core.errors import MissingInputError
+from core.remote_wheels import open_url, without_secret
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from ci.clients.run_wheels import Offer
+    from core.offers import Offer
 
 _FIRST_PAUSE, _LONGEST_PAUSE, _PAUSE_GROWTH = 1.0, 15.0, 1.5
-_PAGE_TIMEOUT = 30.0
 _NAMED = 8  # a message that names more is not read
 
 
@@ -31,29 +30,45 @@ class Answer:
 
     Attributes:
         text: The page; None where there is none.
-        problem: Why there is none, in a few words.
+        status: The status of HTTP; 0 where nobody answered.
+        problem: Why there is no page, in a few words.
     """
 
     text: str | None = None
+    status: int = 0
     problem: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Link:
+    """A file that a page lists (PEP 503): its name, its SHA-256 ("" where the page gives none), and more."""
+
+    name: str
+    sha256: str = ""
+    requires_python: str = ""
+    yanked: bool = False
 
 
 class _Links(HTMLParser):
     def __init__(self) -> None:
         super().__init__()
-        self.found: dict[str, tuple[str, str]] = {}
+        self.found: dict[str, Link] = {}
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        href = dict(attrs).get("href") if tag == "a" else None
+        said = dict(attrs)
+        href = said.get("href") if tag == "a" else None
         if href:
             parts = urlsplit(href)
-            name = PurePosixPath(unquote(parts.path)).name
-            digest = parse_qs(parts.fragment).get("sha256", [""])[0]
-            self.found[href.partition("#")[0]] = (name, digest)
+            self.found[href.partition("#")[0]] = Link(
+                name=PurePosixPath(unquote(parts.path)).name,
+                sha256=parse_qs(parts.fragment).get("sha256", [""])[0],
+                requires_python=said.get("data-requires-python") or "",
+                yanked="data-yanked" in said,
+            )
 
 
-def links(page: str) -> Mapping[str, tuple[str, str]]:
-    """Read the links of a page (PEP 503): address to file name and SHA-256, "" where it gives none."""
+def links(page: str) -> Mapping[str, Link]:
+    """Read the links of a page (PEP 503), by address."""
     parser = _Links()
     parser.feed(page)
     return parser.found
@@ -61,7 +76,7 @@ def links(page: str) -> Mapping[str, tuple[str, str]]:
 
 def unlisted(page: str | None, wanted: Sequence[Offer]) -> Sequence[str]:
     """Say what a page lacks of recorded files, one phrase each."""
-    found = dict(links(page).values()) if page is not None else {}
+    found = {one.name: one.sha256 for one in links(page).values()} if page is not None else {}
     absent = [one.name for one in wanted if one.name not in found]
     # a page without digests promises the name alone
     other = [one.name for one in wanted if found.get(one.name, "") not in {"", one.sha256}]
@@ -76,15 +91,14 @@ def fetch(url: str, *, cert: str = "") -> Answer:
         cert: A CA bundle; "" for the machine's own.
     """
     # a page's cached copy is what is waited to be over
-    request = urllib.request.Request(url, headers={"Cache-Control": "no-cache", "Accept": "text/html"})  # noqa: S310 - our own addresses
-    context = ssl.create_default_context(cafile=cert or None) if url.startswith("https:") else None
+    asked = {"Cache-Control": "no-cache", "Accept": "text/html"}
     try:
-        with urllib.request.urlopen(request, timeout=_PAGE_TIMEOUT, context=context) as answer:  # noqa: S310 - the same
-            return Answer(text=answer.read().decode("utf-8", "replace"))
+        with open_url(url, cert=cert, **asked) as answer:
+            return Answer(text=answer.read().decode("utf-8", "replace"), status=answer.status)
     except urllib.error.HTTPError as problem:
         with problem:
-            return Answer(problem=f"it answers {problem.code} {problem.reason}")
-    except (OSError, ValueError) as problem:
+            return Answer(status=problem.code, problem=f"it answers {problem.code} {problem.reason}")
+    except (OSError, ValueError, HTTPException) as problem:
         return Answer(problem=f"it cannot be reached ({getattr(problem, 'reason', problem)})")
 
 
@@ -141,5 +155,5 @@ def _sentence(url: str, absent: Sequence[str], answer: Answer) -> str:
     more = f" and {len(absent) - _NAMED} more" if len(absent) > _NAMED else ""
     named = ", ".join(absent[:_NAMED])
     if answer.text is None:
-        return f"{url}: {answer.problem}; it is to list {named}{more}."
+        return f"{without_secret(url)}: {answer.problem}; it is to list {named}{more}."
     return f"{url} lacks {named}{more}."

@@ -1,4 +1,4 @@
-"""A run's wheels and sdists as its records promise them: found, chosen, pinned."""
+"""Wheels and sdists that a source of packages offers: a run's as its records promise them, a page's as it lists them."""
 
 from __future__ import annotations
 
@@ -7,22 +7,17 @@ from dataclasses import dataclass, replace
 from email import message_from_bytes
 from typing import TYPE_CHECKING
 
-from packaging.requirements import InvalidRequirement, Requirement
-from packaging.utils import canonicalize_name
-from packaging.version import Version
-
-from ci.groups import artifact_groups
-from ci.mirror_data import mirror
 from core import records, stores, wheels
 from core.distributions import SIDECAR
-from core.errors import MissingInputError, StoreError, UsageError, nearest
+from core.errors import MissingInputError, StoreError, UsageError
 from core.families import CPU, group_families
+from core.groups import artifact_groups
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator
 
     from core.options import Common
-    from core.outputs import RunOutputs
+    from core.outputs import Platform, RunOutputs
     from core.records import FileRecord
     from core.stores import Store
 
@@ -60,18 +55,19 @@ class RunGroup:
 
 @dataclass(frozen=True, kw_only=True)
 class Offer:
-    """A wheel or sdist that a run or a page offers.
+    """A wheel or sdist that a source offers.
 
     Attributes:
         name: File name.
         distribution: Normalised distribution name.
         version: Its version.
         sha256: Hex SHA-256; "" where a page does not say.
-        key: Its key in the store; "" for a page's.
+        key: Its key in the run's store; "" elsewhere.
         size: Bytes; 0 where a page does not say.
         requires_python: A wheel's Requires-Python; "" for none.
+        yanked: Withdrawn (PEP 592): taken only by its exact version.
         metadata_sha256: Hex SHA-256 of a wheel's sidecar; "" where there is none.
-        url: Its address, for a page's.
+        url: Its address, or its path in a folder; "" for a run's.
     """
 
     name: str
@@ -81,6 +77,7 @@ class Offer:
     key: str = ""
     size: int = 0
     requires_python: str = ""
+    yanked: bool = False
     metadata_sha256: str = ""
     url: str = ""
 
@@ -181,80 +178,23 @@ def required_by(store: Store, one: Offer) -> tuple[str, ...]:
     return tuple(str(line) for line in message_from_bytes(raw).get_all("Requires-Dist", ()))
 
 
-def fits(one: Offer, python_tag: str) -> bool:
-    """Say whether a file is for a Python, given by its ABI tag such as ``cp312``; an sdist is for all."""
-    if not one.name.endswith(".whl"):
-        return True
-    return any(
-        tag.abi in {python_tag, "abi3"} or (tag.abi == "none" and tag.interpreter in {"py3", python_tag})
-        for tag in wheels.parse_wheel_name(one.name).tags
-    )
-
-
-def parse_requirements(words: Sequence[str]) -> tuple[Requirement, ...]:
-    """Read requirements as people write them: in one word or several, separated by spaces.
-
-    Raises:
-        UsageError: One is no requirement, or there is none.
-    """
-    found = []
-    for word in (part for one in words for part in one.split()):
-        try:
-            found.append(Requirement(word))
-        except InvalidRequirement as problem:
-            raise UsageError(
-                f"--packages: {word!r} is no requirement.",
-                hint="Write them as in --packages 'rocm[libraries,devel]==7.1 torch', without spaces inside.",
-            ) from problem
-    if not found:
-        raise UsageError("--packages is empty.", hint="Name packages: --packages 'rocm[libraries] torch'.")
-    return tuple(found)
-
-
-def pinned(
-    requirements: Sequence[Requirement], offers: Sequence[Offer], *, newest: bool = False
-) -> tuple[str, ...]:
-    """Pin requirements to the versions on offer; those of others' distributions stay as they are.
+def fits(one: Offer, python_tag: str, platform: Platform | None = None) -> bool:
+    """Say whether a file is for a Python and a platform; an sdist is for all.
 
     Args:
-        requirements: What is asked for.
-        offers: What is there for the Python.
-        newest: Take the newest of several versions, instead of asking which is meant.
-
-    Raises:
-        MissingInputError: A distribution of ours, or the version asked for, is not in the run.
-        UsageError: The run has several versions that would do, or an address is given for one of ours.
+        one: The file.
+        python_tag: The Python's ABI tag, such as ``cp312``; "" for any.
+        platform: The platform; None for any.
     """
-    return tuple(_pinned(one, offers, newest=newest) for one in requirements)
-
-
-def _pinned(requirement: Requirement, offers: Sequence[Offer], *, newest: bool) -> str:
-    name = canonicalize_name(requirement.name)
-    held = sorted({Version(one.version) for one in offers if one.distribution == name})
-    if not held:
-        if mirror().is_ours(name):
-            known = nearest(name, [one.distribution for one in offers])
-            raise MissingInputError(f"There is no {name} for this Python. {known}")
-        return str(requirement)
-    if requirement.url:
-        raise UsageError(f"{requirement.name} is to come from the index, not from {requirement.url}.")
-    fitting = [one for one in held if requirement.specifier.contains(one, prereleases=True)]
-    versions = ", ".join(str(one) for one in held)
-    if not fitting:
-        raise MissingInputError(f"There is no {requirement}, but {name} {versions}.")
-    if len(fitting) > 1 and not newest:
-        raise UsageError(
-            f"The run has several versions of {name}: {versions}.",
-            hint=f"Name one, such as {name}=={fitting[-1]}.",
+    if not one.name.endswith(".whl"):
+        return True
+    family = {"windows": "win", "linux": "linux", None: ""}[platform]
+    return any(
+        (
+            not python_tag
+            or tag.abi in {python_tag, "abi3"}
+            or (tag.abi == "none" and tag.interpreter in {"py3", python_tag})
         )
-    extras = f"[{','.join(sorted(requirement.extras))}]" if requirement.extras else ""
-    marker = f" ; {requirement.marker}" if requirement.marker else ""
-    return f"{requirement.name}{extras}=={fitting[-1]}{marker}"
-
-
-def constraints(offers: Sequence[Offer]) -> tuple[str, ...]:
-    """Hold each distribution that is offered in one version to that version, whoever requires it."""
-    versions: dict[str, set[str]] = {}
-    for one in offers:
-        versions.setdefault(one.distribution, set()).add(one.version)
-    return tuple(f"{name}=={next(iter(held))}" for name, held in sorted(versions.items()) if len(held) == 1)
+        and (tag.platform == "any" or family in tag.platform)
+        for tag in wheels.parse_wheel_name(one.name).tags
+    )

@@ -9,19 +9,17 @@ from hypothesis import strategies as st
 from packaging.requirements import Requirement
 from packaging.version import Version
 
-from ci.clients.run_wheels import (
+from ci.clients.requirements import parse_requirements, pinned
+from core import records
+from core.errors import MissingInputError, StoreError, UsageError
+from core.offers import (
     Offer,
     RunGroup,
-    constraints,
     find_group,
     fits,
     offered,
-    parse_requirements,
-    pinned,
     required_by,
 )
-from core import records
-from core.errors import MissingInputError, StoreError, UsageError
 from core.stores.directory import DirectoryStore
 
 if TYPE_CHECKING:
@@ -93,10 +91,6 @@ def test_the_newest_is_the_highest_by_pep_440(versions: list[str]) -> None:
     assert pinned([Requirement("torch")], offers, newest=True) == (f"torch=={max(map(Version, versions))}",)
 
 
-def test_only_distributions_of_one_version_are_held_to_it() -> None:
-    assert constraints(OFFERS) == ("rocm==7.1", "torch==2.10.0a0+rocm7.1")
-
-
 @pytest.mark.parametrize(
     ("name", "there"),
     [
@@ -112,6 +106,8 @@ def test_only_distributions_of_one_version_are_held_to_it() -> None:
 )
 def test_files_are_for_a_python_by_their_tags(name: str, there: bool) -> None:  # noqa: FBT001 - a table
     assert fits(offer("torch", "2", name), "cp312") is there
+    assert fits(offer("torch", "2", name), "cp312", "linux") is there
+    assert fits(offer("torch", "2", name), "", "windows") is ("linux" not in name)
 
 
 def test_offers_are_what_successful_records_promise(

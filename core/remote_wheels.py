@@ -1,0 +1,123 @@
+"""What a wheel behind an address requires, without fetching the wheel: its sidecar, else a few of its bytes."""
+
+from __future__ import annotations
+
+import base64
+import io
+import ssl
+import urllib.error
+import urllib.request
+import zipfile
+from http.client import HTTPException
+from typing import TYPE_CHECKING
+from urllib.parse import unquote, urlsplit, urlunsplit
+
+from core.errors import ServiceError, WheelError
+
+if TYPE_CHECKING:
+    from http.client import HTTPResponse
+
+_SECONDS = 60
+_AHEAD = 1 << 18  # the directory at a wheel's end and its METADATA beside it fit into one request
+
+
+def has_secret(url: str) -> bool:
+    """Say whether an address carries a user's name or password, which no installer may be given."""
+    return "@" in urlsplit(url).netloc
+
+
+def without_secret(url: str) -> str:
+    """Return an address as it may be shown."""
+    parts = urlsplit(url)
+    return urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2]))
+
+
+def open_url(url: str, *, cert: str = "", **headers: str) -> HTTPResponse:
+    """Ask an address of HTTP, with the user's name and password that it may carry.
+
+    Args:
+        url: The address.
+        cert: A CA bundle; "" for the machine's own.
+        headers: More of the request's headers.
+
+    Raises:
+        OSError: No answer, or one that says why not (`urllib.error.HTTPError`).
+    """
+    parts = urlsplit(url)
+    if parts.scheme not in {"http", "https"}:
+        raise ValueError(f"{url} is no address of HTTP")
+    if has_secret(url):
+        pair = f"{unquote(parts.username or '')}:{unquote(parts.password or '')}"
+        headers["Authorization"] = f"Basic {base64.b64encode(pair.encode()).decode()}"
+    request = urllib.request.Request(without_secret(url), headers=headers)  # noqa: S310 - HTTP, as seen above
+    context = ssl.create_default_context(cafile=cert or None) if parts.scheme == "https" else None
+    answer: HTTPResponse = urllib.request.urlopen(request, timeout=_SECONDS, context=context)  # noqa: S310 - the same
+    return answer
+
+
+def read_metadata(url: str, *, cert: str = "") -> bytes:
+    """Read a remote wheel's METADATA: of its sidecar (PEP 658), else by ranges, else of the whole file.
+
+    Raises:
+        ServiceError: The address does not answer.
+        WheelError: What it answers is no wheel.
+    """
+    shown = without_secret(url)
+    try:
+        with open_url(f"{url}.metadata", cert=cert) as answer:
+            return bytes(answer.read())
+    except (OSError, HTTPException):
+        pass  # most indexes have none
+    try:
+        with zipfile.ZipFile(io.BufferedReader(_Ranges(url, cert), _AHEAD)) as archive:
+            found = [
+                one
+                for one in archive.namelist()
+                if one.count("/") == 1 and one.endswith(".dist-info/METADATA")
+            ]
+            if len(found) == 1:
+                return archive.read(found[0])
+    except (OSError, HTTPException) as problem:
+        reason = getattr(problem, "reason", problem)
+        raise ServiceError(f"{shown} could not be read: {reason}.", hint="Try again.") from problem
+    except zipfile.BadZipFile as problem:
+        raise WheelError(f"{shown} is no wheel: {problem}.") from problem
+    raise WheelError(f"{shown} is no wheel: it has no METADATA.")
+
+
+class _Ranges(io.RawIOBase):
+    """A remote file that is read where it is asked for; whole, if its server knows no ranges."""
+
+    def __init__(self, url: str, cert: str) -> None:
+        self._url, self._cert, self._at = url, cert, 0
+        with open_url(url, cert=cert, Range="bytes=0-0") as answer:
+            partial = answer.status == 206  # noqa: PLR2004 - HTTP's Partial Content
+            self._whole = None if partial else bytes(answer.read())
+            said = str(answer.headers.get("Content-Range", "")).rpartition("/")[2]
+            self._size = len(self._whole) if self._whole is not None else int(said)
+
+    def seekable(self) -> bool:
+        return True
+
+    def readable(self) -> bool:
+        return True
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        self._at = offset + {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._size}[whence]
+        return self._at
+
+    def tell(self) -> int:
+        return self._at
+
+    def readinto(self, buffer: memoryview) -> int:  # type: ignore[override]
+        end = min(self._at + len(buffer), self._size)
+        if end <= self._at:
+            return 0
+        if self._whole is not None:
+            data = self._whole[self._at : end]
+        else:
+            with open_url(self._url, cert=self._cert, Range=f"bytes={self._at}-{end - 1}") as answer:
+                data = bytes(answer.read())
+        buffer[: len(data)] = data
+        self._at += len(data)
+        return len(data)

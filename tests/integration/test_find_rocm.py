@@ -1,0 +1,168 @@
+"""Plans whose ROCm is found: GitHub's recorded answers, and artifacts in a bucket that refuses strangers."""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import dataclass
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from threading import Thread
+from typing import TYPE_CHECKING
+from urllib.parse import parse_qs, urlsplit
+
+import pytest
+
+from core import process
+from core.options import ROOT
+from core.outputs import RunOutputs
+from core.plans import Plan
+from rocm_packaging.artifacts import scan
+from rocm_packaging.packing import pack
+from rocm_packaging.sample import ensure_artifacts
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from tests.integration.s3_servers import S3Server
+
+RECORDED = ROOT / "tests/unit/ci/recorded/workflow_runs.json"
+RED, FORK, GREEN = "17123441190", "17123441170", "17123441166"
+FAMILY = "gfx94X-dcgpu"
+DATA = """
+[rocm]
+order = ["newest"]
+
+[rocm.runs.ci]
+repository = "ROCm/TheRock"
+store = "s3://{bucket}"
+"""
+
+
+@pytest.fixture(scope="module")
+def github() -> Iterator[str]:
+    """Serve GitHub's recorded answers; give the address."""
+    runs = json.loads(RECORDED.read_text(encoding="utf-8"))["workflow_runs"]
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            url, status = urlsplit(self.path), 200
+            asked = {name: values[0] for name, values in parse_qs(url.query).items()}
+            chosen = [one for one in runs if asked.get("branch", one["head_branch"]) == one["head_branch"]]
+            if asked.get("status"):
+                chosen = [one for one in chosen if one["conclusion"] == asked["status"]]
+            answer: object = {"workflow_runs": chosen}
+            if "/workflows/" not in url.path:
+                found = [one for one in runs if url.path.endswith(f"/{one['id']}")]
+                status, answer = (200, found[0]) if found else (404, {"message": "Not Found"})
+            body = json.dumps(answer).encode()
+            self.send_response(status)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the base class's name
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    thread = Thread(target=server.serve_forever, args=(0.01,), daemon=True)
+    thread.start()
+    yield f"http://127.0.0.1:{server.server_port}"
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+@pytest.fixture(scope="module")
+def bucket(rclone_server: S3Server, tmp_path_factory: pytest.TempPathFactory) -> str:
+    """Make a bucket with the sample's artifacts of a red, a fork's and a green run."""
+    name = rclone_server.make_bucket()
+    assert rclone_server.folder is not None
+    made = ensure_artifacts(tmp_path_factory.mktemp("sample") / "artifacts", split=True)
+    for run in (RED, FORK, GREEN):
+        for artifact in scan(made):
+            pack(artifact.path, rclone_server.folder / name / f"{run}-linux", suffix=".tar.zst")
+    return name
+
+
+@dataclass(frozen=True, kw_only=True)
+class Desk:
+    """A person's folder, from which front doors are called."""
+
+    folder: Path
+    env: dict[str, str]
+
+    def call(self, package: str, *words: str, **env: str) -> process.Completed:
+        argv = [sys.executable, "-m", package, *words]
+        inherited = process.inherited(**{**self.env, **env})
+        return process.capture(argv, cwd=ROOT, env=inherited, check=False)
+
+    def plan(self, *inputs: str, **env: str) -> tuple[process.Completed, Plan]:
+        """Plan a dispatch of one family, and find its ROCm."""
+        file = self.folder / "plan.json"
+        asked = (f"linux_amdgpu_families={FAMILY}", *inputs)
+        words = ["--event=workflow_dispatch", "--repository=acme/wheels", f"--output={file}"]
+        made = self.call("ci", "configure", *words, *(f"--input={one}" for one in asked))
+        assert made.returncode == 0, made.stderr
+        store = f"--store={self.folder / 'out'}"
+        return self.call("ci", "find-rocm", f"--plan={file}", "--run-id=9", store, **env), Plan.read(file)
+
+
+@pytest.fixture
+def desk(tmp_path: Path, github: str, bucket: str, rclone_server: S3Server) -> Desk:
+    (tmp_path / "ci.toml").write_text(DATA.format(bucket=bucket), encoding="utf-8")
+    variables = {
+        **rclone_server.variables,
+        "GITHUB_API_URL": github,
+        "CI_CONFIG": str(tmp_path / "ci.toml"),
+        "GITHUB_OUTPUT": str(tmp_path / "outputs"),
+    }
+    return Desk(folder=tmp_path, env=variables)
+
+
+def test_the_newest_green_run_is_pinned_fetched_and_packaged(desk: Desk, bucket: str) -> None:
+    said, plan = desk.plan()
+    assert said.returncode == 0, said.stderr
+    (origin,) = plan.rocm.origins
+    assert (origin.run_id, origin.store, origin.repository) == (GREEN, f"s3://{bucket}", "ROCm/TheRock")
+    assert len(origin.artifacts) > 10
+    written = desk.folder / "out" / RunOutputs(run_id="9", platform="linux").plan_key
+    assert Plan.read(written) == plan
+    assert f'"digest":"{origin.row["digest"]}"' in (desk.folder / "outputs").read_text(encoding="utf-8")
+    pinned = [
+        f"--artifact-{name.replace('_', '-')}={origin.row[name]}" for name in ("run_id", "store", "digest")
+    ]
+    folder = desk.folder / "artifacts"
+    run = ("--run-id=9", f"--store={desk.folder / 'out'}", f"--gpu-family={FAMILY}")
+    fetched = desk.call("ci", "fetch-artifacts", *pinned, *run, f"--output-dir={folder}")
+    assert fetched.returncode == 0, fetched.stderr
+    assert {one.path.name for one in scan(folder)} == {name.partition(".")[0] for name in origin.artifacts}
+    built = desk.call("rocm_packaging", "build", f"--artifact-dir={folder}", *run, "--version=10.1.0.dev0")
+    assert built.returncode == 0, built.stderr
+    changed = desk.call("ci", "fetch-artifacts", *pinned[:2], f"--artifact-digest={'0' * 64}", *run)
+    assert "are not those that the plan pinned" in changed.stderr
+
+
+@pytest.mark.parametrize(("run_id", "why"), [(RED, "not green: failure"), ("17", "knows nothing at")])
+def test_a_run_that_does_not_do_is_named_with_one_that_does(desk: Desk, run_id: str, why: str) -> None:
+    said, plan = desk.plan(f"artifact_run_id={run_id}")
+    assert said.returncode != 0
+    assert not plan.rocm.origins
+    text = said.stderr.replace("\n", " ")
+    assert why in text
+    assert f"newest that would do: {GREEN}" in text
+
+
+def test_a_store_that_is_named_need_not_be_githubs(desk: Desk, bucket: str) -> None:
+    said, plan = desk.plan(
+        f"artifact_run_id={FORK}", f"artifact_store=s3://{bucket}", GITHUB_API_URL="http://127.0.0.1:9"
+    )
+    assert said.returncode == 0, said.stderr
+    assert plan.rocm.origins[0].run_id == FORK
+
+
+def test_a_plan_says_at_once_that_its_store_refuses_it(desk: Desk, bucket: str) -> None:
+    said, _ = desk.plan(AWS_ACCESS_KEY_ID="", AWS_SECRET_ACCESS_KEY="")
+    assert said.returncode != 0
+    assert f"There is no ROCm for {FAMILY} on linux" in said.stderr
+    assert bucket in said.stderr

@@ -1,0 +1,300 @@
+"""Workflows as real runs use them: artifacts of another run, private buckets, variants, pages, forks, downstreams.
+
+The sample stands in for ROCm's artifacts, which lie packed in a bucket that refuses whoever has no keys. Torch refs are
+a downstream's own, with names and settings of their own and nothing that brings ROCm along.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from typing import TYPE_CHECKING, Any
+from urllib.error import HTTPError
+from urllib.request import urlopen
+
+import pytest
+
+from rocm_packaging.artifacts import scan
+from rocm_packaging.packing import pack
+from rocm_packaging.sample import ensure_artifacts
+from tests.integration.workflow_engine import ACT, FAMILY, SERIES, TAG, Engine, Ran, others, pull_request
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+    from pathlib import Path
+
+    from tests.integration.s3_servers import S3Server
+
+pytestmark = ACT
+
+ARTIFACT_RUN = "17"
+REFS = """
+[refs.mini]
+extends = "sample"
+title = "mini"
+rocm_version = ""
+default_family = ""
+
+[refs."mini/two"]
+extends = "mini"
+title = "mini two"
+local_label = "sample.two"
+"""
+# a downstream's own data: its bucket, its machines, its refs
+DOWNSTREAM = """
+[upload]
+store = "s3://{bucket}"
+region = "us-east-1"
+
+[matrix.ci]
+pythons = ["{series}"]
+torch_refs = ["mini"]
+
+[matrix.release]
+pythons = ["{series}"]
+torch_refs = ["mini"]
+exclude = []
+
+[runners.self_hosted]
+our-mi300 = "example"
+
+[runners.machines.linux]
+build = "ubuntu-24.04"
+
+[runners.families.{family}.linux]
+test_runner = "our-mi300"
+
+[families.families.{family}]
+linux = {{ tier = "presubmit", pytorch = "presubmit" }}
+"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Site:
+    """A downstream's repository and its private bucket.
+
+    Attributes:
+        engine: Its workflows.
+        server: The server of its bucket.
+        bucket: The bucket.
+    """
+
+    engine: Engine
+    server: S3Server
+    bucket: str
+
+    def dispatch(self, run_id: str, workflow: str = "ci.yml", **inputs: str) -> Ran:
+        ran = self.engine.run(
+            "workflow_dispatch", run_id, {"inputs": inputs, "ref": "refs/heads/main"}, workflow=workflow
+        )
+        return replace(ran, store=self.folder)
+
+    @property
+    def folder(self) -> Path:
+        assert self.server.folder is not None
+        return self.server.folder / self.bucket
+
+
+@pytest.fixture(scope="module")
+def artifacts(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return ensure_artifacts(tmp_path_factory.mktemp("sample") / "artifacts", split=True)
+
+
+@pytest.fixture(scope="module")
+def site(rclone_server: S3Server, artifacts: Path, tmp_path_factory: pytest.TempPathFactory) -> Site:
+    bucket = rclone_server.make_bucket()
+    assert rclone_server.folder is not None
+    for artifact in scan(artifacts):
+        pack(artifact.path, rclone_server.folder / bucket / f"{ARTIFACT_RUN}-linux", suffix=".tar.zst")
+    engine = Engine.cloned(
+        tmp_path_factory.mktemp("downstream"),
+        repository="example/wheels",
+        config=DOWNSTREAM.format(bucket=bucket, series=SERIES, family=FAMILY) + others(),
+        variables=rclone_server.variables,
+    )
+    engine.commit("pytorch-build.toml", REFS)
+    return Site(engine=engine, server=rclone_server, bucket=bucket)
+
+
+ASKED = {
+    "linux_amdgpu_families": FAMILY,
+    "windows_amdgpu_families": "none",
+    "build_pytorch": "true",
+    "pytorch_git_refs": "mini mini/two",
+    "pytorch_python_versions": SERIES,
+    "pytorch_components": "torch",
+    "artifact_run_id": ARTIFACT_RUN,
+}
+
+
+@pytest.fixture(scope="module")
+def built(site: Site) -> Ran:
+    """Two torch refs on the artifacts of a run in a private bucket."""
+    ran = site.dispatch("2001", **ASKED, artifact_store=f"s3://{site.bucket}")
+    assert ran.code == 0, ran.said()
+    return ran
+
+
+def wheels(ran: Ran, name: str) -> list[str]:
+    return sorted(
+        path.rpartition("/")[2]
+        for path in ran.files()
+        if path.startswith(f"python/{FAMILY}/{name}-") and path.endswith(".whl")
+    )
+
+
+def test_the_bucket_refuses_whoever_has_no_keys(site: Site, built: Ran) -> None:
+    key = f"{built.run_id}-linux/python/{FAMILY}/index.html"
+    assert (site.folder / key).is_file()
+    with pytest.raises(HTTPError):
+        urlopen(f"{site.server.endpoint}/{site.bucket}/{key}")
+
+
+def test_two_refs_are_built_and_tested_on_the_artifacts_of_another_run(built: Ran) -> None:
+    assert built.record("build_rocm")["status"] == "ok"
+    assert built.record(f"test_rocm-{TAG}")["status"] == "ok"
+    for ref in ("mini", "mini-two"):
+        for stage in ("build_triton", "build_torch", "test_smoke"):
+            assert built.record(f"{stage}-{ref}-{TAG}")["status"] == "ok"
+    assert len(wheels(built, "torch")) == 2
+    assert f"--artifact-run-id={ARTIFACT_RUN}" in built.log
+
+
+def test_keys_are_in_no_installers_words_and_in_no_log(site: Site, built: Ran) -> None:
+    assert site.server.secret_key not in built.log
+    reports = [site.folder / f"{built.run_id}-linux" / path for path in built.files()]
+    texts = [path.read_bytes() for path in reports if path.suffix in {".json", ".html", ".log", ".txt"}]
+    assert texts
+    assert not [text for text in texts if site.server.secret_key.encode() in text]
+
+
+def test_a_run_that_is_run_again_builds_nothing_again(site: Site, built: Ran) -> None:
+    before = {path: (site.folder / "2001-linux" / path).stat().st_mtime_ns for path in built.files()}
+    again = site.dispatch("2001", **ASKED, artifact_store=f"s3://{site.bucket}")
+    assert again.code == 0, again.said()
+    changed = {
+        path
+        for path in again.files()
+        if path.endswith((".whl", ".tar.gz"))
+        and (site.folder / "2001-linux" / path).stat().st_mtime_ns != before.get(path)
+    }
+    assert not changed
+    assert "c++ " not in again.log
+    assert again.log.count("unchanged") >= 5
+
+
+class _Quiet(SimpleHTTPRequestHandler):
+    def log_message(self, *_words: object) -> None: ...
+
+
+@contextmanager
+def served(folder: Path) -> Iterator[str]:
+    """Serve a folder to everybody, as a release index is."""
+    with ThreadingHTTPServer(("127.0.0.1", 0), partial(_Quiet, directory=str(folder))) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{server.server_address[1]}"
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+PLACES = pytest.mark.parametrize(
+    ("setting", "page"),
+    [("package_find_links_url", "index.html"), ("package_index_url", "simple/")],
+    ids=["page", "index"],
+)
+
+
+@PLACES
+def test_wheels_of_a_page_or_an_index_are_tested_by_a_dispatch_and_their_results_are_kept(
+    site: Site, built: Ran, setting: str, page: str
+) -> None:
+    (version,) = [one.split("-")[1] for one in wheels(built, "torch") if "two" not in one]
+    run_id = f"21{len(page):02}"
+    with served(site.folder / f"{built.run_id}-linux" / "python" / FAMILY) as base:
+        ran = site.dispatch(
+            run_id,
+            "test_pytorch_wheels.yml",
+            amdgpu_family=FAMILY,
+            test_runs_on="our-mi300",
+            python_version=SERIES,
+            pytorch_git_ref="mini",
+            torch_version=version,
+            source_lock=lock_of(site, built, "mini"),
+            upload="true",
+            store=f"s3://{site.bucket}",
+            **{setting: f"{base}/{page}"},
+        )
+    assert ran.code == 0, ran.said()
+    record = ran.record(f"test_smoke-mini-{TAG}")
+    assert record["status"] == "ok"
+    digests = built.record(f"build_torch-mini-{TAG}")["files"][0]
+    assert record["inputs"]["files"][digests["name"]] == digests["sha256"]
+
+
+@PLACES
+def test_rocm_of_a_page_or_an_index_is_tested_by_a_dispatch(
+    site: Site, built: Ran, setting: str, page: str
+) -> None:
+    with served(site.folder / f"{built.run_id}-linux" / "python" / FAMILY) as base:
+        ran = site.dispatch(
+            f"22{len(page):02}",
+            "test_rocm_wheels.yml",
+            amdgpu_family=FAMILY,
+            test_runs_on="our-mi300",
+            python_version=SERIES,
+            upload="true",
+            store=f"s3://{site.bucket}",
+            **{setting: f"{base}/{page}"},
+        )
+    assert ran.code == 0, ran.said()
+    assert ran.record(f"test_rocm-{TAG}")["status"] == "ok"
+
+
+def test_a_run_of_another_day_is_tested_by_a_dispatch_that_names_it_and_no_store(
+    site: Site, built: Ran
+) -> None:
+    ran = site.dispatch(
+        built.run_id,
+        "test_rocm_wheels.yml",
+        amdgpu_family=FAMILY,
+        test_runs_on="our-mi300",
+        python_version=SERIES,
+        store=f"s3://{site.bucket}",
+    )
+    assert ran.code == 0, ran.said()
+
+
+def lock_of(site: Site, built: Ran, ref: str) -> str:
+    from pytorch_build.lock.source_lock import SourceLock
+
+    path = site.folder / f"{built.run_id}-linux" / "manifests" / f"source-lock-{ref.replace('/', '-')}.json"
+    return SourceLock.model_validate_json(path.read_text(encoding="utf-8")).compact()
+
+
+def test_a_variant_is_built_and_stored_apart(site: Site) -> None:
+    asked = pull_request("ci:asan", head="example/wheels")
+    # the sample brings artifacts of its own, of every variant
+    ran = site.engine.run("pull_request", "2301", asked, request={"pytorch_git_refs": "sample"})
+    ran = replace(ran, store=site.folder)
+    assert ran.code == 0, ran.said()
+    groups = {path.split("/")[1] for path in ran.files() if path.startswith("python/")}
+    assert groups == {FAMILY, f"{FAMILY}-asan"}
+    records: Sequence[Mapping[str, Any]] = [
+        json.loads((site.folder / "2301-linux/manifests" / group / "build_rocm.json").read_text())
+        for group in sorted(groups)
+    ]
+    assert [one["cell"].get("build_variant", "") for one in records] == ["", "asan"]
+
+
+def test_maintenance_holds_the_pages_of_the_store_and_lists_what_is_old(site: Site, built: Ran) -> None:
+    ran = site.dispatch("2401", "maintenance.yml", delete="false")
+    assert "Running session maintenance" in ran.log
+    assert f"s3://{site.bucket}" in ran.log
+    assert (site.folder / f"{built.run_id}-linux").is_dir()
