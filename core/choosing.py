@@ -248,7 +248,7 @@ def resolve_others(
         if not allowed and is_ours(one.name):
             raise EnvironmentSetupError(
                 f"{one.name} {one.version} would come from {one.files[0].url}, and it is one of our names.",
-                hint="Something of others requires it: ask for it, too, so that it is taken from where ours come from.",
+                hint="Something of others requires it: ask for it, too, and it is taken from where ours are.",
             )
     return found
 

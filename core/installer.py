@@ -142,7 +142,7 @@ def install(
         wanted = ", ".join((*call.requirements, *(path.name for path in call.files)))
         raise EnvironmentSetupError(
             f"{wanted} could not be installed into {target.prefix} (Python {target.version}).",
-            hint="The installer's own words stand above. See --find-links, --index-url and your pip configuration.",
+            hint="Its own words stand above. See --find-links, --index-url and your pip configuration.",
         ) from problem
 
 

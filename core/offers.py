@@ -1,4 +1,4 @@
-"""Wheels and sdists that a source of packages offers: a run's as its records promise them, a page's as it lists them."""
+"""Wheels and sdists that a source offers: a run's as records promise them, a page's as it lists them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where packages come from: a run, indexes, flat pages and folders; what they offer, and how installers reach it.
+"""Where packages come from: a run, indexes, flat pages, folders; what they offer, how installers reach it.
 
 Only names of ours are taken from a source. An installer that is handed its address installs files by digest
 and nothing else, so that no other package of those names can win.
@@ -149,7 +149,7 @@ class PackageSource:
 
     @contextmanager
     def opened(self, wanted: Sequence[Offer], *, wait: float | None = None) -> Iterator[Sources]:
-        """Let installers reach chosen files, and be asked for no password; addresses live as long as the context.
+        """Let installers reach chosen files without a password, as long as the context lives.
 
         Pages of a run are read over HTTP where everybody may read its files, else through the store with
         this process's rights. The local run's page is made of its records.
@@ -211,8 +211,8 @@ class PackageSource:
             return ServiceError(said, hint=f"Try again, or correct {self.prefix}{setting}.")
         return MissingInputError(
             said,
-            hint=f"Correct {self.prefix}{setting}. A run in a bucket that is not for everybody is named by its id "
-            "and store (--run-id, --store), and read with this machine's credentials.",
+            hint=f"Correct {self.prefix}{setting}. A run in a bucket that is not for everybody is named by "
+            "its id and store (--run-id, --store), and read with this machine's credentials.",
         )
 
 
@@ -258,7 +258,7 @@ def flat_page(offers: Sequence[Offer]) -> bytes:
 
 @contextmanager
 def store_address(store: Store, key: str, pages: Mapping[str, bytes]) -> Iterator[str]:
-    """Give the address of a store's keys: its own where everybody may read `key` there, else one of this machine."""
+    """Give the address of a store's keys: its own if all may read `key`, else one of this machine."""
     # of one store over another, the one that has the key
     address = store.url_of(key)
     if address.startswith("http") and fetch(address, cert=configured().cert).text is not None:

@@ -1,4 +1,4 @@
-"""What a wheel behind an address requires, without fetching the wheel: its sidecar, else a few of its bytes."""
+"""What a wheel behind an address requires, without fetching it: its sidecar, else a few of its bytes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where ROCm packages come from, and how they are installed: by exact name, version and digest, from there only."""
+"""Where ROCm packages come from, and which files of them builds and tests take, by digest."""
 
 from __future__ import annotations
 
@@ -218,7 +218,8 @@ def with_layout(
         raise RocmError(
             f"{packages.words} has no ROCm {version} libraries for {family}: "
             f"{' or '.join(names)} was not found.",
-            hint=f"Name another version (--rocm-version) or GPU family (--gpu-family). {packages.lacks('').hint}",
+            hint="Name another version (--rocm-version) or GPU family (--gpu-family). "
+            + packages.lacks("").hint,
         )
     if layout == "split":
         require_devices(targets, held, where=packages.words, version=version)

@@ -1,4 +1,4 @@
-"""Installing what a person asks for: chosen into exact files first, ours from their source, theirs from elsewhere."""
+"""Installing what a person asks for: exact files, ours from their source and others' from elsewhere."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""What is tested, and how it is installed: of a run the recorded files, of other sources the newest or the version asked for.
+"""What is tested, and how it is installed: a run's recorded files, or a torch of another source.
 
-Ours come from their source alone, what they require of others from the person's own indexes alone; all by digest.
+Ours come from their source alone, others' from the person's own indexes alone; all by digest.
 """
 
 from __future__ import annotations
@@ -173,7 +173,7 @@ def prebuilt(context: Context) -> Sequence[str]:
 def _elsewhere(
     context: Context, target: Interpreter, names: Sequence[str], rocm: RocmOptions
 ) -> Iterator[tuple[PackageSource, tuple[Offer, ...]]]:
-    """Choose the ROCm that is no part of the run, in the version and layout that its torch was built against."""
+    """Choose the ROCm that is no part of the run, in the version that its torch was built against."""
     if not context.gpu or any(is_rocm(name) for name in names):
         return
     common = context.common
@@ -236,7 +236,7 @@ def _named(context: Context, target: Interpreter, packages: PackageSource, versi
 def planned(
     context: Context, target: Interpreter, what: Tested, *, tools: Install
 ) -> Iterator[tuple[Sequence[Install], str]]:
-    """Plan the installation: test tools, what is required of others, ours; addresses live as long as the context.
+    """Plan the installation: test tools, what others have, ours; addresses live as long as the context.
 
     Args:
         context: The ref and family.

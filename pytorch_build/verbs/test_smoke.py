@@ -1,4 +1,4 @@
-"""`test-smoke`: a run's wheels, or those of a page, index or folder, into a clean environment, imported and used."""
+"""`test-smoke`: wheels of a run, page, index or folder into a clean environment, imported and used."""
 
 from __future__ import annotations
 

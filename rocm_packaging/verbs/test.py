@@ -95,7 +95,7 @@ def _source(
         if not has_rocm(packages):
             raise MissingInputError(
                 f"{packages.words} has no ROCm packages for {', '.join(families)}.",
-                hint="Build some (nox -s build_rocm), name another run (--run-id, --store), or where they are: "
+                hint="Build some (nox -s build_rocm), name another run (--run-id, --store), or a place: "
                 "--find-links DIR, --index-url URL.",
             )
     version = options.version or newest(packages)

@@ -239,6 +239,32 @@ def test_a_runs_packages_are_installed_beside_the_persons_own_index(
 
 
 @BACKENDS
+@pytest.mark.parametrize("place", ["rclone"])
+def test_no_installer_is_given_the_credentials_of_a_bucket(
+    tmp_path: Path,
+    run: Run,
+    backend: str,
+    rclone: S3Server,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    started: list[str] = []
+    real = process.run
+
+    def noted(argv: Any, **options: Any) -> Any:
+        started.append(f"{argv} {options.get('env') or {}}")
+        return real(argv, **options)
+
+    monkeypatch.setattr(process, "run", noted)
+    assert set_up(tmp_path, run, backend, packages="torch rocm") == 0
+    installs = [one for one in started if "'install'" in one]
+    assert len(installs) == 3
+    for one in (*installs, capfd.readouterr().err):
+        assert rclone.access_key not in one
+        assert rclone.secret_key not in one
+
+
+@BACKENDS
 @STORES
 def test_with_a_mirror_nothing_is_asked_of_the_public_index(
     tmp_path: Path, run: Run, backend: str, asked: Asked, public: str
