@@ -1,12 +1,13 @@
-"""Workflows as real runs use them: artifacts of another run, private buckets, variants, pages, forks, downstreams.
+"""Workflows as real runs use them: runs of others, private buckets, variants, pages, forks, downstreams.
 
-The sample stands in for ROCm's artifacts, which lie packed in a bucket that refuses whoever has no keys. Torch refs are
-a downstream's own, with names and settings of their own and nothing that brings ROCm along.
+The sample stands in for ROCm's artifacts, which lie packed in a bucket that refuses whoever has no keys. Torch
+refs are a downstream's own, with names and settings of their own and nothing that brings ROCm along.
 """
 
 from __future__ import annotations
 
 import json
+import re
 import threading
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -151,7 +152,7 @@ def test_the_bucket_refuses_whoever_has_no_keys(site: Site, built: Ran) -> None:
     key = f"{built.run_id}-linux/python/{FAMILY}/index.html"
     assert (site.folder / key).is_file()
     with pytest.raises(HTTPError):
-        urlopen(f"{site.server.endpoint}/{site.bucket}/{key}")
+        urlopen(f"{site.server.endpoint}/{site.bucket}/{key}")  # noqa: S310 - of the server above
 
 
 def test_two_refs_are_built_and_tested_on_the_artifacts_of_another_run(built: Ran) -> None:
@@ -293,8 +294,37 @@ def test_a_variant_is_built_and_stored_apart(site: Site) -> None:
     assert [one["cell"].get("build_variant", "") for one in records] == ["", "asan"]
 
 
-def test_maintenance_holds_the_pages_of_the_store_and_lists_what_is_old(site: Site, built: Ran) -> None:
-    ran = site.dispatch("2401", "maintenance.yml", delete="false")
-    assert "Running session maintenance" in ran.log
-    assert f"s3://{site.bucket}" in ran.log
+def test_maintenance_mirrors_what_wheels_require_and_lists_what_is_old(site: Site, built: Ran) -> None:
+    ran = site.dispatch("2401", "maintenance.yml", delete="false", at_most="10")
+    assert ran.code == 0, ran.said()
+    assert re.search(r"mirror_deps: \d+ files in s3://", ran.log)
+    assert f"check_indexes: 1 indexes of s3://{site.bucket} list what is there" in ran.log
+    assert "--at-most=10 --dry-run" in ran.log
     assert (site.folder / f"{built.run_id}-linux").is_dir()
+    assert (site.folder / "python-deps" / "simple" / "index.html").is_file()
+
+
+def test_a_fork_without_settings_builds_on_the_release_index(
+    site: Site, built: Ran, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    fork = Engine.cloned(tmp_path_factory.mktemp("fork"), repository="somebody/TheRock", config="")
+    fork.commit("pytorch-build.toml", REFS)
+    indexes = "rocm_packaging/rocm_indexes.toml"
+    text = (fork.folder / "clone" / indexes).read_text(encoding="utf-8")
+    with served(site.folder / f"{built.run_id}-linux" / "python" / FAMILY) as base:
+        # what stands in for the index of today, which is far away and changes
+        here = text.replace("https://nightly.repo.amd.com/rocm/whl-next/", f"{base}/simple/")
+        fork.commit(indexes, here)
+        inputs = {key: value for key, value in ASKED.items() if key != "artifact_run_id"}
+        inputs["pytorch_git_refs"] = "mini"
+        ran = fork.run("workflow_dispatch", "2501", {"inputs": inputs, "ref": "refs/heads/main"})
+    assert here != text
+    assert ran.code == 0, ran.said()
+    assert "the release index nightly" in ran.log
+    assert "build_rocm" not in sessions_of(ran)
+    assert {"build_torch", "check_wheels"} <= sessions_of(ran)
+    assert not ran.store.exists()
+
+
+def sessions_of(ran: Ran) -> set[str]:
+    return set(re.findall(r"Running session.* (\w+?)(?:-[\d.]+)?\x1b", ran.log))

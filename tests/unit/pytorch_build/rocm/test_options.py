@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import argparse
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -8,6 +9,7 @@ import pytest
 from core import package_sources
 from core.errors import MissingInputError, RocmError, UsageError
 from core.installer import Sources
+from core.package_sources import PackageSource
 from core.source_options import SourceOptions
 from pytorch_build.rocm.options import (
     RocmOptions,
@@ -17,11 +19,10 @@ from pytorch_build.rocm.options import (
     packages_of,
     rocm_options_from,
 )
-from rocm_packaging.sources import release_index_url
+from rocm_packaging.sources import RocmSource, release_index_url
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from pathlib import Path
 
 ROCM = "7.99.0.dev0+sample"
 NONE = RocmOptions()
@@ -53,6 +54,29 @@ def test_a_source_says_which_layout_it_has(run: Any, folder: str) -> None:
     assert find_source(run.context(), options(find_links=(folder,)), "7.1.0").layout == "unsplit"
     with pytest.raises(RocmError, match=r"has no ROCm 7\.3\.0 libraries for gfx94X-dcgpu"):
         find_source(run.context(), options(find_links=(folder,)), "7.3.0")
+
+
+def test_an_images_rocm_is_of_the_version_that_the_lock_says(
+    run: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here = RocmSource(version="7.1.0", packages=PackageSource(installed=Path("/opt/python")))
+    monkeypatch.setattr("pytorch_build.rocm.options._installed", lambda _: here)
+    chosen = options(no_install=True)
+    assert find_version(run.context(), chosen) == "7.1.0"
+    assert find_source(run.context(), chosen, "7.1.0") is here
+    with pytest.raises(
+        MissingInputError, match=r"says ROCm 7\.2\.0; what /opt/python has installed is 7\.1\.0"
+    ):
+        find_source(run.context(), chosen, "7.2.0")
+
+
+def test_a_workflow_says_by_a_variable_that_the_image_has_rocm() -> None:
+    parser = argparse.ArgumentParser()
+    add_rocm_options(parser)
+    env = {"ROCM_PACKAGE_NO_INSTALL": "1"}
+    assert rocm_options_from(parser.parse_args([]), env).source.no_install
+    assert rocm_options_from(parser.parse_args(["--rocm-no-install"])).source.no_install
+    assert not rocm_options_from(parser.parse_args(["--rocm-find-links=/x"]), env).source.no_install
 
 
 def test_options_are_parsed_once() -> None:

@@ -8,7 +8,8 @@ import pytest
 
 from core.errors import RocmError, UsageError
 from core.package_sources import PackageSource
-from pytorch_build.rocm.sdk import RocmSdk, ask
+from pytorch_build.rocm import sdk
+from pytorch_build.rocm.sdk import RocmSdk, ask, installed, link
 from rocm_packaging.layouts import is_rocm
 from rocm_packaging.sources import RocmSource, release_index_url, requirements
 
@@ -173,3 +174,35 @@ def test_an_sdk_that_is_absent_or_no_json_is_refused(target: Any, tmp_path: Path
     init.parent.rename(tmp_path / "gone")
     with pytest.raises(RocmError, match="does not answer"):
         answered(target)
+
+
+@pytest.mark.processes
+def test_what_an_image_has_installed_says_its_version_and_layout(
+    target: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FAKE_LAYOUT", "split")
+    found = installed(target)
+    assert (found.version, found.layout, found.files) == ("7.1.0", "split", ())
+    assert found.origin == f"what {target.executable} has installed"
+
+
+def test_an_images_rocm_is_linked_and_nothing_else(
+    run: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    base, own = tmp_path / "base", tmp_path / "own"
+    for name in ("_rocm_sdk_core", "rocm_sdk", "rocm-7.1.0.dist-info", "numpy", "pip"):
+        (base / name).mkdir(parents=True)
+    (base / "rocm-7.1.0.dist-info" / "METADATA").write_text("Name: rocm")
+    own.mkdir()
+    monkeypatch.setattr(sdk, "interpreter", lambda _: replace(run.target(), purelib=base))
+    target = replace(run.target(), purelib=own)
+    for _ in range(2):
+        link(target)
+        assert {path.name for path in own.iterdir()} == {
+            "_rocm_sdk_core",
+            "rocm_sdk",
+            "rocm-7.1.0.dist-info",
+        }
+    assert (own / "_rocm_sdk_core").resolve() == base / "_rocm_sdk_core"
+    # installers overlook metadata that is a link
+    assert not (own / "rocm-7.1.0.dist-info").is_symlink()
