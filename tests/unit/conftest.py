@@ -33,9 +33,13 @@ def _guarded(connect: Callable[..., Any]) -> Callable[..., Any]:
     return guarded
 
 
-def _without_gpus(which: Callable[[str], Any]) -> Callable[[str], Any]:
+def _without_gpus(which: Callable[..., Any]) -> Callable[..., Any]:
     """Hide the programs that would tell this machine's GPUs."""
-    return lambda program: None if program in {"rocminfo", "offload-arch"} else which(program)
+
+    def hiding(program: str, **options: Any) -> Any:
+        return None if program in {"rocminfo", "offload-arch"} else which(program, **options)
+
+    return hiding
 
 
 def _local_names(getaddrinfo: Callable[..., Any]) -> Callable[..., Any]:
