@@ -7,8 +7,7 @@ import pytest
 
 from core.errors import DataError
 from core.options import Common
-from core.records import FileRecord
-from core.target_locks import TORCH_TESTS, locked_call, pinned_file, target_lock
+from core.target_locks import TORCH_TESTS, locked_call, target_lock
 from tests.unit.target_samples import target_in
 
 if TYPE_CHECKING:
@@ -32,11 +31,6 @@ setuptools==80.0.0 \\
 
 def target(version: str = "3.12.4", **facts: Any) -> Interpreter:
     return target_in(Path("/env"), version=version, **facts)
-
-
-def recorded(name: str, version: str, sha256: str) -> FileRecord:
-    wheel = f"{name}-{version}-py3-none-any.whl"
-    return FileRecord(key=wheel, name=wheel, distribution=name, version=version, sha256=sha256, size=1)
 
 
 @pytest.fixture
@@ -105,13 +99,3 @@ def test_a_python_without_a_lock_is_warned_of(
     assert (call.files, call.hashed) == ((lock.parent / "target.in",), False)
     assert "no lock for Python 3.14" in capsys.readouterr().err
     assert locked_call(common, target("3.14.0"), only=("pytest",)).requirements == ("pytest",)
-
-
-def test_recorded_files_are_pinned_by_digest(common: Common) -> None:
-    torch, audio = recorded("torch", "2.10.0+rocm7.1", "aa" * 32), recorded("torchaudio", "2.10.0", "bb" * 32)
-    text = pinned_file(common, [torch, audio]).read_text()
-    assert text.splitlines() == [
-        f"torch=={torch.version} --hash=sha256:{torch.sha256}",
-        f"torchaudio=={audio.version} --hash=sha256:{audio.sha256}",
-    ]
-    assert pinned_file(common, [audio, torch]).read_text() == text
