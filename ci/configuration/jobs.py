@@ -91,7 +91,7 @@ class Jobs:
         return ("build_rocm",) if self.own_rocm() else ("fetch_artifacts", "build_rocm")
 
     def own_rocm(self) -> str:
-        """Name the ref that brings artifacts along, where all refs of the run are built on these: the sample."""
+        """Name the ref that brings artifacts along, where all refs are built on these: the sample."""
         names = self._refs()
         refs = self.question.refs["linux"]
         return _SAMPLE if all(name in refs and refs[name].rocm_version for name in names) else ""

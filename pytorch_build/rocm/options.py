@@ -55,6 +55,8 @@ def add_rocm_options(parser: argparse.ArgumentParser, *, alone: bool = True) -> 
         alone: Nothing else comes from elsewhere, so that the prefix may be left out.
     """
     title = "where ROCm comes from (default: this run, else the family's release index)"
+    if not alone:
+        title = "where a ROCm comes from that is no part of the run (default: the family's release index)"
     add_package_source(parser, title, PREFIX, *([""] if alone else []))
     group = parser.add_argument_group("how ROCm is installed")
     group.add_argument(

@@ -28,7 +28,7 @@ FOREIGN = ("rocm_packaging/templates/", "rocm_packaging/sample/templates/", "pyt
 MAY_START = {"core/process.py", "noxfile.py", "pytorch_build/smoke/"}
 MAY_PRINT = {"core/console.py"}
 MAY_READ_ENVIRONMENT = {"core/options.py", "core/process.py", "core/console.py", "noxfile.py"}
-MAX_NOXFILE, MAX_MODULE, MAX_FUNCTION = 350, 450, 60
+MAX_NOXFILE, MAX_MODULE, MAX_FUNCTION = 370, 450, 60
 # written in parts, so that this file holds none of them
 SECRETS_OF_THE_PLACE = [
     "".join(parts)

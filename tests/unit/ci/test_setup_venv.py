@@ -173,13 +173,14 @@ def test_a_flat_page_is_a_source_by_either_name(tmp_path: Path, calls: list[Any]
     (tmp_path / "index.html").write_text(page)
     with served(tmp_path) as url:
         for option in ("--find-links-url", "--find-links"):
-            words = (option, f"{url}/index.html", "--gpu-family", "gfx94X-dcgpu")
-            assert front("--packages", "torch", *words) == 0
+            named = (option, f"{url}/index.html", "--gpu-family", "gfx94X-dcgpu")
+            assert front("--packages", "torch", *named) == 0
             _, wanted, (_, ours, _) = calls[-1]
             assert wanted.requirements == ("torch==2.10.0+rocm7.1",)
             assert wanted.devices.family == "gfx94X-dcgpu"
             assert ours.find_links == (f"{url}/index.html",)
         (tmp_path / "index.html").write_text("<a href='numpy-2-py3-none-any.whl'>")
+        words = ("--find-links", f"{url}/index.html")
         assert front("--packages", "torch", *words) == MissingInputError.exit_code
 
 

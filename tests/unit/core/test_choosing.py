@@ -129,7 +129,12 @@ def resolved(name: str) -> Resolved:
 def test_others_are_never_asked_for_ours(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     asked: list[Question] = []
     answers = [resolved("numpy")]
-    monkeypatch.setattr(choosing, "resolve", lambda one: asked.append(one) or tuple(answers))
+
+    def resolve(one: Any) -> Any:
+        asked.append(one)
+        return tuple(answers)
+
+    monkeypatch.setattr(choosing, "resolve", resolve)
     question = Question(requirements=(), sources=Sources(), python=tmp_path)
     assert resolve_others((), ["torch"], question) == ()
     assert resolve_others(["numpy"], ["torch"], question) == (answers[0],)

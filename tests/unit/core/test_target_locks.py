@@ -8,7 +8,7 @@ import pytest
 from core.errors import DataError
 from core.options import Common
 from core.records import FileRecord
-from core.target_locks import TORCH_TESTS, locked_call, pinned_file, target_lock
+from core.target_locks import TORCH_TESTS, locked_call, target_lock
 from tests.unit.target_samples import target_in
 
 if TYPE_CHECKING:
@@ -105,13 +105,3 @@ def test_a_python_without_a_lock_is_warned_of(
     assert (call.files, call.hashed) == ((lock.parent / "target.in",), False)
     assert "no lock for Python 3.14" in capsys.readouterr().err
     assert locked_call(common, target("3.14.0"), only=("pytest",)).requirements == ("pytest",)
-
-
-def test_recorded_files_are_pinned_by_digest(common: Common) -> None:
-    torch, audio = recorded("torch", "2.10.0+rocm7.1", "aa" * 32), recorded("torchaudio", "2.10.0", "bb" * 32)
-    text = pinned_file(common, [torch, audio]).read_text()
-    assert text.splitlines() == [
-        f"torch=={torch.version} --hash=sha256:{torch.sha256}",
-        f"torchaudio=={audio.version} --hash=sha256:{audio.sha256}",
-    ]
-    assert pinned_file(common, [audio, torch]).read_text() == text

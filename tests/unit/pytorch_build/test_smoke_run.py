@@ -327,7 +327,12 @@ def test_recorded_files_are_installed_by_digest_from_their_source_alone(
     run: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[Any] = []
-    monkeypatch.setattr(choosing, "resolve", lambda one: asked.append(one) or (NUMPY,))
+
+    def resolve(one: Any) -> Any:
+        asked.append(one)
+        return (NUMPY,)
+
+    monkeypatch.setattr(choosing, "resolve", resolve)
     run.put_lock()
     run.built("torch")
     path = run.wheel("torchaudio", "2.10.0", requires=["numpy>=2", "torch==2.10.0", "x; extra == 'y'"])

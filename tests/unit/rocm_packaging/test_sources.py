@@ -124,8 +124,8 @@ def test_a_run_without_rocm_has_none(tmp_path: Path) -> None:
 
 def test_versions_are_compared_as_versions(folder: Callable[..., PackageSource]) -> None:
     for version in ("7.9.0", "7.10.0", "7.10.0a20260101"):
-        source = folder("rocm", version=version)
-    assert newest(source) == "7.10.0"
+        folder("rocm", version=version)
+    assert newest(folder()) == "7.10.0"
     empty = PackageSource(index_urls=("https://a",))
     empty._indexed["rocm"] = ()
     with pytest.raises(MissingInputError, match="no version of rocm at https://a"):

@@ -120,6 +120,6 @@ def test_the_sdist_is_told_what_its_layout_takes() -> None:
 def test_an_index_is_asked_for_what_is_wanted_and_belongs_to_it() -> None:
     held = {one.distribution: (one,) for one in (*SPLIT, *TORCH)}
     source = PackageSource(index_urls=("https://x/",))
-    source._indexed.update(dict.fromkeys(ASKED, ()) | held)
+    source._indexed.update({name: held.get(name, ()) for name in (*ASKED, *held)})
     found = known_offers(source, parse_requirements(["torch numpy"]), Devices(family=FAMILY, targets=ALL))
     assert {one.distribution for one in found} == set(held) - {"amd-torch-device-gfx12-0"}

@@ -97,7 +97,12 @@ def test_ours_come_with_their_device_packages_and_others_from_elsewhere(
     tmp_path: Path, make_wheel: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[Any] = []
-    monkeypatch.setattr(choosing, "resolve", lambda one: asked.append(one) or (NUMPY,))
+
+    def resolve(one: Any) -> Any:
+        asked.append(one)
+        return (NUMPY,)
+
+    monkeypatch.setattr(choosing, "resolve", resolve)
     for name in ("torch", "amd-torch-device-gfx942"):
         make_wheel(tmp_path / "dist", name, "2", fields=[("Requires-Dist", "numpy")])
     source = PackageSource(find_links=(str(tmp_path / "dist"),))

@@ -105,7 +105,12 @@ def test_named_sources_take_the_place_of_the_run(
 ) -> None:
     run.put_lock()
     asked: list[Any] = []
-    monkeypatch.setattr(choosing, "resolve", lambda one: asked.append(one) or ())
+
+    def resolve(one: Any) -> Any:
+        asked.append(one)
+        return ()
+
+    monkeypatch.setattr(choosing, "resolve", resolve)
     links = tmp_path / "links"
     make_wheel(links, "torch", "2.10.0", fields=[("Requires-Dist", "numpy")])
     answer = front(*SAMPLE, "--find-links", str(links), "--torch-version", "2.10.0")
