@@ -98,15 +98,14 @@ def run(arguments: argparse.Namespace) -> None:
         )
 
 
-def _apart(request: BuildRequest, variant: str) -> tuple[BuildRequest, ...]:
+def _apart(request: BuildRequest, variant: str = "") -> tuple[BuildRequest, ...]:
     """Make one request a family where families' development trees contradict each other."""
     contradiction = make_plan(request).contradiction if len(request.families) > 1 else ""
     if not contradiction:
         return (request,)
     groups = {one: group_name(one, variant) for one in request.families}
-    console.warn(
-        f"{contradiction} Each family gets packages of its own, each in a group: {', '.join(groups.values())}"
-    )
+    names = ", ".join(groups.values())
+    console.warn(f"{contradiction} Each family gets packages of its own, in its own group: {names}.")
     return tuple(
         replace(request, families=(one,), output_dir=request.output_dir.with_name(group))
         for one, group in groups.items()
