@@ -186,13 +186,13 @@ def fat_wheel(session: nox.Session) -> None:
 
 @nox.session(venv_backend="none", tags=["pipeline"])
 def upload(session: nox.Session) -> None:
-    """Put the run's wheels, sidecars and records into a store."""
+    """Publish the run: wheels, sidecars, records and pages into a store."""
     stage(session, "ci", "upload")
 
 
 @nox.session(venv_backend="none", tags=["pipeline"])
 def index(session: nox.Session) -> None:
-    """Write the index pages of the run's wheels."""
+    """Write the index pages of the run's wheels again, or those of a folder."""
     stage(session, "ci", "index")
 
 

@@ -11,7 +11,7 @@ VERBS = (
     Verb("find-rocm", "ci.find_rocm", "a plan -> where its ROCm comes from: an artifact run, or an index"),
     Verb("cells", "ci.cells", "print the cells of a matrix as JSON, for the noxfile and for CI"),
     Verb("fetch-artifacts", "ci.fetch_artifacts", "a run's artifacts of a GPU family -> artifact directory"),
-    Verb("upload", "ci.upload", "put a run's wheels, sidecars and records into a store"),
+    Verb("upload", "ci.upload", "publish a run: wheels, sidecars, records and pages into a store"),
     Verb("index", "ci.index", "write a run's pages: flat for --find-links, simple/ for --index-url"),
     Verb("provenance", "ci.provenance.verb", "how each wheel was made, and the run's bill of materials"),
     Verb("verify", "ci.verify", "is a wheel what its record and statement say; which commits is it from"),
