@@ -20,6 +20,7 @@ from ci.promotion.deciding import Circumstances, decision_of, promoted_files
 from ci.promotion.documents import Override
 from ci.promotion.facts import Cell, Rules, gates
 from ci.promotion.gathering import SetRequest, gather, staged_versions
+from ci.promotion.keeping import Kept, kept_facts
 from ci.promotion.options import add_distribution_store, distribution_store_of, listed
 from ci.promotion.policy import decide
 from ci.promotion.rewriting import final_of
@@ -82,6 +83,12 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     final.add_argument(
         "--from-release-type", default="prerelease", help="whose bucket has it staged (default: prerelease)"
     )
+    final.add_argument(
+        "--gpu-targets",
+        default="",
+        metavar="A,B",
+        help="gfx targets that the release has device code for, of the candidate's (default: all)",
+    )
     final.add_argument("--from-store", default="", metavar="STORE", help="the store that has it staged")
     parser.epilog = "--gpu-family takes a list (a;b): families that the set must have, and no other."
 
@@ -90,12 +97,14 @@ def run(arguments: argparse.Namespace) -> None:
     """Gather, decide, show, and carry out."""
     common = common_from(arguments)
     change = _change(arguments, common)
+    kept = _kept(arguments, change)
     override = _override(arguments)
     # as they are: nothing is written before the decision, and nothing at all in a dry run
     bucket = distribution_store_of(arguments, replace(common, dry_run=False))
     source = _candidates(arguments, common) if change else bucket
     request = _request(arguments, common, source, change)
     facts = gather(source, request, partial(_open_run, common), jobs=arguments.jobs)
+    facts, left_out = kept_facts(facts, kept) if kept else (facts, ())
     known = data.load(data.own_file(arguments.config, common.root, environment()))
     rules = Rules(runners=known.runners, gates=gates(known.promotion), release_type=common.release_type)
     verdict = decide(facts, rules, override)
@@ -110,15 +119,18 @@ def run(arguments: argparse.Namespace) -> None:
         decided=records.now(),
         from_version=change.old if change else "",
         to_version=change.new if change else "",
+        gpu_targets=kept.targets if kept else (),
+        left_out=left_out,
     )
     decision = decision_of(facts, verdict, renamed(staged, change) if change else staged, told)
+    execution.require_same_targets(bucket, decision)
     if common.dry_run:
         showing.show_plan(bucket, decision)
         return
     origin: execution.Origin = execution.Staged(store=source)
     if change is not None and not execution.is_done(bucket, decision):
         scratch = files.made(common.cache / "promotion" / decision.identity)
-        final = rewritten(source, staged, change, scratch, promised(facts, change))
+        final = rewritten(source, staged, change, scratch, promised(facts, change), kept)
         decision, origin = decision.model_copy(update={"files": final.files}), final.origin
     done = execution.carry_out(bucket, decision, origin, now=records.now, jobs=arguments.jobs)
     showing.show_done(bucket, done)
@@ -147,6 +159,23 @@ def _change(arguments: argparse.Namespace, common: Common) -> RocmChange | None:
             hint="Give --release-type release.",
         )
     return change
+
+
+def _kept(arguments: argparse.Namespace, change: RocmChange | None) -> Kept | None:
+    """Say which gfx targets are kept, if not all are.
+
+    Raises:
+        UsageError: The wheels go out as they are, which name every target.
+    """
+    if not arguments.gpu_targets:
+        return None
+    if change is None:
+        raise UsageError(
+            "--gpu-targets changes wheels, and a name stands for the same bytes for ever.",
+            hint="Give it where a candidate becomes a release (--from-version, --version), or build for "
+            "fewer targets.",
+        )
+    return Kept(targets=tuple(dict.fromkeys(listed(arguments.gpu_targets))))
 
 
 def _override(arguments: argparse.Namespace) -> Override | None:

@@ -21,12 +21,14 @@ if TYPE_CHECKING:
 Layout = Literal["split", "unsplit"]
 
 LIBRARIES = "rocm-sdk-libraries"
+# finds the device code of TheRock's host wheels; its version is its own
+BOOTSTRAP = "rocm-bootstrap"
 _DEVICE = re.compile(r"(?:rocm-sdk|amd-(?P<host>torch(?:vision)?))-device-(?P<gpu>gfx[0-9a-z-]+)")
 
 
 def is_rocm(name: str) -> bool:
     """Return whether a normalized distribution name is one of ROCm's own packages."""
-    return name in {"rocm", "rocm-profiler", "rocm-bootstrap"} or name.startswith("rocm-sdk-")
+    return name in {"rocm", "rocm-profiler", BOOTSTRAP} or name.startswith("rocm-sdk-")
 
 
 def libraries_package(layout: Layout, family: str) -> str:

@@ -125,10 +125,7 @@ def _cell(
         stages=(*found, *missing),
         line=time_line([*(run for run in before if run.stage in NEEDS), *found]),
         wheels=len(wheels),
-        # whoever installs them gets the device packages of his machine
-        requirements=tuple(
-            f"{one.distribution}=={one.version}" for one in wheels if not device_target(one.distribution)
-        ),
+        requirements=tuple(one.requirement for one in wheels if not device_target(one.distribution)),
     )
 
 

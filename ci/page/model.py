@@ -181,6 +181,8 @@ class Wheel:
         commit: The commit; "" where nobody knows.
         folders: What is in it, the largest first.
         before: The size of the same wheel in the run before; None for none.
+        part_of: The distribution whose device code it holds: ``torch``; "" for any other.
+        extra: The extra that installs its device code, where that is in other wheels.
     """
 
     name: str
@@ -196,6 +198,13 @@ class Wheel:
     commit: str = ""
     folders: tuple[Folder, ...] = ()
     before: int | None = None
+    part_of: str = ""
+    extra: str = ""
+
+    @property
+    def requirement(self) -> str:
+        """What installs it, with the device code of all the GPUs that it was built for."""
+        return f"{self.distribution}{f'[{self.extra}]' if self.extra else ''}=={self.version}"
 
     @property
     def grown(self) -> int | None:

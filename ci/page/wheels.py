@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
@@ -9,6 +10,7 @@ from ci.page.cell_name import CellName
 from ci.page.model import Folder, Wheel
 from core.wheel_contents import CONTENTS
 from pytorch_build.refs.torch_refs import DISTRIBUTIONS
+from rocm_packaging.layouts import device_host
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -29,7 +31,8 @@ def wheels_of(facts: RunFacts, before: RunFacts | None = None) -> tuple[tuple[Wh
         before: The run that it is held against.
 
     Returns:
-        The wheels, by group, distribution and name; and the names of those that only `before` has.
+        The wheels, by group, distribution and name, device code behind its wheel; and the names of those
+        that only `before` has.
     """
     old = (
         {}
@@ -41,8 +44,12 @@ def wheels_of(facts: RunFacts, before: RunFacts | None = None) -> tuple[tuple[Wh
     known = {_identity(group, one) for group, one, _ in ours.values()}
     groups = {group.name for group in facts.groups}
     gone = sorted({one.name for key, (one, _) in old.items() if key not in known and key[0] in groups})
-    made.sort(key=lambda one: (one.cell.group, one.distribution, one.name))
-    return tuple(made), tuple(gone)
+    made.sort(key=lambda one: (one.cell.group, one.part_of or one.distribution, one.part_of != "", one.name))
+    split = {(one.cell, one.part_of) for one in made if one.part_of}
+    told = (
+        replace(one, extra="device-all") if (one.cell, one.distribution) in split else one for one in made
+    )
+    return tuple(told), tuple(gone)
 
 
 def _files(facts: RunFacts) -> Iterator[tuple[GroupFacts, FileRecord, Record]]:
@@ -85,6 +92,7 @@ def _wheel(
         commit=commit,
         folders=_folders(contents_of(record, one.name), old),
         before=before[0].size if before else None,
+        part_of=device_host(one.distribution),
     )
 
 
@@ -94,7 +102,8 @@ def _source(record: Record, one: FileRecord, locks: Mapping[str, SourceLock]) ->
     if isinstance(said, dict) and isinstance(said.get("commit"), str):
         return str(said.get("origin") or ""), said["commit"]
     lock = locks.get(record.cell.torch_ref)
-    locked = lock.projects.get(_PROJECTS.get(one.distribution, "")) if lock else None
+    project = _PROJECTS.get(device_host(one.distribution) or one.distribution, "")
+    locked = lock.projects.get(project) if lock else None
     return (locked.origin, locked.commit) if locked else ("", "")
 
 

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
     from ci.promotion.documents import PromotedFile
     from ci.promotion.facts import Facts
+    from ci.promotion.keeping import Kept
     from ci.promotion.rewriting import Renamed, RocmChange
     from core.stores import Store
 
@@ -88,6 +89,7 @@ def rewritten(
     change: RocmChange,
     scratch: Path,
     expected: Promised | None = None,
+    kept: Kept | None = None,
 ) -> Final:
     """Fetch a candidate's files and write them again as the release's.
 
@@ -97,6 +99,7 @@ def rewritten(
         change: The change of version.
         scratch: A folder for both.
         expected: What the source locks promise of each family's wheels, from `promised`.
+        kept: The gfx targets that metadata goes on naming (default: all).
 
     Raises:
         MissingInputError: A wheel that is promised is not among them.
@@ -115,7 +118,7 @@ def rewritten(
             raise MissingInputError(said, hint="Stage it, or build it first.")
         with console.group(f"rewrite {family}: {change.old} -> {change.new}"):
             fetched = _fetched(bucket, found, scratch / family / change.old)
-            results = rewrite_set(fetched, scratch / family / change.new, change, expected=wanted)
+            results = rewrite_set(fetched, scratch / family / change.new, change, expected=wanted, kept=kept)
         by_name = {one.name: one for one in found}
         for result in results:
             target = _target(by_name[result.plan.source], result.plan)

@@ -56,6 +56,8 @@ class Circumstances:
         decided: This moment, ISO 8601.
         from_version: ROCm's version before the wheels are rewritten; "" where they are not.
         to_version: ROCm's version after it.
+        gpu_targets: The gfx targets that are kept; empty for all.
+        left_out: The staged device packages that are not, by key.
     """
 
     set_name: str
@@ -64,6 +66,8 @@ class Circumstances:
     decided: str
     from_version: str = ""
     to_version: str = ""
+    gpu_targets: tuple[str, ...] = ()
+    left_out: tuple[str, ...] = ()
 
 
 def decision_of(
@@ -84,6 +88,8 @@ def decision_of(
         release_type=told.release_type,
         from_version=told.from_version,
         to_version=told.to_version,
+        gpu_targets=told.gpu_targets,
+        left_out=told.left_out,
         decided=told.decided,
         by=told.by,
         staging=facts.staging,

@@ -200,6 +200,8 @@ class Decision(Model):
         release_type: The release type whose bucket this is.
         from_version: ROCm's version before the wheels were rewritten; "" where they were not.
         to_version: ROCm's version after it.
+        gpu_targets: The gfx targets that were kept, where not all were.
+        left_out: The staged device packages that were not, by key.
         decided: When, ISO 8601, UTC.
         by: Who ran the command.
         staging: The staging records.
@@ -215,6 +217,8 @@ class Decision(Model):
     release_type: str
     from_version: str = ""
     to_version: str = ""
+    gpu_targets: tuple[str, ...] = ()
+    left_out: tuple[str, ...] = ()
     decided: str
     completed: str = ""
     by: str

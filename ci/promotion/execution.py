@@ -178,6 +178,28 @@ def carry_out(
     return Done(decision=held, outcome="promoted", copied=sum(outcome != "unchanged" for outcome in outcomes))
 
 
+def require_same_targets(bucket: Store, decision: Decision) -> None:
+    """Refuse files that were released with the device code of other gfx targets: their metadata names these.
+
+    They may have gone out with another set: several versions of torch have one ROCm.
+
+    Raises:
+        ConflictError: It was.
+    """
+    keys = {one.key for one in decision.files}
+    for one in bucket.list(layout.DECISIONS) if decision.to_version else ():
+        before = documents.read(bucket, one.key, Decision)[0]
+        same = keys & {file.key for file in before.files}
+        other = set(before.gpu_targets) != set(decision.gpu_targets)
+        if same and other and before.to_version == decision.to_version:
+            named = ", ".join(before.gpu_targets) or "all targets"
+            raise ConflictError(
+                f"{before.set_name} was released with device code for {named} by {before.by}, which has "
+                f"{len(same)} files of {decision.set_name}.",
+                hint="A version is released once: keep the same targets, or make another candidate.",
+            )
+
+
 def is_done(bucket: Store, decision: Decision) -> bool:
     """Say whether what this decision promotes was promoted before, and is still there."""
     before = decided(bucket, decision)

@@ -15,7 +15,7 @@ from core.families import families
 from core.options import RELEASE_TYPES
 from core.outputs import Platform  # noqa: TC001 - pydantic reads it
 from pytorch_build.lock.versions import python_tag
-from rocm_packaging.layouts import is_rocm
+from rocm_packaging.layouts import BOOTSTRAP, is_rocm
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -101,7 +101,7 @@ class Gates(Model):
     def stages(self, wheel: Wheel, release_type: str) -> tuple[str, ...]:
         """Give the stages that a wheel must have passed."""
         gate = self.of(wheel.cell.family)
-        if wheel.is_rocm:
+        if wheel.is_rocm and wheel.file.distribution != BOOTSTRAP:  # which PyTorch's wheels alone bring
             return gate.rocm
         more = (one.stage for one in self.required if one.concerns(wheel, release_type))
         return tuple(dict.fromkeys((*gate.pytorch, *more)))

@@ -18,7 +18,7 @@ from core.distributions import SIDECAR
 from core.errors import MissingInputError, WheelError, nearest
 from core.outputs import RunOutputs
 from core.wheels import parse_sdist_name, parse_wheel_name
-from rocm_packaging.layouts import device_host, is_rocm
+from rocm_packaging.layouts import BOOTSTRAP, device_host, is_rocm
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -147,7 +147,7 @@ def _files(record: StagingRecord, request: SetRequest) -> tuple[tuple[StagedFile
 
     def belongs(file: StagedFile) -> bool:
         if is_rocm(file.distribution):
-            return file.version in rocm
+            return file.version in rocm or file.distribution == BOOTSTRAP
         lock = locks.get(file.torch_ref)
         promised = (
             lock.promised.get(device_host(file.distribution) or file.distribution, file.version)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from packaging.version import InvalidVersion, Version
 
-from ci.promotion import metadata_edits
+from ci.promotion import keeping, metadata_edits
 from ci.promotion.rewriting_rules import rules
 from core.errors import WheelError
 from core.wheel_editing import TEXT_LIMIT, is_text
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from pathlib import Path
 
+    from ci.promotion.keeping import Kept
     from ci.promotion.renaming import Renamed, RocmChange
     from ci.promotion.rewriting_rules import Place
 
@@ -33,10 +34,11 @@ class MemberEdits:
     Args:
         plan: What becomes of the package.
         change: The change of ROCm's version.
+        kept: The gfx targets that are kept (default: all).
     """
 
-    def __init__(self, plan: Renamed, change: RocmChange) -> None:
-        self._plan, self._change = plan, change
+    def __init__(self, plan: Renamed, change: RocmChange, kept: Kept | None = None) -> None:
+        self._plan, self._change, self._kept = plan, change, kept
         self._mention = change.mention()
         self._places = dict.fromkeys(rules().places_of(plan.distribution), 0)
         self._problems: list[str] = []
@@ -110,9 +112,11 @@ class MemberEdits:
     def _edited(self, member: str, content: bytes) -> bytes:
         if _METADATA.fullmatch(member):
             plan = self._plan
-            return metadata_edits.metadata(content, old=plan.old, new=plan.new, change=self._change)
+            return metadata_edits.metadata(
+                content, old=plan.old, new=plan.new, change=self._change, kept=self._kept
+            )
         if _REQUIRES.fullmatch(member):
-            return metadata_edits.requires_txt(content, self._change)
+            return metadata_edits.requires_txt(content, self._change, self._kept)
         for place in self._places:
             if fnmatchcase(member, place.members):
                 content = self._in_place(place, content)
@@ -126,7 +130,7 @@ class MemberEdits:
         if place.required and not count:
             raise WheelError(f"It does not hold {old} between quotes.")
         self._places[place] += 1
-        return edited
+        return keeping.dist_info(edited, self._kept) if place.targets and self._kept else edited
 
 
 def literals(content: bytes, old: Version, new: str) -> tuple[bytes, int]:

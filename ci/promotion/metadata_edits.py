@@ -13,11 +13,13 @@ from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
 from packaging.version import InvalidVersion, Version
 
+from ci.promotion.keeping import metadata_lines, requires_lines
 from ci.promotion.renaming import new_version
 from ci.promotion.rewriting_rules import rules
 from core.errors import WheelError
 
 if TYPE_CHECKING:
+    from ci.promotion.keeping import Kept
     from ci.promotion.renaming import RocmChange
 
 _FIELD = re.compile(r"(?P<name>[A-Za-z0-9-]+):(?P<space>[ \t]*)(?P<value>.*?)(?P<end>[ \t]*\r?)", re.DOTALL)
@@ -27,7 +29,7 @@ _PINNING = frozenset({"===", "=="})
 _SECTION = re.compile(r"\s*(?:\[.*|#.*)?")
 
 
-def metadata(content: bytes, *, old: str, new: str, change: RocmChange) -> bytes:
+def metadata(content: bytes, *, old: str, new: str, change: RocmChange, kept: Kept | None = None) -> bytes:
     """Change Version and the requirements on packages of the set.
 
     Args:
@@ -35,6 +37,7 @@ def metadata(content: bytes, *, old: str, new: str, change: RocmChange) -> bytes
         old: The version that it must state.
         new: The version that it is to state.
         change: The change of ROCm's version, which decides the requirements.
+        kept: The gfx targets that are kept (default: all).
 
     Raises:
         WheelError: It does not state exactly the old version, or has a requirement that cannot be
@@ -55,6 +58,8 @@ def metadata(content: bytes, *, old: str, new: str, change: RocmChange) -> bytes
         else:
             value = requirement(_unfolded(field["value"], lines, number), change)
         lines[number] = f"{field['name']}:{field['space']}{value}{field['end']}"
+    if kept is not None:
+        lines = list(metadata_lines(lines, kept))
     if stated != 1:
         raise WheelError(f"It has {stated} Version fields, not one.")
     return ("\n".join(lines) + blank + body).encode("utf-8", "surrogateescape")
@@ -93,14 +98,16 @@ def requirement(text: str, change: RocmChange) -> str:
     return _CLAUSE.sub(changed, specifiers) + semicolon + marker
 
 
-def requires_txt(content: bytes, change: RocmChange) -> bytes:
-    """Change the requirements in a ``requires.txt``.
+def requires_txt(content: bytes, change: RocmChange, kept: Kept | None = None) -> bytes:
+    """Change the requirements in a ``requires.txt``, and leave out those on targets that are not kept.
 
     Raises:
         WheelError: As `requirement`.
     """
     lines = content.decode("utf-8", "surrogateescape").split("\n")
     edited = [line if _SECTION.fullmatch(line) else requirement(line, change) for line in lines]
+    if kept is not None:
+        edited = list(requires_lines(edited, kept))
     return "\n".join(edited).encode("utf-8", "surrogateescape")
 
 

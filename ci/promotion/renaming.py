@@ -76,7 +76,7 @@ class Renamed:
         source: Its file name.
         target: Its new file name.
         distribution: Its name, normalised by PEP 503.
-        kind: ``rocm`` or ``pytorch``.
+        kind: ``rocm``, ``pytorch``, or ``constant``, whose version stays.
         old: Its version.
         new: Its new version.
     """
@@ -161,13 +161,16 @@ def _renamed(filename: str, change: RocmChange) -> Renamed:
             f"{filename} is no package that carries ROCm's version.",
             hint="Take it out of the set, or add its name to ci/promotion/rewriting.toml.",
         )
-    new = new_version(parsed.distribution, parsed.version, change)
+    constant = kind == "constant"
+    new = str(parsed.version) if constant else new_version(parsed.distribution, parsed.version, change)
     if new is None:
         raise WheelError(
             f"{filename} does not carry ROCm {change.old}, so it is not of this set.",
             hint="A set is built against one ROCm version, and promoted as a whole.",
         )
-    if is_wheel:
+    if constant:
+        target = filename
+    elif is_wheel:
         name, _, *rest = filename.split("-")
         target = "-".join([name, new, *rest])
     else:

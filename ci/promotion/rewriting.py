@@ -6,6 +6,7 @@ file (pure, by names alone: a dry run needs no bytes), ``rewrite_set(paths, fold
 
 from __future__ import annotations
 
+import shutil
 import tempfile
 import time
 from dataclasses import dataclass, replace
@@ -20,10 +21,11 @@ from ci.promotion.metadata_edits import requirement
 from ci.promotion.renaming import Renamed, RocmChange, final_of, new_version, plan_set
 from core import console
 from core.errors import MissingInputError, WheelError
-from core.files import made
+from core.files import made, sha256
 from core.sdist_editing import edit_sdist
 from core.wheel_editing import edit_wheel
 from core.wheel_record import Tap, verify_record
+from core.wheel_writer import WrittenFile
 from core.wheels import read_metadata
 from pytorch_build.checks.findings import require_no_errors
 from pytorch_build.checks.run import CheckOptions, check_wheel
@@ -31,7 +33,7 @@ from pytorch_build.checks.run import CheckOptions, check_wheel
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from core.wheel_writer import WrittenFile
+    from ci.promotion.keeping import Kept
     from pytorch_build.checks.view import Expectation
 
 __all__ = ["Renamed", "Rewritten", "RocmChange", "final_of", "new_version", "plan_set", "rewrite_set"]
@@ -60,6 +62,7 @@ def rewrite_set(
     change: RocmChange,
     *,
     expected: Mapping[str, Expectation] | None = None,
+    kept: Kept | None = None,
     epoch: int | None = None,
 ) -> tuple[Rewritten, ...]:
     """Write every wheel and sdist of a set again under its new version, and check the results.
@@ -74,6 +77,7 @@ def rewrite_set(
         change: The change of ROCm's version, from `final_of`.
         expected: What the source lock promised of PyTorch's wheels as they were built, by
             normalised name; the rewritten ones are held against the same with the new versions.
+        kept: The gfx targets that metadata goes on naming (default: all).
         epoch: SOURCE_DATE_EPOCH in seconds (default: 1980-01-01, the earliest a zip holds).
 
     Returns:
@@ -93,7 +97,7 @@ def rewrite_set(
         done = []
         for plan in plans:
             started = time.monotonic()
-            one = _rewrite(sources[plan.source], place, plan, change, epoch=epoch)
+            one = _rewrite(sources[plan.source], place, plan, MemberEdits(plan, change, kept), epoch=epoch)
             if one.file.path.suffix == ".whl":
                 _check(one, change, (expected or {}).get(plan.distribution))
             done.append(one)
@@ -117,9 +121,12 @@ def _by_name(files: Sequence[Path]) -> Mapping[str, Path]:
 
 
 def _rewrite(
-    source: Path, folder: Path, plan: Renamed, change: RocmChange, *, epoch: int | None
+    source: Path, folder: Path, plan: Renamed, edits: MemberEdits, *, epoch: int | None
 ) -> Rewritten:
-    edits = MemberEdits(plan, change)
+    if plan.kind == "constant":
+        path = shutil.copyfile(source, folder / plan.target)
+        file = WrittenFile(path=path, sha256=sha256(path), size=path.stat().st_size)
+        return Rewritten(plan=plan, file=file, changed=())
     edit_file = edit_wheel if plan.source.endswith(".whl") else edit_sdist
     edited = edit_file(source, folder, version=plan.new, edit=edits, epoch=epoch)
     edits.see_paths(edited.members)

@@ -10,7 +10,7 @@ from typing import Literal
 from core.data import Model, load_toml
 
 RULES_FILE = Path(__file__).with_name("rewriting.toml")
-Kind = Literal["rocm", "pytorch"]
+Kind = Literal["rocm", "pytorch", "constant"]
 
 
 class Distributions(Model):
@@ -19,10 +19,12 @@ class Distributions(Model):
     Attributes:
         rocm: Those whose version is ROCm's.
         pytorch: Those whose local version ends with ROCm's.
+        constant: Those whose version is their own, and which go out as they are.
     """
 
     rocm: tuple[str, ...]
     pytorch: tuple[str, ...]
+    constant: tuple[str, ...] = ()
 
 
 class Place(Model):
@@ -33,12 +35,14 @@ class Place(Model):
         members: Its path, as a glob.
         holds: Which version: the distribution's own, or ROCm's.
         required: Whether it has to be there and to hold it.
+        targets: Whether it lists the gfx targets, which a keep-list shortens.
     """
 
     distributions: tuple[str, ...]
     members: str
     holds: Literal["own", "rocm"]
     required: bool = True
+    targets: bool = False
 
 
 class Mention(Model):
@@ -66,7 +70,9 @@ class Rules(Model):
         """Say how a distribution carries ROCm's version, by its normalised name; None for others."""
         if _any(distribution, self.distributions.rocm):
             return "rocm"
-        return "pytorch" if _any(distribution, self.distributions.pytorch) else None
+        if _any(distribution, self.distributions.pytorch):
+            return "pytorch"
+        return "constant" if _any(distribution, self.distributions.constant) else None
 
     def places_of(self, distribution: str) -> tuple[Place, ...]:
         """Give the places of a distribution, by its normalised name."""

@@ -74,6 +74,7 @@ def show_plan(bucket: Store, decision: Decision) -> None:
         (one.key, console.size(one.size), one.staged_sha256[:12], one.staged_key) for one in decision.files
     ]
     console.table(("would be written", "size", "sha256", "from"), rows)
+    show_left_out(decision)
     where = f"{bucket.url}/{layout.RELEASE}"
     if execution.is_done(bucket, decision):
         console.done(f"promote: already promoted, {len(planned.wheels)} files are in {where}")
@@ -84,6 +85,13 @@ def show_plan(bucket: Store, decision: Decision) -> None:
     )
 
 
+def show_left_out(decision: Decision) -> None:
+    """Say which device packages a keep-list leaves out."""
+    if decision.gpu_targets:
+        names = ", ".join(sorted({key.rpartition("/")[2] for key in decision.left_out})) or "nothing"
+        console.say(f"Device code is kept for {', '.join(decision.gpu_targets)}. Left out: {names}.")
+
+
 def show_done(bucket: Store, done: Done) -> None:
     """Print how it ended."""
     decision = done.decision
@@ -92,6 +100,7 @@ def show_done(bucket: Store, done: Done) -> None:
         by = f"{decision.by} at {decision.completed}"
         console.done(f"promote: {decision.set_name} was already promoted by {by} ({key})")
         return
+    show_left_out(decision)
     console.done(
         f"promote: {len(decision.files)} files of {decision.set_name} are in {bucket.url}/{layout.RELEASE}, "
         f"{done.copied} of them new; decision {key}"

@@ -21,7 +21,15 @@ from pytorch_build.checks.expected import run_lock
 from pytorch_build.refs.torch_refs import DISTRIBUTIONS
 from pytorch_build.rocm.options import packages_of
 from pytorch_build.testing.devices import PREFIXES, targets_of, told_to_sdist
-from rocm_packaging.layouts import LIBRARIES, device_package, device_target, is_rocm, layout_of, serves
+from rocm_packaging.layouts import (
+    BOOTSTRAP,
+    LIBRARIES,
+    device_package,
+    device_target,
+    is_rocm,
+    layout_of,
+    serves,
+)
 from rocm_packaging.sources import (
     for_tests,
     named_source,
@@ -159,7 +167,7 @@ def _recorded(context: Context, target: Interpreter) -> Iterator[FileRecord]:
         for one in record.files if record.status == "ok" else ():
             if is_rocm(one.distribution):
                 # what finds the device code has a version of its own
-                if context.gpu and (one.version == rocm_version or one.distribution == "rocm-bootstrap"):
+                if context.gpu and (one.version == rocm_version or one.distribution == BOOTSTRAP):
                     yield one
             elif same and (one.distribution in DISTRIBUTIONS.values() or device_target(one.distribution)):
                 yield one

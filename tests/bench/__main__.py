@@ -17,7 +17,7 @@ from core.errors import FatalError
 from core.options import ROOT
 from core.wheel_record import verify_record
 from core.wheel_writer import Member, WheelSpec, write_wheel
-from tests.bench import fat_wheel, indexes, promotion, rewriting, rocm, uploads
+from tests.bench import fat_wheel, indexes, promotion, rewriting, rocm, split, uploads
 from tests.bench.measuring import Figure, paired, quiet, seconds
 
 if TYPE_CHECKING:
@@ -148,6 +148,7 @@ PARTS: Mapping[str, Callable[[], Iterable[Figure]]] = {
     "uploads": uploads.figures,
     "indexes": indexes.figures,
     "rewriting": lambda: rewriting.figures(real_libraries()),
+    "split": lambda: split.figures(real_libraries()),
     "fat_wheel": lambda: fat_wheel.figures(real_libraries()),
     "promotion": promotion.figures,
     "pipeline": pipeline,

@@ -13,6 +13,7 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
+from ci.promotion.keeping import Kept
 from ci.promotion.rewriting import Rewritten, final_of, rewrite_set
 from core import process
 from core.wheel_editing import edit_wheel
@@ -82,9 +83,9 @@ def rocm_packages(tmp_path_factory: pytest.TempPathFactory) -> Sequence[Path]:
     return rocm_set(tmp_path_factory.mktemp("rocm"), CANDIDATE, split=True)
 
 
-def rocm_set(folder: Path, version: str, *, split: bool = False) -> Sequence[Path]:
+def rocm_set(folder: Path, version: str, *, split: bool = False, one: bool = False) -> Sequence[Path]:
     artifacts = ensure_artifacts(folder / "artifacts", split=split)
-    families = () if split else tuple(name for name in FAMILIES if name == FAMILY)
+    families = () if split and not one else tuple(name for name in FAMILIES if name == FAMILY)
     request = BuildRequest(
         artifact_dir=artifacts, output_dir=folder / "packages", families=families, version=version
     )
@@ -114,6 +115,21 @@ def test_rocms_packages_hold_what_a_build_of_the_release_holds(
     for one in done:
         if one.file.path.suffix == ".whl":
             require_sound(one.file.path)
+            assert contents(one.file.path) == contents(built[one.plan.target])
+        else:
+            assert one.file.path.read_bytes() == built[one.plan.target].read_bytes()
+
+
+def test_rocms_packages_for_some_targets_hold_what_a_build_for_these_holds(tmp_path: Path) -> None:
+    candidate = rocm_set(tmp_path / "candidate", CANDIDATE, split=True)
+    built = {path.name: path for path in rocm_set(tmp_path / "final", FINAL, split=True, one=True)}
+    kept = Kept(targets=("gfx942",))
+    taken = [path for path in candidate if kept.package(canonicalize_name(path.name.partition("-")[0]))]
+    assert len(taken) < len(candidate)
+    done = rewrite_set(taken, tmp_path / "released", final_of(CANDIDATE), kept=kept)
+    assert {one.plan.target for one in done} == set(built)
+    for one in done:
+        if one.file.path.suffix == ".whl":
             assert contents(one.file.path) == contents(built[one.plan.target])
         else:
             assert one.file.path.read_bytes() == built[one.plan.target].read_bytes()

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from core import process
 from core.stores import overlay
 from tests.unit.aws import aws, s3
 
@@ -32,6 +33,11 @@ def _guarded(connect: Callable[..., Any]) -> Callable[..., Any]:
     return guarded
 
 
+def _without_gpus(which: Callable[[str], Any]) -> Callable[[str], Any]:
+    """Hide the programs that would tell this machine's GPUs."""
+    return lambda program: None if program in {"rocminfo", "offload-arch"} else which(program)
+
+
 def _local_names(getaddrinfo: Callable[..., Any]) -> Callable[..., Any]:
     def guarded(host: Any, *arguments: Any, **options: Any) -> Any:
         if host not in {*LOOPBACK, None, ""}:
@@ -48,6 +54,7 @@ def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object
         patch.setattr(socket.socket, "connect", _guarded(socket.socket.connect))
         patch.setattr(socket.socket, "connect_ex", _guarded(socket.socket.connect_ex))
         patch.setattr(socket, "getaddrinfo", _local_names(socket.getaddrinfo))
+        patch.setattr(process, "which", _without_gpus(process.which))
         # the bucket behind out/ is on another machine
         patch.setattr(overlay, "answers", lambda address: not address)
         if item.get_closest_marker("processes") is None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import sys
+import zipfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, get_args
@@ -17,8 +18,10 @@ from core.files import sha256
 from core.wheel_record import require_sound
 from core.wheels import read_metadata
 from pytorch_build.checks.device_code import file_facts
+from pytorch_build.split.making import split
 from rocm_packaging.artifacts import build_info, scan
 from rocm_packaging.build import BuildRequest, BuiltPackages, build
+from tests.upstream.test_split import HIP, NAMES, wheel_around
 from tests.venvs import Venv
 
 if TYPE_CHECKING:
@@ -285,3 +288,26 @@ def test_hipcc_links_libraries_into_a_program_for_two_targets(in_root: InRoot) -
     assert found is not None
     assert found.targets == {TARGET, OTHER_TARGET}
     assert in_root.run(f"{in_root.folder}/two") in {"", "hipErrorNoDevice"}
+
+
+@pytest.mark.parametrize("compressed", [False, True])
+def test_a_library_that_its_hipcc_compiles_is_split(
+    in_root: InRoot,
+    tmp_path: Path,
+    compressed: bool,  # noqa: FBT001 - a parameter
+) -> None:
+    """Bundles of today's clang, plain and compressed: read, moved, and held against the fat library."""
+    for name in NAMES:
+        (in_root.path / f"{name}.hip").write_text(HIP.replace("NAME", name))
+    words = ["-fPIC", "-shared", f"--offload-arch={TARGET}", f"--offload-arch={OTHER_TARGET}"]
+    words += ["--offload-compress"] if compressed else []
+    files = [f"{name}.hip" for name in NAMES]
+    in_root.run(in_root.program("hipcc"), *words, *files, "-o", "library.so", where=in_root.folder)
+    library = in_root.path / "library.so"
+    forms = {one.form for one in file_facts(library).bundles}  # type: ignore[union-attr] # it has some
+    assert forms == ({"zstd"} if compressed else {"plain"})
+    host, *devices = split(wheel_around(library, tmp_path / "fat"), tmp_path / "parts")
+    targets = sorted((TARGET, OTHER_TARGET))
+    assert [path.name.partition("-")[0] for path in devices] == [f"amd_torch_device_{one}" for one in targets]
+    with zipfile.ZipFile(host) as archive:
+        assert archive.getinfo("torch/lib/libtorch_hip.so").file_size < library.stat().st_size

@@ -9,11 +9,15 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import pytest
+from packaging.utils import canonicalize_name
 
+from ci.promotion.keeping import Kept
+from ci.promotion.rewriting import RocmChange, rewrite_set
 from core import installer, process
 from core.options import ROOT, environment
 from rocm_packaging import reports
 from rocm_packaging.sample import FAMILIES, ROCM_VERSION, ensure_artifacts
+from rocm_packaging.sample.layout import FAMILY_TARGETS, TARGETS
 from tests.venvs import Venv
 
 if TYPE_CHECKING:
@@ -85,6 +89,34 @@ def test_its_own_tests_pass_in_our_stage(checkout: Checkout, tmp_path: Path) -> 
         f"{checkout.libraries.replace('_', '-')}" if "gfx" in checkout.libraries else "rocm-sdk-device-gfx942"
     )
     assert device in report.properties["packages"].split(";")
+
+
+def test_a_release_of_one_target_passes_its_own_tests(checkout: Checkout, tmp_path: Path) -> None:
+    """Of TheRock's packages of a candidate one target's are kept: the extras and lists of the others go."""
+    if "gfx" in checkout.libraries:
+        pytest.skip("unsplit packages have no device packages to leave out")
+    kept = Kept(targets=FAMILY_TARGETS[FAMILY])
+    files = sorted(checkout.packages.iterdir())
+    taken = [path for path in files if kept.package(canonicalize_name(path.name.partition("-")[0]))]
+    assert len(taken) < len(files)
+    new = ROCM_VERSION.replace("7.99.0", "7.99.1")
+    rewrite_set(taken, tmp_path / "new", RocmChange(old=ROCM_VERSION, new=new), kept=kept)
+    (sdist,) = (tmp_path / "new").glob("*.tar.gz")
+    process.capture(["tar", "xf", sdist, "-C", tmp_path])
+    texts = [
+        path.read_text()
+        for path in (tmp_path / sdist.name.removesuffix(".tar.gz")).rglob("*")
+        if path.is_file()
+    ]
+    left = {
+        gpu for gpu in TARGETS if any(f"device-{gpu}" in text or f"append('{gpu}')" in text for text in texts)
+    }
+    assert left == set(kept.targets)
+    junit = tmp_path / "junit.xml"
+    words = ("--find-links", tmp_path / "new", "--version", new, "--junit", junit)
+    checkout.nox("test_rocm", "--", *words)
+    report = reports.read(junit.read_bytes())
+    assert (report.failed, report.properties["rocm"]) == ((), new)
 
 
 def test_every_wheel_is_built_against_them_and_computes(checkout: Checkout) -> None:

@@ -17,7 +17,14 @@ if TYPE_CHECKING:
 @pytest.mark.parametrize(
     "name",
     [
-        *("rocm", "rocm-sdk-core", "ROCm_SDK.devel", "rocm-sdk-libraries-gfx94x-dcgpu", "rocm-profiler"),
+        *(
+            "rocm",
+            "rocm-sdk-core",
+            "ROCm_SDK.devel",
+            "rocm-sdk-libraries-gfx94x-dcgpu",
+            "rocm-profiler",
+            "rocm-bootstrap",
+        ),
         *("torch", "Torch", "torchvision", "torchaudio", "triton", "pytorch_triton_rocm", "apex"),
         *DISTRIBUTIONS.values(),
     ],

@@ -127,6 +127,26 @@ def test_a_wheel_of_the_run_before_that_has_gone_is_named() -> None:
     assert [name.partition("-")[0] for name in page.gone] == ["apex"]
 
 
+def test_device_code_is_shown_as_a_part_of_its_wheel() -> None:
+    def with_device(one: Record) -> Record:
+        (host,) = one.files
+        (gpu,) = (samples.wheel(GROUP, "amd-torch-device-gfx900", host.version, PYTHON, 9),)
+        return one.model_copy(update={"files": (host, gpu), "details": {}})
+
+    built = [with_device(one) if one.stage == "build_torch" else one for one in builds()]
+    page = page_of(facts(*built, smoke()))
+    names = [one.distribution for one in page.wheels]
+    assert names[names.index("torch") + 1] == "amd-torch-device-gfx900"
+    torch, device = (page.wheels[names.index(one)] for one in ("torch", "amd-torch-device-gfx900"))
+    assert (torch.part_of, device.part_of) == ("", "torch")
+    assert (torch.extra, device.extra) == ("device-all", "")
+    assert device.commit == torch.commit == samples.lock(REF).projects["torch"].commit
+    html = render(page)
+    assert f"part of torch: </span>{device.name}" in html
+    assert f"torch[device-all]=={torch.version}" in html
+    assert f"torch[device-all]=={torch.version}" in page.cells[0].requirements
+
+
 def test_commits_come_from_the_lock_where_a_record_names_none() -> None:
     one = samples.build("torch", GROUP, REF, PYTHON).model_copy(update={"details": {}})
     (wheel,) = page_of(facts(one)).wheels

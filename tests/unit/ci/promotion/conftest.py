@@ -9,11 +9,13 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from core import distributions, records
+from core.families import parents
 from core.outputs import RunOutputs
 from core.records import Cell, FileRecord, Record
 from core.stores.directory import DirectoryStore
 from core.wheel_writer import Member, WheelSpec, metadata_text, write_sdist, write_wheel
 from pytorch_build.lock.source_lock import SourceLock
+from pytorch_build.split.described import Wheels
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -24,12 +26,17 @@ if TYPE_CHECKING:
 
 ROCM = "7.10.0a20251120"
 REF = "mine"
+ANY = "py3-none-linux_x86_64"
 DATE = "2026-11-21T12:00:00+00:00"
 
 
 @dataclass
 class Runs:
-    """Runs in a store: what builds and tests leave there."""
+    """Runs in a store: what builds and tests leave there.
+
+    With `devices`, gfx targets, their packages are split, and made as TheRock makes them: the host wheel
+    requires rocm-bootstrap.
+    """
 
     store: Store
     folder: Path
@@ -37,6 +44,7 @@ class Runs:
     platform: Platform = "linux"
     rocm: str = ROCM
     ref: str = REF
+    devices: tuple[str, ...] = ()
     made: dict[str, FileRecord] = field(default_factory=dict)
 
     @property
@@ -87,7 +95,10 @@ class Runs:
         self.store.put_bytes(self.outputs.source_lock_key(self.ref), lock.model_dump_json().encode())
 
     def build_rocm(self, family: str) -> None:
-        info = Member(name="src/rocm_sdk/_dist_info.py", source=f"__version__ = '{self.rocm}'\n".encode())
+        listed = f"\nAVAILABLE_TARGET_FAMILIES = {list(self.devices)}\n" if self.devices else "\n"
+        info = Member(
+            name="src/rocm_sdk/_dist_info.py", source=f"__version__ = '{self.rocm}'{listed}".encode()
+        )
         sdist = write_sdist(
             self.folder / family,
             "rocm",
@@ -95,10 +106,20 @@ class Runs:
             [Member(name="setup.py", source=f"# {family}\n".encode()), info],
             metadata=metadata_text([("Name", "rocm"), ("Version", self.rocm)]),
         )
-        core = self._wheel(
-            family, "rocm-sdk-core", self.rocm, "py3-none-linux_x86_64", {"_dist_info": self.rocm}
-        )
-        self._record("build_rocm", family, Cell(gpu_family=family), (sdist.path, core))
+        core = self._wheel(family, "rocm-sdk-core", self.rocm, ANY, {"_dist_info": self.rocm}, listed=listed)
+        devices = [
+            self._written(
+                family,
+                f"rocm-sdk-device-{gpu}",
+                self.rocm,
+                ANY,
+                {f"_rocm_sdk_libraries/.devel_links/{gpu}.json": f'{{"version": "{self.rocm}"}}'},
+            )
+            for gpu in self.devices
+        ]
+        if self.devices:
+            devices.append(self._wheel(family, "rocm-bootstrap", "0.1.0", "py3-none-any", {}))
+        self._record("build_rocm", family, Cell(gpu_family=family), (sdist.path, core, *devices))
 
     def build(self, family: str, python: str) -> None:
         tag = f"{python}-{python}-{'linux_x86_64' if self.platform == 'linux' else 'win_amd64'}"
@@ -106,21 +127,69 @@ class Runs:
             ("torch", self.torch, f"rocm[libraries]=={self.rocm}", {"_rocm_init": self.rocm}),
             ("torchaudio", self.audio, f"torch=={self.torch}", {}),
         ):
-            path = self._wheel(family, name, version, tag, {"version": version, **places}, needs)
+            more = self.split.host_lines() if name == "torch" and self.devices else ()
+            path = self._wheel(family, name, version, tag, {"version": version, **places}, needs, more=more)
+            devices = [
+                self._written(
+                    family,
+                    f"amd-torch-device-{gpu}",
+                    version,
+                    tag,
+                    {f"torch/{gpu}": gpu},
+                    *self.split.requirements(gpu),
+                )
+                for gpu in ((*self.split.targets, *self.split.groups) if more else ())
+            ]
             cell = Cell(python=python, torch_ref=self.ref, gpu_family=family)
-            self._record(f"build_{name.removeprefix('torch') or 'torch'}", family, cell, (path,))
+            stage = f"build_{name.removeprefix('torch') or 'torch'}"
+            self._record(stage, family, cell, (path, *devices))
+
+    @property
+    def split(self) -> Wheels:
+        """Torch's wheels of a split."""
+        groups = sorted({group for one in self.devices for group in parents(one)})
+        return Wheels(
+            distribution="torch",
+            version=self.torch,
+            targets=self.devices,
+            groups=tuple(groups),
+            rocm=self.rocm,
+        )
 
     def _wheel(
-        self, family: str, name: str, version: str, tag: str, places: dict[str, str], *needs: str
+        self,
+        family: str,
+        name: str,
+        version: str,
+        tag: str,
+        places: dict[str, str],
+        *needs: str,
+        more: Sequence[str] = (),
+        listed: str = "\n",
     ) -> Path:
         """Write a wheel whose modules hold versions, as those of builds do: module to version."""
         package = name.replace("-", "_")
-        members = [
-            Member(name=f"{package}/{module}.py", source=f"__version__ = '{one}'\n".encode())
-            for module, one in places.items()
-        ]
+        modules = {
+            f"{package}/{module}.py": f"__version__ = '{one}'{listed}" for module, one in places.items()
+        }
+        bootstrap = ("rocm-bootstrap",) if more else ()
+        modules[f"{package}/__init__.py"] = f"# {family}\n"
+        return self._written(family, name, version, tag, modules, *needs, *bootstrap, more=more)
+
+    def _written(
+        self,
+        family: str,
+        name: str,
+        version: str,
+        tag: str,
+        texts: dict[str, str],
+        *needs: str,
+        more: Sequence[str] = (),
+    ) -> Path:
+        members = [Member(name=path, source=text.encode()) for path, text in texts.items()]
         fields = [("Name", name), ("Version", version), ("Requires-Python", ">=3.10")]
         fields += [("Requires-Dist", one) for one in needs]
+        fields += [(key, value) for key, _, value in (line.partition(": ") for line in more)]
         spec = WheelSpec(
             distribution=name,
             version=version,
@@ -128,8 +197,7 @@ class Runs:
             metadata=metadata_text(fields),
             purelib=tag.startswith("py3"),
         )
-        init = Member(name=f"{package}/__init__.py", source=f"# {family}\n".encode())
-        return write_wheel(self.folder / family, spec, [init, *members]).path
+        return write_wheel(self.folder / family, spec, members).path
 
     def smoke(self, family: str, python: str, *, stage: str = "test_smoke", **facts: Any) -> None:
         named = {

@@ -1,9 +1,13 @@
 from __future__ import annotations
 
+import re
+import zipfile
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from packaging.utils import canonicalize_name
 
 from ci.promotion import documents, execution, layout
 from ci.promotion.candidates import promised, renamed, rewritten
@@ -23,7 +27,6 @@ from tests.unit.ci.promotion.memory_store import MemoryStore, stopped_everywhere
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from pathlib import Path
 
     from core.stores import Store
 
@@ -206,3 +209,111 @@ def test_a_release_that_is_killed_at_any_write_is_run_again_and_ends_the_same(
 
     ended = stopped_everywhere(MemoryStore(), release, "v2")
     assert len([key for key in ended.objects if key.startswith(layout.DECISIONS)]) == 1
+
+
+@pytest.fixture
+def split_candidate(runs: Any, bucket: Store) -> Any:
+    """Stage a tested release candidate in the split layout, for targets of two groups."""
+    runs.rocm, runs.devices = "7.10.0rc2", ("gfx942", "gfx1100", "gfx1201")
+    runs.whole(FAMILIES[0])
+    words = ["--run-id", "17", "--store", runs.store.url, "--distribution-store", bucket.url]
+    assert main("ci", "", VERBS, ["stage", *words]) == 0
+    return runs
+
+
+@pytest.mark.usefixtures("split_candidate")
+def test_a_release_takes_some_of_a_candidates_targets_and_their_groups(
+    bucket: Store, releases: Store, promote: Callable[..., int], capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = (*WORDS, "--gpu-targets", "gfx942;gfx1201")
+    before = bucket.list("")
+    assert promote(*words, "--dry-run") == 0
+    said = capsys.readouterr().err
+    assert "Device code is kept for gfx942, gfx1201. Left out: amd_torch_device_gfx11-2.10" in said
+    assert promote(*words) == 0
+    assert bucket.list("") == before
+    (one,) = releases.list(layout.DECISIONS)
+    decision = documents.read(releases, one.key, Decision)[0]
+    assert decision.gpu_targets == ("gfx942", "gfx1201")
+    gone = {"rocm-sdk-device-gfx1100"} | {
+        f"amd-torch-device-{gpu}" for gpu in ("gfx1100", "gfx110x", "gfx11")
+    }
+    assert {canonicalize_name(key.rpartition("/")[2].partition("-")[0]) for key in decision.left_out} == gone
+    groups = ("gfx942", "gfx1201", "gfx9-4", "gfx9", "gfx12-0", "gfx12")
+    assert {one.distribution for one in decision.files} == {
+        *("rocm", "rocm-sdk-core", "rocm-sdk-device-gfx942", "rocm-sdk-device-gfx1201", "rocm-bootstrap"),
+        *("torch", "torchaudio", *(f"amd-torch-device-{gpu}" for gpu in groups)),
+    }
+    names = {one.distribution: one for one in decision.files}
+    torch = releases.read(f"{names['torch'].key}.metadata").decode()
+    assert "gfx11" not in torch
+    assert 'amd-torch-device-gfx12-0 == 2.10.0a0+rocm7.10.0; extra == "device-gfx1201"' in torch
+    assert "Requires-Dist: rocm-bootstrap\n" in torch
+    # it is ours, and its version is not ROCm's
+    assert names["rocm-bootstrap"].sha256 == names["rocm-bootstrap"].staged_sha256
+    core = releases.fetch(names["rocm-sdk-core"].key, Path(str(releases.url)) / "got")
+    with zipfile.ZipFile(core) as archive:
+        text = archive.read("rocm_sdk_core/_dist_info.py").decode()
+    assert "AVAILABLE_TARGET_FAMILIES = ['gfx942', 'gfx1201']" in text
+    page = releases.read(f"v2/{FAMILIES[0]}/index.html").decode()
+    assert "gfx12-0" in page.replace("_", "-")
+    assert "gfx1100" not in page
+    capsys.readouterr()
+    assert promote(*words) == 0
+    assert "was already promoted" in capsys.readouterr().err
+    after = releases.list("")
+    assert promote(*WORDS) == 14
+    assert "was released with device code for gfx942, gfx1201 by" in capsys.readouterr().err
+    assert releases.list("") == after
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "said"),
+    [
+        ((*WORDS, "--gpu-targets", "gfx90a"), 4, "no device code of gfx94X-dcgpu would be left"),
+        ((*WORDS, "--gpu-targets", "gfx942,gfx90a"), 4, "has no device packages of ROCm for gfx90a"),
+        (("--gpu-targets", "gfx942"), 2, "a name stands for the same bytes for ever"),
+    ],
+)
+@pytest.mark.usefixtures("split_candidate")
+def test_keep_lists_that_are_refused(
+    words: tuple[str, ...],
+    code: int,
+    said: str,
+    releases: Store,
+    promote: Callable[..., int],
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert promote(*words) == code
+    assert said in capsys.readouterr().err
+    assert releases.list("") == []
+
+
+@pytest.mark.parametrize(
+    ("gone", "by"),
+    [
+        ("amd-torch-device-gfx11", "amd_torch_device_gfx1100"),
+        ("amd-torch-device-gfx12-0", "torch"),
+        ("amd-torch-device-gfx1201", "torch"),
+        ("rocm-sdk-device-gfx942", "amd_torch_device_gfx942"),
+        ("rocm-bootstrap", "torch"),
+    ],
+)
+def test_a_set_that_lacks_a_device_wheel_or_that_of_a_group_is_refused_by_name(
+    gone: str,
+    by: str,
+    runs: Any,
+    bucket: Store,
+    releases: Store,
+    promote: Callable[..., int],
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    runs.rocm, runs.devices = "7.10.0rc2", ("gfx942", "gfx1100", "gfx1201")
+    runs.whole(FAMILIES[0])
+    there = ",".join({one.distribution for one in runs.made.values()} - {gone})
+    words = ["--run-id", "17", "--store", runs.store.url, "--distribution-store", bucket.url]
+    assert main("ci", "", VERBS, ["stage", *words, "--packages", there]) == 0
+    assert promote(*WORDS) == 9
+    said = capsys.readouterr().err
+    assert re.search(rf"{by}-\S+ requires {gone}\b.*, which the index would not have", said)
+    assert releases.list("") == []
