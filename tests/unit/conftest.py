@@ -33,9 +33,10 @@ def _guarded(connect: Callable[..., Any]) -> Callable[..., Any]:
     return guarded
 
 
-def _without_gpus(which: Callable[[str], Any]) -> Callable[[str], Any]:
+def _without_gpus(which: Callable[..., Any]) -> Callable[..., Any]:
     """Hide the programs that would tell this machine's GPUs."""
-    return lambda program: None if program in {"rocminfo", "offload-arch"} else which(program)
+    hidden = {"rocminfo", "offload-arch"}
+    return lambda program, **options: None if program in hidden else which(program, **options)
 
 
 def _local_names(getaddrinfo: Callable[..., Any]) -> Callable[..., Any]:
