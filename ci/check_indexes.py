@@ -37,7 +37,7 @@ def run(arguments: argparse.Namespace) -> None:
     found = {folder: planned() for folder, planned in folders(store).items()}
     if not found:
         raise MissingInputError(
-            f"{store.url} has no index that stays: no {mirror().prefix}/, {layout.RELEASE}/ or {layout.STAGING}/.",
+            f"{store.url} has no index that stays: {mirror().prefix}/, {layout.RELEASE}/, {layout.STAGING}/.",
             hint="Name another place with --store.",
         )
     console.table(

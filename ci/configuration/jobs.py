@@ -28,6 +28,9 @@ if TYPE_CHECKING:
 CHECKS = ("check_wheels",)
 
 
+_SAMPLE = "sample"
+
+
 @dataclass(frozen=True, kw_only=True)
 class Jobs:
     """Collects the jobs of one plan.
@@ -88,10 +91,10 @@ class Jobs:
         return ("build_rocm",) if self.own_rocm() else ("fetch_artifacts", "build_rocm")
 
     def own_rocm(self) -> str:
-        """Name the torch ref that brings artifacts of its own, where all of the run do (the sample)."""
+        """Name the ref that brings artifacts along, where all refs are built on these: the sample."""
         names = self._refs()
         refs = self.question.refs["linux"]
-        return names[0] if all(name in refs and refs[name].rocm_version for name in names) else ""
+        return _SAMPLE if all(name in refs and refs[name].rocm_version for name in names) else ""
 
     def _refs(self) -> Sequence[str]:
         return self.question.inputs.pytorch_git_refs or self._matrix().torch_refs

@@ -1,7 +1,7 @@
 """Workflows as real runs use them: runs of others, private buckets, variants, pages, forks, downstreams.
 
-The sample stands in for ROCm's artifacts, which lie packed in a bucket that refuses whoever has no keys. Torch
-refs are a downstream's own, with names and settings of their own and nothing that brings ROCm along.
+The sample stands in for ROCm's artifacts, which lie packed in a bucket that refuses whoever has no keys.
+Torch refs are a downstream's own, with names and settings of their own and nothing that brings ROCm along.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from ci import fetch_artifacts, github
-from ci.fetch_artifacts import find_place
+from ci.artifact_places import find_place
 from ci.runs import Run
 from core import records, stores
 from core.errors import ArtifactError, MissingInputError, UsageError

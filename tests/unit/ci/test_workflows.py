@@ -13,7 +13,7 @@ import pytest
 
 from ci.configuration import data, labels
 from ci.configuration.outputs import outputs
-from ci.flow_graph import Target, nodes, completing
+from ci.flow_graph import Target, completing, nodes
 from ci.planned_flows import nightly_nodes, planned, release_words, unresolved
 from core import process
 from core.frontdoor import verb_parser

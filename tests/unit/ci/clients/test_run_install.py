@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
 
 import pytest
 
@@ -158,7 +159,7 @@ def test_files_that_everybody_may_read_are_read_where_they_lie(
     source = PackageSource(group=group)
     write_flat(group, *source.listed)
     with served_store(group.store) as public:
-        monkeypatch.setattr(DirectoryStore, "url_of", lambda _self, key: f"{public}/{key}")
+        monkeypatch.setattr(DirectoryStore, "url_of", lambda _self, key: f"{public}/{quote(key)}")
         with source.opened(source.listed) as sources:
             assert sources.find_links == (f"{public}/{group.prefix}/index.html",)
     with source.opened(source.listed) as sources:
