@@ -36,6 +36,9 @@ class Recorded:
         assert repository == QUERY.repository
         return commit.ljust(40, "d")
 
+    def run(self, repository: str, run_id: str) -> Run:
+        raise AssertionError(repository, run_id)
+
     def runs(self, query: RunQuery) -> Iterator[Run]:
         self.asked.append(query)
         for run in self.found:
