@@ -7,7 +7,6 @@ import pytest
 
 from core.errors import DataError
 from core.options import Common
-from core.records import FileRecord
 from core.target_locks import TORCH_TESTS, locked_call, target_lock
 from tests.unit.target_samples import target_in
 
@@ -32,11 +31,6 @@ setuptools==80.0.0 \\
 
 def target(version: str = "3.12.4", **facts: Any) -> Interpreter:
     return target_in(Path("/env"), version=version, **facts)
-
-
-def recorded(name: str, version: str, sha256: str) -> FileRecord:
-    wheel = f"{name}-{version}-py3-none-any.whl"
-    return FileRecord(key=wheel, name=wheel, distribution=name, version=version, sha256=sha256, size=1)
 
 
 @pytest.fixture
