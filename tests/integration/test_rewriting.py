@@ -57,7 +57,7 @@ def as_candidate(wheel: Path, folder: Path) -> Path:
     """Make a candidate's wheel of the sample's, without the rules that are tested here."""
 
     def edit(_member: str, content: bytes) -> bytes:
-        relabelled = content.replace(b"+devrocm7.99.0.dev0.sample", b"+rocm7.99.0rc2")
+        relabelled = content.replace(b"devrocm7.99.0.dev0.sample", b"rocm7.99.0rc2")
         return relabelled.replace(SAMPLE.encode(), CANDIDATE.encode())
 
     old = str(parse_wheel_name(wheel.name).version)
@@ -74,7 +74,7 @@ def torch_wheels(tmp_path_factory: pytest.TempPathFactory) -> Sequence[Path]:
     process.capture([sys.executable, "-m", "invoke", "ci", "--torch-ref", "sample"], cwd=clone, env=env)
     built = clone / "out" / "local-linux" / "python" / FAMILY
     folder = tmp_path_factory.mktemp("candidate")
-    return [as_candidate(wheel, folder) for wheel in sorted(built.glob("*+devrocm*.whl"))]
+    return [as_candidate(wheel, folder) for wheel in sorted(built.glob("*devrocm*.whl"))]
 
 
 @pytest.fixture(scope="module")
