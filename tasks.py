@@ -11,8 +11,8 @@ from invoke.tasks import task
 
 from ci import flows
 from core import console
+from core.cli.options import Common
 from core.errors import FatalError
-from core.options import Common
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -9,14 +9,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from core.outputs import PLAIN
-from core.plan_views import promotions
+from core.run.outputs import PLAIN
+from core.run.plan_views import promotions
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from core.outputs import Platform
-    from core.plans import Cell, Plan
+    from core.run.outputs import Platform
+    from core.run.plans import Cell, Plan
 
 REPORT_OF_TESTS = "test_report"
 PLAN_FILE = ".cache/plan.json"

@@ -10,16 +10,16 @@ from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import TYPE_CHECKING
 
-from ci.cells import BUILDS
+from ci.verbs.cells import BUILDS
 from core import console, process
+from core.cli.options import DEFAULT_STORE
 from core.errors import FatalError, ProcessError, UsageError
-from core.options import DEFAULT_STORE
 from pytorch_build.context import context
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from core.options import Common
+    from core.cli.options import Common
     from pytorch_build.context import Context
 
 

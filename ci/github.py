@@ -13,15 +13,15 @@ from urllib.parse import quote, urlsplit
 import urllib3
 from pydantic import BaseModel, ConfigDict, RootModel, ValidationError
 
-from ci.notifying import Failure, first_line
-from ci.runs import Run
+from ci.notices import Failure, first_line
+from ci.plan.runs import Run
 from core import console
 from core.errors import MissingInputError, ServiceError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
-    from ci.runs import RunQuery
+    from ci.plan.runs import RunQuery
 
 API = "https://api.github.com"
 _PAGE = 100

@@ -6,18 +6,19 @@ import shlex
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from ci import configure, flow_graph, flow_running
-from ci.configuration import telling
-from ci.configuration.data import OwnStore
-from ci.configuration.plan import plan as plan_of
-from ci.configuration.rocm import needs
+from ci import flow_graph, flow_running
 from ci.flow_graph import Call, Node, Target
+from ci.plan import telling
+from ci.plan.data import OwnStore
+from ci.plan.plan import plan as plan_of
+from ci.plan.rocm import needs
+from ci.verbs import configure
 from core import console
+from core.cli.frontdoor import Verb, verb_parser
+from core.cli.options import ROOT, common_from, environment
 from core.errors import MissingInputError, UsageError
-from core.frontdoor import Verb, verb_parser
-from core.options import ROOT, common_from, environment
-from core.outputs import this_platform
-from core.plans import Plan, RocmOrigin
+from core.run.outputs import this_platform
+from core.run.plans import Plan, RocmOrigin
 
 if TYPE_CHECKING:
     import argparse
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 
     from ci.flow_running import Outcome
 
-_CONFIGURE = Verb("configure", "ci.configure", "an event -> the plan of the run")
+_CONFIGURE = Verb("configure", "ci.verbs.configure", "an event -> the plan of the run")
 RELEASES = ("nightly", "prerelease", "dev")
 
 

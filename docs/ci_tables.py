@@ -7,15 +7,15 @@ import json
 import re
 from typing import TYPE_CHECKING, get_args
 
-from ci.configuration import data, inputs, labels
-from core import plans
-from core.plans import PLATFORMS
+from ci.plan import data, inputs, labels
+from core.run import plans
+from core.run.plans import PLATFORMS
 from docs.command_tables import table
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from ci.configuration.data import Data
+    from ci.plan.data import Data
     from core.data import Model
 
 _ATTRIBUTE = re.compile(r"^    (?P<name>\w+): (?P<text>.+?)$(?=\n    \w+:|\n*\Z)", re.DOTALL | re.MULTILINE)

@@ -9,13 +9,13 @@ from dataclasses import dataclass
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-from core.frontdoor import verb_parser
-from core.options import ROOT, add_common
+from core.cli.frontdoor import verb_parser
+from core.cli.options import ROOT, add_common
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from core.frontdoor import Verb
+    from core.cli.frontdoor import Verb
 
 PACKAGES = ("pytorch_build", "rocm_packaging", "ci")
 _OPTIONS = ("option", "meaning")

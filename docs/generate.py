@@ -13,15 +13,16 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from core import console, errors, files, records
+from core import console, errors, files
 from core.data import read_toml
 from core.errors import CheckError, DataError, FatalError, UsageError
 from core.families import CPU, FAMILIES_FILE, families
+from core.run import records
 from docs import ci_tables, command_tables
 from docs.command_tables import table
 from pytorch_build.refs import torch_refs as refs
 from pytorch_build.refs.support_table import support_tables
-from rocm_packaging.sources import INDEXES_FILE
+from rocm_packaging.sdk.sources import INDEXES_FILE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

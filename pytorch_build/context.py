@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 from core import console
 from core.errors import UsageError
 from core.families import CPU, default_family, detect, family, group_families
-from core.outputs import group_name
-from core.records import Cell
+from core.run.outputs import group_name
+from core.run.records import Cell
 from pytorch_build.refs.torch_refs import default_ref, torch_ref
 
 if TYPE_CHECKING:
-    from core.options import Common
+    from core.cli.options import Common
     from pytorch_build.refs.torch_refs import TorchRef
 
 SAMPLE = "sample"

@@ -36,7 +36,7 @@ WORKFLOWS = (".github/workflows/*.yml",)
 LINTERS = (
     Linter(command=("ruff", "check"), posargs=True),
     Linter(command=("ruff", "format", "--check")),
-    Linter(command=("cfn-lint",), files=("ci/server/template.yaml",)),
+    Linter(command=("cfn-lint",), files=("ci/publish/server/template.yaml",)),
     Linter(command=("shellcheck",), files=("docker/**/*.sh", ".ci/run")),
     Linter(command=("hadolint",), files=("docker/**/*Dockerfile",)),
     Linter(

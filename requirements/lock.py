@@ -13,7 +13,8 @@ import sys
 import tempfile
 from pathlib import Path
 
-from core import console, installer, process
+from core import console, process
+from core.env import installer
 from core.errors import CheckError, FatalError
 
 FOLDER = Path(__file__).parent

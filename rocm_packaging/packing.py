@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING, BinaryIO, Protocol, cast
 import zstandard
 
 from core import files
+from core.archive.decompression import XZ, ZSTD
 from core.errors import ArtifactError, FatalError
-from rocm_packaging.archives import SIDECAR, parse_name
-from rocm_packaging.artifacts import MANIFEST, parse_stages
-from rocm_packaging.decompression import XZ, ZSTD
+from rocm_packaging.artifacts.archives import SIDECAR, parse_name
+from rocm_packaging.artifacts.artifacts import MANIFEST, parse_stages
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

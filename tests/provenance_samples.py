@@ -5,11 +5,11 @@ from __future__ import annotations
 import hashlib
 from typing import Any
 
-from ci.promotion.documents import document
-from ci.promotion.run_records import Recorded
+from ci.promote.documents import document
+from ci.promote.run_records import Recorded
 from ci.provenance.facts import LockFile, RunRecords
-from core.outputs import RunOutputs
-from core.records import Cell, FileRecord, Record, serialize
+from core.run.outputs import RunOutputs
+from core.run.records import Cell, FileRecord, Record, serialize
 from pytorch_build.lock.source_lock import LockedProject, SourceLock
 
 OUTPUTS = RunOutputs(run_id="123", platform="linux", external_repo="down-stream/")

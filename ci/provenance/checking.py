@@ -7,17 +7,17 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import ConfigDict, Field
 
-from ci.page.words import spelt
 from ci.provenance.facts import inputs_of
 from ci.provenance.statements import PREDICATE_TYPE
+from ci.report.words import spelt
 from core.data import Model
 from core.errors import MissingInputError, ProvenanceError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from ci.promotion.run_records import Recorded
-    from core.records import FileRecord
+    from ci.promote.run_records import Recorded
+    from core.run.records import FileRecord
 
 AGAIN = "Write the run's statements again: nox -s provenance, with its --run-id and --store."
 _REPLACED = "It is not the file that the run made: fetch it again, and find out who replaced it."

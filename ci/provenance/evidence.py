@@ -6,22 +6,23 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from ci.promotion.documents import document
-from ci.promotion.run_records import Recorded
-from ci.promotion.staging import python_of
+from ci.promote.documents import document
+from ci.promote.run_records import Recorded
+from ci.promote.staging import python_of
 from ci.provenance.checking import AGAIN, Statement
 from ci.provenance.names import statement_path
-from core import data, parallel, records
+from core import data, parallel
 from core.errors import DataError, FatalError, InterruptedStageError, MissingInputError
-from core.outputs import is_record
+from core.run import records
+from core.run.outputs import is_record
 from pytorch_build.refs.torch_refs import DISTRIBUTIONS
-from rocm_packaging.layouts import is_rocm
+from rocm_packaging.packages.layouts import is_rocm
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from ci.provenance.places import RunPlace
-    from core.records import FileRecord, Record
+    from core.run.records import FileRecord, Record
 
 _MANIFESTS = "manifests"
 _RECORD = re.compile(rf"{_MANIFESTS}/[^/]+/[^/]+")

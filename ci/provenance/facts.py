@@ -12,17 +12,17 @@ from packaging.requirements import InvalidRequirement, Requirement
 from pydantic import ConfigDict, Field
 
 from ci.provenance.names import commit_uri, names, package_url
-from core.builders import BUILDER
 from core.data import Model, validated
+from core.env.builders import BUILDER
 from core.errors import DataError
-from rocm_packaging.layouts import Layout  # noqa: TC001 - pydantic reads it
+from rocm_packaging.packages.layouts import Layout  # noqa: TC001 - pydantic reads it
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from ci.promotion.documents import Document
-    from ci.promotion.run_records import Recorded
-    from core.records import FileRecord, Record
+    from ci.promote.documents import Document
+    from ci.promote.run_records import Recorded
+    from core.run.records import FileRecord, Record
     from pytorch_build.lock.source_lock import SourceLock
 
 BUILD_ROCM, FETCH_ARTIFACTS = "build_rocm", "fetch_artifacts"

@@ -14,15 +14,15 @@ from typing import TYPE_CHECKING, Protocol
 from urllib.parse import quote, unquote, urlsplit, urlunsplit
 
 from core import files, stores
+from core.cli.progress import transfer
 from core.errors import MissingInputError, ServiceError, UsageError
-from core.progress import transfer
 from core.stores.directory import DirectoryStore
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from http.client import HTTPResponse
 
-    from core.options import Common
+    from core.cli.options import Common
     from core.stores import Store
 
 _WEB, _BUCKET, _FILE = ("https://", "http://"), "s3://", "file://"

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ci.promotion.documents import document
-from ci.promotion.run_records import Recorded
+from ci.promote.documents import document
+from ci.promote.run_records import Recorded
 from ci.provenance.facts import LockFile, RunRecords
-from core import data, parallel, records
+from core import data, parallel
 from core.errors import DataError, MissingInputError
-from core.outputs import is_record
+from core.run import records
+from core.run.outputs import is_record
 from pytorch_build.lock.source_lock import SourceLock
 
 if TYPE_CHECKING:
     from collections.abc import MutableMapping
 
-    from core.outputs import RunOutputs
+    from core.run.outputs import RunOutputs
     from core.stores import Store
 
 _LOCK = "source-lock-"

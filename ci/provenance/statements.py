@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from ci.provenance.facts import builder_of, times
 from ci.provenance.names import names
-from core.distributions import SIDECAR
+from core.wheel.distributions import SIDECAR
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

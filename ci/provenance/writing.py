@@ -16,9 +16,9 @@ from core.errors import ConflictError, DataError, MissingInputError, StoreError,
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from ci.promotion.run_records import Recorded
+    from ci.promote.run_records import Recorded
     from ci.provenance.facts import MadeFile, RunRecords
-    from core.outputs import RunOutputs
+    from core.run.outputs import RunOutputs
     from core.stores import Outcome, Store
 
 # each that fails is another job's that did not

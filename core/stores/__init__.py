@@ -245,7 +245,7 @@ def open_store(location: str, *, root: Path, dry_run: bool = False) -> Store:
 
 def _opened(location: str, root: Path) -> Store:
     if location.startswith("s3://"):
-        from core import options
+        from core.cli import options
         from core.stores import s3
 
         return s3.open_bucket(location, options.environment())

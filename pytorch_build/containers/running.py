@@ -11,12 +11,12 @@ from pydantic import field_validator
 
 from core import files, process
 from core.data import Dated, Model, load_toml
-from core.engines import RUNNERS
+from core.env.engines import RUNNERS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from core.engines import Engine
+    from core.env.engines import Engine
 
 DATA = Path(__file__).with_name("container.toml")
 CACHE = ".cache/container"

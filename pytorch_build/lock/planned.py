@@ -11,15 +11,15 @@ from typing import TYPE_CHECKING, Protocol
 
 from core.errors import SourceError
 from core.families import CPU
-from core.plan_views import views
-from core.plans import PLATFORMS, Plan, matrices, refuse_outputs
+from core.run.plan_views import views
+from core.run.plans import PLATFORMS, Plan, matrices, refuse_outputs
 from pytorch_build.refs.torch_refs import DISTRIBUTIONS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from core.outputs import Platform
-    from core.plans import Cell
+    from core.run.outputs import Platform
+    from core.run.plans import Cell
     from pytorch_build.lock.source_lock import SourceLock
 
     Locks = Mapping[Platform, Mapping[str, SourceLock]]

@@ -60,7 +60,7 @@ def resolve(
     Args:
         ref: The torch ref, as the platform builds it (`refs.torch_ref(…, platform=…)`).
         rocm_version: The ROCm version for the wheels' versions; empty: no such versions.
-        release_type: One of `core.options.RELEASE_TYPES`.
+        release_type: One of `core.cli.options.RELEASE_TYPES`.
         cache: Folder for small repositories that files are read through.
         origins: The sample's repositories, and mirrors.
         explicit: Project -> branch, tag or commit to take instead of the ref's.

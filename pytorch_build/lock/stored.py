@@ -6,9 +6,9 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from core import console
+from core.cli.options import environment
 from core.data import parse_json
 from core.errors import MissingInputError, UsageError
-from core.options import environment
 from pytorch_build.lock.resolve import resolve
 from pytorch_build.lock.source_lock import SourceLock
 from pytorch_build.refs.torch_refs import SAMPLE_SCHEME
@@ -18,7 +18,7 @@ from pytorch_build.sources.git import Origins
 if TYPE_CHECKING:
     from collections.abc import Container, Mapping
 
-    from core.options import Common
+    from core.cli.options import Common
     from pytorch_build.context import Context
     from pytorch_build.lock.source_lock import LockedProject
     from pytorch_build.refs.torch_refs import TorchRef

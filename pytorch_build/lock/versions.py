@@ -16,8 +16,8 @@ from dataclasses import dataclass
 
 from packaging.version import InvalidVersion, Version
 
+from core.cli.options import RELEASE_TYPES
 from core.errors import SourceError, UsageError, nearest
-from core.options import RELEASE_TYPES
 
 _GIT_TAGGED = frozenset({"dev", "dev-bkc"})
 _GIT_TAG_LENGTH = 8

@@ -7,20 +7,20 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Literal
 
+from core.env.interpreters import interpreter, require
 from core.errors import MissingInputError
-from core.interpreters import interpreter, require
-from core.package_sources import PackageSource
-from core.source_options import SourceOptions, add_package_source, source_options
+from core.packages.package_sources import PackageSource
+from core.packages.source_options import SourceOptions, add_package_source, source_options
 from pytorch_build.rocm.sdk import installed
-from rocm_packaging.sources import for_build, has_rocm, named_source, newest, own_run, release_index_url
+from rocm_packaging.sdk.sources import for_build, has_rocm, named_source, newest, own_run, release_index_url
 
 if TYPE_CHECKING:
     import argparse
     from collections.abc import Mapping
 
-    from core.installer import Backend
+    from core.env.installer import Backend
     from pytorch_build.context import Context
-    from rocm_packaging.sources import RocmSource
+    from rocm_packaging.sdk.sources import RocmSource
 
 PREFIX = "rocm-"
 

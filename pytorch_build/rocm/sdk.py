@@ -10,17 +10,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from core import process
+from core.env.interpreters import interpreter
 from core.errors import ProcessError, RocmError
-from core.interpreters import interpreter
-from core.package_sources import PackageSource
-from rocm_packaging.layouts import sdk_target
-from rocm_packaging.sources import RocmSource
+from core.packages.package_sources import PackageSource
+from rocm_packaging.packages.layouts import sdk_target
+from rocm_packaging.sdk.sources import RocmSource
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from core.interpreters import Interpreter
-    from rocm_packaging.layouts import Layout
+    from core.env.interpreters import Interpreter
+    from rocm_packaging.packages.layouts import Layout
 
 _OURS = re.compile(r"_?rocm")
 _QUERY = """

@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from contextlib import AbstractContextManager
 
-    from core.options import Common
-    from pytorch_build.builds.options import BuildChoices
+    from core.cli.options import Common
+    from pytorch_build.build.options import BuildChoices
     from pytorch_build.context import Context
     from pytorch_build.lock.source_lock import LockedProject, SourceLock
     from pytorch_build.sources.own_tree import OwnTree

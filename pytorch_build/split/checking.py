@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from core import zip_members
+from core.archive import zip_members
 from core.errors import CheckError
-from core.wheel_record import Tap, verify_record
-from core.wheels import read_metadata
-from pytorch_build.checks.device_code import processor
+from core.wheel.wheel_record import Tap, verify_record
+from core.wheel.wheels import read_metadata
+from pytorch_build.check.device_code import processor
 from pytorch_build.split.libraries import MAGICS, reference_of
 from pytorch_build.split.places import SplitError
-from rocm_packaging import kpack
+from rocm_packaging.packages import kpack
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

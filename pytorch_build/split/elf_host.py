@@ -27,7 +27,7 @@ from pytorch_build.split.places import (
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from pytorch_build.checks.bundles import Data
+    from pytorch_build.check.bundles import Data
 
 REFERENCE = ".rocm_kpack_ref"
 _FATBIN, _WRAPPERS = ".hip_fatbin", ".hipFatBinSegment"

@@ -6,13 +6,13 @@ import mmap
 from typing import TYPE_CHECKING, Protocol
 
 from pytorch_build.split import elf_host, pe_host
-from rocm_packaging import kpack
+from rocm_packaging.packages import kpack
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
-    from pytorch_build.checks.bundles import Data
+    from pytorch_build.check.bundles import Data
     from pytorch_build.split.places import Cut, FatFile
 
 MAGICS = (b"\x7fELF", b"MZ")

@@ -8,25 +8,25 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from core import zip_members
+from core.archive import zip_members
+from core.archive.zip_writer import is_executable
 from core.errors import UsageError, WheelError
-from core.wheel_editing import Additions, assemble_wheel, edit_wheel
-from core.wheel_record import require_listing
-from core.wheel_writer import Made, Member, WheelSpec, file_stem
-from core.wheels import read_metadata, read_wheel_info
-from core.zip_writer import is_executable
-from pytorch_build.checks.device_code import processor
+from core.wheel.wheel_editing import Additions, assemble_wheel, edit_wheel
+from core.wheel.wheel_record import require_listing
+from core.wheel.wheel_writer import Made, Member, WheelSpec, file_stem
+from core.wheel.wheels import read_metadata, read_wheel_info
+from pytorch_build.check.device_code import processor
 from pytorch_build.split import described
 from pytorch_build.split.checking import require_whole
 from pytorch_build.split.files import gpu_of
 from pytorch_build.split.reading import take_apart
-from rocm_packaging import kpack
+from rocm_packaging.packages import kpack
 
 if TYPE_CHECKING:
     import zipfile
     from collections.abc import Iterator, Mapping, Sequence
 
-    from core.wheels import WheelMetadata
+    from core.wheel.wheels import WheelMetadata
     from pytorch_build.split.reading import Code, Contents
 
 

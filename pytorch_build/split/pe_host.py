@@ -25,7 +25,7 @@ from pytorch_build.split.places import (
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from pytorch_build.checks.bundles import Data
+    from pytorch_build.check.bundles import Data
 
 REFERENCE = ".kpackrf"
 _FATBIN, _WRAPPERS = ".hip_fat", ".hipFatB"

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from pytorch_build.checks.bundles import Data
+    from pytorch_build.check.bundles import Data
 
 # struct __CudaFatBinaryWrapper of clang and HIP: magic, version, the bundle's address, and a word that the
 # runtime takes for the bundle's index where the magic says that the bundle is elsewhere.

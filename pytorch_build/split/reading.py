@@ -17,19 +17,19 @@ from typing import TYPE_CHECKING
 import zstandard
 
 from core.errors import WheelError
-from core.wheel_record import Tap, verify_record
-from core.wheels import parse_wheel_name
-from pytorch_build.checks.bundles import BundleError, code_objects, read_bundles
-from pytorch_build.checks.device_code import processor
+from core.wheel.wheel_record import Tap, verify_record
+from core.wheel.wheels import parse_wheel_name
+from pytorch_build.check.bundles import BundleError, code_objects, read_bundles
+from pytorch_build.check.device_code import processor
 from pytorch_build.split.libraries import MAGICS, mapped, side_of
 from pytorch_build.split.places import AlreadySplitError, SplitError
-from rocm_packaging import kpack
+from rocm_packaging.packages import kpack
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from pytorch_build.checks.bundles import Bundle
+    from pytorch_build.check.bundles import Bundle
 
 # The level that ROCm's own packages have.
 LEVEL = 3

@@ -6,16 +6,17 @@ import json
 import sys
 from typing import TYPE_CHECKING
 
-from core import console, engines
+from core import console
+from core.cli.options import add_platform, common_from, environment
+from core.env import engines
+from core.env.interpreters import require
 from core.errors import MissingInputError, UsageError, nearest
-from core.interpreters import require
-from core.job_files import job_files
-from core.options import add_platform, common_from, environment
-from core.outputs import this_platform
-from pytorch_build.builds import building
-from pytorch_build.builds.build import Build
-from pytorch_build.builds.dependencies import dependencies
-from pytorch_build.builds.options import add_build_options, build_choices_from
+from core.run.job_files import job_files
+from core.run.outputs import this_platform
+from pytorch_build.build import building
+from pytorch_build.build.build import Build
+from pytorch_build.build.dependencies import dependencies
+from pytorch_build.build.options import add_build_options, build_choices_from
 from pytorch_build.context import context
 from pytorch_build.lock.stored import source_lock, with_components
 from pytorch_build.refs.torch_refs import DISTRIBUTIONS, PROJECTS
@@ -26,9 +27,9 @@ if TYPE_CHECKING:
     import argparse
     from collections.abc import Mapping
 
-    from core.interpreters import Interpreter
-    from core.options import Common
-    from pytorch_build.builds.options import BuildChoices
+    from core.cli.options import Common
+    from core.env.interpreters import Interpreter
+    from pytorch_build.build.options import BuildChoices
     from pytorch_build.context import Context
     from pytorch_build.sources.trees import Tree
 
@@ -79,7 +80,7 @@ def _foresee(
     chosen: Context, choices: BuildChoices, target: Interpreter, project: str, *, as_json: bool
 ) -> None:
     """Print the plan, and whether a record says that it has been done."""
-    from pytorch_build.builds import foreseeing
+    from pytorch_build.build import foreseeing
 
     data = foreseeing.as_data(foreseeing.foresee(chosen, choices, target=target, project=project))
     if as_json:
@@ -122,7 +123,7 @@ def _told_inside(arguments: argparse.Namespace, env: Mapping[str, str]) -> tuple
     """Say inside what cannot be seen there: the event's file, which tells a fork's run, is outside."""
     if not arguments.compiler_cache or arguments.compiler_cache_read_only:
         return ()
-    from core.run_locations import origin_from, run_buckets
+    from core.run.run_locations import origin_from, run_buckets
 
     return ("--compiler-cache-read-only",) if origin_from(env, run_buckets()).fork else ()
 

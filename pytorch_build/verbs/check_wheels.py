@@ -6,20 +6,21 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from core import console, distributions
+from core import console
+from core.cli.options import common_from
 from core.errors import MissingInputError
-from core.options import common_from
-from pytorch_build.checks.expected import expectations
-from pytorch_build.checks.findings import findings_json, findings_table, require_no_errors
-from pytorch_build.checks.run import CheckOptions, check_wheels, find_wheels
+from core.wheel import distributions
+from pytorch_build.check.expected import expectations
+from pytorch_build.check.findings import findings_json, findings_table, require_no_errors
+from pytorch_build.check.run import CheckOptions, check_wheels, find_wheels
 from pytorch_build.context import context
 
 if TYPE_CHECKING:
     import argparse
     from collections.abc import Sequence
 
-    from core.options import Common
-    from pytorch_build.checks.findings import Finding
+    from core.cli.options import Common
+    from pytorch_build.check.findings import Finding
     from pytorch_build.context import Context
 
 

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from core import console
+from core.cli.options import common_from
 from core.errors import UsageError
-from core.options import common_from
 from pytorch_build.lock.resolve import resolve
 from pytorch_build.lock.stored import origins, source_lock, with_components
 from pytorch_build.refs.torch_refs import PROJECTS, absolute_origin

@@ -7,21 +7,23 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from core import console, distributions, records
+from core import console
+from core.cli.options import common_from, environment, source_date_epoch
 from core.errors import MissingInputError, UsageError
 from core.families import gpu_targets
-from core.options import common_from, environment, source_date_epoch
-from core.wheels import parse_wheel_name
+from core.run import records
+from core.wheel import distributions
+from core.wheel.wheels import parse_wheel_name
 from pytorch_build.context import chosen_family, chosen_ref
-from pytorch_build.fat.making import Request, make
-from rocm_packaging.layouts import device_target, serves
+from pytorch_build.standalone.fat.making import Request, make
+from rocm_packaging.packages.layouts import device_target, serves
 
 if TYPE_CHECKING:
     import argparse
     from collections.abc import Sequence
 
-    from core.options import Common
-    from pytorch_build.fat.making import Result
+    from core.cli.options import Common
+    from pytorch_build.standalone.fat.making import Result
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:

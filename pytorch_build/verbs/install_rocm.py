@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from core import console, environments
+from core import console
+from core.cli.options import common_from, environment
+from core.env import environments
+from core.env.interpreters import require
+from core.env.target_locks import locked_call
 from core.errors import UsageError
-from core.interpreters import require
-from core.options import common_from, environment
-from core.target_locks import locked_call
 from pytorch_build.context import context
 from pytorch_build.rocm.options import add_rocm_options, find_source, find_version, rocm_options_from
 from pytorch_build.rocm.sdk import ask
@@ -16,9 +17,9 @@ from pytorch_build.rocm.sdk import ask
 if TYPE_CHECKING:
     import argparse
 
-    from core.interpreters import Interpreter
+    from core.env.interpreters import Interpreter
     from pytorch_build.context import Context
-    from rocm_packaging.sources import RocmSource
+    from rocm_packaging.sdk.sources import RocmSource
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:

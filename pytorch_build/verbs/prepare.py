@@ -6,12 +6,13 @@ import json
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
-from core import console, environments
+from core import console
+from core.cli.options import add_platform, common_from
+from core.env import environments
+from core.env.interpreters import require
+from core.env.target_locks import locked_call
 from core.errors import UsageError
-from core.interpreters import require
-from core.options import add_platform, common_from
-from core.outputs import this_platform
-from core.target_locks import locked_call
+from core.run.outputs import this_platform
 from pytorch_build.toolchain.providing import plan, provide
 from pytorch_build.verbs.shared import add_source_options, mirrors_from
 

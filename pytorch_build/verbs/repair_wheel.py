@@ -6,19 +6,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from core import console
-from core.options import common_from, environment, source_date_epoch
-from pytorch_build.checks.run import find_wheels
+from core.cli.options import common_from, environment, source_date_epoch
+from pytorch_build.check.run import find_wheels
 from pytorch_build.context import context
-from pytorch_build.fat.making import platform_of
-from pytorch_build.portable.analysis import analyse
-from pytorch_build.portable.dlls import analyse_dlls, require_brought
-from pytorch_build.portable.repairing import repair
+from pytorch_build.standalone.fat.making import platform_of
+from pytorch_build.standalone.portable.analysis import analyse
+from pytorch_build.standalone.portable.dlls import analyse_dlls, require_brought
+from pytorch_build.standalone.portable.repairing import repair
 from pytorch_build.verbs.check_wheels import run_wheels
 
 if TYPE_CHECKING:
     import argparse
 
-    from pytorch_build.portable.repairing import Repaired
+    from pytorch_build.standalone.portable.repairing import Repaired
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:

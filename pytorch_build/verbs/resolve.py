@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from core import console
+from core.cli.options import common_from, environment
 from core.errors import UsageError
 from core.families import CPU
-from core.job_files import job_files
-from core.options import common_from, environment
-from core.plans import Plan
+from core.run.job_files import job_files
+from core.run.plans import Plan
 from pytorch_build.containers.running import DATA, load_container
 from pytorch_build.context import Context, chosen_family, chosen_ref
 from pytorch_build.lock.planned import complete, outputs
@@ -20,15 +20,15 @@ from pytorch_build.lock.stored import source_lock
 from pytorch_build.refs.torch_refs import PROJECTS
 from pytorch_build.rocm.options import add_rocm_options, rocm_options_from
 from pytorch_build.verbs.shared import add_source_options, mirrors_from
-from rocm_packaging.sources import INDEXES_FILE, release_indexes
+from rocm_packaging.sdk.sources import INDEXES_FILE, release_indexes
 
 if TYPE_CHECKING:
     import argparse
     from collections.abc import Sequence
     from datetime import date
 
-    from core.options import Common
-    from core.outputs import Platform
+    from core.cli.options import Common
+    from core.run.outputs import Platform
     from pytorch_build.lock.source_lock import SourceLock
 
 

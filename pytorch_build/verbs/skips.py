@@ -12,26 +12,26 @@ from typing import TYPE_CHECKING, Literal
 from packaging.version import Version
 
 from core import console, files
+from core.cli.options import common_from
+from core.env.interpreters import installed_version, require
 from core.errors import CheckError, MissingInputError, SourceError, UsageError
 from core.families import CPU
-from core.interpreters import installed_version, require
-from core.options import common_from
-from core.outputs import this_platform
+from core.run.outputs import this_platform
 from pytorch_build.context import context
 from pytorch_build.lock.stored import stored_lock
-from pytorch_build.testing import plugin, skip_pruning, skip_review, skip_rules, skip_trials, upstream_tests
-from pytorch_build.testing.conditions import UnderTest, decide, planned_rule
-from pytorch_build.testing.upstream_tests import Torch
+from pytorch_build.test import plugin, skip_pruning, skip_review, skip_rules, skip_trials, upstream_tests
+from pytorch_build.test.conditions import UnderTest, decide, planned_rule
+from pytorch_build.test.upstream_tests import Torch
 
 if TYPE_CHECKING:
     import argparse
     from collections.abc import Iterator, Sequence
 
     from pytorch_build.context import Context
-    from pytorch_build.testing.conditions import Decision
-    from pytorch_build.testing.plugin import Session
-    from pytorch_build.testing.skip_review import Review
-    from pytorch_build.testing.skip_trials import Trial
+    from pytorch_build.test.conditions import Decision
+    from pytorch_build.test.plugin import Session
+    from pytorch_build.test.skip_review import Review
+    from pytorch_build.test.skip_trials import Trial
 
 # test ids may stand after options, which argparse does not see by itself
 PASSES_REST = True

@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from core import console
+from core.cli.options import common_from
 from core.errors import UsageError
-from core.options import common_from
-from core.wheels import parse_wheel_name
-from pytorch_build.checks.run import find_wheels
+from core.wheel.wheels import parse_wheel_name
+from pytorch_build.check.run import find_wheels
 from pytorch_build.split.making import plan, split
 
 if TYPE_CHECKING:

@@ -6,18 +6,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from core import console, files, records
+from core import console, files
+from core.cli.options import add_platform, common_from
 from core.errors import CheckError
-from core.options import add_platform, common_from
-from pytorch_build.testing import durations, gathering, recording, report_data, results, summary
+from core.run import records
+from pytorch_build.test import durations, gathering, recording, report_data, results, summary
 
 if TYPE_CHECKING:
     import argparse
     from collections.abc import Sequence
 
-    from core.options import Common
-    from core.records import Record
-    from pytorch_build.testing.results import Report, Tested
+    from core.cli.options import Common
+    from core.run.records import Record
+    from pytorch_build.test.results import Report, Tested
 
 DATA_NAME = "test-report.json"
 _SHOWN = 20

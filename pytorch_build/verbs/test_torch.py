@@ -7,38 +7,33 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from core import console, engines, environments, files, installer, process
+from core import console, files, process
+from core.cli.options import Once, add_group, common_from, environment
+from core.env import engines, environments, installer
+from core.env.interpreters import require
+from core.env.target_locks import TORCH_TESTS, locked_call
 from core.errors import MissingInputError, UsageError
-from core.interpreters import require
-from core.options import Once, add_group, common_from, environment
-from core.source_options import source_options
-from core.target_locks import TORCH_TESTS, locked_call
+from core.packages.source_options import source_options
 from pytorch_build.containers.running import this_user
 from pytorch_build.context import context
 from pytorch_build.lock.stored import stored_lock
 from pytorch_build.rocm.options import rocm_options_from
-from pytorch_build.testing import (
-    configurations,
-    container,
-    devices,
-    installation,
-    upstream_tests,
-)
-from pytorch_build.testing.sharding import parse_shard
-from pytorch_build.testing.torch_request import Bench, TorchTests, assignments
-from pytorch_build.testing.torch_run import perform_tests
+from pytorch_build.test import configurations, container, devices, installation, upstream_tests
+from pytorch_build.test.sharding import parse_shard
+from pytorch_build.test.torch_request import Bench, TorchTests, assignments
+from pytorch_build.test.torch_run import perform_tests
 from pytorch_build.verbs.shared import add_source_options, add_tested_sources, mirrors_from
-from rocm_packaging.sources import named_source
+from rocm_packaging.sdk.sources import named_source
 
 if TYPE_CHECKING:
     import argparse
     from collections.abc import Iterator, Mapping
 
-    from core.interpreters import Interpreter
+    from core.env.interpreters import Interpreter
     from pytorch_build.context import Context
     from pytorch_build.rocm.options import RocmOptions
-    from pytorch_build.testing.installation import Tested
-    from pytorch_build.testing.upstream_tests import Tests
+    from pytorch_build.test.installation import Tested
+    from pytorch_build.test.upstream_tests import Tests
 
 PASSES_REST = True
 CONFIGS = ("default", "distributed", "inductor")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import zstandard
 
-from rocm_packaging import kpack
+from rocm_packaging.packages import kpack
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -8,24 +8,27 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, get_args
 
-from core import console, records, stage, wheel_contents
+from core import console
+from core.cli.options import common_from, environment, source_date_epoch
 from core.errors import MissingInputError, UsageError
 from core.families import CPU, default_family, detect, family
-from core.options import common_from, environment, source_date_epoch
-from core.outputs import group_name
-from core.records import Cell
-from core.stage import Made, Stage
-from rocm_packaging import listing, versions
-from rocm_packaging.artifacts import build_info, families_of, scan
-from rocm_packaging.build import BuildRequest, build, inputs_digest
-from rocm_packaging.layouts import Layout
-from rocm_packaging.planning import make_plan
+from core.run import records, stage
+from core.run.outputs import group_name
+from core.run.records import Cell
+from core.run.stage import Made, Stage
+from core.wheel import wheel_contents
+from rocm_packaging.artifacts import listing
+from rocm_packaging.artifacts.artifacts import build_info, families_of, scan
+from rocm_packaging.packages import versions
+from rocm_packaging.packages.build import BuildRequest, build, inputs_digest
+from rocm_packaging.packages.layouts import Layout
+from rocm_packaging.packages.planning import make_plan
 
 if TYPE_CHECKING:
     import argparse
 
-    from core.options import Common
-    from rocm_packaging.planning import Plan
+    from core.cli.options import Common
+    from rocm_packaging.packages.planning import Plan
 
 SAMPLE = "sample"
 

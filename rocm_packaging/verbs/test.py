@@ -6,21 +6,21 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from core import console
+from core.cli.options import add_group, common_from
+from core.env.interpreters import require
 from core.errors import MissingInputError, UsageError
 from core.families import CPU, default_family, detect, family
-from core.interpreters import require
-from core.options import add_group, common_from
-from core.outputs import group_name
-from core.source_options import add_package_source, source_options
-from rocm_packaging.layouts import tested_targets
-from rocm_packaging.sources import for_tests, has_rocm, named_source, newest, own_run
-from rocm_packaging.testing import TestRequest, run_tests
+from core.packages.source_options import add_package_source, source_options
+from core.run.outputs import group_name
+from rocm_packaging.packages.layouts import tested_targets
+from rocm_packaging.sdk.sources import for_tests, has_rocm, named_source, newest, own_run
+from rocm_packaging.sdk.testing import TestRequest, run_tests
 
 if TYPE_CHECKING:
     import argparse
 
-    from core.options import Common
-    from rocm_packaging.sources import RocmSource
+    from core.cli.options import Common
+    from rocm_packaging.sdk.sources import RocmSource
 
 SAMPLE = "sample"
 

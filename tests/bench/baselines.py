@@ -6,7 +6,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from core import files, process
-from core.options import ROOT
+from core.cli.options import ROOT
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -14,9 +14,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ci.indexing import Records, write_index
+from ci.publish.indexing import Records, write_index
 from core import files
-from core.outputs import RunOutputs
+from core.run.outputs import RunOutputs
 from core.stores.directory import DirectoryStore
 from tests.bench.baselines import program
 from tests.bench.measuring import Figure, quiet, seconds

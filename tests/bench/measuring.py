@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from core import process
-from core.options import ROOT
+from core.cli.options import ROOT
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from core import process
+from core.cli.options import ROOT
 from core.errors import CheckError
-from core.options import ROOT
 from core.stores.directory import DirectoryStore
 from tests.bench.measuring import Figure, seconds
 from tests.integration.s3_proxy import proxied
 from tests.integration.s3_servers import rclone_serving
-from tests.unit.ci.promotion.conftest import Runs
+from tests.unit.ci.promote.conftest import Runs
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

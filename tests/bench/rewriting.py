@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from core import console, process
-from core.options import ROOT
-from core.wheel_writer import Member, WheelSpec, metadata_text, write_wheel
+from core.cli.options import ROOT
+from core.wheel.wheel_writer import Member, WheelSpec, metadata_text, write_wheel
 from tests.bench.baselines import program
 from tests.bench.measuring import Figure, quiet, seconds
 
@@ -27,9 +27,9 @@ RUNS = 3
 REWRITE = """
 import sys
 from pathlib import Path
-from ci.promotion.member_edits import MemberEdits
-from ci.promotion.rewriting import final_of, plan_set
-from core.wheel_editing import edit_wheel
+from ci.promote.member_edits import MemberEdits
+from ci.promote.rewriting import final_of, plan_set
+from core.wheel.wheel_editing import edit_wheel
 source, folder, candidate = Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3]
 change = final_of(candidate)
 plan = plan_set([source.name], change)[0]
@@ -40,7 +40,7 @@ edits.require_done()
 PROMOTE = """
 import sys
 from pathlib import Path
-from ci.promotion.rewriting import final_of, rewrite_set
+from ci.promote.rewriting import final_of, rewrite_set
 rewrite_set([Path(sys.argv[1])], Path(sys.argv[2]), final_of(sys.argv[3]))
 """
 PEAK = """

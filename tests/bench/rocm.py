@@ -10,13 +10,14 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ci import fetching
-from core import console, files, installer, process
+from ci.plan import fetching
+from core import console, files, process
+from core.cli.options import ROOT
+from core.env import installer
 from core.errors import BuildError
 from core.families import family
-from core.options import ROOT
 from core.stores import open_store
-from rocm_packaging.artifacts import families_of, scan
+from rocm_packaging.artifacts.artifacts import families_of, scan
 from rocm_packaging.packing import pack
 from tests.bench.measuring import Figure, paired, quiet, seconds
 

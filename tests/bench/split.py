@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from core import console, process
-from core.options import ROOT
-from core.wheel_writer import Member, WheelSpec, metadata_text, write_wheel
+from core.cli.options import ROOT
+from core.wheel.wheel_writer import Member, WheelSpec, metadata_text, write_wheel
 from tests.bench.fat_wheel import zipped_again
 from tests.bench.measuring import Figure, seconds
 from tests.bench.rewriting import PEAK
-from tests.unit.pytorch_build.checks.conftest import compressed_bundle, plain_bundle
+from tests.unit.pytorch_build.check.conftest import compressed_bundle, plain_bundle
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from core import console, process
-from core.options import ROOT
+from core.cli.options import ROOT
 from tests.bench.baselines import program
 from tests.bench.measuring import Figure, seconds
 from tests.integration.s3_servers import rclone_serving

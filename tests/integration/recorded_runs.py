@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ci import index
-from core import distributions, records
-from core.records import Record
+from ci.verbs import index
+from core.run import records
+from core.run.records import Record
+from core.wheel import distributions
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from core.outputs import RunOutputs
+    from core.run.outputs import RunOutputs
     from core.stores import Store
 
 

@@ -15,7 +15,7 @@ from tests.venvs import Venv
 if TYPE_CHECKING:
     from typing import Self
 
-    from rocm_packaging.build import BuiltPackages
+    from rocm_packaging.packages.build import BuiltPackages
 
 UV = Path(sys.executable).parent / "uv"
 

@@ -15,15 +15,18 @@ from urllib.parse import unquote
 
 import pytest
 
-from ci import mirror_data
-from core import distributions, files, installer, process, records, store_server
+from ci.install import mirror_data
+from core import files, process
+from core.cli.frontdoor import Verb, main
+from core.env import installer
 from core.errors import MissingInputError
-from core.frontdoor import Verb, main
-from core.outputs import RunOutputs
-from core.records import Record
-from core.store_server import served_store
-from core.stores import open_store
+from core.run import records
+from core.run.outputs import RunOutputs
+from core.run.records import Record
+from core.stores import open_store, store_server
 from core.stores.directory import DirectoryStore
+from core.stores.store_server import served_store
+from core.wheel import distributions
 from tests.integration.recorded_runs import indexed
 
 if TYPE_CHECKING:

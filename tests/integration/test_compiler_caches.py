@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from core import process
-from core.options import environment
-from pytorch_build.builds.compiler_cache import CompilerCache
-from pytorch_build.builds.compiler_cache_server import Patience
-from pytorch_build.builds.compiler_cache_storage import Storage
-from pytorch_build.builds.compiler_cache_use import BaseDirs, in_use
+from core.cli.options import environment
+from pytorch_build.build.compiler_cache import CompilerCache
+from pytorch_build.build.compiler_cache_server import Patience
+from pytorch_build.build.compiler_cache_storage import Storage
+from pytorch_build.build.compiler_cache_use import BaseDirs, in_use
 from tests.integration.s3_servers import program, rclone_serving
 
 if TYPE_CHECKING:

@@ -10,32 +10,33 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from ci.clients import device_packages
-from core import environments, process
+from ci.install import device_packages
+from core import process
+from core.cli.frontdoor import Verb, main
+from core.cli.options import Common
+from core.env import environments
+from core.env.installer import Install
+from core.env.interpreters import interpreter
 from core.errors import CheckError, EnvironmentSetupError, MissingInputError, RocmError
-from core.frontdoor import Verb, main
-from core.installer import Install
-from core.interpreters import interpreter
-from core.options import Common
-from core.outputs import RunOutputs
-from core.source_options import SourceOptions
+from core.packages.source_options import SourceOptions
+from core.run.outputs import RunOutputs
 from core.stores.directory import DirectoryStore
 from pytorch_build.context import Context
 from pytorch_build.refs.torch_refs import torch_ref
 from pytorch_build.rocm.options import RocmOptions
-from pytorch_build.testing import installation
-from pytorch_build.testing.devices import require_device_code
+from pytorch_build.test import installation
+from pytorch_build.test.devices import require_device_code
 from tests.integration.recorded_runs import indexed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from pathlib import Path
 
-    from core.interpreters import Interpreter
+    from core.env.interpreters import Interpreter
 
     MakeWheel = Callable[..., Path]
 
-VERBS = (Verb("setup-venv", "ci.setup_venv", "x"),)
+VERBS = (Verb("setup-venv", "ci.verbs.setup_venv", "x"),)
 ROCM, TORCH = "7.99.0a20251120", "2.10.0+rocm7.99.0a20251120"
 FAMILY, TARGETS = "gfx94X-dcgpu;gfx950-dcgpu", ("gfx942", "gfx950")
 BACKENDS = pytest.mark.parametrize("backend", ["uv", "pip"])

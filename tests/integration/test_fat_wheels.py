@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from core import process, serving
-from pytorch_build.fat.making import Request, make
-from pytorch_build.portable.analysis import analyse
-from pytorch_build.portable.repairing import repair
-from tests.unit.pytorch_build.checks.conftest import write_wheel
+from core import process
+from core.stores import serving
+from pytorch_build.standalone.fat.making import Request, make
+from pytorch_build.standalone.portable.analysis import analyse
+from pytorch_build.standalone.portable.repairing import repair
+from tests.unit.pytorch_build.check.conftest import write_wheel
 
 if TYPE_CHECKING:
     from pathlib import Path

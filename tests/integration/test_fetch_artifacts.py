@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING
 import pytest
 
 from core import process
+from core.cli.options import ROOT
 from core.errors import ArtifactError
 from core.files import sha256
-from core.options import ROOT
-from core.outputs import RunOutputs, this_platform
-from rocm_packaging.artifacts import INCOMPLETE, scan
+from core.run.outputs import RunOutputs, this_platform
+from rocm_packaging.artifacts.artifacts import INCOMPLETE, scan
 from rocm_packaging.packing import pack
 from rocm_packaging.sample import FAMILIES, ensure_artifacts
 

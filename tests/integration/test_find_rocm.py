@@ -13,10 +13,10 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 
 from core import process
-from core.options import ROOT
-from core.outputs import RunOutputs
-from core.plans import Plan
-from rocm_packaging.artifacts import scan
+from core.cli.options import ROOT
+from core.run.outputs import RunOutputs
+from core.run.plans import Plan
+from rocm_packaging.artifacts.artifacts import scan
 from rocm_packaging.packing import pack
 from rocm_packaging.sample import ensure_artifacts
 

@@ -22,10 +22,10 @@ from urllib.request import urlopen
 import pytest
 
 from core import process
-from core.installer import configured
-from core.options import ROOT
-from core.serving import served
-from rocm_packaging.build import BuildRequest, build
+from core.cli.options import ROOT
+from core.env.installer import configured
+from core.stores.serving import served
+from rocm_packaging.packages.build import BuildRequest, build
 from rocm_packaging.sample import FAMILIES, ROCM_VERSION, ensure_artifacts
 from tests.integration.s3_servers import free_port
 

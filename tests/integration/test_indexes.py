@@ -13,12 +13,13 @@ import boto3
 import pytest
 from moto import mock_aws
 
-from ci import index
-from ci.indexing import Files, write_index
-from core import files, installer, process
-from core.frontdoor import Verb, main
-from core.interpreters import Interpreter, interpreter
-from core.options import Common
+from ci.publish.indexing import Files, write_index
+from ci.verbs import index
+from core import files, process
+from core.cli.frontdoor import Verb, main
+from core.cli.options import Common
+from core.env import installer
+from core.env.interpreters import Interpreter, interpreter
 from core.stores import open_store
 
 if TYPE_CHECKING:
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
 
 TORCH, OLDER = "2.10.0+rocm7.1", "2.9.0+rocm7.1"
 FORMS = {"html": "text/html", "json": "application/vnd.pypi.simple.v1+json"}
-VERBS = (Verb("index", "ci.index", "write pages"),)
+VERBS = (Verb("index", "ci.verbs.index", "write pages"),)
 
 
 class Asked(SimpleHTTPRequestHandler):

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from core import junit_reading, process
-from pytorch_build.checks.device_code import file_facts
+from pytorch_build.check.device_code import file_facts
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

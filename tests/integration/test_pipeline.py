@@ -19,15 +19,15 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from core import process
-from core.wheel_writer import Member, WheelSpec, metadata_text, write_wheel
-from pytorch_build.builds.rpaths import search_paths
-from pytorch_build.fat.binaries import read_members
+from core.wheel.wheel_writer import Member, WheelSpec, metadata_text, write_wheel
+from pytorch_build.build.rpaths import search_paths
+from pytorch_build.standalone.fat.binaries import read_members
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from core.process import Completed
-    from rocm_packaging.layouts import Layout
+    from rocm_packaging.packages.layouts import Layout
 
 ROOT = Path(__file__).parents[2]
 FAMILY = "gfx94X-dcgpu"

@@ -10,16 +10,16 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from ci.promotion import documents, execution, layout
-from ci.promotion.documents import Decision
-from core import process, serving
-from core.frontdoor import Verb, main
-from core.installer import uv_program
-from core.options import ROOT
-from core.stores import open_store
+from ci.promote import documents, execution, layout
+from ci.promote.documents import Decision
+from core import process
+from core.cli.frontdoor import Verb, main
+from core.cli.options import ROOT
+from core.env.installer import uv_program
+from core.stores import open_store, serving
 from core.stores.directory import DirectoryStore
 from tests.integration.s3_proxy import proxied
-from tests.unit.ci.promotion.conftest import Runs
+from tests.unit.ci.promote.conftest import Runs
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -140,10 +140,10 @@ def test_uv_finds_the_kept_targets_of_a_release_with_their_groups_and_no_other(
     candidates, bucket = DirectoryStore(tmp_path / "candidates"), DirectoryStore(tmp_path / "bucket")
     call("stage", runs, candidates.url)
     # wheels of a kilobyte are no torch
-    monkeypatch.setattr("ci.promotion.rewriting.check_wheel", lambda *_wheel, **_how: ())
+    monkeypatch.setattr("ci.promote.rewriting.check_wheel", lambda *_wheel, **_how: ())
     words = ["--release-type", "release", "--from-store", candidates.url, "--distribution-store", bucket.url]
     words += ["--from-version", "7.10.0rc2", "--version", "7.10.0", "--gpu-targets", "gfx942,gfx1201"]
-    assert main("ci", "", (Verb("promote", "ci.promote", "promote"),), ["promote", *words]) == 0
+    assert main("ci", "", (Verb("promote", "ci.verbs.promote", "promote"),), ["promote", *words]) == 0
     # its sdist is none that could be built
     (tmp_path / "override.txt").write_text("rocm ; sys_platform == 'none'\n")
     options = ["--no-config", "--no-cache", "--no-header", "--no-annotate", "--python-version", "3.12"]

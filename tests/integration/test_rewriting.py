@@ -13,15 +13,15 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from ci.promotion.keeping import Kept
-from ci.promotion.rewriting import Rewritten, final_of, rewrite_set
+from ci.promote.keeping import Kept
+from ci.promote.rewriting import Rewritten, final_of, rewrite_set
 from core import process
-from core.wheel_editing import edit_wheel
-from core.wheel_record import require_sound
-from core.wheels import parse_wheel_name, read_metadata
-from pytorch_build.checks.view import Expectation
+from core.wheel.wheel_editing import edit_wheel
+from core.wheel.wheel_record import require_sound
+from core.wheel.wheels import parse_wheel_name, read_metadata
+from pytorch_build.check.view import Expectation
 from pytorch_build.refs.torch_refs import DISTRIBUTIONS
-from rocm_packaging.build import BuildRequest, build
+from rocm_packaging.packages.build import BuildRequest, build
 from rocm_packaging.sample import FAMILIES, ensure_artifacts
 
 if TYPE_CHECKING:

@@ -16,11 +16,11 @@ from elftools.elf.elffile import ELFFile
 from core import process
 from core.errors import ProcessError
 from core.files import sha256
-from core.wheel_record import require_sound
-from rocm_packaging import reports
-from rocm_packaging.build import BuildRequest, BuiltPackages, build
+from core.wheel.wheel_record import require_sound
+from rocm_packaging.packages.build import BuildRequest, BuiltPackages, build
 from rocm_packaging.sample import FAMILIES, ROCM_VERSION, ensure_artifacts
 from rocm_packaging.sample.layout import FAMILY_TARGETS
+from rocm_packaging.sdk import reports
 from tests.integration.rocm_environments import RocmEnvironment
 
 FAMILY = "gfx94X-dcgpu"

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from core import files, process
+from core.cli.options import ROOT
 from core.errors import ConflictError, FatalError, ServiceError, StoreError
-from core.options import ROOT
 from core.parallel import each
 from core.stores import open_store
 from core.stores.s3 import S3Store

@@ -14,11 +14,12 @@ from urllib.parse import quote_plus
 
 import pytest
 
-from ci import lambda_zip
-from ci.server.bundle import bundle
-from core import distributions, process, stores
-from core.options import ROOT
-from core.outputs import RunOutputs
+from ci.publish.server.bundle import bundle
+from ci.verbs import lambda_zip
+from core import process, stores
+from core.cli.options import ROOT
+from core.run.outputs import RunOutputs
+from core.wheel import distributions
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -30,7 +31,7 @@ RUNTIME = ("boto3", "botocore", "s3transfer", "jmespath", "dateutil", "urllib3",
 CALL = """
 import json, sys
 sys.path[:0] = sys.argv[1:3]
-from ci.server.handler import handler
+from ci.publish.server.handler import handler
 print(json.dumps(handler(json.load(sys.stdin), None)))
 """
 RUN = RunOutputs(run_id="17", platform="linux")

@@ -11,15 +11,15 @@ from typing import TYPE_CHECKING
 import pytest
 
 from core import process
+from core.env.installer import uv_program
 from core.errors import CheckError, WheelError
-from core.installer import uv_program
-from core.wheel_writer import Member, WheelSpec, write_wheel
-from core.wheels import read_metadata
-from pytorch_build.checks.run import check_wheels
+from core.wheel.wheel_writer import Member, WheelSpec, write_wheel
+from core.wheel.wheels import read_metadata
+from pytorch_build.check.run import check_wheels
 from pytorch_build.split.checking import require_whole
 from pytorch_build.split.making import plan, split
-from rocm_packaging import kpack
-from tests.unit.pytorch_build.checks.conftest import compressed_bundle, plain_bundle
+from rocm_packaging.packages import kpack
+from tests.unit.pytorch_build.check.conftest import compressed_bundle, plain_bundle
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

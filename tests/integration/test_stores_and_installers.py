@@ -8,16 +8,18 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from core import environments, files, installer, process, serving
+from core import files, process
+from core.env import environments, installer
+from core.env.installer import Install, Sources
+from core.env.interpreters import Interpreter, interpreter
 from core.errors import EnvironmentSetupError
-from core.installer import Install, Sources
-from core.interpreters import Interpreter, interpreter
-from core.outputs import RunOutputs
+from core.run.outputs import RunOutputs
+from core.stores import serving
 from core.stores.directory import DirectoryStore
 from tests.integration.recorded_runs import indexed
 
 if TYPE_CHECKING:
-    from core.installer import Backend
+    from core.env.installer import Backend
 
 MakeWheel = Callable[..., Path]
 OUTPUTS = RunOutputs(run_id="17", platform="linux")

@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from ci.upload import KINDS, upload_from_out, write_pages
-from core import process, stage
+from ci.verbs.upload import KINDS, upload_from_out, write_pages
+from core import process
+from core.cli.options import ROOT, Common
 from core.errors import ProcessError, StoreError
-from core.options import ROOT, Common
-from core.records import Cell
+from core.run import stage
+from core.run.records import Cell
 from core.stores.s3_conditions import PROBE
 from tests.integration.s3_proxy import proxied
 

@@ -41,7 +41,7 @@ def aws(monkeypatch: pytest.MonkeyPatch) -> Iterator[S3Client]:
     from moto import mock_aws
     from moto.core.botocore_stubber import BotocoreStubber
 
-    from core.options import environment
+    from core.cli.options import environment
     from core.stores.s3_client import connection_for
 
     for name in [name for name in os.environ if name.startswith("AWS_")]:  # noqa: TID251 - to be forgotten

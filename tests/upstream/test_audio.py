@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from core import installer, process
-from core.options import ROOT
+from core import process
+from core.cli.options import ROOT
+from core.env import installer
 
 if TYPE_CHECKING:
     from collections.abc import Callable

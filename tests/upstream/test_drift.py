@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from ci.__main__ import VERBS
-from core.frontdoor import main
+from core.cli.frontdoor import main
 
 if TYPE_CHECKING:
     from pathlib import Path

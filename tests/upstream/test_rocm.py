@@ -10,13 +10,15 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from core import installer, process, serving
+from core import process
+from core.cli.options import ROOT
+from core.env import installer
 from core.files import sha256
-from core.options import ROOT
-from core.wheel_record import require_sound
-from pytorch_build.checks.device_code import file_facts
-from rocm_packaging import reports
-from rocm_packaging.build import BuildRequest, build
+from core.stores import serving
+from core.wheel.wheel_record import require_sound
+from pytorch_build.check.device_code import file_facts
+from rocm_packaging.packages.build import BuildRequest, build
+from rocm_packaging.sdk import reports
 from tests.venvs import Venv
 
 if TYPE_CHECKING:

@@ -13,14 +13,15 @@ from typing import TYPE_CHECKING, Literal, get_args
 import pytest
 from packaging.metadata import Metadata
 
-from core import installer, process
+from core import process
+from core.env import installer
 from core.files import sha256
-from core.wheel_record import require_sound
-from core.wheels import read_metadata
-from pytorch_build.checks.device_code import file_facts
+from core.wheel.wheel_record import require_sound
+from core.wheel.wheels import read_metadata
+from pytorch_build.check.device_code import file_facts
 from pytorch_build.split.making import split
-from rocm_packaging.artifacts import build_info, scan
-from rocm_packaging.build import BuildRequest, BuiltPackages, build
+from rocm_packaging.artifacts.artifacts import build_info, scan
+from rocm_packaging.packages.build import BuildRequest, BuiltPackages, build
 from tests.upstream.test_split import HIP, NAMES, wheel_around
 from tests.venvs import Venv
 

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from core.options import ROOT
-from tests.unit.pytorch_build.builds.plans import conftest
+from core.cli.options import ROOT
+from tests.unit.pytorch_build.build.plans import conftest
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from tests.unit.pytorch_build.builds.plans.conftest import Plan
+    from tests.unit.pytorch_build.build.plans.conftest import Plan
 
 plan = conftest.plan
 SAMPLE = ROOT / "pytorch_build" / "sample" / "templates"

@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from core import installer, process
-from core.wheel_record import verify_record
-from pytorch_build.builds.rpaths import set_search_paths
-from pytorch_build.checks.run import check_wheel
-from pytorch_build.fat.binaries import read_members
+from core import process
+from core.env import installer
+from core.wheel.wheel_record import verify_record
+from pytorch_build.build.rpaths import set_search_paths
+from pytorch_build.check.run import check_wheel
+from pytorch_build.standalone.fat.binaries import read_members
 from tests.upstream.test_audio import TORCH
 
 if TYPE_CHECKING:

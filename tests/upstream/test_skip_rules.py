@@ -7,17 +7,17 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from pytorch_build.testing import skip_review, skip_rules, skip_trials
-from pytorch_build.testing.conditions import UnderTest, decide, planned_rule
-from pytorch_build.testing.ids import Pattern, TestId, exact
-from pytorch_build.testing.skip_trials import Trial
+from pytorch_build.test import skip_review, skip_rules, skip_trials
+from pytorch_build.test.conditions import UnderTest, decide, planned_rule
+from pytorch_build.test.ids import Pattern, TestId, exact
+from pytorch_build.test.skip_trials import Trial
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from pytorch_build.testing.conditions import Decision
-    from pytorch_build.testing.plugin import Session
+    from pytorch_build.test.conditions import Decision
+    from pytorch_build.test.plugin import Session
 
 CPU = UnderTest(gpu_targets=(), platform="linux", python="3.11.7", torch="2.13.0+cpu")
 RULES = """\

@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING
 import pytest
 
 from core import process
-from core.wheel_record import require_sound
-from core.wheel_writer import Member, WheelSpec, write_wheel
-from pytorch_build.checks.run import check_wheels
+from core.wheel.wheel_record import require_sound
+from core.wheel.wheel_writer import Member, WheelSpec, write_wheel
+from pytorch_build.check.run import check_wheels
 from pytorch_build.split.libraries import MAGICS, reference_of, side_of
 from pytorch_build.split.making import split
-from rocm_packaging import kpack
+from rocm_packaging.packages import kpack
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -11,13 +11,14 @@ from typing import TYPE_CHECKING
 import pytest
 from packaging.utils import canonicalize_name
 
-from ci.promotion.keeping import Kept
-from ci.promotion.rewriting import RocmChange, rewrite_set
-from core import installer, process
-from core.options import ROOT, environment
-from rocm_packaging import reports
+from ci.promote.keeping import Kept
+from ci.promote.rewriting import RocmChange, rewrite_set
+from core import process
+from core.cli.options import ROOT, environment
+from core.env import installer
 from rocm_packaging.sample import FAMILIES, ROCM_VERSION, ensure_artifacts
 from rocm_packaging.sample.layout import FAMILY_TARGETS, TARGETS
+from rocm_packaging.sdk import reports
 from tests.venvs import Venv
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from core import process
-from core.options import ROOT
+from core.cli.options import ROOT
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -4,15 +4,16 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from core import distributions, records
-from core.options import Common
-from core.records import Cell, FileRecord, Record
+from core.cli.options import Common
+from core.run import records
+from core.run.records import Cell, FileRecord, Record
+from core.wheel import distributions
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from core.outputs import RunOutputs
+    from core.run.outputs import RunOutputs
     from core.stores import Store
 
 Publish = "Callable[..., FileRecord]"

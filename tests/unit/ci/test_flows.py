@@ -11,8 +11,8 @@ from invoke.exceptions import Exit
 import tasks
 from ci import flows
 from core import process
+from core.cli.options import ROOT, Common
 from core.errors import DataError, ProcessError, UsageError
-from core.options import ROOT, Common
 from pytorch_build.context import Context, context
 
 BUILDS = ("build_triton", "build_torch", "build_audio", "build_vision", "build_apex")

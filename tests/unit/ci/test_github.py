@@ -14,7 +14,7 @@ import pytest
 import urllib3
 
 from ci.github import GitHub, from_environment, pause
-from ci.runs import RunQuery, find_run
+from ci.plan.runs import RunQuery, find_run
 from core.errors import MissingInputError, ServiceError
 
 if TYPE_CHECKING:

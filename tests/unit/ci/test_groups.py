@@ -5,14 +5,14 @@ from typing import TYPE_CHECKING
 import pytest
 
 from core.errors import MissingInputError
-from core.groups import artifact_groups
-from core.outputs import group_name
+from core.run.groups import artifact_groups
+from core.run.outputs import group_name
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from core.outputs import RunOutputs
-    from core.records import FileRecord
+    from core.run.outputs import RunOutputs
+    from core.run.records import FileRecord
     from core.stores import Store
 
 

@@ -9,26 +9,19 @@ from hypothesis import strategies as st
 from packaging.requirements import Requirement
 from packaging.version import Version
 
-from ci.clients.requirements import parse_requirements, pinned
-from core import records
+from ci.install.requirements import parse_requirements, pinned
 from core.errors import MissingInputError, StoreError, UsageError
-from core.offers import (
-    Offer,
-    RunGroup,
-    find_group,
-    fits,
-    offered,
-    required_by,
-)
+from core.packages.offers import Offer, RunGroup, find_group, fits, offered, required_by
+from core.run import records
 from core.stores.directory import DirectoryStore
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from core.options import Common
-    from core.outputs import RunOutputs
-    from core.records import FileRecord
+    from core.cli.options import Common
+    from core.run.outputs import RunOutputs
+    from core.run.records import FileRecord
     from core.stores import Store
 
 

@@ -7,12 +7,12 @@ from invoke.exceptions import Exit
 
 import tasks
 from ci import flow_running, planned_flows
-from ci.configuration.rocm import completed
 from ci.flow_graph import PLAN_FILE, Node, Target, nodes
+from ci.plan.rocm import completed
 from ci.planned_flows import planned, promotion_nodes, release_words, target, unresolved
 from core.errors import MissingInputError, ProcessError, UsageError
 from core.files import digest_of
-from core.plans import Plan, RocmOrigin
+from core.run.plans import Plan, RocmOrigin
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from core.options import ROOT
+from core.cli.options import ROOT
 from tests.unit.ci.workflow_reading import Workflow, called, calls, references, steps, workflows
 
 if TYPE_CHECKING:

@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from ci.configuration import data, labels
-from ci.configuration.outputs import outputs
 from ci.flow_graph import Target, completing, nodes
+from ci.plan import data, labels
+from ci.plan.outputs import outputs
 from ci.planned_flows import nightly_nodes, planned, release_words, unresolved
 from core import process
-from core.frontdoor import verb_parser
-from core.options import ROOT, sources_folder
-from core.run_locations import run_buckets
+from core.cli.frontdoor import verb_parser
+from core.cli.options import ROOT, sources_folder
+from core.run.run_locations import run_buckets
 from pytorch_build.lock.planned import outputs as resolved
 from tests.unit.ci.workflow_reading import (
     FOLDER,
@@ -276,7 +276,7 @@ def test_inputs_that_are_read_are_declared_alike_for_calls_and_dispatches(name: 
 def test_what_a_request_may_name_is_what_configure_knows() -> None:
     from dataclasses import fields
 
-    from ci.configuration.inputs import Inputs
+    from ci.plan.inputs import Inputs
 
     known = {one.name for one in fields(Inputs)}
     for name in ("ci.yml", "release_portable_linux_pytorch_wheels.yml", "release_windows_pytorch_wheels.yml"):

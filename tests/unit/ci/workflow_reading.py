@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import yaml  # type: ignore[import-untyped]
 
-from core.options import ROOT
+from core.cli.options import ROOT
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

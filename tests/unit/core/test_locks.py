@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from core.cli.options import ROOT
 from core.errors import DataError
 from core.locks import kept, only, parse_lock, without
-from core.options import ROOT
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from ci.images import DATE, Image, images
-from core.options import ROOT
+from core.cli.options import ROOT
 
 ARG = re.compile(r"^ARG (?P<name>\w+)(?:=(?P<value>.*))?$", re.MULTILINE)
 IMAGES = pytest.mark.parametrize("image", images().values(), ids=lambda one: one.name)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from core import process
-from core.options import ROOT
+from core.cli.options import ROOT
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from core.errors import DataError, MissingInputError, UsageError
-from core.records import record_name
+from core.run.records import record_name
 from pytorch_build import context as module
 from pytorch_build.context import context
 

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from core.wheel_writer import write_tar
-from rocm_packaging import rendering
-from rocm_packaging.rendering import Distribution
+from core.wheel.wheel_writer import write_tar
+from rocm_packaging.packages import rendering
+from rocm_packaging.packages.rendering import Distribution
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

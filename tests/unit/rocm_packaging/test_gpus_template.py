@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from core.families import target_of_version
-from rocm_packaging import rendering
-from rocm_packaging.rendering import Distribution
+from rocm_packaging.packages import rendering
+from rocm_packaging.packages.rendering import Distribution
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

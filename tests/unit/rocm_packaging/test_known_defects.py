@@ -73,18 +73,18 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from core.wheel_writer import Workers
-from rocm_packaging import rendering, wheels
-from rocm_packaging.artifacts import Entry
-from rocm_packaging.elf import ElfFacts
-from rocm_packaging.licenses import Licenses
-from rocm_packaging.packages import packages, payload_folder
-from rocm_packaging.payload import Payload, plan
-from rocm_packaging.planning import DevelPlan, Kind, RuntimePlan
-from rocm_packaging.rendering import Distribution
+from core.binaries.elf import ElfFacts
+from core.wheel.wheel_writer import Workers
+from rocm_packaging.artifacts.artifacts import Entry
+from rocm_packaging.packages import rendering, wheels
+from rocm_packaging.packages.licenses import Licenses
+from rocm_packaging.packages.packages import packages, payload_folder
+from rocm_packaging.packages.payload import Payload, plan
+from rocm_packaging.packages.planning import DevelPlan, Kind, RuntimePlan
+from rocm_packaging.packages.rendering import Distribution
 
 if TYPE_CHECKING:
-    from core.wheel_writer import WrittenFile
+    from core.wheel.wheel_writer import WrittenFile
 
 UNIT = Path(__file__).parent.parent
 NAMED = re.findall(r"^    (\S+\.py)::(test_\w+)$", __doc__ or "", re.MULTILINE)

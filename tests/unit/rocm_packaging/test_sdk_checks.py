@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from rocm_packaging import rendering, reports
-from rocm_packaging.rendering import Distribution
+from rocm_packaging.packages import rendering
+from rocm_packaging.packages.rendering import Distribution
+from rocm_packaging.sdk import reports
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

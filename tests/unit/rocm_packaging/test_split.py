@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from core.errors import ArtifactError, UsageError
-from rocm_packaging import listing
-from rocm_packaging.build import BuildRequest, build
-from rocm_packaging.planning import make_plan
+from rocm_packaging.artifacts import listing
+from rocm_packaging.packages.build import BuildRequest, build
+from rocm_packaging.packages.planning import make_plan
 from tests.unit.rocm_packaging.artifact_sets import VERSION, write, write_base
 
 if TYPE_CHECKING:

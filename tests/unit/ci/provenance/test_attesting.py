@@ -7,8 +7,8 @@ from typing import Any
 
 import yaml  # type: ignore[import-untyped]
 
-from core.options import ROOT
-from core.outputs import RunOutputs
+from core.cli.options import ROOT
+from core.run.outputs import RunOutputs
 
 FOLDER = ROOT / ".github" / "workflows"
 ATTEST = "./.github/actions/attest"

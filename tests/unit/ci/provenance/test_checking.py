@@ -18,7 +18,7 @@ from core.errors import DataError, ProvenanceError
 from tests import provenance_samples as samples
 
 if TYPE_CHECKING:
-    from ci.promotion.run_records import Recorded
+    from ci.promote.run_records import Recorded
 
 RUN = samples.run()
 MADE = next(one for one in made_files(RUN) if one.file == samples.TORCH)

@@ -5,7 +5,7 @@ from packageurl import PackageURL
 
 from ci.__main__ import VERBS
 from ci.provenance.names import commit_uri, names, package_url, statement_path
-from core.options import ROOT
+from core.cli.options import ROOT
 
 COMMIT = "1" * 40
 

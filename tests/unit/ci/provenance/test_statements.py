@@ -9,7 +9,7 @@ from google.protobuf.json_format import ParseError
 
 from ci.provenance.facts import made_files
 from ci.provenance.statements import serialized, statement
-from core.records import parse, serialize
+from core.run.records import parse, serialize
 from tests import provenance_samples as samples
 from tests.provenance_schemas import validate_statement
 

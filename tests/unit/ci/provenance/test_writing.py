@@ -7,19 +7,20 @@ import pytest
 
 from ci.provenance import reading, writing
 from ci.provenance.names import SBOM, statement_path
-from ci.provenance.verb import tell
 from ci.provenance.writing import write_provenance
-from core import parallel, records
+from ci.verbs.provenance import tell
+from core import parallel
+from core.cli.frontdoor import Verb, main
 from core.errors import ConflictError, DataError, MissingInputError, StoreError
-from core.frontdoor import Verb, main
-from core.outputs import RunOutputs
+from core.run import records
+from core.run.outputs import RunOutputs
 from core.stores.directory import DirectoryStore
 from tests import provenance_samples as samples
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from core.records import Record
+    from core.run.records import Record
     from core.stores import Outcome, Store
 
 OUTPUTS, GROUP = samples.OUTPUTS, samples.GROUP
@@ -231,7 +232,7 @@ def test_somebody_who_writes_all_the_time_ends_it(
         write_provenance(store, OUTPUTS)
 
 
-VERBS = (Verb("provenance", "ci.provenance.verb", ""),)
+VERBS = (Verb("provenance", "ci.verbs.provenance", ""),)
 
 
 def test_the_verb_says_what_it_wrote(store: DirectoryStore, capsys: pytest.CaptureFixture[str]) -> None:

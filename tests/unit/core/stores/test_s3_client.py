@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from core.cli.options import environment
 from core.errors import StoreError, UsageError
-from core.options import environment
 from core.stores import open_store
 from core.stores.s3 import S3Store
 from core.stores.s3_client import connect, connection_for, moment

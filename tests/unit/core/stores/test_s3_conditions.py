@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from botocore.exceptions import ClientError
 
-from core.options import environment
+from core.cli.options import environment
 from core.stores import s3_client
 from core.stores.s3_client import AMAZON, Conditions, connection_for
 from core.stores.s3_conditions import conditions_of

@@ -5,9 +5,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from core.cli.options import Common
 from core.errors import DataError, MissingInputError, SourceError, StoreError, UsageError
-from core.options import Common
-from core.source_options import SourceOptions
+from core.packages.source_options import SourceOptions
 from pytorch_build.context import Context
 from pytorch_build.lock import stored as module
 from pytorch_build.lock.stored import PASSED, source_lock, stored_lock, with_components

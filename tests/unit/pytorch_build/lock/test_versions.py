@@ -9,8 +9,8 @@ from packaging.tags import cpython_tags
 from packaging.utils import parse_wheel_filename
 from packaging.version import Version
 
+from core.cli.options import RELEASE_TYPES
 from core.errors import SourceError, UsageError
-from core.options import RELEASE_TYPES
 from pytorch_build.lock.versions import (
     WheelTag,
     cpu_suffix,

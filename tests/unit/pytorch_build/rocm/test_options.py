@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from core import package_sources
+from core.env.installer import Sources
 from core.errors import MissingInputError, RocmError, UsageError
-from core.installer import Sources
-from core.package_sources import PackageSource
-from core.source_options import SourceOptions
+from core.packages import package_sources
+from core.packages.package_sources import PackageSource
+from core.packages.source_options import SourceOptions
 from pytorch_build.rocm.options import (
     RocmOptions,
     add_rocm_options,
@@ -19,7 +19,7 @@ from pytorch_build.rocm.options import (
     packages_of,
     rocm_options_from,
 )
-from rocm_packaging.sources import RocmSource, release_index_url
+from rocm_packaging.sdk.sources import RocmSource, release_index_url
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -7,16 +7,16 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from core.errors import RocmError, UsageError
-from core.package_sources import PackageSource
+from core.packages.package_sources import PackageSource
 from pytorch_build.rocm import sdk
 from pytorch_build.rocm.sdk import RocmSdk, ask, installed, link
-from rocm_packaging.layouts import is_rocm
-from rocm_packaging.sources import RocmSource, release_index_url, requirements
+from rocm_packaging.packages.layouts import is_rocm
+from rocm_packaging.sdk.sources import RocmSource, release_index_url, requirements
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from rocm_packaging.layouts import Layout
+    from rocm_packaging.packages.layouts import Layout
 
 FAMILY = "gfx94X-dcgpu"
 SPLIT = RocmSource(version="7.1.0a20250101", packages=PackageSource(find_links=("/wheels",)))

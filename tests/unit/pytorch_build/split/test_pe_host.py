@@ -5,12 +5,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from pytorch_build.checks.bundles import read_bundles
+from core.binaries.pe import read_needs
+from pytorch_build.check.bundles import read_bundles
 from pytorch_build.split import pe_host
 from pytorch_build.split.places import AlreadySplitError, SplitError
-from rocm_packaging import kpack
-from rocm_packaging.pe import read_needs
-from tests.unit.pytorch_build.checks.conftest import plain_bundle
+from rocm_packaging.packages import kpack
+from tests.unit.pytorch_build.check.conftest import plain_bundle
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -6,8 +6,8 @@ from pathlib import Path
 
 from packaging.version import Version
 
-from core.options import ROOT
-from pytorch_build.builds.needs import load_needs
+from core.cli.options import ROOT
+from pytorch_build.build.needs import load_needs
 from pytorch_build.platforms import windows
 from pytorch_build.toolchain.pins import load_toolchain, places
 

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from core.frontdoor import main
-from core.options import common_from
+from core.cli.frontdoor import main
+from core.cli.options import common_from
 from pytorch_build.__main__ import VERBS
 
 if TYPE_CHECKING:
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from core.options import Common
+    from core.cli.options import Common
 
 
 @dataclass(frozen=True, kw_only=True)

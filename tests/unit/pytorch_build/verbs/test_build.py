@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from core.errors import MissingInputError, SourceError
-from pytorch_build.builds import building
-from pytorch_build.builds.options import BuildChoices
+from pytorch_build.build import building
+from pytorch_build.build.options import BuildChoices
 from pytorch_build.lock import stored as locking
 from pytorch_build.rocm.options import RocmOptions
 from pytorch_build.sources.git import Origins
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from pathlib import Path
 
-    from pytorch_build.builds.build import Build
+    from pytorch_build.build.build import Build
 
     Commit = Callable[[Path, Mapping[str, str]], str]
 

@@ -5,15 +5,16 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from core import environments, package_sources
-from core.installer import Sources
+from core.env import environments
+from core.env.installer import Sources
+from core.packages import package_sources
 from pytorch_build.rocm.sdk import RocmSdk
 from pytorch_build.verbs import install_rocm
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from core.installer import Install
+    from core.env.installer import Install
 
 SAMPLE = ("--torch-ref", "sample")
 

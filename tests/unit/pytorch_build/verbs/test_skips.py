@@ -5,9 +5,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from core.frontdoor import main
+from core.cli.frontdoor import main
 from pytorch_build.__main__ import VERBS
-from pytorch_build.testing import skip_rules
+from pytorch_build.test import skip_rules
 
 if TYPE_CHECKING:
     from collections.abc import Callable

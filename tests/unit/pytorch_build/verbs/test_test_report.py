@@ -6,14 +6,15 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from ci.promotion import evidence, run_records
-from core import junit, process, records
-from core.frontdoor import main
+from ci.promote import evidence, run_records
+from core import junit, process
+from core.cli.frontdoor import main
 from core.junit import Case, Document
+from core.run import records
 from pytorch_build.__main__ import VERBS
-from pytorch_build.testing import durations, recording
-from pytorch_build.testing.results import Origin, Report
-from pytorch_build.testing.sharding import Shard
+from pytorch_build.test import durations, recording
+from pytorch_build.test.results import Origin, Report
+from pytorch_build.test.sharding import Shard
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -7,16 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from core import choosing, engines, environments, installer, package_sources, process
-from core.installer import Sources
-from pytorch_build.testing import (
-    configurations,
-    container,
-    torch_request,
-    upstream_tests,
-)
-from pytorch_build.testing.gpu_facts import Machine
-from pytorch_build.testing.upstream_tests import Tests, Torch
+from core import process
+from core.env import engines, environments, installer
+from core.env.installer import Sources
+from core.packages import choosing, package_sources
+from pytorch_build.test import configurations, container, torch_request, upstream_tests
+from pytorch_build.test.gpu_facts import Machine
+from pytorch_build.test.upstream_tests import Tests, Torch
 from pytorch_build.verbs import test_torch as verb
 
 if TYPE_CHECKING:

@@ -4,10 +4,10 @@ import io
 
 import pytest
 
-from rocm_packaging.kpack import read, read_reference
+from rocm_packaging.packages.kpack import read, read_reference
 from rocm_packaging.sample import kpack
 from rocm_packaging.sample.artifacts import TEMPLATES
-from tests.unit.pytorch_build.checks.conftest import plain_bundle
+from tests.unit.pytorch_build.check.conftest import plain_bundle
 
 
 @pytest.mark.parametrize("count", [1, 7, 20])

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from core.families import gpu_targets
-from pytorch_build.checks.bundles import code_objects, read_bundles
-from rocm_packaging import rendering, versions
-from rocm_packaging.packages import packages
+from pytorch_build.check.bundles import code_objects, read_bundles
+from rocm_packaging.packages import rendering, versions
+from rocm_packaging.packages.packages import packages
 from rocm_packaging.sample.artifacts import TEMPLATES
 from rocm_packaging.sample.layout import DATA_FILES, FAMILY_TARGETS, LIBRARIES, ROCM_VERSION, data_files
 

@@ -6,19 +6,19 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from core import records
+from core.cli.frontdoor import verb_parser
+from core.cli.options import Common, common_from
 from core.errors import UsageError
-from core.frontdoor import verb_parser
-from core.options import Common, common_from
-from core.records import Record
+from core.run import records
+from core.run.records import Record
 from rocm_packaging.__main__ import VERBS
-from rocm_packaging.build import BuiltPackages
+from rocm_packaging.packages.build import BuiltPackages
 from rocm_packaging.verbs import build as verb
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from rocm_packaging.build import BuildRequest
+    from rocm_packaging.packages.build import BuildRequest
 
 
 @pytest.fixture(autouse=True)

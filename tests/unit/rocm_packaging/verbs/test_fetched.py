@@ -4,8 +4,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from core.cli.options import Common
 from core.errors import MissingInputError
-from core.options import Common
 from rocm_packaging.verbs.build import _fetched
 
 if TYPE_CHECKING:

@@ -1,0 +1,103 @@
+"""Test records, read as a gate has to read them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from ci.promote.documents import Document, Evidence
+from ci.promote.facts import Cell, Test
+from core.families import CPU, families, group_families
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from ci.promote.run_records import Recorded, RunGroup
+    from core.run.records import Record
+
+# arguments for pytest that choose no tests
+_HARMLESS = ("-v", "-q", "-s", "-r", "-x", "-l", "--log-cli-level", "--tb", "--color", "--durations")
+_BACKENDS = ("uv", "pip")
+
+
+def tests_of(group: RunGroup) -> tuple[Test, ...]:
+    """Read the test records of a run's group."""
+    return tuple(_test(one, group) for one in group.records if one.record.stage.startswith("test_"))
+
+
+def _test(recorded: Recorded, group: RunGroup) -> Test:
+    record = recorded.record
+    outcome, why = _outcome(record, group)
+    named = record.inputs.get("files") or record.inputs.get("packages") or {}
+    report = _report(record)
+    return Test(
+        cell=Cell(family=group.artifact_group, platform=record.platform, python=record.cell.python),
+        torch_ref=record.cell.torch_ref,
+        outcome=outcome,
+        why=why,
+        files={str(name): str(digest) for name, digest in named.items()},
+        targets=_targets(record.cell.gpu_family or group_families(group.artifact_group)),
+        evidence=Evidence(
+            stage=record.stage,
+            run_id=record.run_id,
+            python=record.cell.python,
+            record=recorded.document,
+            report=report,
+        ),
+    )
+
+
+def _targets(gpu_family: str) -> tuple[str, ...]:
+    known = families()
+    return tuple(gpu for one in gpu_family.split(";") if one in known for gpu in known[one].targets)
+
+
+def _outcome(record: Record, group: RunGroup) -> tuple[str, str]:
+    """Say whether a test passed, failed, or counts for nothing, and why."""
+    if record.status != "ok":
+        return "failed", record.error or "it says no more"
+    totals = _totals(record.details)
+    if totals is None:
+        return "void", "its record holds no totals"
+    passed, failed = totals
+    if failed:
+        return "failed", f"{failed} tests failed"
+    void = _void(record, group) or ("" if passed else "no test passed")
+    return ("void", void) if void else ("passed", "")
+
+
+def _totals(details: Mapping[str, Any]) -> tuple[int, int] | None:
+    """Count what passed and what failed, of a report of pytest or of `rocm-sdk test`."""
+    if isinstance(tests := details.get("tests"), dict):
+        failed = int(tests.get("failures", 0)) + int(tests.get("errors", 0))
+        return int(tests.get("tests", 0)) - int(tests.get("skipped", 0)) - failed, failed
+    if isinstance(checks := details.get("checks"), dict):
+        return int(checks.get("passed", 0)), int(checks.get("failed", 0))
+    return None
+
+
+def _void(record: Record, group: RunGroup) -> str:
+    """Say why a test that passed is none that a release can rest on; "" where it is one."""
+    if not record.inputs.get("installed", True):
+        return "it tested what an environment held already"
+    chosen = [str(word) for word in record.inputs.get("arguments", ())]
+    chosen = [word for word in chosen if word not in _BACKENDS and not word.startswith(_HARMLESS)]
+    if chosen:
+        return f"it ran with {' '.join(chosen)}"
+    if "gpu" in record.inputs and not record.inputs["gpu"] and group.artifact_group != CPU:
+        return "it ran on a machine without a GPU"
+    report = _report(record)
+    if report is None:
+        return "its record names no report"
+    # by its name, as a run that was uploaded may lie under another prefix than where it was tested
+    name = report.key.rpartition("/")[2]
+    found = next((one for key, one in group.reports.items() if key.rpartition("/")[2] == name), None)
+    if found is None:
+        return f"its report {name} is gone"
+    return "" if found.sha256 == report.sha256 else f"its report {name} was replaced"
+
+
+def _report(record: Record) -> Document | None:
+    said = record.details.get("report")
+    if not isinstance(said, dict) or not {"key", "sha256"} <= said.keys():
+        return None
+    return Document(key=str(said["key"]), sha256=str(said["sha256"]))

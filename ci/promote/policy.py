@@ -1,0 +1,300 @@
+"""Whether a set is promoted: a pure function from facts to a verdict, every reason at once.
+
+In this order, whatever a person says: nothing that is missing, changed, mixed, the sample's, or
+whose build failed. Then, cell by cell: tests that passed on the staged bytes; else, where the
+family has no runner and its data excuses that, none that failed; else a person's override.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from packaging.requirements import InvalidRequirement, Requirement
+from packaging.utils import canonicalize_name
+
+from ci.promote.documents import Override, Ruling
+from ci.promote.facts import Cell, Facts, Rules, Test, Wheel
+from ci.promote.staging import is_sample
+from rocm_packaging.packages.layouts import covers, device_target, is_rocm
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Set as AbstractSet
+
+    from ci.promote.documents import Evidence, Rule
+
+_PART = re.compile(r"-\d+-of-\d+\Z")
+_EXTRA = re.compile(r"""extra *== *["']([^"']+)["']""")
+_ENVIRONMENTS = {
+    "linux": {"sys_platform": "linux", "platform_system": "Linux", "os_name": "posix"},
+    "windows": {"sys_platform": "win32", "platform_system": "Windows", "os_name": "nt"},
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reason:
+    """Why a set is not promoted.
+
+    Attributes:
+        cell: Where.
+        kind: What, in one word.
+        message: What, in a sentence.
+        overridable: Whether a person may decide against it.
+    """
+
+    cell: Cell
+    kind: str
+    message: str
+    overridable: bool = False
+
+    def __str__(self) -> str:
+        return f"{self.cell}: {self.message}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Verdict:
+    """What was decided.
+
+    Attributes:
+        rulings: Cell by cell, by which rule it may go out; without those that may not.
+        reasons: Why the set may not go out, sorted by cell; empty where it may.
+        override: The person's decision, where a ruling needed it.
+    """
+
+    rulings: tuple[Ruling, ...]
+    reasons: tuple[Reason, ...]
+    override: Override | None
+
+    @property
+    def promote(self) -> bool:
+        """Whether the set goes out."""
+        return not self.reasons
+
+
+def decide(facts: Facts, rules: Rules, override: Override | None = None) -> Verdict:
+    """Decide on a set.
+
+    Args:
+        facts: What there is, and what is known of it.
+        rules: Runners and gates.
+        override: A person's decision to do without tests; it changes nothing else.
+    """
+    firm = [
+        *_absent(facts),
+        *_incomplete(facts),
+        *_unsatisfied(facts),
+        *_mixed(facts),
+        *(Reason(cell=cell, kind="unknown", message=said) for cell, said in facts.troubles),
+        *(
+            Reason(cell=one.cell, kind="build", message=f"{one.stage} failed: {_line(one.error)}")
+            for one in facts.failed_builds
+        ),
+    ]
+    rulings: list[Ruling] = []
+    untested: list[Reason] = []
+    for cell in sorted({wheel.cell for wheel in facts.wheels}):
+        ruling, reasons = _rule(cell, facts, rules, override)
+        rulings += [ruling] if ruling else []
+        untested += reasons
+    used = any(ruling.rule == "override" for ruling in rulings)
+    return Verdict(
+        rulings=tuple(rulings),
+        reasons=tuple(sorted({*firm, *untested}, key=lambda one: (one.cell, one.kind, one.message))),
+        override=override if used else None,
+    )
+
+
+def _absent(facts: Facts) -> Iterator[Reason]:
+    """Find what is not there as it was staged and built, and what goes nowhere."""
+    if not facts.wheels:
+        yield Reason(cell=Cell(family="", platform=""), kind="missing", message="Nothing is staged of it.")
+    for wheel in facts.wheels:
+        file = wheel.file
+        if is_sample(file.version):
+            yield _reason(wheel, "sample", "is a wheel of the sample")
+        if not wheel.found:
+            yield _reason(wheel, "missing", "was staged and is gone")
+        elif wheel.found != file.sha256:
+            yield _reason(wheel, "changed", "was replaced after it was staged")
+        if file.sha256 not in wheel.built:
+            yield _reason(wheel, "changed", "is not what the run's records name")
+        if file.name.endswith(".whl") and (not wheel.sidecar or wheel.sidecar != file.metadata_sha256):
+            what = "was replaced after it was staged" if wheel.sidecar else "is missing"
+            yield _reason(wheel, "changed" if wheel.sidecar else "missing", f"has a sidecar that {what}")
+
+
+def _incomplete(facts: Facts) -> Iterator[Reason]:
+    """Find what the source lock promises to a cell and nobody staged."""
+    for cell, promised in facts.promised.items():
+        staged = {
+            (wheel.file.distribution, wheel.file.version)
+            for wheel in facts.wheels
+            if (wheel.cell.family, wheel.cell.platform) == (cell.family, cell.platform)
+            and wheel.file.python in {"", cell.python}
+        }
+        for distribution, version in sorted(promised.items()):
+            if (distribution, version) not in staged:
+                said = f"{distribution} {version} is not staged"
+                yield Reason(cell=cell, kind="missing", message=said)
+
+
+def _unsatisfied(facts: Facts) -> Iterator[Reason]:
+    """Find requirements of the set on packages of ours that no user could satisfy."""
+    ours = {wheel.file.distribution for wheel in facts.wheels}
+    ours |= {name for promised in facts.promised.values() for name in promised}
+    for wheel in facts.wheels:
+        family = wheel.cell.family
+        there = {
+            (one.file.distribution, one.file.version) for one in facts.wheels if one.cell.family == family
+        } | facts.released.get(family, frozenset())
+        for text in wheel.requires:
+            if not _satisfied(text, wheel.cell.platform, there, ours):
+                yield _reason(wheel, "missing", f"requires {text}, which the index would not have")
+
+
+def _satisfied(text: str, platform: str, there: AbstractSet[tuple[str, str]], ours: AbstractSet[str]) -> bool:
+    """Say whether a requirement is met, is a third party's, or is for another platform."""
+    try:
+        needed = Requirement(text)
+    except InvalidRequirement:
+        return False
+    name = canonicalize_name(needed.name)
+    if name not in ours and not is_rocm(name) and not device_target(name):
+        return True
+    if needed.marker is not None:
+        extras = {"", *_EXTRA.findall(str(needed.marker))}
+        environment = _ENVIRONMENTS[platform]
+        if not any(needed.marker.evaluate({**environment, "extra": extra}) for extra in extras):
+            return True
+    return any(name == one and needed.specifier.contains(version, prereleases=True) for one, version in there)
+
+
+def _mixed(facts: Facts) -> Iterator[Reason]:
+    """Find cells that were built from other commits than the first."""
+    known: dict[str, tuple[Cell, str]] = {}
+    for cell, commits in sorted(facts.commits.items(), key=lambda pair: pair[0]):
+        for project, commit in sorted(commits.items()):
+            first, other = known.setdefault(project, (cell, commit))
+            if other != commit:
+                said = f"{project} was built from {commit[:12]}, for {first} from {other[:12]}"
+                yield Reason(cell=cell, kind="mixed", message=said)
+
+
+def _rule(
+    cell: Cell, facts: Facts, rules: Rules, override: Override | None
+) -> tuple[Ruling | None, Sequence[Reason]]:
+    """Rule on one cell's tests."""
+    wheels = [wheel for wheel in facts.wheels if wheel.cell == cell]
+    evidence: dict[str, Evidence] = {}
+    failed: list[str] = []
+    untested: list[str] = []
+    for wheel in wheels:
+        failed += _failed_where_run(wheel, facts, rules)
+        for stage in rules.gates.stages(wheel, rules.release_type):
+            tests = [one for one in facts.tests if one.evidence.stage == stage and _concerns(one, wheel)]
+            failed += [
+                f"{stage} failed{_under(one, cell)}: {_line(one.why)}"
+                for one in tests
+                if one.outcome == "failed"
+            ]
+            passing = [one for one in tests if _passes(one, wheel)]
+            evidence |= {one.evidence.record.key: one.evidence for one in passing}
+            untested += [] if passing else [_why_untested(stage, wheel, tests)]
+    rule: Rule = "tests"
+    runner = rules.runners.of(cell.family, cell.platform)
+    against = [*dict.fromkeys(failed), *dict.fromkeys(untested)]
+    if not failed and untested and not runner.test_runner:
+        if runner.bypass_tests_for_releases:
+            rule, against = "bypass", []
+        else:
+            against.append("no machine tests this family, and its data allows no release without")
+    reasons = [
+        Reason(cell=cell, kind="failing" if said in failed else "untested", message=said, overridable=True)
+        for said in against
+    ]
+    if reasons and override is None:
+        return None, reasons
+    overridden = tuple(one.message for one in reasons)
+    ruling = Ruling(
+        family=cell.family,
+        platform=cell.platform,
+        python=cell.python,
+        rule="override" if reasons else rule,
+        evidence=tuple(evidence[key] for key in sorted(evidence)),
+        overridden=overridden,
+    )
+    return ruling, ()
+
+
+def _failed_where_run(wheel: Wheel, facts: Facts, rules: Rules) -> Iterator[str]:
+    """Find failures of tests that need not have run, a part of them (``test_torch-2-of-6``) included."""
+    for stage in rules.gates.heeded(wheel):
+        for one in facts.tests:
+            ran = one.evidence.stage
+            if _PART.sub("", ran) == stage and one.outcome == "failed" and _concerns(one, wheel):
+                yield f"{ran} failed{_under(one, wheel.cell)}: {_line(one.why)}"
+
+
+def _concerns(test: Test, wheel: Wheel) -> bool:
+    """Say whether a test is about this wheel's part of the set; one that names no file is about all."""
+    if (test.cell.family, test.cell.platform) != (wheel.cell.family, wheel.cell.platform):
+        return False
+    if not wheel.is_rocm and wheel.file.torch_ref != test.torch_ref:
+        return False
+    if not wheel.is_rocm and wheel.file.python not in {"", test.cell.python}:
+        return False
+    named = wheel.file.name in test.files or _beside_tested(test, wheel)
+    return not test.files or named or not wheel.is_rocm
+
+
+def _passes(test: Test, wheel: Wheel) -> bool:
+    if test.outcome != "passed" or wheel.found != wheel.file.sha256:
+        return False
+    return test.files.get(wheel.file.name) == wheel.found or _beside_tested(test, wheel)
+
+
+def _beside_tested(test: Test, wheel: Wheel) -> bool:
+    """Say whether device code goes with that of another target of the family, which was tested.
+
+    A machine has one of a family's targets. Where the code of all lies in one wheel, the others' goes out
+    with it, too.
+    """
+    gpu = device_target(wheel.file.distribution)
+    if not gpu or wheel.file.name in test.files or not covers(gpu, test.targets):
+        return False
+    kind, rest = wheel.file.distribution.removesuffix(gpu), wheel.file.name.partition("-")[2]
+    return any(
+        one.partition("-")[2] == rest and canonicalize_name(one.partition("-")[0]).startswith(kind)
+        for one in test.files
+    )
+
+
+def _why_untested(stage: str, wheel: Wheel, tests: Sequence[Test]) -> str:
+    name = wheel.file.name
+    for test in tests:
+        if test.outcome == "void":
+            return f"{stage} does not count{_under(test, wheel.cell)}: {test.why}"
+    if any(test.files.get(name, wheel.file.sha256) != wheel.file.sha256 for test in tests):
+        return f"{stage} ran on other bytes of {name} than are staged"
+    return f"{stage} names no {name}" if tests else f"no {stage} has passed"
+
+
+def _under(test: Test, cell: Cell) -> str:
+    """Name the Python of a test where the cell does not."""
+    return f" under {test.cell.python}" if test.cell.python and not cell.python else ""
+
+
+def _reason(wheel: Wheel, kind: str, said: str) -> Reason:
+    return Reason(cell=wheel.cell, kind=kind, message=f"{wheel.file.name} {said}")
+
+
+def _line(text: str) -> str:
+    return text.strip().partition("\n")[0]
+
+
+def by_cell(reasons: Sequence[Reason]) -> Mapping[Cell, Sequence[Reason]]:
+    """Group reasons by cell."""
+    cells = sorted({one.cell for one in reasons})
+    return {cell: [one for one in reasons if one.cell == cell] for cell in cells}

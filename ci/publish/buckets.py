@@ -1,0 +1,170 @@
+"""Who writes run outputs, and where wheels are handed out from. Where runs lie: `core.run.run_locations`."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping  # noqa: TC003 - pydantic reads it
+from dataclasses import dataclass
+from typing import Literal
+
+from pydantic import ConfigDict
+
+from core.data import Model, load_toml
+from core.errors import UsageError
+from core.run.run_locations import BUCKETS_FILE, Location, Origin, RunBucket, RunBuckets, is_own, location
+
+
+class ReleaseType(RunBucket):
+    """The buckets of a release type, and who writes to them.
+
+    Attributes:
+        role: ARN of the role that a workflow assumes to write to `bucket`; "" for none.
+        external_role: The same for `external_bucket`.
+        pages: Who writes the pages of runs in these buckets: who uploads, or `ci.publish.server`.
+    """
+
+    model_config = ConfigDict(extra="forbid")
+
+    role: str = ""
+    external_role: str = ""
+    pages: Literal["client", "server"] = "client"
+
+
+class Distribution(Model):
+    """Where wheels of a release type are handed out from.
+
+    Attributes:
+        bucket: The S3 bucket.
+    """
+
+    bucket: str
+
+
+class Products(Model):
+    """Where upstream hands out what it builds.
+
+    Attributes:
+        bucket: Bucket of a product, with ``{stream}`` and ``{product}``.
+        role: ARN of the role that writes there, with the same.
+        folder: Where wheels lie in it, with ``{product}``.
+        index: The index of all products, with ``{stream}``.
+        streams: Stream by release type.
+        distributions: Product -> the distributions that it owns, as globs.
+    """
+
+    bucket: str
+    role: str
+    folder: str
+    index: str
+    streams: dict[str, str]
+    distributions: dict[str, tuple[str, ...]]
+
+
+class Maintenance(Model):
+    """Who keeps the buckets in order, with ``{type}``, the release type.
+
+    Attributes:
+        mirror_role: ARN of the role that writes the index of dependencies, and nothing else.
+        retention_role: ARN of the role that deletes what is old.
+    """
+
+    mirror_role: str
+    retention_role: str
+
+
+class Buckets(RunBuckets):
+    """What `buckets.toml` says.
+
+    Attributes:
+        region: The buckets' region.
+        permissions: What a workflow's job needs of GitHub to assume a role.
+        release_types: Buckets and roles by release type.
+        maintenance: Who keeps the buckets in order.
+        products: Upstream's own distribution.
+        distributions: Distribution buckets by release type; ``ci`` has none.
+    """
+
+    model_config = ConfigDict(extra="forbid")
+
+    region: str
+    permissions: Mapping[str, str]
+    release_types: Mapping[str, ReleaseType]
+    maintenance: Maintenance
+    products: Products
+    distributions: dict[str, Distribution]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Access:
+    """What a workflow's job needs to write a run's outputs.
+
+    Attributes:
+        location: Where they go.
+        region: The bucket's region.
+        role: ARN of the role to assume; "" where there is none for it.
+        permissions: The job's permissions at GitHub.
+    """
+
+    location: Location
+    region: str
+    role: str
+    permissions: Mapping[str, str]
+
+
+@functools.cache
+def buckets() -> Buckets:
+    """Read the data file."""
+    return load_toml(BUCKETS_FILE, Buckets)
+
+
+def access(data: Buckets, origin: Origin, release_type: str) -> Access:
+    """Say where a run of somebody's writes, and as whom.
+
+    Args:
+        data: The buckets there are.
+        origin: Whose run it is.
+        release_type: The run's release type.
+
+    Raises:
+        UsageError: The repository is named otherwise, or no bucket holds such runs.
+    """
+    place = location(data, origin.repository, fork=origin.fork, release_type=release_type)
+    chosen = data.release_types[release_type]
+    role = chosen.role if is_own(data, origin) or not chosen.external_bucket else chosen.external_role
+    return Access(
+        location=place,
+        region=data.region,
+        # GitHub gives a pull request from a fork no identity that a role could be assumed with
+        role="" if origin.fork else role,
+        permissions={"contents": "read"} if origin.fork or not role else data.permissions,
+    )
+
+
+def server_writes_pages(data: Buckets, store: str) -> bool:
+    """Say whether the pages of runs in a store are left to the server behind its bucket.
+
+    Args:
+        data: The buckets there are.
+        store: The store as ``--store`` names it.
+    """
+    return any(
+        store.rstrip("/") in {f"s3://{chosen.bucket}", f"s3://{chosen.external_bucket}"}
+        for chosen in data.release_types.values()
+        if chosen.pages == "server"
+    )
+
+
+def distribution_store(data: Buckets, release_type: str) -> str:
+    """Name the store that releases of a type are handed out from, as ``s3://{bucket}``.
+
+    Raises:
+        UsageError: The release type has none.
+    """
+    chosen = data.distributions.get(release_type)
+    if chosen is None:
+        raise UsageError(
+            f"Wheels of release type {release_type!r} are handed out from nowhere.",
+            hint=f"Give --release-type ({', '.join(data.distributions)}), or a store with "
+            "--distribution-store.",
+        )
+    return f"s3://{chosen.bucket}"

@@ -1,0 +1,246 @@
+"""The pages of an index as a pure function of what it lists.
+
+Flat page for ``--find-links``, beside the files; below ``simple/`` PEP 503 pages for ``--index-url``
+and the same as PEP 691 JSON (API version 1.1, PEP 700), with yanked files (PEP 592) and metadata
+sidecars (PEP 658, PEP 714). Deterministic: the same files give the same bytes, sorted by PEP 440.
+
+`render` gives every page of a list of entries; the functions it is made of give one page each, so
+that `ci.publish.indexing` renders only those that change. Standard library and packaging only.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import json
+import re
+import time
+from dataclasses import dataclass
+from html import escape
+from itertools import chain, groupby
+from typing import TYPE_CHECKING
+from urllib.parse import quote
+
+from packaging.version import Version
+
+from ci.publish.indexing.names import read_name
+from ci.publish.indexing.style import FOOT, HEAD
+from core.errors import WheelError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+API_VERSION = "1.1"
+FLAT = "index.html"
+SIMPLE = "simple"
+
+Block = tuple[bytes, bytes | memoryview, bytes]
+
+_json = json.JSONEncoder(separators=(",", ":")).encode
+_PLAIN = re.compile(r"[A-Za-z0-9._+-]+")
+_KILOBYTE = 1024
+_DAY = 86400
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Entry:
+    """One file that a page lists.
+
+    Attributes:
+        filename: The file's name.
+        name: Its distribution's normalised name.
+        version: Its version.
+        sha256: Hex SHA-256 of the file.
+        size: Bytes.
+        modified: When it was put there, in seconds since 1970 UTC.
+        requires_python: Its ``Requires-Python``; "" for none.
+        metadata_sha256: Hex SHA-256 of its ``.metadata`` sidecar; "" where there is none.
+        yanked: Why it is yanked, which may be ""; None where it is not.
+    """
+
+    filename: str
+    name: str
+    version: Version
+    sha256: str
+    size: int
+    modified: float
+    requires_python: str = ""
+    metadata_sha256: str = ""
+    yanked: str | None = None
+
+
+def render(title: str, entries: Sequence[Entry]) -> Mapping[str, str]:
+    """Write every page of an index.
+
+    Args:
+        title: What the flat page is headed with.
+        entries: What is listed, in any order.
+
+    Returns:
+        Path beside the files to page: ``index.html``, ``simple/index.html``, ``simple/index.json``,
+        ``simple/{name}/index.html`` and ``simple/{name}/index.json``.
+    """
+    pages: dict[str, str] = {}
+    blocks = []
+    ordered = in_order(entries)
+    for name, group in groupby(ordered, key=lambda entry: entry.name):
+        mine = tuple(group)
+        rows = [row(entry) for entry in mine]
+        blocks.append(flat_block(name, str(newest(mine)), _lines(rows).encode()))
+        pages |= project_pages(name, mine, rows)
+    names = [path.split("/")[1] for path in pages if path.endswith(".html")]
+    return {**pages, **root_pages(names), FLAT: flat_page(title, len(ordered), blocks).decode()}
+
+
+def in_order(entries: Sequence[Entry]) -> Sequence[Entry]:
+    """Sort entries by name, version (PEP 440) and file name."""
+    return sorted(entries, key=lambda entry: (entry.name, entry.version, entry.filename))
+
+
+def newest(entries: Sequence[Entry]) -> Version:
+    """Give the version that a command to copy installs: the last one that is not yanked, else the last."""
+    return next((one for one in reversed(entries) if one.yanked is None), entries[-1]).version
+
+
+def flat_page(title: str, files: int, blocks: Iterable[Block]) -> bytes:
+    """Write the page for ``--find-links``, which lies beside the files, from its projects' blocks."""
+    head = f"{HEAD % (escape(title), escape(title))}<p>{_counted(files, 'file')}</p>\n"
+    return b"".join([head.encode(), *chain.from_iterable(blocks), FOOT.encode()])
+
+
+def flat_block(name: str, version: str, rows: bytes | memoryview) -> Block:
+    """Write a project's part of the flat page, around its rows, each of which ends a line."""
+    commands = _commands(f"{name}=={version}", "--find-links <var>ADDRESS-OF-THIS-PAGE</var>")
+    head = f"<section>\n<h2>{name}</h2>\n{commands}<ul>\n"
+    return head.encode(), rows, b"</ul>\n</section>\n"
+
+
+def root_pages(names: Sequence[str]) -> Mapping[str, str]:
+    """Write the pages that name every project, which change with the projects alone."""
+    links = "".join(f'<li><a href="{name}/">{name}</a></li>\n' for name in names)
+    listed = {"meta": {"api-version": API_VERSION}, "projects": [{"name": name} for name in names]}
+    title = "Simple index"
+    head = HEAD % (title, title)
+    return {
+        f"{SIMPLE}/index.html": f"{head}<p>{_counted(len(names), 'project')}</p>\n<ul>\n{links}</ul>\n{FOOT}",
+        f"{SIMPLE}/index.json": json.dumps(listed, separators=(",", ":")) + "\n",
+    }
+
+
+def project_pages(name: str, entries: Sequence[Entry], rows: Sequence[str]) -> Mapping[str, str]:
+    """Write a project's pages, ``simple/{name}/``, from its entries in order and their rows."""
+    title = f"Links for {name}"
+    commands = _commands(
+        f"{name}=={newest(entries)}", '--extra-index-url <var data-to="..">ADDRESS-OF-SIMPLE</var>'
+    )
+    links = _lines(line.replace('href="', 'href="../../', 1) for line in rows)
+    versions = ",".join(dict.fromkeys(f'"{_written(entry)}"' for entry in entries))
+    files = ",\n".join(map(_json_file, entries))
+    meta = f'{{"meta":{{"api-version":"{API_VERSION}"}},"name":"{name}"'
+    return {
+        f"{SIMPLE}/{name}/index.html": f"{HEAD % (title, title)}{commands}<ul>\n{links}</ul>\n{FOOT}",
+        f"{SIMPLE}/{name}/index.json": f'{meta},"versions":[{versions}],"files":[\n{files}]}}\n',
+    }
+
+
+def row(entry: Entry) -> str:
+    """Write the line of an entry as the flat page holds it, without a line feed or a tab."""
+    attributes = ""
+    if entry.requires_python:
+        attributes = f' data-requires-python="{escape(entry.requires_python)}"'
+    if entry.metadata_sha256:
+        # the older name beside PEP 714's, for installers that know only that
+        digest = f'sha256={entry.metadata_sha256}"'
+        attributes += f' data-core-metadata="{digest} data-dist-info-metadata="{digest}'
+    why = ""
+    if entry.yanked is not None:
+        attributes += f' data-yanked="{escape(entry.yanked)}"'
+        why = f" <em>yanked: {escape(entry.yanked) or 'no reason given'}</em>"
+    address = f"{quoted(entry.filename)}#sha256={entry.sha256}"
+    return (
+        f'<li><a href="{address}"{attributes}>{escape(entry.filename)}</a>'
+        f" <span>{_size(entry.size)}</span> <time>{_minute(int(entry.modified))}</time>"
+        f" <code>{entry.sha256[:12]}</code>{why}</li>"
+    )
+
+
+def quoted(filename: str) -> str:
+    """Write a file name as a relative address; ``+`` means a space to some servers."""
+    if _PLAIN.fullmatch(filename):
+        return filename.replace("+", "%2B")
+    return quote(filename, safe="")
+
+
+@functools.cache
+def page_format() -> str:
+    """Name the form that this version writes pages in; pages of another form are written anew."""
+    sample = Entry(
+        filename="a-1-py3-none-any.whl",
+        name="a",
+        version=Version("1"),
+        sha256="0" * 64,
+        size=1,
+        modified=0,
+        requires_python=">=3",
+        metadata_sha256="1" * 64,
+        yanked="why",
+    )
+    return hashlib.sha256(repr(sorted(render("t", [sample]).items())).encode()).hexdigest()[:12]
+
+
+def _written(entry: Entry) -> str:
+    """Write an entry's version, which was written before where it came from the file's name."""
+    try:
+        found = read_name(entry.filename)
+    except WheelError:
+        return str(entry.version)
+    return found.release if found.version is entry.version else str(entry.version)
+
+
+def _json_file(entry: Entry) -> str:
+    # put together by hand: the encoder takes three times as long
+    moment = int(entry.modified)
+    more = f',"requires-python":{_json(entry.requires_python)}' if entry.requires_python else ""
+    if entry.metadata_sha256:
+        digest = f'{{"sha256":"{entry.metadata_sha256}"}}'
+        more += f',"core-metadata":{digest},"dist-info-metadata":{digest}'
+    if entry.yanked is not None:
+        more += f',"yanked":{_json(entry.yanked or True)}'
+    return (
+        f'{{"filename":{_json(entry.filename)},"url":"../../{quoted(entry.filename)}"'
+        f',"hashes":{{"sha256":"{entry.sha256}"}},"size":{entry.size}'
+        f',"upload-time":"{_minute(moment, "T")}:{moment % 60:02}Z"{more}}}'
+    )
+
+
+def _commands(requirement: str, where: str) -> str:
+    return "".join(
+        f'<pre>{tool} install "{escape(requirement)}" {where}</pre>\n' for tool in ("pip", "uv pip")
+    )
+
+
+def _lines(rows: Iterable[str]) -> str:
+    return "\n".join([*rows, ""])
+
+
+def _counted(count: int, what: str) -> str:
+    return f"{count} {what}{'' if count == 1 else 's'}"
+
+
+def _size(count: int) -> str:
+    value = count / _KILOBYTE
+    for unit in ("KiB", "MiB"):
+        if value < _KILOBYTE:
+            return f"{value:.1f} {unit}"
+        value /= _KILOBYTE
+    return f"{value:.2f} GiB"
+
+
+def _minute(moment: int, between: str = " ") -> str:
+    seconds = moment % _DAY
+    return f"{_day(moment // _DAY)}{between}{seconds // 3600:02}:{seconds // 60 % 60:02}"
+
+
+@functools.lru_cache(maxsize=4096)
+def _day(number: int) -> str:
+    return time.strftime("%Y-%m-%d", time.gmtime(number * _DAY))

@@ -1,0 +1,219 @@
+"""The page as one HTML file that needs nothing else: no network, no script to be read, no trust in names.
+
+Everything that comes from records is escaped by the template engine, and characters that change how
+text is read (controls, marks of direction) are spelt out. A content security policy allows this file's
+own style and script, by digest, and nothing more.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import re
+import shlex
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup
+
+from ci.report.sources import commit_url
+from ci.report.words import counted, duration, natural, signed, size, spelt
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from ci.report.model import Cell, Group, Page, StageRun, State
+
+TEMPLATES = Path(__file__).with_name("templates")
+# what is drawn of the widest time line
+WIDTH = 1000
+_GLYPHS: Mapping[str, str] = {
+    "passed": "✓",
+    "ok": "✓",
+    "untested": "○",
+    "incomplete": "◐",
+    "missing": "·",
+    "interrupted": "‖",
+    "unreadable": "?",
+    "failed": "✗",
+}
+# a page is for people; the JSON has everything
+MOST_LINES, MOST_BUILDS, MOST_PROBLEMS = 200, 40, 100
+
+
+@dataclass(frozen=True, kw_only=True)
+class Row:
+    """A stage of a cell with its bar.
+
+    Attributes:
+        run: The stage.
+        x: Where its bar begins, of `WIDTH`.
+        width: How wide it is; 0 for none.
+        critical: Whether it is on the critical path.
+    """
+
+    run: StageRun
+    x: float = 0.0
+    width: float = 0.0
+    critical: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class MatrixRow:
+    """A ref and Python of the matrix, with a cell (or none) a family."""
+
+    torch_ref: str
+    python: str
+    cells: tuple[Cell | None, ...]
+
+
+def render(page: Page) -> str:
+    """Write the page. The same page gives the same bytes.
+
+    Returns:
+        A whole HTML document, which ends with a line feed.
+    """
+    engine = _engine()
+    style, script = _own("page.css"), _own("page.js")
+    ids = {cell.name: f"cell-{at}" for at, cell in enumerate(page.cells, 1)}
+    text = engine.get_template("page.html").render(
+        page=page,
+        style=style,
+        script=script,
+        style_digest=_digest(style),
+        script_digest=_digest(script),
+        ids=ids,
+        families=_families(page.cells),
+        matrix=matrix(page.cells),
+        states={cell.name: cell.state for cell in page.cells},
+        groups={group.name: group for group in page.groups},
+        grown=_grown(page),
+    )
+    return f"{text.strip()}\n"
+
+
+def matrix(cells: Sequence[Cell]) -> tuple[MatrixRow, ...]:
+    """Lay cells out: a row a ref and Python, a column a family."""
+    families = _families(cells)
+    by_name = {(cell.name.torch_ref, cell.name.python, cell.name.group): cell for cell in cells}
+    rows = sorted(
+        {(cell.name.torch_ref, cell.name.python) for cell in cells},
+        key=lambda row: (natural(row[0]), natural(row[1])),
+    )
+    return tuple(
+        MatrixRow(
+            torch_ref=ref,
+            python=python,
+            cells=tuple(by_name.get((ref, python, family)) for family in families),
+        )
+        for ref, python in rows
+    )
+
+
+def _families(cells: Sequence[Cell]) -> list[str]:
+    return sorted({cell.name.group for cell in cells}, key=lambda name: (natural(name), name))
+
+
+def rows_of(cell: Cell, group: Group | None) -> tuple[Row, ...]:
+    """Put a cell's stages in order, each with its bar; those of its group that it waited for come with it."""
+    runs = {run.stage: run for run in (*(group.stages if group else ()), *cell.stages)}
+    line = cell.line
+    drawn = [
+        Row(
+            run=runs[bar.stage],
+            x=round(bar.start / line.length * WIDTH, 1),
+            width=max(round(bar.seconds / line.length * WIDTH, 1), 3.0),
+            critical=bar.critical,
+        )
+        for bar in line.bars
+    ]
+    known = {bar.stage for bar in line.bars}
+    return (*drawn, *(Row(run=run) for run in cell.stages if run.stage not in known))
+
+
+def area(values: Sequence[float], *, width: int = 300, height: int = 40) -> str:
+    """Write values as the points of an area's outline, for an SVG polygon; "" for none."""
+    top = max(values, default=0)
+    if top <= 0:
+        return ""
+    step = width / len(values)
+    points = [f"0,{height}"]
+    for at, value in enumerate(values):
+        y = round(height - value / top * height, 1)
+        points += [f"{round(at * step, 1)},{y}", f"{round((at + 1) * step, 1)},{y}"]
+    return " ".join([*points, f"{width},{height}"])
+
+
+def setup_command(page: Page, cell: Cell) -> str:
+    """Write the command that makes an environment with a cell's wheels."""
+    python = re.fullmatch(r"cp(\d)(\d+)", cell.name.python)
+    words = ["nox", "-s", "setup_venv", "--", ".venv-torch", "--packages", " ".join(cell.requirements)]
+    words += ["--from-run-id", page.run_id, "--artifact-group", cell.name.group]
+    return shlex.join([*words, *(["--python", f"{python[1]}.{python[2]}"] if python else [])])
+
+
+def _grown(page: Page) -> list[tuple[str, str, int, int]]:
+    """List the folders that changed their size most: wheel, folder, change, what it is now."""
+    found = [
+        (wheel.name, folder.path, folder.grown, folder.packed)
+        for wheel in page.wheels
+        for folder in wheel.folders
+        if folder.grown
+    ]
+    return sorted(found, key=lambda one: (-abs(one[2]), one[0], one[1]))[:MOST_LINES]
+
+
+def _own(name: str) -> Markup:
+    return Markup((TEMPLATES / name).read_text(encoding="utf-8"))  # noqa: S704 - a file of ours
+
+
+def _glyph(state: State | str) -> str:
+    return _GLYPHS[state]
+
+
+def _digest(text: str) -> str:
+    return f"sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}"
+
+
+def _finalize(value: object) -> str:
+    """Spell out what would change how the rest is read; markup of our own passes."""
+    return value if isinstance(value, Markup) else spelt(str(value))
+
+
+def _slug(text: str) -> str:
+    return re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")
+
+
+@cache
+def _engine() -> Environment:
+    engine = Environment(
+        loader=FileSystemLoader(TEMPLATES),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        finalize=_finalize,
+    )
+    engine.filters |= {
+        "size": size,
+        "duration": duration,
+        "signed": signed,
+        "quoted": shlex.quote,
+        "slug": _slug,
+    }
+    engine.globals |= {
+        "glyph": _glyph,
+        "rows_of": rows_of,
+        "area": area,
+        "setup_command": setup_command,
+        "commit_url": commit_url,
+        "counted": counted,
+        "WIDTH": WIDTH,
+        "MOST_LINES": MOST_LINES,
+        "MOST_BUILDS": MOST_BUILDS,
+        "MOST_PROBLEMS": MOST_PROBLEMS,
+    }
+    return engine

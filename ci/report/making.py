@@ -1,0 +1,65 @@
+"""From what a store holds of a run to what is shown of it: pure."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ci.report.builds import builds_of
+from ci.report.cells import cells_of, problems_of, runs_of
+from ci.report.model import Group, Page
+from ci.report.sources import sources_of
+from ci.report.tests import tests_of
+from ci.report.wheels import wheels_of
+
+if TYPE_CHECKING:
+    from ci.report.cell_name import CellName
+    from ci.report.model import Tests
+    from ci.report.reading import RunFacts
+
+
+def page_of(facts: RunFacts, before: RunFacts | None = None) -> Page:
+    """Make the page of a run.
+
+    Args:
+        facts: The run.
+        before: The run that it is held against, if any.
+    """
+    wheels, gone = wheels_of(facts, before)
+    tests = tests_of(facts)
+    builds, odd = builds_of(facts)
+    starts = [record.started for group in facts.groups for _, record in group.records]
+    groups = tuple(
+        Group(
+            name=group.name,
+            find_links=group.find_links,
+            stages=tuple(run for name, runs in runs_of(group).items() if not name.torch_ref for run in runs),
+        )
+        for group in facts.groups
+    )
+    return Page(
+        run_id=facts.run_id,
+        platform=facts.platform,
+        against=before.run_id if before else "",
+        started=min(starts, default=""),
+        problems=(*problems_of(facts), *odd),
+        groups=groups,
+        cells=cells_of(facts, wheels, _failing(tests)),
+        wheels=wheels,
+        gone=gone,
+        builds=builds,
+        tests=tests,
+        sources=sources_of(facts, before),
+    )
+
+
+def _failing(tests: Tests) -> dict[CellName, str]:
+    """Say of cells why their tests are no pass."""
+    failing: dict[CellName, str] = {}
+    for run in tests.runs:
+        if not run.passed:
+            bad = sum(
+                count for name, count in run.totals if name in {"failed", "error", "crashed", "timeout"}
+            )
+            what = f"{bad} tests of {run.stage} failed" if bad else f"{run.stage} cannot be believed"
+            failing[run.cell] = " and ".join(filter(None, [failing.get(run.cell, ""), what]))
+    return failing

@@ -1,0 +1,171 @@
+"""The page as text, for a terminal, and as Markdown, for a job's summary."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from ci.report.cell_name import CellName
+from ci.report.words import counted, duration, signed, size, spelt
+from core.run import job_files
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from ci.report.model import Page
+
+MOST = 20
+
+
+@dataclass(frozen=True, kw_only=True)
+class Table:
+    """A table; one without rows is not shown."""
+
+    title: str
+    columns: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+
+
+def tables(page: Page) -> tuple[Table, ...]:
+    """Say what the page says, in tables that a terminal has room for."""
+    found = (_cells(page), *_wheels(page), _builds(page), *_tests(page), _grown(page), _sources(page))
+    return tuple(
+        Table(
+            title=one.title,
+            columns=one.columns,
+            rows=tuple(tuple(spelt(" ".join(cell.split())) for cell in row) for row in one.rows),
+        )
+        for one in found
+        if one.rows
+    )
+
+
+def verdict(page: Page) -> str:
+    """Say in a line how the run stands."""
+    states = [cell.state for cell in page.cells]
+    told = ", ".join(f"{states.count(state)} {state}" for state in dict.fromkeys(sorted(states)))
+    cells = f"{counted(len(states), 'cell')} ({told})" if states else "no cell"
+    files, problems = counted(len(page.wheels), "file"), counted(len(page.problems), "problem")
+    return f"run {page.run_id}: {cells}, {files}, {problems}"
+
+
+def markdown(page: Page) -> str:
+    """Write the matrix and the wheels for a job's summary."""
+    blocks = [f"### {job_files.text(verdict(page).capitalize())}"]
+    for one in (_cells(page), *_wheels(page)):
+        if one.rows:
+            rows = [tuple(job_files.text(spelt(cell)) for cell in row) for row in one.rows]
+            blocks.append(f"{job_files.text(one.title)}\n\n{job_files.table(one.columns, rows)}")
+    return "\n\n".join(blocks)
+
+
+def _cells(page: Page) -> Table:
+    rows = tuple(
+        (
+            str(cell.name),
+            cell.state,
+            str(cell.wheels),
+            duration(cell.line.elapsed),
+            " → ".join(step.stage for step in cell.line.path),
+            cell.reason,
+        )
+        for cell in page.cells
+    )
+    return Table(
+        title="cells", columns=("cell", "state", "wheels", "time", "critical path", "why"), rows=rows
+    )
+
+
+def _wheels(page: Page) -> Sequence[Table]:
+    seconds = {(cell.name, run.stage): run.seconds for cell in page.cells for run in cell.stages}
+    seconds |= {
+        (CellName(group=group.name), run.stage): run.seconds for group in page.groups for run in group.stages
+    }
+    return [
+        Table(
+            title=f"run {page.run_id}, {group.name}",
+            columns=("wheel", "version", "size", "seconds", "commit", "sha256"),
+            rows=tuple(
+                (
+                    one.name,
+                    one.version,
+                    size(one.size),
+                    f"{seconds.get((one.cell, one.stage), 0):.1f}",
+                    one.commit[:12],
+                    one.sha256[:12],
+                )
+                for one in page.wheels
+                if one.cell.group == group.name
+            ),
+        )
+        for group in page.groups
+    ]
+
+
+def _builds(page: Page) -> Table:
+    rows = []
+    for one in page.builds[:MOST]:
+        graph = one.graphs[0] if one.graphs else None
+        rate = one.cache.hit_rate if one.cache else None
+        slowest = graph.slowest[0] if graph and graph.slowest else None
+        rows.append(
+            (
+                f"{one.stage} {one.cell}",
+                f"failed after {duration(one.seconds)}" if one.failed else duration(one.seconds),
+                f"{graph.edges}, {graph.mean:.1f} at a time" if graph else "",
+                f"{rate:.0%}" if rate is not None else "",
+                size(one.memory.peak) if one.memory else "",
+                f"{slowest.output} {duration(slowest.seconds)}" if slowest else "",
+                one.reached.said if one.reached else "",
+            )
+        )
+    columns = ("build", "time", "commands", "cache hits", "memory", "slowest file", "failed")
+    used = len(columns) if any(row[-1] for row in rows) else len(columns) - 1
+    return Table(
+        title="the longest builds",
+        columns=columns[:used],
+        rows=tuple(row[:used] for row in rows if any(row[2:])),
+    )
+
+
+def _tests(page: Page) -> Sequence[Table]:
+    runs = tuple(
+        (
+            f"{run.stage} {run.cell}",
+            ", ".join(f"{count} {name}" for name, count in run.totals),
+            duration(run.seconds),
+            "passed" if run.passed else "; ".join(run.problems) or "failed",
+        )
+        for run in page.tests.runs
+    )
+    found = [Table(title="tests", columns=("tests", "results", "time", "verdict"), rows=runs)]
+    for title, lines in (("failures", page.tests.failures), ("flaky tests", page.tests.flaky)):
+        rows = tuple((one.test, one.outcome, str(len(one.cells)), one.line) for one in lines[:MOST])
+        left = f", the first {MOST} of {len(lines)}" if len(lines) > MOST else ""
+        found.append(Table(title=f"{title}{left}", columns=("test", "outcome", "cells", "why"), rows=rows))
+    slow = tuple((one.test, duration(one.seconds)) for one in page.tests.slowest[:5])
+    return [*found, Table(title="slowest tests", columns=("test", "time"), rows=slow)]
+
+
+def _grown(page: Page) -> Table:
+    rows = []
+    for one in page.wheels if page.against else ():
+        if one.grown:
+            most = max(one.folders, key=lambda folder: abs(folder.grown or 0), default=None)
+            where = f"{most.path} {signed(most.grown)}" if most and most.grown else ""
+            rows.append((one.name, size(one.size), signed(one.grown), where))
+        elif one.before is None:
+            rows.append((one.name, size(one.size), "new", ""))
+    rows += [(name, "", "gone", "") for name in page.gone]
+    columns = ("wheel", "size", "change", "most of it in")
+    return Table(title=f"sizes since run {page.against}", columns=columns, rows=tuple(rows))
+
+
+def _sources(page: Page) -> Table:
+    rows = tuple(
+        (one.torch_ref, one.project, one.commit_before[:12], one.commit[:12], one.version, one.compare)
+        for one in page.sources
+        if page.against and one.changed
+    )
+    columns = ("torch ref", "project", "before", "now", "version", "between")
+    return Table(title=f"sources since run {page.against}", columns=columns, rows=rows)

@@ -1,0 +1,252 @@
+"""`cells`: a matrix as the cells of each stage, for the noxfile and for CI.
+
+The output maps a session's name to rows of ``[python, torch_ref, gpu_family]``, those of ``test_torch``
+with ``config, shard`` behind; ``tests`` to a list of Pythons.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from ci.plan.matrix import MATRIX_FILE, Matrix, MatrixFile
+from core import console
+from core.cli.options import common_from
+from core.data import load_toml
+from core.errors import DataError, MissingInputError, UsageError, nearest
+from core.families import family
+from core.run.outputs import PLAIN, Platform, key_name
+from core.run.plans import MAX_JOBS, Plan
+from pytorch_build.refs.torch_refs import load_refs
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Iterator, Mapping, Sequence
+    from pathlib import Path
+
+    from ci.plan.data import Test
+    from pytorch_build.refs.torch_refs import TorchRef
+
+BUILDS = {
+    "triton": "build_triton",
+    "torch": "build_torch",
+    "audio": "build_audio",
+    "vision": "build_vision",
+    "apex": "build_apex",
+}
+TESTS = ("test_smoke",)
+TORCH_TESTS = "test_torch"
+SESSIONS = (*BUILDS.values(), *TESTS, TORCH_TESTS)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cell:
+    """One cell: a Python, a torch ref, a GPU family; of upstream's tests a part of a configuration."""
+
+    python: str
+    torch_ref: str
+    gpu_family: str
+    config: str = ""
+    shard: str = ""
+
+    @property
+    def row(self) -> list[str]:
+        """The cell as the noxfile takes it."""
+        part = [self.config, self.shard] if self.config else []
+        return [self.python, self.torch_ref, self.gpu_family, *part]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Expanded:
+    """A matrix as cells by session, and what was left out, a sentence each."""
+
+    sessions: Mapping[str, tuple[Cell, ...]]
+    tool_pythons: tuple[str, ...]
+    left_out: tuple[str, ...]
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Declare the verb's own options."""
+    parser.add_argument(
+        "matrix",
+        help="ci, release, a plan that `configure` wrote, or a TOML file with a table of the same shape",
+    )
+    parser.add_argument("--platform", choices=("linux", "windows"), help="default: this machine's")
+
+
+def run(arguments: argparse.Namespace) -> None:
+    """Print the cells as JSON, and what was left out for people."""
+    common = common_from(arguments)
+    platform: Platform = arguments.platform or common.outputs.platform
+    if (common.root / arguments.matrix).suffix == ".json":
+        console.result(json.dumps(planned(Plan.read(common.root / arguments.matrix), platform)))
+        return
+    refs = load_refs(common.refs_file, common.root, platform=platform)
+    from ci.plan.data import load
+
+    tests = tuple(load().triggers.tests.values())
+    expanded = expand(load_matrix(arguments.matrix, common.root), refs, platform, tests)
+    for sentence in expanded.left_out:
+        console.detail(f"left out: {sentence}")
+    rows = {name: [cell.row for cell in cells] for name, cells in expanded.sessions.items()}
+    console.result(json.dumps({**rows, "tests": list(expanded.tool_pythons)}))
+
+
+def planned(plan: Plan, platform: Platform) -> Mapping[str, Sequence[Sequence[str]] | Sequence[str]]:
+    """Give the cells of a plan, by session.
+
+    Raises:
+        MissingInputError: The plan builds and tests no PyTorch on this platform.
+    """
+    rows: dict[str, list[list[str]]] = {name: [] for name in SESSIONS}
+    for cell in plan.cells:
+        if cell.build_variant != PLAIN:
+            console.detail(f"left out: {cell.name}; name it: -- --build-variant={cell.build_variant}")
+            continue
+        for session in cell.sessions if cell.platform == platform else ():
+            if session in rows:
+                one = Cell(
+                    python=cell.python,
+                    torch_ref=cell.torch_ref,
+                    gpu_family=cell.gpu_family,
+                    config=cell.config,
+                    shard=cell.shard,
+                )
+                rows[session].append(one.row)
+    if not any(rows.values()):
+        raise MissingInputError(
+            f"The plan has no cell on {platform}: {plan.build_pytorch.reason}.",
+            hint="Look at what it leaves out: `nox -s configure` with the same options.",
+        )
+    return {**rows, "tests": load_toml(MATRIX_FILE, MatrixFile).ci.tool_pythons}
+
+
+def load_matrix(name: str, root: Path) -> Matrix:
+    """Read a matrix by name, or a file of the user's own.
+
+    Raises:
+        UsageError: Neither a name nor a file.
+        DataError: A file that breaks the schema.
+    """
+    embedded = load_toml(MATRIX_FILE, MatrixFile)
+    known = {"ci": embedded.ci, "release": embedded.release}
+    if name in known:
+        from ci.plan.families import of_tier
+
+        matrix = known[name]
+        return matrix.model_copy(update={"gpu_families": of_tier(matrix.tier)}) if matrix.tier else matrix
+    if (root / name).is_file():
+        return load_toml(root / name, Matrix)
+    raise UsageError(f"MATRIX={name} is neither a matrix nor a file. {nearest(name, known)}")
+
+
+def expand(
+    matrix: Matrix, refs: Mapping[str, TorchRef], platform: Platform, tests: Sequence[Test] = ()
+) -> Expanded:
+    """Expand a matrix into the cells that can exist.
+
+    Args:
+        matrix: The matrix.
+        refs: The torch refs, as the platform builds them.
+        platform: The platform.
+        tests: The kinds of tests, of which the matrix has upstream's by its test type.
+
+    Raises:
+        DataError: A ref that no refs file knows, names that share a folder or stand there twice, an
+            exclusion of what the matrix does not have, no cell at all, or too many for CI.
+        UsageError: An unknown GPU family.
+    """
+    _refuse_collisions(matrix)
+    _refuse_idle_exclusions(matrix)
+    sessions: dict[str, list[Cell]] = {name: [] for name in SESSIONS}
+    left_out: list[str] = []
+    for python in matrix.pythons:
+        for ref_name in matrix.torch_refs:
+            if ref_name not in refs:
+                raise DataError(f"The matrix names the torch ref {ref_name!r}. {nearest(ref_name, refs)}")
+            for name in matrix.gpu_families.get(platform, ()):
+                cell = Cell(python=python, torch_ref=ref_name, gpu_family=family(name).name)
+                reason = missing(cell, matrix, refs[ref_name], platform)
+                if reason:
+                    left_out.append(f"{python} {ref_name} {name}: {reason}")
+                    continue
+                for component in refs[ref_name].components:
+                    sessions[BUILDS[component]].append(cell)
+                for session in TESTS:
+                    sessions[session].append(cell)
+    for test in tests:
+        if test.stage == TORCH_TESTS and matrix.test_type in test.types:
+            sessions[TORCH_TESTS] += _parts(test, sessions[BUILDS["torch"]], platform)
+    _refuse_size(sessions, platform)
+    return Expanded(
+        sessions={name: tuple(cells) for name, cells in sessions.items()},
+        tool_pythons=matrix.tool_pythons,
+        left_out=tuple(left_out),
+    )
+
+
+def _parts(test: Test, built: Sequence[Cell], platform: Platform) -> Iterator[Cell]:
+    """Give the parts of one kind of upstream's tests, for the torch of each ref and family."""
+    for cell in built if platform in (test.platforms or (platform,)) else ():
+        alike = [one for one in built if replace(one, python="") == replace(cell, python="")]
+        if cell.python in test.of([one.python for one in alike]):
+            for number in range(1, test.shards + 1):
+                yield replace(cell, config=test.config, shard=f"{number}/{test.shards}")
+
+
+def missing(cell: Cell, matrix: Matrix, ref: TorchRef, platform: Platform) -> str:
+    """Say why a cell cannot exist; "" where it can."""
+    if cell.python not in ref.pythons:
+        return f"{ref.name} is not built for Python {cell.python}"
+    if not ref.components:
+        return f"{ref.name} is not built on {platform}"
+    for row in matrix.exclude:
+        if row.covers(cell.gpu_family, platform, cell.torch_ref, cell.python):
+            return row.reason
+    return ""
+
+
+def _refuse_size(sessions: Mapping[str, Sequence[Cell]], platform: Platform) -> None:
+    """Refuse a matrix without cells, which would pass in CI, and one with more than CI takes."""
+    if not any(sessions.values()):
+        raise DataError(f"The matrix has no cell on {platform}.", hint=f"Name GPU families for {platform}.")
+    for name, cells in sessions.items():
+        if len(cells) > MAX_JOBS:
+            raise DataError(
+                f"{name} has {len(cells)} cells on {platform}; a matrix of CI holds {MAX_JOBS}.",
+                hint="Split the matrix into several files.",
+            )
+        twice = [cell for cell, count in Counter(cells).items() if count > 1]
+        if twice:
+            raise DataError(
+                f"The matrix has {twice[0].python} {twice[0].torch_ref} {twice[0].gpu_family} more than once."
+            )
+
+
+def _refuse_idle_exclusions(matrix: Matrix) -> None:
+    """Refuse an exclusion that matches nothing: a name in it is misspelled or has gone."""
+    for number, row in enumerate(matrix.exclude):
+        families = matrix.gpu_families.get(row.platform, ())
+        for name, known in [
+            *((one, families) for one in row.gpu_families),
+            *((one, matrix.torch_refs) for one in row.torch_refs),
+            *((one, matrix.pythons) for one in row.pythons),
+        ]:
+            if name not in known:
+                raise DataError(
+                    f"exclude[{number}] names {name!r}, which the matrix does not have on {row.platform}. "
+                    f"{nearest(name, known)}"
+                )
+
+
+def _refuse_collisions(matrix: Matrix) -> None:
+    """Refuse refs whose names differ only in what a folder's name cannot show."""
+    seen: dict[str, str] = {}
+    for name in matrix.torch_refs:
+        other = seen.setdefault(key_name(name), name)
+        if other != name:
+            raise DataError(
+                f"The torch refs {other!r} and {name!r} would share one folder.", hint="Rename one."
+            )

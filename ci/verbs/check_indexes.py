@@ -1,0 +1,79 @@
+"""`check-indexes`: do the pages that stay list what is there: dependencies, staging and releases."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ci.install.mirror_data import mirror
+from ci.promote import layout, release_pages
+from ci.publish.indexing import write_index
+from ci.verbs.mirror_deps import source_of
+from core import console, stores
+from core.cli.options import common_from
+from core.errors import MissingInputError, StoreError
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Callable, Mapping
+
+    from ci.publish.indexing import Indexed
+    from core.stores import Store
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Declare the verb's own options."""
+    parser.epilog = "Nothing is written: pages that would change are named."
+
+
+def run(arguments: argparse.Namespace) -> None:
+    """Plan the pages of every such folder of the store, and refuse those that would change.
+
+    Raises:
+        MissingInputError: The store has none of these folders.
+        StoreError: Pages are stale, or files are not listed.
+    """
+    common = common_from(arguments)
+    store = stores.open_store(common.store, root=common.root, dry_run=True)
+    found = {folder: planned() for folder, planned in folders(store).items()}
+    if not found:
+        raise MissingInputError(
+            f"{store.url} has no index that stays: {mirror().prefix}/, {layout.RELEASE}/, {layout.STAGING}/.",
+            hint="Name another place with --store.",
+        )
+    console.table(
+        ("folder", "files", "stale pages", "not listed"),
+        [
+            (folder, str(one.files), str(len(one.written) + len(one.removed)), str(len(one.held)))
+            for folder, one in found.items()
+        ],
+    )
+    wrong = [line for folder, one in found.items() for line in problems(folder, one)]
+    if wrong:
+        raise StoreError(
+            "\n".join(wrong),
+            hint="Run what writes these pages again: mirror_deps, stage or promote.",
+        )
+    console.done(f"check_indexes: {len(found)} indexes of {store.url} list what is there")
+
+
+def folders(store: Store) -> Mapping[str, Callable[[], Indexed]]:
+    """List the folders whose pages stay, each with what plans its pages."""
+    data = mirror()
+    found: dict[str, Callable[[], Indexed]] = {}
+    if store.list(data.prefix, recursive=False):
+        found[data.prefix] = lambda: write_index(
+            store, data.prefix, source_of(data, store), title="Dependencies"
+        )
+    for area in (layout.RELEASE, layout.STAGING):
+        families = {one.key.split("/")[1] for one in store.list(f"{area}/")}
+        for family in sorted(families):
+            found[layout.folder(area, family)] = lambda area=area, family=family: release_pages.write(  # type: ignore[misc]
+                store, area, family, expected=()
+            )
+    return found
+
+
+def problems(folder: str, indexed: Indexed) -> list[str]:
+    """Say what an index should list and does not."""
+    stale = [f"{key} is not what it should be." for key in (*indexed.written, *indexed.removed)]
+    return [*stale, *(f"{folder}: {one.stored.key} is not listed: {one.why}." for one in indexed.held)]

@@ -1,0 +1,215 @@
+"""`fetch-artifacts`: a run's artifacts of one GPU family -> an artifact directory."""
+
+from __future__ import annotations
+
+import argparse
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ci.plan import data, fetching
+from ci.plan.artifact_places import find_place
+from core import console, files
+from core.cli.options import add_group, add_platform, common_from, environment
+from core.errors import ArtifactError, MissingInputError, UsageError
+from core.families import CPU, default_family, detect, family
+from core.run import stage
+from core.run.outputs import LOCAL_RUN, PLAIN, group_name
+from core.run.records import Cell
+from core.run.stage import Made, Stage
+
+if TYPE_CHECKING:
+    from ci.plan.artifact_places import Place
+    from ci.plan.data import RocmData
+    from ci.plan.fetching import Fetched, Plan
+    from ci.plan.runs import Run
+    from core.cli.options import Common
+    from core.families import Family
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Declare the verb's own options."""
+    parser.add_argument(
+        "--output-dir", type=Path, metavar="DIR", help="artifact directory (default: where build_rocm looks)"
+    )
+    parser.add_argument(
+        "--artifact-run-id",
+        default="",
+        metavar="ID",
+        help="the artifact run, where --run-id is the run that is built (default: --run-id)",
+    )
+    parser.add_argument(
+        "--artifact-repository",
+        "--repository",
+        default="",
+        metavar="OWNER/NAME",
+        help="its repository (default: the one that the data names for the release type)",
+    )
+    parser.add_argument(
+        "--artifact-store",
+        "--from",
+        default="",
+        metavar="STORE",
+        help="store that has it (default: --store, else the one that the data names)",
+    )
+    parser.add_argument(
+        "--artifact-digest", default="", metavar="SHA256", help="what the plan says of all that is fetched"
+    )
+    parser.add_argument(
+        "--config", type=Path, metavar="FILE", help=f"data of your own over CI's (default: {data.CONFIG}'s)"
+    )
+    which = parser.add_mutually_exclusive_group()
+    which.add_argument("--commit", default="", metavar="SHA", help="the newest run that built this commit")
+    which.add_argument("--latest", action="store_true", help="the newest run of a branch")
+    parser.add_argument("--branch", default="", help="branch for --latest (default: the data's, main)")
+    parser.add_argument(
+        "--workflow",
+        default="",
+        metavar="FILE",
+        help="workflow whose runs count (default: the one that builds the variant, says the data)",
+    )
+    parser.add_argument(
+        "--require-successful",
+        action=argparse.BooleanOptionalAction,
+        default=True,
+        help="only runs that succeeded count for --commit and --latest (default: yes)",
+    )
+    add_group(parser)
+    add_platform(parser)
+    parser.add_argument("--jobs", type=int, default=0, metavar="N", help="artifacts fetched at once")
+
+
+def run(arguments: argparse.Namespace) -> None:
+    """Fetch the artifacts that are not there already."""
+    common = common_from(arguments)
+    chosen = family(common.gpu_family or default_family(detect()))
+    if chosen.name == CPU:
+        raise UsageError("Family cpu has no ROCm artifacts.", hint="Give a GPU family with --gpu-family.")
+    own = data.load(data.own_file(arguments.config, common.root, environment())).rocm
+    common, place = _found(common, chosen, arguments, own)
+    group = arguments.artifact_group or group_name(chosen.name, common.build_variant)
+    folder = arguments.output_dir or common.outputs.artifacts_folder(common.cache, group)
+    listed = fetching.choose(place.listed, chosen, where=place.where)
+    planned = fetching.plan(place.store, listed, chosen, jobs=arguments.jobs)
+    _require(planned, arguments.artifact_digest, place.where)
+    if common.dry_run:
+        console.table(("artifact", "size"), [(one.name.filename, console.size(one.size)) for one in listed])
+    fetched: list[Fetched] = []
+
+    def work() -> Made:
+        fetched.extend(
+            fetching.fetch(place.store, planned, folder.resolve(), jobs=arguments.jobs, force=arguments.force)
+        )
+        return Made(files=(), details={"folder": str(folder), "artifacts": _described(fetched)})
+
+    stage.perform(
+        Stage(
+            name="fetch_artifacts",
+            # what the record promises is on this machine's disk, where it may have changed since
+            common=replace(common, force=common.force or not fetching.is_current(planned, folder)),
+            artifact_group=group,
+            cell=Cell(gpu_family=chosen.name),
+        ),
+        _inputs(place, planned, folder),
+        work,
+    )
+    if not common.dry_run:
+        show(fetched, folder)
+
+
+def show(fetched: list[Fetched], folder: Path) -> None:
+    """Print what was fetched, and where it lies."""
+    console.table(
+        ("artifact", "size", "seconds", "sha256"),
+        [
+            (
+                one.planned.name.stem,
+                console.size(one.planned.size),
+                f"{one.seconds:.1f}" if one.fresh else "kept",
+                one.planned.sha256[:12],
+            )
+            for one in fetched
+        ],
+    )
+    console.say(f"artifacts  {folder}")
+
+
+def _require(planned: Plan, digest: str, where: str) -> None:
+    """Hold what is fetched to what the plan pinned.
+
+    Raises:
+        ArtifactError: Somebody has changed it since.
+    """
+    if digest and files.digest_of({one.name.filename: one.sha256 for one in planned.artifacts}) != digest:
+        raise ArtifactError(
+            f"The artifacts in {where} are not those that the plan pinned.",
+            hint="Plan the run again, or compare them with manifests/plan.json of its outputs.",
+        )
+
+
+def _inputs(place: Place, planned: Plan, folder: Path) -> dict[str, object]:
+    return {
+        "from": place.where,
+        "folder": str(folder),
+        "artifacts": {one.name.filename: one.sha256 for one in planned.artifacts},
+        "problems": dict(planned.problems),
+    }
+
+
+def _described(fetched: list[Fetched]) -> list[dict[str, object]]:
+    return [
+        {
+            "name": one.planned.name.filename,
+            "size": one.planned.size,
+            "sha256": one.planned.sha256,
+            "seconds": round(one.seconds, 3),
+            "fresh": one.fresh,
+        }
+        for one in fetched
+    ]
+
+
+def _found(
+    common: Common, chosen: Family, arguments: argparse.Namespace, own: RocmData
+) -> tuple[Common, Place]:
+    """Say which run it is, and where its artifacts lie."""
+    runs = own.of(common.release_type)
+    repository = arguments.artifact_repository or runs.repository
+    store = arguments.artifact_store or runs.store
+
+    def place(run_id: str, *, fork: bool) -> Place:
+        return find_place(replace(common, run_id=run_id), store, repository, fork=fork)
+
+    if not arguments.commit and not arguments.latest:
+        return common, place(arguments.artifact_run_id or common.run_id, fork=False)
+    if common.run_id != LOCAL_RUN or arguments.artifact_run_id:
+        named = "--artifact-run-id" if arguments.artifact_run_id else "--run-id"
+        raise UsageError(f"{named} names the run already.", hint="Leave --commit and --latest out.")
+    from ci.github import from_environment
+    from ci.plan.runs import RunQuery, find_run
+
+    workflow = arguments.workflow or runs.workflows.get(common.build_variant or PLAIN, "")
+    if not workflow:
+        raise UsageError(
+            f"No workflow of {repository} is known to build the variant {common.build_variant}.",
+            hint="Name it with --workflow, or the run with --artifact-run-id.",
+        )
+    query = RunQuery(
+        repository=repository,
+        workflow=workflow,
+        commit=arguments.commit,
+        branch="" if arguments.commit else arguments.branch or runs.branch,
+        require_successful=arguments.require_successful,
+    )
+    places: dict[str, Place] = {}
+
+    def holds_artifacts(run: Run) -> bool:
+        with suppress(MissingInputError):
+            found = place(run.run_id, fork=run.fork)
+            fetching.choose(found.listed, chosen, where=found.where)
+            places[run.run_id] = found
+        return run.run_id in places
+
+    found = find_run(from_environment(environment()), query, holds_artifacts)
+    return replace(common, run_id=found.run_id), places[found.run_id]

@@ -1,0 +1,308 @@
+"""`fetch-wheels`: a run's wheels and sdists into a folder, for ``--find-links DIR --no-index``."""
+
+from __future__ import annotations
+
+import hashlib
+import shlex
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+from ci.install.device_packages import devices_for
+from ci.install.mirror_data import mirror
+from ci.install.requirements import parse_requirements, pinned
+from ci.install.venvs import base_python
+from core import console, files
+from core.cli.options import add_group, add_platform, common_from
+from core.cli.progress import transfer
+from core.env.interpreters import interpreter
+from core.errors import MissingInputError, StoreError
+from core.packages.choosing import parsed_requirement
+from core.packages.offers import find_group, fits, offer_of, offered, required_by
+from core.parallel import each
+from core.run import records
+from rocm_packaging.packages.layouts import device_target, is_rocm, serves
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Callable, Sequence
+
+    from ci.install.device_packages import Devices
+    from core.cli.progress import Transfer
+    from core.packages.offers import Offer, RunGroup
+    from core.stores import Store
+
+_LOCK = ".fetch.lock"
+_TRIES = 4
+_BUILT_WITH = ("setuptools", "wheel")  # what the rocm sdist is built with
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fetched:
+    """A file that is in the folder.
+
+    Attributes:
+        offer: The file.
+        seconds: How long it took.
+        fresh: Whether it was fetched now; false where it was there already.
+    """
+
+    offer: Offer
+    seconds: float
+    fresh: bool
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Declare the verb's own options."""
+    add_group(parser)
+    add_platform(parser)
+    parser.add_argument(
+        "--output-dir", type=Path, metavar="DIR", help="where they go (default: .cache/wheels/RUN/GROUP)"
+    )
+    parser.add_argument(
+        "--packages",
+        action="append",
+        default=[],
+        metavar="NAMES",
+        help="these, and what they require of the run, instead of all",
+    )
+    parser.add_argument(
+        "--with-dependencies",
+        action="store_true",
+        help="also what they require of others, from the store's index of dependencies (mirror_deps)",
+    )
+    parser.add_argument("--jobs", type=int, default=8, metavar="N", help="files at once (default: 8)")
+    parser.epilog = "With --python (a version, such as 3.12, or a path), only what is for that Python."
+
+
+def run(arguments: argparse.Namespace) -> None:
+    """Fetch what is not there already, and print how to install it."""
+    common = common_from(arguments)
+    group = find_group(common, arguments.artifact_group or common.artifact_group)
+    tag = interpreter(base_python(str(common.python))).tag if common.python else ""
+    offers = [one for one in offered(group) if not tag or fits(one, tag)]
+    asked = parse_requirements(arguments.packages) if arguments.packages else ()
+    devices = devices_for(asked, common.gpu_family or group.family, here=False)
+    if devices.family:
+        # the files may be for any machine of the families, and for no other one
+        members = devices.family.split(";")
+        offers = [one for one in offers if serves(one.distribution, members, devices.targets)]
+    roots = pinned(asked, offers)
+    wanted: Sequence[Offer] = closure(group, offers, roots, devices) if roots else offers
+    if arguments.with_dependencies:
+        wanted = [*wanted, *dependencies(group, wanted, tag)]
+    if not wanted:
+        raise MissingInputError(f"Nothing in {group.where} is for that Python.", hint="Leave --python out.")
+    folder: Path = arguments.output_dir or common.cache / "wheels" / group.outputs.prefix / group.name
+    folder = folder.absolute()
+    if common.dry_run:
+        console.table(
+            ("file", "size", "sha256"),
+            [(one.name, console.size(one.size), one.sha256[:12]) for one in wanted],
+        )
+        console.done(f"fetch_wheels: {len(wanted)} files would be fetched from {group.where} into {folder}")
+        return
+    done = fetch(group, wanted, folder, jobs=arguments.jobs)
+    _show(done)
+    fresh = sum(one.fresh for one in done)
+    console.done(f"fetch_wheels: {len(done)} files in {folder}, {fresh} of them fetched now")
+    console.say(f"Install them: {command(folder, wanted, roots)}")
+
+
+def closure(
+    group: RunGroup, offers: Sequence[Offer], roots: Sequence[str], devices: Devices | None = None
+) -> Sequence[Offer]:
+    """Choose what requirements name, and what that requires of the same run, on any Python.
+
+    Args:
+        group: Where the wheels' sidecars are.
+        offers: What there is.
+        roots: Requirements; of others' distributions there is nothing in a run.
+        devices: The GPUs whose device packages come with it.
+
+    Raises:
+        MissingInputError: No requirement names anything of the run, or a device package is missing.
+    """
+    chosen: dict[str, Offer] = {}
+    waiting = [Requirement(root) for root in roots]
+    while waiting:
+        found = _named(offers, waiting.pop())
+        for one in found:
+            if one.name not in chosen:
+                chosen[one.name] = one
+                waiting += _requirements(group, one, offers)
+        if devices and not waiting:
+            held = {one.distribution: one.version for one in chosen.values()}
+            waiting += map(Requirement, devices.packages(held, offers))
+    if not chosen:
+        raise MissingInputError(
+            f"{group.where} has none of {', '.join(roots)}.", hint="Leave --packages out to fetch all."
+        )
+    return [chosen[name] for name in sorted(chosen)]
+
+
+def dependencies(group: RunGroup, wanted: Sequence[Offer], tag: str) -> Sequence[Offer]:
+    """Choose what files require of others, from the dependencies' index of the same store.
+
+    Args:
+        group: Where the run is.
+        wanted: Our files.
+        tag: ABI tag of the Python, such as ``cp312``; "" for every one.
+
+    Raises:
+        MissingInputError: The store has no such index, or nothing of it for the Python.
+    """
+    mirrored = [one for one in mirrored_in(group.store) if fits(one, tag, group.outputs.platform)]
+    if not mirrored:
+        raise MissingInputError(
+            f"{group.store.url} has no dependencies' index, or nothing in it for this Python.",
+            hint="Make it: nox -s mirror_deps (with the same --store).",
+        )
+    built = [] if all(one.name.endswith(".whl") for one in wanted) else list(_BUILT_WITH)
+    roots = [*(f"{one.distribution}=={one.version}" for one in wanted), *built]
+    ours = {one.name for one in wanted}
+    return [one for one in closure(group, [*wanted, *mirrored], roots) if one.name not in ours]
+
+
+def mirrored_in(store: Store) -> Sequence[Offer]:
+    """List the files of a store's dependencies' index."""
+    folder = f"{mirror().prefix}/manifests"
+    keys = [one.key for one in store.list(folder) if one.key.endswith(".json")]
+    return [offer_of(one) for key in keys for one in records.parse(store.read(key), where=key).files]
+
+
+def _named(offers: Sequence[Offer], requirement: Requirement) -> Sequence[Offer]:
+    name = canonicalize_name(requirement.name)
+    return [
+        one
+        for one in offers
+        if one.distribution == name and requirement.specifier.contains(one.version, prereleases=True)
+    ]
+
+
+def _requirements(group: RunGroup, one: Offer, offers: Sequence[Offer]) -> Sequence[Requirement]:
+    """Read what a file requires; the rocm sdist decides that where it is installed, so it may be any."""
+    if not one.name.endswith(".whl") and is_rocm(one.distribution):
+        names = {other.distribution for other in offers if is_rocm(other.distribution)}
+        return [Requirement(f"{name}=={one.version}") for name in names]
+    found = (parsed_requirement(line, one.name) for line in required_by(group.store, one))
+    return [line for line in found if "extra" not in str(line.marker or "")]
+
+
+def fetch(group: RunGroup, wanted: Sequence[Offer], folder: Path, *, jobs: int = 8) -> Sequence[Fetched]:
+    """Fetch files side by side, each held against its record before it gets its name.
+
+    What is there already, by its digest, is kept: an interrupted fetch is gone on with.
+
+    Raises:
+        StoreError: A file in the store differs from its record, or reading breaks off again and again.
+        MissingInputError: A recorded file is not in the store.
+    """
+    total = sum(one.size for one in wanted)
+    title = f"Fetching {len(wanted)} files, {console.size(total)}, from {group.where}"
+    with (
+        files.locked(folder / _LOCK, what=str(folder)),
+        transfer(title, files=len(wanted), size=total) as shown,
+    ):
+        # the largest first, so that none of them is waited for at the end
+        order = sorted(wanted, key=lambda one: -one.size)
+        return each(lambda one: _fetch(group, one, folder, shown), order, jobs=jobs)
+
+
+def _fetch(group: RunGroup, one: Offer, folder: Path, shown: Transfer) -> Fetched:
+    started = time.monotonic()
+    path = folder / one.name
+    fresh = not (path.is_file() and path.stat().st_size == one.size and files.sha256(path) == one.sha256)
+    if fresh:
+        _patiently(lambda: _download(group, one, path, shown), shown)
+    else:
+        shown.advance(one.size)
+    seconds = time.monotonic() - started
+    shown.finish(one.name, one.size, seconds)
+    return Fetched(offer=one, seconds=seconds, fresh=fresh)
+
+
+def _patiently(download: Callable[[], None], shown: Transfer) -> None:
+    """Begin again where reading breaks off."""
+    for attempt in range(_TRIES):
+        try:
+            download()
+        except _BrokenOffError as problem:
+            shown.advance(-problem.came)
+            if attempt == _TRIES - 1:
+                raise problem.why from None
+            console.say(f"{problem.why.message} Trying again.")
+            time.sleep(0.5 * 2**attempt)
+        else:
+            return
+
+
+class _BrokenOffError(Exception):
+    def __init__(self, why: StoreError, came: int) -> None:
+        super().__init__(str(why))
+        self.why = why
+        self.came = came
+
+
+def _download(group: RunGroup, one: Offer, path: Path, shown: Transfer) -> None:
+    digest, came = hashlib.sha256(), 0
+    with files.atomic(path) as target:
+        try:
+            with group.store.open(one.key) as source:
+                while chunk := source.read(files.CHUNK):
+                    digest.update(chunk)
+                    target.write(chunk)
+                    came += len(chunk)
+                    shown.advance(len(chunk))
+        except StoreError as problem:
+            raise _BrokenOffError(problem, came) from problem
+        if digest.hexdigest() != one.sha256:
+            raise StoreError(
+                f"{one.key} in {group.store.url} is not the file that its record names: its digest is "
+                f"{digest.hexdigest()}, recorded is {one.sha256}.",
+                hint="Somebody replaced it; find out who, and do not install it.",
+            )
+
+
+def command(folder: Path, wanted: Sequence[Offer], roots: Sequence[str] = ()) -> str:
+    """Write the command that installs fetched files, with versions: nothing else may be taken for them.
+
+    Args:
+        folder: Where the files are.
+        wanted: The files.
+        roots: Pinned requirements that were asked for; else everything but parts of ``rocm`` is named.
+    """
+    pins = list(roots)
+    if not pins:
+        versions: dict[str, set[str]] = {}
+        for one in wanted:
+            versions.setdefault(one.distribution, set()).add(one.version)
+        whole = {"rocm"} & set(versions)
+        parts = [name for name in versions if name.startswith("rocm-sdk-") and not device_target(name)]
+        named = [name for name in versions if not (whole and name in parts)]
+        pins = [f"{name}=={next(iter(versions[name]))}" for name in named if len(versions[name]) == 1]
+    else:
+        # without them everything installs, and fails at its first kernel
+        pins += sorted(
+            {f"{one.distribution}=={one.version}" for one in wanted if device_target(one.distribution)}
+        )
+    # pip's cache of built wheels does not know which GPU family an sdist was built for
+    cache = [] if all(one.name.endswith(".whl") for one in wanted) else ["--no-cache-dir"]
+    return shlex.join(["pip", "install", "--no-index", "--find-links", str(folder), *cache, *pins])
+
+
+def _show(done: Sequence[Fetched]) -> None:
+    rows = [
+        (
+            one.offer.name,
+            console.size(one.offer.size),
+            f"{one.seconds:.1f}" if one.fresh else "kept",
+            one.offer.sha256[:12],
+        )
+        for one in sorted(done, key=lambda one: one.offer.name)
+    ]
+    console.table(("file", "size", "seconds", "sha256"), rows)

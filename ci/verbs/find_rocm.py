@@ -1,0 +1,95 @@
+"""`find-rocm`: a plan -> the same plan, completed with where ROCm comes from for each family."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ci.github import from_environment
+from ci.plan import data, outputs
+from ci.plan.artifact_places import find_place
+from ci.plan.finding_rocm import Search
+from ci.plan.rocm import completed, needs
+from core import console
+from core.cli.options import common_from, environment
+from core.run.job_files import job_files
+from core.run.plans import Plan
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Callable
+
+    from ci.plan.artifact_places import Place
+    from core.cli.options import Common
+    from core.run.outputs import Platform
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Declare the verb's own options."""
+    parser.add_argument(
+        "--plan",
+        type=Path,
+        required=True,
+        metavar="FILE",
+        help="a plan that `configure` wrote; it is completed",
+    )
+    parser.add_argument(
+        "--config", type=Path, metavar="FILE", help=f"data of your own over CI's (default: {data.CONFIG}'s)"
+    )
+
+
+def run(arguments: argparse.Namespace) -> None:
+    """Find it once for the whole run, pin it, and tell the job's outputs."""
+    common, env = common_from(arguments), environment()
+    path = common.root / arguments.plan
+    plan = Plan.read(path)
+    wanted = needs(plan)
+    if wanted:
+        search = Search(
+            asked=plan.rocm,
+            repository=plan.event.repository,
+            release_type=plan.release_type,
+            data=data.load(data.own_file(arguments.config, common.root, env)).rocm,
+            source=from_environment(env),
+            place=_places(replace(common, release_type=plan.release_type)),
+            notes=[],
+        )
+        plan = completed(plan, search.origins(wanted), search.notes)
+    show(plan)
+    if not common.dry_run:
+        plan.write(path)
+        for platform in dict.fromkeys(one.platform for one in plan.cells):
+            run_outputs = replace(common.outputs, platform=platform)
+            common.open_store().put_bytes(run_outputs.plan_key, path.read_bytes())
+    files = job_files(env)
+    for name, value in outputs.outputs(plan).items() if files.outputs else ():
+        files.set_output(name, value)
+
+
+def _places(common: Common) -> Callable[[str, str, bool, Platform, str], Place]:
+    def place(repository: str, run_id: str, fork: bool, platform: Platform, store: str) -> Place:  # noqa: FBT001
+        return find_place(replace(common, run_id=run_id, platform=platform), store, repository, fork=fork)
+
+    return place
+
+
+def show(plan: Plan) -> None:
+    """Print where ROCm comes from."""
+    for note in plan.notes:
+        console.warn(note, title="plan")
+    console.table(
+        ("artifact group", "platform", "ROCm from", "artifacts", "why"),
+        [
+            (
+                one.artifact_group,
+                one.platform,
+                f"{one.version} of {one.index_url}" if one.index_url else f"run {one.run_id} in {one.store}",
+                str(len(one.artifacts) or ""),
+                one.reason,
+            )
+            for one in plan.rocm.origins
+        ],
+    )
+    if not plan.rocm.origins:
+        console.done("find_rocm: nothing in the plan needs ROCm from elsewhere")

@@ -1,0 +1,152 @@
+"""`index`: write the pages of a run's groups, or of any directory of wheels and sdists."""
+
+from __future__ import annotations
+
+import gc
+import time
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ci.publish.indexing import Files, Indexed, Records, write_index
+from core import console
+from core.cli.options import add_group, add_platform, common_from
+from core.errors import MissingInputError, StoreError
+from core.run.groups import artifact_groups
+from core.run.outputs import group_name
+from core.stores import open_store
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Iterator
+
+    from core.cli.options import Common
+    from core.run.outputs import RunOutputs
+    from core.stores import Store
+
+# an upload that still goes on has put a file and not yet what names it; one this old has ended
+_HALF_PUBLISHED = 3600
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Declare the verb's own options."""
+    parser.add_argument(
+        "--directory", type=Path, metavar="DIR", help="any directory of wheels and sdists, instead of a run"
+    )
+    add_group(parser, default="the GPU family, else every one")
+    add_platform(parser)
+
+
+def run(arguments: argparse.Namespace) -> None:
+    """Index a directory, or every chosen group of the run."""
+    common = common_from(arguments)
+    with uncollected():
+        _index(common, arguments)
+
+
+@contextmanager
+def uncollected() -> Iterator[None]:
+    """Let the collector rest: an index makes a hundred thousand small values, and no cycles."""
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
+
+
+def _index(common: Common, arguments: argparse.Namespace) -> None:
+    if arguments.directory is not None:
+        _say(common, str(arguments.directory), write_directory(common, arguments.directory))
+        return
+    if left_to_server(common.store):
+        console.done(f"index: the server behind {common.store} writes its pages; nothing to do")
+        return
+    store, outputs = common.open_store(), common.outputs
+    chosen = group_name(arguments.artifact_group) or common.artifact_group
+    for group in [chosen] if chosen else artifact_groups(store, outputs, ""):
+        try:
+            write_group(common, group)
+        except MissingInputError:
+            artifact_groups(store, outputs, chosen)  # which group or run there is instead
+            raise
+
+
+def write_group(common: Common, artifact_group: str) -> None:
+    """Write the pages of a group that changed, and say which.
+
+    Raises:
+        MissingInputError: The group holds no wheel or sdist.
+        StoreError: A listed file is absent, differs from its record, or has none.
+    """
+    store, outputs = common.open_store(), common.outputs
+    indexed = write_pages(store, outputs, artifact_group)
+    _say(common, f"{store.url}/{outputs.python_prefix(artifact_group)}", indexed)
+
+
+def write_pages(store: Store, outputs: RunOutputs, artifact_group: str) -> Indexed:
+    """Write the pages of a group that changed, from the run's records.
+
+    A file whose record or metadata sidecar is not there yet is held back, as its upload may go on;
+    one that has waited for an hour is refused, after what is whole has been listed.
+
+    Raises:
+        MissingInputError: The group holds no wheel or sdist.
+        StoreError: A listed file is absent, differs from its record, or has none.
+    """
+    prefix = outputs.python_prefix(artifact_group)
+    source = Records(store=store, prefix=outputs.manifests_prefix(artifact_group))
+    indexed = write_index(store, prefix, source, title=f"{artifact_group} ({outputs.prefix})")
+    if not indexed.files and not indexed.held:
+        raise MissingInputError(
+            f"{store.url}/{prefix} holds no wheel or sdist.",
+            hint="Build something first: nox -s build_torch.",
+        )
+    old = [held for held in indexed.held if held.stored.modified < time.time() - _HALF_PUBLISHED]
+    if old:
+        raise StoreError(
+            "\n".join(f"{held.stored.key} is in {store.url} but {held.why}." for held in old),
+            hint="Put it there with nox -s upload -- --input-dir DIR, or take it away.",
+        )
+    return indexed
+
+
+def write_directory(common: Common, directory: Path) -> Indexed:
+    """Write pages and metadata sidecars into a directory, from the wheels and sdists themselves.
+
+    Raises:
+        MissingInputError: There is no such directory, or it holds none.
+        WheelError: A file's name says other than its metadata.
+    """
+    if not directory.is_dir():
+        raise MissingInputError(f"{directory} is no directory.", hint="Give one with --directory.")
+    import tempfile
+
+    store = open_store(str(directory.absolute()), root=common.root, dry_run=common.dry_run)
+    with tempfile.TemporaryDirectory() as folder:
+        source = Files(store=store, folder=Path(folder))
+        indexed = write_index(store, "", source, title=directory.absolute().name)
+    if not indexed.files:
+        raise MissingInputError(
+            f"{directory} holds no wheel or sdist.", hint="Give a folder that does with --directory."
+        )
+    return indexed
+
+
+def left_to_server(store: str) -> bool:
+    """Say whether the server behind a store writes its pages."""
+    if "://" not in store:
+        return False
+    from ci.publish.buckets import buckets, server_writes_pages
+
+    return server_writes_pages(buckets(), store)
+
+
+def _say(common: Common, where: str, indexed: Indexed) -> None:
+    for held in indexed.held:
+        console.warn(f"{held.stored.key} is not listed yet: {held.why}.")
+    changed = len(indexed.written) + len(indexed.removed)
+    if changed:
+        verb = "would change" if common.dry_run else "written"
+        console.done(f"index: {indexed.files} files, {changed} pages {verb} in {where}")
+    else:
+        console.done(f"index: unchanged, {indexed.files} files listed in {where}/index.html")

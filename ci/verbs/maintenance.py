@@ -1,0 +1,83 @@
+"""`maintenance`: the stores that are kept in order, and by which roles: the jobs of `maintenance.yml`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ci.plan import data
+from ci.plan.outputs import compact
+from ci.publish.buckets import buckets
+from core import console
+from core.cli.options import common_from, environment
+from core.run.job_files import job_files
+from core.run.run_locations import Origin, is_own
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Mapping, Sequence
+
+    from ci.plan.data import OwnStore
+    from ci.publish.buckets import Buckets
+
+    Rows = Sequence[Mapping[str, str]]
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Declare the verb's own options."""
+    parser.add_argument("--repository", default="", metavar="OWNER/NAME", help="whose stores")
+    parser.add_argument(
+        "--config", type=Path, metavar="FILE", help=f"data of your own over CI's (default: {data.CONFIG}'s)"
+    )
+
+
+def run(arguments: argparse.Namespace) -> None:
+    """Tell people, and the job's outputs."""
+    common, env = common_from(arguments), environment()
+    own = data.load(data.own_file(arguments.config, common.root, env)).upload
+    repository = arguments.repository or env.get("GITHUB_REPOSITORY", "") or buckets().repository
+    found = matrices(buckets(), own, repository=repository, release_type=common.release_type)
+    for name, rows in found.items():
+        shown = [(row["store"], row["release_type"], row["aws_role"] or "none") for row in rows]
+        console.table(("store", "policy", "role"), shown, title=name)
+        job_files(env).set_output(name, compact(rows))
+
+
+def matrices(known: Buckets, own: OwnStore, *, repository: str, release_type: str) -> Mapping[str, Rows]:
+    """Say which stores get their dependencies mirrored, and of which what is old is deleted.
+
+    Args:
+        known: The main repository's buckets.
+        own: A downstream's store, in the place of all of them.
+        repository: ``{owner}/{name}``; one that is not the main one, without a store of its own, has none.
+        release_type: By whose policy a downstream's runs are kept.
+    """
+    if own.store:
+        row = {"store": own.store, "release_type": release_type, "aws_region": own.region}
+        return {
+            "mirror_matrix": [{**row, "aws_role": own.mirror_role}],
+            "retention_matrix": [{**row, "aws_role": own.retention_role}],
+        }
+    if not is_own(known, Origin(repository=repository)):
+        return {"mirror_matrix": [], "retention_matrix": []}
+    # of types that share a bucket, the one that it is named after decides how long runs are kept
+    plain = sorted(known.release_types.items(), key=lambda one: "-" in one[0])
+    runs = {bucket: name for name, one in reversed(plain) for bucket in (one.bucket, one.external_bucket)}
+    releases = {one.bucket: name for name, one in known.distributions.items()}
+
+    def rows(of: Mapping[str, str], role: str) -> Rows:
+        return [
+            {
+                "store": f"s3://{bucket}",
+                "release_type": name,
+                "aws_region": known.region,
+                "aws_role": role.format(type=name),
+            }
+            for bucket, name in sorted(of.items())
+            if bucket
+        ]
+
+    return {
+        "mirror_matrix": rows(runs, known.maintenance.mirror_role),
+        "retention_matrix": rows(runs | releases, known.maintenance.retention_role),
+    }

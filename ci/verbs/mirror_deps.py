@@ -1,0 +1,131 @@
+"""`mirror-deps`: the index of dependencies alone, which stands beside the indexes of runs.
+
+A distribution of ours is in none of its pages: so pip, which takes the highest version of all
+indexes, can find ours in the run's index only.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ci.install.mirror_data import mirror
+from ci.install.mirroring import bring, needs, resolved
+from ci.publish.indexing import Records, write_index
+from core import console, files
+from core.cli.options import add_group, common_from
+from core.errors import StoreError
+from core.packages.offers import RunGroup, find_group, offered
+from core.run import records
+from core.run.groups import artifact_groups
+from core.run.records import Record
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Mapping, Sequence
+
+    from ci.install.mirror_data import Mirror
+    from ci.install.mirroring import Source
+    from core.cli.options import Common
+    from core.run.records import FileRecord
+    from core.stores import Store
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Declare the verb's own options."""
+    parser.add_argument(
+        "--from-run-id",
+        default="",
+        metavar="ID",
+        help="a run whose wheels' requirements are mirrored, too, beside those that ci/mirror.toml knows",
+    )
+    add_group(parser, default="every one")
+
+
+def run(arguments: argparse.Namespace) -> None:
+    """Mirror what is missing, and write the pages."""
+    data = mirror()
+    named_run = bool(arguments.from_run_id)
+    arguments.run_id = arguments.from_run_id or arguments.run_id
+    common = common_from(arguments)
+    groups = _groups(common, arguments.artifact_group or common.artifact_group) if named_run else ()
+    store = common.open_store()
+    with console.group("Resolving what our wheels require"):
+        wanted = needs(data, groups, [offered(one) for one in groups])
+        sources = resolved(data, wanted)
+    have = recorded(data, store)
+    missing = absent(data, store, sources, have)
+    console.say(
+        f"{len(sources)} files for Python {', '.join(data.pythons)} on {', '.join(data.platforms)}: "
+        f"{len(sources) - len(missing)} are there, {len(missing)} are missing."
+    )
+    if common.dry_run:
+        console.table(("file to mirror", "sha256"), [(one.filename, one.sha256[:12]) for one in missing])
+        return
+    if missing:
+        # also what an interrupted call put there without a record
+        present = frozenset(stored.key for stored in store.list(data.prefix, recursive=False))
+        put = bring(data, store, missing, present)
+        _record(data, common, store, put)
+        rows = [(one.name, console.size(one.size), one.sha256[:12]) for one in put]
+        console.table(("file", "size", "sha256"), rows)
+    indexed = write_index(store, data.prefix, source_of(data, store), title="Dependencies")
+    pages = len(indexed.written) + len(indexed.removed)
+    console.done(
+        f"mirror_deps: {indexed.files} files in {store.url}/{data.prefix}, {len(missing)} of them new, "
+        f"{pages} pages written"
+    )
+
+
+def _groups(common: Common, group: str) -> Sequence[RunGroup]:
+    if group:
+        return [find_group(common, group)]
+    store, outputs = common.open_for_reading(), common.outputs
+    return [RunGroup(store=store, outputs=outputs, name=name) for name in artifact_groups(store, outputs, "")]
+
+
+def source_of(data: Mirror, store: Store) -> Records:
+    """Say what names the mirrored files: a record of each call that put some there."""
+    return Records(store=store, prefix=f"{data.prefix}/manifests")
+
+
+def recorded(data: Mirror, store: Store) -> Mapping[str, str]:
+    """List what was mirrored before: file name to SHA-256.
+
+    Raises:
+        DataError: A record breaks its form.
+    """
+    source = source_of(data, store)
+    promised = source.read(list(source.documents()))
+    return {one.key.rpartition("/")[2]: one.sha256 for promises in promised for one in promises}
+
+
+def absent(
+    data: Mirror, store: Store, sources: Sequence[Source], have: Mapping[str, str]
+) -> Sequence[Source]:
+    """List what is not mirrored yet.
+
+    Raises:
+        StoreError: The public index has other bytes now under the name of a mirrored file.
+    """
+    for one in sources:
+        if have.get(one.filename, one.sha256) != one.sha256:
+            raise StoreError(
+                f"{store.url}/{data.prefix}/{one.filename} was mirrored with the digest "
+                f"{have[one.filename]}, and the public index has {one.sha256} under that name.",
+                hint="One of them was replaced. Find out which before anybody installs it.",
+            )
+    return [one for one in sources if one.filename not in have]
+
+
+def _record(data: Mirror, common: Common, store: Store, put: Sequence[FileRecord]) -> None:
+    made = sorted(put, key=lambda one: one.name)
+    record = Record(
+        stage="mirror_deps",
+        run_id=common.run_id,
+        platform=common.outputs.platform,
+        started=records.now(),
+        seconds=0,
+        files=tuple(made),
+    )
+    name = files.digest_of([(one.name, one.sha256) for one in made])[:16]
+    store.put_bytes(f"{data.prefix}/manifests/mirror_deps-{name}.json", records.serialize(record))

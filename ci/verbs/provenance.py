@@ -1,0 +1,54 @@
+"""`provenance`: a statement of how each wheel was made, and the run's bill of materials, from its records."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from core import console
+from core.cli.options import add_group, add_platform, add_store_names, common_from
+
+if TYPE_CHECKING:
+    import argparse
+
+    from ci.provenance.writing import Written
+    from core.stores import Store
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Declare the verb's own options."""
+    add_store_names(parser)
+    add_group(parser, default="the GPU family, else every one; the bill of materials is the whole run's")
+    add_platform(parser)
+
+
+def run(arguments: argparse.Namespace) -> None:
+    """Write statements and the bill of materials."""
+    from ci.provenance.writing import write_provenance
+
+    common = common_from(arguments)
+    store = common.open_store()
+    group = arguments.artifact_group or common.artifact_group
+    tell(store, write_provenance(store, common.outputs, group))
+
+
+def tell(store: Store, written: Written) -> None:
+    """Print what was written: a line a file, and where it lies."""
+    from ci.provenance.facts import source_commits
+
+    rows = [
+        (one.file.name, ", ".join(commit[:12] for commit in source_commits(one)), outcome)
+        for one, outcome in written.made
+    ]
+    console.table(("file", "commit", "statement"), rows)
+    for one in written.without:
+        console.say(f"{one.file.name}: no statement, as no build's record names it ({one.by.record.stage})")
+    for key in written.removed:
+        console.say(f"removed: {key}")
+    new = sum(outcome != "unchanged" for _, outcome in written.made)
+    if written.problem:
+        console.warn(
+            f"{written.sbom} is not written, as another group has what cannot be read: {written.problem}"
+        )
+    else:
+        console.say(f"sbom     {store.url_of(written.sbom)} ({written.sbom_outcome})")
+    console.done(f"provenance: {new} of {len(written.made)} statements written")

@@ -1,0 +1,146 @@
+"""`report`: what a run made, from its records alone, as one HTML page, as text and as JSON.
+
+The page is put beside the run's outputs: ``reports/index.html``.
+"""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from core import console
+from core.cli.options import add_platform, common_from
+from core.errors import FatalError, MissingInputError
+from core.stores.overlay import holding
+
+if TYPE_CHECKING:
+    from ci.report.model import Page
+    from ci.report.reading import RunFacts
+    from core.cli.options import Common
+    from core.run.outputs import RunOutputs
+
+PAGE = "index.html"
+PREVIOUS, NONE = "previous", "none"
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Declare the verb's own options."""
+    form = parser.add_mutually_exclusive_group()
+    form.add_argument("--text", action="store_true", help="only print the summary, write no page")
+    form.add_argument("--json", action="store_true", help="only print what the page says, as JSON")
+    add_platform(parser)
+    parser.add_argument(
+        "--against",
+        default="",
+        metavar="RUN",
+        help="another run of the store: which sources differ, which wheels grew; previous: the last one "
+        "before this that built the same cells (default: for runs of CI); none",
+    )
+
+
+def run(arguments: argparse.Namespace) -> None:
+    """Print the summary of the run and where everything lies, and write its page.
+
+    Raises:
+        MissingInputError: It has no records.
+        StoreError: The store does not take the page; the summary has been printed.
+    """
+    common = common_from(arguments)
+    page = _made(arguments, common)
+    if arguments.json:
+        from ci.report.json_text import write
+
+        console.result(write(page))
+        return
+    from ci.report import text
+
+    # first what there is to read: the store may refuse the page
+    tell(common, page)
+    if not arguments.text:
+        from ci.report.html import render
+
+        # the page is the run's, whatever part of it was asked for
+        whole = replace(common, gpu_family="", torch_ref="")
+        page = page if whole == common else _made(arguments, whole)
+        store, key = common.open_store(), page_key(common.outputs)
+        store.put_bytes(key, render(page).encode())
+        console.say(f"page     {store.url_of(key)}")
+    console.done(text.verdict(page))
+
+
+def _made(arguments: argparse.Namespace, common: Common) -> Page:
+    """Read a run, and the one that it is held against, and make its page.
+
+    Raises:
+        MissingInputError: It has no records, or there is no such other run.
+    """
+    from ci.report.making import page_of
+    from ci.report.reading import read_run
+
+    facts = read_run(common)
+    before = _before(arguments, common, facts)
+    return page_of(facts, read_run(before, tests=False) if before else None)
+
+
+def _before(arguments: argparse.Namespace, common: Common, facts: RunFacts) -> Common | None:
+    """Say which run this one is held against; None for none.
+
+    Raises:
+        MissingInputError: There is no previous one, and a person asked for it.
+    """
+    run_id = arguments.against
+    if run_id == NONE or (not run_id and not common.outputs.immutable):
+        return None
+    if run_id in {"", PREVIOUS}:
+        run_id = _previous(common, facts, asked=bool(run_id))
+    if not run_id:
+        return None
+    # wherever that run lies, which may be elsewhere
+    other = common_from(argparse.Namespace(**{**vars(arguments), "run_id": run_id}))
+    return replace(other, gpu_family="", torch_ref=common.torch_ref)
+
+
+def _previous(common: Common, facts: RunFacts, *, asked: bool) -> str:
+    from ci.report.previous import MOST, previous
+
+    store = common.open_for_reading()
+    try:
+        found = previous(store, common.outputs, facts)
+    except FatalError as problem:
+        if asked:
+            raise
+        console.warn(f"No previous run was looked for: {problem.message}")
+        return ""
+    if asked and not found:
+        raise MissingInputError(
+            f"None of the last {MOST} runs in {store.url} built all the cells of run {common.run_id}.",
+            hint="Name another run: --against RUN.",
+        )
+    if found:
+        console.say(f"held against run {found}")
+    return found
+
+
+def page_key(outputs: RunOutputs) -> str:
+    """Key of a run's page."""
+    return f"{outputs.prefix}/reports/{PAGE}"
+
+
+def tell(common: Common, page: Page) -> None:
+    """Print the summary, what went wrong, and where everything lies."""
+    from ci.report import text
+    from ci.report.words import spelt
+
+    for one in text.tables(page):
+        console.table(one.columns, one.rows, title=one.title)
+    for problem in page.problems:
+        console.error(spelt(f"{problem.where}: {problem.what}"))
+    store, outputs = common.open_for_reading(), common.outputs
+    for group in page.groups:
+        prefix = outputs.python_prefix(group.name)
+        place = holding(store, f"{prefix}/{PAGE}").url
+        console.say(f"wheels   {place}/{prefix}/")
+        console.say(f"index    {place}/{prefix}/{PAGE}  (pip install --find-links)")
+        console.say(f"records  {place}/{outputs.manifests_prefix(group.name)}/")
+    console.summary(text.markdown(page))

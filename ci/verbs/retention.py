@@ -1,0 +1,125 @@
+"""`retention`: delete the runs and staged versions that the policy says may go.
+
+Nothing goes without ``--yes``, nothing that a release index lists ever goes, and a plan that
+takes more than people expect is refused. The policy is `ci/retention.toml`.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+
+from ci.cleanup import inventory, staging_pages
+from ci.cleanup.deleting import carry_out
+from ci.cleanup.inventory import Rules
+from ci.cleanup.plan import require_modest
+from ci.cleanup.policy import retention
+from ci.publish.buckets import buckets, distribution_store
+from core import console, stores
+from core.cli.options import add_store_names, common_from
+from core.errors import MissingInputError, UsageError
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Sequence
+
+    from ci.cleanup.plan import Decision, Plan
+    from ci.publish.buckets import Buckets
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Declare the verb's own options."""
+    add_store_names(parser)
+    parser.add_argument("--yes", action="store_true", help="delete what the plan says (see --dry-run)")
+    parser.add_argument(
+        "--policy", default="", metavar="NAME", help="policy of ci/retention.toml (default: the release type)"
+    )
+    parser.add_argument(
+        "--at-most", type=int, metavar="PERCENT", help="the largest part of what is there that may go"
+    )
+    parser.add_argument(
+        "--distribution-store",
+        action="append",
+        default=[],
+        metavar="STORE",
+        help="where releases come to from here: what they and their staging need stays"
+        " (default: of a bucket of the data, that of its release type; repeatable)",
+    )
+    parser.add_argument(
+        "--today", type=_day, metavar="DATE", help="plan as on this day, with --dry-run (YYYY-MM-DD)"
+    )
+
+
+def _day(text: str) -> datetime:
+    return datetime.strptime(text, "%Y-%m-%d").replace(tzinfo=UTC)
+
+
+def releases_of(data: Buckets, location: str) -> Sequence[str]:
+    """Name the distribution stores of a bucket that the data names for runs.
+
+    Args:
+        data: The buckets there are.
+        location: A store, as ``--store`` names it.
+    """
+    bucket = location.removeprefix("s3://") if location.startswith("s3://") else ""
+    return [
+        distribution_store(data, name)
+        for name, one in data.release_types.items()
+        if bucket and bucket in {one.bucket, one.external_bucket} and name in data.distributions
+    ]
+
+
+def _now() -> datetime:
+    return datetime.now(UTC)
+
+
+def run(arguments: argparse.Namespace) -> None:
+    """Plan, show the plan, and with ``--yes`` carry it out."""
+    common = common_from(arguments)
+    if arguments.yes and (common.dry_run or arguments.today):
+        raise UsageError("--yes deletes, and --dry-run and --today only plan.", hint="Leave one of them out.")
+    data = retention()
+    store = stores.open_store(common.store, root=common.root)
+    named = arguments.distribution_store or releases_of(buckets(), common.store)
+    others = [stores.open_store(one, root=common.root) for one in named]
+    name = arguments.policy or common.release_type
+    rules = Rules(
+        policy=data.policy(name),
+        run_ids=data.run_ids,
+        now=arguments.today or _now(),
+        distribution_stores=tuple(others),
+    )
+    plan = inventory.planned(store, rules)
+    if not plan.goes and not plan.stays:
+        raise MissingInputError(
+            f"{store.url} holds no runs and no staged versions.", hint="Name another place with --store."
+        )
+    _show(plan)
+    what = f"{len(plan.goes)} of {len(plan.goes) + len(plan.stays)} runs and versions"
+    size = console.size(plan.size)
+    if not plan.goes:
+        console.done(f"retention: nothing in {store.url} may go by policy {name!r}")
+        return
+    if common.dry_run or arguments.today:
+        console.done(f"retention: {what} ({size}) would go from {store.url} by policy {name!r}")
+        return
+    if not arguments.yes:
+        raise UsageError(
+            f"{what} ({size}) would go from {store.url} for ever; nothing was deleted.",
+            hint="Read the plan above, then give --yes (or --dry-run, to plan only).",
+        )
+    require_modest(plan, percent=arguments.at_most or data.at_most_percent)
+    count = carry_out(
+        store, plan, rewrite=staging_pages.rewrite, in_use=lambda: inventory.in_promotion(store)
+    )
+    console.done(f"retention: {what} ({count} objects, {size}) are gone from {store.url}")
+
+
+def _show(plan: Plan) -> None:
+    console.table(("goes", "files", "size", "written", "why"), [_row(one) for one in plan.goes])
+    console.table(("stays", "files", "size", "written", "why"), [_row(one) for one in plan.stays])
+
+
+def _row(one: Decision) -> Sequence[str]:
+    written = f"{datetime.fromtimestamp(one.unit.modified, tz=UTC):%Y-%m-%d}"
+    return (one.unit.name, str(len(one.unit.objects)), console.size(one.unit.size), written, one.why)

@@ -1,0 +1,180 @@
+"""`setup-venv`: a virtual environment with our packages, from a run, an index or a flat page."""
+
+from __future__ import annotations
+
+import argparse
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ci.install.device_packages import devices_for, known_offers
+from ci.install.requirements import parse_requirements, pinned
+from ci.install.run_install import Wanted, choose, install, others_index
+from ci.install.venvs import environment, planned
+from core import console
+from core.cli.options import add_group, add_platform, common_from
+from core.cli.options import environment as variables
+from core.errors import MissingInputError, UsageError
+from core.packages.offers import find_group, fits
+from core.packages.package_sources import PackageSource
+from core.packages.source_options import add_package_source, source_options
+from core.run.job_files import job_files
+from rocm_packaging.sdk.sources import named_source
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from packaging.requirements import Requirement
+
+    from ci.install.run_install import Chosen
+    from core.cli.options import Common
+    from core.env.interpreters import Interpreter
+    from core.packages.offers import Offer
+
+WAIT = 600.0
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Declare the verb's own options."""
+    parser.add_argument("venv", type=Path, metavar="VENV", help="the environment's folder")
+    parser.add_argument(
+        "--packages",
+        action="append",
+        required=True,
+        metavar="NAMES",
+        help="requirements, separated by spaces; of a run's distributions a name alone means its version",
+    )
+    _add_sources(parser)
+    parser.add_argument("--pre", action="store_true", help="allow pre-releases that nothing names")
+    parser.add_argument("--clean", action="store_true", help="make the environment anew")
+    parser.add_argument(
+        "--activate-in-future-github-actions-steps",
+        dest="activate",
+        action="store_true",
+        help="let the job's later steps run in the environment",
+    )
+    parser.add_argument(
+        "--backend", "--installer", choices=("uv", "pip"), default="uv", help="what installs (default: uv)"
+    )
+    parser.add_argument("--pip-cache-dir", type=Path, metavar="DIR", help="the installer's cache")
+    parser.epilog = "--python takes a version, such as 3.12, or an interpreter's path, here."
+
+
+def _add_sources(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--from-run-id", default="", metavar="ID", help="a run, or 'local' for what was built"
+    )
+    group = add_package_source(parser, "where our packages come from, unless from a run", "")
+    group.add_argument("--find-links-url", dest="find_links", action="append", help=argparse.SUPPRESS)
+    add_group(parser)
+    add_platform(parser)
+    parser.add_argument(
+        "--deps-index-url",
+        default="",
+        metavar="URL",
+        help="index of what our packages require (default: the store's python-deps, else your own indexes)",
+    )
+    parser.add_argument(
+        "--wait",
+        type=float,
+        default=WAIT,
+        metavar="SECONDS",
+        help=f"how long to wait for an index that lags behind (default: {WAIT:.0f})",
+    )
+
+
+def run(arguments: argparse.Namespace) -> None:
+    """Make the environment, and install into it."""
+    requirements = parse_requirements(arguments.packages)
+    arguments.run_id = arguments.from_run_id or arguments.run_id
+    common = common_from(arguments)
+    # what cannot be found is said before anything is made
+    base = planned(arguments.venv, python=str(common.python or ""), clean=arguments.clean)
+    wanted = _wanted(common, arguments, requirements, base)
+    with others_index(wanted.source.group, arguments.deps_index_url) as theirs:
+        with console.group("Resolving"):
+            chosen = choose(wanted, theirs, base)
+        if common.dry_run:
+            console.say(f"Would make {arguments.venv.absolute()} with Python {base.version}.")
+            _show(chosen)
+            return
+        with (
+            wanted.source.opened(chosen.ours, wait=arguments.wait) as ours,
+            _environment(common, arguments) as target,
+        ):
+            install(target, wanted, chosen, ours, theirs)
+            _show(chosen)
+
+
+@contextmanager
+def _environment(common: Common, arguments: argparse.Namespace) -> Iterator[Interpreter]:
+    """Give the environment, made where it has to be; say at the end how it is used."""
+    python = str(common.python or "")
+    with environment(arguments.venv, python=python, clean=arguments.clean) as target:
+        yield target
+    console.done(f"setup_venv: {target.prefix} (Python {target.version})")
+    _tell(arguments, target)
+
+
+def _tell(arguments: argparse.Namespace, target: Interpreter) -> None:
+    if arguments.activate:
+        step = job_files(variables())
+        step.add_path(target.scripts)
+        step.set_variable("VIRTUAL_ENV", str(target.prefix))
+    else:
+        console.say(f"Use it: . {target.scripts / 'activate'}")
+
+
+def _show(chosen: Chosen) -> None:
+    rows = [(one.distribution, one.version, "ours", one.sha256[:12]) for one in chosen.ours]
+    rows += [(one.name, one.version, "", one.files[0].sha256[:12]) for one in chosen.theirs]
+    console.table(("distribution", "version", "whose", "sha256"), rows)
+
+
+def _wanted(
+    common: Common, arguments: argparse.Namespace, requirements: Sequence[Requirement], target: Interpreter
+) -> Wanted:
+    """Find what the source offers for the Python."""
+    source, family = _source(common, arguments)
+    devices = devices_for(requirements, family)
+    offers = _fitting(known_offers(source, requirements, devices), source, target)
+    return Wanted(
+        requirements=pinned(requirements, offers, newest=source.group is None),
+        source=source,
+        offers=offers,
+        devices=devices,
+        platform=common.outputs.platform,
+        pre=arguments.pre,
+        backend=arguments.backend,
+        cache_dir=arguments.pip_cache_dir,
+        locks=common.cache / "locks",
+    )
+
+
+def _source(common: Common, arguments: argparse.Namespace) -> tuple[PackageSource, str]:
+    """Find the source, and the GPU family that it is asked for."""
+    options = source_options(arguments)
+    if bool(arguments.from_run_id) == options.named:
+        raise UsageError(
+            "Packages come from one source, and " + ("two are named." if options.named else "none is named."),
+            hint="Give --from-run-id ID, or --find-links URL|DIR, --index-url URL or --index-name NAME.",
+        )
+    family = common.gpu_family or options.index_subdir
+    named = named_source(options, common, family)
+    if named is not None:
+        return named, family
+    group = find_group(common, arguments.artifact_group or common.artifact_group)
+    return PackageSource(group=group), common.gpu_family or group.family
+
+
+def _fitting(offers: Sequence[Offer], source: PackageSource, target: Interpreter) -> tuple[Offer, ...]:
+    found = tuple(one for one in offers if fits(one, target.tag))
+    if not offers:
+        raise source.lacks("wheel or sdist of ours")
+    if not found:
+        raise MissingInputError(
+            f"Of the {len(offers)} files at {source.words} none is for Python {target.series}.",
+            hint="Choose another Python: --python 3.12.",
+        )
+    console.say(f"{source.words}: {len(found)} files for Python {target.series}")
+    return found

@@ -1,0 +1,262 @@
+"""`upload`: publish what a run left: wheels, logs, reports, artifacts, manifests.
+
+Wheels first, then sidecars and records, then pages, so that a reader never sees half; then the job's
+outputs and links, which so lead to what is there.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ci.publish.digests import Digests
+from core import console, files, stores
+from core.cli.options import (
+    DEFAULT_STORE,
+    add_group,
+    add_platform,
+    add_store_names,
+    common_from,
+    environment,
+    placed,
+)
+from core.errors import FatalError, UsageError, nearest
+from core.stores.overlay import answers
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Mapping, Sequence
+
+    from core.cli.options import Common
+    from core.run.records import FileRecord
+
+KINDS = ("wheels", "logs", "reports", "manifests", "artifacts")
+ALL = "all"
+_SERVER_SECONDS = 300.0  # pages follow events of the bucket within seconds
+
+
+@dataclass(frozen=True, kw_only=True)
+class Folders:
+    """Folders of a person's or a build's, the files of which go into the run.
+
+    Attributes:
+        wheels: Wheels and sdists, in it or in its ``dist``.
+        logs: Logs, at every depth.
+        reports: Reports, at every depth.
+        artifacts: Archives of artifacts.
+        manifest: The manifest of a ROCm build.
+    """
+
+    wheels: Path | None = None
+    logs: Path | None = None
+    reports: Path | None = None
+    artifacts: Path | None = None
+    manifest: Path | None = None
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Declare the verb's own options."""
+    add_store_names(parser)
+    parser.add_argument(
+        "--input-dir",
+        "--packages-dir",
+        "--input-packages-dir",
+        type=Path,
+        metavar="DIR",
+        help="wheels and sdists, in DIR/dist where there is one (default: the run in ./out)",
+    )
+    for option, what in (("logs", "logs"), ("reports", "reports")):
+        parser.add_argument(
+            f"--{option}-dir", type=Path, metavar="DIR", help=f"{what}, at every depth of DIR"
+        )
+    parser.add_argument("--artifacts-dir", type=Path, metavar="DIR", help="archives of artifacts")
+    parser.add_argument("--manifest", type=Path, metavar="FILE", help="therock_manifest.json of a ROCm build")
+    parser.add_argument(
+        "--build-dir",
+        type=Path,
+        metavar="DIR",
+        help="a ROCm build: --logs-dir DIR/logs and --artifacts-dir DIR/artifacts, those that there are",
+    )
+    add_group(parser)
+    add_platform(parser)
+    parser.add_argument(
+        "--what",
+        default="",
+        metavar="KIND,…",
+        help=f"what of the run in ./out: {', '.join(KINDS)} (default: {ALL})",
+    )
+
+
+def run(arguments: argparse.Namespace) -> None:
+    """Upload what folders hold, or the run that lies in the default store."""
+    common = foreseen(common_from(arguments))
+    group = arguments.artifact_group or common.artifact_group
+    given = _folders(arguments)
+    if given == Folders():
+        put = upload_from_out(common, kinds(arguments.what), group)
+    else:
+        if arguments.what:
+            raise UsageError("--what chooses from the run in ./out.", hint="Leave it out beside folders.")
+        put = upload_folders(common, given, group)
+    if put:
+        write_pages(common, put)
+        tell(common, put)
+
+
+def kinds(what: str) -> Sequence[str]:
+    """Read ``--what``.
+
+    Raises:
+        UsageError: It names something else than run outputs.
+    """
+    words = [word.strip() for word in what.split(",") if word.strip()] or [ALL]
+    for word in words:
+        if word not in {*KINDS, ALL}:
+            raise UsageError(f"--what has no {word!r}. {nearest(word, {*KINDS, ALL})}")
+    return KINDS if ALL in words else words
+
+
+def upload_from_out(common: Common, chosen: Sequence[str], group: str) -> Mapping[str, Sequence[FileRecord]]:
+    """Upload the run that the stages left in ``out/``.
+
+    Returns:
+        The wheels of each group.
+    """
+    from ci.publish import runs
+
+    here = placed(
+        replace(common, store=DEFAULT_STORE, read_store="", external_repo=""), environment(), named=False
+    )
+    source = runs.Source(
+        store=stores.open_store(DEFAULT_STORE, root=common.root), outputs=replace(here.outputs, bucket="")
+    )
+    digests = _digests(common, common.root / DEFAULT_STORE)
+    return runs.upload_run(common, source, chosen, group, digests)
+
+
+def upload_folders(common: Common, given: Folders, group: str) -> Mapping[str, Sequence[FileRecord]]:
+    """Upload what folders hold; everything but artifacts goes to a group.
+
+    Returns:
+        The wheels of each group.
+
+    Raises:
+        UsageError: The group is not named.
+    """
+    if not group and given != Folders(artifacts=given.artifacts):
+        raise UsageError(
+            "Files from a folder need the group they go to.", hint="Give --gpu-family or --artifact-group."
+        )
+    put: dict[str, Sequence[FileRecord]] = {}
+    outputs = common.outputs
+    # each imported where it is used: an upload with nothing to do is over before all are
+    if given.artifacts:
+        from ci.publish import artifacts
+
+        artifacts.upload_artifacts(common, given.artifacts, _digests(common, given.artifacts))
+    if given.wheels:
+        from ci.publish import wheels
+
+        put[group] = wheels.upload_folder(common, given.wheels, group, _digests(common, given.wheels))
+    from ci.publish import folders, trees
+
+    named = (("logs", given.logs, outputs.logs_prefix), ("reports", given.reports, outputs.reports_prefix))
+    for kind, folder, prefix in named:
+        if folder:
+            items = folders.tree(folder, prefix(group), _digests(common, folder))
+            trees.upload_tree(common, items, kind, group)
+    if given.manifest:
+        trees.upload_manifest(common, given.manifest, group, Digests())
+    return put
+
+
+def foreseen(common: Common) -> Common:
+    """Let a dry run go on where the store cannot be read: it is taken to be empty, and that is said."""
+    if not common.dry_run or not common.store.startswith("s3://"):
+        return common
+    try:
+        if answers(common.address):
+            common.open_store().folders(common.outputs.prefix)
+            return common
+    except FatalError as problem:
+        console.warn(problem.message)
+    console.warn(f"{common.store} cannot be read: this is what would be uploaded were nothing there.")
+    return replace(common, unread=True)
+
+
+def write_pages(common: Common, put: Mapping[str, Sequence[FileRecord]]) -> None:
+    """Write the pages that list what was uploaded, or wait for those that the store's server writes.
+
+    Raises:
+        MissingInputError: The server has not listed them in time.
+        StoreError: A listed file is absent, differs from its record, or has none.
+    """
+    from ci.verbs import index
+
+    if not index.left_to_server(common.store):
+        with index.uncollected():
+            for group in sorted(put):
+                index.write_group(common, group)
+    elif not common.dry_run:
+        _await_pages(common, put)
+
+
+def _await_pages(common: Common, put: Mapping[str, Sequence[FileRecord]]) -> None:
+    from core.packages.offers import Offer
+    from core.stores.page_waiting import Answer, wait_for
+
+    store, outputs = common.open_store(), common.outputs
+
+    def read(key: str) -> Answer:
+        # with this process's credentials: the bucket may refuse all others
+        found = store.find(key)
+        return Answer(text=store.read(key).decode()) if found else Answer(problem="it is not there")
+
+    pages = {
+        f"{outputs.python_prefix(group)}/index.html": [
+            Offer(name=one.name, distribution=one.distribution, version=one.version, sha256=one.sha256)
+            for one in found
+        ]
+        for group, found in put.items()
+    }
+    wait_for(pages, seconds=_SERVER_SECONDS, read=read, named=store.url_of)
+
+
+def tell(common: Common, put: Mapping[str, Sequence[FileRecord]]) -> None:
+    """Give the job the addresses of what it uploaded, and its summary the links."""
+    from ci.publish import telling
+    from core.run.job_files import job_files
+
+    if common.dry_run:
+        return
+    store = common.open_store()
+    outputs = common.outputs.at(store)
+    index = all(telling.has_index(store, outputs, group) for group in put)
+    telling.set_outputs(job_files(environment()), outputs, sorted(put), index=index)
+    for group, found in sorted(put.items()):
+        telling.summarize(outputs, group, found, index=index)
+
+
+def _folders(arguments: argparse.Namespace) -> Folders:
+    logs, artifacts = arguments.logs_dir, arguments.artifacts_dir
+    if arguments.build_dir is not None:
+        built = {name: arguments.build_dir / name for name in ("logs", "artifacts")}
+        present = {name: path if path.is_dir() else None for name, path in built.items()}
+        logs, artifacts = logs or present["logs"], artifacts or present["artifacts"]
+        if logs is None and artifacts is None:
+            raise UsageError(
+                f"{arguments.build_dir} has neither logs/ nor artifacts/.", hint="Name them one by one."
+            )
+    return Folders(
+        wheels=arguments.input_dir,
+        logs=logs,
+        reports=arguments.reports_dir,
+        artifacts=artifacts,
+        manifest=arguments.manifest,
+    )
+
+
+def _digests(common: Common, folder: Path) -> Digests:
+    name = files.sha256_text(str(folder.resolve()))[:16]
+    return Digests(memory=None if common.dry_run else common.cache / "digests" / f"{name}.json")

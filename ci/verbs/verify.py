@@ -1,0 +1,149 @@
+"""`verify`: whether a wheel is what a run's records and statements say, and which commits it came from."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from core import console, files
+from core.cli.options import add_platform, common_from
+from core.errors import WheelError
+
+if TYPE_CHECKING:
+    import argparse
+
+    from ci.promote.run_records import Recorded
+    from ci.provenance.checking import Statement
+    from ci.provenance.places import Located
+    from core.run.records import FileRecord
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Declare the verb's own options."""
+    parser.add_argument(
+        "files",
+        nargs="+",
+        metavar="WHEEL",
+        help="a wheel or sdist: a path, or an http(s), s3 or file address",
+    )
+    add_platform(parser)
+    parser.add_argument("--json", action="store_true", help="print what is known as JSON, a list")
+    parser.epilog = (
+        "A file that lies in a run's outputs is held against that run; any other one against --run-id in "
+        "--store. Without a statement, a record, or with anything that contradicts, it fails."
+    )
+
+
+def run(arguments: argparse.Namespace) -> None:
+    """Verify files, one after the other; the first that is not right ends it.
+
+    Raises:
+        MissingInputError: There is no such file, no record of it, or no statement.
+        DataError: A record is of another schema, or a statement is none.
+        WheelError: The file is broken.
+        ProvenanceError: File, record and statement contradict each other.
+    """
+    from ci.provenance.places import locate
+    from core.env.installer import configured
+    from core.run.outputs import LOCAL_RUN
+
+    common = common_from(arguments)
+    named = common.run_id != LOCAL_RUN or hasattr(arguments, "store_option")
+    known = []
+    common.cache.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix="verify.", dir=common.cache) as scratch:
+        for number, file in enumerate(arguments.files):
+            folder = files.made(Path(scratch) / str(number))
+            # asked of the installer's settings, which takes a moment
+            cert = configured().cert if file.startswith("https://") else ""
+            known.append(_verified(locate(file, common, folder, named=named, cert=cert)))
+            if not arguments.json:
+                console.result(_text(known[-1]))
+    if arguments.json:
+        console.result(json.dumps(known, indent=2, ensure_ascii=False))
+
+
+def _verified(located: Located) -> dict[str, Any]:
+    from ci.provenance import checking, evidence
+    from core.wheel import distributions, wheel_record
+
+    path = located.path
+    if not distributions.is_distribution(path.name):
+        raise WheelError(
+            f"{path.name} is neither a wheel nor an sdist.", hint="Give a .whl or a .tar.gz file."
+        )
+    described = distributions.describe(path, key="", sha256=files.sha256(path))
+    found = evidence.gather(located.run, described.record, located.group)
+    by, _ = checking.check_file(described.record, found.promised)
+    if path.suffix == ".whl":
+        wheel_record.require_sound(path)
+    statement, where = found.statement(by, path.name)
+    if statement is None:
+        raise checking.require_statement(path.name, by)
+    checking.check_statement(statement, where, described.record, by)
+    return _known(described.record, by, statement, f"{located.run.url}/{where}")
+
+
+def _known(file: FileRecord, by: Recorded, statement: Statement, where: str) -> dict[str, Any]:
+    details, record = statement.predicate.details, by.record
+    sources = [
+        {
+            "project": one.name,
+            "commit": one.digest.get("gitCommit", ""),
+            "uri": one.uri,
+            "ref": one.annotations.get("ref", ""),
+            "edited": "uncommitted_changes_sha256" in one.annotations,
+        }
+        for one in statement.sources
+    ]
+    own = {one.name for one in statement.sources}
+    return {
+        "file": file.name,
+        "sha256": file.sha256,
+        "size": file.size,
+        "distribution": file.distribution,
+        "version": file.version,
+        "stage": record.stage,
+        "cell": record.cell.model_dump(),
+        "run_id": record.run_id,
+        "builder": details.builder.id,
+        "invocation": details.metadata.invocation_id,
+        "started": details.metadata.started,
+        "finished": details.metadata.finished,
+        "record": by.document.key,
+        "statement": where,
+        "sources": sources,
+        "materials": [
+            {"name": one.name, "uri": one.uri, "digest": dict(one.digest)}
+            for one in statement.predicate.definition.dependencies
+            if one.name not in own
+        ],
+    }
+
+
+def _text(known: dict[str, Any]) -> str:
+    """Write what is known for people, in lines that a narrow terminal takes: a word, then what it is."""
+    from ci.report.words import spelt
+
+    cell = known["cell"]
+    ran_on = [part for part in (cell["torch_ref"], cell["gpu_family"], cell["python"]) if part]
+    lines = [
+        f"{known['file']}: verified",
+        f"  sha256   {known['sha256']}",
+        f"  made by  {known['stage']} ({', '.join(ran_on)}), run {known['run_id']}",
+        f"  on       {known['builder']}",
+        f"  in       {known['invocation']}",
+        f"  at       {known['started']}",
+        f"  record   {known['record']}",
+    ]
+    for one in known["sources"]:
+        of = f"{one['project']} {one['ref']}".rstrip()
+        lines += [f"  from     {of}{', with edits that are in no commit' if one['edited'] else ''}"]
+        lines += [f"           {one['commit']}", f"           {one['uri'].rpartition('@')[0]}"]
+    if not known["sources"]:
+        lines.append("  from     sources that its record does not name")
+    lines += [f"  with     {one['name']}" for one in known["materials"]]
+    # a statement from elsewhere may hold anything
+    return "\n".join(spelt(line).replace("\n", "\\n") for line in lines)

@@ -1,0 +1,270 @@
+"""A tar stream of unknown origin, read forward and strictly.
+
+The standard library's reader takes a broken header in mid-archive, and an archive that ends
+too early, for the end. Here everything that is not as POSIX (pax) or GNU tar write it is an
+error that names the member.
+"""
+
+from __future__ import annotations
+
+import re
+import tarfile
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+from core import console
+from core.errors import ArtifactError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from core.archive.decompression import HashedSource, Policy, Reader
+
+Kind = Literal["file", "folder", "symlink", "hardlink"]
+
+_BLOCK = tarfile.BLOCKSIZE
+_BUFFER = 1 << 20
+_ZEROS = bytes(_BLOCK)
+_SIZE = re.compile(r"[0-9]{1,20}")
+_LONGEST_EXTENSION = 1 << 16
+_KINDS: dict[bytes, Kind] = {
+    tarfile.REGTYPE: "file",
+    tarfile.AREGTYPE: "file",
+    tarfile.DIRTYPE: "folder",
+    tarfile.SYMTYPE: "symlink",
+    tarfile.LNKTYPE: "hardlink",
+}
+_REFUSED = {
+    tarfile.CHRTYPE: "a character device",
+    tarfile.BLKTYPE: "a block device",
+    tarfile.FIFOTYPE: "a named pipe",
+    tarfile.GNUTYPE_SPARSE: "a sparse file",
+}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Member:
+    """One member, as its headers describe it.
+
+    Attributes:
+        name: Its path as written, without a folder's last slash.
+        kind: What it is.
+        size: Bytes of data that follow; 0 for all but files.
+        mode: Permission bits, set-user-id and the like included.
+        link: What a link points to.
+    """
+
+    name: str
+    kind: Kind
+    size: int
+    mode: int
+    link: str
+
+
+class TarStream:
+    """The members of a tar stream, each with its data, in their order.
+
+    Attributes:
+        expanded: Bytes that the archive has expanded to so far.
+    """
+
+    def __init__(self, reader: Reader, source: HashedSource, *, where: str, policy: Policy) -> None:
+        self.expanded = 0
+        self._reader = reader
+        self._source = source
+        self._where = where
+        self._policy = policy
+        self._buffer = memoryview(bytearray(_BUFFER))
+        self._start = self._end = 0
+        self._left = self._padding = 0
+        self._last = ""
+
+    def members(self) -> Iterator[Member]:
+        """Give the members up to the archive's end, behind which nothing but zeros may be.
+
+        Raises:
+            ArtifactError: A header is malformed, the archive is truncated, goes on behind its
+                end, or holds more than the policy grants.
+        """
+        count = 0
+        extensions: dict[str, str] = {}
+        while (info := self._header()) is not None:
+            count += 1
+            if count > self._policy.max_members:
+                raise self._bad(f"holds more than {self._policy.max_members} members")
+            if info.type in _EXTENSIONS:
+                extensions |= self._extension(info)
+                continue
+            member = self._member(info, extensions)
+            self._last, extensions = member.name, {}
+            self._expect(member.size)
+            yield member
+            self._skip()
+        if extensions:
+            raise self._bad("ends after an extended header")
+
+    def chunks(self) -> Iterator[memoryview]:
+        """Give the current member's data, piece by piece; a piece is valid until the next one.
+
+        Raises:
+            ArtifactError: The archive is truncated, or holds more than the policy grants.
+        """
+        while self._left:
+            if self._start == self._end:
+                self._fill()
+            start = self._start
+            self._start = min(self._end, start + self._left)
+            self._left -= self._start - start
+            yield self._buffer[start : self._start]
+
+    def data(self) -> bytes:
+        """Give the current member's data whole; the caller has looked at its size."""
+        return b"".join(self.chunks())
+
+    def _expect(self, size: int) -> None:
+        self._left, self._padding = size, -size % _BLOCK
+
+    def _skip(self) -> None:
+        """Go to the next header; what pads the data is zeros, or the data is longer than said."""
+        for _ in self.chunks():
+            pass
+        padding = self._padding
+        while padding:
+            if self._start == self._end:
+                self._fill()
+            part = bytes(self._buffer[self._start : min(self._end, self._start + padding)])
+            if part.strip(b"\0"):
+                raise self._bad(f"has more data at {self._last!r} than its header says")
+            self._start += len(part)
+            padding -= len(part)
+        self._padding = 0
+
+    def _header(self) -> tarfile.TarInfo | None:
+        block = self._block()
+        if block == _ZEROS:
+            self._require_end()
+            return None
+        try:
+            info = tarfile.TarInfo.frombuf(block, "utf-8", "strict")
+        except (tarfile.HeaderError, ValueError) as problem:
+            raise self._bad(f"has a malformed header after {self._last!r} ({problem})") from problem
+        if info.size < 0:
+            raise self._bad(f"gives {info.name!r} a negative size")
+        return info
+
+    def _require_end(self) -> None:
+        if self._block() != _ZEROS:
+            raise self._bad(f"has a malformed header after {self._last!r} (empty)")
+        while self._start < self._end or self._fill(required=False):
+            if bytes(self._buffer[self._start : self._end]).strip(b"\0"):
+                raise self._bad("goes on behind its end")
+            self._start = self._end
+
+    def _extension(self, info: tarfile.TarInfo) -> dict[str, str]:
+        if info.size > _LONGEST_EXTENSION:
+            raise self._bad(f"has an extended header of {info.size} bytes after {self._last!r}")
+        self._expect(info.size)
+        data = self.data()
+        self._skip()
+        try:
+            if info.type == tarfile.GNUTYPE_LONGNAME:
+                return {"path": data.rstrip(b"\0").decode()}
+            if info.type == tarfile.GNUTYPE_LONGLINK:
+                return {"linkpath": data.rstrip(b"\0").decode()}
+            found = pax_records(data)
+        except ValueError as problem:
+            raise self._bad(f"has a malformed extended header after {self._last!r} ({problem})") from problem
+        if info.type == tarfile.XGLTYPE and _MEANT & found.keys():
+            raise self._bad("renames or resizes members by a global header")
+        if any(key.startswith("GNU.sparse") for key in found):
+            raise self._bad(f"holds a sparse file after {self._last!r}")
+        return {key: found[key] for key in _MEANT & found.keys()}
+
+    def _member(self, info: tarfile.TarInfo, extensions: dict[str, str]) -> Member:
+        name = extensions.get("path", info.name)
+        kind = _KINDS.get(info.type)
+        if kind is None:
+            what = _REFUSED.get(info.type, f"of an unknown type {info.type!r}")
+            raise self._bad(f"holds {name!r}, which is {what}")
+        size = extensions.get("size", str(info.size))
+        if not _SIZE.fullmatch(size) or (kind != "file" and int(size)):
+            raise self._bad(f"gives {name!r} the size {size}")
+        if int(size) > self._policy.max_bytes:
+            raise self._bad(f"holds {name!r} of {console.size(int(size))}, more than any artifact is granted")
+        return Member(
+            name=name.rstrip("/") if kind == "folder" else name,
+            kind=kind,
+            size=int(size),
+            mode=info.mode & 0o7777,
+            link=extensions.get("linkpath", info.linkname),
+        )
+
+    def _block(self) -> bytes:
+        while self._end - self._start < _BLOCK:
+            self._fill()
+        self._start += _BLOCK
+        return bytes(self._buffer[self._start - _BLOCK : self._start])
+
+    def _fill(self, *, required: bool = True) -> bool:
+        """Read more behind what is still unread; say whether there was any."""
+        rest = self._end - self._start
+        if rest:
+            self._buffer[:rest] = bytes(self._buffer[self._start : self._end])
+        self._start, self._end = 0, rest
+        got = self._reader.readinto(self._buffer[rest:])
+        if not got and required:
+            after = f" after {self._last!r}" if self._last else ""
+            raise self._bad(f"is truncated{after}", hint="Fetch it again.")
+        self._end += got
+        self.expanded += got
+        self._check_expansion()
+        return bool(got)
+
+    def _check_expansion(self) -> None:
+        policy = self._policy
+        bomb = self.expanded > policy.ratio_from and self.expanded > policy.max_ratio * self._source.count
+        if bomb or self.expanded > policy.max_bytes:
+            raise self._bad(
+                f"expands to more than {console.size(self.expanded - 1)} from "
+                f"{console.size(self._source.count)}, at {self._last!r}: a decompression bomb"
+            )
+
+    def _bad(self, what: str, *, hint: str = "") -> ArtifactError:
+        return ArtifactError(f"{self._where} {what}.", hint=hint)
+
+
+_EXTENSIONS = frozenset(
+    {
+        tarfile.XHDTYPE,
+        tarfile.SOLARIS_XHDTYPE,
+        tarfile.XGLTYPE,
+        tarfile.GNUTYPE_LONGNAME,
+        tarfile.GNUTYPE_LONGLINK,
+    }
+)
+_MEANT = {"path", "linkpath", "size"}
+
+
+def pax_records(data: bytes) -> dict[str, str]:
+    r"""Read pax records (POSIX.1-2001): ``{length} {keyword}={value}\n``, each length its own included.
+
+    Raises:
+        ValueError: The data breaks the form, or is not UTF-8.
+    """
+    found: dict[str, str] = {}
+    while data:
+        digits, space, _ = data[:20].partition(b" ")
+        if not space or not digits.isdigit():
+            raise ValueError("no length")
+        record, data = data[: int(digits)], data[int(digits) :]
+        keyword, equals, value = record[len(digits) + 1 : -1].partition(b"=")
+        if len(record) != int(digits) or not record.endswith(b"\n") or not equals:
+            raise ValueError("cut off")
+        found[keyword.decode()] = _text(keyword, value)
+    return found
+
+
+def _text(keyword: bytes, value: bytes) -> str:
+    """Decode a value; those that nobody looks at (times, attributes) may be of any bytes."""
+    meant = keyword.decode() in _MEANT
+    return value.decode("utf-8", "strict" if meant else "replace")

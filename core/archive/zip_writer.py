@@ -1,0 +1,237 @@
+"""Zip files written fast and the same every time, front to back.
+
+Members are compressed by `core.archive.zip_packing`, on all cores. Members of another archive can be
+taken over as they are compressed there. Format: APPNOTE.TXT of PKWARE, with ZIP64.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import struct
+import zipfile
+from contextlib import ExitStack, closing
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, BinaryIO
+
+from core.archive.zip_members import CHUNK
+from core.archive.zip_packing import DEFLATED, LEVEL, STORED, Packed, Workers, longest_first, packed_in_order
+from core.archive.zip_sources import Made, Member
+from core.errors import WheelError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+    from pathlib import Path
+
+    from core.archive.zip_members import Span
+
+__all__ = ["EARLIEST", "HashingStream", "Made", "Member", "Workers", "Written", "ZipWriter"]
+
+_UTF8_FLAG = 0x800
+_UNIX = 3 << 8
+_REGULAR_FILE = 0o100000
+_U16, _U32 = 0xFFFF, 0xFFFFFFFF
+_ZIP64_VERSION, _PLAIN_VERSION = 45, 20
+_LOCAL = struct.Struct("<4sHHHHHIIIHH")
+_CENTRAL = struct.Struct("<4sHHHHHHIIIHHHHHII")
+_END64 = struct.Struct("<4sQHHIIQQQQ")
+_LOCATOR64 = struct.Struct("<4sIQI")
+_END = struct.Struct("<4sHHHHIIH")
+EARLIEST = int(datetime(1980, 1, 1, tzinfo=UTC).timestamp())
+_LATEST = int(datetime(2107, 12, 31, 23, 59, 58, tzinfo=UTC).timestamp())
+
+
+@dataclass(frozen=True, kw_only=True)
+class Written:
+    """What was written of one member.
+
+    Attributes:
+        name: Its path in the archive.
+        sha256: The raw SHA-256 of its uncompressed bytes.
+        size: The number of its uncompressed bytes.
+    """
+
+    name: str
+    sha256: bytes
+    size: int
+
+
+class HashingStream:
+    """A binary stream that knows how many bytes went through it, and their SHA-256."""
+
+    def __init__(self, stream: BinaryIO) -> None:
+        self._stream = stream
+        self._hash = hashlib.sha256()
+        self.size = 0
+
+    def write(self, data: bytes | bytearray | memoryview) -> int:
+        """Write bytes, count and hash them."""
+        self._stream.write(data)
+        self._hash.update(data)
+        self.size += len(data)
+        return len(data)
+
+    @property
+    def sha256(self) -> str:
+        """The hex SHA-256 of what was written so far."""
+        return self._hash.hexdigest()
+
+
+class ZipWriter:
+    """Write one zip file, front to back, without ever seeking.
+
+    Args:
+        stream: Where the bytes go.
+        epoch: The time that every member carries, in seconds since 1970 UTC; times that
+            a zip cannot hold (before 1980) become the earliest that it can.
+        jobs: How many threads compress (default: one a core), unless `workers` are given.
+        workers: Threads shared with other archives; they are left running.
+        level: libdeflate's level, 1 to 12; 0 stores members as they are.
+        scratch: Where very large members lie, compressed, before they are written (default:
+            the system's temporary folder).
+    """
+
+    def __init__(
+        self,
+        stream: HashingStream,
+        *,
+        epoch: int | None = None,
+        jobs: int | None = None,
+        workers: Workers | None = None,
+        level: int = LEVEL,
+        scratch: Path | None = None,
+    ) -> None:
+        self._stream = stream
+        self._date, self._time = _dos_time(EARLIEST if epoch is None else epoch)
+        self._jobs, self._workers = jobs, workers
+        self._level, self._scratch = level, scratch
+        self._directory: list[bytes] = []
+
+    def add(self, members: Sequence[Member]) -> list[Written]:
+        """Compress and write members; the archive lists them in the order given.
+
+        Their bytes come in another order: what takes longest to compress begins first, so that no
+        core waits for it in the end. Readers find members by the offsets in the listing.
+
+        Raises:
+            MissingInputError: A member's source file does not exist.
+        """
+        order = longest_first(members)
+        before = len(self._directory)
+        with ExitStack() as held:
+            workers = self._workers or held.enter_context(Workers(jobs=self._jobs))
+            sized = [one for _, one in order]
+            packed = packed_in_order(sized, workers, level=self._level, scratch=self._scratch)
+            written = [self._put(one) for one in held.enter_context(closing(packed))]
+        places = sorted(range(len(order)), key=lambda place: order[place][0])
+        self._directory[before:] = [self._directory[before + place] for place in places]
+        return [written[place] for place in places]
+
+    def copy(
+        self, source: Path, stream: BinaryIO, info: zipfile.ZipInfo, span: Span, *, name: str, sha256: bytes
+    ) -> Written:
+        """Take a member of another archive over as it is compressed there.
+
+        Nothing is inflated, so what the other archive says of it is believed; see that
+        `core.wheel.wheel_record.require_listing` holds for it, and `require_sound` for one from elsewhere.
+
+        Args:
+            source: The other archive.
+            stream: The same, opened.
+            info: What its directory says of the member.
+            span: Where the member's bytes lie in it.
+            name: The member's name in this archive.
+            sha256: The raw SHA-256 of its uncompressed bytes; empty where that is not known.
+
+        Raises:
+            WheelError: The other archive ends within the member.
+        """
+        return self._put(
+            Packed(
+                member=Member(name=name, source=source, executable=is_executable(info)),
+                method=STORED if info.compress_type == zipfile.ZIP_STORED else DEFLATED,
+                packed_size=info.compress_size,
+                pieces=lambda: _compressed(source, stream, info, span),
+                crc=info.CRC,
+                size=info.file_size,
+                sha256=sha256,
+                release=lambda: None,
+            )
+        )
+
+    def finish(self) -> None:
+        """Write the central directory. Nothing may be added afterwards."""
+        start, count = self._stream.size, len(self._directory)
+        for entry in self._directory:
+            self._stream.write(entry)
+        size = self._stream.size - start
+        if start > _U32 or size > _U32 or count > _U16:
+            end = self._stream.size
+            version = _ZIP64_VERSION
+            self._stream.write(
+                _END64.pack(
+                    b"PK\6\6", 44, _UNIX | version, version, 0, 0, count, count, size, start
+                )  # 44: the size of what follows that field
+            )
+            self._stream.write(_LOCATOR64.pack(b"PK\6\7", 0, end, 1))
+        count16 = min(count, _U16)
+        self._stream.write(_END.pack(b"PK\5\6", 0, 0, count16, count16, min(size, _U32), min(start, _U32), 0))
+
+    def _put(self, packed: Packed) -> Written:
+        try:
+            self._write_member(packed)
+        finally:
+            packed.release()
+        return Written(name=packed.member.name, sha256=packed.sha256, size=packed.size)
+
+    def _write_member(self, packed: Packed) -> None:
+        name = packed.member.name.encode()
+        offset, compressed = self._stream.size, packed.packed_size
+        sizes64 = struct.pack("<HHQQ", 1, 16, packed.size, compressed)
+        large = packed.size > _U32 or compressed > _U32
+        local_extra = sizes64 if large else b""
+        central_extra, needs64 = _central_extra(packed.size, compressed, offset)
+        version = _ZIP64_VERSION if needs64 else _PLAIN_VERSION
+        common = (_UTF8_FLAG, packed.method, self._time, self._date, packed.crc)
+        sizes = (_U32, _U32) if large else (compressed, packed.size)
+        lengths = (len(name), len(local_extra))
+        self._stream.write(_LOCAL.pack(b"PK\3\4", version, *common, *sizes, *lengths) + name + local_extra)
+        for piece in packed.pieces():
+            self._stream.write(piece)
+        mode = (_REGULAR_FILE | (0o755 if packed.member.executable else 0o644)) << 16
+        head = (b"PK\1\2", _UNIX | version, version, *common, *sizes, len(name), len(central_extra))
+        tail = (0, 0, 0, mode, min(offset, _U32))
+        self._directory.append(_CENTRAL.pack(*head, *tail) + name + central_extra)
+
+
+def is_executable(info: zipfile.ZipInfo) -> bool:
+    """Whether somebody may run a member."""
+    return bool(info.external_attr >> 16 & 0o111)
+
+
+def _compressed(source: Path, stream: BinaryIO, info: zipfile.ZipInfo, span: Span) -> Iterator[bytes]:
+    stream.seek(span.start)
+    left = info.compress_size
+    while left:
+        piece = stream.read(min(CHUNK, left))
+        if not piece:
+            raise WheelError(f"{source.name} is cut off within {info.filename}.")
+        left -= len(piece)
+        yield piece
+
+
+def _central_extra(size: int, compressed: int, offset: int) -> tuple[bytes, bool]:
+    """Give the zip64 field of a central entry: only the values that do not fit into 32 bits."""
+    large = size > _U32 or compressed > _U32
+    values = [size, compressed] if large else []
+    if offset > _U32:
+        values.append(offset)
+    if not values:
+        return b"", False
+    return struct.pack(f"<HH{len(values)}Q", 1, 8 * len(values), *values), True
+
+
+def _dos_time(epoch: int) -> tuple[int, int]:
+    moment = datetime.fromtimestamp(min(max(epoch, EARLIEST), _LATEST), tz=UTC)
+    date = (moment.year - 1980) << 9 | moment.month << 5 | moment.day
+    return date, moment.hour << 11 | moment.minute << 5 | moment.second // 2

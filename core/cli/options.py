@@ -1,0 +1,371 @@
+"""The options that every stage has, declared once; and the variables that a front door reads.
+
+`docs/commands.md` lists them for people.
+"""
+
+from __future__ import annotations
+
+import argparse
+import functools
+import os
+import re
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, get_args
+
+from core import stores
+from core.errors import UsageError, nearest
+from core.run.outputs import LOCAL_RUN, PLAIN, Platform, RunOutputs, group_name, this_platform
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from core.stores import Store
+
+ROOT = Path(__file__).resolve().parents[2]
+DEFAULT_STORE = "out"
+AUTO_STORE = "auto"
+RUN_STORE = "RUN_STORE"
+SOURCES_DIR = "SOURCES_DIR"
+# …-bkc: previews of new hardware, in buckets and streams of their own
+RELEASE_TYPES = ("ci", "dev", "dev-bkc", "nightly", "nightly-bkc", "prerelease", "release")
+_BUCKET = "s3://"
+_VARIANT = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Common:
+    """What one stage is asked to run on, as the command line says it.
+
+    Attributes:
+        torch_ref: Name in the refs data; "" for the default ref.
+        refs_file: A file of the user's own that adds or overrides refs.
+        gpu_family: GPU family; "" for this machine's (or the ref's default).
+        build_variant: Build variant of the family: ``asan``, …; "" for the release build.
+        run_id: The run whose outputs are read and written.
+        store: Where run outputs live: a folder or an ``s3://`` URI.
+        read_store: Where a run is read that `store` lacks; "" for nowhere.
+        external_repo: The folder of the run's repository, ``{owner}-{repo}/``, in a bucket that several
+            share; "" for none.
+        release_type: One of `RELEASE_TYPES`.
+        sources_dir: Where source trees are checked out; None for the platform's own place.
+        platform: The platform that is built for: this machine's, except where a plan is resolved.
+        python: The target environment's interpreter; None for a stage without one.
+        force: Do the work again although its inputs have not changed.
+        dry_run: Say what would be written instead of writing it.
+        unread: The store cannot be read: a dry run takes it to be empty.
+    """
+
+    torch_ref: str = ""
+    refs_file: Path | None = None
+    gpu_family: str = ""
+    build_variant: str = ""
+    run_id: str = LOCAL_RUN
+    store: str = DEFAULT_STORE
+    read_store: str = ""
+    external_repo: str = ""
+    release_type: str = "ci"
+    sources_dir: Path | None = None
+    platform: Platform = field(default_factory=this_platform)
+    python: Path | None = None
+    force: bool = False
+    dry_run: bool = False
+    unread: bool = False
+    root: Path = ROOT
+
+    @property
+    def outputs(self) -> RunOutputs:
+        """The paths of the run."""
+        bucket = self.store.removeprefix(_BUCKET) if self.store.startswith(_BUCKET) else ""
+        return RunOutputs(
+            run_id=self.run_id, platform=self.platform, external_repo=self.external_repo, bucket=bucket
+        )
+
+    @property
+    def artifact_group(self) -> str:
+        """The folder of the named family in its build variant; "" where no family is named."""
+        return group_name(self.gpu_family, self.build_variant)
+
+    def open_store(self) -> Store:
+        """Open the store that is written to; of a dry run the same each time, as it keeps its plan there."""
+        return self._planned if self.dry_run else stores.open_store(self.store, root=self.root)
+
+    @functools.cached_property
+    def _planned(self) -> Store:
+        if self.unread:
+            from core.stores.dry_run import unread
+
+            return unread(self.store)
+        return stores.open_store(self.store, root=self.root, dry_run=True)
+
+    @property
+    def address(self) -> str:
+        """Whom the store that is written to talks to, ``https://…``; "" for nobody, or nobody known."""
+        return _address(self.store, environment())
+
+    def open_for_reading(self) -> Store:
+        """Open the store that is written to, over the one where CI left the run, if there is one."""
+        store = self.open_store()
+        if not self.read_store:
+            return store
+        from core.stores.overlay import OverlayStore
+
+        return OverlayStore(
+            store,
+            opened=lambda: stores.open_store(self.read_store, root=self.root),
+            where=self.read_store,
+            address=_address(self.read_store, environment()),
+        )
+
+    @property
+    def sources(self) -> Path:
+        """Folder of the source trees, ``{ref}/{project}``: ``src/``, or on Windows a short path."""
+        return sources_folder(self.root, self.platform, self.sources_dir)
+
+    @property
+    def cache(self) -> Path:
+        """Folder of what can be made again: the sample's repositories and artifacts, fetched wheels."""
+        return self.root / ".cache"
+
+
+def sources_folder(root: Path, platform: Platform, given: Path | None) -> Path:
+    """Say where source trees are checked out.
+
+    Args:
+        root: The checkout.
+        platform: The platform that is built for; on Windows command lines are limited, so paths are short.
+        given: What the variable ``SOURCES_DIR`` names; None for nothing.
+    """
+    if given is not None:
+        return root / given
+    return Path("C:/b") if platform == "windows" else root / "src"
+
+
+class Once(argparse.Action):
+    """An option that may be repeated but not contradicted: posargs cannot change a matrix cell."""
+
+    def __call__(
+        self,
+        parser: argparse.ArgumentParser,
+        namespace: argparse.Namespace,
+        values: object,
+        option_string: str | None = None,
+    ) -> None:
+        """Keep the value; refuse another one for the same option."""
+        given = namespace.__dict__.setdefault("_given", {})
+        if given.setdefault(self.dest, values) != values:
+            parser.error(f"{option_string} is {given[self.dest]!r} here and cannot be {values!r} too")
+        setattr(namespace, self.dest, values)
+
+
+class StoreOption(argparse.Action):
+    """The store under one of its names; no two of them in one command."""
+
+    def __call__(
+        self,
+        parser: argparse.ArgumentParser,
+        namespace: argparse.Namespace,
+        values: object,
+        option_string: str | None = None,
+    ) -> None:
+        """Keep the store, and by which option it was named."""
+        before = namespace.__dict__.setdefault("store_option", option_string)
+        if before != option_string:
+            parser.error(f"{before} names the store already; leave {option_string} out")
+        namespace.store = f"{_BUCKET}{values}" if option_string == "--bucket" else str(values)
+
+
+def add_store_names(parser: argparse.ArgumentParser) -> None:
+    """Declare ``--output-dir`` and ``--bucket``: other names of ``--store``, for verbs that write runs."""
+    parser.add_argument(
+        "--output-dir",
+        dest="store",
+        action=StoreOption,
+        default=argparse.SUPPRESS,
+        metavar="DIR",
+        help="the same as --store DIR",
+    )
+    parser.add_argument(
+        "--bucket",
+        dest="store",
+        action=StoreOption,
+        default=argparse.SUPPRESS,
+        metavar="NAME",
+        help="the same as --store s3://NAME",
+    )
+
+
+def add_group(parser: argparse._ActionsContainer, *, default: str = "the GPU family") -> None:
+    """Declare ``--artifact-group``: which folder of a run's wheels."""
+    parser.add_argument(
+        "--artifact-group", default="", metavar="GROUP", help=f"the run's group (default: {default})"
+    )
+
+
+def add_platform(parser: argparse._ActionsContainer) -> None:
+    """Declare ``--platform``: whose part of a run."""
+    parser.add_argument(
+        "--platform", choices=get_args(Platform), help="whose part of the run it is (default: this machine's)"
+    )
+
+
+def add_common(parser: argparse.ArgumentParser) -> None:
+    """Declare the common options."""
+    group = parser.add_argument_group("what to run on")
+    group.add_argument(
+        "--torch-ref",
+        action=Once,
+        default="",
+        metavar="REF",
+        help="a name in the refs data (default: nightly)",
+    )
+    group.add_argument(
+        "--refs-file", type=Path, metavar="FILE", help="refs of your own (default: ./pytorch-build.toml)"
+    )
+    group.add_argument(
+        "--gpu-family",
+        "--amdgpu-family",
+        action=Once,
+        default="",
+        metavar="FAMILY",
+        help="GPU family, or 'cpu' (default: the ref's own, else this machine's)",
+    )
+    group.add_argument(
+        "--build-variant",
+        action=Once,
+        default=PLAIN,
+        metavar="NAME",
+        help=f"build variant of the family, such as asan; each has an artifact group (default: {PLAIN})",
+    )
+    group.add_argument(
+        "--run-id", default=LOCAL_RUN, metavar="ID", help="run whose outputs are used (default: local)"
+    )
+    group.add_argument(
+        "--store",
+        action=StoreOption,
+        default=DEFAULT_STORE,
+        metavar="STORE",
+        help="where run outputs live: a folder, s3://BUCKET, or 'auto' for the bucket of the repository "
+        "that CI runs for (default: out)",
+    )
+    group.add_argument(
+        "--release-type",
+        default=os.environ.get("RELEASE_TYPE") or "ci",
+        choices=RELEASE_TYPES,
+        help="whose policy and version form apply (default: RELEASE_TYPE, else ci)",
+    )
+    group.add_argument(
+        "--python", type=Path, metavar="PATH", help="interpreter of the target environment (nox gives it)"
+    )
+    group.add_argument("--force", action="store_true", help="do the work although nothing has changed")
+    group.add_argument(
+        "--dry-run", action="store_true", help="say what would be written instead of writing it"
+    )
+    group.add_argument("--debug", action="store_true", help="show the traceback of an error")
+
+
+def _address(store: str, env: Mapping[str, str]) -> str:
+    """Say whom a store talks to, without opening it; "" where only its settings files say."""
+    if not store.startswith(_BUCKET) or env.get("AWS_PROFILE"):
+        return ""
+    named = env.get("AWS_ENDPOINT_URL_S3") or env.get("AWS_ENDPOINT_URL")
+    return named or f"https://{store.removeprefix(_BUCKET)}.s3.amazonaws.com"
+
+
+def common_from(arguments: argparse.Namespace) -> Common:
+    """Turn parsed arguments into the value that stages get.
+
+    Raises:
+        UsageError: ``RELEASE_TYPE`` is no release type, or ``--store auto`` has no bucket.
+    """
+    if arguments.release_type not in RELEASE_TYPES:  # a default is not held against the choices
+        raise UsageError(
+            f"RELEASE_TYPE={arguments.release_type!r} is no release type. "
+            f"{nearest(arguments.release_type, RELEASE_TYPES)}"
+        )
+    variant = "" if arguments.build_variant == PLAIN else arguments.build_variant
+    if variant and not _VARIANT.fullmatch(variant):
+        raise UsageError(f"--build-variant {variant!r} is no build variant.", hint="Write it like host-asan.")
+    common = Common(
+        torch_ref=arguments.torch_ref,
+        refs_file=arguments.refs_file,
+        gpu_family=arguments.gpu_family,
+        build_variant=variant,
+        run_id=arguments.run_id,
+        store=arguments.store,
+        release_type=arguments.release_type,
+        platform=getattr(arguments, "platform", None) or this_platform(),
+        python=arguments.python,
+        force=arguments.force,
+        dry_run=arguments.dry_run,
+        sources_dir=Path(named) if (named := environment().get(SOURCES_DIR)) else None,
+    )
+    return placed(common, environment(), named=hasattr(arguments, "store_option"))
+
+
+def placed(common: Common, env: Mapping[str, str], *, named: bool) -> Common:
+    """Complete where a run is written and read.
+
+    A store that is named is used as it is, with the repository's folder where it is the bucket that
+    the data names for the repository. ``auto`` is that bucket. Otherwise ``out/`` is written, and
+    runs of CI, which have numbers, are read from that bucket, or from the store that the variable
+    ``RUN_STORE`` names, where ``out/`` lacks them.
+
+    Args:
+        common: What was asked for.
+        env: What CI says of itself.
+        named: Whether the store was named on the command line.
+
+    Raises:
+        UsageError: ``auto`` has no bucket for the local run, or for the release type.
+    """
+    auto = common.store == AUTO_STORE
+    if auto and common.run_id == LOCAL_RUN:
+        raise UsageError(
+            f"--store {AUTO_STORE} is for runs of CI.",
+            hint="Name the run with --run-id, or a store of yours.",
+        )
+    here = common.store == DEFAULT_STORE
+    from_ci = common.run_id.isascii() and common.run_id.isdigit()
+    # outside CI no bucket that is named has a folder for the repository
+    shared = common.store.startswith(_BUCKET) and bool(env.get("GITHUB_REPOSITORY"))
+    if not auto and not (from_ci if here else shared):
+        return common
+    from core.run.run_locations import location, origin_from, run_buckets
+
+    data = run_buckets()
+    origin = origin_from(env, data)
+    if not auto and common.release_type not in data.release_types:
+        return common
+    place = location(data, origin.repository, fork=origin.fork, release_type=common.release_type)
+    if auto or common.store == place.store:
+        return replace(common, store=place.store, external_repo=place.external_repo)
+    if not here:
+        return common
+    there = env.get(RUN_STORE) or place.store
+    return replace(
+        common,
+        read_store="" if named else there,
+        external_repo=place.external_repo if there == place.store else "",
+    )
+
+
+def environment() -> Mapping[str, str]:
+    """Give this process's environment, for front doors to pass on as a value."""
+    return dict(os.environ)
+
+
+def source_date_epoch(env: Mapping[str, str]) -> int | None:
+    """Return SOURCE_DATE_EPOCH in seconds since 1970 UTC, the time that archives' members get; None if unset.
+
+    Source: https://reproducible-builds.org/specs/source-date-epoch/.
+
+    Raises:
+        UsageError: It is no number.
+    """
+    text = env.get("SOURCE_DATE_EPOCH", "")
+    if text and not text.isdecimal():
+        raise UsageError(
+            f"SOURCE_DATE_EPOCH={text} is no number of seconds.", hint="Unset it, or correct it."
+        )
+    return int(text) if text else None

@@ -1,0 +1,202 @@
+"""Wheels and sdists that a source offers: a run's as records promise them, a page's as it lists them."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass, replace
+from email import message_from_bytes
+from typing import TYPE_CHECKING
+
+from core import stores
+from core.errors import MissingInputError, StoreError, UsageError
+from core.families import CPU, group_families
+from core.run import records
+from core.run.groups import artifact_groups
+from core.wheel import wheels
+from core.wheel.distributions import SIDECAR
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from core.cli.options import Common
+    from core.run.outputs import Platform, RunOutputs
+    from core.run.records import FileRecord
+    from core.stores import Store
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunGroup:
+    """One artifact group of a run, where it was found.
+
+    Attributes:
+        store: The store.
+        outputs: The run's paths in it.
+        name: The group.
+    """
+
+    store: Store
+    outputs: RunOutputs
+    name: str
+
+    @property
+    def prefix(self) -> str:
+        """Key prefix of the group's wheels."""
+        return self.outputs.python_prefix(self.name)
+
+    @property
+    def where(self) -> str:
+        """The place, for people."""
+        return f"{self.store.url}/{self.prefix}"
+
+    @property
+    def family(self) -> str:
+        """The GPU families that the group is for, joined by ``;``; "" for none."""
+        found = group_families(self.name)
+        return "" if found == CPU else found
+
+
+@dataclass(frozen=True, kw_only=True)
+class Offer:
+    """A wheel or sdist that a source offers.
+
+    Attributes:
+        name: File name.
+        distribution: Normalised distribution name.
+        version: Its version.
+        sha256: Hex SHA-256; "" where a page does not say.
+        key: Its key in the run's store; "" elsewhere.
+        size: Bytes; 0 where a page does not say.
+        requires_python: A wheel's Requires-Python; "" for none.
+        yanked: Withdrawn (PEP 592): taken only by its exact version.
+        metadata_sha256: Hex SHA-256 of a wheel's sidecar; "" where there is none.
+        url: Its address, or its path in a folder; "" for a run's.
+    """
+
+    name: str
+    distribution: str
+    version: str
+    sha256: str = ""
+    key: str = ""
+    size: int = 0
+    requires_python: str = ""
+    yanked: bool = False
+    metadata_sha256: str = ""
+    url: str = ""
+
+
+def find_group(common: Common, group: str) -> RunGroup:
+    """Find a group of a run: in the store that is named, else in the bucket of the run's repository.
+
+    Args:
+        common: Names the run and the store.
+        group: The group; "" for the only one that the run has.
+
+    Raises:
+        MissingInputError: No store has wheels of the run, or of the group.
+        UsageError: The run has several groups and none was named.
+    """
+    looked_at, problem = [], None
+    for store, outputs in _places(common):
+        try:
+            found = artifact_groups(store, outputs, group)
+        except MissingInputError as missing:
+            looked_at.append(f"{store.url}/{outputs.prefix}")
+            problem = missing
+            continue
+        if len(found) > 1:
+            raise UsageError(
+                f"Run {outputs.run_id} has the groups {', '.join(found)}.",
+                hint="Choose one with --artifact-group.",
+            )
+        return RunGroup(store=store, outputs=outputs, name=found[0])
+    what = f"group {group} of run {common.run_id}" if group else f"run {common.run_id}"
+    raise MissingInputError(
+        f"There are no wheels of {what} in {' nor in '.join(dict.fromkeys(looked_at))}.",
+        hint=(problem.hint if problem else "") or "Name another run, --artifact-group or --store.",
+    )
+
+
+def _places(common: Common) -> Iterator[tuple[Store, RunOutputs]]:
+    """Give the places to look in, one at a time: the named store, then the bucket of CI's runs."""
+    for location in filter(None, (common.store, common.read_store)):
+        store = stores.open_store(location, root=common.root)
+        for external_repo in dict.fromkeys((common.external_repo, "")):
+            yield store, replace(common.outputs, external_repo=external_repo)
+
+
+def offered(group: RunGroup) -> tuple[Offer, ...]:
+    """List what successful stages recorded for a group, by file name.
+
+    Raises:
+        MissingInputError: Nothing is recorded.
+        StoreError: A recorded file of the local run differs from each of its records.
+    """
+    by_key: dict[str, dict[str, FileRecord]] = {}
+    for record in records.read_all(group.store, group.outputs, group.name):
+        for one in record.files if record.status == "ok" else ():
+            if one.distribution:
+                by_key.setdefault(one.key, {})[one.sha256] = one
+    found = []
+    for key, versions in by_key.items():
+        # a file of the local run may have been made twice: the last one lies there
+        digest = next(iter(versions)) if len(versions) == 1 else group.store.digest(key)
+        found += [versions[digest]] if digest in versions else []
+    if not found:
+        raise MissingInputError(
+            f"No record of group {group.name} names a wheel in {group.store.url}/{group.outputs.prefix}.",
+            hint="Put the wheels there with nox -s upload, which records them.",
+        )
+    return tuple(sorted((offer_of(one) for one in found), key=lambda one: one.name))
+
+
+def offer_of(one: FileRecord) -> Offer:
+    """Give a recorded file as one on offer."""
+    return Offer(
+        name=one.name,
+        distribution=one.distribution,
+        version=one.version,
+        sha256=one.sha256,
+        key=one.key,
+        size=one.size,
+        requires_python=one.requires_python,
+        metadata_sha256=one.metadata_sha256,
+    )
+
+
+def required_by(store: Store, one: Offer) -> tuple[str, ...]:
+    """Read what a wheel requires, from its sidecar; an sdist decides that where it is installed.
+
+    Raises:
+        MissingInputError: The sidecar is not there.
+        StoreError: It differs from its record.
+    """
+    if not one.name.endswith(".whl"):
+        return ()
+    key = f"{one.key}{SIDECAR}"
+    raw = store.read(key)
+    # records of an earlier version name no digest
+    if one.metadata_sha256 and hashlib.sha256(raw).hexdigest() != one.metadata_sha256:
+        raise StoreError(f"{key} in {store.url} differs from its record.", hint="Upload the wheel again.")
+    return tuple(str(line) for line in message_from_bytes(raw).get_all("Requires-Dist", ()))
+
+
+def fits(one: Offer, python_tag: str, platform: Platform | None = None) -> bool:
+    """Say whether a file is for a Python and a platform; an sdist is for all.
+
+    Args:
+        one: The file.
+        python_tag: The Python's ABI tag, such as ``cp312``; "" for any.
+        platform: The platform; None for any.
+    """
+    if not one.name.endswith(".whl"):
+        return True
+    family = {"windows": "win", "linux": "linux", None: ""}[platform]
+    return any(
+        (
+            not python_tag
+            or tag.abi in {python_tag, "abi3"}
+            or (tag.abi == "none" and tag.interpreter in {"py3", python_tag})
+        )
+        and (tag.platform == "any" or family in tag.platform)
+        for tag in wheels.parse_wheel_name(one.name).tags
+    )

@@ -1,0 +1,189 @@
+"""Records: one JSON document a stage and cell says what was made, from what, with digests.
+
+`schema()` gives the JSON schema; `docs/records.md` shows an example.
+"""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from core.errors import DataError
+from core.run.outputs import is_record, key_name
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from core.run.outputs import RunOutputs
+    from core.stores import Store
+
+
+class _Frozen(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
+
+
+class FileRecord(_Frozen):
+    """A file that a stage made.
+
+    Attributes:
+        name: File name.
+        key: Key in the store ("" where the file is not a run output).
+        size: Bytes.
+        sha256: Hex SHA-256.
+        distribution: Normalised distribution name, for wheels and sdists.
+        version: Version, for wheels and sdists.
+        requires_python: A wheel's Requires-Python; "" for none.
+        metadata_sha256: Hex SHA-256 of a wheel's METADATA, which is its sidecar; "" where there is none.
+        license: The licence that a wheel names, an SPDX expression or words; "" where it names none.
+    """
+
+    name: str
+    key: str = ""
+    size: int = Field(ge=0)
+    sha256: str = Field(pattern=r"^[0-9a-f]{64}$")
+    distribution: str = ""
+    version: str = ""
+    requires_python: str = ""
+    metadata_sha256: str = ""
+    license: str = ""
+
+
+class Cell(_Frozen):
+    """What a stage ran on; empty where it does not apply.
+
+    Attributes:
+        python: ``cp312``.
+        torch_ref: Torch ref.
+        gpu_family: GPU family, or several joined by ``;``.
+        build_variant: Build variant; "" for the release build.
+        group: The artifact group of several families that a test of one took its wheels from.
+    """
+
+    python: str = ""
+    torch_ref: str = ""
+    gpu_family: str = ""
+    build_variant: str = ""
+    group: str = ""
+
+
+class Record(_Frozen):
+    """What a stage made, from what.
+
+    Attributes:
+        stage: The session's name.
+        status: ``ok`` or ``failed``.
+        exit_code: The front door's exit code: 0, or the error class's.
+        error: The error's sentence, for a failed stage.
+        run_id: The run.
+        platform: ``linux`` or ``windows``.
+        cell: What it ran on.
+        started: ISO 8601, UTC.
+        seconds: Wall-clock seconds.
+        inputs: What it was made from: digests, commits, versions, settings.
+        input_digest: SHA-256 over `inputs` in canonical form: equal inputs need no new run.
+        files: What it made.
+        details: What a stage has to say beyond that (cache statistics, findings, test totals).
+    """
+
+    schema_version: Literal[1] = 1
+    stage: str
+    status: Literal["ok", "failed"] = "ok"
+    exit_code: int = 0
+    error: str = ""
+    run_id: str
+    platform: str
+    cell: Cell = Cell()
+    started: str
+    seconds: float = Field(ge=0)
+    inputs: dict[str, Any] = {}
+    input_digest: str = ""
+    files: tuple[FileRecord, ...] = ()
+    details: dict[str, Any] = {}
+
+    @property
+    def name(self) -> str:
+        """The record's name within its artifact group."""
+        return record_name(self.stage, self.cell)
+
+
+def record_name(stage: str, cell: Cell) -> str:
+    """Name a record: stage, ref and Python where the stage has them, one of a group's several families."""
+    member = cell.gpu_family if cell.group else ""
+    return key_name("-".join(part for part in (stage, cell.torch_ref, cell.python, member) if part))
+
+
+def now() -> str:
+    """Give this moment as ISO 8601 in UTC, to the second."""
+    return datetime.now(UTC).isoformat(timespec="seconds")
+
+
+def parse(text: str | bytes, *, where: str) -> Record:
+    """Read a record.
+
+    Raises:
+        DataError: It is no record, or of another schema.
+    """
+    try:
+        return Record.model_validate_json(text)
+    except ValidationError as problem:
+        first = problem.errors()[0]
+        path = ".".join(str(part) for part in first["loc"])
+        if path == "schema_version":
+            raise DataError(
+                f"{where}: schema_version: It is a record of version {first['input']!r}, and this version "
+                f"reads {Record.model_fields['schema_version'].default}.",
+                hint="Use the version of this tool that wrote it, or run the stage again with --force.",
+            ) from problem
+        raise DataError(
+            f"{where}: {path or 'record'}: {first['msg']}.", hint="Run the stage again with --force."
+        ) from problem
+
+
+def serialize(record: Record) -> bytes:
+    """Write a record as the JSON that the store keeps."""
+    return (json.dumps(record.model_dump(mode="json"), indent=2) + "\n").encode()
+
+
+def schema() -> dict[str, Any]:
+    """Give the JSON schema of records."""
+    return Record.model_json_schema()
+
+
+def read(store: Store, outputs: RunOutputs, artifact_group: str, name: str) -> Record | None:
+    """Read a record of the run, if there is one."""
+    key = outputs.record_key(artifact_group, name)
+    return parse(store.read(key), where=key) if store.find(key) else None
+
+
+def read_all(store: Store, outputs: RunOutputs, artifact_group: str) -> Sequence[Record]:
+    """Read all of a group's records, sorted by name; failures included."""
+    keys = [
+        stored.key for stored in store.list(outputs.manifests_prefix(artifact_group)) if is_record(stored.key)
+    ]
+    return [parse(store.read(key), where=key) for key in keys]
+
+
+def promised(found: Sequence[Record]) -> Mapping[str, frozenset[str]]:
+    """Give the digests that successful stages recorded, by key.
+
+    A key has more than one where a file of the local run was uploaded over, or built again.
+    """
+    digests: dict[str, frozenset[str]] = {}
+    for record in found:
+        for one in record.files if record.status == "ok" else ():
+            digests[one.key] = digests.get(one.key, frozenset()) | {one.sha256}
+    return digests
+
+
+def write(store: Store, outputs: RunOutputs, artifact_group: str, record: Record) -> None:
+    """Put a record; a failure beside the last success, a success in the place of both."""
+    failed_key = outputs.record_key(artifact_group, f"{record.name}.failed")
+    if record.status == "failed":
+        store.put_bytes(failed_key, serialize(record))
+        return
+    store.put_bytes(outputs.record_key(artifact_group, record.name), serialize(record))
+    if store.find(failed_key):
+        store.delete(failed_key)

@@ -1,0 +1,173 @@
+"""Where the runs of CI lie: which bucket, which folder of it, by repository, fork and release type.
+
+Every stage may read such a run, so core knows this much of CI. The data is `ci/buckets.toml`, of
+which this reads its part; who may write where, and what is handed out from where, is `ci.publish.buckets`'s.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import re
+from collections.abc import Mapping  # noqa: TC003 - pydantic reads it
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pydantic import ConfigDict
+
+from core.data import Model, load_toml
+from core.errors import DataError, UsageError, nearest
+
+BUCKETS_FILE = Path(__file__).resolve().parents[2] / "ci" / "buckets.toml"
+_REPOSITORY = re.compile(r"(?P<owner>[A-Za-z0-9-]+)/(?P<name>[A-Za-z0-9._-]+)")
+
+
+class _Part(Model):
+    model_config = ConfigDict(extra="ignore")
+
+
+class RunBucket(_Part):
+    """The buckets of a release type.
+
+    Attributes:
+        bucket: Where runs of the main repository leave their outputs.
+        external_bucket: Where those of forks and other repositories do; "" for the same one.
+    """
+
+    bucket: str
+    external_bucket: str = ""
+
+
+class CompilerCaches(_Part):
+    """Where builds of the main repository share what they compiled.
+
+    Attributes:
+        region: The buckets' region.
+        bucket: The bucket, with ``{type}``.
+        role: ARN of the role that writes to it, with ``{type}``.
+        session_seconds: How long the role's credentials last.
+        types: Release type -> what stands for ``{type}``.
+    """
+
+    region: str
+    bucket: str
+    role: str
+    session_seconds: int
+    types: Mapping[str, str]
+
+
+class RunBuckets(_Part):
+    """What `ci/buckets.toml` says of runs.
+
+    Attributes:
+        repository: The main repository, ``{owner}/{name}``.
+        release_types: Buckets by release type.
+        compiler_caches: Those of compiler caches; None for none.
+    """
+
+    repository: str
+    release_types: Mapping[str, RunBucket]
+    compiler_caches: CompilerCaches | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Origin:
+    """Whose run it is.
+
+    Attributes:
+        repository: ``{owner}/{name}`` of the repository that the run belongs to.
+        fork: Whether it builds a commit of somebody else's repository.
+    """
+
+    repository: str
+    fork: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Location:
+    """Where a run's outputs lie.
+
+    Attributes:
+        bucket: The S3 bucket.
+        external_repo: ``{owner}-{repo}/`` in a bucket that several repositories share, else empty.
+    """
+
+    bucket: str
+    external_repo: str
+
+    @property
+    def store(self) -> str:
+        """The bucket as ``--store`` names it."""
+        return f"s3://{self.bucket}"
+
+
+@functools.cache
+def run_buckets() -> RunBuckets:
+    """Read the data file's part."""
+    return load_toml(BUCKETS_FILE, RunBuckets)
+
+
+def is_own(data: RunBuckets, origin: Origin) -> bool:
+    """Say whether a run is of the main repository's own branches; GitHub takes names in any case."""
+    return origin.repository.casefold() == data.repository.casefold() and not origin.fork
+
+
+def location(data: RunBuckets, repository: str, *, fork: bool, release_type: str) -> Location:
+    """Say where the outputs of a repository's run lie.
+
+    Args:
+        data: The buckets there are.
+        repository: ``{owner}/{name}`` of the repository that the run belongs to.
+        fork: Whether the run built a commit of a fork of it.
+        release_type: The run's release type.
+
+    Raises:
+        UsageError: The repository is named otherwise, or no bucket holds such runs.
+    """
+    match = _REPOSITORY.fullmatch(repository)
+    if match is None:
+        raise UsageError(f"{repository!r} is no repository.", hint="Write it as owner/name.")
+    chosen = data.release_types.get(release_type)
+    if chosen is None:
+        raise UsageError(
+            f"No bucket holds artifacts of release type {release_type!r}. "
+            f"{nearest(release_type, data.release_types)}",
+            hint="Releases are promoted from a prerelease's outputs; name its release type.",
+        )
+    if is_own(data, Origin(repository=repository, fork=fork)) or not chosen.external_bucket:
+        return Location(bucket=chosen.bucket, external_repo="")
+    return Location(bucket=chosen.external_bucket, external_repo=f"{match['owner']}-{match['name']}/")
+
+
+def origin_from(env: Mapping[str, str], data: RunBuckets) -> Origin:
+    """Say whose run this process belongs to; outside CI the main repository's.
+
+    A pull request is a fork's where its head lies in another repository, or in one that is gone.
+
+    Args:
+        env: ``GITHUB_REPOSITORY``, and ``GITHUB_EVENT_PATH``, which names the event's JSON.
+        data: Names the main repository.
+
+    Raises:
+        DataError: The event's file is no event.
+    """
+    repository = env.get("GITHUB_REPOSITORY") or data.repository
+    path = env.get("GITHUB_EVENT_PATH", "")
+    event = _event(Path(path)) if path else {}
+    if not isinstance(event.get("pull_request"), dict):
+        return Origin(repository=repository)
+    head = (event["pull_request"].get("head") or {}).get("repo") or {}
+    return Origin(
+        repository=repository, fork=str(head.get("full_name", "")).casefold() != repository.casefold()
+    )
+
+
+def _event(path: Path) -> dict[str, Any]:
+    try:
+        event = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as problem:
+        raise DataError(f"{path} is not the event of a CI run: {problem}.") from problem
+    if not isinstance(event, dict):
+        raise DataError(f"{path} is not the event of a CI run.")
+    return event

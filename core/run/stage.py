@@ -1,0 +1,245 @@
+"""The life of a stage that makes files: unchanged inputs, work, run outputs, record, closing table."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from core import console, files
+from core.cli.options import environment
+from core.env.builders import BUILDER, builder_from
+from core.errors import FatalError, InterruptedStageError, StoreError
+from core.run import records
+from core.run.records import Cell, FileRecord, Record
+from core.stores.overlay import OverlayStore
+from core.wheel import distributions
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from pathlib import Path
+
+    from core.cli.options import Common
+    from core.stores import Store
+
+
+@dataclass(frozen=True, kw_only=True)
+class Made:
+    """What a stage's work left on disk.
+
+    Attributes:
+        files: Wheels and sdists, to be put into the run's outputs.
+        details: What the record should say beyond that.
+    """
+
+    files: tuple[Path, ...]
+    details: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stage:
+    """One stage on one cell.
+
+    Attributes:
+        name: The session's name.
+        common: What it was asked to run on.
+        artifact_group: The folder name under ``python/``.
+        cell: What the record names.
+        output_dir: A folder that also gets the files.
+    """
+
+    name: str
+    common: Common
+    artifact_group: str
+    cell: Cell = field(default_factory=Cell)
+    output_dir: Path | None = None
+
+
+def perform(
+    stage: Stage,
+    inputs: Mapping[str, Any],
+    work: Callable[[], Made],
+    *,
+    so_far: Mapping[str, Any] | None = None,
+) -> Record | None:
+    """Do a stage's work, unless a record says that it was done from the same inputs.
+
+    The record may be this cell's or another's of the same stage and group, and lie here or where CI
+    left the run: another attempt of a job takes what the one before has uploaded.
+
+    Args:
+        stage: The stage and its cell.
+        inputs: What the work depends on, JSON-able: digests, commits, versions, settings.
+        work: Makes the files.
+        so_far: What `work` fills while it goes on: the details of a failure's record.
+
+    Returns:
+        The record; None where a dry run leaves work undone.
+
+    Raises:
+        FatalError: The work failed; a record of the failure is written first, as of anything else
+            that ends it.
+    """
+    store, outputs = stage.common.open_store(), stage.common.outputs
+    before = records.read(store, outputs, stage.artifact_group, records.record_name(stage.name, stage.cell))
+    digest = files.digest_of(inputs)
+    if before is not None and not stage.common.force and _holds(store, before, digest):
+        console.done(f"{stage.name}: unchanged, nothing to do (--force does it again)")
+        return _finished(stage, before)
+    if not stage.common.force and (taken := _taken(stage, digest)) is not None:
+        _withdraw_old(stage, before, taken.files)
+        return _finished(stage, taken)
+    if stage.common.dry_run:
+        console.say(f"{stage.name}: inputs have changed, would do the work")
+        return None
+    known = {"inputs": dict(inputs), "input_digest": digest}
+    made = _worked(stage, known, work, so_far)
+    _withdraw_old(stage, before, made.files)
+    return _finished(stage, made)
+
+
+def _finished(stage: Stage, record: Record) -> Record:
+    """Write a success's record, which ends that of a failure since the last one; show what there is."""
+    common = stage.common
+    records.write(common.open_store(), common.outputs, stage.artifact_group, record)
+    _copy_out(stage, record)
+    show(record)
+    return record
+
+
+def _worked(
+    stage: Stage, known: Mapping[str, Any], work: Callable[[], Made], so_far: Mapping[str, Any] | None
+) -> Record:
+    """Do the work and put its files into the run; record what is `known` of it, and what ends it early."""
+    store, outputs = stage.common.open_store(), stage.common.outputs
+    started, clock = records.now(), time.monotonic()
+
+    def record(**facts: Any) -> Record:  # noqa: ANN401 - fields of Record, which checks them
+        return Record(
+            stage=stage.name,
+            run_id=outputs.run_id,
+            platform=outputs.platform,
+            cell=stage.cell.model_copy(update={"build_variant": stage.common.build_variant}),
+            started=started,
+            seconds=round(time.monotonic() - clock, 3),
+            **known,
+            **facts,
+        )
+
+    try:
+        made = work()
+        published = tuple(
+            distributions.publish(store, outputs, stage.artifact_group, path) for path in made.files
+        )
+    except (Exception, KeyboardInterrupt) as problem:
+        records.write(
+            store,
+            outputs,
+            stage.artifact_group,
+            record(
+                status="failed",
+                exit_code=_code(problem),
+                error=console.mask(_sentence(problem)),
+                details=dict(so_far or {}),
+            ),
+        )
+        raise
+    builder = builder_from(environment())
+    return record(files=published, details={**made.details, **({BUILDER: builder} if builder else {})})
+
+
+def _code(problem: BaseException) -> int:
+    """Give the code that the front door will end with."""
+    if isinstance(problem, KeyboardInterrupt):
+        return InterruptedStageError.exit_code
+    return problem.exit_code if isinstance(problem, FatalError) else FatalError.exit_code
+
+
+def _sentence(problem: BaseException) -> str:
+    if isinstance(problem, KeyboardInterrupt):
+        return "interrupted"
+    return str(problem) if isinstance(problem, FatalError) else f"{type(problem).__name__}: {problem}"
+
+
+def show(record: Record) -> None:
+    """Print a stage's closing table: file, size, seconds, digest."""
+    rows = [
+        (one.name, console.size(one.size), f"{record.seconds:.1f}", one.sha256[:12]) for one in record.files
+    ]
+    console.table(("file", "size", "seconds", "sha256"), rows)
+
+
+def _taken(stage: Stage, digest: str) -> Record | None:
+    """Take what was made from the same inputs elsewhere in the run, and put it here."""
+    here, there = stage.common.open_store(), stage.common.open_for_reading()
+    found = _made_alike(stage, here, digest)
+    if found is None and isinstance(there, OverlayStore):
+        found = there.asked(lambda behind: _made_alike(stage, behind, digest))
+    if found is None:
+        return None
+    store, record = found
+    files_here = record.files
+    if store.url != here.url and not stage.common.dry_run:
+        with console.group(f"{stage.name}: fetching what was made from the same inputs"):
+            files_here = tuple(_fetched(stage, store, one) for one in record.files)
+    console.done(
+        f"{stage.name}: unchanged, taken from {store.url}: {record.name} was made from the same inputs "
+        "(--force does it again)"
+    )
+    return record.model_copy(update={"cell": stage.cell, "files": files_here})
+
+
+def _made_alike(stage: Stage, store: Store, digest: str) -> tuple[Store, Record] | None:
+    outputs = stage.common.outputs
+    start = outputs.record_key(stage.artifact_group, stage.name).removesuffix(".json")
+    for stored in store.list(outputs.manifests_prefix(stage.artifact_group)):
+        if not stored.key.startswith((f"{start}-", f"{start}.json")):
+            continue
+        record = records.parse(store.read(stored.key), where=stored.key)
+        if record.stage == stage.name and record.files and _holds(store, record, digest):
+            return store, record
+    return None
+
+
+def _fetched(stage: Stage, store: Store, one: FileRecord) -> FileRecord:
+    path = store.fetch(one.key, stage.common.cache / "fetched")
+    if files.sha256(path) != one.sha256:
+        raise StoreError(
+            f"{one.key} in {store.url} is not the file that its record names.",
+            hint="Find out who replaced it, or build it again with --force.",
+        )
+    outputs = stage.common.outputs
+    put = distributions.publish(
+        stage.common.open_store(), outputs, stage.artifact_group, path, sha256=one.sha256
+    )
+    return one.model_copy(update={"key": put.key})
+
+
+def _holds(store: Store, before: Record, digest: str) -> bool:
+    if before.status != "ok" or before.input_digest != digest:
+        return False
+    return all(
+        store.find(one.key) is not None and store.digest(one.key) == one.sha256 for one in before.files
+    )
+
+
+def _withdraw_old(stage: Stage, before: Record | None, published: tuple[FileRecord, ...]) -> None:
+    """Take out what this cell alone had made before under other names; only ``local`` may replace."""
+    store, outputs = stage.common.open_store(), stage.common.outputs
+    if before is None or outputs.immutable:
+        return
+    gone = {one.key for one in before.files} - {one.key for one in published}
+    if not gone:
+        return
+    kept = records.read_all(store, outputs, stage.artifact_group)
+    for key in sorted(gone - records.promised([one for one in kept if one.name != before.name]).keys()):
+        distributions.withdraw(store, key)
+
+
+def _copy_out(stage: Stage, record: Record) -> None:
+    if stage.output_dir is None or stage.common.dry_run:
+        return
+    store = stage.common.open_store()
+    for one in record.files:
+        files.copy(store.fetch(one.key, stage.common.cache / "fetched"), stage.output_dir / one.name)
+        console.say(f"copied to {stage.output_dir / one.name}")

@@ -1,0 +1,204 @@
+"""Wheels and sdists in a run's outputs: how they get there, and how later stages find them."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from pathlib import Path, PurePosixPath
+from typing import TYPE_CHECKING
+
+from packaging.utils import canonicalize_name
+
+from core import files
+from core.data import Model, load_toml
+from core.errors import WheelError
+from core.run.records import FileRecord
+from core.wheel import wheels
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from packaging.version import Version
+
+    from core.run.outputs import Platform, RunOutputs
+    from core.stores import Store
+
+SIDECAR = ".metadata"
+NAMES_FILE = Path(__file__).with_name("our_names.toml")
+
+
+class _Names(Model):
+    names: tuple[str, ...]
+
+
+@functools.cache
+def our_names() -> tuple[str, ...]:
+    """Read the names of ours, as globs over normalised names."""
+    return load_toml(NAMES_FILE, _Names).names
+
+
+def is_ours(name: str) -> bool:
+    """Return whether a distribution's name, in any spelling, is one of ours."""
+    return any(fnmatchcase(canonicalize_name(name), glob) for glob in our_names())
+
+
+@dataclass(frozen=True, kw_only=True)
+class Distribution:
+    """A wheel or sdist in a run's outputs.
+
+    Attributes:
+        key: Its key in the store.
+        filename: Its file name.
+        name: Normalised distribution name (PEP 503).
+        version: Its version (PEP 440).
+        size: Bytes.
+        tags: A wheel's tags; empty for an sdist.
+    """
+
+    key: str
+    filename: str
+    name: str
+    version: Version
+    size: int
+    tags: frozenset[str]
+
+    @property
+    def is_wheel(self) -> bool:
+        """Whether it is a wheel."""
+        return self.filename.endswith(".whl")
+
+
+def is_distribution(filename: str) -> bool:
+    """Say whether a file is a wheel or an sdist, by its name."""
+    return filename.endswith((".whl", ".tar.gz"))
+
+
+def on_platform(filename: str, platform: Platform) -> bool:
+    """Say whether a wheel or sdist is for a platform, by its name; one for any is for each."""
+    if not filename.endswith(".whl"):
+        return True
+    system = "win" if platform == "windows" else "linux"
+    tags = wheels.parse_wheel_name(filename).tags
+    return any(tag.platform == "any" or system in tag.platform for tag in tags)
+
+
+def require_platform(filenames: Iterable[str], outputs: RunOutputs) -> None:
+    """Refuse wheels of another platform than a run's.
+
+    Raises:
+        WheelError: There are some; the message names them.
+    """
+    others = [name for name in filenames if not on_platform(name, outputs.platform)]
+    if others:
+        raise WheelError(
+            f"{', '.join(others)}: not for {outputs.platform}, and would go to {outputs.prefix}/.",
+            hint=f"Give --platform {'linux' if outputs.platform == 'windows' else 'windows'}.",
+        )
+
+
+def publish(
+    store: Store, outputs: RunOutputs, artifact_group: str, path: Path, *, sha256: str = ""
+) -> FileRecord:
+    """Put a wheel or sdist into a run's outputs: the file, then its metadata sidecar (PEP 658).
+
+    Args:
+        store: Where the run's outputs live.
+        outputs: The run.
+        artifact_group: The group.
+        path: The file.
+        sha256: Its hex SHA-256, where the caller knows it; "" to hash it here.
+
+    Raises:
+        StoreError: The run is immutable and holds other bytes under that name.
+        WheelError: The file's name says something else than its metadata, or names another platform.
+    """
+    require_platform([path.name], outputs)
+    digest = sha256 or files.sha256(path)
+    key = f"{outputs.python_prefix(artifact_group)}/{path.name}"
+    described = describe(path, key=key, sha256=digest)
+    store.put_file(key, path, sha256=digest, replace=not outputs.immutable)
+    if described.sidecar is not None:
+        store.put_bytes(f"{key}{SIDECAR}", described.sidecar, replace=not outputs.immutable)
+    return described.record
+
+
+@dataclass(frozen=True, kw_only=True)
+class Described:
+    """What a wheel or sdist says of itself.
+
+    Attributes:
+        record: Its entry in a record.
+        sidecar: A wheel's METADATA, for the file beside it; None for an sdist.
+    """
+
+    record: FileRecord
+    sidecar: bytes | None
+
+
+def describe(path: Path, *, key: str, sha256: str) -> Described:
+    """Read what a wheel or sdist says of itself.
+
+    Args:
+        path: The file.
+        key: The key that it has or gets.
+        sha256: Its hex SHA-256.
+
+    Raises:
+        WheelError: Its name is malformed, or says something else than its metadata.
+    """
+    name, version, _ = _parse(path.name)
+    metadata = wheels.read_metadata(path) if path.suffix == ".whl" else None
+    if metadata and (canonicalize_name(metadata.name) != name or metadata.version != version):
+        raise WheelError(
+            f"{path.name} says in its METADATA that it is {metadata.name} {metadata.version}.",
+            hint="A wheel is renamed by rewriting its metadata, not by renaming the file.",
+        )
+    record = FileRecord(
+        name=path.name,
+        key=key,
+        size=path.stat().st_size,
+        sha256=sha256,
+        distribution=name,
+        version=str(version),
+        requires_python=metadata.requires_python if metadata else "",
+        metadata_sha256=hashlib.sha256(metadata.raw).hexdigest() if metadata else "",
+        license=metadata.license if metadata else "",
+    )
+    return Described(record=record, sidecar=metadata.raw if metadata else None)
+
+
+def withdraw(store: Store, key: str) -> None:
+    """Take a distribution of the local run out again, sidecar included."""
+    store.delete(f"{key}{SIDECAR}")
+    store.delete(key)
+
+
+def in_run(store: Store, outputs: RunOutputs, artifact_group: str) -> Sequence[Distribution]:
+    """List a group's wheels and sdists, by name, version and file name."""
+    prefix = outputs.python_prefix(artifact_group)
+    found = []
+    for stored in store.list(prefix):
+        path = PurePosixPath(stored.key)
+        if str(path.parent) == prefix and is_distribution(path.name):
+            name, version, tags = _parse(path.name)
+            found.append(
+                Distribution(
+                    key=stored.key,
+                    filename=path.name,
+                    name=name,
+                    version=version,
+                    size=stored.size,
+                    tags=tags,
+                )
+            )
+    return sorted(found, key=lambda one: (one.name, one.version, one.filename))
+
+
+def _parse(filename: str) -> tuple[str, Version, frozenset[str]]:
+    if filename.endswith(".whl"):
+        wheel = wheels.parse_wheel_name(filename)
+        return wheel.distribution, wheel.version, frozenset(str(tag) for tag in wheel.tags)
+    sdist = wheels.parse_sdist_name(filename)
+    return sdist.distribution, sdist.version, frozenset()

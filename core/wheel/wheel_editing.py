@@ -1,0 +1,368 @@
+"""A wheel written again under another version or tag, with some text files edited, others added.
+
+All other members are copied as they are compressed, so the time follows the size of the file and
+not of its contents, and memory follows neither. Members of other wheels join in the same way. What
+RECORD says of copied members is taken over. Format: the binary distribution format (PEP 427).
+"""
+
+from __future__ import annotations
+
+import base64
+import csv
+import hashlib
+import io
+import zlib
+from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, BinaryIO, Protocol
+
+from packaging.version import InvalidVersion, Version
+
+from core.archive import zip_members
+from core.archive.zip_packing import DEFLATED, LEVEL
+from core.archive.zip_writer import HashingStream, Member, Workers, ZipWriter, is_executable
+from core.errors import WheelError
+from core.files import atomic
+from core.wheel.wheel_record import Entry, require_listing
+from core.wheel.wheel_writer import WheelSpec, WrittenFile, file_stem, info_files
+from core.wheel.wheels import parse_wheel_name, read_text_member
+
+if TYPE_CHECKING:
+    import zipfile
+    from collections.abc import Mapping, Sequence
+    from pathlib import Path
+
+    from core.archive.zip_members import Span
+
+TEXT_LIMIT = 1 << 20
+_SNIFFED_PACKED, _SNIFFED = 4 << 10, 1 << 10
+# RECORD is written anew; a signature of the old one would no longer hold.
+_DROPPED = ("RECORD", "RECORD.jws", "RECORD.p7s")
+
+
+class Edit(Protocol):
+    """Says what becomes of a text file; it sees every one up to `TEXT_LIMIT`, and all of `.dist-info`."""
+
+    def __call__(self, member: str, content: bytes, /) -> bytes:
+        """Give the new content of a member, by its path in the old wheel; the same for no change."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Additions:
+    """What a wheel gets besides its own members.
+
+    Attributes:
+        members: Files to compress; one with the name of an old member takes its place.
+        borrowed: Other wheels, with the members to take from them -> their names in the new one. They
+            are copied as they are compressed.
+        dropped: Members of the old wheel that it does not get.
+        platform: The platform part of the tags in its name and in WHEEL; "" for the old one.
+    """
+
+    members: tuple[Member, ...] = ()
+    borrowed: Mapping[Path, Mapping[str, str]] = field(default_factory=dict)
+    dropped: frozenset[str] = frozenset()
+    platform: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Edited:
+    """A wheel or sdist that was written again.
+
+    Attributes:
+        file: The new file.
+        members: New paths of all its files, in its order; without RECORD.
+        changed: Of these, the ones that hold other bytes than before, sorted.
+    """
+
+    file: WrittenFile
+    members: tuple[str, ...]
+    changed: tuple[str, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Step:
+    source: Path
+    info: zipfile.ZipInfo
+    span: Span
+    name: str
+    content: bytes | None
+    entry: Entry | None
+
+
+def edit_wheel(
+    source: Path,
+    folder: Path,
+    *,
+    version: str,
+    edit: Edit | None = None,
+    additions: Additions | None = None,
+    epoch: int | None = None,
+) -> Edited:
+    """Write a wheel again under another version, or with additions: also onto itself.
+
+    ``.dist-info`` and ``.data`` folders and the file name follow the version; RECORD is written
+    anew and last; signatures are left out; who may run a file stays. All edits are made before
+    anything is written. Additions come behind the old members and before ``.dist-info``.
+
+    The old wheels' paths, kinds, names and sizes are held against each other first, and small
+    text files of this one are inflated. The others are not: what RECORD says of them is as true of
+    the new wheel as it was of the old one, and `core.wheel.wheel_record` says of the new one, in the one
+    pass that a new wheel needs anyway, whether that is so.
+
+    Args:
+        source: The old wheel.
+        folder: Where the new one goes.
+        version: The new version; the old one where additions are what is new.
+        edit: What becomes of text files (default: they stay).
+        additions: What it gets besides.
+        epoch: The time that every member carries (default: 1980-01-01, the earliest a zip holds).
+
+    Raises:
+        MissingInputError: There is no old wheel.
+        WheelError: One of the wheels is broken or hostile, lacks a member that is to be taken, or this
+            one has that version already.
+    """
+    name = parse_wheel_name(source.name)
+    added = additions or Additions()
+    target = folder / _file_name(source.name, version, added.platform)
+    if name.version == Version(version) and additions is None:
+        raise WheelError(f"{source.name} has version {version} already.")
+    steps, info = _own_steps(
+        source, version, edit, left_out={*added.dropped, *(one.name for one in added.members)}
+    )
+    more = [step for wheel, names in sorted(added.borrowed.items()) for step in _borrowed(wheel, names)]
+    _require_distinct(source, [*(step.name for step in (*steps, *more)), *(m.name for m in added.members)])
+    own = [step for step in steps if not step.name.startswith(f"{info}/")]
+    described = [step for step in steps if step.name.startswith(f"{info}/")]
+    if added.platform:
+        described = [_retagged(step, added.platform) for step in described]
+    first, last = ([*own, *more], described) if additions else (steps, [])
+    file = _write(target, first, added.members, last, record=f"{info}/RECORD", epoch=epoch)
+    every = [*(step.name for step in first), *(m.name for m in added.members), *(s.name for s in last)]
+    changed = {step.name for step in (*first, *last) if step.content is not None}
+    return Edited(
+        file=file,
+        members=tuple(every),
+        changed=tuple(sorted(changed | {member.name for member in added.members})),
+    )
+
+
+def assemble_wheel(
+    folder: Path,
+    spec: WheelSpec,
+    members: Sequence[Member],
+    *,
+    borrowed: Mapping[Path, Mapping[str, str]],
+    epoch: int | None = None,
+) -> WrittenFile:
+    """Write a new wheel of members that are stored as they are, and members of other wheels.
+
+    Args:
+        folder: Where the file goes; its name follows from the spec.
+        spec: What the wheel says of itself.
+        members: Its own files outside ``.dist-info``, which compressing would make no smaller.
+        borrowed: Other wheels, with the members to take from them -> their names in the new one. They
+            are copied as they are compressed.
+        epoch: The time that every member carries (default: 1980-01-01, the earliest a zip holds).
+
+    Raises:
+        WheelError: One of the wheels is broken or lacks a member, or two members share a name.
+    """
+    stem = file_stem(spec.distribution, spec.version)
+    target, info = folder / f"{stem}-{spec.tag}.whl", f"{stem}.dist-info"
+    described = [Member(name=f"{info}/{name}", source=text.encode()) for name, text in info_files(spec)]
+    steps = [step for wheel, names in sorted(borrowed.items()) for step in _borrowed(wheel, names)]
+    every = [*members, *described]
+    _require_distinct(target, [*(step.name for step in steps), *(one.name for one in every)])
+    return _write(target, steps, every, [], record=f"{info}/RECORD", epoch=epoch, level=0)
+
+
+def _own_steps(
+    source: Path, version: str, edit: Edit | None, *, left_out: set[str]
+) -> tuple[list[_Step], str]:
+    """Decide what becomes of each member of the old wheel.
+
+    Returns:
+        The steps in its order, and the new name of its ``.dist-info`` folder.
+    """
+    with zip_members.opened(source) as archive, source.open("rb") as stream:
+        listing = require_listing(source, archive)
+        dropped = {f"{listing.folder}/{one}" for one in _DROPPED} | left_out
+        steps = []
+        for info, span in listing.files:
+            if info.filename in dropped:
+                continue
+            new = None
+            described = info.filename.startswith(f"{listing.folder}/")
+            if edit is not None and (described or _is_small_text(stream, info, span)):
+                old = read_text_member(source, archive, info.filename)
+                new = edit(info.filename, old)
+                new = None if new == old else new
+            steps.append(
+                _Step(
+                    source=source,
+                    info=info,
+                    span=span,
+                    name=_renamed(info.filename, version),
+                    content=new,
+                    entry=listing.entries[info.filename],
+                )
+            )
+    return steps, _renamed(f"{listing.folder}/", version).removesuffix("/")
+
+
+def _borrowed(source: Path, names: Mapping[str, str]) -> list[_Step]:
+    with zip_members.opened(source) as archive:
+        listing = require_listing(source, archive)
+    found = {info.filename: (info, span) for info, span in listing.files}
+    missing = sorted(set(names) - set(found))
+    if missing:
+        raise WheelError(f"{source.name} holds no {missing[0]}.")
+    return [
+        _Step(
+            source=source,
+            info=found[old][0],
+            span=found[old][1],
+            name=new,
+            content=None,
+            entry=listing.entries[old],
+        )
+        for old, new in sorted(names.items(), key=lambda pair: pair[1])
+    ]
+
+
+def _retagged(step: _Step, platform: str) -> _Step:
+    """Put a platform into the tags of WHEEL."""
+    if not step.name.endswith(".dist-info/WHEEL"):
+        return step
+    with zip_members.opened(step.source) as archive:
+        content = step.content or read_text_member(step.source, archive, step.info.filename)
+    lines: list[str] = []
+    for line in content.decode().splitlines():
+        field_name, colon, value = line.partition(":")
+        if field_name.strip().lower() != "tag" or not colon:
+            lines.append(line)
+            continue
+        python_and_abi = value.strip().rpartition("-")[0]
+        tags = [f"Tag: {python_and_abi}-{one}" for one in platform.split(".")]
+        lines += [tag for tag in tags if tag not in lines]
+    return replace(step, content="".join(f"{line}\n" for line in lines).encode())
+
+
+def _file_name(filename: str, version: str, platform: str) -> str:
+    try:
+        normal = str(Version(version))
+    except InvalidVersion:
+        raise WheelError(f"{version!r} is no version.") from None
+    distribution, _, *rest = filename.split("-")
+    name = "-".join([distribution, normal, *rest])
+    return f"{name.rpartition('-')[0]}-{platform}.whl" if platform else name
+
+
+def _renamed(member: str, version: str) -> str:
+    """Put the version into the name of a ``.dist-info`` or ``.data`` folder."""
+    first, slash, rest = member.partition("/")
+    for suffix in (".dist-info", ".data"):
+        distribution, dash, _ = first.removesuffix(suffix).rpartition("-")
+        if slash and dash and first.endswith(suffix):
+            return f"{distribution}-{Version(version)}{suffix}/{rest}"
+    return member
+
+
+def _require_distinct(source: Path, names: Sequence[str]) -> None:
+    seen: set[str] = set()
+    for name in names:
+        if name in seen:
+            raise WheelError(f"{source.name} would hold {name} twice under its new version.")
+        seen.add(name)
+
+
+def _is_small_text(stream: BinaryIO, info: zipfile.ZipInfo, span: Span) -> bool:
+    """Whether a member is small and begins like a text."""
+    if not 0 < info.file_size <= TEXT_LIMIT:
+        return False
+    stream.seek(span.start)
+    head = stream.read(min(_SNIFFED_PACKED, info.compress_size))
+    if info.compress_type == DEFLATED:
+        try:
+            head = zlib.decompressobj(-zlib.MAX_WBITS).decompress(head, _SNIFFED)
+        except zlib.error:
+            return True  # reading it whole says what is wrong with it
+    return is_text(head)
+
+
+def is_text(head: bytes) -> bool:
+    """Whether a file begins like a text: without a zero byte."""
+    return b"\0" not in head[:_SNIFFED]
+
+
+def _write(
+    target: Path,
+    first: Sequence[_Step],
+    added: Sequence[Member],
+    last: Sequence[_Step],
+    *,
+    record: str,
+    epoch: int | None,
+    level: int = LEVEL,
+) -> WrittenFile:
+    rows = io.StringIO()
+    table = csv.writer(rows, lineterminator="\n")
+    with atomic(target) as raw, Workers(jobs=None if added else 1) as workers, ExitStack() as opened:
+        hashing = HashingStream(raw)
+        archive = _CopyingWriter(
+            hashing, opened, epoch=epoch, workers=workers, level=level, scratch=target.parent
+        )
+        for step in first:
+            table.writerow((step.name, *archive.take(step)))
+        for one in archive.add(sorted(added, key=lambda member: member.name)):
+            made = Entry(algorithm="sha256", digest=one.sha256, size=None)
+            table.writerow((one.name, *_row(made, one.size)))
+        for step in last:
+            table.writerow((step.name, *archive.take(step)))
+        table.writerow((record, "", ""))
+        archive.add([Member(name=record, source=rows.getvalue().encode())])
+        archive.finish()
+    return WrittenFile(path=target, sha256=hashing.sha256, size=hashing.size)
+
+
+def _row(entry: Entry | None, size: int) -> tuple[str, int | str]:
+    if entry is None:
+        return "", ""
+    return f"{entry.algorithm}={base64.urlsafe_b64encode(entry.digest).decode().rstrip('=')}", size
+
+
+class _CopyingWriter(ZipWriter):
+    """Also takes members over under another name."""
+
+    def __init__(
+        self,
+        stream: HashingStream,
+        opened: ExitStack,
+        *,
+        epoch: int | None,
+        workers: Workers,
+        level: int,
+        scratch: Path,
+    ) -> None:
+        super().__init__(stream, epoch=epoch, workers=workers, level=level, scratch=scratch)
+        self._opened = opened
+        self._sources: dict[Path, BinaryIO] = {}
+
+    def take(self, step: _Step) -> tuple[str, int | str]:
+        """Write a member, copied or edited; give the rest of its row in RECORD."""
+        if step.content is None:
+            self._copy(step)
+            return _row(step.entry, step.info.file_size)
+        self.add([Member(name=step.name, source=step.content, executable=is_executable(step.info))])
+        made = Entry(algorithm="sha256", digest=hashlib.sha256(step.content).digest(), size=None)
+        return _row(made, len(step.content))
+
+    def _copy(self, step: _Step) -> None:
+        """Write a member as it is compressed in the old wheel."""
+        if step.source not in self._sources:
+            self._sources[step.source] = self._opened.enter_context(step.source.open("rb"))
+        stream = self._sources[step.source]
+        digest = step.entry.digest if step.entry else b""
+        self.copy(step.source, stream, step.info, step.span, name=step.name, sha256=digest)

@@ -1,0 +1,235 @@
+"""Executing a build's plan in a source tree and a prepared environment: no decision is taken here."""
+
+from __future__ import annotations
+
+import shutil
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from core import console, files, process
+from core.env import installer
+from core.env.installer import Install
+from core.errors import BuildError
+from core.wheel import wheels
+from pytorch_build.build.course import Course
+from pytorch_build.build.plans import environment
+from pytorch_build.check.imports import import_command, read_report
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+
+    from core.env.installer import Backend
+    from core.env.interpreters import Interpreter
+    from pytorch_build.build.compiler_cache_use import CacheInUse
+    from pytorch_build.build.plans.types import BuildPlan, FileDrop
+    from pytorch_build.platforms import Platform
+
+CONFIGURATION_MARKER = ".configuration"
+
+
+def execute(
+    plan: BuildPlan,
+    tree: Path,
+    *,
+    platform: Platform,
+    base_env: Mapping[str, str],
+    log: Path,
+    course: Course | None = None,
+    cache: CacheInUse | None = None,
+) -> Path:
+    """Run a plan's commands and give the one wheel they leave; `course` keeps how it went.
+
+    Raises:
+        ProcessError: A command failed.
+        BuildError: There is no wheel, or several, or one of another version.
+    """
+    for note in plan.notes:
+        console.say(note)
+    env: Mapping[str, str] = environment(plan, platform=platform, base_env=base_env)
+    if cache is not None:
+        env = cache.environment(env)
+    build = _choose_build_folder(plan, tree)
+    # after the choice: what --clean takes out must not come back from where it was kept
+    for pattern in plan.removes:
+        for path in tree.glob(pattern):
+            _remove(path)
+    files.write_text(build / CONFIGURATION_MARKER, plan.configuration)
+    with ExitStack() as stack:
+        stack.enter_context((course or Course()).followed(build, log))
+        for drop in plan.file_drops:
+            stack.enter_context(_dropped(drop, tree))
+        for command in plan.commands:
+            process.run(command.argv, cwd=Path(command.cwd), env=env, log=log)
+    return the_wheel(plan)
+
+
+def the_wheel(plan: BuildPlan) -> Path:
+    """Find the one wheel that a build left.
+
+    Raises:
+        BuildError: There is none, or several, or it is of another version than promised.
+    """
+    folder = Path(plan.wheel_dir)
+    found = sorted(folder.glob(plan.wheel_glob))
+    if len(found) != 1:
+        what = ", ".join(path.name for path in found) or "none"
+        raise BuildError(
+            f"The build of {plan.project} must leave one {plan.wheel_glob} in {folder}, and left: {what}.",
+            hint="See the build's output above; --clean starts from an empty build folder.",
+        )
+    version = str(wheels.parse_wheel_name(found[0].name).version)
+    if version != plan.version:
+        raise BuildError(
+            f"{found[0].name} has version {version}; the source lock promises {plan.version}.",
+            hint="Does the source's setup.py take its version from the environment?",
+        )
+    return found[0]
+
+
+def install_requirements(
+    target: Interpreter,
+    plan: BuildPlan,
+    tree: Path,
+    *,
+    locked: Callable[[Sequence[str]], Install],
+    backend: Backend,
+    cache_dir: Path | None,
+) -> None:
+    """Install what the project itself asks for, beyond the locked build requirements.
+
+    Args:
+        target: The environment.
+        plan: The build's plan.
+        tree: The source tree.
+        locked: Makes the call that installs distributions as the lock has them.
+        backend: What installs.
+        cache_dir: The installer's cache; None for its default.
+
+    Raises:
+        EnvironmentSetupError: It cannot be had.
+    """
+    _uninstall(target, (*plan.uninstall, plan.distribution))
+    paths = tuple(tree / name for name in plan.requirements_files)
+    if paths or plan.requirements:
+        call = Install(files=paths, requirements=plan.requirements)
+        installer.install(target, call, backend=backend, cache_dir=cache_dir)
+    if plan.as_locked:
+        installer.install(target, locked(plan.as_locked), backend=backend, cache_dir=cache_dir)
+
+
+def check_import(
+    target: Interpreter,
+    plan: BuildPlan,
+    wheel: Path,
+    *,
+    backend: Backend = "uv",
+    cache_dir: Path | None = None,
+) -> None:
+    """Install the wheel where it was built, and import it.
+
+    Raises:
+        EnvironmentSetupError: What it requires cannot be had.
+        BuildError: It does not import, or names another version.
+    """
+    # with what it requires of third parties; torch, triton and ROCm are there, and satisfy it
+    installer.install(target, Install(requirements=(str(wheel),)), backend=backend, cache_dir=cache_dir)
+    require_import(plan, wheel, target.executable, cwd=target.prefix)
+    console.say(f"{wheel.name} imports")
+
+
+def require_import(plan: BuildPlan, wheel: Path, python: Path, *, cwd: Path, where: str = "") -> None:
+    """Import an installed wheel.
+
+    Args:
+        plan: How it was built.
+        wheel: The wheel.
+        python: The environment's interpreter.
+        cwd: Where it runs.
+        where: Which environment that is, as a clause behind the error.
+
+    Raises:
+        BuildError: It does not import, or names another version.
+    """
+    env = process.inherited(PYTHONPATH=None, PYTHONHOME=None, LD_LIBRARY_PATH=None)
+    command = import_command(python, plan.distribution, plan.version)
+    done = process.capture(command, cwd=cwd, env=env, check=False)
+    _, findings = read_report(wheel.name, done.returncode, done.stdout, done.stderr)
+    if findings:
+        raise BuildError(
+            f"{wheel.name} cannot be imported{where}:\n" + "\n".join(finding.message for finding in findings),
+            hint=f"Try it by hand: {python} -c 'import {plan.distribution}'",
+        )
+
+
+@contextmanager
+def _dropped(drop: FileDrop, tree: Path) -> Iterator[None]:
+    """Put a file into the tree for the time of the build; what was there is put back."""
+    path = tree / drop.path
+    before = path.read_bytes() if path.is_file() else None
+    path.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        if drop.source is not None:
+            shutil.copyfile(Path(drop.source), path)
+        else:
+            files.write_text(path, drop.content or "")
+        yield
+    finally:
+        if before is None:
+            path.unlink(missing_ok=True)
+        else:
+            path.write_bytes(before)
+
+
+def _choose_build_folder(plan: BuildPlan, tree: Path) -> Path:
+    """Let the build find its own build folder: one a configuration, kept beside the tree.
+
+    A folder made for another Python, family or setting would keep its old settings; moved
+    away and back, each goes on where it was left.
+    """
+    # beside `dist`: up to triton 3.3 both lie in python/
+    build, aside = Path(plan.wheel_dir).parent / "build", tree.parent / ".builds"
+    made_with = _configuration_of(build)
+    if made_with == plan.configuration:
+        return build
+    # libraries of the other configuration, which upstream's build would pack as its own
+    spared = f"--exclude=!/{build.relative_to(tree).as_posix()}"
+    process.capture(["git", "clean", "-ffdXq", spared], cwd=tree)
+    # named by the tree: CMake's folders hold its path, and developers' trees share what is beside them
+    if build.is_dir() and made_with:
+        _remove(aside / f"{tree.name}-{made_with[:12]}")
+        aside.mkdir(exist_ok=True)
+        build.replace(aside / f"{tree.name}-{made_with[:12]}")
+    _remove(build)
+    kept = aside / f"{tree.name}-{plan.configuration[:12]}"
+    if _configuration_of(kept) == plan.configuration:
+        kept.replace(build)
+    return build
+
+
+def _configuration_of(build: Path) -> str:
+    marker = build / CONFIGURATION_MARKER
+    return marker.read_text(encoding="utf-8") if marker.is_file() else ""
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
+
+
+def _uninstall(target: Interpreter, names: Sequence[str]) -> None:
+    unique = tuple(dict.fromkeys(names))
+    if unique:
+        argv: list[str | Path] = [
+            installer.uv_program(),
+            "pip",
+            "uninstall",
+            "--quiet",
+            "--python",
+            target.executable,
+            *unique,
+        ]
+        # what is not installed is no error to uv
+        process.capture(argv)

@@ -1,0 +1,128 @@
+"""Search paths of a built wheel's ELF files: from where it will be installed to ROCm's run-time packages.
+
+CMake leaves the folders of the machine that built it, and of ROCm's development tree, which nobody has
+who only runs torch. They are replaced once, before anything else sees the wheel.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path, PurePosixPath
+from typing import TYPE_CHECKING
+
+from core import console
+from core.archive import zip_members
+from core.archive.zip_sources import Made, Member
+from core.archive.zip_writer import is_executable
+from core.binaries import rpath
+from core.wheel.wheel_editing import Additions, edit_wheel
+from core.wheel.wheel_record import require_listing
+from core.wheel.wheels import parse_wheel_name
+from pytorch_build.check import view
+from pytorch_build.standalone.fat.binaries import read_members
+from pytorch_build.standalone.fat.content import RocmFile
+from pytorch_build.standalone.fat.search_paths import unpacked
+from rocm_packaging.packages.packages import packages, payload_folder
+
+if TYPE_CHECKING:
+    import zipfile
+    from collections.abc import Mapping, Sequence
+
+    from pytorch_build.standalone.fat.needs import Binary
+    from rocm_packaging.packages.layouts import Layout
+
+_WINDOWS = (".dll", ".pyd", ".exe")
+
+
+def rocm_folders(layout: Layout | None, family: str) -> tuple[str, ...]:
+    """Return the folders of ROCm's run-time packages that hold libraries, below site-packages.
+
+    Args:
+        layout: How ROCm's libraries are packaged; None without ROCm.
+        family: The GPU family, which unsplit libraries' folder is named by.
+    """
+    if layout is None:
+        return ()
+    core = payload_folder("core")
+    libraries = payload_folder("libraries", family if layout == "unsplit" else "")
+    inside = packages().split.libraries.rpath_core
+    return (*(f"{core}/{folder}" for folder in inside), f"{libraries}/lib")
+
+
+def search_paths(member: str, layout: Layout | None, family: str, own: Sequence[str] = ()) -> tuple[str, ...]:
+    """Return the DT_RPATH of a file: ROCm's folders, then its own, then what it leads to besides.
+
+    Args:
+        member: Its path below site-packages; "" for a file that goes elsewhere.
+        layout: How ROCm's libraries are packaged; None without ROCm.
+        family: The GPU family, which unsplit libraries' folder is named by.
+        own: The search path that its build left; folders of the machine go.
+    """
+    kept = rpath.relative(own)
+    if not member:
+        return tuple(dict.fromkeys(kept))
+    folder = str(PurePosixPath(member).parent)
+    beside = (folder, "torch/lib") if folder == "torch" else (folder,)
+    return tuple(dict.fromkeys((*rpath.ways(member, (*rocm_folders(layout, family), *beside)), *kept)))
+
+
+def planned(
+    binaries: Mapping[str, Binary], layout: Layout | None, family: str
+) -> Mapping[str, tuple[str, ...]]:
+    """Return what must change in a wheel: path -> search path.
+
+    A file that needs nothing and looks nowhere, as a static program, stays as it is.
+    """
+    changes = {}
+    for name, binary in binaries.items():
+        installed = view.Member(name=name, size=0).installed
+        wanted = search_paths(installed, layout, family, binary.search)
+        right = binary.search == wanted and (binary.is_rpath or not wanted)
+        if not right and (binary.needed or binary.search):
+            changes[name] = wanted
+    return changes
+
+
+def set_search_paths(wheel: Path, layout: Layout | None, family: str, *, epoch: int | None = None) -> Path:
+    """Give every ELF file of a wheel its search path; only those that change are compressed again.
+
+    Args:
+        wheel: The wheel, which is replaced.
+        layout: How the libraries of the ROCm it is built against are packaged; None without ROCm.
+        family: The GPU family.
+        epoch: SOURCE_DATE_EPOCH, or None.
+
+    Returns:
+        The wheel.
+
+    Raises:
+        ArtifactError: A file is damaged.
+        BuildError: patchelf left another path.
+        WheelError: The wheel is broken.
+    """
+    with zip_members.opened(wheel) as archive:
+        listed = (info for info, _ in require_listing(wheel, archive).files)
+        infos = {info.filename: info for info in listed if not info.filename.endswith(_WINDOWS)}
+    changes = planned(read_members(wheel, infos.values()), layout, family)
+    if not changes:
+        return wheel
+    console.say(f"{wheel.name}: the search paths of {len(changes)} files")
+    with tempfile.TemporaryDirectory(prefix=".rpaths-", dir=wheel.parent) as scratch:
+        members = tuple(
+            _member(wheel, infos[name], search, Path(scratch)) for name, search in sorted(changes.items())
+        )
+        version = str(parse_wheel_name(wheel.name).version)
+        made = edit_wheel(
+            wheel, wheel.parent, version=version, additions=Additions(members=members), epoch=epoch
+        )
+    return made.file.path
+
+
+def _member(wheel: Path, info: zipfile.ZipInfo, search: Sequence[str], scratch: Path) -> Member:
+    """Say how a file gets into the wheel: unpacked and patched when its turn comes."""
+    file = RocmFile(path=info.filename, root="", source=wheel, info=info)
+    return Member(
+        name=info.filename,
+        source=Made(size=info.file_size, make=lambda: unpacked(file, search, scratch)),
+        executable=is_executable(info),
+    )

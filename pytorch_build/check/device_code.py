@@ -1,0 +1,279 @@
+"""GPU targets of device code: read from sections of ELF and PE files, compared with what a wheel promises."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+from pytorch_build.check.bundles import COMPRESSED_MAGIC, PLAIN_MAGIC, BundleError, read_bundles, targets_of
+from pytorch_build.check.view import DeviceFacts
+from rocm_packaging.packages import kpack
+from rocm_packaging.packages.layouts import covers, device_target
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+    from pathlib import Path
+
+    from elftools.elf.elffile import ELFFile
+
+    from core.binaries.pe import PeFacts
+    from pytorch_build.check.bundles import Data
+    from pytorch_build.check.findings import Finding
+    from pytorch_build.check.policy import Policy
+    from pytorch_build.check.view import Expectation, WheelView
+
+CHECK = "device_code"
+MAGICS = (PLAIN_MAGIC, COMPRESSED_MAGIC)
+_FATBIN = ".hip_fatbin"
+_WRAPPERS = ".hipFatBinSegment"
+_WRAPPER_SIZE = 24
+# Written by rocm-kpack when it moves device code out of a library.
+_KPACK = ".rocm_kpack_ref"
+# PE has room for eight characters.
+_PE_FATBIN, _PE_WRAPPERS, _PE_KPACK = ".hip_fat", ".hipFatB", ".kpackrf"
+# A code object's metadata note names its target in full (AMDGPU backend guide, code object V3 and up).
+_NOTE_TARGET = re.compile(rb"amdgcn-amd-amdhsa--(gfx[0-9a-z-]+(?::[a-z]+[+-])*)")
+# One code object for several processors (AMDGPU backend guide, generic processors).
+GENERIC = {
+    "gfx9-generic": ("gfx900", "gfx902", "gfx904", "gfx906", "gfx909", "gfx90c"),
+    "gfx9-4-generic": ("gfx940", "gfx941", "gfx942", "gfx950"),
+    "gfx10-1-generic": ("gfx1010", "gfx1011", "gfx1012", "gfx1013"),
+    "gfx10-3-generic": ("gfx1030", "gfx1031", "gfx1032", "gfx1033", "gfx1034", "gfx1035", "gfx1036"),
+    "gfx11-generic": (
+        *("gfx1100", "gfx1101", "gfx1102", "gfx1103"),
+        *("gfx1150", "gfx1151", "gfx1152", "gfx1153"),
+    ),
+    "gfx12-generic": ("gfx1200", "gfx1201"),
+}
+_TARGET = re.compile(r"gfx[0-9a-f]{3,4}")
+# SPIR-V, compiled for whatever GPU it meets.
+PORTABLE = "amdgcnspirv"
+
+
+def file_facts(path: Path) -> DeviceFacts | None:
+    """Read the device code of any file: a library, a code object, a bare bundle, an archive.
+
+    Returns:
+        Nothing if it holds none.
+
+    Raises:
+        BundleError: Its bundles are damaged.
+        KpackError: It is a damaged archive.
+    """
+    import mmap
+
+    if path.stat().st_size == 0:
+        return None
+    with path.open("rb") as stream:
+        if stream.read(len(kpack.MAGIC)) == kpack.MAGIC:
+            archive = kpack.read(stream)
+            binaries = frozenset(kernel.binary.rpartition("#")[0] for kernel in archive.kernels)
+            targets = frozenset(kernel.target for kernel in archive.kernels)
+            return DeviceFacts(targets=targets, archived=binaries)
+        # Closed by the collector: an error's traceback may still hold views of it.
+        data = mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ)
+        if data[:4] == b"\x7fELF":
+            from elftools.elf.elffile import ELFFile
+
+            return elf_facts(ELFFile(stream), data)
+        if not data[: len(PLAIN_MAGIC)].startswith(MAGICS):
+            return None
+        bundles = read_bundles(data)
+    return DeviceFacts(bundles=bundles, targets=targets_of(bundles))
+
+
+def elf_facts(elf: ELFFile, data: Data) -> DeviceFacts | None:
+    """Read the device code of an opened ELF file.
+
+    Args:
+        elf: The file's headers.
+        data: The file's bytes, usually a memory map.
+
+    Raises:
+        BundleError: Its bundles are damaged.
+    """
+    if elf["e_machine"] == "EM_AMDGPU":
+        return DeviceFacts(targets=_note_targets(elf))
+    sections = {section.name: section for section in elf.iter_sections()}
+    if _KPACK in sections:
+        return DeviceFacts(split=True)
+    fatbin = sections.get(_FATBIN)
+    if fatbin is None or fatbin["sh_type"] == "SHT_NOBITS":
+        return None
+    wrappers = sections.get(_WRAPPERS)
+    place = (fatbin["sh_offset"], fatbin["sh_size"])
+    return _section_facts(data, place, wrappers["sh_size"] if wrappers is not None else None)
+
+
+def pe_facts(facts: PeFacts, data: Data) -> DeviceFacts | None:
+    """Read the device code of a DLL or program of Windows.
+
+    Args:
+        facts: Its headers.
+        data: Its bytes, usually a memory map.
+
+    Raises:
+        BundleError: Its bundles are damaged.
+    """
+    if _PE_KPACK in facts.sections:
+        return DeviceFacts(split=True)
+    if _PE_FATBIN not in facts.sections:
+        return None
+    wrappers = facts.sections.get(_PE_WRAPPERS)
+    return _section_facts(data, facts.sections[_PE_FATBIN], wrappers[1] if wrappers else None)
+
+
+def _section_facts(data: Data, place: tuple[int, int], wrappers: int | None) -> DeviceFacts:
+    start, size = place
+    section = memoryview(data)[start : start + size]
+    if len(section) != size:
+        raise BundleError(f"{_FATBIN} reaches beyond the end of the file")
+    bundles = read_bundles(section)
+    return DeviceFacts(
+        bundles=bundles,
+        targets=targets_of(bundles),
+        registered=-1 if wrappers is None else wrappers // _WRAPPER_SIZE,
+    )
+
+
+def _note_targets(elf: ELFFile) -> frozenset[str]:
+    notes = [segment.data() for segment in elf.iter_segments("PT_NOTE")]
+    return frozenset(found.group(1).decode() for data in notes for found in _NOTE_TARGET.finditer(data))
+
+
+def check(view: WheelView, expectation: Expectation | None, policy: Policy) -> Iterator[Finding]:
+    """Compare a wheel's device code with the GPU targets it is built for.
+
+    A target that no file covers is an error, one that only some files cover a note
+    (libraries may drop kernels that a GPU cannot run), one that nobody asked for a warning.
+    """
+    device = {binary.member.name: binary.device for binary in view.binaries if binary.device}
+    if gpu := device_target(view.name.distribution):
+        yield from _check_part(view, gpu, device)
+        return
+    if any(facts.split for facts in device.values()):
+        yield from _check_host(view, expectation, device)
+        return
+    for member, facts in device.items():
+        yield from _check_file(view, member, facts)
+    if expectation is None:
+        return
+    found = frozenset(target for facts in device.values() for target in facts.targets)
+    wanted = expectation.gpu_targets
+    if wanted and not found:
+        if view.name.distribution in policy.device_code:
+            listed = ", ".join(wanted)
+            yield view.finding("error", CHECK, f"There is no device code; {listed} are expected.")
+        return
+    for target in wanted:
+        yield from _check_target(view, target, found, device)
+    extra = sorted(target for target in found if not is_asked_for(target, wanted))
+    if extra:
+        yield view.finding("warning", CHECK, f"Device code for {', '.join(extra)}, which nobody asked for.")
+
+
+def _check_part(view: WheelView, gpu: str, device: dict[str, DeviceFacts]) -> Iterator[Finding]:
+    """Check a wheel of device code: it holds what its name says, and nothing else."""
+    group = not _TARGET.fullmatch(gpu)
+    for member, facts in device.items():
+        other = sorted(one for one in facts.targets if not covers(gpu, (processor(one),)))
+        if facts.archived and other:
+            yield view.finding(
+                "error", CHECK, f"It holds code for {', '.join(other)}, not for {gpu}.", member
+            )
+    archives = [facts for member, facts in device.items() if member.endswith(kpack.SUFFIX)]
+    broken = any(binary.member.name.endswith(kpack.SUFFIX) and binary.problems for binary in view.binaries)
+    if not group and not broken and not any(facts.targets for facts in archives):
+        yield view.finding("error", CHECK, f"It holds no kernels for {gpu}.")
+
+
+def _check_host(
+    view: WheelView, expectation: Expectation | None, device: dict[str, DeviceFacts]
+) -> Iterator[Finding]:
+    """Check a wheel whose device code was moved: its extras lead to all that is promised."""
+    yield view.finding("note", CHECK, "Device code was moved to wheels of its own (.kpack).")
+    extras = view.metadata.provides_extra if view.metadata else ()
+    for target in expectation.gpu_targets if expectation else ():
+        if f"device-{target}" not in extras:
+            yield view.finding("error", CHECK, f"No extra device-{target} leads to the code for {target}.")
+    for member, facts in device.items():
+        if facts.bundles:
+            yield view.finding(
+                "error", CHECK, "Its device code is still here, and others' was moved.", member
+            )
+
+
+def _check_file(view: WheelView, member: str, facts: DeviceFacts) -> Iterator[Finding]:
+    count = len(facts.bundles)
+    if facts.registered > count:
+        yield view.finding(
+            "error", CHECK, f"{facts.registered} bundles are registered, {count} are there.", member
+        )
+    if count and not facts.targets:
+        yield view.finding("error", CHECK, f"{count} bundles hold no device code.", member)
+
+
+def _check_target(
+    view: WheelView, target: str, found: frozenset[str], device: dict[str, DeviceFacts]
+) -> Iterator[Finding]:
+    if not is_covered(target, found):
+        partly = sorted(one for one in found if processor(one) == processor(target))
+        only = f"; there is only {', '.join(partly)}" if partly else ""
+        yield view.finding("error", CHECK, f"No device code for {target}{only}.")
+        return
+    for member, facts in device.items():
+        if facts.targets and not is_covered(target, facts.targets):
+            yield view.finding("note", CHECK, f"No device code for {target} in this file.", member)
+
+
+def processor(target: str) -> str:
+    """A target without its features: ``gfx942`` of ``gfx942:xnack+``."""
+    return target.partition(":")[0]
+
+
+def features(target: str) -> frozenset[str]:
+    """A target's features: ``xnack+`` of ``gfx942:xnack+``."""
+    return frozenset(target.split(":")[1:])
+
+
+def is_covered(target: str, found: Iterable[str]) -> bool:
+    """Whether code for `target` is among `found`, whatever mode the GPU is in.
+
+    Code that does not name a feature runs in both of its modes; code for ``xnack+`` and code
+    for ``xnack-`` together do too (clang's target ID documentation).
+    """
+    if PORTABLE in found:
+        return True
+    names = {processor(target), *(name for name, members in GENERIC.items() if processor(target) in members)}
+    wanted = features(target)
+    fitting = [features(one) for one in found if processor(one) in names]
+    # Features that the target itself names are settled; code for the other mode does not count.
+    left = [one - wanted for one in fitting if not {_opposite(feature) for feature in wanted} & one]
+    return _covers_all_modes(left)
+
+
+def _covers_all_modes(variants: list[frozenset[str]]) -> bool:
+    if not variants:
+        return False
+    if frozenset() in variants:
+        return True
+    name = min(feature[:-1] for variant in variants for feature in variant)
+    return all(
+        _covers_all_modes([one - {name + sign} for one in variants if _opposite(name + sign) not in one])
+        for sign in "+-"
+    )
+
+
+def _opposite(feature: str) -> str:
+    return feature[:-1] + ("-" if feature.endswith("+") else "+")
+
+
+def is_asked_for(found: str, wanted: Iterable[str]) -> bool:
+    """Whether somebody who wants `wanted` wants code for `found`."""
+    if found == PORTABLE:
+        return True
+    names = {processor(found), *GENERIC.get(processor(found), ())}
+    return any(
+        processor(one) in names and not {_opposite(feature) for feature in features(one)} & features(found)
+        for one in wanted
+    )

@@ -1,0 +1,286 @@
+"""The tool's side of the pytest plugin: its plan, its arguments, and the journal that it keeps.
+
+The formats are told in `pytorch_build.test.target.wheel_test_plugin`, which runs inside the
+target environment. What runs upstream's tests writes a plan, puts `TARGET` on the process's
+PYTHONPATH, adds `arguments` to pytest's, and reads the journal afterwards::
+
+    plugin.write_plan(folder / "plan.json", Plan(root=str(checkout), rules=skip_rules.planned(…)))
+    argv = [python, "-m", "pytest", *plugin.arguments(folder / "plan.json", folder / "journal.jsonl"), file]
+    sessions = plugin.read_journal(folder / "journal.jsonl")
+
+A process that starts pytest itself, as upstream's ``run_test.py`` does, takes the arguments from
+``PYTEST_ADDOPTS``; a journal's name with ``{pid}`` in it becomes one file a process.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
+
+from core import files
+from core.data import Model, read_text
+from core.errors import DataError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+TARGET = Path(__file__).with_name("target")
+PLUGIN = "wheel_test_plugin"
+SCHEMA = 1
+
+Action = Literal["skip", "xfail", "retry"]
+Outcome = Literal["passed", "failed", "error", "skipped", "xfailed", "xpassed", "rerun", "crashed"]
+
+
+class PlannedRule(Model):
+    """One rule that applies; `patterns` are regular expressions for whole test ids."""
+
+    name: str
+    action: Action
+    reason: str
+    retries: int = 0
+    tests: tuple[str, ...] = ()
+    patterns: tuple[str, ...] = ()
+
+    def takes(self, test: str) -> bool:
+        """Whether it names this test."""
+        return test in self.tests or any(re.fullmatch(one, test) for one in self.patterns)
+
+
+class Plan(Model):
+    """What the plugin is asked to do.
+
+    Attributes:
+        root: Folder that paths of test ids are relative to: the checkout.
+        mode: ``apply`` the rules, or ``try``: run only what skip and xfail rules take, unmarked.
+        only: Ids of the tests to run; None for all.
+        rules: The rules, of which the first that takes a test wins within its action.
+    """
+
+    schema_: Literal[1] = Field(default=1, alias="schema")
+    root: str
+    mode: Literal["apply", "try"] = "apply"
+    only: tuple[str, ...] | None = None
+    rules: tuple[PlannedRule, ...] = ()
+
+
+class _Line(Model):
+    """A line of the journal; keys that a later plugin adds are no reason to lose a result."""
+
+    model_config = ConfigDict(extra="ignore")
+
+
+class Began(_Line):
+    """Where and with what a session began; `time` in seconds since 1970."""
+
+    kind: Literal["session"]
+    schema_: Literal[1] = Field(alias="schema")
+    time: float
+    python: str
+    pytest: str
+    torch: str
+    root: str
+    mode: str
+
+
+class Uncollected(_Line):
+    """A file that could not be collected, or that skips itself."""
+
+    kind: Literal["collect"]
+    file: str
+    outcome: Literal["error", "skipped"]
+    message: str
+
+
+class Collected(_Line):
+    """What was about to run."""
+
+    kind: Literal["collected"]
+    tests: tuple[str, ...]
+    deselected: int
+
+
+class Absent(_Line):
+    """Tests that were asked for by id and are not there."""
+
+    kind: Literal["absent"]
+    tests: tuple[str, ...]
+
+
+class RuleMatches(_Line):
+    """Every collected test that a rule matches."""
+
+    kind: Literal["rule"]
+    rule: str
+    action: Action
+    tests: tuple[str, ...]
+
+
+class Start(_Line):
+    """A test that began."""
+
+    kind: Literal["start"]
+    test: str
+
+
+class Result(_Line):
+    """One attempt at one test that ended; `seconds` are setup, call and teardown together."""
+
+    kind: Literal["test"]
+    test: str
+    outcome: Outcome
+    seconds: float
+    attempt: int
+    rule: str
+    message: str
+
+
+class End(_Line):
+    """How a session ended, with pytest's exit status."""
+
+    kind: Literal["end"]
+    exit: int
+    seconds: float
+
+
+Line = Annotated[
+    Began | Uncollected | Collected | Absent | RuleMatches | Start | Result | End,
+    Field(discriminator="kind"),
+]
+_LINE: TypeAdapter[Line] = TypeAdapter(Line)
+# as the plugin writes them
+_COLLECTION = tuple(f'{{"kind": "{kind}", ' for kind in ("session", "collected", "collect", "rule"))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Session:
+    """One pytest session, as far as its journal goes.
+
+    Attributes:
+        began: Where and with what.
+        uncollected: Files that could not be collected, or skip themselves.
+        collected: Ids that were about to run; empty where collection did not end.
+        deselected: How many tests were deselected.
+        absent: Ids that were asked for and are not there.
+        rules: Rule -> every collected test that it matches.
+        started: Ids in the order in which they began, each once.
+        results: Every attempt that ended, in order.
+        end: How it ended; None where the interpreter died or was killed.
+    """
+
+    began: Began
+    uncollected: tuple[Uncollected, ...] = ()
+    collected: tuple[str, ...] = ()
+    deselected: int = 0
+    absent: tuple[str, ...] = ()
+    rules: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    started: tuple[str, ...] = ()
+    results: tuple[Result, ...] = ()
+    end: End | None = None
+
+    @property
+    def unfinished(self) -> tuple[str, ...]:
+        """Tests that began and did not end: what ran when the interpreter died."""
+        ended = {one.test for one in self.results if one.outcome != "rerun"}
+        return tuple(test for test in self.started if test not in ended)
+
+    @property
+    def unreached(self) -> tuple[str, ...]:
+        """Tests that were about to run and never began."""
+        begun = {*self.started, *(one.test for one in self.results)}
+        return tuple(test for test in self.collected if test not in begun)
+
+
+def write_plan(path: Path, plan: Plan) -> None:
+    """Write the plan for the plugin."""
+    files.write_text(path, plan.model_dump_json(by_alias=True, indent=1) + "\n")
+
+
+def arguments(plan: Path | None, journal: Path) -> Sequence[str]:
+    """Give pytest's arguments for the plugin; `TARGET` must be on the process's PYTHONPATH.
+
+    Args:
+        plan: What `write_plan` wrote; None to keep a journal alone.
+        journal: Where the journal goes.
+    """
+    planned = () if plan is None else ("--wheel-test-plan", str(plan))
+    return ("-p", PLUGIN, *planned, "--wheel-test-journal", str(journal))
+
+
+def read_journal(path: Path) -> Sequence[Session]:
+    """Read the sessions of a journal.
+
+    A last line that was cut is left out: its writer died, and the session has no end.
+
+    Raises:
+        MissingInputError: There is no such file.
+        DataError: A line is no journal's, or nothing was ever written.
+    """
+    sessions: list[Session] = []
+    lines: list[Line] = []
+    for number, text in enumerate(read_text(path).splitlines(keepends=True), 1):
+        if not text.endswith("\n"):
+            break
+        line = _parsed(text, f"{path}, line {number}")
+        if isinstance(line, Began) and lines:
+            sessions.append(_session(lines))
+            lines.clear()
+        if not lines and not isinstance(line, Began):
+            raise DataError(f"{path}, line {number}: a journal begins with a session.")
+        lines.append(line)
+    if lines:
+        sessions.append(_session(lines))
+    if not sessions:
+        raise DataError(f"{path} is empty: pytest ended before it began.")
+    return sessions
+
+
+def keep_collection(journals: Sequence[Path], target: Path) -> Path | None:
+    """Keep what journals say of collections and rules, for ``skips check``, and leave each test's lines out.
+
+    Args:
+        journals: Journals of one file's processes.
+        target: The journal to write.
+
+    Returns:
+        `target`; None where nothing was collected.
+    """
+    kept: list[str] = []
+    for journal in journals:
+        lines = read_text(journal).splitlines(keepends=True)
+        kept += [line for line in lines if line.startswith(_COLLECTION) and line.endswith("\n")]
+    if not any(line.startswith(_COLLECTION[1]) for line in kept):
+        return None
+    files.write_text(target, "".join(kept))
+    return target
+
+
+def _parsed(text: str, where: str) -> Line:
+    try:
+        return _LINE.validate_python(json.loads(text))
+    except (ValueError, ValidationError) as problem:
+        first = str(problem).splitlines()[0]
+        raise DataError(f"{where}: no line of a journal: {first}.") from problem
+
+
+def _session(lines: Sequence[Line]) -> Session:
+    began = lines[0]
+    assert isinstance(began, Began)  # noqa: S101 - read_journal sees to it
+    collected = [line for line in lines if isinstance(line, Collected)]
+    rules = {line.rule: line.tests for line in lines if isinstance(line, RuleMatches)}
+    return Session(
+        began=began,
+        uncollected=tuple(line for line in lines if isinstance(line, Uncollected)),
+        collected=tuple(test for line in collected for test in line.tests),
+        deselected=sum(line.deselected for line in collected),
+        absent=tuple(test for line in lines if isinstance(line, Absent) for test in line.tests),
+        rules=rules,
+        started=tuple(dict.fromkeys(line.test for line in lines if isinstance(line, Start))),
+        results=tuple(line for line in lines if isinstance(line, Result)),
+        end=next((line for line in lines if isinstance(line, End)), None),
+    )

@@ -1,0 +1,307 @@
+"""Results of all shards of a stage on one cell: merged without loss, and held against what was planned.
+
+A test run passes when its tests ran and none failed. Everything else is told as a problem, and a problem
+is a failure: a report that is cut off or absent, a shard that is missing or there twice, shards that were
+planned differently, a test that ran in two of them or in none, no test at all, or none that passed.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+from core.junit import Document, counts, last_attempt
+from core.junit_reading import NO_TEST
+from core.run.records import Cell, record_name
+from pytorch_build.test.sharding import Shard, parse_shard
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from core.junit import Case, Suite
+
+DEFAULT_CONFIG = "default"
+# a test file's own facts: how many tests it has before shards take theirs
+WHOLE = "tests_in_all_shards"
+_NAMED = 5
+
+
+@dataclass(frozen=True, kw_only=True, order=True)
+class Origin:
+    """What was tested, by which stage, where; "" where a report does not say.
+
+    Attributes:
+        stage: ``test_torch``, ``test_smoke``, ``test_rocm``.
+        torch_ref: Torch ref.
+        python: ``cp312``.
+        gpu_family: GPU family.
+        group: The artifact group of several families that the wheels are of; "" where it is the family's.
+        config: Of `test_torch`: ``default``, ``distributed``, ``inductor``.
+        run_id: The run.
+        folder: Where reports lie that say nothing of this.
+    """
+
+    stage: str = ""
+    torch_ref: str = ""
+    python: str = ""
+    gpu_family: str = ""
+    group: str = ""
+    config: str = ""
+    run_id: str = ""
+    folder: str = ""
+
+    def __str__(self) -> str:
+        config = "" if self.config == DEFAULT_CONFIG else self.config
+        said = (self.stage, self.torch_ref, self.gpu_family, self.python, config, self.folder)
+        return " ".join(part for part in said if part) or "tests"
+
+    @property
+    def cell(self) -> Cell:
+        """What its stage ran on."""
+        return Cell(
+            torch_ref=self.torch_ref, python=self.python, gpu_family=self.gpu_family, group=self.group
+        )
+
+    @property
+    def name(self) -> str:
+        """The name of its reports: ``torch-release-2.10-cp312-distributed``."""
+        config = "" if self.config in {"", DEFAULT_CONFIG} else f"-{self.config}"
+        return record_name(self.stage.removeprefix("test_"), self.cell) + config
+
+
+@dataclass(frozen=True, kw_only=True)
+class Report:
+    """What one shard, or a stage without shards, reported.
+
+    Attributes:
+        origin: What was tested.
+        document: The results.
+        shard: Which part of the tests; None where the report does not say.
+        plan: Digest of the plan that the shard comes from.
+        collected: How many tests the shard was to run; None where the report does not say.
+        where: The report's file, for people.
+    """
+
+    origin: Origin
+    document: Document
+    shard: Shard | None = None
+    plan: str = ""
+    collected: int | None = None
+    where: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tested:
+    """All results of a stage on one cell.
+
+    Attributes:
+        origin: What was tested.
+        cases: A result a test, with the shard that ran it.
+        problems: Why the results cannot be believed; empty for those that can.
+        seconds: All shards together.
+        suites: Test files' own facts.
+        shards: How many shards there are to be; 0 where there is no report at all.
+    """
+
+    __test__ = False  # pytest takes the name for a test's
+
+    origin: Origin
+    cases: tuple[tuple[Case, str], ...] = ()
+    problems: tuple[str, ...] = ()
+    seconds: float = 0.0
+    suites: Mapping[str, Suite] = field(default_factory=dict)
+    shards: int = 1
+
+    @property
+    def failing(self) -> tuple[tuple[Case, str], ...]:
+        """What stands against the wheels."""
+        return tuple((case, shard) for case, shard in self.cases if case.failing)
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """Results by outcome."""
+        return counts(case for case, _ in self.cases)
+
+    @property
+    def passed(self) -> bool:
+        """Whether the tests ran, all of them, and none failed."""
+        return not self.problems and not self.failing
+
+
+def report_of(document: Document, origin: Origin, *, where: str = "") -> Report:
+    """Read from a report's own properties what it is about.
+
+    Args:
+        document: The report.
+        origin: What is known otherwise; the report's own words count before it.
+        where: Its file, for people.
+    """
+    said = document.properties
+    names = ("stage", "torch_ref", "python", "gpu_family", "group", "config", "run_id")
+    known = replace(origin, **{name: said[name] for name in names if said.get(name)})
+    if known.config == DEFAULT_CONFIG:
+        known = replace(known, config="")
+    if known.stage:
+        known = replace(known, folder="")
+    problems = list(document.problems)
+    shard = None
+    if text := said.get("shard"):
+        try:
+            shard = parse_shard(text)
+        except Exception:  # noqa: BLE001 - whatever it holds, it is no shard
+            problems.append(f"it names {text[:40]!r} as its shard")
+    collected = said.get("collected", "")
+    if collected == "0":
+        # a shard for which nothing is left, as others took it all
+        problems = [one for one in problems if one != NO_TEST]
+    return Report(
+        origin=known,
+        document=replace(document, problems=tuple(problems)),
+        shard=shard,
+        plan=said.get("plan", ""),
+        collected=int(collected) if collected.isascii() and collected.isdigit() else None,
+        where=where,
+    )
+
+
+def document_of(report: Report) -> Document:
+    """Give a report's document with what it is about among its properties: `report_of` backwards."""
+    origin = report.origin
+    said = {
+        "stage": origin.stage,
+        "torch_ref": origin.torch_ref,
+        "python": origin.python,
+        "gpu_family": origin.gpu_family,
+        "group": origin.group,
+        "config": origin.config,
+        "run_id": origin.run_id,
+        "shard": str(report.shard or ""),
+        "plan": report.plan,
+        "collected": "" if report.collected is None else str(report.collected),
+    }
+    own = {name: value for name, value in said.items() if value}
+    return replace(report.document, properties={**report.document.properties, **own})
+
+
+def merged(reports: Iterable[Report]) -> tuple[Tested, ...]:
+    """Merge reports, by what they are about, sorted."""
+    found: dict[Origin, list[Report]] = defaultdict(list)
+    for report in reports:
+        found[report.origin].append(report)
+    return tuple(_tested(origin, found[origin]) for origin in sorted(found))
+
+
+def _tested(origin: Origin, reports: Sequence[Report]) -> Tested:
+    """Merge the reports of one stage on one cell."""
+    by_shard: dict[Shard | None, list[Report]] = defaultdict(list)
+    for report in sorted(reports, key=lambda one: (one.document.timestamp, one.where)):
+        by_shard[report.shard].append(report)
+    problems = [_told(report, said) for report in reports for said in report.document.problems]
+    problems += _shard_problems(by_shard)
+    cases: list[tuple[Case, str]] = []
+    ran_in: dict[str, list[str]] = defaultdict(list)
+    for shard in sorted(by_shard, key=lambda one: (one.count, one.index) if one else (0, 0)):
+        name = str(shard or "")
+        for case in _attempts(by_shard[shard]):
+            cases.append((case, name))
+            ran_in[case.test].append(name)
+        problems += _collected_problems(by_shard[shard])
+    twice = sorted(test for test, shards in ran_in.items() if len(shards) > 1)
+    if twice:
+        problems.append(f"{_some(twice)} ran in more than one shard ({', '.join(ran_in[twice[0]])})")
+    problems += _whole_problems(reports)
+    problems += _empty_problems([case for case, _ in cases]) if not problems else []
+    return Tested(
+        origin=origin,
+        cases=tuple(cases),
+        problems=tuple(dict.fromkeys(problems)),
+        seconds=sum(suite.seconds for one in reports for suite in one.document.suites.values()),
+        suites={name: suite for one in reports for name, suite in one.document.suites.items()},
+        shards=max((shard.count for shard in by_shard if shard), default=1),
+    )
+
+
+def _attempts(reports: Sequence[Report]) -> list[Case]:
+    """Make one result a test of the reports of one shard, the earliest first: others are attempts."""
+    found: dict[str, list[Case]] = {}
+    for report in reports:
+        for case in report.document.cases:
+            found.setdefault(case.test, []).append(case)
+    return [last_attempt(cases) for cases in found.values()]
+
+
+def _shard_problems(by_shard: Mapping[Shard | None, Sequence[Report]]) -> list[str]:
+    shards = [shard for shard in by_shard if shard is not None]
+    if not shards:
+        return []
+    problems = []
+    if None in by_shard:
+        problems.append(f"{_some([one.where for one in by_shard[None]])} names no shard, and others do")
+    totals = sorted({shard.count for shard in shards})
+    if len(totals) > 1:
+        problems.append(f"there are shards of {' and of '.join(map(str, totals))}: some are of another run")
+    for count in totals:
+        absent = [
+            f"{at}/{count}" for at in range(1, count + 1) if Shard(index=at, count=count) not in by_shard
+        ]
+        if absent:
+            problems.append(f"no report of shard {_some(absent)}")
+    problems += [
+        f"shard {shard} reported {len(by_shard[shard])} times"
+        for shard in sorted(shards)
+        if len(by_shard[shard]) > 1
+    ]
+    plans = {one.plan for shard in shards for one in by_shard[shard]}
+    if len(plans) > 1:
+        problems.append("the shards were planned from different durations, so tests may be in none of them")
+    return problems
+
+
+def _collected_problems(reports: Sequence[Report]) -> list[str]:
+    """Hold what ran against what was to run."""
+    return [
+        _told(one, f"{one.collected} tests were to run, and {ran} are reported")
+        for one in reports
+        # a file by itself is no test: it is there when the whole of it failed
+        for ran in [sum(case.test != case.file for case in one.document.cases)]
+        if one.collected is not None and one.collected != ran
+    ]
+
+
+def _whole_problems(reports: Sequence[Report]) -> list[str]:
+    """Hold the tests that several shards ran of a file against how many it has."""
+    said: dict[str, set[str]] = defaultdict(set)
+    ran: dict[str, int] = defaultdict(int)
+    for report in reports:
+        for name, suite in report.document.suites.items():
+            if WHOLE in suite.properties:
+                said[name].add(suite.properties[WHOLE])
+        for case in report.document.cases:
+            ran[case.file] += case.test != case.file
+    problems = []
+    for name in sorted(said):
+        if said[name] != {str(ran[name])}:
+            numbers = " or ".join(sorted(said[name]))
+            problems.append(f"{name} has {numbers} tests, and {ran[name]} are reported by all shards")
+    return problems
+
+
+def _empty_problems(cases: Sequence[Case]) -> list[str]:
+    found = counts(cases)
+    if not cases:
+        return ["no test ran"]
+    unrun = found["skipped"] + found["xfailed"]
+    if unrun == len(cases):
+        return [f"all {len(cases)} tests were skipped"]
+    return []
+
+
+def _told(report: Report, said: str) -> str:
+    where = f"shard {report.shard}" if report.shard else report.where
+    return f"{where}: {said}" if where else said
+
+
+def _some(names: Sequence[str]) -> str:
+    shown = ", ".join(names[:_NAMED])
+    return shown if len(names) <= _NAMED else f"{shown} and {len(names) - _NAMED} more"

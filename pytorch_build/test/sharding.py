@@ -1,0 +1,239 @@
+"""Which shard runs which test: whole files by recorded durations, longest first; big files in parts.
+
+Pure and deterministic: the same files, durations and number of shards give the same plan on every machine,
+whatever the order they come in. A file is taken apart only where the shards would differ by more than
+`BALANCE` otherwise: first into its classes, then into tests. What nobody has recorded (a new class,
+a new test) belongs to the rest of its file, and so to exactly one shard.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from dataclasses import dataclass, replace
+from statistics import median
+from typing import TYPE_CHECKING
+
+from core import console, files
+from core.errors import MissingInputError, UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from pytorch_build.test.durations import Durations
+
+# how much longer than their mean the longest shard may take
+BALANCE = 1.1
+_SHARD = re.compile(r"([0-9]{1,4})/([0-9]{1,4})")
+_UNKNOWN_SECONDS = 1.0
+
+
+@dataclass(frozen=True, kw_only=True, order=True)
+class Shard:
+    """One of several equal parts of the tests: ``index`` from 1 to ``count``."""
+
+    index: int = 1
+    count: int = 1
+
+    def __str__(self) -> str:
+        return f"{self.index}/{self.count}"
+
+
+def parse_shard(text: str) -> Shard:
+    """Read ``k/n``.
+
+    Raises:
+        UsageError: It is not that, or there is no such shard.
+    """
+    found = _SHARD.fullmatch(text)
+    if not found:
+        raise UsageError(f"--shard {text!r} is not K/N, such as 2/6.")
+    index, count = int(found[1]), int(found[2])
+    if not count:
+        raise UsageError(f"--shard {text!r}: the tests cannot be in 0 shards.")
+    if not 1 <= index <= count:
+        raise UsageError(
+            f"--shard {text!r}: there is no shard {index} of {count}.", hint=f"1/{count} is the first."
+        )
+    return Shard(index=index, count=count)
+
+
+@dataclass(frozen=True, kw_only=True, order=True)
+class Unit:
+    """What is run in one shard as a whole.
+
+    Attributes:
+        file: A test file.
+        part: The node id of a class or test in it; "" for the file, without what other units name.
+        seconds: How long its tests take.
+    """
+
+    file: str
+    part: str = ""
+    seconds: float = 0.0
+
+    @property
+    def prefix(self) -> str:
+        """The node id that it begins with."""
+        return self.part or self.file
+
+
+@dataclass(frozen=True, kw_only=True)
+class Part:
+    """What one shard runs of a file.
+
+    Attributes:
+        file: The test file.
+        keep: Node ids that it runs, with all below them.
+        drop: Node ids that other shards run; a longer one counts before a shorter one.
+    """
+
+    file: str
+    keep: tuple[str, ...]
+    drop: tuple[str, ...] = ()
+
+    @property
+    def whole(self) -> bool:
+        """Whether the shard runs the whole file."""
+        return not self.drop
+
+    def takes(self, test: str) -> bool:
+        """Say whether the shard runs a test, by its node id."""
+        keep, drop = _nearest(test, self.keep), _nearest(test, self.drop)
+        return keep > drop
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """All shards.
+
+    Attributes:
+        shards: The units of each, in the order in which they were placed.
+        seconds: How long each takes, with what it takes to start each file.
+    """
+
+    shards: tuple[tuple[Unit, ...], ...]
+    seconds: tuple[float, ...]
+
+    @property
+    def digest(self) -> str:
+        """What shards that were planned alike agree on."""
+        return files.digest_of([[unit.prefix for unit in units] for units in self.shards])
+
+    @property
+    def imbalance(self) -> float:
+        """How much longer than the mean the longest shard takes: 1.0 is even."""
+        mean = sum(self.seconds) / len(self.seconds)
+        return max(self.seconds) / mean if mean else 1.0
+
+    def parts(self, shard: Shard) -> tuple[Part, ...]:
+        """Give what a shard runs, the longest file first."""
+        everywhere: dict[str, set[str]] = defaultdict(set)
+        for units in self.shards:
+            for unit in units:
+                everywhere[unit.file].add(unit.prefix)
+        mine: dict[str, list[Unit]] = defaultdict(list)
+        for unit in self.shards[shard.index - 1]:
+            mine[unit.file].append(unit)
+        ordered = sorted(mine, key=lambda file: (-sum(unit.seconds for unit in mine[file]), file))
+        return tuple(_part(file, {unit.prefix for unit in mine[file]}, everywhere[file]) for file in ordered)
+
+
+def plan(test_files: Iterable[str], durations: Durations, count: int) -> Plan:
+    """Put test files into shards.
+
+    Args:
+        test_files: Their names, as the durations have them.
+        durations: What is recorded; an unknown file is taken for the median of the known ones.
+        count: How many shards.
+
+    Raises:
+        MissingInputError: There is no file.
+    """
+    named = sorted(set(test_files))
+    if not named:
+        raise MissingInputError("There are no test files to put into shards.")
+    known = {name: one for name, one in durations.files.items() if name in named} or durations.files
+    typical = median([one.seconds for one in known.values()] or [_UNKNOWN_SECONDS])
+    typical_start = median([one.starting for one in known.values()] or [0.0])
+    units = [Unit(file=name, seconds=known[name].seconds if name in known else typical) for name in named]
+    starting = {name: known[name].starting if name in known else typical_start for name in named}
+    best = _placed(units, starting, count)
+    tried = best
+    while tried.imbalance > BALANCE:
+        apart = _apart(units, durations, total=sum(tried.seconds) / count)
+        if apart is None:
+            break
+        units = apart
+        tried = _placed(units, starting, count)
+        if max(tried.seconds) < max(best.seconds):
+            best = tried
+    return best
+
+
+def show(made: Plan, mine: Shard) -> None:
+    """Print a row a shard, and what this one runs."""
+    rows = []
+    for at, (units, seconds) in enumerate(zip(made.shards, made.seconds, strict=True), start=1):
+        name = f"{at}/{len(made.shards)}"
+        test_files = {unit.file for unit in units}
+        parts = sum(bool(unit.part) for unit in units)
+        rows.append(
+            (
+                f"{name} (this one)" if at == mine.index else name,
+                str(len(test_files)),
+                str(parts),
+                console.duration(seconds),
+            )
+        )
+    console.table(("shard", "files", "parts of files", "expected"), rows)
+    for part in made.parts(mine):
+        console.detail(part.file if part.whole else f"{part.file}: {', '.join(part.keep)}")
+
+
+def _part(file: str, mine: set[str], everywhere: set[str]) -> Part:
+    return Part(file=file, keep=tuple(sorted(mine)), drop=tuple(sorted(everywhere - mine)))
+
+
+def _nearest(test: str, prefixes: Iterable[str]) -> int:
+    """Give the length of the longest of these node ids that a test is, or is below; 0 for none."""
+    return max(
+        (len(one) for one in prefixes if test == one or test.startswith((f"{one}::", f"{one}["))), default=0
+    )
+
+
+def _placed(units: Sequence[Unit], starting: Mapping[str, float], count: int) -> Plan:
+    """Put the longest unit where the shard stays shortest, and so on; starting a file is part of its time."""
+    loads = [0.0] * count
+    shards: list[list[Unit]] = [[] for _ in range(count)]
+    held: list[set[str]] = [set() for _ in range(count)]
+    for unit in sorted(units, key=lambda one: (-one.seconds - starting[one.file], one.file, one.part)):
+        after = [
+            load + unit.seconds + (0 if unit.file in held[at] else starting[unit.file])
+            for at, load in enumerate(loads)
+        ]
+        # of equal ones the one with fewer files: what takes no time known takes some
+        best = min(range(count), key=lambda at: (after[at], len(held[at]), at))
+        loads[best] = after[best]
+        shards[best].append(unit)
+        held[best].add(unit.file)
+    return Plan(shards=tuple(map(tuple, shards)), seconds=tuple(loads))
+
+
+def _apart(units: Sequence[Unit], durations: Durations, *, total: float) -> list[Unit] | None:
+    """Take the longest unit apart that can be and matters; None where there is none."""
+    enough = total * (BALANCE - 1) / 2
+    named = {unit.part for unit in units}
+    for unit in sorted(units, key=lambda one: (-one.seconds, one.file, one.part)):
+        if unit.seconds <= enough:
+            return None
+        inner = [
+            Unit(file=unit.file, part=name, seconds=seconds)
+            for name, seconds in durations.below(unit.file, unit.part)
+            if name not in named
+        ]
+        if inner:
+            rest = replace(unit, seconds=max(0.0, unit.seconds - sum(one.seconds for one in inner)))
+            # the rest stays what it was, less what is named now, so that nothing is lost
+            return [*(one for one in units if one != unit), rest, *inner]
+    return None

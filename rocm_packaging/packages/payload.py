@@ -1,0 +1,172 @@
+"""Decide what of ROCm's tree goes into a wheel, and under which name. Pure.
+
+Wheels hold no symbolic links, so a library is written once, under its SONAME; its other
+names live in the development tree. A link to a program becomes a small program that starts
+it; other links to files become copies; links to folders, and dangling ones, are left out.
+"""
+
+from __future__ import annotations
+
+import posixpath
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from rocm_packaging.artifacts.artifacts import resolve_link
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from core.binaries.elf import ElfFacts
+    from rocm_packaging.artifacts.artifacts import Entry
+
+_MAX_LINKS = 40  # what Linux follows before it gives up
+
+
+@dataclass(frozen=True, kw_only=True)
+class PayloadFile:
+    """One file of a runtime wheel.
+
+    Attributes:
+        path: Its place below the payload folder.
+        entry: The file that holds its content.
+        facts: Its ELF facts, for files of the host's processor.
+        stub_for: For a stub, the program that it starts, relative to its own folder.
+    """
+
+    path: str
+    entry: Entry
+    facts: ElfFacts | None = None
+    stub_for: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Payload:
+    """The files of one runtime wheel, and the names that it cannot hold.
+
+    Attributes:
+        files: By path, sorted.
+        aliases: Other names of the files in `files`: path -> file name in the same folder.
+        dropped: Paths that it leaves out: by a pattern, links to folders, dangling links.
+    """
+
+    files: Mapping[str, PayloadFile]
+    aliases: Mapping[str, str]
+    dropped: tuple[str, ...] = ()
+
+
+def plan(
+    tree: Mapping[str, Entry],
+    facts: Mapping[str, ElfFacts],
+    *,
+    include: Sequence[str] = (),
+    exclude: Sequence[str] = (),
+) -> Payload:
+    """Choose the files of a runtime wheel.
+
+    Args:
+        tree: The entries that belong to the package, by path.
+        facts: ELF facts of plain files, by path.
+        include: Glob patterns of the paths to take; none: all.
+        exclude: Glob patterns of paths to leave out; ``**`` stands for any number of folders.
+    """
+    taken = re.compile("|".join(map(_pattern, include)) or r".*")
+    refused = re.compile("|".join(map(_pattern, exclude)) or r"(?!)")
+    kept = {p: entry for p, entry in tree.items() if taken.fullmatch(p) and not refused.fullmatch(p)}
+    files: dict[str, PayloadFile] = {}
+    aliases: dict[str, str] = {}
+    dropped = [path for path in tree if path not in kept]
+    for path, entry in kept.items():
+        real = follow(kept, path)
+        if real is None:
+            dropped.append(path)
+            continue
+        known = facts.get(real)
+        canonical = _canonical(kept, path, real, known)
+        if canonical != path:
+            aliases[path] = posixpath.basename(canonical)
+        elif entry.link and known is not None and known.program:
+            target = posixpath.relpath(real, posixpath.dirname(path) or ".")
+            files[path] = PayloadFile(path=path, entry=kept[real], stub_for=target)
+        else:
+            files[path] = PayloadFile(path=path, entry=kept[real], facts=known)
+    return Payload(files=files, aliases=aliases, dropped=tuple(sorted(dropped)))
+
+
+def follow(tree: Mapping[str, Entry], path: str) -> str | None:
+    """Follow links within a tree to a plain file; None where they dangle, circle or end in a folder."""
+    for _ in range(_MAX_LINKS):
+        entry = tree.get(path)
+        if entry is None:
+            return None
+        if not entry.link:
+            return path
+        path = resolve_link(path, entry.link)
+    return None
+
+
+def _canonical(tree: Mapping[str, Entry], path: str, real: str, facts: ElfFacts | None) -> str:
+    """Give the one name under which a library is written: its SONAME, where the folder has that name."""
+    if facts is None or not facts.soname:
+        return path
+    candidate = posixpath.join(posixpath.dirname(path), facts.soname)
+    return candidate if follow(tree, candidate) == real else path
+
+
+def _pattern(glob: str) -> str:
+    """Turn a glob into a regular expression: ``**/`` is any folders, ``*`` and ``?`` stay in one."""
+    parts = re.split(r"(\*\*/|\*\*|\*|\?)", glob)
+    meaning = {"**/": "(?:.*/)?", "**": ".*", "*": "[^/]*", "?": "[^/]"}
+    return "".join(meaning.get(part, re.escape(part)) for part in parts)
+
+
+def devel_only(
+    tree: Mapping[str, Entry], payloads: Iterable[Payload]
+) -> tuple[dict[str, Entry], dict[str, str]]:
+    """Choose what the development tree holds beyond the runtime wheels.
+
+    Returns:
+        Plain files by path, and links by path with the text of each.
+    """
+    carried: set[str] = set()
+    links: dict[str, str] = {}
+    for payload in payloads:
+        # A stub stands for a link, and in this tree links can be links.
+        carried.update(path for path, file in payload.files.items() if not file.stub_for)
+        links.update(payload.aliases)
+    files: dict[str, Entry] = {}
+    folders = {folder for path in tree for folder in _parents(path)}
+    for path, entry in tree.items():
+        if path in carried or path in links:
+            continue
+        if not entry.link:
+            files[path] = entry
+        elif follow(tree, path) is not None or resolve_link(path, entry.link) in folders:
+            links[path] = entry.link
+    return files, links
+
+
+def devel_path(alias: str, name: str) -> str:
+    """Give the path of the file that an alias, in the same folder, stands for."""
+    return posixpath.join(posixpath.dirname(alias), name)
+
+
+def usual_links(tree: Mapping[str, Entry], links: Mapping[str, str]) -> dict[str, str]:
+    """Choose the links between folders that every ROCm tree has, and that this one lacks.
+
+    Args:
+        tree: The entries of the whole tree, by path.
+        links: Paths with the folder that each stands for.
+    """
+    folders = {folder for path in tree for folder in _parents(path)}
+    return {
+        path: folder
+        for path, folder in links.items()
+        if folder in folders and path not in tree and path not in folders
+    }
+
+
+def _parents(path: str) -> Iterable[str]:
+    while "/" in path:
+        path = posixpath.dirname(path)
+        yield path

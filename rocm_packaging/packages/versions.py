@@ -1,0 +1,149 @@
+"""ROCm versions: the forms that the project publishes, and nothing else.
+
+=================  ===================================
+release            ``10.1.0``
+prerelease         ``10.1.0rc2``
+nightly            ``10.1.0a20260822``
+nightly-bkc        ``10.1.0a20260811+bkc.20260814``
+ci, dev, dev-bkc   ``10.1.0.dev0+<git commit>``, ``10.1.0.dev0``
+=================  ===================================
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from datetime import date
+from typing import Literal
+
+from core.cli.options import RELEASE_TYPES
+from core.errors import UsageError, nearest
+
+Kind = Literal["release", "prerelease", "nightly", "nightly-bkc", "dev"]
+_BASE_FORM = re.compile(r"(?:0|[1-9][0-9]*)(?:\.(?:0|[1-9][0-9]*)){2}")
+_COMMIT = re.compile(r"[0-9a-f]{7,40}")
+
+_BASE = r"(?P<base>(?:0|[1-9][0-9]*)(?:\.(?:0|[1-9][0-9]*)){2})"
+_FORMS: tuple[tuple[Kind, re.Pattern[str]], ...] = (
+    ("release", re.compile(_BASE)),
+    ("prerelease", re.compile(_BASE + r"rc(?:0|[1-9][0-9]*)")),
+    ("nightly", re.compile(_BASE + r"a(?P<date>[0-9]{8})")),
+    ("nightly-bkc", re.compile(_BASE + r"a(?P<date>[0-9]{8})\+bkc\.(?P<bkc>[0-9]{8})")),
+    ("dev", re.compile(_BASE + r"\.dev0(?:\+(?P<local>[0-9a-z]+(?:\.[0-9a-z]+)*))?")),
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RocmVersion:
+    """A ROCm version.
+
+    Attributes:
+        text: The version as packages carry it (normalised by PEP 440).
+        base: Its three numbers, ``10.1.0``.
+        kind: Which form it has.
+        local: What follows the ``+`` of a dev version: a git commit, or ``sample``.
+    """
+
+    text: str
+    base: str
+    kind: Kind
+    local: str = ""
+
+    @property
+    def is_sample(self) -> bool:
+        """Whether this is the miniature ROCm, which is never published."""
+        return self.local == "sample"
+
+
+def parse(text: str) -> RocmVersion:
+    """Read a ROCm version.
+
+    Raises:
+        UsageError: It has none of the forms that ROCm versions have, or a date in it is none.
+    """
+    for kind, form in _FORMS:
+        match = form.fullmatch(text)
+        if match is None:
+            continue
+        groups = match.groupdict()
+        for key in ("date", "bkc"):
+            if groups.get(key):
+                _require_date(text, groups[key])
+        return RocmVersion(text=text, base=groups["base"], kind=kind, local=groups.get("local") or "")
+    raise UsageError(
+        f"{text!r} is no ROCm version.",
+        hint="Forms: 10.1.0, 10.1.0rc2, 10.1.0a20260822, 10.1.0a20260811+bkc.20260814, "
+        "10.1.0.dev0, 10.1.0.dev0+<git commit in lower case>.",
+    )
+
+
+def _require_date(text: str, digits: str) -> None:
+    try:
+        date.fromisoformat(f"{digits[:4]}-{digits[4:6]}-{digits[6:]}")
+    except ValueError:
+        raise UsageError(
+            f"{text!r} is no ROCm version: {digits} is no date.", hint="Dates are YYYYMMDD."
+        ) from None
+
+
+def compute(
+    base: str, release_type: str, *, commit: str = "", day: date, candidate: int | None = None
+) -> str:
+    """Compute the version of a build by its release type.
+
+    Args:
+        base: The three numbers of the release, ``10.1.0``.
+        release_type: One of `core.cli.options.RELEASE_TYPES`.
+        commit: The git commit that ROCm was built from, for ``ci`` and ``dev…``; empty: not known.
+        day: The day of a nightly build, in UTC.
+        candidate: The number of a prerelease, 0 or more.
+
+    Raises:
+        UsageError: The base is none, a prerelease has no number, the commit is none, or the type is
+            ``nightly-bkc``, whose two dates only upstream knows.
+    """
+    if not _BASE_FORM.fullmatch(base):
+        raise UsageError(f"{base!r} is no base version.", hint="It has three numbers, such as 10.1.0.")
+    if candidate is not None and release_type != "prerelease":
+        raise UsageError(f"A {release_type} version has no candidate number.", hint="Leave --rc out.")
+    if release_type in {"ci", "dev", "dev-bkc"}:
+        if commit and not _COMMIT.fullmatch(commit):
+            raise UsageError(f"{commit!r} is no git commit.", hint="Give 7 to 40 hexadecimal digits.")
+        return parse(f"{base}.dev0+{commit}" if commit else f"{base}.dev0").text
+    if release_type == "nightly":
+        return parse(f"{base}a{day:%Y%m%d}").text
+    if release_type == "prerelease":
+        if candidate is None or candidate < 0:
+            raise UsageError("A prerelease needs a number.", hint="Give it with --rc N.")
+        return parse(f"{base}rc{candidate}").text
+    if release_type == "release":
+        return parse(base).text
+    if release_type == "nightly-bkc":
+        raise UsageError(
+            "A version of type nightly-bkc has two dates: of the nightly that it is based on, and its own.",
+            hint=f"Give it whole: {base}a20260811+bkc.20260814.",
+        )
+    raise UsageError(f"Unknown release type {release_type!r}. {nearest(release_type, RELEASE_TYPES)}")
+
+
+def of_artifacts(
+    named: str, release_type: str, *, commit: str = "", day: date, candidate: int | None = None
+) -> str:
+    """Choose the version of packages where none is given.
+
+    Args:
+        named: The version that the artifacts name: three numbers, of which the release type makes
+            a version, or a whole version, which stands.
+        release_type: As `compute`.
+        commit: As `compute`.
+        day: As `compute`.
+        candidate: As `compute`.
+
+    Raises:
+        UsageError: The artifacts name none, or as `compute`.
+    """
+    if not named:
+        raise UsageError("The artifacts name no ROCm version.", hint="Give it with --version V.")
+    if _BASE_FORM.fullmatch(named):
+        return compute(named, release_type, commit=commit, day=day, candidate=candidate)
+    return parse(named).text

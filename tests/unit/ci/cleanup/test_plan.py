@@ -1,0 +1,153 @@
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ci.cleanup.plan import Held, Plan, plan, require_modest
+from ci.cleanup.policy import Policy
+from ci.cleanup.units import units
+from core.errors import StoreError
+from core.stores import Stored
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+NOW = datetime.fromtimestamp(1_800_000_000, tz=UTC)
+DAY = 86_400
+
+RUNS = st.builds(
+    lambda number, platform: f"{number}-{platform}/x",
+    st.integers(1, 30),
+    st.sampled_from(["linux", "windows"]),
+)
+RUN_NAMES = RUNS.map(lambda key: key.partition("/")[0])
+STAGED = st.builds(
+    lambda family, name, version: f"v2-staging/{family}/{name}-{version}-py3-none-any.whl",
+    st.sampled_from(["gfx94X-dcgpu", "gfx110X-all"]),
+    st.sampled_from(["torch", "rocm"]),
+    st.sampled_from(["1.0", "1.10", "1.9", "2.0rc1", "2.0"]),
+)
+OTHERS = st.sampled_from(
+    ["v2/g/torch-1.0-py3-none-any.whl", "python-deps/simple/numpy/index.html", "README.md"]
+)
+LISTINGS = st.dictionaries(RUNS | STAGED | OTHERS, st.floats(0, 90), max_size=25)
+POLICIES = st.builds(Policy, days=st.integers(1, 60), newest=st.integers(1, 4)) | st.just(
+    Policy(forever=True)
+)
+
+
+def listing(ages: dict[str, float]) -> list[Stored]:
+    return [
+        Stored(key=key, size=3, etag="", modified=NOW.timestamp() - days * DAY) for key, days in ages.items()
+    ]
+
+
+def decide(objects: Sequence[Stored], policy: Policy, held: Held | None = None) -> Plan:
+    return plan(units(objects), policy=policy, run_ids="[0-9]+", now=NOW, held=held or Held())
+
+
+def going(planned: Plan) -> set[str]:
+    return {one.key for decision in planned.goes for one in decision.unit.objects}
+
+
+def why(planned: Plan) -> dict[str, str]:
+    return {one.unit.name: one.why for one in (*planned.goes, *planned.stays)}
+
+
+@given(LISTINGS, POLICIES, st.data())
+def test_what_goes_is_old_unlisted_unused_not_among_the_newest_and_nothing_is_lost(
+    ages: dict[str, float], policy: Policy, data: st.DataObject
+) -> None:
+    objects = listing(ages)
+    some = st.frozensets(st.sampled_from(sorted(ages)), max_size=4) if ages else st.just(frozenset())
+    held = Held(
+        listed=data.draw(some), in_use=data.draw(some), staged_runs=frozenset(data.draw(st.sets(RUN_NAMES)))
+    )
+    planned = decide(objects, policy, held)
+    gone = going(planned)
+    assert not gone & held.listed
+    assert not gone & held.in_use
+    assert not held.staged_runs & {key.partition("/")[0] for key in gone}
+    assert not [key for key in gone if key.startswith(("v2/", "python-deps/")) or key == "README.md"]
+    assert policy.days is not None or not gone
+    assert all(ages[key] >= (policy.days or 0) for key in gone)
+    for series in {one.unit.series for one in planned.goes}:
+        kept = [one for one in planned.stays if one.unit.series == series]
+        assert len(kept) >= policy.newest
+        newest = max((one.unit for one in (*planned.goes, *planned.stays) if one.unit.series == series),
+                     key=lambda unit: (unit.version or 0, unit.modified))  # fmt: skip
+        assert newest in [one.unit for one in kept]
+    assert len(planned.goes) + len(planned.stays) == len(units(objects))
+    assert all(one.why for one in (*planned.goes, *planned.stays))
+
+
+@given(LISTINGS, POLICIES, st.data())
+def test_a_deletion_that_broke_off_goes_on_and_takes_nothing_else(
+    ages: dict[str, float], policy: Policy, data: st.DataObject
+) -> None:
+    gone = going(decide(listing(ages), policy))
+    already = data.draw(st.sets(st.sampled_from(sorted(gone))) if gone else st.just(set()))
+    left = {key: age for key, age in ages.items() if key not in already}
+    assert going(decide(listing(left), policy)) == gone - already
+
+
+@given(LISTINGS, st.integers(1, 60), st.integers(1, 4))
+def test_a_longer_or_wider_policy_never_takes_more(ages: dict[str, float], days: int, newest: int) -> None:
+    objects = listing(ages)
+    gone = going(decide(objects, Policy(days=days, newest=newest)))
+    assert going(decide(objects, Policy(days=days + 1, newest=newest))) <= gone
+    assert going(decide(objects, Policy(days=days, newest=newest + 1))) <= gone
+
+
+def test_each_reason_is_said() -> None:
+    ages = {f"{number}-linux/x": 40.0 + number for number in range(1, 8)}
+    ages |= {"100-linux/x": 1, "mine-linux/x": 99}
+    held = Held(
+        listed=frozenset({"5-linux/x"}),
+        in_use=frozenset({"6-linux/x"}),
+        staged_runs=frozenset({"7-linux", "17-linux"}),
+    )
+    assert why(decide(listing(ages), Policy(days=30, newest=2), held)) == {
+        "100-linux": "not 30 days old",
+        "1-linux": "among the newest 2",
+        "2-linux": "42 days old, kept for 30",
+        "3-linux": "43 days old, kept for 30",
+        "4-linux": "44 days old, kept for 30",
+        "5-linux": "a release index lists it",
+        "6-linux": "a promotion uses it",
+        "7-linux": "something in staging came from it",
+        "mine-linux": "a person named it",
+    }
+    assert set(why(decide(listing(ages), Policy(forever=True))).values()) == {"kept for ever"}
+
+
+def test_the_day_counts_to_the_second(stored: Callable[..., Stored]) -> None:
+    policy = Policy(days=30, newest=1)
+    objects = [stored("9-linux/x"), stored("1-linux/x", 30), stored("2-linux/x", 30 - 1 / DAY)]
+    assert going(decide(objects, policy)) == {"1-linux/x"}
+
+
+def test_a_required_version_stays(stored: Callable[..., Stored]) -> None:
+    objects = [stored(f"v2-staging/g/rocm-{number}-py3-none-any.whl", 50) for number in (1, 2, 3)]
+    planned = decide(objects, Policy(days=30, newest=1), Held(required=frozenset({"v2-staging/g/rocm 1"})))
+    assert going(planned) == {"v2-staging/g/rocm-2-py3-none-any.whl"}
+    assert why(planned)["v2-staging/g/rocm 1"] == "a version that stays requires it"
+
+
+def test_a_wrong_clock_deletes_nothing(stored: Callable[..., Stored]) -> None:
+    with pytest.raises(StoreError, match="clock is wrong"):
+        decide([stored("1-linux/x", -2), stored("2-linux/x", 90)], Policy(days=30, newest=1))
+
+
+def test_a_plan_that_takes_most_is_refused_and_says_how_much_it_takes(stored: Callable[..., Stored]) -> None:
+    objects = [stored(f"{number}-linux/x", 40) for number in range(3)]
+    planned = decide(objects, Policy(days=30, newest=1))
+    with pytest.raises(StoreError, match=r"2 of 3 .* more than 50 %") as caught:
+        require_modest(planned, percent=50)
+    assert "--at-most 67" in caught.value.hint
+    require_modest(planned, percent=67)
+    require_modest(Plan(goes=(), stays=()), percent=1)

@@ -1,0 +1,108 @@
+"""Plans for made-up events, in one line each."""
+
+from __future__ import annotations
+
+import functools
+from datetime import date
+from typing import TYPE_CHECKING, Any
+
+from ci.plan import data, events, inputs, labels
+from ci.plan.data import Data
+from ci.plan.paths import Changes
+from ci.plan.plan import plan
+from ci.plan.question import DISPATCHES, Question
+from ci.publish.buckets import buckets
+from core.cli.options import ROOT
+from core.run.plans import PLATFORMS, Plan
+from pytorch_build.refs.torch_refs import load_refs
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from core.run.outputs import Platform
+    from pytorch_build.refs.torch_refs import TorchRef
+
+OURS = "ROCm/TheRock"
+DAY = date(2026, 8, 31)
+
+
+@functools.cache
+def known() -> Data:
+    return data.load()
+
+
+@functools.cache
+def refs() -> Mapping[Platform, Mapping[str, TorchRef]]:
+    return {one: load_refs(None, ROOT / "core", platform=one) for one in PLATFORMS}
+
+
+def pull_request(*names: str, head: str | None = OURS, base: str = "main") -> dict[str, Any]:
+    """Give a pull request's payload, as far as GitHub's is looked at."""
+    return {
+        "pull_request": {
+            "number": 7,
+            "labels": [{"name": name} for name in names],
+            "head": {"ref": "topic", "sha": "a" * 40, "repo": {"full_name": head} if head else None},
+            "base": {"ref": base, "sha": "b" * 40},
+        }
+    }
+
+
+def push(branch: str = "main", **facts: Any) -> dict[str, Any]:
+    return {"ref": f"refs/heads/{branch}", "before": "a" * 40, "after": "b" * 40, **facts}
+
+
+def asked(
+    name: str,
+    payload: Mapping[str, Any] | None = None,
+    files: tuple[str, ...] | None = ("ci/verbs/cells.py",),
+    given: Mapping[str, Any] | None = None,
+    what: Data | None = None,
+    **facts: Any,
+) -> Question:
+    """Ask for the plan of an event."""
+    repository = facts.pop("repository", OURS)
+    event = events.parse(name, payload or {}, repository=repository, ref_name="main")
+    what = what or known()
+    values: dict[str, Any] = {
+        "event": event,
+        "inputs": inputs.read(event.inputs if given is None else given, exact=name in DISPATCHES),
+        "labels": labels.read(event.labels or (), what),
+        "changes": Changes(files=files),
+        "data": what,
+        "buckets": buckets(),
+        "refs": refs(),
+        "today": DAY,
+        "run_id": "17",
+    }
+    return Question(**{**values, **facts})
+
+
+def planned(*words: Any, **facts: Any) -> Plan:
+    """Plan for an event; arguments as of `asked`."""
+    return plan(asked(*words, **facts))
+
+
+def dispatched(**given: Any) -> Plan:
+    """Plan a dispatch with these inputs."""
+    return planned("workflow_dispatch", {"ref": "refs/heads/main", "inputs": given})
+
+
+def changed(**tables: Any) -> Data:
+    """Give CI's data with other keys in these of its tables."""
+    raw = known().model_dump()
+    return Data.model_validate({**raw, **{name: {**raw[name], **table} for name, table in tables.items()}})
+
+
+def stages(made: Plan, platform: str = "linux") -> dict[str, list[str]]:
+    """Give the families of each stage on a platform."""
+    found: dict[str, list[str]] = {}
+    for cell in made.cells:
+        if cell.platform == platform:
+            found.setdefault(cell.stage, []).append(cell.gpu_family)
+    return found
+
+
+def why(made: Plan, what: str) -> str:
+    """Say why something was left out."""
+    return next(one.reason for one in made.left_out if one.what == what)

@@ -1,0 +1,108 @@
+"""The data that people edit, and a user's own over it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from ci.plan import data
+from ci.plan.families import of_tier
+from core.cli.options import ROOT
+from core.errors import DataError, MissingInputError
+from pytorch_build.test import configurations
+from tests.unit.ci.plan.planning import known
+from tests.unit.test_gates import sessions
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+REFUSED = {
+    '[triggers]\nlong_lived_branchs = ["x"]': "Did you mean 'long_lived_branches'",
+    '[families.families.gfx94X-dcgp]\nlinux = { tier = "nightly" }': "Did you mean 'gfx94X-dcgpu'",
+    '[families.families.gfx1151]\nlinux = { tier = "nightyl" }': "nightly",
+    '[families.families.gfx1151]\nlinux = { tier = "nightly", variants = ["asn"] }': "Did you mean 'asan'",
+    '[families.families.gfx1151]\nlinux = { teir = "nightly" }': "Did you mean 'tier'",
+    '[[families.expect_failure]]\ngpu_family = "gfx950-dcgpu"\nplatform = "windows"\nuntil = 2026-01-01\n'
+    'reason = "x"': "no family 'gfx950-dcgpu' on windows",
+    '[[families.expect_failure]]\ngpu_family = "gfx1151"\nplatform = "linux"\nuntil = "soon"\n'
+    'reason = "x"': "until",
+    '[runners.families.gfx1151.linux]\ntest_runner = "linux-gfx1151-gpu-rcm"': "nobody serves the",
+    '[runners.machines.linux]\nbuild = "linux-gfx1151-gpu-rcm"': "Did you mean 'linux-gfx1151-gpu-rocm'",
+    '[runners.out_of_service]\n"linux-gfx1151" = "x"': "out_of_service",
+    '[uploads]\nstore = "out"': "Did you mean 'upload'",
+    "[triggers": "not valid TOML",
+}
+
+
+def test_the_data_is_read() -> None:
+    assert known().triggers.long_lived_branches == ("main", "release/**")
+    assert known().families.expect_failure == ()
+
+
+def test_every_session_of_a_test_is_there() -> None:
+    assert {test.session for test in known().triggers.tests.values()} <= sessions().keys()
+
+
+def test_every_runner_is_one_of_a_family_that_ci_builds() -> None:
+    for name, platforms in known().runners.families.items():
+        assert platforms.keys() <= known().families.families[name].keys()
+
+
+def test_a_matrix_has_the_families_whose_pytorch_is_built_from_a_tier_on() -> None:
+    assert of_tier("presubmit") == {"linux": ("gfx94X-dcgpu",), "windows": ("gfx110X-all",)}
+    assert [len(names) for names in of_tier("nightly").values()] == [16, 13]
+    assert "cpu" not in of_tier("nightly")["linux"]
+
+
+@pytest.mark.parametrize("text", REFUSED)
+def test_a_file_that_breaks_the_schema_is_refused_with_the_nearest_key(tmp_path: Path, text: str) -> None:
+    (tmp_path / "ci.toml").write_text(text)
+    with pytest.raises(DataError) as caught:
+        data.load(tmp_path / "ci.toml")
+    assert REFUSED[text] in str(caught.value)
+    assert "ci.toml" in str(caught.value)
+
+
+def test_a_users_file_is_merged_over_ours(tmp_path: Path) -> None:
+    (tmp_path / "ci.toml").write_text(
+        '[triggers]\nlong_lived_branches = ["trunk"]\n'
+        '[families.families.gfx1151]\nlinux = { tier = "nightly" }\n'
+        '[matrix.ci]\ntorch_refs = ["sample"]\n'
+        '[upload]\nstore = "s3://mine"\n'
+    )
+    found = data.load(tmp_path / "ci.toml")
+    assert found.triggers.long_lived_branches == ("trunk",)
+    assert found.triggers.paths == known().triggers.paths
+    assert found.families.families["gfx1151"]["linux"].tier == "nightly"
+    assert found.families.families["gfx1151"]["windows"].tier == "presubmit"
+    assert found.matrix_of("ci").torch_refs == ("sample",)
+    assert found.upload.store == "s3://mine"
+    with pytest.raises(MissingInputError, match="CI_CONFIG"):
+        data.load(ROOT / "nothing.toml")
+
+
+@pytest.mark.parametrize(
+    ("test", "said"),
+    [
+        ({"stage": "test_pytorch", "session": "test_smoke", "shards": 2}, "are for tests of the stage"),
+        ({"stage": "test_pytorch", "session": "test_smoke", "platforms": ["linux"]}, "are for tests of"),
+        ({"stage": "test_torch", "session": "test_torch"}, "'config' is what tests of the stage"),
+        ({"stage": "test_rocm", "session": "test_rocm", "config": "default"}, "'config' is what tests of"),
+        ({"stage": "test_torch", "session": "test_torch", "config": "default", "shards": 0}, "greater than"),
+        ({"stage": "test_torch", "session": "test_torch", "config": "default", "minutes": 999}, "less than"),
+    ],
+)
+def test_a_test_that_cannot_be_meant_is_refused(test: dict[str, object], said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        data.Test.model_validate(test)
+
+
+def test_upstreams_tests_name_configurations_that_are_there() -> None:
+    upstream = [one for one in data.load().triggers.tests.values() if one.stage == "test_torch"]
+    there = configurations.load().configurations
+    assert {one.config for one in upstream} == set(there)
+    # what needs several GPUs is what the configuration gives several
+    assert {one.config for one in upstream if one.several_gpus} == {
+        name for name, one in there.items() if one.gpus == "all"
+    }

@@ -1,0 +1,272 @@
+"""A run whose wheels are tiny but real, tested, and ready to be staged."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from core.families import parents
+from core.run import records
+from core.run.outputs import RunOutputs
+from core.run.records import Cell, FileRecord, Record
+from core.stores.directory import DirectoryStore
+from core.wheel import distributions
+from core.wheel.wheel_writer import Member, WheelSpec, metadata_text, write_sdist, write_wheel
+from pytorch_build.lock.source_lock import SourceLock
+from pytorch_build.split.described import Wheels
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from core.run.outputs import Platform
+    from core.stores import Store
+
+ROCM = "7.10.0a20251120"
+REF = "mine"
+ANY = "py3-none-linux_x86_64"
+DATE = "2026-11-21T12:00:00+00:00"
+
+
+@dataclass
+class Runs:
+    """Runs in a store: what builds and tests leave there.
+
+    With `devices`, gfx targets, their packages are split, and made as TheRock makes them: the host wheel
+    requires rocm-bootstrap.
+    """
+
+    store: Store
+    folder: Path
+    run_id: str = "17"
+    platform: Platform = "linux"
+    rocm: str = ROCM
+    ref: str = REF
+    devices: tuple[str, ...] = ()
+    made: dict[str, FileRecord] = field(default_factory=dict)
+
+    @property
+    def outputs(self) -> RunOutputs:
+        return RunOutputs(run_id=self.run_id, platform=self.platform)
+
+    @property
+    def torch(self) -> str:
+        return f"2.10.0a0+rocm{self.rocm}"
+
+    @property
+    def audio(self) -> str:
+        return f"2.9.0a0+rocm{self.rocm}"
+
+    def whole(self, family: str, pythons: Sequence[str] = ("cp312",), *, tested: bool = True) -> None:
+        """Build, and test, everything of a family."""
+        self.lock()
+        self.build_rocm(family)
+        for python in pythons:
+            self.build(family, python)
+            if tested:
+                self.smoke(family, python)
+                self.upstream(family, python)
+        if tested:
+            self.test_rocm(family)
+
+    def lock(self, release_type: str = "nightly", commit: str = "a") -> None:
+        local = self.torch.partition("+")[2]
+        projects = {
+            name: {
+                "project": name,
+                "origin": f"https://invalid/{name}",
+                "ref": "main",
+                "commit": commit * 40,
+                "base_version": base,
+                "versions": {"rocm": f"{base}+{local}"},
+            }
+            for name, base in (("torch", "2.10.0a0"), ("audio", "2.9.0a0"))
+        }
+        lock = SourceLock.model_validate(
+            {
+                "torch_ref": self.ref,
+                "release_type": release_type,
+                "rocm_version": self.rocm,
+                "projects": projects,
+            }
+        )
+        self.store.put_bytes(self.outputs.source_lock_key(self.ref), lock.model_dump_json().encode())
+
+    def build_rocm(self, family: str) -> None:
+        listed = f"\nAVAILABLE_TARGET_FAMILIES = {list(self.devices)}\n" if self.devices else "\n"
+        info = Member(
+            name="src/rocm_sdk/_dist_info.py", source=f"__version__ = '{self.rocm}'{listed}".encode()
+        )
+        sdist = write_sdist(
+            self.folder / family,
+            "rocm",
+            self.rocm,
+            [Member(name="setup.py", source=f"# {family}\n".encode()), info],
+            metadata=metadata_text([("Name", "rocm"), ("Version", self.rocm)]),
+        )
+        core = self._wheel(family, "rocm-sdk-core", self.rocm, ANY, {"_dist_info": self.rocm}, listed=listed)
+        devices = [
+            self._written(
+                family,
+                f"rocm-sdk-device-{gpu}",
+                self.rocm,
+                ANY,
+                {f"_rocm_sdk_libraries/.devel_links/{gpu}.json": f'{{"version": "{self.rocm}"}}'},
+            )
+            for gpu in self.devices
+        ]
+        if self.devices:
+            devices.append(self._wheel(family, "rocm-bootstrap", "0.1.0", "py3-none-any", {}))
+        self._record("build_rocm", family, Cell(gpu_family=family), (sdist.path, core, *devices))
+
+    def build(self, family: str, python: str) -> None:
+        tag = f"{python}-{python}-{'linux_x86_64' if self.platform == 'linux' else 'win_amd64'}"
+        for name, version, needs, places in (
+            ("torch", self.torch, f"rocm[libraries]=={self.rocm}", {"_rocm_init": self.rocm}),
+            ("torchaudio", self.audio, f"torch=={self.torch}", {}),
+        ):
+            more = self.split.host_lines() if name == "torch" and self.devices else ()
+            path = self._wheel(family, name, version, tag, {"version": version, **places}, needs, more=more)
+            devices = [
+                self._written(
+                    family,
+                    f"amd-torch-device-{gpu}",
+                    version,
+                    tag,
+                    {f"torch/{gpu}": gpu},
+                    *self.split.requirements(gpu),
+                )
+                for gpu in ((*self.split.targets, *self.split.groups) if more else ())
+            ]
+            cell = Cell(python=python, torch_ref=self.ref, gpu_family=family)
+            stage = f"build_{name.removeprefix('torch') or 'torch'}"
+            self._record(stage, family, cell, (path, *devices))
+
+    @property
+    def split(self) -> Wheels:
+        """Torch's wheels of a split."""
+        groups = sorted({group for one in self.devices for group in parents(one)})
+        return Wheels(
+            distribution="torch",
+            version=self.torch,
+            targets=self.devices,
+            groups=tuple(groups),
+            rocm=self.rocm,
+        )
+
+    def _wheel(
+        self,
+        family: str,
+        name: str,
+        version: str,
+        tag: str,
+        places: dict[str, str],
+        *needs: str,
+        more: Sequence[str] = (),
+        listed: str = "\n",
+    ) -> Path:
+        """Write a wheel whose modules hold versions, as those of builds do: module to version."""
+        package = name.replace("-", "_")
+        modules = {
+            f"{package}/{module}.py": f"__version__ = '{one}'{listed}" for module, one in places.items()
+        }
+        bootstrap = ("rocm-bootstrap",) if more else ()
+        modules[f"{package}/__init__.py"] = f"# {family}\n"
+        return self._written(family, name, version, tag, modules, *needs, *bootstrap, more=more)
+
+    def _written(
+        self,
+        family: str,
+        name: str,
+        version: str,
+        tag: str,
+        texts: dict[str, str],
+        *needs: str,
+        more: Sequence[str] = (),
+    ) -> Path:
+        members = [Member(name=path, source=text.encode()) for path, text in texts.items()]
+        fields = [("Name", name), ("Version", version), ("Requires-Python", ">=3.10")]
+        fields += [("Requires-Dist", one) for one in needs]
+        fields += [(key, value) for key, _, value in (line.partition(": ") for line in more)]
+        spec = WheelSpec(
+            distribution=name,
+            version=version,
+            tag=tag,
+            metadata=metadata_text(fields),
+            purelib=tag.startswith("py3"),
+        )
+        return write_wheel(self.folder / family, spec, members).path
+
+    def smoke(self, family: str, python: str, *, stage: str = "test_smoke", **facts: Any) -> None:
+        named = {
+            one.name: one.sha256
+            for one in self.made.values()
+            if f"/{family}/" in one.key and (f"-{python}-" in one.name or one.name.startswith("rocm"))
+        }
+        cell = Cell(python=python, torch_ref=self.ref, gpu_family=family)
+        inputs = {"files": named, "arguments": ["uv"], "gpu": ["gfx942"], "installed": True}
+        totals = {"tests": {"tests": 22, "failures": 0, "errors": 0, "skipped": 1}}
+        self._tested(stage, family, cell, (inputs, totals), facts)
+
+    def upstream(self, family: str, python: str, stage: str = "test_torch", **facts: Any) -> None:
+        """Leave the record of upstream's own tests of torch."""
+        more = {"config": "default", **facts.pop("inputs", {})}
+        self.smoke(family, python, stage=stage, inputs=more, **facts)
+
+    def test_rocm(self, family: str, python: str = "cp312", **facts: Any) -> None:
+        named = {
+            one.name: one.sha256
+            for one in self.made.values()
+            if f"/{family}/" in one.key and one.name.startswith("rocm")
+        }
+        inputs = {"packages": named, "installed": True}
+        totals = {"checks": {"passed": 9, "failed": 0, "skipped": 0}}
+        self._tested("test_rocm", family, Cell(python=python, gpu_family=family), (inputs, totals), facts)
+
+    def failed(self, stage: str, family: str, python: str = "cp312", error: str = "It broke.") -> None:
+        """Leave the record of a stage that failed."""
+        cell = Cell(python=python, torch_ref=self.ref, gpu_family=family)
+        self._write(family, Record(**self._facts(stage, cell), status="failed", exit_code=8, error=error))
+
+    def _tested(
+        self, stage: str, family: str, cell: Cell, said: tuple[Any, Any], other: dict[str, Any]
+    ) -> None:
+        key = f"{self.outputs.reports_prefix(family)}/{records.record_name(stage, cell)}.xml"
+        content = f"<testsuites><testsuite tests='22'/><!-- {stage} {cell} --></testsuites>".encode()
+        self.store.put_bytes(key, content)
+        report = {"key": key, "sha256": hashlib.sha256(content).hexdigest()}
+        inputs = {**said[0], **other.get("inputs", {})}
+        details = {**said[1], "report": report, **other.get("details", {})}
+        self._write(family, Record(**self._facts(stage, cell), inputs=inputs, details=details))
+
+    def _record(self, stage: str, family: str, cell: Cell, paths: Sequence[Path]) -> None:
+        files = tuple(distributions.publish(self.store, self.outputs, family, path) for path in paths)
+        self.made |= {one.key: one for one in files}
+        self._write(family, Record(**self._facts(stage, cell), files=files))
+
+    def _facts(self, stage: str, cell: Cell) -> dict[str, Any]:
+        return {
+            "stage": stage,
+            "run_id": self.run_id,
+            "platform": self.platform,
+            "cell": cell,
+            "started": DATE,
+            "seconds": 1.0,
+        }
+
+    def _write(self, family: str, record: Record) -> None:
+        records.write(self.store, self.outputs, family, record)
+
+
+@pytest.fixture
+def runs(tmp_path: Path) -> Runs:
+    return Runs(store=DirectoryStore(tmp_path / "runs"), folder=tmp_path / "dist")
+
+
+@pytest.fixture
+def bucket(tmp_path: Path) -> Store:
+    """Give the distribution bucket."""
+    return DirectoryStore(tmp_path / "bucket")

@@ -1,0 +1,388 @@
+from __future__ import annotations
+
+import io
+import json
+import tarfile
+import zipfile
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from packaging.version import Version
+
+from ci.promote import member_edits, rewriting_rules
+from ci.promote.member_edits import literals
+from ci.promote.rewriting import Rewritten, RocmChange, final_of, rewrite_set
+from core.errors import CheckError, FatalError, MissingInputError, WheelError
+from core.files import sha256
+from core.wheel.wheel_record import verify_record
+from core.wheel.wheel_writer import Member, WheelSpec, metadata_text, write_sdist, write_wheel
+from core.wheel.wheels import read_metadata
+from pytorch_build.build.rocm_init import Preloads, rocm_init_text
+from pytorch_build.check.view import Expectation
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from pathlib import Path
+
+ROCM, FINAL = "7.10.0rc2", "7.10.0"
+TORCH, TORCH_FINAL = "2.10.0+rocm7.10.0rc2", "2.10.0+rocm7.10.0"
+COMMIT = "7a20251120a10c2bd0f5e3c1a2b3c4d5e6f70819"
+CHANGE = final_of(ROCM)
+# the label lifts the limits that a wheel of a few bytes breaks
+SMALL = {
+    name: Expectation(distribution=name, version="", local_label="sample") for name in ("torch", "triton")
+}
+
+
+def info(version: str = ROCM, more: str = "") -> bytes:
+    return f"ALL = ['core']\n__version__ = {version!r}\nNAMES = [\"don't\", 'gfx942']\n{more}".encode()
+
+
+@dataclass(kw_only=True)
+class Package:
+    """A wheel as a build writes it, with its version wherever it belongs."""
+
+    name: str
+    version: str = ROCM
+    tag: str = "py3-none-linux_x86_64"
+    requires: Sequence[str] = ()
+    members: dict[str, bytes] = field(default_factory=dict)
+
+    def write(self, folder: Path) -> Path:
+        fields = [("Name", self.name), ("Version", self.version)]
+        fields += [("Requires-Dist", one) for one in self.requires]
+        spec = WheelSpec(
+            distribution=self.name,
+            version=self.version,
+            tag=self.tag,
+            metadata=metadata_text(fields, "The body."),
+            purelib=self.tag.startswith("py3"),
+        )
+        found = [Member(name=name, source=data) for name, data in self.members.items()]
+        return write_wheel(folder, spec, found).path
+
+
+def core(version: str = ROCM) -> Package:
+    return Package(
+        name="rocm-sdk-core",
+        version=version,
+        members={
+            "rocm_sdk_core/__init__.py": b"",
+            "rocm_sdk_core/_dist_info.py": info(version),
+            "_rocm_sdk_core/lib/libamdhip64.so.7": b"\x7fno ELF\0" * 9999,
+            "_rocm_sdk_core/share/therock/therock_manifest.json": b'{"rocm_version": "7.10.0"}',
+        },
+    )
+
+
+def device(version: str = ROCM) -> Package:
+    links = {"version": version, "links": [{"relpath": "lib/a.so", "target": "../a.so"}]}
+    return Package(
+        name="rocm-sdk-device-gfx942",
+        version=version,
+        requires=[f"rocm-sdk-libraries=={version}"],
+        members={
+            "_rocm_sdk_libraries/.devel_links/gfx942.json": json.dumps(links).encode(),
+            "_rocm_sdk_libraries/lib/a.kpack": b"\0",
+        },
+    )
+
+
+def devel(version: str = ROCM, tree: Mapping[str, bytes] | None = None) -> Package:
+    raw = io.BytesIO()
+    with tarfile.open(fileobj=raw, mode="w") as archive:
+        for name, data in (tree or {"_rocm_sdk_devel/include/hip.h": b"#define HIP 7\n"}).items():
+            member = tarfile.TarInfo(name)
+            member.size = len(data)
+            archive.addfile(member, io.BytesIO(data))
+    return Package(
+        name="rocm-sdk-devel",
+        version=version,
+        requires=[f"rocm-sdk-core=={version}"],
+        members={"rocm_sdk_devel/_dist_info.py": info(version), "rocm_sdk_devel/_devel.tar": raw.getvalue()},
+    )
+
+
+def torch(version: str = TORCH, rocm: str = ROCM) -> Package:
+    preloads = Preloads(names=("amdhip64",), absent=())
+    local = version.partition("+")[2]
+    return Package(
+        name="torch",
+        version=version,
+        tag="cp312-cp312-linux_x86_64",
+        requires=["filelock", f"rocm[libraries]=={rocm}", f'triton==3.6.0+{local} ; sys_platform == "linux"'],
+        members={
+            "torch/__init__.py": b"from torch.version import __version__\n",
+            "torch/version.py": (
+                f"__version__ = '{version}'\ngit_version = '{COMMIT}'\nhip: str = '7.10.0'\n"
+            ).encode(),
+            "torch/_rocm_init.py": rocm_init_text(preloads, rocm_version=rocm).encode(),
+        },
+    )
+
+
+def triton() -> Package:
+    return Package(
+        name="triton",
+        version="3.6.0+rocm7.10.0rc2",
+        tag="cp312-cp312-linux_x86_64",
+        members={"triton/__init__.py": b"__version__ = '3.6.0'\n"},
+    )
+
+
+def profiler() -> Package:
+    return Package(name="rocm-profiler", members={"rocm_profiler/_dist_info.py": info()})
+
+
+def sdist(folder: Path, version: str = ROCM) -> Path:
+    metadata = metadata_text([("Name", "rocm"), ("Version", version)])
+    members = [
+        Member(name="setup.py", source=b"setup()\n"),
+        Member(name="src/rocm_sdk/_dist_info.py", source=info(version)),
+        Member(name="src/rocm.egg-info/PKG-INFO", source=metadata.encode()),
+        Member(name="src/rocm.egg-info/requires.txt", source=f"rocm-sdk-core=={version}\n".encode()),
+    ]
+    return write_sdist(folder, "rocm", version, members, metadata=metadata).path
+
+
+def rewrite(folder: Path, *packages: Package, change: RocmChange = CHANGE) -> tuple[Rewritten, ...]:
+    files = [one.write(folder / "old") for one in packages]
+    return rewrite_set(files, folder / "new", change, expected=SMALL)
+
+
+def read(path: Path, member: str) -> str:
+    with zipfile.ZipFile(path) as archive:
+        return archive.read(member).decode()
+
+
+def test_a_whole_set(tmp_path: Path) -> None:
+    files = [one.write(tmp_path / "old") for one in (core(), device(), devel(), torch(), triton())]
+    files.append(sdist(tmp_path / "old"))
+    before = {path.name: sha256(path) for path in files}
+    done = rewrite_set(files, tmp_path / "new", CHANGE, expected=SMALL)
+    assert sorted(path.name for path in (tmp_path / "new").iterdir()) == [
+        "rocm-7.10.0.tar.gz",
+        "rocm_sdk_core-7.10.0-py3-none-linux_x86_64.whl",
+        "rocm_sdk_devel-7.10.0-py3-none-linux_x86_64.whl",
+        "rocm_sdk_device_gfx942-7.10.0-py3-none-linux_x86_64.whl",
+        "torch-2.10.0+rocm7.10.0-cp312-cp312-linux_x86_64.whl",
+        "triton-3.6.0+rocm7.10.0-cp312-cp312-linux_x86_64.whl",
+    ]
+    assert [one.plan.source for one in done] == sorted(before)
+    assert {path.name: sha256(path) for path in files} == before
+    for one in done:
+        assert one.file.path == tmp_path / "new" / one.plan.target
+        assert (one.file.sha256, one.file.size) == (sha256(one.file.path), one.file.path.stat().st_size)
+        if one.file.path.suffix == ".whl":
+            assert verify_record(one.file.path) == ()
+
+
+def test_rocms_packages_are_what_a_build_of_the_release_would_write(tmp_path: Path) -> None:
+    for make in (core, device, devel):
+        done = rewrite(tmp_path, make())
+        assert done[0].file.sha256 == sha256(make(FINAL).write(tmp_path / "built"))
+    done = rewrite_set([sdist(tmp_path / "old")], tmp_path / "new", CHANGE)
+    assert done[0].file.sha256 == sha256(sdist(tmp_path / "built", FINAL))
+    assert done[0].changed == (
+        "PKG-INFO",
+        "src/rocm.egg-info/PKG-INFO",
+        "src/rocm.egg-info/requires.txt",
+        "src/rocm_sdk/_dist_info.py",
+    )
+
+
+def test_torch(tmp_path: Path) -> None:
+    done = rewrite(tmp_path, torch())[0]
+    assert done.changed == (
+        "torch-2.10.0+rocm7.10.0.dist-info/METADATA",
+        "torch/_rocm_init.py",
+        "torch/version.py",
+    )
+    assert read(done.file.path, "torch/version.py") == (
+        f"__version__ = '2.10.0+rocm7.10.0'\ngit_version = '{COMMIT}'\nhip: str = '7.10.0'\n"
+    )
+    assert "check_version='7.10.0'," in read(done.file.path, "torch/_rocm_init.py")
+    metadata = read_metadata(done.file.path)
+    assert metadata.version == Version(TORCH_FINAL)
+    assert metadata.requires_dist == (
+        "filelock",
+        "rocm[libraries]==7.10.0",
+        'triton==3.6.0+rocm7.10.0 ; sys_platform == "linux"',
+    )
+    assert done.file.sha256 == sha256(torch(TORCH_FINAL, FINAL).write(tmp_path / "built"))
+
+
+def test_the_same_set_gives_the_same_bytes(tmp_path: Path) -> None:
+    once = rewrite(tmp_path, core(), torch())
+    again = rewrite(tmp_path, core(), torch())
+    assert [one.file.sha256 for one in once] == [one.file.sha256 for one in again]
+
+
+def test_the_source_locks_promises_hold_with_the_new_versions(tmp_path: Path) -> None:
+    wheel = torch().write(tmp_path / "old")
+    promised = Expectation(
+        distribution="torch",
+        version=TORCH,
+        python_tag="cp312",
+        requires=("rocm[libraries]==7.10.0rc2", "triton==3.6.0+rocm7.10.0rc2"),
+        local_label="sample",
+    )
+    rewrite_set([wheel], tmp_path / "new", CHANGE, expected={"torch": promised})
+    other = Expectation(distribution="torch", version=TORCH, requires=("numpy>=2",), local_label="sample")
+    with pytest.raises(CheckError, match="does not require numpy>=2"):
+        rewrite_set([wheel], tmp_path / "other", CHANGE, expected={"torch": other})
+    assert list((tmp_path / "other").iterdir()) == []
+
+
+def changed(package: Package, **how: Any) -> Package:
+    for name, value in how.items():
+        setattr(package, name, value)
+    return package
+
+
+def without(package: Package, member: str) -> Package:
+    del package.members[member]
+    return package
+
+
+def with_member(package: Package, member: str, content: bytes) -> Package:
+    package.members[member] = content
+    return package
+
+
+@pytest.mark.parametrize(
+    ("package", "said"),
+    [
+        (without(core(), "rocm_sdk_core/_dist_info.py"), r"rocm_\*/_dist_info.py: there is no such file"),
+        (without(torch(), "torch/_rocm_init.py"), "torch/_rocm_init.py: there is no such file"),
+        (without(torch(), "torch/version.py"), "torch/version.py: there is no such file"),
+        (
+            without(device(), "_rocm_sdk_libraries/.devel_links/gfx942.json"),
+            r"\.devel_links/\*\.json: there is no such file",
+        ),
+        (
+            with_member(core(), "rocm_sdk_core/_dist_info.py", info("7.10.0rc1")),
+            "rocm_sdk_core/_dist_info.py: It does not hold 7.10.0rc2 between quotes",
+        ),
+        (
+            with_member(torch(), "torch/version.py", b"__version__ = '2.10.0'\n"),
+            "torch/version.py: It does not hold 2.10.0.rocm7.10.0rc2",
+        ),
+        (
+            with_member(torch(), "torch/new_place.py", b"\n\nBUILT_FOR = '7.10.0rc2'\n"),
+            "torch/new_place.py: line 3 still holds 7.10.0rc2",
+        ),
+        (
+            with_member(core(), "rocm_sdk_core/_dist_info.py", info(more="# made for 7.10.0rc2\n")),
+            "rocm_sdk_core/_dist_info.py: line 4 still holds 7.10.0rc2",
+        ),
+        (
+            with_member(triton(), "triton/version_7.py", b"text = 'ROCm 7.10.0rc2, from 7.9'\n"),
+            "triton/version_7.py: line 1 still holds",
+        ),
+        (
+            changed(torch(), requires=["rocm[libraries]==7.10.0rc1"]),
+            r"METADATA: The requirement 'rocm\[libraries\]==7.10.0rc1' is not on ROCm 7.10.0rc2",
+        ),
+        (
+            changed(torch(), requires=["rocm<=7.10.0rc2,!=7.10.0rc2"]),
+            "METADATA: line 4 still holds 7.10.0rc2",
+        ),
+        (
+            devel(tree={"_rocm_sdk_devel/share/made.txt": b"7.10.0rc2"}),
+            "_devel.tar/_rocm_sdk_devel/share/made.txt: line 1 still holds 7.10.0rc2",
+        ),
+        (
+            with_member(core(), "_rocm_sdk_core_7.10.0rc2/lib/a.so", b"\0"),
+            "_rocm_sdk_core_7.10.0rc2/lib/a.so: its path still holds",
+        ),
+        (with_member(devel(), "rocm_sdk_devel/_devel.tar", b"\0no tar" * 99), "cannot be read as a tar"),
+    ],
+)
+def test_a_wheel_that_does_not_hold_versions_where_it_should(
+    tmp_path: Path, package: Package, said: str
+) -> None:
+    with pytest.raises(WheelError, match=said) as refused:
+        rewrite(tmp_path, profiler(), package)
+    assert package.name.replace("-", "_") in refused.value.message
+    assert list((tmp_path / "new").iterdir()) == []
+
+
+def test_every_problem_of_a_wheel_is_named(tmp_path: Path) -> None:
+    package = with_member(without(torch(), "torch/version.py"), "torch/a.py", b"'7.10.0rc2'")
+    with pytest.raises(WheelError) as refused:
+        rewrite(tmp_path, package)
+    assert refused.value.message.splitlines() == [
+        "torch-2.10.0+rocm7.10.0rc2-cp312-cp312-linux_x86_64.whl cannot become 2.10.0+rocm7.10.0:",
+        "  torch/a.py: line 1 still holds 7.10.0rc2.",
+        "  torch/version.py: there is no such file.",
+    ]
+    assert "rewriting.toml" in refused.value.hint
+
+
+def test_files_may_mention_a_candidate_where_the_data_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mention = {"distributions": ["triton"], "members": "triton/history.md", "reason": "release notes"}
+    plain = rewriting_rules.rules().model_dump() | {"mentions": (mention,)}
+    made = rewriting_rules.Rules.model_validate(plain)
+    monkeypatch.setattr(member_edits, "rules", lambda: made)
+    done = rewrite(tmp_path, with_member(triton(), "triton/history.md", b"Since 7.10.0rc2: nothing.\n"))
+    assert read(done[0].file.path, "triton/history.md") == "Since 7.10.0rc2: nothing.\n"
+
+
+def test_builds_that_know_their_whole_version(tmp_path: Path) -> None:
+    manifest = "_rocm_sdk_core/share/therock/therock_manifest.json"
+    done = rewrite(tmp_path, with_member(core(), manifest, b'{"rocm_version": "7.10.0rc2"}'))
+    assert read(done[0].file.path, manifest) == '{"rocm_version": "7.10.0"}'
+
+
+def test_damage_that_record_hides_is_found_in_the_result(tmp_path: Path) -> None:
+    path = core().write(tmp_path / "old")
+    with zipfile.ZipFile(path) as archive:
+        found = archive.getinfo("_rocm_sdk_core/lib/libamdhip64.so.7")
+    raw = bytearray(path.read_bytes())
+    raw[found.header_offset + 30 + len(found.filename) + found.compress_size // 2] ^= 0xFF
+    path.write_bytes(raw)
+    with pytest.raises(WheelError, match=r"rocm_sdk_core-7\.10\.0rc2.*libamdhip64"):
+        rewrite_set([path], tmp_path / "new", CHANGE)
+    assert list((tmp_path / "new").iterdir()) == []
+
+
+def test_torch_is_checked_as_a_built_wheel_is(tmp_path: Path) -> None:
+    with pytest.raises(CheckError, match="one that works has at least"):
+        rewrite_set([torch().write(tmp_path)], tmp_path / "new", CHANGE)
+
+
+def test_sets_that_are_refused(tmp_path: Path) -> None:
+    one, two = core().write(tmp_path / "one"), core().write(tmp_path / "two")
+    refused: list[tuple[list[Path], type[FatalError], str]] = [
+        ([], MissingInputError, "no packages"),
+        ([tmp_path / one.name], MissingInputError, "does not exist"),
+        ([one, two], WheelError, "have one name"),
+        ([core("7.10.0rc1").write(tmp_path)], WheelError, "does not carry ROCm 7.10.0rc2"),
+    ]
+    for files, error, said in refused:
+        with pytest.raises(error, match=said):
+            rewrite_set(files, tmp_path / "new", CHANGE)
+    assert not (tmp_path / "new").exists()
+
+
+QUOTED = st.sampled_from(
+    ["'7.10.0rc2'", '"7.10.0rc2"', "'7.10.0-rc2'", "'7.10.0rc21'", "7.10.0rc2", "'x 7.10.0rc2'"]
+)
+
+
+@given(st.lists(st.tuples(st.text("ab'\" =\n#,", max_size=12), QUOTED), max_size=6))
+def test_only_whole_quoted_versions_are_replaced(pieces: list[tuple[str, str]]) -> None:
+    text = "".join(f"{before}\n{version}\n" for before, version in pieces)
+    edited, count = literals(text.encode(), Version(ROCM), FINAL)
+    lines = [
+        line[0] + FINAL + line[0] if line[1:-1] in {"7.10.0rc2", "7.10.0-rc2"} and line[0] in "'\"" else line
+        for line in text.split("\n")
+    ]
+    assert edited.decode().split("\n") == lines
+    assert count == sum(a != b for a, b in zip(lines, text.split("\n"), strict=True))

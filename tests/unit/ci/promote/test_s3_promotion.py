@@ -1,0 +1,98 @@
+"""Staging and promotion between buckets: on the server, with digests and headers kept."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from ci.promote import documents, execution, layout
+from ci.promote.documents import Decision
+from core.cli.frontdoor import Verb, main
+from core.cli.options import ROOT
+from core.stores import open_store
+from core.stores.s3 import S3Store
+
+if TYPE_CHECKING:
+    from types_boto3_s3 import S3Client
+
+VERBS = (Verb("stage", "ci.verbs.stage", "stage"), Verb("promote", "ci.verbs.promote", "promote"))
+FAMILIES = ("gfx94X-dcgpu",)
+
+
+@pytest.fixture
+def buckets(s3: S3Client, runs: Any) -> Any:
+    """Leave a tested run in one bucket, for another one to hand out."""
+    s3.create_bucket(Bucket="therock-nightly-python")
+    runs.store = open_store("s3://bucket", root=ROOT)
+    for family in FAMILIES:
+        runs.whole(family)
+    return runs
+
+
+def test_a_run_is_staged_and_promoted_between_buckets(
+    buckets: Any, s3: S3Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_download(_self: S3Store, key: str, _folder: object) -> None:
+        pytest.fail(f"{key} was downloaded instead of being copied on the server.")
+
+    monkeypatch.setattr(S3Store, "fetch", no_download)
+    nightly = ["--release-type", "nightly"]
+    assert main("ci", "", VERBS, ["stage", "--run-id", "17", "--store", "s3://bucket", *nightly]) == 0
+    assert main("ci", "", VERBS, ["promote", *nightly, "--by", "one"]) == 0
+    bucket = open_store("s3://therock-nightly-python", root=ROOT)
+    (one,) = bucket.list(layout.DECISIONS)
+    decision = documents.read(bucket, one.key, Decision)[0]
+    assert len(decision.files) == 4
+    for file in decision.files:
+        assert bucket.digest(file.key) == file.sha256 == buckets.store.digest(file.staged_key.replace(
+            "v2-staging", "17-linux/python"
+        ))  # fmt: skip
+        head = s3.head_object(Bucket="therock-nightly-python", Key=file.key)
+        assert head["CacheControl"] == "public, max-age=31536000, immutable"
+        assert head["ContentType"] in {"application/zip", "application/gzip"}
+    assert execution.unfinished(bucket) == []
+    before = [(one.key, one.etag, one.modified) for one in bucket.list("")]
+    assert main("ci", "", VERBS, ["promote", *nightly, "--by", "two"]) == 0
+    assert [(one.key, one.etag, one.modified) for one in bucket.list("")] == before
+
+
+def test_a_staged_wheel_that_was_overwritten_in_the_bucket_is_refused(
+    buckets: Any, s3: S3Client, capsys: pytest.CaptureFixture[str]
+) -> None:
+    nightly = ["--release-type", "nightly"]
+    assert main("ci", "", VERBS, ["stage", "--run-id", "17", "--store", "s3://bucket", *nightly]) == 0
+    name = next(file.name for file in buckets.made.values() if file.distribution == "torch")
+    # past our own code, and of the same size
+    key = f"v2-staging/{FAMILIES[0]}/{name}"
+    size = s3.head_object(Bucket="therock-nightly-python", Key=key)["ContentLength"]
+    s3.put_object(Bucket="therock-nightly-python", Key=key, Body=b"\0" * size)
+    assert main("ci", "", VERBS, ["promote", *nightly]) == 9
+    assert f"{name} was replaced after it was staged" in capsys.readouterr().err
+    assert "Contents" not in s3.list_objects_v2(Bucket="therock-nightly-python", Prefix="v2/")
+
+
+def test_a_bucket_that_is_not_there_is_one_clear_error(
+    buckets: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert buckets.made
+    words = ["--run-id", "17", "--store", "s3://bucket", "--distribution-store", "s3://nowhere-to-be-found"]
+    assert main("ci", "", VERBS, ["stage", *words]) == 11
+    assert "nowhere-to-be-found" in capsys.readouterr().err
+    assert main("ci", "", VERBS, ["promote", *words[4:]]) == 11
+    assert "nowhere-to-be-found" in capsys.readouterr().err
+
+
+def test_a_run_of_ci_is_staged_from_the_bucket_that_the_data_names(
+    runs: Any, s3: S3Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("GITHUB_REPOSITORY", "GITHUB_EVENT_PATH", "RELEASE_TYPE"):
+        monkeypatch.delenv(name, raising=False)
+    for name in ("therock-nightly-artifacts", "therock-nightly-python"):
+        s3.create_bucket(Bucket=name)
+    runs.run_id, runs.store = "17123441166", open_store("s3://therock-nightly-artifacts", root=ROOT)
+    runs.whole(FAMILIES[0])
+    assert main("ci", "", VERBS, ["stage", "--run-id", runs.run_id, "--release-type", "nightly"]) == 0
+    key = f"manifests/v2-staging/{FAMILIES[0]}/17123441166-linux.json"
+    assert s3.head_object(Bucket="therock-nightly-python", Key=key)
+    assert main("ci", "", VERBS, ["promote", "--release-type", "nightly"]) == 0

@@ -1,0 +1,341 @@
+from __future__ import annotations
+
+import hashlib
+import json
+import random
+import re
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote_plus
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ci.publish.indexing import is_page, write_index
+from ci.publish.server import handler, pages
+from ci.publish.server.carried import Carried
+from ci.publish.server.events import Change
+from ci.publish.server.pages import RUN_FOLDERS, Folder, folder_of, handle, title_of
+from ci.verbs import index
+from core.cli.options import environment
+from core.stores.directory import DirectoryStore
+from core.stores.s3 import open_bucket
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from types_boto3_s3 import S3Client
+
+    from core.run.outputs import RunOutputs
+    from core.run.records import FileRecord
+    from core.stores import Store
+
+FOLDERS = re.compile(RUN_FOLDERS)
+PREFIX = "17-linux/python/gfx94X-dcgpu"
+
+
+def metadata(name: str) -> bytes:
+    project, version = name.split("-")[:2]
+    return f"Metadata-Version: 2.1\nName: {project}\nVersion: {version}\nRequires-Python: >=3.11\n".encode()
+
+
+def put(store: Store, name: str, data: bytes = b"a wheel", folder: str = PREFIX) -> str:
+    with TemporaryDirectory() as place:
+        source = Path(place) / "file"
+        source.write_bytes(data)
+        store.put_file(f"{folder}/{name}", source, sha256=hashlib.sha256(data).hexdigest(), replace=True)
+    return f"{folder}/{name}"
+
+
+def put_sidecar(store: Store, name: str, folder: str = PREFIX) -> str:
+    key = f"{folder}/{name}.metadata"
+    store.put_bytes(key, metadata(name))
+    return key
+
+
+def event(*keys: str, bucket: str = "b") -> dict[str, Any]:
+    """Write what a queue delivers: a message a key, named as the key."""
+
+    def body(key: str) -> str:
+        told = {"bucket": {"name": bucket}, "object": {"key": quote_plus(key, safe="/")}}
+        return json.dumps({"Records": [{"eventSource": "aws:s3", "s3": told}]})
+
+    return {"Records": [{"eventSource": "aws:sqs", "messageId": key, "body": body(key)} for key in keys]}
+
+
+def told(store: Store, *keys: str) -> list[str]:
+    answer = handle(event(*keys), open_bucket=lambda _: store, folders=FOLDERS)
+    return [one["itemIdentifier"] for one in answer["batchItemFailures"]]
+
+
+def page_texts(store: Store, folder: str = PREFIX) -> dict[str, bytes]:
+    keys = [one.key for one in store.list(folder)]
+    return {key: store.read(key) for key in keys if is_page(key) and not key.endswith(".txt")}
+
+
+@pytest.mark.parametrize(
+    ("key", "prefix"),
+    [
+        (f"{PREFIX}/torch-1.0-py3-none-any.whl", PREFIX),
+        (f"{PREFIX}/torch-1.0-py3-none-any.whl.metadata", PREFIX),
+        (f"{PREFIX}/rocm-1.0.tar.gz", PREFIX),
+        (f"{PREFIX}/yanked.json", PREFIX),
+        (f"me-TheRock/{PREFIX}/rocm-1.0.tar.gz", f"me-TheRock/{PREFIX}"),
+        (f"{PREFIX}/index.html", None),
+        (f"{PREFIX}/simple/torch/index.html", None),
+        (f"{PREFIX}/simple/index-state.txt", None),
+        (f"{PREFIX}/simple/torch-1.0-py3-none-any.whl", None),
+        (f"{PREFIX}/notes.txt", None),
+        ("17-linux/tarballs/therock-dist-linux-gfx94X-7.1.tar.gz", None),
+        ("17-linux/python/rocm-1.0.tar.gz", None),
+        ("python-deps/simple/numpy/numpy-1.0-py3-none-any.whl", None),
+        ("v2/gfx94X-dcgpu/torch-1.0-py3-none-any.whl", None),
+        ("v2-staging/gfx94X-dcgpu/torch-1.0-py3-none-any.whl", None),
+    ],
+)
+def test_pages_follow_distributions_and_nothing_else(key: str, prefix: str | None) -> None:
+    expected = None if prefix is None else Folder(bucket="b", prefix=prefix)
+    assert folder_of(Change(bucket="b", key=key), FOLDERS) == expected
+
+
+def test_other_folders_can_have_pages_too(tmp_path: Path) -> None:
+    store = DirectoryStore(tmp_path)
+    key = put(store, "rocm-1.0.tar.gz", folder="wheels")
+    handle(event(key), open_bucket=lambda _: store, folders=re.compile("wheels"))
+    assert "wheels/index.html" in page_texts(store, "wheels")
+    assert title_of("wheels") == "wheels"
+
+
+def test_a_wheel_is_listed_with_its_digest_when_its_sidecar_is_there(tmp_path: Path) -> None:
+    store, name = DirectoryStore(tmp_path), "torch-2.10.0+rocm7.1-py3-none-any.whl"
+    key = put(store, name)
+    assert told(store, key) == []
+    assert page_texts(store) == {}
+    assert told(store, put_sidecar(store, name)) == []
+    page = page_texts(store)[f"{PREFIX}/simple/torch/index.html"].decode()
+    digest = hashlib.sha256(b"a wheel").hexdigest()
+    assert f'href="../../torch-2.10.0%2Brocm7.1-py3-none-any.whl#sha256={digest}"' in page
+    assert f'data-core-metadata="sha256={hashlib.sha256(metadata(name)).hexdigest()}"' in page
+    assert 'data-requires-python="&gt;=3.11"' in page
+    store.delete(f"{key}.metadata")
+    told(store, f"{key}.metadata")
+    assert not [text for text in page_texts(store).values() if b"torch-2" in text]
+
+
+def test_only_the_projects_pages_change(tmp_path: Path) -> None:
+    store = DirectoryStore(tmp_path)
+    for name in ("torch-1.0-py3-none-any.whl", "apex-1.0-py3-none-any.whl"):
+        told(store, put(store, name), put_sidecar(store, name))
+    before = page_texts(store)
+    late = "torch-1.1-py3-none-any.whl"
+    told(store, put(store, late), put_sidecar(store, late))
+    changed = {key for key, text in page_texts(store).items() if before.get(key) != text}
+    paths = {"index.html", "simple/torch/index.html", "simple/torch/index.json"}
+    assert changed == {f"{PREFIX}/{path}" for path in paths}
+
+
+def test_nothing_is_written_for_what_is_listed_already(tmp_path: Path) -> None:
+    store, name = DirectoryStore(tmp_path), "torch-1.0-py3-none-any.whl"
+    keys = [put(store, name), put_sidecar(store, name)]
+    told(store, *keys)
+    etags = {one.key: one.etag for one in store.list(PREFIX)}
+    told(store, *keys, *keys)
+    told(store, f"{PREFIX}/index.html")
+    assert {one.key: one.etag for one in store.list(PREFIX)} == etags
+
+
+def test_the_pages_are_the_clients_byte_for_byte(
+    store: Store, outputs: RunOutputs, publish: Callable[..., FileRecord]
+) -> None:
+    keys = [publish().key, publish("apex", "1.10.0", fields=[("Requires-Python", ">=3.11")]).key]
+    index.write_pages(store, outputs, "g")
+    folder = outputs.python_prefix("g")
+    clients = page_texts(store, folder)
+    for key in clients:
+        store.delete(key)
+    store.delete(f"{folder}/simple/index-state.txt")
+    assert told(store, *keys) == []
+    assert page_texts(store, folder) == clients
+    assert len(clients) == 7
+    assert title_of("me-TheRock/17-linux/python/g") == "g (me-TheRock/17-linux)"
+
+
+def test_a_name_that_is_none_is_left_out_and_fails_nobody(tmp_path: Path) -> None:
+    store, name = DirectoryStore(tmp_path), "torch-1.0-py3-none-any.whl"
+    keys = [
+        put(store, "torch-not.a.version.at.all-py3-none-any.whl"),
+        put(store, name),
+        put_sidecar(store, name),
+    ]
+    assert told(store, *keys) == []
+    assert b"torch-1.0-py3" in page_texts(store)[f"{PREFIX}/index.html"]
+
+
+class Broken(DirectoryStore):
+    def list(self, prefix: str, *, recursive: bool = True) -> Sequence[Any]:
+        if "bad" in prefix:
+            raise OSError(prefix)
+        return super().list(prefix, recursive=recursive)
+
+
+def test_messages_of_a_folder_that_fails_and_broken_ones_are_named_and_no_others(tmp_path: Path) -> None:
+    store = Broken(tmp_path)
+    good = put(store, "rocm-1.0.tar.gz")
+    bad = [f"17-linux/python/bad/rocm-{number}.tar.gz" for number in (1, 2)]
+    whole = event(*bad, good)
+    whole["Records"].append({"eventSource": "aws:sqs", "messageId": "garbled", "body": "{"})
+    answer = handle(whole, open_bucket=lambda _: store, folders=FOLDERS)
+    assert answer == {"batchItemFailures": [{"itemIdentifier": one} for one in (*bad, "garbled")]}
+    assert f"{PREFIX}/index.html" in page_texts(store)
+
+
+def test_without_a_queue_a_failure_is_raised_so_that_lambda_tries_again(tmp_path: Path) -> None:
+    direct = {
+        "source": "aws.s3",
+        "detail": {"bucket": {"name": "b"}, "object": {"key": "1-linux/python/bad/rocm-1.0.tar.gz"}},
+    }
+    with pytest.raises(OSError, match="bad"):
+        handle(direct, open_bucket=lambda _: Broken(tmp_path), folders=FOLDERS)
+
+
+NAMES = [
+    f"{project}-{version}-py3-none-any.whl" for project in ("torch", "rocm") for version in ("1.0", "1.1")
+]
+KINDS = st.sampled_from(["wheel", "sidecar", "drop", "drop sidecar"])
+ACTS = st.lists(st.tuples(KINDS, st.sampled_from(NAMES)), max_size=12)
+LINK = re.compile(rb"[a-z]+-1\.[01]-py3-none-any\.whl#sha256=[0-9a-f]{64}")
+
+
+def links(store: Store) -> dict[str, list[bytes]]:
+    """Give what each page links to, pages without links aside."""
+    found = {key: LINK.findall(text) for key, text in page_texts(store).items()}
+    return {key: one for key, one in found.items() if one}
+
+
+@settings(max_examples=25)
+@given(ACTS, st.randoms(use_true_random=False))
+def test_whatever_the_order_of_events_the_pages_end_as_the_files(
+    acts: list[tuple[str, str]], order: random.Random
+) -> None:
+    with TemporaryDirectory() as place:
+        store = DirectoryStore(Path(place) / "bucket")
+        waiting: list[str] = []
+        for act, name in acts:
+            key = f"{PREFIX}/{name}"
+            match act:
+                case "wheel":
+                    waiting.append(put(store, name, order.randbytes(4)))
+                case "sidecar":
+                    waiting.append(put_sidecar(store, name))
+                case "drop":
+                    store.delete(key)
+                    waiting.append(key)
+                case _:
+                    store.delete(f"{key}.metadata")
+                    waiting.append(f"{key}.metadata")
+            # some come at once, in any order, and again; the others later
+            now = order.sample(waiting, order.randint(0, len(waiting)))
+            told(store, *now)
+            waiting = [key for key in waiting if key not in now or order.random() < 0.2]
+        order.shuffle(waiting)
+        for key in waiting:
+            told(store, key)
+        fresh = DirectoryStore(Path(place) / "fresh")
+        for one in store.list(PREFIX, recursive=False):
+            if not is_page(one.key):
+                fresh.put_bytes(one.key, store.read(one.key))
+        write_index(fresh, PREFIX, Carried(store=fresh), title=title_of(PREFIX), strict=False)
+        assert links(store) == links(fresh)
+
+
+@pytest.fixture(name="bucket")
+def bucket_fixture(aws: S3Client) -> Store:
+    aws.create_bucket(Bucket="run-outputs")
+    return open_bucket("s3://run-outputs", environment())
+
+
+class Queue:
+    """Delivers what was sent in any order, in batches, and some of it twice."""
+
+    def __init__(self, order: random.Random) -> None:
+        self.order, self.lock = order, threading.Lock()
+        self.waiting: list[str] = []
+
+    def send(self, key: str) -> None:
+        with self.lock:
+            self.waiting += [key] * self.order.choice([1, 1, 2])
+
+    def receive(self) -> list[str]:
+        with self.lock:
+            self.order.shuffle(self.waiting)
+            most = self.order.randint(1, 12)
+            taken, self.waiting = self.waiting[:most], self.waiting[most:]
+        return taken
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_32_jobs_at_once_end_with_a_complete_page(
+    bucket: Store, seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """32 jobs upload while functions get their events in batches: in any order, and some twice."""
+    monkeypatch.setattr(handler, "_store", lambda _: bucket)
+    order = random.Random(seed)  # noqa: S311 - a test's order
+    names = [f"{project}-1.{job}-py3-none-any.whl" for job in range(16) for project in ("torch", "rocm")]
+    queue = Queue(order)
+    ended = threading.Event()
+
+    def job(name: str) -> None:
+        for key in (put(bucket, name, name.encode()), put_sidecar(bucket, name)):
+            queue.send(key)
+
+    def function() -> None:
+        while not (last := ended.is_set()) or queue.waiting:
+            keys = queue.receive()
+            if keys:
+                assert handler.handler(event(*keys), None) == {"batchItemFailures": []}
+            elif not last:
+                ended.wait(0.01)
+
+    with ThreadPoolExecutor(6) as functions:
+        running = [functions.submit(function) for _ in range(6)]
+        with ThreadPoolExecutor(len(names)) as jobs:
+            uploads = [jobs.submit(job, name) for name in names]
+        ended.set()
+    for one in (*uploads, *running):
+        one.result()
+    texts = page_texts(bucket)
+    for name in names:
+        link = f"{name}#sha256={hashlib.sha256(name.encode()).hexdigest()}".encode()
+        assert link in texts[f"{PREFIX}/index.html"]
+        assert link in texts[f"{PREFIX}/simple/{name.split('-')[0]}/index.html"]
+    once = bucket.list(PREFIX)
+    assert handler.handler(event(f"{PREFIX}/{names[0]}"), None) == {"batchItemFailures": []}
+    assert bucket.list(PREFIX) == once
+
+
+def test_the_handler_takes_its_folders_from_the_environment(
+    bucket: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(handler, "_store", lambda _: bucket)
+    monkeypatch.setenv("PAGES_FOLDERS", "wheels/[a-z]+")
+    handler._folders.cache_clear()
+    try:
+        handler.handler(event(put(bucket, "rocm-1.0.tar.gz", folder="wheels/g")), None)
+        handler.handler(event(put(bucket, "rocm-1.0.tar.gz")), None)
+    finally:
+        handler._folders.cache_clear()
+    assert page_texts(bucket, "wheels")
+    assert not page_texts(bucket)
+
+
+def test_one_folder_of_a_thousand_messages_is_written_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store, written = DirectoryStore(tmp_path), []
+    monkeypatch.setattr(pages, "_write", lambda _store, folder: written.append(folder.prefix))
+    told(store, *[f"{PREFIX}/rocm-{number}.tar.gz" for number in range(1000)])
+    assert written == [PREFIX]

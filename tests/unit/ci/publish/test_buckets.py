@@ -1,0 +1,55 @@
+from __future__ import annotations
+
+import pytest
+
+from ci.publish.buckets import Buckets, access, buckets, distribution_store, server_writes_pages
+from core.data import validated
+from core.errors import DataError, UsageError
+from core.run.run_locations import Origin
+
+OWN = "ROCm/TheRock"
+ROLES = "arn:aws:iam::692859939525:role/"
+
+
+@pytest.mark.parametrize(
+    ("repository", "fork", "release_type", "role"),
+    [
+        (OWN, False, "ci", f"{ROLES}therock-ci"),
+        ("ROCm/rocm-libraries", False, "ci", f"{ROLES}therock-ci-external"),
+        (OWN, True, "ci", ""),
+        (OWN, False, "nightly", f"{ROLES}therock-nightly"),
+    ],
+)
+def test_the_role_follows_repository_fork_and_release_type(
+    repository: str, *, fork: bool, release_type: str, role: str
+) -> None:
+    found = access(buckets(), Origin(repository=repository, fork=fork), release_type)
+    assert (found.role, found.region) == (role, "us-east-2")
+    assert ("id-token" in found.permissions) is bool(role)
+
+
+def test_nobody_writes_releases_by_role() -> None:
+    with pytest.raises(UsageError, match=r"release type 'release'.*'prerelease'"):
+        access(buckets(), Origin(repository=OWN), "release")
+
+
+def test_pages_are_the_clients_unless_the_data_says_otherwise() -> None:
+    assert not server_writes_pages(buckets(), "s3://therock-ci-artifacts")
+    data = buckets().model_dump()
+    data["release_types"]["ci"]["pages"] = "server"
+    changed = validated(data, Buckets, where="buckets.toml")
+    stores = ["s3://therock-ci-artifacts/", "s3://therock-ci-artifacts-external", "s3://x", "out", "s3://"]
+    assert [server_writes_pages(changed, store) for store in stores] == [True, True, False, False, False]
+
+
+def test_unknown_keys_are_refused() -> None:
+    data = buckets().model_dump()
+    data["release_types"]["ci"]["roles"] = "x"
+    with pytest.raises(DataError, match=r"release_types.ci.roles: unknown key. Did you mean 'role'"):
+        validated(data, Buckets, where="buckets.toml")
+
+
+def test_every_release_type_but_ci_has_a_distribution_bucket() -> None:
+    assert distribution_store(buckets(), "nightly") == "s3://therock-nightly-python"
+    with pytest.raises(UsageError, match=r"'ci' are handed out from nowhere.\nGive --release-type \(dev, "):
+        distribution_store(buckets(), "ci")

@@ -1,0 +1,265 @@
+"""Uploads through the front door to a bucket in this process."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from ci.verbs import upload
+from core.cli.frontdoor import Verb, main
+from core.cli.options import common_from
+from core.errors import MissingInputError, StoreError, UsageError, WheelError
+from core.wheel.wheel_writer import Member, WheelSpec, write_wheel
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from types_boto3_s3 import S3Client
+
+VERBS = (Verb("upload", "ci.verbs.upload", "put wheels"),)
+GROUP = "gfx90a-dcgpu"
+CI = ("GITHUB_REPOSITORY", "GITHUB_EVENT_PATH", "RELEASE_TYPE", "GITHUB_OUTPUT", "GITHUB_STEP_SUMMARY")
+
+
+@pytest.fixture(autouse=True)
+def _no_job(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in CI:
+        monkeypatch.delenv(name, raising=False)
+
+
+@pytest.fixture(name="run")
+def run_fixture(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., int]:
+    """Run the verb in a checkout of its own."""
+    monkeypatch.setattr(upload, "common_from", lambda words: replace(common_from(words), root=tmp_path))
+    monkeypatch.chdir(tmp_path)
+
+    def run(*words: str) -> int:
+        return main("ci", "", VERBS, ["upload", *words])
+
+    return run
+
+
+@pytest.fixture(name="wheel")
+def wheel_fixture(tmp_path: Path, make_wheel: Callable[..., Path]) -> Path:
+    return make_wheel(tmp_path / "mine", "torch", "2.10.0+rocm7.1")
+
+
+WORDS = ("--input-dir", "mine", "--run-id", "123", "--artifact-group", GROUP)
+
+
+def keys(s3: S3Client, bucket: str = "bucket") -> list[str]:
+    return [one["Key"] for one in s3.list_objects_v2(Bucket=bucket).get("Contents", ())]
+
+
+@pytest.mark.parametrize("words", [("--store", "s3://bucket"), ("--bucket", "bucket")])
+def test_wheels_go_where_the_layout_says(
+    words: tuple[str, ...],
+    s3: S3Client,
+    run: Callable[..., int],
+    wheel: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert run(*WORDS, *words) == 0
+    folder = f"123-linux/python/{GROUP}"
+    record, flat, *files = keys(s3)
+    assert record.startswith(f"123-linux/manifests/{GROUP}/upload-")
+    assert flat == f"{folder}/index.html"
+    assert files[-2:] == [f"{folder}/{wheel.name}", f"{folder}/{wheel.name}.metadata"]
+    assert {f"{folder}/simple/", f"{folder}/simple/torch/"} <= set(files)
+    said = capsys.readouterr().err
+    assert f"package_find_links_url: https://bucket.s3.amazonaws.com/{folder}/index.html" in said
+    assert f"package_index_url: https://bucket.s3.amazonaws.com/{folder}/simple/" in said
+
+
+def test_a_directory_gets_the_same_layout_and_file_addresses(
+    run: Callable[..., int], wheel: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(*WORDS, "--output-dir", "there") == 0
+    place = tmp_path / "there" / "123-linux" / "python" / GROUP
+    assert (place / wheel.name).read_bytes() == wheel.read_bytes()
+    assert f"package_find_links_url: {place.as_uri()}/index.html" in capsys.readouterr().err
+
+
+def test_in_ci_the_bucket_and_the_folder_follow_the_repository(
+    s3: S3Client, run: Callable[..., int], wheel: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("GITHUB_REPOSITORY", "down/stream")
+    monkeypatch.setenv("GITHUB_OUTPUT", str(tmp_path / "outputs"))
+    s3.create_bucket(Bucket="therock-ci-artifacts-external")
+    assert run(*WORDS, "--store", "auto") == 0
+    folder = f"down-stream/123-linux/python/{GROUP}"
+    assert f"{folder}/{wheel.name}" in keys(s3, "therock-ci-artifacts-external")
+    address = f"https://therock-ci-artifacts-external.s3.amazonaws.com/{folder}/index.html"
+    assert address in (tmp_path / "outputs").read_text().splitlines()
+
+
+def test_the_second_time_no_file_is_asked_about(
+    s3: S3Client, run: Callable[..., int], make_wheel: Callable[..., Path], tmp_path: Path
+) -> None:
+    for number in range(30):
+        make_wheel(tmp_path / "mine", f"demo-{number}", "1.0")
+    (tmp_path / "logs").mkdir()
+    for number in range(30):
+        (tmp_path / "logs" / f"{number}.log").write_text(str(number))
+    words = (*WORDS, "--store", "s3://bucket", "--logs-dir", "logs")
+    asked: Counter[str] = Counter()
+
+    def count(model: Any, **_more: Any) -> None:
+        asked[model.name] += 1
+
+    s3.meta.events.register("before-call.s3", count)  # the client that the verb gets, too
+    assert run(*words) == 0
+    first, before = dict(asked), keys(s3)
+    pages = 30 * 3 + 3 + 1 + 1  # of projects, of all, the flat one, and what the index remembers
+    assert first["PutObject"] == 30 + 30 + 1 + 30 + 1 + pages
+    assert first.get("HeadObject", 0) <= pages + 8
+    asked.clear()
+    assert run(*words) == 0
+    s3.meta.events.unregister("before-call.s3", count)
+    assert keys(s3) == before
+    assert set(asked) == {"ListObjectsV2", "GetObject", "HeadObject"}
+    assert sum(asked.values()) <= 16
+
+
+def test_a_dry_run_shows_and_leaves_everything(
+    s3: S3Client,
+    run: Callable[..., int],
+    wheel: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(upload, "answers", lambda _: True)
+    assert run(*WORDS, "--store", "s3://bucket", "--dry-run") == 0
+    assert keys(s3) == []
+    said = capsys.readouterr().err
+    for name in (wheel.name, "index.html", "simple/torch/index.html"):
+        assert f"would write s3://bucket/123-linux/python/{GROUP}/{name}" in said
+    assert "package_find_links_url" not in said
+
+
+def broken(folder: Path) -> None:
+    metadata = "Metadata-Version: 2.1\nName: torch\nVersion: 9.9\n"
+    spec = WheelSpec(distribution="torch", version="1.0", tag="py3-none-any", metadata=metadata)
+    write_wheel(folder, spec, [Member(name="torch.py", source=b"")])
+
+
+@pytest.mark.usefixtures("wheel")
+@pytest.mark.parametrize(
+    ("words", "code", "said"),
+    [
+        ((*WORDS, "--bucket", "no-such-bucket"), StoreError.exit_code, "no-such-bucket"),
+        (
+            (*WORDS, "--bucket", "bucket", "--output-dir", "x"),
+            UsageError.exit_code,
+            "names the store already",
+        ),
+        (("--run-id", "999", "--bucket", "bucket"), MissingInputError.exit_code, "Run 999 has no wheels in"),
+        (
+            ("--run-id", "999", "--bucket", "bucket", "--what", "logs"),
+            MissingInputError.exit_code,
+            "no logs in",
+        ),
+        (("--what", "wheel", "--bucket", "bucket"), UsageError.exit_code, "Did you mean 'wheels'"),
+        (
+            (*WORDS, "--bucket", "bucket", "--what", "logs"),
+            UsageError.exit_code,
+            "--what chooses from the run",
+        ),
+        (("--input-dir", "mine", "--bucket", "bucket"), UsageError.exit_code, "need the group"),
+        (
+            ("--input-dir", "none", *WORDS[2:], "--bucket", "bucket"),
+            MissingInputError.exit_code,
+            "none holds no",
+        ),
+        (("--input-dir", "lies", *WORDS[2:], "--bucket", "bucket"), WheelError.exit_code, "it is torch 9.9"),
+        (
+            ("--build-dir", "mine", *WORDS[2:], "--bucket", "bucket"),
+            UsageError.exit_code,
+            "neither logs/ nor",
+        ),
+    ],
+)
+def test_bad_input_is_one_message_and_nothing_changed(
+    words: tuple[str, ...],
+    code: int,
+    said: str,
+    s3: S3Client,
+    run: Callable[..., int],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    broken(tmp_path / "lies")
+    assert run(*words) == code
+    errors = capsys.readouterr().err
+    assert said in errors
+    assert errors.count("error:") == 1
+    assert keys(s3) == []
+
+
+def test_without_credentials_nothing_is_written(
+    s3: S3Client,
+    run: Callable[..., int],
+    wheel: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert wheel.is_file()
+    s3.put_bucket_acl(Bucket="bucket", ACL="public-read-write")
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.delenv(name)
+    assert run(*WORDS, "--bucket", "bucket") == StoreError.exit_code
+    assert "credentials" in capsys.readouterr().err
+
+
+def test_a_key_that_exists_with_other_bytes_is_refused(
+    s3: S3Client,
+    run: Callable[..., int],
+    wheel: Path,
+    make_wheel: Callable[..., Path],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert run(*WORDS, "--bucket", "bucket") == 0
+    before = keys(s3)
+    make_wheel(tmp_path / "mine", "torch", "2.10.0+rocm7.1", content="other")
+    make_wheel(tmp_path / "mine", "apex", "1.0")
+    assert run(*WORDS, "--bucket", "bucket") == StoreError.exit_code
+    assert f"{wheel.name} exists in s3://bucket with other bytes" in capsys.readouterr().err
+    assert keys(s3) == before
+
+
+def test_a_builds_logs_artifacts_and_manifest_go_by_one_command(
+    s3: S3Client, run: Callable[..., int], tmp_path: Path
+) -> None:
+    for name in (
+        "logs/blas/build.log",
+        "logs/.ninja/x",
+        "artifacts/blas_lib_gfx90a.tar.zst",
+        "therock_manifest.json",
+    ):
+        path = tmp_path / "build" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("{}")
+    words = (
+        "--build-dir",
+        "build",
+        "--manifest",
+        "build/therock_manifest.json",
+        "--reports-dir",
+        "build/logs",
+    )
+    assert run(*words, *WORDS[2:], "--bucket", "bucket") == 0
+    assert [key for key in keys(s3) if "/upload-" not in key] == [
+        "123-linux/blas_lib_gfx90a.tar.zst",
+        "123-linux/blas_lib_gfx90a.tar.zst.sha256sum",
+        f"123-linux/logs/{GROUP}/blas/build.log",
+        f"123-linux/manifests/{GROUP}/therock_manifest.json",
+        f"123-linux/reports/{GROUP}/blas/build.log",
+    ]
+    log = s3.head_object(Bucket="bucket", Key=f"123-linux/logs/{GROUP}/blas/build.log")
+    assert log["ContentType"].startswith("text/plain")
+    assert "immutable" not in log["CacheControl"]

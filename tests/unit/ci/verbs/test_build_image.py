@@ -1,0 +1,176 @@
+from __future__ import annotations
+
+import re
+import shlex
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from ci.verbs import build_image
+from core import process
+from core.cli.frontdoor import Verb, main, verb_parser
+from core.cli.options import ROOT, common_from
+from core.env import engines
+from core.errors import MissingInputError, ProcessError, UsageError
+from rocm_packaging.sdk.sources import release_index_url
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from pathlib import Path
+
+    from core.env.engines import Build, Engine
+
+VERB = Verb("build-image", "ci.verbs.build_image", "x")
+DAY = "20251121"
+
+
+def planned(*words: str) -> Build:
+    arguments = verb_parser("ci", VERB)[1].parse_args(words)
+    return build_image.plan(common_from(arguments), arguments, today=DAY)
+
+
+def test_nothing_asked_for_gives_the_nightly_of_today() -> None:
+    build = planned()
+    assert build.dockerfile == ROOT / "docker" / "ubuntu-rocm" / "Dockerfile"
+    assert build.context == ROOT
+    assert build.names == (f"pytorch-therock-rocm-ci:nightly-{DAY}", "pytorch-therock-rocm-ci:latest")
+    assert build.pushed == ()
+    assert build.archive is None
+    assert build.arguments["USE_THEROCK_NIGHTLY"] == "1"
+    assert build.arguments["NIGHTLY_DATE"] == DAY
+
+
+def test_every_build_argument_has_an_option() -> None:
+    build = planned("--rocm-version=7.1", "--base=localhost/b:1", "--conda-installer-url=", "--date=20260102")
+    assert build.arguments["ROCM_VERSION"] == "7.1"
+    assert build.arguments["BASE_IMAGE"] == "localhost/b:1"
+    assert build.arguments["CONDA_INSTALLER_URL"] == ""
+    assert build.arguments["NIGHTLY_DATE"] == "20260102"
+    assert build.names[0].endswith(":nightly-20260102")
+
+
+def test_a_family_brings_its_index_its_targets_and_a_name_of_its_own() -> None:
+    build = planned("--gpu-family=gfx110X-all", "--push=ghcr.io/O/r")
+    assert build.arguments["THEROCK_NIGHTLY_INDEX_URL"] == release_index_url("", "gfx110X-all")
+    assert build.arguments["PYTORCH_ROCM_ARCH"] == "gfx1100;gfx1101;gfx1102;gfx1103"
+    assert build.names[0] == f"pytorch-therock-rocm-ci-gfx110x-all:nightly-{DAY}"
+    assert build.pushed == (f"ghcr.io/o/r-gfx110x-all:nightly-{DAY}", "ghcr.io/o/r-gfx110x-all:latest")
+    several = planned("--gpu-family=gfx942;gfx1100")
+    assert several.names[1] == "pytorch-therock-rocm-ci-gfx942-gfx1100:latest"
+    assert several.arguments["PYTORCH_ROCM_ARCH"] == "gfx942;gfx1100"
+    own = planned("--gpu-family=gfx110X-all", "--pytorch-rocm-arch=gfx1100")
+    assert own.arguments["PYTORCH_ROCM_ARCH"] == "gfx1100"
+
+
+def test_a_name_may_be_given() -> None:
+    build = planned("--gpu-family=gfx110X-all", "--name=mine", "--push=ghcr.io/O/r", "--tag=v1")
+    assert build.names == ("mine:v1",)
+    assert build.pushed == ("ghcr.io/o/r-gfx110x-all:v1",)
+    for wrong in ("Mine", "mine:v1", "-mine", "a b"):
+        with pytest.raises(UsageError, match="is no name of an image"):
+            planned(f"--name={wrong}")
+
+
+def test_the_cpu_has_no_rocm() -> None:
+    with pytest.raises(UsageError, match="no ROCm for cpu"):
+        planned("--gpu-family=cpu")
+
+
+def test_the_image_without_rocm_takes_no_day() -> None:
+    build = planned("--image=no-rocm", "--tag=v1")
+    assert list(build.arguments) == ["UBUNTU_VERSION", "BASE_IMAGE"]
+    assert build.names == ("no-rocm-ubuntu24.04:v1",)
+
+
+class FakeEngine:
+    """An engine that writes archives, or fails as it is told."""
+
+    def __init__(self) -> None:
+        self.commands: list[list[str]] = []
+        self.fails: dict[str, str] = {}
+
+    def run(self, argv: Sequence[str], **_: Any) -> None:
+        self.commands.append(list(argv))
+        if said := self.fails.get(argv[1]):
+            raise ProcessError(f"{argv[0]} {argv[1]} ended with status 1.", output=said)
+        if argv[1] == "save":
+            with open(argv[3], "wb") as stream:  # noqa: PTH123 - argv is text
+                stream.write(b"archive")
+
+
+@pytest.fixture(name="engine")
+def engine_fixture(monkeypatch: pytest.MonkeyPatch) -> FakeEngine:
+    fake = FakeEngine()
+    monkeypatch.setattr(process, "run", fake.run)
+    monkeypatch.setattr(engines, "find_engine", lambda *names: names[0])
+    return fake
+
+
+@pytest.fixture(name="door")
+def door_fixture(monkeypatch: pytest.MonkeyPatch) -> Callable[..., int]:
+    for name in ("GITHUB_OUTPUT", "GITHUB_STEP_SUMMARY", "GITHUB_ACTIONS"):
+        monkeypatch.delenv(name, raising=False)
+    return lambda *words: main("ci", "x", (VERB,), ["build-image", *words])
+
+
+def test_build_push_and_save(
+    engine: FakeEngine, door: Callable[..., int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    outputs, summary = tmp_path / "outputs", tmp_path / "summary"
+    monkeypatch.setenv("GITHUB_OUTPUT", str(outputs))
+    monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(summary))
+    archive = tmp_path / "new" / "image.tar"
+    assert door(f"--output={archive}", "--push=r.invalid/o/ci", f"--date={DAY}") == 0
+    assert [command[1] for command in engine.commands] == ["build", "push", "push", "save"]
+    assert archive.read_bytes() == b"archive"
+    assert list(archive.parent.iterdir()) == [archive]
+    assert re.search(rf"image<<.*\nr\.invalid/o/ci:nightly-{DAY}\n", outputs.read_text(encoding="utf-8"))
+    assert "PYTORCH\\_ROCM\\_ARCH" in summary.read_text(encoding="utf-8")
+
+
+def test_a_failed_save_leaves_the_archive_that_was_there(
+    engine: FakeEngine, door: Callable[..., int], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    archive = tmp_path / "image.tar"
+    archive.write_bytes(b"before")
+    engine.fails["save"] = "write image.tar: no space left on device"
+    assert door(f"--output={archive}") == 1
+    assert archive.read_bytes() == b"before"
+    assert list(tmp_path.iterdir()) == [archive]
+    assert "The disk is full" in capsys.readouterr().err
+
+
+def test_a_missing_base_ends_the_work(
+    engine: FakeEngine, door: Callable[..., int], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    engine.fails["build"] = "ERROR: pull access denied for nowhere"
+    assert door("--base=nowhere:1", f"--output={tmp_path / 'x'}") == MissingInputError.exit_code
+    assert [command[1] for command in engine.commands] == ["build"]
+    assert "The base image nowhere:1 cannot be had" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("named", ["docker", "podman", "buildah"])
+def test_a_dry_run_prints_the_exact_commands(
+    named: Engine, door: Callable[..., int], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = (f"--engine={named}", "--push=r.invalid/o/ci", f"--output={tmp_path / 'i.tar'}", f"--date={DAY}")
+    assert door("--dry-run", *words) == 0
+    printed = [tuple(shlex.split(line)) for line in capsys.readouterr().out.splitlines()]
+    build = planned(*words)
+    assert printed == [
+        engines.build_command(named, build),
+        *engines.push_commands(named, build),
+        engines.save_command(named, build, tmp_path / "i.tar"),
+    ]
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_dry_run_needs_no_engine(
+    door: Callable[..., int], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(process, "which", lambda _name: None)
+    assert door("--dry-run") == 0
+    said = capsys.readouterr()
+    assert said.out.startswith("docker build --file ")
+    assert "podman is not installed" in said.err
+    assert door() == MissingInputError.exit_code

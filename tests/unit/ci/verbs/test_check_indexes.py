@@ -1,0 +1,87 @@
+"""Indexes that stay are held against what is there."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import TYPE_CHECKING
+
+import pytest
+
+from ci.install.mirror_data import mirror
+from ci.publish.indexing import Indexed, write_index
+from ci.verbs import check_indexes
+from ci.verbs.mirror_deps import source_of
+from core import files
+from core.cli.frontdoor import Verb, main
+from core.run import records
+from core.run.records import FileRecord, Record
+from core.stores.directory import DirectoryStore
+from core.wheel import wheels
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+VERBS = (Verb("check-indexes", "ci.verbs.check_indexes", "…"),)
+
+
+def door(store: Path) -> int:
+    return main("ci", "", VERBS, ["check-indexes", "--store", str(store)])
+
+
+@pytest.fixture(name="store")
+def store_fixture(tmp_path: Path, make_wheel: Callable[..., Path]) -> Path:
+    """A store with one mirrored wheel, its record and its pages."""
+    store, data = DirectoryStore(tmp_path / "store"), mirror()
+    wheel = make_wheel(tmp_path / "dist", "numpy", "2.1")
+    raw = wheels.read_metadata(wheel).raw
+    made = FileRecord(
+        name=wheel.name,
+        key=f"{data.prefix}/{wheel.name}",
+        size=wheel.stat().st_size,
+        sha256=files.sha256(wheel),
+        distribution="numpy",
+        version="2.1",
+        metadata_sha256=hashlib.sha256(raw).hexdigest(),
+    )
+    store.put_file(made.key, wheel, sha256=made.sha256, replace=False)
+    store.put_bytes(f"{made.key}.metadata", raw)
+    record = Record(
+        stage="mirror_deps",
+        run_id="local",
+        platform="linux",
+        started=records.now(),
+        seconds=0,
+        files=(made,),
+    )
+    store.put_bytes(f"{data.prefix}/manifests/mirror_deps-1.json", records.serialize(record))
+    write_index(store, data.prefix, source_of(data, store), title="Dependencies")
+    return tmp_path / "store"
+
+
+def test_pages_that_list_what_is_there_pass(store: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert door(store) == 0
+    assert "1 indexes" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("page", ["index.html", "simple/numpy/index.html"])
+def test_a_page_that_is_gone_or_that_somebody_wrote_is_named_and_left(
+    store: Path, page: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = store / mirror().prefix / page
+    path.unlink()
+    assert door(store) != 0
+    assert f"{mirror().prefix}/{page} is not what it should be" in capsys.readouterr().err
+    assert not path.exists()
+
+
+def test_a_store_without_an_index_is_an_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "store").mkdir()
+    assert door(tmp_path / "store") != 0
+    assert "no index that stays" in capsys.readouterr().err
+
+
+def test_what_is_wrong_is_said_by_folder() -> None:
+    assert check_indexes.problems("v2/g", Indexed(files=1, written=("v2/g/index.html",))) == [
+        "v2/g/index.html is not what it should be."
+    ]

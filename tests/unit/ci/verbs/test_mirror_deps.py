@@ -1,0 +1,134 @@
+from __future__ import annotations
+
+import hashlib
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from ci.install import mirroring
+from ci.verbs import mirror_deps
+from core import files
+from core.cli.frontdoor import Verb, main
+from core.errors import StoreError
+from core.packages.resolving import Resolved, ResolvedFile
+from core.stores.directory import DirectoryStore
+from tests.unit.ci.mirror_samples import DATA
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from pathlib import Path
+
+    from ci.install.mirror_data import Mirror
+    from ci.install.mirroring import Source
+    from core.run.records import FileRecord
+
+VERBS = (Verb("mirror-deps", "ci.verbs.mirror_deps", "x"),)
+
+
+@pytest.fixture(name="index")
+def index_fixture(
+    tmp_path: Path, make_wheel: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+) -> list[Source]:
+    """A public index of two wheels, and what was fetched from it."""
+    fetched: list[Source] = []
+    paths = {
+        name: make_wheel(tmp_path / "public", name, "1", fields=[("Requires-Python", ">=3.9")])
+        for name in ("numpy", "pillow")
+    }
+
+    def resolve(question: Any) -> Sequence[Resolved]:
+        return [
+            Resolved(
+                name=name,
+                version="1",
+                files=(ResolvedFile(filename=paths[name].name, url="x", sha256=files.sha256(paths[name])),),
+            )
+            for name in question.requirements
+        ]
+
+    def download(_data: Mirror, batch: Sequence[Source], folder: Path) -> None:
+        for one in batch:
+            fetched.append(one)
+            files.copy(tmp_path / "public" / one.filename, folder / one.filename)
+
+    monkeypatch.setattr(mirroring, "configured", lambda: None)
+    monkeypatch.setattr(mirroring, "resolve", resolve)
+    monkeypatch.setattr(mirroring, "download", download)
+    monkeypatch.setattr(mirror_deps, "mirror", lambda: DATA)
+    monkeypatch.delenv("RELEASE_TYPE", raising=False)
+    return fetched
+
+
+def front(store: Path, *words: str) -> int:
+    return main("ci", "x", VERBS, ["mirror-deps", "--store", str(store), *words])
+
+
+def test_files_sidecars_a_record_and_pages_are_written_once(tmp_path: Path, index: list[Source]) -> None:
+    assert front(tmp_path / "s") == 0
+    assert sorted(one.distribution for one in index) == ["numpy", "pillow"]
+    store = DirectoryStore(tmp_path / "s")
+    page = store.read("python-deps/simple/numpy/index.html").decode()
+    wheel = tmp_path / "public/numpy-1-py3-none-any.whl"
+    metadata = store.read("python-deps/numpy-1-py3-none-any.whl.metadata")
+    assert f"../../{wheel.name}#sha256={files.sha256(wheel)}" in page
+    assert 'data-requires-python="&gt;=3.9"' in page
+    assert f'data-core-metadata="sha256={hashlib.sha256(metadata).hexdigest()}"' in page
+    assert store.find("python-deps/simple/torch/index.html") is None
+    before = store.list("")
+    assert front(tmp_path / "s") == 0
+    assert len(index) == 2, "nothing that is there is fetched again"
+    assert store.list("") == before, "and no page is written again"
+
+
+def test_a_dry_run_writes_nothing(
+    tmp_path: Path, index: list[Source], capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert front(tmp_path / "s", "--dry-run") == 0
+    assert index == []
+    assert DirectoryStore(tmp_path / "s").list("") == []
+    assert "numpy-1-py3-none-any.whl" in capfd.readouterr().err
+
+
+def test_what_an_interrupted_call_left_is_taken_as_it_is(tmp_path: Path, index: list[Source]) -> None:
+    store = DirectoryStore(tmp_path / "s")
+    wheel = tmp_path / "public/numpy-1-py3-none-any.whl"
+    key = f"python-deps/{wheel.name}"
+    store.put_file(key, wheel, sha256=files.sha256(wheel), replace=False)
+    assert front(tmp_path / "s") == 0
+    assert [one.distribution for one in index] == ["pillow"]
+    assert store.find("python-deps/simple/numpy/index.html") is not None
+
+
+@pytest.mark.parametrize("recorded", [True, False])
+def test_other_bytes_under_a_mirrored_name_are_refused(
+    tmp_path: Path, index: list[Source], make_wheel: Callable[..., Path], *, recorded: bool
+) -> None:
+    if recorded:
+        assert front(tmp_path / "s") == 0
+        index.clear()
+        make_wheel(tmp_path / "public", "numpy", "1", content="CHANGED = True")
+        # the fixture's digests are taken when it is asked
+    else:
+        DirectoryStore(tmp_path / "s").put_bytes("python-deps/numpy-1-py3-none-any.whl", b"another's")
+    assert front(tmp_path / "s") == StoreError.exit_code
+    assert index == []
+
+
+@pytest.mark.parametrize("words", [(), ("--artifact-group", "g")])
+def test_a_runs_own_requirements_are_mirrored_too(
+    tmp_path: Path, index: list[Source], publish: Callable[..., FileRecord], words: tuple[str, ...]
+) -> None:
+    publish("torch", fields=[("Requires-Dist", "pillow<2"), ("Requires-Dist", "rocm")], group="g")
+    asked: list[str] = []
+    real = vars(mirroring)["resolve"]
+
+    def resolve(question: Any) -> Any:
+        asked.extend(question.requirements)
+        return [] if "pillow<2" in question.requirements else real(question)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(mirroring, "resolve", resolve)
+        assert front(tmp_path / "out", "--from-run-id", "17", *words) == 0
+    assert "pillow<2" in asked
+    assert not any(one.startswith("rocm") for one in asked)
+    assert index

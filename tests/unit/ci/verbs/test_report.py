@@ -1,0 +1,201 @@
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import pytest
+
+from ci.verbs import report
+from core.cli.frontdoor import Verb, main
+from core.errors import MissingInputError, StoreError
+from core.run import records
+from core.run.outputs import RunOutputs, this_platform
+from core.run.records import Cell
+from core.stores.directory import DirectoryStore
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from core.cli.options import Common
+    from core.run.outputs import Platform
+    from core.run.records import FileRecord, Record
+    from core.stores import Store
+
+VERBS = (Verb("report", "ci.verbs.report", "print"),)
+
+
+@pytest.fixture(name="words")
+def words_fixture(common: Common, store: Store) -> list[str]:
+    return ["report", "--run-id", common.run_id, "--store", store.url]
+
+
+@pytest.fixture(name="built")
+def built_fixture(
+    store: Store,
+    outputs: RunOutputs,
+    publish: Callable[..., FileRecord],
+    record_of: Callable[..., Record],
+) -> FileRecord:
+    """Leave a wheel, and a build that failed."""
+    one = publish()
+    failed = record_of(stage="build_apex", status="failed", exit_code=8, error="Two wheels.")
+    records.write(store, outputs, "g", failed)
+    return one
+
+
+def test_the_verb_prints_tables_failures_and_paths_and_writes_the_page(
+    common: Common,
+    store: Store,
+    outputs: RunOutputs,
+    built: FileRecord,
+    words: list[str],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(common.root / "summary.md"))
+    assert main("ci", "", VERBS, words) == 0
+    said = capsys.readouterr().err
+    assert built.sha256[:12] in said
+    assert "build_apex g nightly cp312: Two wheels." in said
+    assert f"wheels   {store.url}/{outputs.python_prefix('g')}/\n" in said
+    assert "1 cell (1 failed), 1 file, 2 problems" in said
+    assert built.sha256[:12] in (common.root / "summary.md").read_text()
+    page = store.read(report.page_key(outputs)).decode()
+    assert f"page     {store.url_of(report.page_key(outputs))}\n" in said
+    assert built.sha256 in page
+    assert "Two wheels." in page
+    assert main("ci", "", VERBS, words) == 0
+    assert store.read(report.page_key(outputs)).decode() == page
+
+
+@pytest.mark.parametrize("option", ["--text", "--json", "--dry-run"])
+def test_who_only_asks_leaves_nothing(
+    option: str, store: Store, outputs: RunOutputs, built: FileRecord, words: list[str]
+) -> None:
+    assert built.size > 0
+    assert main("ci", "", VERBS, [*words, option]) == 0
+    assert store.find(report.page_key(outputs)) is None
+
+
+def test_json_says_what_the_page_says(
+    built: FileRecord, words: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main("ci", "", VERBS, [*words, "--json"]) == 0
+    page = json.loads(capsys.readouterr().out)
+    assert [(one["name"], one["sha256"]) for one in page["wheels"]] == [(built.name, built.sha256)]
+    assert [cell["state"] for cell in page["cells"]] == ["failed"]
+
+
+def test_a_run_without_records_says_what_to_do(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main("ci", "", VERBS, words) == MissingInputError.exit_code
+    assert "has no records" in capsys.readouterr().err
+
+
+def test_a_store_that_takes_no_page_still_leaves_the_summary(
+    built: FileRecord,
+    words: list[str],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise StoreError("Access denied.")
+
+    monkeypatch.setattr(DirectoryStore, "put_bytes", refuse)
+    assert main("ci", "", VERBS, words) == StoreError.exit_code
+    said = capsys.readouterr().err
+    assert built.name in said
+    assert "Access denied." in said
+
+
+def test_the_run_before_is_read_from_the_same_store(
+    common: Common,
+    built: FileRecord,
+    words: list[str],
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert built.size > 0
+    assert main("ci", "", VERBS, [*words, "--against", "16"]) == MissingInputError.exit_code
+    assert "Run 16 has no records" in capsys.readouterr().err
+    assert main("ci", "", VERBS, [*words, "--against", common.run_id]) == 0
+    assert f"held against run {common.run_id}" in (
+        DirectoryStore(root=common.root / "out").read(f"{common.outputs.prefix}/reports/index.html").decode()
+    )
+
+
+def leave_run(store: Store, run_id: str, record: Record, *, failed: bool = False) -> None:
+    status = {"status": "failed", "exit_code": 8} if failed else {}
+    there = RunOutputs(run_id=run_id, platform=this_platform())
+    records.write(store, there, "g", record.model_copy(update={"run_id": run_id, "files": (), **status}))
+
+
+def test_a_run_of_ci_is_held_against_the_last_one_before_that_built_its_cells(
+    store: Store,
+    built: FileRecord,
+    record_of: Callable[..., Record],
+    words: list[str],
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    def against(*more: str) -> str:
+        assert main("ci", "", VERBS, [*words, "--json", *more]) == 0
+        return str(json.loads(capsys.readouterr().out)["against"])
+
+    assert built.size > 0
+    assert against() == ""
+    assert main("ci", "", VERBS, [*words, "--against", "previous"]) == MissingInputError.exit_code
+    assert "None of the last 25 runs" in capsys.readouterr().err
+    for run_id in ("9", "10"):
+        leave_run(store, run_id, record_of())
+    leave_run(store, "12", record_of(stage="build_apex"), failed=True)
+    leave_run(store, "13", record_of(cell=Cell(python="cp313", torch_ref="nightly")))
+    leave_run(store, "18", record_of())
+    leave_run(store, "local", record_of())
+    assert against() == against("--against", "previous") == "10"
+    assert against("--against", "none") == ""
+    assert against("--against", "9") == "9"
+
+
+def test_a_store_that_cannot_be_listed_leaves_the_report_without_another_run(
+    built: FileRecord,
+    words: list[str],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    def refuse(*_: object) -> None:
+        raise StoreError("Access denied.")
+
+    assert built.size > 0
+    monkeypatch.setattr(DirectoryStore, "folders", refuse)
+    assert main("ci", "", VERBS, [*words, "--text"]) == 0
+    assert "No previous run was looked for: Access denied." in capsys.readouterr().err
+    assert main("ci", "", VERBS, [*words, "--text", "--against", "previous"]) == StoreError.exit_code
+
+
+def test_the_local_run_is_held_against_none_unless_asked(
+    common: Common, store: Store, record_of: Callable[..., Record], capsys: pytest.CaptureFixture[str]
+) -> None:
+    leave_run(store, "local", record_of())
+    leave_run(store, "9", record_of())
+    words = ["report", "--store", store.url, "--json"]
+    assert common.run_id != "local"
+    for more, run_id in (([], ""), (["--against", "previous"], "9")):
+        assert main("ci", "", VERBS, [*words, *more]) == 0
+        assert json.loads(capsys.readouterr().out)["against"] == run_id
+
+
+def test_another_platforms_part_of_a_run_is_told_by_this_machine(
+    store: Store,
+    outputs: RunOutputs,
+    record_of: Callable[..., Record],
+    words: list[str],
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    other: Platform = "linux" if outputs.platform == "windows" else "windows"
+    there = replace(outputs, platform=other)
+    failed = record_of(stage="build_torch", status="failed", exit_code=8, error="No compiler.")
+    records.write(store, there, "g", failed)
+    assert main("ci", "", VERBS, words) == MissingInputError.exit_code
+    assert main("ci", "", VERBS, [*words, "--platform", other]) == 0
+    assert "No compiler." in capsys.readouterr().err
+    assert store.find(report.page_key(there)) is not None
+    assert store.find(report.page_key(outputs)) is None

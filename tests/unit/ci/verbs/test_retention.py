@@ -1,0 +1,391 @@
+from __future__ import annotations
+
+import os
+import re
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import pytest
+
+from ci.cleanup.policy import retention as load
+from ci.promote import documents, layout, release_pages
+from ci.promote.documents import Decision, PromotedFile, StagedFile, StagingRecord
+from ci.publish.buckets import buckets
+from ci.verbs import retention
+from core.cli.frontdoor import Verb, main
+from core.cli.options import environment
+from core.errors import DataError, MissingInputError, StoreError, UsageError
+from core.stores.directory import DirectoryStore
+from core.stores.s3 import open_bucket
+from core.wheel import distributions
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from types_boto3_s3 import S3Client
+
+    from core.stores import Store
+
+VERBS = (Verb("retention", "ci.verbs.retention", "delete what is old"),)
+FAMILY = "gfx94X-dcgpu"
+STAGED = layout.folder(layout.STAGING, FAMILY)
+DAYS = 86_400
+LISTED = re.compile(r"<time.*?</time>")
+RUN_FILES = ("python/g/index.html", "manifests/g/x.json", "a_lib_generic.tar.zst")
+
+
+def door(store: object, *words: str, release_type: str = "nightly") -> int:
+    return main("ci", "", VERBS, ["retention", "--store", str(store), "--release-type", release_type, *words])
+
+
+@pytest.fixture(autouse=True)
+def few(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Keep two of each: the data's ten would need much to be made."""
+    data = load()
+    policies = {name: one.model_copy(update={"newest": 2}) for name, one in data.policies.items()}
+    monkeypatch.setattr(retention, "retention", lambda: data.model_copy(update={"policies": policies}))
+
+
+@pytest.fixture(name="later")
+def later_fixture(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
+    def days(number: int) -> None:
+        monkeypatch.setattr(retention, "_now", lambda: datetime.now(UTC) + timedelta(days=number))
+
+    return days
+
+
+@pytest.fixture(name="folder")
+def folder_fixture(tmp_path: Path) -> DirectoryStore:
+    return DirectoryStore(tmp_path / "bucket")
+
+
+@pytest.fixture(name="bucket")
+def bucket_fixture(aws: S3Client) -> Store:
+    aws.create_bucket(Bucket="releases")
+    return open_bucket("s3://releases", environment())
+
+
+@pytest.fixture(name="staged", params=["folder", "bucket"])
+def staged_fixture(request: pytest.FixtureRequest, tmp_path: Path, make_wheel: Callable[..., Path]) -> Store:
+    """Stage rocm 7.1 to 7.5, and a torch that pins 7.1; the pages list them."""
+    store: Store = request.getfixturevalue(request.param)
+    pin = [("Requires-Dist", "rocm==7.1")]
+    paths = [make_wheel(tmp_path / "dist", "rocm", f"7.{number}") for number in range(1, 6)]
+    paths.append(make_wheel(tmp_path / "dist", "torch", "2.10", fields=pin))
+    stage(store, paths)
+    return store
+
+
+def stage(store: Store, paths: list[Path]) -> None:
+    files = []
+    for path in paths:
+        one = distributions.publish(store, _Folder(STAGED), FAMILY, path)  # type: ignore[arg-type]
+        files.append(one.model_dump(mode="json"))
+    staging_record(store, files)
+    release_pages.write(store, layout.STAGING, FAMILY, expected=())
+
+
+class _Folder:
+    immutable = True
+    platform = "linux"
+
+    def __init__(self, prefix: str) -> None:
+        self.prefix = prefix
+
+    def python_prefix(self, _group: str) -> str:
+        return self.prefix
+
+
+def staging_record(
+    store: Store, files: list[dict[str, Any]], *, of: str = "s3://elsewhere", run: str = "1"
+) -> None:
+    """Write down what was staged of a run, as `stage` does."""
+    record = StagingRecord(
+        family=FAMILY,
+        run_id=run,
+        platform="linux",
+        store=of,
+        prefix=f"{run}-linux",
+        artifact_group=FAMILY,
+        staged="2026-01-01T00:00:00+00:00",
+        files=tuple(StagedFile(**one, source_key=one["key"]) for one in files),
+        records=(),
+    )
+    store.put_bytes(layout.staging_record(FAMILY, record.prefix), documents.serialized(record))
+
+
+def keys(store: Store) -> set[str]:
+    return {one.key for one in store.list("")}
+
+
+def wheels(store: Store) -> list[str]:
+    return sorted(key.rpartition("/")[2].split("-py3")[0] for key in keys(store) if key.endswith(".whl"))
+
+
+def page(store: Store) -> str:
+    return store.read(f"{STAGED}/index.html").decode()
+
+
+def test_old_versions_go_from_pages_and_bucket_and_what_is_required_stays(
+    staged: Store, later: Callable[[int], None]
+) -> None:
+    later(130)
+    assert door(staged.url, "--yes") == 0
+    assert wheels(staged) == ["rocm-7.1", "rocm-7.4", "rocm-7.5", "torch-2.10"]
+    assert "rocm-7.2" not in page(staged)
+    assert "rocm-7.1" in page(staged)
+    assert not [key for key in keys(staged) if "rocm-7.2" in key or "rocm-7.3" in key]
+    before = keys(staged)
+    assert door(staged.url, "--yes") == 0
+    assert keys(staged) == before
+
+
+def test_what_a_promotion_works_with_stays_until_it_ends(staged: Store, later: Callable[[int], None]) -> None:
+    name = "rocm-7.2-py3-none-any.whl"
+    file = PromotedFile(
+        family=FAMILY,
+        name=name,
+        key=f"v2/{FAMILY}/{name}",
+        size=1,
+        sha256="0" * 64,
+        distribution="rocm",
+        version="7.2",
+        staged_key=f"{STAGED}/{name}",
+        staged_sha256="0" * 64,
+    )
+    decision = Decision(
+        set_name="set",
+        identity="1",
+        status="promoting",
+        release_type="nightly",
+        decided="2026-01-01T00:00:00+00:00",
+        by="somebody",
+        staging=(),
+        rulings=(),
+        files=(file,),
+    )
+    intent = layout.intent("set", "1")
+    staged.put_bytes(intent, documents.serialized(decision))
+    later(130)
+    assert door(staged.url, "--yes") == 0
+    assert wheels(staged) == ["rocm-7.1", "rocm-7.2", "rocm-7.4", "rocm-7.5", "torch-2.10"]
+    assert staged.find(f"{STAGED}/{name}.metadata") is not None
+    staged.delete(intent)
+    assert door(staged.url, "--yes") == 0
+    assert "rocm-7.2" not in wheels(staged)
+
+
+def test_nothing_goes_before_its_day(staged: Store, later: Callable[[int], None]) -> None:
+    before = keys(staged)
+    later(119)
+    assert door(staged.url, "--yes") == 0
+    assert keys(staged) == before
+
+
+def test_a_dry_run_and_a_forgotten_yes_delete_nothing(
+    staged: Store, later: Callable[[int], None], capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = keys(staged)
+    later(130)
+    assert door(staged.url, "--dry-run") == 0
+    said = capsys.readouterr().err
+    assert "2 of 6 runs and versions" in said
+    assert f"{STAGED}/rocm 7.2" in said
+    assert "130 days old, kept for 120" in said
+    assert "a version that stays requires it" in said
+    assert door(staged.url) == UsageError.exit_code
+    assert "nothing was deleted" in capsys.readouterr().err
+    assert keys(staged) == before
+
+
+def test_a_day_to_plan_for_is_never_deleted_by(folder: DirectoryStore, staged_days: None) -> None:
+    del staged_days
+    assert door(folder.root, "--today", "2099-01-01", "--yes") == UsageError.exit_code
+    assert door(folder.root, "--today", "2099-01-01") == 0
+
+
+@pytest.fixture(name="staged_days")
+def staged_days_fixture(folder: DirectoryStore) -> None:
+    fill(folder, {f"{number}-linux/x": 200 - number for number in range(1, 6)})
+
+
+def fill(store: DirectoryStore, ages: dict[str, float]) -> None:
+    for key, days in ages.items():
+        store.put_bytes(key, key.encode())
+        when = datetime.now(UTC).timestamp() - days * DAYS
+        os.utime(store.root / key, (when, when))
+
+
+def test_runs_go_whole_by_repository_and_platform(folder: DirectoryStore) -> None:
+    runs = {
+        f"{number}-{platform}": 50 - number for number in range(1, 6) for platform in ("linux", "windows")
+    }
+    ages: dict[str, float] = {f"{run}/{name}": days for run, days in runs.items() for name in RUN_FILES}
+    ages |= {f"me-TheRock/{number}-linux/x": 90 for number in (1, 2)}
+    ages |= {"local-linux/x": 99, "python-deps/simple/index.html": 99, "README": 99, "5-linux/late": 0}
+    fill(folder, ages)
+    assert door(folder.root, "--yes", "--at-most", "100", release_type="ci") == 0
+    left = {key.rpartition("/")[0].split("/python")[0].split("/manifests")[0] for key in keys(folder)}
+    others = {"me-TheRock/1-linux", "me-TheRock/2-linux", "local-linux", "python-deps/simple", ""}
+    assert left == {"4-linux", "5-linux", "4-windows", "5-windows"} | others
+
+
+def test_what_pages_of_a_release_list_stays_wherever_it_lies(folder: DirectoryStore, tmp_path: Path) -> None:
+    name = "torch-1.0-py3-none-any.whl"
+    fill(folder, {f"v2-staging/g/torch-{number}.0-py3-none-any.whl": 900 - number for number in range(1, 6)})
+    fill(folder, {"v2/g/rocm-1.0-py3-none-any.whl": 900})
+    folder.put_bytes("v2/g/index.html", f'<a href="../../v2-staging/g/{name}">x</a>'.encode())
+    assert door(folder.root, "--yes") == 0
+    assert wheels(folder) == ["rocm-1.0", "torch-1.0", "torch-4.0", "torch-5.0"]
+    folder.delete("v2/g/index.html")
+    # the same from another store's pages: by the bucket's public address alone, so not for a folder
+    other = DirectoryStore(tmp_path / "other")
+    other.put_bytes("v2/g/index.html", f'<a href="../../v2-staging/g/{name}">x</a>'.encode())
+    assert door(folder.root, "--yes", "--distribution-store", str(other.root)) == 0
+    assert "torch-1.0" not in wheels(folder)
+
+
+def test_another_buckets_release_pages_keep_runs(
+    bucket: Store, tmp_path: Path, later: Callable[[int], None]
+) -> None:
+    for number in range(1, 7):
+        bucket.put_bytes(f"{number}-linux/python/g/x-1.0-py3-none-any.whl", b"x")
+    address = "https://releases.s3.amazonaws.com/1-linux/python/g/x-1.0-py3-none-any.whl#sha256=0"
+    other = DirectoryStore(tmp_path / "other")
+    other.put_bytes("v2/g/index.html", f'<a href="{address}">x</a>'.encode())
+    later(200)
+    assert door("s3://releases", "--yes", "--distribution-store", str(other.root)) == 0
+    assert {key.split("/")[0] for key in keys(bucket)} == {"1-linux", "6-linux", "5-linux"}
+
+
+def test_a_release_page_that_cannot_be_read_stops_it(folder: DirectoryStore, staged_days: None) -> None:
+    del staged_days
+    folder.put_bytes("v2/g/simple/torch/index.json", b"{")
+    before = keys(folder)
+    assert door(folder.root, "--yes", "--at-most", "100") == DataError.exit_code
+    assert keys(folder) == before
+
+
+def test_a_plan_that_takes_most_needs_a_word_more(folder: DirectoryStore, staged_days: None) -> None:
+    del staged_days
+    before = keys(folder)
+    assert door(folder.root, "--yes") == StoreError.exit_code
+    assert keys(folder) == before
+    assert door(folder.root, "--yes", "--at-most", "60") == 0
+    assert keys(folder) == {"4-linux/x", "5-linux/x"}
+
+
+def test_a_policy_can_be_named(folder: DirectoryStore, staged_days: None) -> None:
+    del staged_days
+    for name in ("weekly", "rc", "release"):
+        assert door(folder.root, "--yes", "--policy", name) == 0
+    assert len(keys(folder)) == 5
+    assert door(folder.root, "--yes", "--policy", "nigthly") == UsageError.exit_code
+
+
+def test_an_empty_store_is_a_mistake(folder: DirectoryStore) -> None:
+    assert door(folder.root, "--dry-run") == MissingInputError.exit_code
+
+
+@pytest.mark.parametrize("bad", ["yesterday", "2026-13-01"])
+def test_a_day_that_is_none_is_refused(folder: DirectoryStore, bad: str) -> None:
+    assert door(folder.root, "--today", bad) == UsageError.exit_code
+
+
+@pytest.mark.parametrize(("there", "left"), [(b"x", {"1", "4", "5"}), (b"", {"4", "5"})])
+def test_a_run_stays_as_long_as_something_of_it_is_staged(
+    folder: DirectoryStore, tmp_path: Path, there: bytes, left: set[str], staged_days: None
+) -> None:
+    del staged_days
+    releases = DirectoryStore(tmp_path / "releases")
+    key = f"{STAGED}/rocm-7.1-py3-none-any.whl"
+    facts = {"name": "x", "key": key, "size": 1, "sha256": "0" * 64, "distribution": "x", "version": "1"}
+    staging_record(releases, [facts], of=folder.url, run="1")
+    staging_record(releases, [facts], of="s3://elsewhere", run="2")
+    if there:
+        releases.put_bytes(key, there)
+    words = ("--yes", "--at-most", "100", "--distribution-store", str(releases.root))
+    assert door(folder.root, *words) == 0
+    assert {one.partition("-")[0] for one in keys(folder)} == left
+
+
+def test_a_record_of_staging_that_cannot_be_read_stops_it(folder: DirectoryStore, staged_days: None) -> None:
+    del staged_days
+    folder.put_bytes(layout.staging_record(FAMILY, "1-linux"), b"{}")
+    before = keys(folder)
+    assert door(folder.root, "--yes", "--at-most", "100") == DataError.exit_code
+    assert keys(folder) == before
+
+
+def test_a_bucket_of_the_data_has_the_releases_of_its_type() -> None:
+    assert retention.releases_of(buckets(), "s3://therock-nightly-artifacts") == [
+        "s3://therock-nightly-python"
+    ]
+    for location in (
+        "s3://therock-ci-artifacts",
+        "s3://therock-ci-artifacts-external",
+        "s3://mine",
+        "out",
+        "",
+    ):
+        assert retention.releases_of(buckets(), location) == []
+
+
+class Killed(BaseException):
+    pass
+
+
+class Dying(DirectoryStore):
+    """Dies before its write or deletion of a number."""
+
+    left: ClassVar[int] = 0
+
+    def _act(self) -> None:
+        type(self).left -= 1
+        if type(self).left < 0:
+            raise Killed
+
+    def delete(self, key: str) -> None:
+        self._act()
+        super().delete(key)
+
+    def put_bytes(self, key: str, data: bytes, **options: Any) -> Any:
+        self._act()
+        return super().put_bytes(key, data, **options)
+
+
+def test_killed_at_any_write_no_page_lists_what_is_gone_and_the_next_run_ends_it(
+    tmp_path: Path,
+    make_wheel: Callable[..., Path],
+    later: Callable[[int], None],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("core.parallel.each", lambda action, items, **_: [action(one) for one in items])
+    monkeypatch.setattr(
+        "ci.publish.indexing.writing.each", lambda action, items, **_: [action(one) for one in items]
+    )
+    paths = [make_wheel(tmp_path / "dist", "rocm", f"7.{number}") for number in range(1, 6)]
+    later(130)
+    ends, ended, step = set(), False, 0
+    while not ended:
+        store = DirectoryStore(tmp_path / f"bucket{step}")
+        stage(store, paths)
+        monkeypatch.setattr("core.stores.open_store", lambda *_, place=store.root, **__: Dying(place))
+        Dying.left = step
+        try:
+            ended = door(store.root, "--yes", "--at-most", "100") == 0
+        except Killed:
+            step += 1
+        there = keys(store)
+        for key in there:
+            if key.endswith("index.html"):
+                listed = re.findall(rb"rocm-7\.\d-py3-none-any\.whl", store.read(key))
+                assert {f"{STAGED}/{name.decode()}" for name in listed} <= there, (step, key)
+        Dying.left = 1000
+        assert door(store.root, "--yes", "--at-most", "100") == 0
+        assert wheels(store) == ["rocm-7.4", "rocm-7.5"]
+        ends.add((frozenset(keys(store)), LISTED.sub("", page(store))))
+    # two pages of the project, the flat one and what the index remembers; three wheels, three sidecars
+    assert step == 4 + 6
+    assert len(ends) == 1

@@ -1,0 +1,380 @@
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from ci.publish import runs
+from ci.publish.digests import Digests
+from ci.verbs import index, upload
+from ci.verbs.upload import Folders
+from core import files
+from core.cli.frontdoor import Verb, main
+from core.cli.options import Common
+from core.errors import MissingInputError, StoreError, UsageError, WheelError
+from core.run import records
+from core.run.records import Cell
+from core.stores.directory import DirectoryStore
+from core.wheel import distributions
+from core.wheel.wheel_writer import Member, WheelSpec, write_wheel
+
+if TYPE_CHECKING:
+    from core.run.outputs import RunOutputs
+    from core.run.records import FileRecord, Record
+    from core.stores import Store
+
+MakeWheel = Callable[..., Path]
+VERBS = (Verb("upload", "ci.verbs.upload", "put wheels"),)
+
+
+def everything(store: Store) -> Sequence[tuple[str, str]]:
+    return [(one.key, store.digest(one.key)) for one in store.list("")]
+
+
+def upload_folder(common: Common, folder: Path, group: str) -> Sequence[FileRecord]:
+    return upload.upload_folders(common, Folders(wheels=folder), group)[group]
+
+
+def upload_group(common: Common, store: Store, group: str) -> Sequence[FileRecord]:
+    source = runs.Source(store=store, outputs=replace(common, store="out").outputs)
+    return runs.upload_group(common, source, group)
+
+
+def test_a_folder_is_put_with_records_that_the_index_takes(
+    common: Common, store: Store, outputs: RunOutputs, make_wheel: MakeWheel, tmp_path: Path
+) -> None:
+    path = make_wheel(tmp_path / "mine")
+    (tmp_path / "mine" / "notes.txt").write_text("not uploaded")
+    (one,) = upload_folder(common, tmp_path / "mine", "g")
+    assert (one.key, one.sha256) == (f"{outputs.python_prefix('g')}/{path.name}", files.sha256(path))
+    (record,) = records.read_all(store, outputs, "g")
+    assert (record.files, record.cell.gpu_family) == ((one,), "g")
+    assert index.write_pages(store, outputs, "g").files == 1
+
+
+def test_a_folder_is_put_once(
+    common: Common, store: Store, outputs: RunOutputs, make_wheel: MakeWheel, tmp_path: Path
+) -> None:
+    make_wheel(tmp_path / "mine")
+    upload_folder(common, tmp_path / "mine", "g")
+    before = everything(store)
+    upload_folder(common, tmp_path / "mine", "g")
+    assert everything(store) == before
+    assert len(records.read_all(store, outputs, "g")) == 1
+
+
+def test_a_folder_without_wheels_is_an_error(common: Common, tmp_path: Path) -> None:
+    with pytest.raises(MissingInputError, match="holds no wheel or sdist"):
+        upload_folder(common, tmp_path, "g")
+
+
+def test_other_bytes_in_an_immutable_run_are_refused_before_anything_is_written(
+    common: Common, store: Store, make_wheel: MakeWheel, tmp_path: Path
+) -> None:
+    make_wheel(tmp_path / "first")
+    make_wheel(tmp_path / "first", "rocm", "7.1")
+    upload_folder(common, tmp_path / "first", "g")
+    before = everything(store)
+    make_wheel(tmp_path / "second", content="other")
+    make_wheel(tmp_path / "second", "apex", "1.10.0")
+    with pytest.raises(StoreError, match=r"torch-.*with other bytes"):
+        upload_folder(common, tmp_path / "second", "g")
+    make_wheel(tmp_path / "second", "rocm", "7.1", content="other")
+    with pytest.raises(StoreError, match=r"2 keys exist in .*nothing was uploaded:\n.*rocm-7.1.*\n.*torch-"):
+        upload_folder(common, tmp_path / "second", "g")
+    assert everything(store) == before
+
+
+def test_a_wheel_that_lies_about_itself_stops_the_whole_upload(
+    common: Common, store: Store, make_wheel: MakeWheel, tmp_path: Path
+) -> None:
+    make_wheel(tmp_path / "mine", "apex", "1.10.0")
+    metadata = "Metadata-Version: 2.1\nName: torch\nVersion: 2.0\n"
+    spec = WheelSpec(distribution="torch", version="1.0", tag="py3-none-any", metadata=metadata)
+    write_wheel(tmp_path / "mine", spec, [Member(name="torch.py", source=b"")])
+    with pytest.raises(WheelError, match=r"torch-1.0-.* says in its METADATA that it is torch 2.0"):
+        upload_folder(common, tmp_path / "mine", "g")
+    assert list(store.list("")) == []
+
+
+def test_what_was_uploaded_before_is_left_and_what_is_new_recorded(
+    common: Common, store: Store, outputs: RunOutputs, make_wheel: MakeWheel, tmp_path: Path
+) -> None:
+    make_wheel(tmp_path / "mine")
+    upload_folder(common, tmp_path / "mine", "g")
+    make_wheel(tmp_path / "mine", "apex", "1.10.0")
+    assert len(upload_folder(common, tmp_path / "mine", "g")) == 2
+    recorded = [
+        [one.distribution for one in record.files] for record in records.read_all(store, outputs, "g")
+    ]
+    assert sorted(recorded) == [["apex"], ["torch"]]
+
+
+def test_the_local_run_may_be_uploaded_over(
+    tmp_path: Path, make_wheel: MakeWheel, record_of: Callable[..., Record]
+) -> None:
+    local = Common(root=tmp_path)
+    store, outputs = local.open_store(), local.outputs
+    built = distributions.publish(store, outputs, "g", make_wheel(tmp_path / "built"))
+    records.write(store, outputs, "g", record_of(built, run_id="local"))
+    (one,) = upload_folder(local, make_wheel(tmp_path / "mine", content="x").parent, "g")
+    assert one.sha256 != built.sha256
+    assert index.write_pages(store, outputs, "g").files == 1
+    elsewhere = Common(root=tmp_path, store="elsewhere")
+    assert [put.sha256 for put in upload_group(elsewhere, store, "g")] == [one.sha256]
+
+
+def test_a_runs_group_is_put_into_another_store_with_its_records(
+    store: Store, outputs: RunOutputs, publish: Callable[..., FileRecord], tmp_path: Path
+) -> None:
+    publish()
+    publish("apex", "1.10.0")
+    target = Common(root=tmp_path, run_id="17", store="elsewhere")
+    put = upload_group(target, store, "g")
+    assert [one.distribution for one in put] == ["apex", "torch"]
+    assert everything(target.open_store()) == everything(store)
+    assert index.write_pages(target.open_store(), outputs, "g").files == 2
+
+
+def test_failures_stay_where_they_were(
+    store: Store,
+    outputs: RunOutputs,
+    publish: Callable[..., FileRecord],
+    record_of: Callable[..., Record],
+    tmp_path: Path,
+) -> None:
+    publish()
+    records.write(store, outputs, "g", record_of(stage="build_audio", status="failed", error="No."))
+    target = Common(root=tmp_path, run_id="17", store="elsewhere")
+    upload_group(target, store, "g")
+    assert [one.status for one in records.read_all(target.open_store(), outputs, "g")] == ["ok"]
+
+
+def test_a_file_that_differs_from_its_record_is_not_uploaded(
+    store: Store, publish: Callable[..., FileRecord], tmp_path: Path
+) -> None:
+    one = publish()
+    store.put_bytes(one.key, b"other")
+    target = Common(root=tmp_path, run_id="17", store="elsewhere")
+    with pytest.raises(StoreError, match="is not the file that its record names"):
+        upload_group(target, store, "g")
+    assert list(target.open_store().list("")) == []
+
+
+def test_a_group_without_records_is_an_error(common: Common, store: Store) -> None:
+    with pytest.raises(MissingInputError, match="No record of group g names a wheel"):
+        upload_group(common, store, "g")
+
+
+def test_a_dry_run_writes_nothing_and_refuses_what_would_be_refused(
+    common: Common,
+    store: Store,
+    make_wheel: MakeWheel,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    dry = Common(root=common.root, run_id="17", dry_run=True)
+    path = make_wheel(tmp_path / "mine")
+    upload_folder(dry, path.parent, "g")
+    assert list(store.list("")) == []
+    assert not (tmp_path / "out").exists()
+    said = capsys.readouterr().err
+    assert f"/python/g/{path.name}  (" in said
+    assert "upload: 1 files would be put in" in said
+    upload_folder(common, path.parent, "g")
+    make_wheel(tmp_path / "mine", content="other")
+    with pytest.raises(StoreError, match="with other bytes"):
+        upload_folder(dry, path.parent, "g")
+
+
+@pytest.mark.parametrize(
+    ("words", "code"),
+    [
+        (["--input-dir", "mine"], UsageError.exit_code),
+        (["--input-dir", "mine", "--gpu-family", "gfx942;gfx1100"], 0),
+        (["--packages-dir", "mine", "--artifact-group", "gfx942-debug"], 0),
+        (["--input-packages-dir", "nothing", "--gpu-family", "cpu"], MissingInputError.exit_code),
+    ],
+)
+def test_a_folder_needs_the_group_that_it_goes_to(
+    words: list[str], code: int, tmp_path: Path, make_wheel: MakeWheel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    make_wheel(tmp_path / "mine")
+    assert main("ci", "", VERBS, ["upload", "--store", str(tmp_path / "s"), *words]) == code
+    groups = {one.key.split("/")[2] for one in DirectoryStore(tmp_path / "s").list("")}
+    assert groups == ({words[-1].replace(";", "-")} if code == 0 else set())
+
+
+def test_without_a_folder_the_run_of_the_default_store_is_put_with_its_locks(
+    common: Common,
+    store: Store,
+    outputs: RunOutputs,
+    publish: Callable[..., FileRecord],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    publish(group="cpu")
+    publish(group="gfx110X-all")
+    store.put_bytes(outputs.source_lock_key("nightly"), b"{}")
+    target = Common(root=common.root, run_id="17", store="elsewhere")
+
+    def common_of(_arguments: Any) -> Common:
+        return target
+
+    monkeypatch.setattr(upload, "common_from", common_of)
+    assert main("ci", "", VERBS, ["upload"]) == 0
+    there = target.open_store()
+    for group in ("cpu", "gfx110X-all"):
+        assert there.find(f"{outputs.python_prefix(group)}/index.html")
+    pages = [one for one in everything(there) if "/simple/" in one[0] or one[0].endswith("/index.html")]
+    assert [one for one in everything(there) if one not in pages] == everything(store)
+
+
+def test_an_uploaded_file_is_a_copy_that_a_later_write_in_the_folder_cannot_change(
+    tmp_path: Path, make_wheel: MakeWheel
+) -> None:
+    common = Common(run_id="42", root=tmp_path)
+    wheel = make_wheel(tmp_path / "mine")
+    (one,) = upload_folder(common, wheel.parent, "g")
+    stored = tmp_path / "out" / one.key
+    before = stored.read_bytes()
+    with wheel.open("ab") as stream:  # as cp and editors do: the same file, other bytes
+        stream.write(b"other bytes")
+    assert stored.read_bytes() == before
+    with pytest.raises(StoreError, match="exists in"):
+        upload_folder(common, wheel.parent, "g")
+
+
+def test_what_tests_left_in_out_goes_to_the_run_and_takes_the_place_of_a_failure(
+    tmp_path: Path, record_of: Callable[..., Record], capsys: pytest.CaptureFixture[str]
+) -> None:
+    here, there = Common(root=tmp_path, run_id="17"), Common(root=tmp_path, run_id="17", store="there")
+    target, outputs = there.open_store(), there.outputs
+    source = runs.Source(store=here.open_store(), outputs=here.outputs)
+    records.write(target, outputs, "g", record_of(stage="test_smoke", status="failed", error="No GPU."))
+    passed = record_of(stage="test_smoke", details={"tests": {"tests": 3}})
+    records.write(source.store, source.outputs, "g", passed)
+    records.write(source.store, source.outputs, "g", record_of(stage="test_torch-1-of-2", status="failed"))
+    records.write(source.store, source.outputs, "g", record_of(stage="build_torch"))
+    report = f"{source.outputs.reports_prefix('g')}/smoke.xml"
+    source.store.put_bytes(report, b"<testsuites/>")
+    put = runs.upload_run(there, source, ("logs", "reports", "manifests"), "g", Digests())
+    assert put == {}
+    assert target.read(report) == b"<testsuites/>"
+    found = {(one.stage, one.status) for one in records.read_all(target, outputs, "g")}
+    # a build's record goes with its wheels
+    assert found >= {("test_smoke", "ok"), ("test_torch-1-of-2", "failed")}
+    assert not {one for one in found if one[0] == "build_torch" or one == ("test_smoke", "failed")}
+    # tested again, as a job is run again: the newer record counts
+    again = record_of(stage="test_torch-1-of-2", details={"tests": {"tests": 4}})
+    records.write(source.store, source.outputs, "g", again)
+    runs.upload_run(there, source, ("manifests",), "g", Digests())
+    found = {(one.stage, one.status) for one in records.read_all(target, outputs, "g")}
+    assert ("test_torch-1-of-2", "ok") in found
+    assert ("test_torch-1-of-2", "failed") not in found
+    assert capsys.readouterr()
+
+
+@pytest.fixture(name="attempt")
+def attempt_fixture(
+    tmp_path: Path, make_wheel: MakeWheel, record_of: Callable[..., Record]
+) -> Callable[..., Sequence[FileRecord]]:
+    """Build triton on a machine of its own, and upload it to the store of all."""
+
+    def attempt(number: int, ref: str = "nightly", digest: str = "same", **content: str) -> Any:
+        here = Common(root=tmp_path / str(number), run_id="17")
+        path = make_wheel(here.root / "dist", "triton", "3.6.0", **content)
+        one = distributions.publish(here.open_store(), here.outputs, "g", path)
+        cell = Cell(python="cp312", torch_ref=ref)
+        record = record_of(one, stage="build_triton", cell=cell, input_digest=digest)
+        records.write(here.open_store(), here.outputs, "g", record)
+        target = replace(here, store=str(tmp_path / "shared"))
+        return upload_group(target, here.open_store(), "g")
+
+    return attempt
+
+
+def test_of_what_is_made_from_the_same_inputs_the_first_stands(
+    attempt: Callable[..., Sequence[FileRecord]], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    first = attempt(1, content="one")
+    shared = Common(root=tmp_path, run_id="17", store="shared")
+    before = everything(shared.open_store())
+    assert attempt(2, content="another attempt") == first
+    assert everything(shared.open_store()) == before
+    assert attempt(3, ref="release/2.13", content="another ref") == first
+    said = "release-2.13-cp312: the run has it, made from the same inputs by build_triton-nightly-cp312"
+    assert said in capsys.readouterr().err
+    found = records.read_all(shared.open_store(), shared.outputs, "g")
+    assert {one.name: one.files for one in found} == {
+        "build_triton-nightly-cp312": tuple(first),
+        "build_triton-release-2.13-cp312": tuple(first),
+    }
+    assert index.write_pages(shared.open_store(), shared.outputs, "g").files == 1
+
+
+def test_what_is_made_from_other_inputs_is_refused(attempt: Callable[..., Sequence[FileRecord]]) -> None:
+    attempt(1, content="one")
+    for digest in ("other", ""):
+        with pytest.raises(StoreError, match=r"triton-3\.6\.0.*with other bytes"):
+            attempt(2, digest=digest, content="other")
+
+
+def test_a_wheel_of_another_platform_is_refused_before_anything_is_written(
+    common: Common, store: Store, make_wheel: MakeWheel, tmp_path: Path
+) -> None:
+    make_wheel(tmp_path / "mine")
+    make_wheel(tmp_path / "mine", tag="cp312-cp312-win_amd64")
+    words = ["upload", "--input-dir", str(tmp_path / "mine"), "--artifact-group", "g", "--run-id", "17"]
+    with pytest.raises(WheelError, match=r"win_amd64.*not for linux"):
+        upload_folder(common, tmp_path / "mine", "g")
+    assert list(store.list("")) == []
+    (tmp_path / "mine" / "torch-2.10.0+rocm7.1-py3-none-any.whl").unlink(missing_ok=True)
+    assert main("ci", "", VERBS, [*words, "--store", store.url, "--platform", "windows"]) == 0
+    assert {one.key.split("/")[0] for one in store.list("")} == {"17-windows"}
+
+
+def test_a_dry_run_without_the_store_lists_keys_and_pages(
+    make_wheel: MakeWheel,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr(upload, "answers", lambda _: False)
+    path = make_wheel(tmp_path / "mine")
+    words = ["--input-dir", str(path.parent), "--artifact-group", "g", "--run-id", "17"]
+    assert main("ci", "", VERBS, ["upload", "--store", "s3://nobody", "--dry-run", *words]) == 0
+    said = capsys.readouterr().err
+    assert "s3://nobody cannot be read: this is what would be uploaded were nothing there." in said
+    prefix = "s3://nobody/17-linux/python/g"
+    written = [line.split()[2] for line in said.splitlines() if line.startswith("would write")]
+    assert written[:2] == [f"{prefix}/{path.name}", f"{prefix}/{path.name}.metadata"]
+    assert written[2].startswith("s3://nobody/17-linux/manifests/g/upload-")
+    assert written.index(f"{prefix}/simple/torch/index.html") < written.index(f"{prefix}/index.html")
+    assert "index: 1 files, 7 pages would change" in said
+    assert "package_find_links_url" not in said
+
+
+def test_pages_of_a_server_are_waited_for_before_their_address_is_told(
+    make_wheel: MakeWheel,
+    tmp_path: Path,
+    store: Store,
+    outputs: RunOutputs,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr(index, "left_to_server", lambda _: True)
+    monkeypatch.setattr(upload, "_SERVER_SECONDS", 0.0)
+    path = make_wheel(tmp_path / "mine")
+    words = ["--input-dir", str(path.parent), "--artifact-group", "g", "--run-id", "17"]
+    argv = ["upload", "--store", store.url, *words]
+    assert main("ci", "", VERBS, argv) == MissingInputError.exit_code
+    said = capsys.readouterr().err
+    assert "it is not there; it is to list torch-" in said
+    assert "package_find_links_url" not in said
+    index.write_pages(store, outputs, "g")
+    assert main("ci", "", VERBS, argv) == 0
+    assert "package_find_links_url: file://" in capsys.readouterr().err

@@ -1,0 +1,128 @@
+from __future__ import annotations
+
+import io
+import stat
+import zipfile
+import zlib
+from typing import TYPE_CHECKING
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from core.archive import zip_members
+from core.archive.zip_members import MemberError, Span, chunks, span_of, unsafe_kind, unsafe_path
+from core.errors import WheelError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def member(
+    data: bytes, raw: bytes, method: int = zipfile.ZIP_DEFLATED
+) -> tuple[io.BytesIO, zipfile.ZipInfo, Span]:
+    """Describe `raw` as a member that holds `data`."""
+    info = zipfile.ZipInfo("a")
+    info.compress_type, info.file_size, info.CRC = method, len(data), zlib.crc32(data)
+    info.compress_size = len(raw)
+    return io.BytesIO(raw), info, Span(header=0, start=0, end=len(raw))
+
+
+def deflated(data: bytes) -> bytes:
+    return zlib.compress(data)[2:-4]
+
+
+@given(st.binary(max_size=5000), st.booleans())
+def test_what_is_compressed_is_read(data: bytes, stored: bool) -> None:  # noqa: FBT001 - a parameter
+    method = zipfile.ZIP_STORED if stored else zipfile.ZIP_DEFLATED
+    assert b"".join(chunks(*member(data, data if stored else deflated(data), method))) == data
+
+
+def test_members_larger_than_a_chunk() -> None:
+    data = bytes(range(256)) * 20_000
+    pieces = list(chunks(*member(data, deflated(data))))
+    assert b"".join(pieces) == data
+    assert max(map(len, pieces)) <= zip_members.CHUNK
+
+
+@pytest.mark.parametrize(
+    ("data", "raw", "words"),
+    [
+        (b"abc", deflated(b"abcd"), "more data than the 3 bytes"),
+        (b"abcd", deflated(b"abc"), "3 bytes of the 4"),
+        (b"abc", deflated(b"abd"), "its CRC does not match"),
+        (b"abc" * 100, deflated(b"abc" * 100)[:-3], "without an end"),
+        (b"abc", deflated(b"abc") + b"x", "behind the end"),
+        (b"abc", b"\xff\xff\xff", "damaged deflate stream"),
+    ],
+)
+def test_members_that_lie(data: bytes, raw: bytes, words: str) -> None:
+    with pytest.raises(MemberError, match=words):
+        list(chunks(*member(data, raw)))
+
+
+def test_a_bomb_is_stopped_at_its_declared_size() -> None:
+    pieces = chunks(*member(b"x" * 1000, deflated(bytes(50_000_000))))
+    with pytest.raises(MemberError, match="more data than the 1000 bytes"):
+        next(pieces)
+
+
+def test_an_archive_cut_off() -> None:
+    stream, info, span = member(b"abc", b"abc", zipfile.ZIP_STORED)
+    stream.truncate(2)
+    with pytest.raises(MemberError, match="cut off"):
+        list(chunks(stream, info, span))
+
+
+def test_a_directory_that_points_elsewhere() -> None:
+    info = zipfile.ZipInfo("a")
+    info.header_offset = 0
+    for data in (b"PK" + bytes(100), b"PK\x03\x04"):
+        with pytest.raises(MemberError, match="no local header"):
+            span_of(io.BytesIO(data), info)
+
+
+@pytest.mark.parametrize(
+    ("name", "why"),
+    [
+        ("", "empty"),
+        ("a\0b", "cut-off"),
+        ("a\\b", "backslash"),
+        ("/a", "absolute"),
+        ("c:a", "absolute"),
+        ("a/../b", "leaves"),
+        ("..", "leaves"),
+        ("a//b", "shortest"),
+        ("a/./b", "shortest"),
+    ],
+)
+def test_unsafe_names(name: str, why: str) -> None:
+    assert why in unsafe_path(name)
+
+
+@given(st.lists(st.from_regex(r"[a-z0-9_+-]{1,9}(\.[a-z]{1,3})?", fullmatch=True), min_size=1, max_size=5))
+def test_ordinary_names_are_safe(parts: list[str]) -> None:
+    assert unsafe_path("/".join(parts)) == ""
+    assert unsafe_path("/".join(parts) + "/") == ""
+
+
+@pytest.mark.parametrize(
+    ("mode", "flags", "why"),
+    [
+        (stat.S_IFREG | 0o644, 0, ""),
+        (0, 0, ""),
+        (stat.S_IFDIR | 0o755, 0, ""),
+        (stat.S_IFLNK | 0o777, 0, "a symbolic link"),
+        (stat.S_IFIFO, 0, "neither a file nor a folder"),
+        (stat.S_IFREG, 1, "encrypted"),
+    ],
+)
+def test_kinds(mode: int, flags: int, why: str) -> None:
+    info = zipfile.ZipInfo("a")
+    info.create_system, info.external_attr, info.flag_bits = 3, mode << 16, flags
+    assert unsafe_kind(info) == why
+
+
+def test_folders_are_no_archives(tmp_path: Path) -> None:
+    with pytest.raises(WheelError, match="could not be read"), zip_members.opened(tmp_path):
+        pass

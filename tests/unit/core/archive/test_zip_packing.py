@@ -1,0 +1,198 @@
+from __future__ import annotations
+
+import io
+import os
+import threading
+import zipfile
+from typing import TYPE_CHECKING
+
+import pytest
+
+from core.archive import zip_packing
+from core.archive.zip_packing import Workers
+from core.archive.zip_sources import Edited, Made, Member
+from core.archive.zip_writer import HashingStream, ZipWriter
+from core.errors import BuildError, MissingInputError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def archived(members: list[Member], **options: object) -> bytes:
+    raw = io.BytesIO()
+    writer = ZipWriter(HashingStream(raw), **options)  # type: ignore[arg-type]
+    writer.add(members)
+    writer.finish()
+    return raw.getvalue()
+
+
+def test_a_made_member_is_made_when_its_turn_comes_and_goes_afterwards(tmp_path: Path) -> None:
+    path = tmp_path / "made"
+
+    def make() -> Path:
+        path.write_bytes(b"content")
+        return path
+
+    data = archived([Member(name="a", source=Made(size=7, make=make))])
+    assert zipfile.ZipFile(io.BytesIO(data)).read("a") == b"content"
+    assert not path.exists()
+
+
+def test_what_fails_to_be_made_says_so_and_gives_its_memory_back() -> None:
+    def make() -> Path:
+        raise BuildError("patchelf did not like it.")
+
+    members = [Member(name=f"m{number}", source=Made(size=40, make=make)) for number in range(9)]
+    with Workers(jobs=2, memory=100) as workers:
+        with pytest.raises(BuildError, match="did not like"):
+            archived(members, workers=workers)
+        archived([Member(name="a", source=b"1" * 90)], workers=workers)
+        assert workers.take(100, wait=False), "memory of the failed archive is still held"
+
+
+def test_memory_is_held_to_its_bound(tmp_path: Path) -> None:
+    held, most, lock = 0, 0, threading.Lock()
+
+    def maker(number: int) -> Made:
+        def make() -> Path:
+            nonlocal held, most
+            with lock:
+                held += 1
+                most = max(most, held)
+            path = tmp_path / str(number)
+            path.write_bytes(bytes(1000))
+            with lock:
+                held -= 1
+            return path
+
+        return Made(size=1000, make=make)
+
+    members = [Member(name=f"m{number}", source=maker(number)) for number in range(20)]
+    with Workers(jobs=8, memory=2000) as workers:
+        archived(members, workers=workers)
+    assert most <= 2
+
+
+@pytest.mark.parametrize("shared", [1, 4])
+def test_archives_written_side_by_side_share_workers(shared: int) -> None:
+    contents = [[Member(name=f"{n}", source=os.urandom(300) * 9) for n in range(30)] for _ in range(4)]
+    expected = [archived(members, jobs=1) for members in contents]
+    got: dict[int, bytes] = {}
+    with Workers(jobs=shared, memory=5000) as workers:
+        threads = [
+            threading.Thread(target=lambda n=n: got.update({n: archived(contents[n], workers=workers)}))
+            for n in range(4)
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(60)
+    assert [got[n] for n in range(4)] == expected
+
+
+@pytest.mark.parametrize("level", [0, 1, 5])
+def test_a_big_member_is_one_stream_at_any_level(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, level: int
+) -> None:
+    monkeypatch.setattr(zip_packing, "BIG", 1 << 16)
+    monkeypatch.setattr(zip_packing, "CHUNK", 50_000)
+    source = tmp_path / "big"
+    source.write_bytes(b"".join(b"%d," % number for number in range(60_000)))
+    data = archived([Member(name="big", source=source)], level=level, scratch=tmp_path)
+    with zipfile.ZipFile(io.BytesIO(data)) as archive:
+        assert archive.testzip() is None
+        assert archive.read("big") == source.read_bytes()
+        stored = archive.getinfo("big").compress_type == zipfile.ZIP_STORED
+    assert stored == (level == 0)
+    assert list(tmp_path.iterdir()) == [source]
+
+
+def test_a_source_that_vanishes_is_named(tmp_path: Path) -> None:
+    with pytest.raises(MissingInputError, match="absent"):
+        archived([Member(name="a", source=tmp_path / "absent")])
+
+
+@pytest.mark.parametrize("size", [5_000, 1_500_000])
+@pytest.mark.parametrize("big", [False, True])
+@pytest.mark.parametrize("level", [0, 5])
+def test_edits_show_in_the_archive_and_not_in_the_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: int, level: int, *, big: bool
+) -> None:
+    if big:
+        monkeypatch.setattr(zip_packing, "BIG", 1000)
+        monkeypatch.setattr(zip_packing, "CHUNK", 1004 if size < 10_000 else size // 3)
+    source = tmp_path / "file"
+    source.write_bytes(b"0123456789" * (size // 10))
+    before = source.read_bytes()
+    edited = Edited(path=source, edits=((1000, b"NEWBYTES"), (20, b"x")))
+    data = archived([Member(name="a", source=edited)], level=level)
+    expected = before[:20] + b"x" + before[21:1000] + b"NEWBYTES" + before[1008:]
+    with zipfile.ZipFile(io.BytesIO(data)) as archive:
+        assert archive.testzip() is None
+        assert archive.read("a") == expected
+    assert source.read_bytes() == before
+
+
+@pytest.mark.parametrize("big", [False, True])
+@pytest.mark.parametrize("level", [0, 5])
+def test_a_tail_follows_the_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, level: int, *, big: bool
+) -> None:
+    if big:
+        monkeypatch.setattr(zip_packing, "BIG", 1000)
+        monkeypatch.setattr(zip_packing, "CHUNK", 1004)
+    source = tmp_path / "file"
+    source.write_bytes(b"0123456789" * 500)
+    edited = Edited(path=source, edits=((4999, b"x"),), tail=b"tail" * 700)
+    data = archived([Member(name="a", source=edited)], level=level)
+    with zipfile.ZipFile(io.BytesIO(data)) as archive:
+        assert archive.testzip() is None
+        assert archive.read("a") == (b"0123456789" * 500)[:-1] + b"x" + b"tail" * 700
+
+
+def test_what_takes_longest_is_packed_first_and_listed_in_its_place(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(zip_packing, "LARGE", 1000)
+    contents = {"a": 10, "b": 2000, "c": 20, "d": 5000, "e": 2000}
+    members = [Member(name=name, source=os.urandom(size)) for name, size in contents.items()]
+    order = zip_packing.longest_first(members)
+    assert [one.member.name for _, one in order] == ["d", "b", "e", "a", "c"]
+    raw = io.BytesIO()
+    writer = ZipWriter(HashingStream(raw))
+    written = writer.add(members)
+    later = writer.add([Member(name="f", source=b"6")])
+    writer.finish()
+    assert [one.name for one in [*written, *later]] == ["a", "b", "c", "d", "e", "f"]
+    archive = zipfile.ZipFile(raw)
+    assert archive.testzip() is None
+    assert archive.namelist() == ["a", "b", "c", "d", "e", "f"]
+    places = sorted(archive.infolist(), key=lambda info: info.header_offset)
+    assert [info.filename for info in places] == ["d", "b", "e", "a", "c", "f"]
+    assert [one.size for one in written] == list(contents.values())
+
+
+def test_small_members_are_packed_together_and_fail_together() -> None:
+    def make() -> Path:
+        raise BuildError("patchelf did not like it.")
+
+    small = [Member(name=f"s{number:03}", source=b"x" * 100) for number in range(200)]
+    members = [*small, Member(name="t", source=Made(size=9, make=make))]
+    with Workers(jobs=2, memory=30_000) as workers:
+        with pytest.raises(BuildError, match="did not like"):
+            archived(members, workers=workers)
+        assert workers.take(30_000, wait=False), "memory of the failed archive is still held"
+        workers.give(30_000)
+        data = archived(small, workers=workers)
+        assert workers.take(30_000, wait=False), "memory of the written archive is still held"
+    assert zipfile.ZipFile(io.BytesIO(data)).namelist() == [member.name for member in small]
+
+
+def test_a_batch_gives_all_its_memory_back_when_one_of_it_is_gone(tmp_path: Path) -> None:
+    paths = [tmp_path / f"{number}" for number in range(50)]
+    for path in paths:
+        path.write_bytes(os.urandom(100))
+    order = [one for _, one in zip_packing.longest_first([Member(name=p.name, source=p) for p in paths])]
+    paths[20].unlink()
+    with Workers(jobs=1, memory=5000) as workers:
+        with pytest.raises(MissingInputError, match="20 could not be read"):
+            list(zip_packing.packed_in_order(order, workers, level=5, scratch=None))
+        assert workers.take(5000, wait=False)

@@ -1,0 +1,93 @@
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import deflate
+import pydantic_core
+import pytest
+from elftools.elf.dynamic import DynamicSegment
+from elftools.elf.elffile import ELFFile
+from hypothesis import given
+from hypothesis import strategies as st
+
+from core.binaries import elf
+from core.errors import ArtifactError
+
+SAMPLES = sorted(
+    {
+        Path(sys.executable).resolve(),
+        *Path(deflate.__file__).parent.glob("*.so"),
+        *Path(pydantic_core.__file__).parent.glob("*.so"),
+    }
+)
+
+
+def by_pyelftools(path: Path) -> tuple[str, str, bool, bool]:
+    tags: dict[str, str] = {}
+    dynamic = interpreted = False
+    with path.open("rb") as stream:
+        file = ELFFile(stream)
+        for segment in file.iter_segments():
+            interpreted = interpreted or segment["p_type"] == "PT_INTERP"
+            if isinstance(segment, DynamicSegment):
+                dynamic = True
+                for tag in segment.iter_tags():
+                    for name in ("soname", "rpath", "runpath"):
+                        if hasattr(tag, name):
+                            tags[name] = getattr(tag, name)
+        kind = file["e_type"]
+    program = (kind == "ET_EXEC" or interpreted) and "soname" not in tags
+    return tags.get("soname", ""), tags.get("rpath", tags.get("runpath", "")), dynamic, program
+
+
+@pytest.mark.parametrize("path", SAMPLES, ids=lambda path: path.name)
+def test_real_files_say_the_same_to_pyelftools(path: Path) -> None:
+    facts = elf.read(path)
+    assert facts is not None
+    assert (facts.soname, ":".join(facts.search), facts.dynamic, facts.program) == by_pyelftools(path)
+
+
+@pytest.mark.parametrize("content", [b"", b"\x7fEL", b"#!/bin/sh\n", b"\x7fELF\x01\x01" + bytes(100)])
+def test_other_files_have_no_facts(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "file").write_bytes(content)
+    assert elf.read(tmp_path / "file") is None
+
+
+def test_device_code_has_no_facts(tmp_path: Path) -> None:
+    code = bytearray(SAMPLES[0].read_bytes()[:4096])
+    code[18:20] = (224).to_bytes(2, "little")
+    (tmp_path / "kernel.hsaco").write_bytes(code)
+    assert elf.read(tmp_path / "kernel.hsaco") is None
+
+
+def test_a_file_cut_off_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "cut").write_bytes(SAMPLES[0].read_bytes()[:100])
+    with pytest.raises(ArtifactError, match="damaged ELF file: it is cut off"):
+        elf.read(tmp_path / "cut")
+
+
+@given(position=st.integers(16, 2047), value=st.integers(0, 255))
+def test_a_changed_byte_is_read_or_refused(
+    tmp_path_factory: pytest.TempPathFactory, position: int, value: int
+) -> None:
+    path = tmp_path_factory.getbasetemp() / "changed.so"
+    data = bytearray(SAMPLES[-1].read_bytes()[: 1 << 20])
+    data[position] = value
+    path.write_bytes(data)
+    try:
+        elf.read(path)
+    except ArtifactError as problem:
+        assert "damaged" in problem.message  # noqa: PT017 - either outcome is right
+
+
+def test_needs_of_real_libraries_are_what_pyelftools_reads() -> None:
+    assert SAMPLES
+    for path in SAMPLES:
+        with path.open("rb") as stream:
+            facts = elf.read_needs(stream, path.name)
+            dynamic = next(ELFFile(stream).iter_segments("PT_DYNAMIC"))
+            assert isinstance(dynamic, DynamicSegment)
+            theirs = [str(getattr(tag, "needed")) for tag in dynamic.iter_tags("DT_NEEDED")]  # noqa: B009 - no stub has it
+        assert facts is not None
+        assert list(facts.needed) == theirs

@@ -1,0 +1,94 @@
+"""Search paths as the readers and the loader that there are see them."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import posixpath
+from typing import TYPE_CHECKING
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from core import process
+from core.binaries import elf, rpath
+from core.errors import BuildError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+RIGHT = ("$ORIGIN", "$ORIGIN/../../_rocm_sdk_core/lib")
+FOLDERS = st.lists(st.sampled_from(["torch", "lib", "a"]), max_size=4).map("/".join)
+
+
+def compiled(folder: Path, *flags: str) -> Path:
+    compiler = process.which("cc") or process.which("c++")
+    assert compiler is not None
+    (folder / "x.c").write_text("int x(void) { return 7; }\n", encoding="utf-8")
+    target = folder / "x.so"
+    flags = ("-shared", "-fPIC", "-Wl,-soname,x.so.1", *flags)
+    process.capture([compiler, *flags, folder / "x.c", "-o", target])
+    return target
+
+
+def read(path: Path) -> tuple[str, tuple[str, ...], bool]:
+    facts = elf.read(path)
+    assert facts is not None
+    return facts.soname, facts.search, facts.is_rpath
+
+
+def test_folders_of_one_machine_do_not_stay() -> None:
+    entries = ("$ORIGIN/", "/opt/rocm/lib", "${ORIGIN}/../lib", "", "lib", "$ORIGINAL/lib")
+    assert rpath.relative(entries) == ("$ORIGIN", "${ORIGIN}/../lib")
+
+
+@given(folder=FOLDERS, other=FOLDERS)
+def test_a_way_leads_from_a_file_to_a_folder(folder: str, other: str) -> None:
+    (way,) = rpath.ways(posixpath.join(folder, "x.so"), [other])
+    assert way.startswith("$ORIGIN")
+    assert posixpath.normpath(way.replace("$ORIGIN", f"/site/{folder}")) == posixpath.normpath(
+        f"/site/{other}"
+    )
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize("large", [False, True])
+@pytest.mark.parametrize("search", [("/build",), RIGHT, ()])
+def test_a_file_gets_its_search_path_where_it_lies(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, search: tuple[str, ...], *, large: bool
+) -> None:
+    monkeypatch.setattr(rpath, "LARGE", 0 if large else 1 << 30)
+    path = compiled(
+        tmp_path, "-Wl,--enable-new-dtags", *(["-Wl,-rpath," + ":".join(search)] if search else [])
+    )
+    assert read(path) == ("x.so.1", search, False)
+    rpath.rewrite(path, RIGHT)
+    assert read(path) == ("x.so.1", RIGHT, True)
+    assert ctypes.CDLL(os.fspath(path)).x() == 7
+
+
+@pytest.mark.processes
+def test_a_runpath_that_is_right_changes_by_one_number(tmp_path: Path) -> None:
+    path = compiled(tmp_path, "-Wl,--enable-new-dtags", "-Wl,-rpath," + ":".join(RIGHT))
+    change = rpath.edited(path, RIGHT)
+    assert change is not None
+    assert [data for _, data in change.edits] == [b"\x0f\0\0\0\0\0\0\0"]
+    assert rpath.edited(path, RIGHT[:1]) is None
+
+
+@pytest.mark.processes
+def test_a_search_path_can_be_taken_away_and_the_source_stays(tmp_path: Path) -> None:
+    path = compiled(tmp_path, "-Wl,-rpath,/build")
+    before = path.read_bytes()
+    assert read(rpath.patched(path, (), tmp_path / "deep" / "none.so")) == ("x.so.1", (), False)
+    assert path.read_bytes() == before
+
+
+@pytest.mark.processes
+def test_a_search_path_that_did_not_come_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path, does_nothing = compiled(tmp_path), process.which("true")
+    assert does_nothing is not None
+    monkeypatch.setattr(rpath, "patchelf", lambda: does_nothing)
+    with pytest.raises(BuildError, match="did not leave the RPATH"):
+        rpath.patched(path, RIGHT, path)

@@ -1,0 +1,111 @@
+from __future__ import annotations
+
+import json
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from pydantic import ValidationError
+
+from core.errors import DataError
+from core.run import records
+from core.run.outputs import RunOutputs
+from core.run.records import Cell, FileRecord, Record
+from core.stores.directory import DirectoryStore
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+OUTPUTS = RunOutputs(run_id="17", platform="linux")
+GROUP = "gfx110X-all"
+
+
+def record(stage: str = "build_torch", **facts: Any) -> Record:
+    cell = Cell(python="cp312", torch_ref="release/2.10", gpu_family=GROUP)
+    values = {"run_id": "17", "platform": "linux", "cell": cell, "started": records.now(), "seconds": 1.5}
+    return Record(stage=stage, **{**values, **facts})
+
+
+@pytest.fixture(name="store")
+def store_fixture(tmp_path: Path) -> DirectoryStore:
+    return DirectoryStore(tmp_path)
+
+
+def test_a_record_is_named_by_its_stage_and_cell() -> None:
+    assert record().name == "build_torch-release-2.10-cp312"
+    assert records.record_name("build_rocm", Cell(gpu_family=GROUP)) == "build_rocm"
+
+
+def test_what_is_written_reads_back(store: DirectoryStore) -> None:
+    one = FileRecord(name="a.whl", key="k/a.whl", size=3, sha256="0" * 64, distribution="a", version="1")
+    written = record(inputs={"commit": "abc"}, details={"hits": 3}, files=(one,))
+    records.write(store, OUTPUTS, GROUP, written)
+    assert records.read(store, OUTPUTS, GROUP, written.name) == written
+    assert records.parse(records.serialize(written), where="here") == written
+    assert records.serialize(written).endswith(b"}\n")
+
+
+def test_there_may_be_no_record(store: DirectoryStore) -> None:
+    assert records.read(store, OUTPUTS, GROUP, "build_torch") is None
+    assert records.read_all(store, OUTPUTS, GROUP) == []
+
+
+def test_a_failure_stands_beside_the_last_success_until_the_next(store: DirectoryStore) -> None:
+    good = record()
+    bad = record(status="failed", exit_code=8, error="No wheel.")
+    records.write(store, OUTPUTS, GROUP, good)
+    records.write(store, OUTPUTS, GROUP, bad)
+    assert records.read(store, OUTPUTS, GROUP, good.name) == good
+    assert records.read_all(store, OUTPUTS, GROUP) == [bad, good]
+    records.write(store, OUTPUTS, GROUP, good)
+    assert records.read_all(store, OUTPUTS, GROUP) == [good]
+
+
+def test_all_records_of_a_group_are_read_by_name(store: DirectoryStore) -> None:
+    for stage in ("build_vision", "build_audio"):
+        records.write(store, OUTPUTS, GROUP, record(stage))
+    records.write(store, OUTPUTS, "cpu", record("build_torch"))
+    store.put_bytes(f"{OUTPUTS.manifests_prefix(GROUP)}/notes.txt", b"no record")
+    assert [one.stage for one in records.read_all(store, OUTPUTS, GROUP)] == ["build_audio", "build_vision"]
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("{", r"build\.json: record: Invalid JSON"),
+        ("[]", r"build\.json: record: "),
+        ('{"stage": "x"}', r"build\.json: run_id: Field required"),
+        (
+            records.serialize(record()).replace(b'"exit_code": 0', b'"exit_code": "no"').decode(),
+            r"build\.json: exit_code: ",
+        ),
+        (
+            records.serialize(record()).replace(b'"schema_version": 1', b'"schema_version": 2').decode(),
+            r"build\.json: schema_version: It is a record of version 2, and this version reads 1",
+        ),
+    ],
+)
+def test_what_is_no_record_is_named(text: str, said: str) -> None:
+    with pytest.raises(DataError, match=said):
+        records.parse(text, where="build.json")
+
+
+@pytest.mark.parametrize("facts", [{"size": -1}, {"sha256": "abc"}, {"sha256": "A" * 64}])
+def test_a_file_has_a_size_and_a_digest(facts: dict[str, Any]) -> None:
+    with pytest.raises(ValidationError):
+        FileRecord(**{"name": "a.whl", "size": 1, "sha256": "0" * 64, **facts})
+
+
+def test_a_moment_is_utc_to_the_second() -> None:
+    moment = datetime.fromisoformat(records.now())
+    assert moment.utcoffset() is not None
+    assert (moment.utcoffset(), moment.microsecond) == (
+        datetime.fromisoformat("2026-01-01T00:00:00Z").utcoffset(),
+        0,
+    )
+
+
+def test_the_schema_names_what_a_record_must_say() -> None:
+    schema = records.schema()
+    assert set(schema["required"]) == {"stage", "run_id", "platform", "started", "seconds"}
+    assert json.loads(json.dumps(schema))["additionalProperties"] is False

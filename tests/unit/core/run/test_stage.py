@@ -1,0 +1,292 @@
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from core.cli.options import Common
+from core.errors import BuildError, StoreError
+from core.run import records
+from core.run.records import Cell, Record
+from core.run.stage import Made, Stage, perform
+
+MakeWheel = Callable[..., Path]
+INPUTS = {"commit": "abc", "rocm": "7.1"}
+NAME = "build_torch-nightly-cp312"
+
+
+class Work:
+    """A stage's work that counts how often it is done."""
+
+    def __init__(self, *files: Path, problem: BaseException | None = None) -> None:
+        self.files = files
+        self.problem = problem
+        self.done = 0
+
+    def __call__(self) -> Made:
+        self.done += 1
+        if self.problem is not None:
+            raise self.problem
+        return Made(files=self.files, details={"hits": 3})
+
+
+@pytest.fixture(name="wheel")
+def wheel_fixture(tmp_path: Path, make_wheel: MakeWheel) -> Path:
+    return make_wheel(tmp_path / "dist")
+
+
+@pytest.fixture(autouse=True)
+def no_builder(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("GITHUB_WORKFLOW_REF", raising=False)
+
+
+def stage(root: Path, *, output_dir: Path | None = None, **common: Any) -> Stage:
+    return Stage(
+        name="build_torch",
+        common=Common(root=root, **common),
+        artifact_group="cpu",
+        cell=Cell(python="cp312", torch_ref="nightly", gpu_family="cpu"),
+        output_dir=output_dir,
+    )
+
+
+def read(one: Stage, name: str = NAME) -> Record | None:
+    return records.read(one.common.open_store(), one.common.outputs, "cpu", name)
+
+
+def keys(one: Stage) -> Sequence[str]:
+    prefix = one.common.outputs.python_prefix("cpu")
+    return [stored.key.removeprefix(f"{prefix}/") for stored in one.common.open_store().list(prefix)]
+
+
+def test_what_was_made_is_put_recorded_and_shown(
+    tmp_path: Path, wheel: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    one = stage(tmp_path)
+    made = perform(one, INPUTS, Work(wheel))
+    assert made is not None
+    assert made == read(one)
+    assert (made.status, made.exit_code, made.inputs, made.details) == ("ok", 0, INPUTS, {"hits": 3})
+    assert keys(one) == [wheel.name, f"{wheel.name}.metadata"]
+    said = capsys.readouterr().err
+    assert wheel.name in said
+    assert made.files[0].sha256[:12] in said
+
+
+def test_a_job_of_github_is_recorded(tmp_path: Path, wheel: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    workflow = "ROCm/TheRock/.github/workflows/ci.yml@refs/heads/main"
+    said = {
+        "GITHUB_SERVER_URL": "https://github.com",
+        "GITHUB_REPOSITORY": "ROCm/TheRock",
+        "GITHUB_WORKFLOW_REF": workflow,
+        "GITHUB_RUN_ID": "17",
+        "GITHUB_RUN_ATTEMPT": "2",
+        "GITHUB_SHA": "1" * 40,
+    }
+    monkeypatch.delenv("ACT", raising=False)
+    for name, value in said.items():
+        monkeypatch.setenv(name, value)
+    made = perform(stage(tmp_path), INPUTS, Work(wheel))
+    assert made is not None
+    assert made.details == {
+        "hits": 3,
+        "builder": {
+            "id": f"https://github.com/{workflow}",
+            "invocation": "https://github.com/ROCm/TheRock/actions/runs/17/attempts/2",
+            "source": "https://github.com/ROCm/TheRock",
+            "commit": "1" * 40,
+        },
+    }
+
+
+def test_the_same_inputs_are_not_worked_on_again(
+    tmp_path: Path, wheel: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    work = Work(wheel)
+    first = perform(stage(tmp_path), INPUTS, work)
+    assert perform(stage(tmp_path), dict(reversed(INPUTS.items())), work) == first
+    assert work.done == 1
+    assert "build_torch: unchanged, nothing to do" in capsys.readouterr().err
+
+
+def test_other_inputs_force_and_lost_or_changed_files_are(tmp_path: Path, wheel: Path) -> None:
+    work = Work(wheel)
+    first = perform(stage(tmp_path), INPUTS, work)
+    assert first is not None
+    perform(stage(tmp_path), {**INPUTS, "commit": "def"}, work)
+    assert work.done == 2
+    perform(stage(tmp_path, force=True), {**INPUTS, "commit": "def"}, work)
+    assert work.done == 3
+    stored = tmp_path / "out" / first.files[0].key
+    stored.unlink()
+    perform(stage(tmp_path), {**INPUTS, "commit": "def"}, work)
+    assert work.done == 4
+    stored.unlink()
+    stored.write_bytes(b"other bytes")
+    perform(stage(tmp_path), {**INPUTS, "commit": "def"}, work)
+    assert work.done == 5
+    assert stored.read_bytes() == wheel.read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("problem", "code", "error"),
+    [
+        (
+            BuildError("Two wheels in https://me:pw@host.", hint="Look."),
+            8,
+            "Two wheels in https://***@host.\nLook.",
+        ),
+        (KeyboardInterrupt(), 130, "interrupted"),
+        (KeyError("x"), 1, "KeyError: 'x'"),
+    ],
+)
+def test_a_failure_is_recorded_beside_the_last_success_until_the_next(
+    tmp_path: Path, wheel: Path, problem: BaseException, code: int, error: str
+) -> None:
+    one = stage(tmp_path)
+    good = perform(one, INPUTS, Work(wheel))
+    other = {**INPUTS, "commit": "def"}
+    with pytest.raises(type(problem)):
+        perform(one, other, Work(problem=problem))
+    failed = read(one, f"{NAME}.failed")
+    assert failed is not None
+    assert (failed.status, failed.exit_code, failed.error, failed.files) == ("failed", code, error, ())
+    assert failed.inputs == other
+    assert read(one) == good
+    again = Work(wheel)
+    perform(one, other, again)
+    assert again.done == 1
+    assert read(one, f"{NAME}.failed") is None
+
+
+def test_a_failure_of_other_inputs_is_over_when_the_old_ones_hold_again(tmp_path: Path, wheel: Path) -> None:
+    one = stage(tmp_path)
+    good = perform(one, INPUTS, Work(wheel))
+    with pytest.raises(BuildError):
+        perform(one, {"commit": "def"}, Work(problem=BuildError("No wheel.")))
+    assert perform(one, INPUTS, Work(wheel)) == good
+    assert read(one, f"{NAME}.failed") is None
+
+
+def test_a_failed_stage_is_worked_on_again(tmp_path: Path, wheel: Path) -> None:
+    with pytest.raises(BuildError):
+        perform(stage(tmp_path), INPUTS, Work(problem=BuildError("No wheel.")))
+    work = Work(wheel)
+    perform(stage(tmp_path), INPUTS, work)
+    assert work.done == 1
+
+
+def test_the_local_run_withdraws_what_its_cell_had_made_before(tmp_path: Path, make_wheel: MakeWheel) -> None:
+    old = make_wheel(tmp_path / "dist", version="2.9.0")
+    new = make_wheel(tmp_path / "dist", version="2.10.0")
+    perform(stage(tmp_path), INPUTS, Work(old))
+    perform(stage(tmp_path), {"commit": "new"}, Work(new))
+    assert keys(stage(tmp_path)) == [new.name, f"{new.name}.metadata"]
+
+
+def test_an_immutable_run_keeps_what_it_has_and_takes_no_other_bytes(
+    tmp_path: Path, make_wheel: MakeWheel
+) -> None:
+    one = stage(tmp_path, run_id="17")
+    old = make_wheel(tmp_path / "dist", version="2.9.0")
+    new = make_wheel(tmp_path / "dist", version="2.10.0")
+    perform(one, INPUTS, Work(old))
+    perform(one, {"commit": "new"}, Work(new))
+    assert keys(one) == [new.name, f"{new.name}.metadata", old.name, f"{old.name}.metadata"]
+    with pytest.raises(StoreError, match="with other bytes"):
+        perform(one, {"commit": "newer"}, Work(make_wheel(tmp_path / "dist2", version="2.10.0", content="x")))
+    failed = read(one, f"{NAME}.failed")
+    assert failed is not None
+    assert failed.exit_code == StoreError.exit_code
+
+
+def test_an_output_folder_gets_the_files_also_when_nothing_has_changed(tmp_path: Path, wheel: Path) -> None:
+    work = Work(wheel)
+    for _ in range(2):
+        perform(stage(tmp_path, output_dir=tmp_path / "mine"), INPUTS, work)
+        assert [path.name for path in (tmp_path / "mine").iterdir()] == [wheel.name]
+        (tmp_path / "mine" / wheel.name).unlink()
+    assert work.done == 1
+
+
+def test_a_dry_run_does_and_writes_nothing(
+    tmp_path: Path, wheel: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    work = Work(wheel)
+    dry = stage(tmp_path, dry_run=True, output_dir=tmp_path / "mine")
+    assert perform(dry, INPUTS, work) is None
+    assert "would do the work" in capsys.readouterr().err
+    assert [path.name for path in tmp_path.iterdir()] == ["dist"]
+    first = perform(stage(tmp_path), INPUTS, work)
+    assert perform(dry, INPUTS, work) == first
+    assert work.done == 1
+    assert not (tmp_path / "mine").exists()
+
+
+def in_ci(root: Path, **common: Any) -> Stage:
+    """A stage on a machine of its own, which reads the run from where the others have uploaded it."""
+    return stage(root, run_id="17", read_store=str(root.parent / "shared"), **common)
+
+
+def uploaded(one: Stage, wheel: Path) -> Record:
+    """Make a stage's record and files in the store that all machines read."""
+    there = replace(one, common=replace(one.common, store=one.common.read_store, read_store=""))
+    made = perform(there, INPUTS, Work(wheel))
+    assert made is not None
+    return made
+
+
+def test_another_attempt_takes_what_the_run_has(
+    tmp_path: Path, wheel: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    first, work = uploaded(in_ci(tmp_path / "a"), wheel), Work(wheel)
+    again = in_ci(tmp_path / "b")
+    capsys.readouterr()
+    assert perform(again, INPUTS, work) == first == read(again)
+    assert (work.done, keys(again)) == (0, [wheel.name, f"{wheel.name}.metadata"])
+    assert f"build_torch: unchanged, taken from {tmp_path / 'shared'}: {NAME} was made" in (
+        capsys.readouterr().err
+    )
+    assert perform(again, INPUTS, work) == first
+    assert "unchanged, nothing to do" in capsys.readouterr().err
+    perform(replace(again, common=replace(again.common, force=True)), INPUTS, work)
+    perform(in_ci(tmp_path / "c"), {**INPUTS, "commit": "def"}, work)
+    assert work.done == 2
+
+
+def test_a_dry_run_only_says_what_would_be_taken(
+    tmp_path: Path, wheel: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    uploaded(in_ci(tmp_path / "a"), wheel)
+    dry = in_ci(tmp_path / "b", dry_run=True)
+    assert perform(dry, INPUTS, Work(wheel)) is not None
+    assert "taken from" in capsys.readouterr().err
+    assert not (tmp_path / "b").exists()
+
+
+def test_what_was_replaced_in_the_runs_store_is_not_taken(tmp_path: Path, wheel: Path) -> None:
+    made = uploaded(in_ci(tmp_path / "a"), wheel)
+    replaced = tmp_path / "shared" / made.files[0].key
+    replaced.unlink()
+    replaced.write_bytes(b"other")
+    work = Work(wheel)
+    perform(in_ci(tmp_path / "b"), INPUTS, work)
+    assert work.done == 1
+
+
+def test_one_wheel_of_two_refs_is_made_once_and_kept_while_one_names_it(
+    tmp_path: Path, make_wheel: MakeWheel
+) -> None:
+    one, work = stage(tmp_path), Work(make_wheel(tmp_path / "dist", "triton", "3.6.0"))
+    other = replace(one, cell=one.cell.model_copy(update={"torch_ref": "release/2.13"}))
+    first, second = perform(one, INPUTS, work), perform(other, INPUTS, work)
+    assert first is not None
+    assert second is not None
+    assert (work.done, second.files, second.cell.torch_ref) == (1, first.files, "release/2.13")
+    perform(other, {"commit": "new"}, Work(make_wheel(tmp_path / "dist", "triton", "3.7.0")))
+    assert [key for key in keys(one) if key.endswith(".whl")] == [
+        f"triton-{version}-py3-none-any.whl" for version in ("3.6.0", "3.7.0")
+    ]

@@ -1,0 +1,128 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import get_args
+
+import pytest
+
+from core import files
+from core.errors import StoreError, WheelError
+from core.run.outputs import Platform, RunOutputs
+from core.stores.directory import DirectoryStore
+from core.wheel import distributions
+from core.wheel.wheel_writer import Member, WheelSpec, write_wheel
+from core.wheel.wheels import read_metadata
+
+MakeWheel = Callable[..., Path]
+LOCAL = RunOutputs(run_id="local", platform="linux")
+CI = RunOutputs(run_id="17", platform="linux")
+
+
+@pytest.fixture(name="store")
+def store_fixture(tmp_path: Path) -> DirectoryStore:
+    return DirectoryStore(tmp_path / "out")
+
+
+def test_a_wheel_gets_a_sidecar_and_a_record(
+    store: DirectoryStore, tmp_path: Path, make_wheel: MakeWheel
+) -> None:
+    path = make_wheel(tmp_path, "Torch_Audio", "2.10.0a0+rocm7.1")
+    one = distributions.publish(store, CI, "g", path)
+    assert one.key == f"17-linux/python/g/{path.name}"
+    assert (one.distribution, one.version, one.name) == ("torch-audio", "2.10.0a0+rocm7.1", path.name)
+    assert (one.sha256, one.size) == (files.sha256(path), path.stat().st_size)
+    assert store.digest(one.key) == one.sha256
+    assert store.read(f"{one.key}.metadata") == read_metadata(path).raw
+
+
+def test_an_sdist_has_no_sidecar(store: DirectoryStore, tmp_path: Path) -> None:
+    path = tmp_path / "rocm-7.1.tar.gz"
+    path.write_bytes(b"gz")
+    one = distributions.publish(store, CI, "g", path, sha256=files.sha256(path))
+    assert (one.distribution, one.version) == ("rocm", "7.1")
+    assert [stored.key for stored in store.list("")] == [one.key]
+
+
+def test_a_broken_wheel_never_arrives(store: DirectoryStore, tmp_path: Path) -> None:
+    path = tmp_path / "torch-1.0-py3-none-any.whl"
+    path.write_bytes(b"no zip")
+    with pytest.raises(WheelError):
+        distributions.publish(store, CI, "g", path)
+    assert list(store.list("")) == []
+
+
+def test_only_the_local_run_takes_other_bytes(
+    store: DirectoryStore, tmp_path: Path, make_wheel: MakeWheel
+) -> None:
+    first = make_wheel(tmp_path / "a", content="1")
+    second = make_wheel(tmp_path / "b", content="2")
+    for run in (LOCAL, CI):
+        distributions.publish(store, run, "g", first)
+        distributions.publish(store, run, "g", first)
+    one = distributions.publish(store, LOCAL, "g", second)
+    assert store.digest(one.key) == files.sha256(second)
+    with pytest.raises(StoreError, match="with other bytes"):
+        distributions.publish(store, CI, "g", second)
+    assert store.digest(one.key.replace("local", "17")) == files.sha256(first)
+
+
+def test_withdrawing_takes_the_sidecar_too(
+    store: DirectoryStore, tmp_path: Path, make_wheel: MakeWheel
+) -> None:
+    one = distributions.publish(store, LOCAL, "g", make_wheel(tmp_path))
+    distributions.withdraw(store, one.key)
+    assert list(store.list("")) == []
+
+
+def test_a_group_is_listed_by_name_and_version_and_nothing_else(
+    store: DirectoryStore, tmp_path: Path, make_wheel: MakeWheel
+) -> None:
+    for version in ("2.10.0", "2.9.0", "2.10.0a0"):
+        distributions.publish(store, CI, "g", make_wheel(tmp_path, "torch", version))
+    distributions.publish(store, CI, "g", make_wheel(tmp_path, "apex", "1.0"))
+    distributions.publish(store, CI, "other", make_wheel(tmp_path, "triton", "1.0"))
+    store.put_bytes(f"{CI.python_prefix('g')}/index.html", b"")
+    store.put_bytes(f"{CI.python_prefix('g')}/simple/torch/torch-9.9-py3-none-any.whl", b"")
+    listed = distributions.in_run(store, CI, "g")
+    assert [(one.name, str(one.version)) for one in listed] == [
+        ("apex", "1.0"),
+        ("torch", "2.9.0"),
+        ("torch", "2.10.0a0"),
+        ("torch", "2.10.0"),
+    ]
+    assert all(one.is_wheel and one.tags == {"py3-none-any"} for one in listed)
+
+
+def test_a_wheel_that_says_otherwise_than_its_name_never_arrives(
+    store: DirectoryStore, tmp_path: Path
+) -> None:
+    for name, version in (("apex", "1.0"), ("torch", "2.0")):
+        metadata = f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n"
+        spec = WheelSpec(distribution="torch", version="1.0", tag="py3-none-any", metadata=metadata)
+        path = write_wheel(tmp_path, spec, [Member(name="torch.py", source=b"")]).path
+        with pytest.raises(WheelError, match=r"torch-1.0.*says in its METADATA that it is "):
+            distributions.publish(store, CI, "g", path)
+    assert list(store.list("")) == []
+
+
+@pytest.mark.parametrize(
+    ("name", "platforms"),
+    [
+        ("torch-2.10.0-cp312-cp312-linux_x86_64.whl", {"linux"}),
+        ("torch-2.10.0-cp312-cp312-manylinux_2_28_x86_64.manylinux2014_x86_64.whl", {"linux"}),
+        ("torch-2.10.0-cp312-cp312-win_amd64.whl", {"windows"}),
+        ("torch-2.10.0-cp312-cp312-macosx_14_0_arm64.whl", set()),
+        ("apex-1.10.0-py3-none-any.whl", {"linux", "windows"}),
+        ("rocm-7.1.tar.gz", {"linux", "windows"}),
+    ],
+)
+def test_a_wheel_goes_to_runs_of_its_platform_alone(name: str, platforms: set[Platform]) -> None:
+    for platform in get_args(Platform):
+        assert distributions.on_platform(name, platform) == (platform in platforms)
+        outputs = RunOutputs(run_id="17", platform=platform)
+        if platform in platforms:
+            distributions.require_platform([name], outputs)
+        else:
+            with pytest.raises(WheelError, match=f"not for {platform}, and would go to 17-{platform}/"):
+                distributions.require_platform(["apex-1.10.0-py3-none-any.whl", name], outputs)

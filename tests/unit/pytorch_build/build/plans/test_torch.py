@@ -1,0 +1,248 @@
+from __future__ import annotations
+
+from pathlib import PurePosixPath, PureWindowsPath
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from core.errors import MissingInputError, RocmError, UsageError
+from pytorch_build.build.compiler_cache import CompilerCache
+from pytorch_build.build.plans.torch import flash_attention
+from pytorch_build.build.plans.types import RocmFacts
+from pytorch_build.platforms import platform_named
+from tests.unit.pytorch_build.toolchain.test_pins import listing
+
+if TYPE_CHECKING:
+    from tests.unit.pytorch_build.build.plans.conftest import Plan
+
+QUIET = "-Wno-error=maybe-uninitialized -Wno-error=uninitialized -Wno-error=restrict"
+SWITCHES = {
+    "USE_ROCM": "ON",
+    "USE_CUDA": "OFF",
+    "USE_MPI": "OFF",
+    "USE_NUMA": "OFF",
+    "PYTORCH_BUILD_VERSION": "2.10.0a0+rocm7.10.0a20251120",
+    "PYTORCH_BUILD_NUMBER": "1",
+    "PYTORCH_EXTRA_INSTALL_REQUIREMENTS": "rocm[libraries]==7.10.0a20251120|triton==3.6.0+rocm7.10.0",
+    "USE_FLASH_ATTENTION": "ON",
+    "USE_MEM_EFF_ATTENTION": "ON",
+}
+SHARED = {
+    "PYTHONUTF8", "CMAKE_PREFIX_PATH", "ROCM_HOME", "ROCM_PATH", "PYTORCH_ROCM_ARCH", "USE_KINETO",
+    "USE_GLOO", "PATH", "VIRTUAL_ENV", "HIP_DEVICE_LIB_PATH", "BLAS", "OpenBLAS_HOME", "OpenBLAS_LIB_NAME",
+}  # fmt: skip
+
+
+def test_environment_on_linux(plan: Plan) -> None:
+    made = plan("torch", triton_version="3.6.0+rocm7.10.0")
+    assert {name: value for name, value in made.env.items() if name not in SHARED} == SWITCHES | {
+        "CXXFLAGS": f"{QUIET} -I/env/rocm/lib/rocm_sysdeps/include -I/env/rocm/include/roctracer",
+        "CPPFLAGS": QUIET,
+        "LDFLAGS": "-L/env/rocm/lib/rocm_sysdeps/lib",
+        "PKG_CONFIG_PATH": "/env/rocm/lib/rocm_sysdeps/lib/pkgconfig",
+        "LD_LIBRARY_PATH": "/env/rocm/lib/rocm_sysdeps/lib",
+    }
+    assert made.env.keys() >= SHARED
+
+
+def test_environment_on_windows(plan: Plan) -> None:
+    made = plan("torch", "windows", triton_version="3.6.0+rocm7.10.0")
+    assert {name: value for name, value in made.env.items() if name not in SHARED} == SWITCHES | {
+        "CC": r"C:\env\rocm\lib\llvm\bin\clang-cl.exe",
+        "CXX": r"C:\env\rocm\lib\llvm\bin\clang-cl.exe",
+        "HIP_CLANG_PATH": "C:/env/rocm/lib/llvm/bin",
+        "DISTUTILS_USE_SDK": "1",
+        "libuv_ROOT": r"C:\uv",
+        "BUILD_TEST": "0",
+    }
+
+
+def test_environment_of_family_cpu(plan: Plan) -> None:
+    made = plan("torch", gpu=False, version="2.10.0a0+cpu")
+    assert made.env == {
+        "PYTHONUTF8": "1",
+        "USE_KINETO": "ON",
+        "USE_GLOO": "ON",
+        "PATH": "/env/bin:/usr/bin",
+        "VIRTUAL_ENV": "/env",
+        "CXXFLAGS": QUIET,
+        "CPPFLAGS": QUIET,
+        "USE_ROCM": "OFF",
+        "USE_CUDA": "OFF",
+        "USE_MPI": "OFF",
+        "USE_NUMA": "OFF",
+        "PYTORCH_BUILD_VERSION": "2.10.0a0+cpu",
+        "PYTORCH_BUILD_NUMBER": "1",
+        "PYTORCH_EXTRA_INSTALL_REQUIREMENTS": "",
+        "USE_FLASH_ATTENTION": "OFF",
+        "USE_MEM_EFF_ATTENTION": "OFF",
+    }
+    assert made.removes == ("dist", "torch/_rocm_init.py", "build/lib*/torch/_rocm_init.py")
+    assert made.file_drops == ()
+
+
+def test_requirements_that_the_wheel_gets(plan: Plan) -> None:
+    name = "PYTORCH_EXTRA_INSTALL_REQUIREMENTS"
+    assert plan("torch").env[name] == "rocm[libraries]==7.10.0a20251120"
+    assert plan("torch", gpu=False, triton_version="3.6.0+cpu").env[name] == "triton==3.6.0+cpu"
+
+
+def test_a_persons_linker_flags_are_kept(plan: Plan) -> None:
+    env = plan("torch", base_env={"LDFLAGS": "-fuse-ld=mold", "PATH": ""}).env
+    assert env["LDFLAGS"] == "-fuse-ld=mold -L/env/rocm/lib/rocm_sysdeps/lib"
+    assert env["PATH"] == "/env/rocm/bin:/env/bin"
+
+
+def test_command_and_requirements(plan: Plan) -> None:
+    files = frozenset({"pyproject.toml", "requirements.txt", "requirements-build.txt"})
+    made = plan("torch", tree={"files": files, "build_requires": ("numpy", "cmake>=3.27")})
+    (command,) = made.commands
+    assert command.argv == ("/env/bin/python", "-m", "build", "--wheel", "--no-isolation")
+    assert command.cwd == PurePosixPath("/src/torch")
+    assert made.requirements_files == ("requirements.txt", "requirements-build.txt")
+    assert made.requirements == ("build", "numpy", "cmake>=3.27")
+    assert made.uninstall == ("torch",)
+    assert made.as_locked == ()
+    assert made.install
+    assert made.import_check[:2] == ("/env/bin/python", "-c")
+    assert "torch.cuda.is_available()" in made.import_check[2]
+    older = plan("torch", tree={"files": frozenset({"setup.py", "requirements.txt"})})
+    assert older.requirements_files == ("requirements.txt",)
+
+
+@pytest.mark.parametrize(
+    ("asked", "unchecked"), [("ninja", False), ("ninja>=1.10", False), ("ninja==1.11.1.3", True)]
+)
+def test_windows_takes_the_locks_ninja(plan: Plan, asked: str, *, unchecked: bool) -> None:
+    tree = {"build_requires": ("cmake>=3.27", asked)}
+    made = plan("torch", "windows", tree=tree)
+    assert made.as_locked == ("ninja",)
+    assert ("--skip-dependency-check" in made.commands[0].argv) is unchecked
+    assert "--skip-dependency-check" not in plan("torch", tree=tree).commands[0].argv
+
+
+def test_files_dropped_on_linux(plan: Plan) -> None:
+    (drop,) = plan("torch").file_drops
+    assert drop.path == "torch/_rocm_init.py"
+    assert drop.content is not None
+    assert "check_version='7.10.0a20251120'" in drop.content
+    assert "'rccl'" in drop.content
+
+
+def test_files_dropped_on_windows(plan: Plan) -> None:
+    init, openmp, uv, *licenses = plan("torch", "windows").file_drops
+    assert init.content is not None
+    assert "'rccl'" not in init.content
+    assert (openmp.path, openmp.source) == (
+        "torch/lib/libomp140.x86_64.dll",
+        PureWindowsPath("C:/openmp/libomp140.x86_64.dll"),
+    )
+    assert (uv.path, uv.source) == ("torch/lib/uv.dll", PureWindowsPath("C:/uv/bin/uv.dll"))
+    assert [one.path for one in licenses] == ["third_party/llvm-openmp/LICENSE", "third_party/libuv/LICENSE"]
+
+
+def test_windows_without_openmp(plan: Plan) -> None:
+    with pytest.raises(MissingInputError, match=r"libomp140\.x86_64\.dll"):
+        plan("torch", "windows", facts={"openmp": None})
+    bare: dict[str, Any] = {"openmp": None, "licenses": {}}
+    (uv,) = plan("torch", "windows", gpu=False, facts=bare).file_drops
+    assert uv.path == "torch/lib/uv.dll"
+
+
+def test_windows_without_libuv(plan: Plan) -> None:
+    with pytest.raises(MissingInputError, match="distributed needs libuv") as lacking:
+        plan("torch", "windows", facts={"uv": None})
+    assert "nox -s prepare" in lacking.value.hint
+    off = {"USE_DISTRIBUTED": "0"}
+    for made in (
+        plan("torch", "windows", facts={"uv": None}, base_env=off),
+        plan("torch", "windows", facts={"uv": None}, ref_env=off),
+    ):
+        assert "libuv_ROOT" not in made.env
+
+
+def test_libraries_that_the_sdk_lacks(plan: Plan) -> None:
+    linux = frozenset(platform_named("linux").PRELOADS)
+    assert plan("torch").notes == ()
+    base = {"device_libs": True, "host_math": True, "sysdeps": True}
+    made = plan("torch", facts={"rocm": RocmFacts(libraries=linux - {"hipfile"}, **base)})
+    assert made.notes == ("This ROCm has no hipfile: torch will not load them first.",)
+    assert "hipfile" not in (made.file_drops[0].content or "")
+    with pytest.raises(RocmError, match="amdhip64"):
+        plan("torch", facts={"rocm": RocmFacts(libraries=linux - {"amdhip64"}, **base)})
+
+
+def test_scikit_build_core_is_told_of_ignored_files(plan: Plan) -> None:
+    tree = {"build_backend": "scikit_build_core.build"}
+    assert plan("torch", tree=tree).commands[0].argv[5:] == (
+        "-Cwheel.force-include.torch/_rocm_init.py=torch/_rocm_init.py",
+    )
+    assert plan("torch", gpu=False, tree=tree).commands[0].argv[5:] == ()
+    windows = plan("torch", "windows", tree=tree).commands[0].argv[5:]
+    assert windows == tuple(
+        f"-Cwheel.force-include.torch/{name}=torch/{name}"
+        for name in (
+            "_rocm_init.py",
+            "lib/libomp140.x86_64.dll",
+            "lib/uv.dll",
+            "lib/aotriton_v2.dll",
+            "lib/liblzma.dll",
+        )
+    )
+    there = listing("torch-2.14-windows")
+    assert all(word.rpartition("=")[2] in there for word in windows)
+    off = plan("torch", "windows", tree=tree, options={"flash_attention": False}).commands[0].argv
+    assert not [word for word in off if "aotriton" in word]
+
+
+def test_ccache_on_windows_comes_with_advice(plan: Plan) -> None:
+    cache = CompilerCache(kind="ccache", program=PureWindowsPath("C:/ccache.exe"))
+    made = plan("torch", "windows", options={"compiler_cache": cache})
+    assert "invalid argument" in made.notes[0]
+    assert made.env["CMAKE_MSVC_DEBUG_INFORMATION_FORMAT"] == "Embedded"
+
+
+@pytest.mark.parametrize(
+    ("platform", "triton", "targets", "expected"),
+    [
+        ("linux", "3.6.0", ("gfx942",), True),
+        ("linux", "3.6.0", ("gfx90a:xnack+",), True),
+        ("linux", "3.6.0", ("gfx1030", "gfx1151"), True),
+        ("linux", "3.6.0", ("gfx1030", "gfx908", "gfx906", "gfx1010"), False),
+        ("linux", "", ("gfx942",), False),
+        ("linux", "3.6.0", (), False),
+        ("windows", "", ("gfx1200",), True),
+        ("windows", "", ("gfx950",), True),
+        ("windows", "3.6.0", ("gfx1030",), False),
+    ],
+)
+def test_flash_attention_by_rule(
+    platform: str, triton: str, targets: tuple[str, ...], *, expected: bool
+) -> None:
+    found = flash_attention(
+        None, platform=platform_named(platform), gpu_targets=targets, triton_version=triton
+    )
+    assert found is expected
+
+
+def test_flash_attention_as_asked(plan: Plan) -> None:
+    on, off = {"flash_attention": True}, {"flash_attention": False}
+    assert plan("torch", triton_version="3.6.0", options=off).env["USE_FLASH_ATTENTION"] == "OFF"
+    made = plan("torch", triton_version="3.6.0", options=on, gpu_targets=("gfx1030",))
+    assert made.env["USE_MEM_EFF_ATTENTION"] == "ON"
+    assert plan("torch", "windows", options=on).env["USE_FLASH_ATTENTION"] == "ON"
+    with pytest.raises(UsageError, match="--enable-pytorch-flash-attention-linux needs triton"):
+        plan("torch", options=on)
+    with pytest.raises(UsageError, match="family cpu has none"):
+        plan("torch", "windows", gpu=False, options=on)
+
+
+@given(st.booleans(), st.lists(st.sampled_from(["gfx908", "gfx942", "gfx1100", "gfx1030"])).map(tuple))
+def test_windows_needs_no_triton(triton: bool, targets: tuple[str, ...]) -> None:  # noqa: FBT001 - drawn
+    windows = platform_named("windows")
+    found = flash_attention(
+        None, platform=windows, gpu_targets=targets, triton_version="3.6.0" if triton else ""
+    )
+    assert found == bool({"gfx942", "gfx1100"} & set(targets))

@@ -1,0 +1,347 @@
+from __future__ import annotations
+
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from core import process
+from core.env import installer
+from core.env.installer import Install
+from core.errors import BuildError, ProcessError, WheelError
+from core.process import Completed
+from pytorch_build.build import execution
+from pytorch_build.build.execution import (
+    CONFIGURATION_MARKER,
+    check_import,
+    execute,
+    install_requirements,
+    the_wheel,
+)
+from pytorch_build.build.plans.types import BuildPlan, Command, FileDrop
+from pytorch_build.platforms import platform_named
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    Commit = Callable[[Path, Mapping[str, str]], str]
+
+VERSION = "2.10.0a0+cpu.sample"
+WHEEL = f"torch-{VERSION}-cp312-cp312-linux_x86_64.whl"
+ENV = {"PATH": process.inherited()["PATH"]}
+PYTHON = str(Path(sys.executable))
+
+
+def plan(tree: Path, *code: str, **changes: Any) -> BuildPlan:
+    """Plan a build whose commands are lines of Python."""
+    commands = tuple(Command(argv=(PYTHON, "-S", "-c", one), cwd=tree) for one in code)
+    made = BuildPlan(
+        project="torch",
+        distribution="torch",
+        version=VERSION,
+        env={"ADDED": "1"},
+        unset=frozenset({"GONE"}),
+        uninstall=(),
+        requirements_files=(),
+        requirements=(),
+        as_locked=(),
+        removes=("dist",),
+        file_drops=(),
+        commands=commands,
+        wheel_dir=tree / "dist",
+        wheel_glob="torch-*.whl",
+        install=True,
+        import_check=(),
+        notes=(),
+        configuration="a" * 64,
+    )
+    return replace(made, **changes)
+
+
+MAKE_DIST = "import pathlib as p; p.Path('dist').mkdir(exist_ok=True)"
+MAKE_WHEEL = f"{MAKE_DIST}; p.Path('dist/{WHEEL}').touch()"
+
+
+@pytest.fixture
+def tree(tmp_path: Path, commit_files: Commit) -> Path:
+    path = tmp_path / "src" / "torch"
+    commit_files(path, {"setup.py": "", "kept.py": "kept = 1\n", ".gitignore": "build/\ndist/\n*.so\n"})
+    return path
+
+
+def go(plan: BuildPlan, tree: Path, **env: str) -> Path:
+    return execute(
+        plan,
+        tree,
+        platform=platform_named("linux"),
+        base_env={**ENV, **env},
+        log=tree.parent / "build.log",
+    )
+
+
+@pytest.mark.processes
+def test_commands_run_in_order_in_the_plans_environment(tree: Path) -> None:
+    ask = "import os; print(sorted({'ADDED', 'GONE', 'KEPT'} & set(os.environ)))"
+    wheel = go(plan(tree, ask, MAKE_WHEEL), tree, GONE="1", KEPT="1")
+    assert wheel == tree / "dist" / WHEEL
+    assert "['ADDED', 'KEPT']" in (tree.parent / "build.log").read_text()
+
+
+@pytest.mark.processes
+def test_a_command_that_fails_ends_the_build(tree: Path) -> None:
+    with pytest.raises(ProcessError, match="status 3") as caught:
+        go(plan(tree, "print('see here'); raise SystemExit(3)", MAKE_WHEEL), tree)
+    assert "build.log" in caught.value.message
+    assert "see here" in (tree.parent / "build.log").read_text()
+    assert not (tree / "dist").exists()
+
+
+@pytest.mark.processes
+def test_notes_are_printed_and_what_an_earlier_build_left_is_removed(
+    tree: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tree / "dist").mkdir()
+    (tree / "dist" / WHEEL.replace("2.10", "2.9")).touch()
+    (tree / "dist" / "link").symlink_to(tree / "kept.py")
+    go(plan(tree, MAKE_WHEEL, notes=("Flash attention is off.",)), tree)
+    assert "Flash attention is off." in capsys.readouterr().err
+    assert [path.name for path in (tree / "dist").iterdir()] == [WHEEL]
+    assert (tree / "kept.py").is_file()
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize("code", [MAKE_WHEEL, "raise SystemExit(1)"])
+def test_dropped_files_are_there_for_the_build_and_gone_afterwards(tree: Path, code: str) -> None:
+    source = tree.parent / "lib.dll"
+    source.write_bytes(b"dll")
+    drops = (
+        FileDrop(path="new/_rocm_init.py", content="dropped"),
+        FileDrop(path="kept.py", content="other"),
+        FileDrop(path="lib.dll", source=source),
+    )
+    read = "import pathlib as p; print([p.Path(n).read_text() for n in "
+    read += "('new/_rocm_init.py', 'kept.py', 'lib.dll')])"
+    planned = plan(tree, read, code, file_drops=drops)
+    if code == MAKE_WHEEL:
+        go(planned, tree)
+    else:
+        with pytest.raises(ProcessError):
+            go(planned, tree)
+    assert "['dropped', 'other', 'dll']" in (tree.parent / "build.log").read_text()
+    assert not (tree / "new" / "_rocm_init.py").exists()
+    assert not (tree / "lib.dll").exists()
+    assert (tree / "kept.py").read_text() == "kept = 1\n"
+
+
+@pytest.mark.processes
+def test_a_drop_that_cannot_be_made_leaves_the_others_undone(tree: Path) -> None:
+    drops = (
+        FileDrop(path="kept.py", content="other"),
+        FileDrop(path="lib.dll", source=tree / "nowhere.dll"),
+    )
+    with pytest.raises(FileNotFoundError):
+        go(plan(tree, MAKE_WHEEL, file_drops=drops), tree)
+    assert (tree / "kept.py").read_text() == "kept = 1\n"
+
+
+BUILD = (
+    "import pathlib as p; b = p.Path('build'); b.mkdir(exist_ok=True);"
+    "f = b / 'objects'; f.write_text((f.read_text() if f.exists() else '') + 'x')"
+)
+
+
+def objects(tree: Path) -> str:
+    return (tree / "build" / "objects").read_text()
+
+
+@pytest.mark.processes
+def test_a_build_folder_serves_the_same_configuration_again(tree: Path) -> None:
+    for _ in range(2):
+        go(plan(tree, BUILD, MAKE_WHEEL), tree)
+    assert objects(tree) == "xx"
+    assert (tree / "build" / CONFIGURATION_MARKER).read_text() == "a" * 64
+
+
+@pytest.mark.processes
+def test_another_configuration_starts_empty_and_the_first_comes_back(tree: Path) -> None:
+    one, other = plan(tree, BUILD, MAKE_WHEEL), plan(tree, BUILD, MAKE_WHEEL, configuration="b" * 64)
+    go(one, tree)
+    # what upstream's build puts beside its sources belongs to the configuration, too
+    (tree / "libtorch.so").touch()
+    go(other, tree)
+    assert objects(tree) == "x"
+    assert not (tree / "libtorch.so").exists()
+    go(one, tree)
+    assert objects(tree) == "xx"
+    go(other, tree)
+    assert objects(tree) == "xx"
+
+
+@pytest.mark.processes
+def test_a_build_folder_of_nobody_knows_what_is_not_trusted(tree: Path) -> None:
+    (tree / "build").mkdir()
+    (tree / "build" / "objects").write_text("of another tool")
+    go(plan(tree, BUILD, MAKE_WHEEL), tree)
+    assert objects(tree) == "x"
+
+
+@pytest.mark.processes
+def test_clean_brings_nothing_back(tree: Path) -> None:
+    one, other = plan(tree, BUILD, MAKE_WHEEL), plan(tree, BUILD, MAKE_WHEEL, configuration="b" * 64)
+    go(one, tree)
+    go(other, tree)
+    go(replace(one, removes=("dist", "build")), tree)
+    assert objects(tree) == "x"
+    # the other configuration is not the one that was to be cleaned
+    go(other, tree)
+    assert objects(tree) == "xx"
+
+
+@pytest.mark.processes
+def test_two_trees_of_one_project_do_not_swap_their_build_folders(tree: Path, commit_files: Commit) -> None:
+    mine = tree.parent / "torch-mine"
+    commit_files(mine, {"setup.py": "", ".gitignore": "build/\ndist/\n"})
+    go(plan(tree, BUILD, MAKE_WHEEL), tree)
+    go(plan(tree, BUILD, MAKE_WHEEL, configuration="b" * 64), tree)
+    go(plan(mine, BUILD, MAKE_WHEEL), mine)
+    assert objects(mine) == "x"
+
+
+@pytest.mark.processes
+def test_a_build_folder_may_lie_below_the_tree(tree: Path) -> None:
+    inner = tree / "python"
+    inner.mkdir()
+    changes = {"wheel_dir": inner / "dist", "removes": ("python/dist",)}
+    code = (BUILD.replace("'build'", "'python/build'"), MAKE_WHEEL.replace("'dist", "'python/dist"))
+    one = plan(tree, *code, **changes)
+    go(one, tree)
+    go(replace(one, configuration="b" * 64), tree)
+    assert (inner / "build" / "objects").read_text() == "x"
+    go(one, tree)
+    assert (inner / "build" / "objects").read_text() == "xx"
+
+
+def test_exactly_one_wheel_is_a_build(tmp_path: Path) -> None:
+    planned = plan(tmp_path)
+    with pytest.raises(BuildError, match=r"must leave one torch-\*\.whl .* left: none"):
+        the_wheel(planned)
+    (tmp_path / "dist").mkdir()
+    (tmp_path / "dist" / WHEEL).touch()
+    assert the_wheel(planned).name == WHEEL
+    (tmp_path / "dist" / "torchaudio-1.0-py3-none-any.whl").touch()
+    assert the_wheel(planned).name == WHEEL
+    (tmp_path / "dist" / WHEEL.replace("cp312", "cp311")).touch()
+    with pytest.raises(BuildError) as caught:
+        the_wheel(planned)
+    assert WHEEL in caught.value.message
+    assert WHEEL.replace("cp312", "cp311") in caught.value.message
+    assert "--clean" in caught.value.hint
+
+
+@pytest.mark.parametrize("version", ["2.10.0a0", "2.10.0a0+cpu", "2.10.0a1+cpu.sample"])
+def test_a_wheel_of_another_version_is_refused(tmp_path: Path, version: str) -> None:
+    (tmp_path / "dist").mkdir()
+    (tmp_path / "dist" / WHEEL.replace(VERSION, version)).touch()
+    with pytest.raises(BuildError, match="the source lock promises") as caught:
+        the_wheel(plan(tmp_path))
+    assert VERSION in caught.value.message
+
+
+def test_a_wheel_whose_name_is_none_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "dist").mkdir()
+    (tmp_path / "dist" / "torch-2.10.whl").touch()
+    with pytest.raises(WheelError):
+        the_wheel(plan(tmp_path))
+
+
+class Cache:
+    """A compiler cache that says where it is."""
+
+    def environment(self, env: Mapping[str, str]) -> dict[str, str]:
+        return {**env, "SEEN": env["ADDED"]}
+
+
+@pytest.mark.processes
+def test_commands_get_what_leads_to_the_compiler_cache(tree: Path) -> None:
+    check = "import os; assert os.environ['SEEN'] == os.environ['ADDED'] == '1'"
+    cache: Any = Cache()
+    wheel = execute(
+        plan(tree, check, MAKE_WHEEL),
+        tree,
+        platform=platform_named("linux"),
+        base_env=ENV,
+        log=tree.parent / "build.log",
+        cache=cache,
+    )
+    assert wheel.name == WHEEL
+
+
+@pytest.fixture
+def calls(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """Keep the installer's calls, in order, instead of making them."""
+    made: list[Any] = []
+    monkeypatch.setattr(installer, "uv_program", lambda: "uv")
+    monkeypatch.setattr(installer, "install", lambda _target, call, **options: made.append((call, options)))
+
+    def capture(argv: list[str | Path], **_options: object) -> Completed:
+        made.append([str(word) for word in argv])
+        return Completed(returncode=0, stdout="", stderr="")
+
+    monkeypatch.setattr(process, "capture", capture)
+    return made
+
+
+def locked(names: Sequence[str]) -> Install:
+    return Install(requirements=tuple(f"{name}==1" for name in names), hashed=True)
+
+
+def test_a_projects_own_requirements_come_before_what_must_be_locked(run: Any, calls: list[Any]) -> None:
+    planned = plan(
+        run.root,
+        uninstall=("ninja", "ninja"),
+        requirements_files=("requirements.txt",),
+        requirements=("numpy",),
+        as_locked=("ninja",),
+    )
+    install_requirements(
+        run.target(), planned, run.root, locked=locked, backend="pip", cache_dir=run.root / "cache"
+    )
+    before, (call, options), (after, _) = calls
+    # an installed wheel of an earlier build must not be what the build imports
+    assert before[-2:] == ["ninja", "torch"]
+    assert str(run.target().executable) in before
+    assert call.files == (run.root / "requirements.txt",)
+    assert call.requirements == ("numpy",)
+    assert not call.hashed
+    assert options == {"backend": "pip", "cache_dir": run.root / "cache"}
+    assert after == locked(("ninja",)), "whatever the project's own requirements brought"
+
+
+def test_without_requirements_nothing_is_installed(run: Any, calls: list[Any]) -> None:
+    install_requirements(run.target(), plan(run.root), run.root, locked=locked, backend="uv", cache_dir=None)
+    assert [one[-1] for one in calls] == ["torch"]
+
+
+def test_a_wheel_is_imported_where_it_was_built(
+    run: Any, calls: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wheel = run.root / "dist" / WHEEL
+    monkeypatch.setattr(execution, "read_report", lambda *_: (None, ()))
+    check_import(run.target(), plan(run.root), wheel)
+    (call, _), command = calls
+    assert call.requirements == (str(wheel),)
+    # torchvision's own module does not import without pillow, which only its wheel asks for
+    assert call.dependencies
+    assert command[0] == str(run.target().executable)
+
+
+@pytest.mark.usefixtures("calls")
+def test_a_wheel_that_does_not_import_is_an_error(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    failed = Completed(returncode=1, stdout="", stderr="ImportError: libamdhip64.so: cannot open")
+    monkeypatch.setattr(process, "capture", lambda *_, **__: failed)
+    with pytest.raises(BuildError, match="cannot be imported") as caught:
+        check_import(run.target(), plan(run.root), run.root / WHEEL)
+    assert "libamdhip64" in caught.value.message
+    assert "import torch" in caught.value.hint

@@ -1,0 +1,183 @@
+from __future__ import annotations
+
+import random
+import struct
+from typing import TYPE_CHECKING
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pytorch_build.check.bundles import BundleError, parse_entry_id, read_bundles, targets_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    Write = Callable[..., bytes]
+
+ALL = [(version, method) for version in (1, 2, 3) for method in (0, 1)]
+NOISE = random.Random(7).randbytes(50_000)  # noqa: S311 - a fixture, not a secret
+
+
+def test_a_plain_bundle(plain: Write) -> None:
+    data = plain("gfx942:xnack+", "gfx1100")
+
+    (bundle,) = read_bundles(data)
+
+    assert bundle.form == "plain"
+    assert bundle.targets == {"gfx942:xnack+", "gfx1100"}
+    assert [(entry.kind, entry.target) for entry in bundle.entries] == [
+        ("host", ""),
+        ("hipv4", "gfx942:xnack+"),
+        ("hipv4", "gfx1100"),
+    ]
+    assert len(data) - 4096 < bundle.size <= len(data)
+
+
+@pytest.mark.parametrize(("version", "method"), ALL)
+def test_a_compressed_bundle(plain: Write, compressed: Write, version: int, method: int) -> None:
+    inner = plain("gfx90a:sramecc+:xnack-", "gfx9-4-generic", code=NOISE)
+    data = compressed(inner, version=version, method=method)
+
+    (bundle,) = read_bundles(data)
+
+    assert bundle.form == ("zlib", "zstd")[method]
+    assert bundle.version == version
+    assert bundle.size == (0 if version == 1 else len(data))
+    assert bundle.uncompressed == len(inner)
+    assert bundle.targets == {"gfx90a:sramecc+:xnack-", "gfx9-4-generic"}
+
+
+@pytest.mark.parametrize("alignment", [1, 8, 4096])
+def test_a_section_of_many_bundles(plain: Write, compressed: Write, alignment: int) -> None:
+    written = [plain("gfx900")] + [
+        compressed(plain(f"gfx{900 + index}", code=NOISE), version=version, method=method)
+        for index, (version, method) in enumerate(ALL, start=1)
+    ]
+    section = b""
+    for one in written:
+        section = section.ljust(-(-len(section) // alignment) * alignment, b"\0") + one
+    bundles = read_bundles(section + bytes(10_000))
+
+    assert [bundle.version for bundle in bundles] == [0, *(version for version, _ in ALL)]
+    assert targets_of(bundles) == {f"gfx{900 + index}" for index in range(len(written))}
+    assert all(section[one.offset : one.offset + 4] in {b"CCOB", b"__CL"} for one in bundles)
+
+
+def test_the_magic_within_compressed_data_is_no_bundle(plain: Write, compressed: Write) -> None:
+    first = compressed(plain("gfx900", code=b"CCOB" + NOISE + b"CCOB\1\0\1\0" + NOISE), version=1)
+    assert first.count(b"CCOB") > 1
+    section = first + compressed(plain("gfx906"), version=3)
+
+    assert [bundle.targets for bundle in read_bundles(section)] == [{"gfx900"}, {"gfx906"}]
+
+
+def test_only_the_table_is_inflated(plain: Write, compressed: Write) -> None:
+    code = random.Random(8).randbytes(3_000_000)  # noqa: S311 - a fixture, not a secret
+    data = compressed(plain("gfx900", code=code))
+
+    (bundle,) = read_bundles(data[:-1_000_000] + b"\xff" * 1_000_000)
+
+    assert bundle.targets == {"gfx900"}
+
+
+def test_nothing_and_padding_hold_no_bundles() -> None:
+    assert read_bundles(b"") == ()
+    assert read_bundles(bytes(9000)) == ()
+
+
+def test_an_entry_without_bytes_is_no_code(plain: Write) -> None:
+    (bundle,) = read_bundles(plain("gfx900", code=b""))
+    assert [entry.target for entry in bundle.entries] == ["", "gfx900"]
+    assert bundle.targets == frozenset()
+
+
+@pytest.mark.parametrize(
+    ("text", "parts"),
+    [
+        ("hipv4-amdgcn-amd-amdhsa--gfx942:xnack+", ("hipv4", "gfx942:xnack+")),
+        ("hipv4-amdgcn-amd-amdhsa--gfx9-4-generic", ("hipv4", "gfx9-4-generic")),
+        ("hip-amdgcn-amd-amdhsa-gfx906", ("hip", "gfx906")),
+        ("hip-spirv64-amd-amdhsa--amdgcnspirv", ("hip", "amdgcnspirv")),
+        ("host-x86_64-unknown-linux-gnu-", ("host", "")),
+        ("host-x86_64-unknown-linux--", ("host", "")),
+        ("openmp-amdgcn-amd-amdhsa--gfx90a", ("openmp", "gfx90a")),
+        ("hip-amdgcn-amd-amdhsa-", ("hip", "")),
+    ],
+)
+def test_entry_ids(text: str, parts: tuple[str, str]) -> None:
+    assert parse_entry_id(text) == parts
+
+
+def entry_count(data: bytes, count: int) -> bytes:
+    return data[:24] + struct.pack("<Q", count) + data[32:]
+
+
+def test_damaged_bundles(plain: Write, compressed: Write) -> None:
+    good, whole = plain("gfx900"), compressed(plain("gfx900", code=NOISE))
+    cases = {
+        b"garbage": "neither a bundle nor padding at offset 0",
+        good + b"x": "neither a bundle nor padding",
+        good[:100]: "ends within its table|cut off",
+        good[:4100]: "cut off",
+        entry_count(good, 1 << 40): "claims",
+        entry_count(good, 3): "has an id of|ends within",
+        whole[:-1]: "cut off",
+        whole[:10]: "cut off",
+        whole[:6]: "cut off",
+        b"CCOB" + struct.pack("<HH", 9, 1) + bytes(24): "unknown version 9",
+        whole[:6] + struct.pack("<H", 7) + whole[8:]: "unknown method 7",
+        whole[:32] + b"\xff" * 60 + whole[92:]: "is damaged",
+        compressed(b"no bundle at all" * 10): "is no bundle",
+        compressed(good[:40]): "ends within its table",
+        compressed(good, method=0)[:32] + bytes(400): "is damaged",
+        whole[:16] + struct.pack("<Q", 50) + whole[24:]: "beyond its end",
+    }
+    for data, words in cases.items():
+        with pytest.raises(BundleError, match=words):
+            read_bundles(data)
+
+
+def test_a_damaged_zlib_stream(plain: Write, compressed: Write) -> None:
+    data = compressed(plain("gfx900"), method=0)
+    with pytest.raises(BundleError, match="is damaged"):
+        read_bundles(data[:32] + b"\xff" * (len(data) - 32))
+
+
+def test_a_long_id(plain: Write) -> None:
+    with pytest.raises(BundleError, match="id of"):
+        read_bundles(plain("g" * 2000))
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    st.binary(max_size=200),
+    st.sampled_from([b"", b"CCOB\1\0\0\0", b"CCOB\3\0\1\0", b"__CLANG_OFFLOAD_BUNDLE__"]),
+)
+def test_hostile_bytes_give_bundles_or_a_bundle_error(data: bytes, prefix: bytes) -> None:
+    try:
+        bundles = read_bundles(prefix + data)
+    except BundleError:
+        return
+    assert all(bundle.offset + bundle.size <= len(prefix + data) for bundle in bundles)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.lists(
+        st.tuples(
+            st.lists(st.from_regex(r"gfx[0-9a-f]{3,4}(:xnack[+-])?", fullmatch=True), min_size=1, max_size=5),
+            st.sampled_from([None, *ALL]),
+        ),
+        min_size=1,
+        max_size=5,
+    )
+)
+def test_what_is_written_is_read(
+    plain: Write, compressed: Write, wanted: list[tuple[list[str], tuple[int, int] | None]]
+) -> None:
+    section = b""
+    for targets, form in wanted:
+        inner = plain(*targets)
+        section += inner if form is None else compressed(inner, version=form[0], method=form[1])
+    assert [bundle.targets for bundle in read_bundles(section)] == [set(targets) for targets, _ in wanted]

@@ -1,0 +1,205 @@
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pytorch_build.check import device_code
+from pytorch_build.check.bundles import BundleError
+from pytorch_build.check.device_code import GENERIC, PORTABLE, file_facts, is_asked_for, is_covered
+from pytorch_build.check.policy import Policy
+from pytorch_build.check.view import DeviceFacts, Expectation
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from pytorch_build.check.view import WheelView
+
+    Write = Callable[..., bytes]
+
+POLICY = Policy(device_code=("torch",))
+
+
+def facts(*targets: str) -> DeviceFacts:
+    return DeviceFacts(targets=frozenset(targets))
+
+
+def findings(view: WheelView, *targets: str) -> list[tuple[str, str, str]]:
+    expectation = Expectation(distribution="torch", version="2.10.0a0+cpu", gpu_targets=targets)
+    return [(one.severity, one.where, one.message) for one in device_code.check(view, expectation, POLICY)]
+
+
+def test_a_library_of_bundles(tmp_path: Path, elf_bytes: Write, plain: Write, compressed: Write) -> None:
+    section = compressed(plain("gfx942")).ljust(8192, b"\0") + plain("gfx1100")
+    file = tmp_path / "lib.so"
+    file.write_bytes(elf_bytes(sections={".hip_fatbin": section, ".hipFatBinSegment": bytes(48)}))
+
+    found = file_facts(file)
+
+    assert found is not None
+    assert len(found.bundles) == 2
+    assert found.registered == 2
+    assert found.targets == {"gfx942", "gfx1100"}
+
+
+def test_bare_bundles_and_code_objects(
+    tmp_path: Path, elf_bytes: Write, plain: Write, compressed: Write
+) -> None:
+    note = b"amdhsa.target\xd9\x28amdgcn-amd-amdhsa--gfx90a:sramecc+:xnack-\xb0amdhsa.version"
+    cases = {
+        "plain.hipfb": (plain("gfx906"), {"gfx906"}),
+        "small.hipfb": (compressed(plain("gfx908")), {"gfx908"}),
+        "kernel.hsaco": (elf_bytes(machine=224, note=note), {"gfx90a:sramecc+:xnack-"}),
+        "host.so": (elf_bytes(), set()),
+        "text.py": (b"CCO", set()),
+        "empty": (b"", set()),
+    }
+    for name, (data, targets) in cases.items():
+        (tmp_path / name).write_bytes(data)
+        found = file_facts(tmp_path / name)
+        assert (found.targets if found else set()) == targets, name
+
+
+def test_device_code_in_archives_of_its_own(tmp_path: Path, elf_bytes: Write) -> None:
+    file = tmp_path / "lib.so"
+    file.write_bytes(elf_bytes(sections={".hip_fatbin": b"\1\2\3", ".rocm_kpack_ref": b"x"}))
+    assert file_facts(file) == DeviceFacts(split=True)
+
+
+def test_damaged_sections(tmp_path: Path, elf_bytes: Write, plain: Write) -> None:
+    file = tmp_path / "lib.so"
+    file.write_bytes(elf_bytes(sections={".hip_fatbin": plain("gfx900")[:300]}))
+    with pytest.raises(BundleError, match="cut off"):
+        file_facts(file)
+
+
+@pytest.mark.parametrize(
+    ("target", "found", "covered"),
+    [
+        ("gfx942", {"gfx942"}, True),
+        ("gfx942", {"gfx1100"}, False),
+        ("gfx942", set(), False),
+        ("gfx942", {"gfx942:xnack+"}, False),
+        ("gfx942", {"gfx942:xnack+", "gfx942:xnack-"}, True),
+        ("gfx942:xnack+", {"gfx942"}, True),
+        ("gfx942:xnack+", {"gfx942:xnack+"}, True),
+        ("gfx942:xnack+", {"gfx942:xnack-"}, False),
+        ("gfx90a", {"gfx90a:sramecc+:xnack-", "gfx90a:sramecc+:xnack+"}, False),
+        ("gfx90a", {"gfx90a:sramecc+", "gfx90a:sramecc-:xnack+", "gfx90a:sramecc-:xnack-"}, True),
+        ("gfx90a:sramecc+", {"gfx90a:sramecc+:xnack-", "gfx90a:xnack+"}, True),
+        ("gfx942", {"gfx9-4-generic"}, True),
+        ("gfx1100", {"gfx9-4-generic"}, False),
+        ("gfx1250", {"amdgcnspirv"}, True),
+        ("gfx90", {"gfx906"}, False),
+    ],
+)
+def test_coverage(target: str, found: set[str], covered: bool) -> None:  # noqa: FBT001 - a parameter
+    assert is_covered(target, found) is covered
+
+
+@pytest.mark.parametrize(
+    ("found", "wanted", "asked"),
+    [
+        ("gfx942", ["gfx942"], True),
+        ("gfx942:xnack+", ["gfx942"], True),
+        ("gfx942:xnack+", ["gfx942:xnack-"], False),
+        ("gfx1100", ["gfx942"], False),
+        ("gfx9-4-generic", ["gfx950"], True),
+        ("gfx11-generic", ["gfx950"], False),
+        (PORTABLE, [], True),
+    ],
+)
+def test_what_was_asked_for(found: str, wanted: list[str], asked: bool) -> None:  # noqa: FBT001 - a parameter
+    assert is_asked_for(found, wanted) is asked
+
+
+@given(
+    st.sets(
+        st.sampled_from(
+            ["gfx90a", "gfx90a:xnack+", "gfx90a:xnack-", "gfx90a:sramecc+", "gfx90a:sramecc-:xnack+"]
+        )
+    )
+)
+def test_coverage_is_that_of_every_mode(found: set[str]) -> None:
+    modes = [{f"sramecc{a}", f"xnack{b}"} for a in "+-" for b in "+-"]
+    runs = [any(set(one.split(":")[1:]) <= mode for one in found) for mode in modes]
+    assert is_covered("gfx90a", found) is all(runs)
+
+
+def test_generic_processors_do_not_overlap() -> None:
+    members = [member for group in GENERIC.values() for member in group]
+    assert len(members) == len(set(members))
+
+
+def test_everything_as_promised(view: Callable[..., WheelView]) -> None:
+    assert findings(view(files={"torch/lib/a.so": facts("gfx942", "gfx1100")}), "gfx942", "gfx1100") == []
+
+
+def test_a_missing_target_is_an_error(view: Callable[..., WheelView]) -> None:
+    found = findings(view(files={"torch/lib/a.so": facts("gfx942:xnack+")}), "gfx942", "gfx1100")
+    assert found == [
+        ("error", "", "No device code for gfx942; there is only gfx942:xnack+."),
+        ("error", "", "No device code for gfx1100."),
+    ]
+
+
+def test_a_target_that_one_library_lacks_is_a_note(view: Callable[..., WheelView]) -> None:
+    wheel = view(files={"a.so": facts("gfx942", "gfx1100"), "b.so": facts("gfx942")})
+    assert findings(wheel, "gfx942", "gfx1100") == [
+        ("note", "b.so", "No device code for gfx1100 in this file.")
+    ]
+
+
+def test_extra_targets_are_a_warning(view: Callable[..., WheelView]) -> None:
+    found = findings(view(files={"a.so": facts("gfx942", "gfx900", "gfx906")}), "gfx942")
+    assert found == [("warning", "", "Device code for gfx900, gfx906, which nobody asked for.")]
+
+
+def test_device_code_in_a_cpu_wheel_is_a_warning(view: Callable[..., WheelView]) -> None:
+    assert [one[0] for one in findings(view(files={"a.so": facts("gfx942")}))] == ["warning"]
+
+
+def test_no_device_code_at_all(view: Callable[..., WheelView]) -> None:
+    assert findings(view(files={"a.py": 1}), "gfx942") == [
+        ("error", "", "There is no device code; gfx942 are expected.")
+    ]
+    audio = view("torchaudio-2.10.0-cp312-cp312-linux_x86_64.whl", files={"a.py": 1})
+    assert findings(audio, "gfx942") == []
+
+
+def test_extras_of_a_split_wheel_lead_to_each_target(view: Callable[..., WheelView]) -> None:
+    wheel = view(files={"a.so": DeviceFacts(split=True)})
+    assert [one[0] for one in findings(wheel)] == ["note"]
+    assert [one[0] for one in findings(wheel, "gfx942")] == ["note", "error"]
+    assert wheel.metadata is not None
+    led = replace(wheel, metadata=replace(wheel.metadata, provides_extra=("device-gfx942",)))
+    assert [one[0] for one in findings(led, "gfx942")] == ["note"]
+
+
+def test_bundles_that_are_registered_but_absent(view: Callable[..., WheelView]) -> None:
+    wheel = view(files={"a.so": DeviceFacts(registered=2)})
+    (found,) = device_code.check(wheel, None, POLICY)
+    assert (found.severity, found.message) == ("error", "2 bundles are registered, 0 are there.")
+
+
+def part(view: Callable[..., WheelView], gpu: str, files: dict[str, DeviceFacts]) -> list[tuple[str, str]]:
+    name = f"amd_torch_device_{gpu}-2.10.0-cp312-cp312-linux_x86_64.whl"
+    wheel = view(filename=name, files=files)
+    return [(one.severity, one.message) for one in device_code.check(wheel, None, POLICY)]
+
+
+def test_a_wheel_of_device_code_holds_what_its_name_says(view: Callable[..., WheelView]) -> None:
+    def archive(*targets: str) -> dict[str, DeviceFacts]:
+        held = DeviceFacts(targets=frozenset(targets), archived=frozenset({"lib/x.so"}))
+        return {"torch/.kpack/torch_gfx942.kpack": held}
+
+    assert part(view, "gfx942", archive("gfx942", "gfx942:xnack+")) == []
+    assert part(view, "gfx12_0", {}) == []
+    assert part(view, "gfx942", {}) == [("error", "It holds no kernels for gfx942.")]
+    assert part(view, "gfx942", archive("gfx942", "gfx950")) == [
+        ("error", "It holds code for gfx950, not for gfx942.")
+    ]

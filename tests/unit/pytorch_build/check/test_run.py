@@ -1,0 +1,150 @@
+from __future__ import annotations
+
+import zipfile
+from typing import TYPE_CHECKING
+
+import pytest
+
+from core.errors import DataError, MissingInputError
+from pytorch_build.check.run import CheckOptions, check_wheel, check_wheels, find_wheels
+from pytorch_build.check.view import Expectation
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from pytorch_build.check.findings import Finding
+
+    Write = Callable[..., bytes]
+    WriteWheel = Callable[..., Path]
+
+NAME = "torch-2.10.0a0+devrocm7.99.0.dev0.sample-cp312-cp312-linux_x86_64.whl"
+REQUIRES = ["rocm[libraries]==7.99.0.dev0+sample"]
+PROMISED = Expectation(
+    distribution="torch",
+    version="2.10.0a0+devrocm7.99.0.dev0.sample",
+    python_tag="cp312",
+    requires=tuple(REQUIRES),
+    gpu_targets=("gfx942",),
+    local_label="sample",
+)
+
+
+def said(findings: tuple[Finding, ...]) -> list[tuple[str, str, str]]:
+    return [(one.severity, one.check, one.where) for one in findings]
+
+
+@pytest.fixture
+def files(elf_bytes: Write, plain: Write, compressed: Write) -> dict[str, bytes]:
+    device = {".hip_fatbin": compressed(plain("gfx942"), version=2, method=0)}
+    return {
+        "torch/__init__.py": b"__version__ = '2.10.0a0'\n",
+        "torch/lib/libc10.so": elf_bytes(soname="libc10.so", needed=["libc.so.6"], runpath="$ORIGIN"),
+        "torch/lib/libtorch_hip.so": elf_bytes(
+            needed=["libc10.so", "libamdhip64.so.7"],
+            runpath="$ORIGIN:$ORIGIN/../../_rocm_sdk_core/lib",
+            sections=device,
+        ),
+    }
+
+
+def test_a_sound_wheel(tmp_path: Path, wheel: WriteWheel, files: dict[str, bytes]) -> None:
+    path = wheel(tmp_path, NAME, files, requires=REQUIRES)
+    assert check_wheel(path, PROMISED) == ()
+    assert check_wheels([tmp_path], {"Torch": PROMISED}) == ()
+
+
+def test_every_subject_is_asked(tmp_path: Path, wheel: WriteWheel, elf_bytes: Write, plain: Write) -> None:
+    files = {
+        "torch/x.pyc": b"",
+        "torch/lib/a.so": elf_bytes(
+            needed=["libnone.so"], rpath="/home/me", sections={".hip_fatbin": plain("gfx900")}
+        ),
+        "torch/lib/broken.so": elf_bytes()[:70],
+        "torch/lib/damaged.so": elf_bytes(sections={".hip_fatbin": b"garbage"}),
+        "torch/lib/damaged.hipfb": b"CCOB" + bytes(40),
+    }
+    path = wheel(tmp_path, NAME, files, requires=["a =="], purelib=True)
+    found = check_wheel(path, PROMISED)
+
+    assert set(said(found)) == {
+        ("error", "contents", "torch/x.pyc"),
+        ("error", "device_code", ""),
+        ("error", "elf", "torch/lib/a.so"),
+        ("error", "elf", "torch/lib/broken.so"),
+        ("error", "elf", "torch/lib/damaged.so"),
+        ("error", "elf", "torch/lib/damaged.hipfb"),
+        ("error", "expected", ""),
+        ("error", "metadata", ""),
+        ("warning", "contents", "torch/lib/broken.so"),
+        ("warning", "device_code", ""),
+        ("warning", "tags", "torch/lib/a.so"),
+    }
+
+
+def test_a_broken_record_is_found_with_everything_else(
+    tmp_path: Path, wheel: WriteWheel, files: dict[str, bytes]
+) -> None:
+    path = wheel(tmp_path, NAME, files, requires=REQUIRES)
+    with zipfile.ZipFile(path, "a") as archive:
+        archive.writestr("torch/extra.pyc", b"")
+    assert said(check_wheel(path, PROMISED)) == [
+        ("error", "contents", "torch/extra.pyc"),
+        ("error", "record", "torch/extra.pyc"),
+    ]
+
+
+@pytest.mark.parametrize(("name", "data"), [("torch.whl", b""), (NAME, b"<html>")])
+def test_files_that_are_no_wheels_are_findings(tmp_path: Path, name: str, data: bytes) -> None:
+    (tmp_path / name).write_bytes(data)
+    assert said(check_wheels([tmp_path])) == [("error", "record", "")]
+
+
+def test_a_wheel_without_metadata(tmp_path: Path) -> None:
+    with zipfile.ZipFile(tmp_path / NAME, "w") as archive:
+        archive.writestr("torch/__init__.py", b"")
+    found = check_wheels([tmp_path])
+    assert ("error", "record", "") in said(found)
+    assert any("exactly one .dist-info" in one.message for one in found)
+
+
+def test_many_wheels_in_one_order(tmp_path: Path, wheel: WriteWheel) -> None:
+    for index in range(6):
+        wheel(
+            tmp_path / f"{index}",
+            f"demo{index}-1-py3-none-any.whl",
+            {"x.pyc": b"", "y.py": b""},
+            purelib=True,
+        )
+    found = check_wheels([tmp_path / "3", tmp_path], options=CheckOptions(jobs=3))
+    assert [one.wheel for one in found] == [f"demo{index}-1-py3-none-any.whl" for index in range(6)]
+    assert found == check_wheels([tmp_path], options=CheckOptions(jobs=1))
+
+
+def test_folders_of_the_build_machine(tmp_path: Path, wheel: WriteWheel) -> None:
+    files = {"a.cmake": b"set(X /src/mine/torch/build)", "b.py": b"", "c.bin": b"/src/mine/torch"}
+    path = wheel(tmp_path, "demo-1-py3-none-any.whl", files, purelib=True)
+    found = check_wheel(path, options=CheckOptions(build_paths=("/src/mine",), scratch=tmp_path))
+    assert said(found) == [("warning", "contents", "a.cmake")]
+    assert [one.name for one in tmp_path.iterdir()] == [path.name]
+
+
+def test_zero_wheels_are_an_error(tmp_path: Path) -> None:
+    for paths in ([], [tmp_path], [tmp_path / "none.whl"]):
+        with pytest.raises(MissingInputError):
+            check_wheels(paths)
+    with pytest.raises(MissingInputError):
+        check_wheel(tmp_path / "torch-1-py3-none-any.whl")
+
+
+def test_folders_are_searched_at_any_depth(tmp_path: Path) -> None:
+    for name in ("b/c/x.whl", "a.whl"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).touch()
+    assert find_wheels([tmp_path, tmp_path / "a.whl"]) == (tmp_path / "a.whl", tmp_path / "b/c/x.whl")
+
+
+def test_a_promise_that_is_nonsense_ends_the_stage(tmp_path: Path, wheel: WriteWheel) -> None:
+    wheel(tmp_path, "demo-1-py3-none-any.whl", {"x.py": b""}, purelib=True)
+    with pytest.raises(DataError):
+        check_wheels([tmp_path], {"demo": Expectation(distribution="demo", version="?")})

@@ -1,0 +1,358 @@
+"""The plugin in a pytest of its own, as it runs in a target environment."""
+
+from __future__ import annotations
+
+import ast
+import importlib.util
+import sys
+import xml.etree.ElementTree as ET
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import pytest
+
+from core import process
+from pytorch_build.test import plugin
+from pytorch_build.test.ids import Pattern
+from pytorch_build.test.plugin import Plan, PlannedRule
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from pathlib import Path
+
+    from pytorch_build.test.plugin import Action, Session
+
+pytestmark = pytest.mark.processes
+
+# classes as torch's instantiate_device_type_tests makes them, and parameters as pytest writes them
+TESTS = """
+import os, unittest
+import pytest
+
+class TestFooCUDA(unittest.TestCase):
+    def test_bar_cuda_float32(self): assert os.environ.get("MENDED"), "wrong result"
+    def test_bar_cuda_float64(self): assert os.environ.get("MENDED"), "wrong result"
+    def test_bar_cuda_float16(self): pass
+
+class TestFooCUDAMore(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls): raise RuntimeError("no device")
+    def test_bar_cuda_float32(self): pass
+
+@pytest.mark.parametrize("what", ["a/b", "c [d]", "x::y", "a*b"])
+def test_kinds(what): assert what != "c [d]"
+"""
+
+FLAKY = """
+times = []
+def test_flaky():
+    times.append(1)
+    assert len(times) > 2, "not yet"
+def test_broken(): assert False, "never"
+"""
+
+CRASH = """
+import os, pytest
+def test_one(): pass
+def test_two(): os._exit(0)
+def test_three(): pass
+"""
+
+
+@dataclass
+class Ran:
+    returncode: int
+    output: str
+    sessions: Sequence[Session]
+    junit: ET.Element | None
+
+    @property
+    def outcomes(self) -> dict[str, str]:
+        """Last attempt of each test: the outcome, with the rule that was applied."""
+        return {
+            one.test.partition("::")[2]: f"{one.outcome} {one.rule}".rstrip()
+            for session in self.sessions
+            for one in session.results
+        }
+
+
+def rule(action: Action, *patterns: str, name: str = "", retries: int = 0) -> PlannedRule:
+    return PlannedRule(
+        name=name or f"mine.{action}",
+        action=action,
+        reason=f"It needs {action}.",
+        retries=retries,
+        patterns=tuple(Pattern.parse(one).regex for one in patterns),
+    )
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Callable[..., Ran]:
+    """Write a test file into a checkout, and run pytest on it in its test folder."""
+    folder = tmp_path / "up" / "test"
+    folder.mkdir(parents=True)
+    (tmp_path / "up" / "pytest.ini").write_text("[pytest]\n")
+
+    def start(
+        text: str,
+        *rules: PlannedRule,
+        mode: str = "apply",
+        only: tuple[str, ...] | None = None,
+        arguments: Sequence[str] = (),
+        **env: str,
+    ) -> Ran:
+        (folder / "test_foo.py").write_text(text)
+        plan = Plan.model_validate({"root": str(tmp_path / "up"), "mode": mode, "only": only, "rules": rules})
+        plugin.write_plan(tmp_path / "plan.json", plan)
+        journal, junit = tmp_path / "journal.jsonl", tmp_path / "junit.xml"
+        argv = [sys.executable, "-m", "pytest", *plugin.arguments(tmp_path / "plan.json", journal)]
+        argv += ["-p", "no:cacheprovider", f"--junitxml={junit}", *(arguments or ["test_foo.py"])]
+        environment = process.inherited(PYTHONPATH=str(plugin.TARGET), PYTEST_ADDOPTS=None, **env)
+        done = process.capture(argv, cwd=folder, env=environment, check=False)
+        return Ran(
+            returncode=done.returncode,
+            output=done.stdout + done.stderr,
+            sessions=plugin.read_journal(journal) if journal.exists() else (),
+            junit=ET.parse(junit).getroot() if junit.exists() else None,  # noqa: S314 - our own pytest wrote it
+        )
+
+    return start
+
+
+def test_rules_take_whole_ids_and_every_test_is_accounted_for(run: Callable[..., Ran]) -> None:
+    exact = PlannedRule(
+        name="mine.exact", action="skip", reason="It fails.", tests=("test/test_foo.py::test_kinds[c [d]]",)
+    )
+    ran = run(
+        TESTS,
+        rule("skip", "TestFooCUDA::test_bar_cuda_float32"),
+        exact,
+        rule("xfail", "TestFoo*::test_bar_cuda_float64"),
+        rule("skip", "test/test_other.py::*", name="mine.unmatched"),
+    )
+    assert ran.outcomes == {
+        "TestFooCUDA::test_bar_cuda_float16": "passed",
+        "TestFooCUDA::test_bar_cuda_float32": "skipped mine.skip",
+        "TestFooCUDA::test_bar_cuda_float64": "xfailed mine.xfail",
+        "TestFooCUDAMore::test_bar_cuda_float32": "error",
+        "test_kinds[a/b]": "passed",
+        "test_kinds[c [d]]": "skipped mine.exact",
+        "test_kinds[x::y]": "passed",
+        "test_kinds[a*b]": "passed",
+    }
+    (session,) = ran.sessions
+    assert set(session.collected) == {f"test/test_foo.py::{name}" for name in ran.outcomes}
+    assert session.rules == {
+        "mine.skip": ("test/test_foo.py::TestFooCUDA::test_bar_cuda_float32",),
+        "mine.exact": ("test/test_foo.py::test_kinds[c [d]]",),
+        "mine.xfail": ("test/test_foo.py::TestFooCUDA::test_bar_cuda_float64",),
+        "mine.unmatched": (),
+    }
+    assert session.end is not None
+    assert session.end.exit == ran.returncode == 1
+
+
+def test_junit_names_each_skipped_test_with_rule_and_reason(run: Callable[..., Ran]) -> None:
+    ran = run(TESTS, rule("skip", "TestFoo*::*", "::test_kinds[*]"))
+    assert ran.returncode == 0
+    assert ran.junit is not None
+    cases = list(ran.junit.iter("testcase"))
+    assert len(cases) == 8
+    for case in cases:
+        (skipped,) = case.iter("skipped")
+        assert skipped.get("message") == "It needs skip. [rule mine.skip]"
+        (said,) = case.iter("property")
+        assert (said.get("name"), said.get("value")) == ("wheel_test_rule", "mine.skip")
+
+
+def test_a_skipped_class_is_not_even_set_up(run: Callable[..., Ran]) -> None:
+    ran = run(TESTS, rule("skip", "TestFooCUDAMore::*"), arguments=["test_foo.py::TestFooCUDAMore"])
+    assert ran.returncode == 0
+    assert "no device" not in ran.output
+
+
+def test_an_xfail_that_passes_fails(run: Callable[..., Ran]) -> None:
+    ran = run(TESTS, rule("xfail", "TestFooCUDA::test_bar_*"), arguments=["test_foo.py::TestFooCUDA"])
+    assert ran.returncode == 1
+    assert ran.outcomes["TestFooCUDA::test_bar_cuda_float16"] == "failed mine.xfail"
+    assert ran.outcomes["TestFooCUDA::test_bar_cuda_float32"] == "xfailed mine.xfail"
+    (message,) = (one.message for one in ran.sessions[0].results if one.outcome == "failed")
+    assert "XPASS(strict)" in message
+
+
+def test_skip_wins_over_xfail_and_the_first_of_its_kind_over_others(run: Callable[..., Ran]) -> None:
+    ran = run(
+        TESTS,
+        rule("xfail", "TestFooCUDA::*"),
+        rule("skip", "TestFooCUDA::*", name="a.first"),
+        rule("skip", "TestFooCUDA::*", name="a.second"),
+        arguments=["test_foo.py::TestFooCUDA"],
+    )
+    assert set(ran.outcomes.values()) == {"skipped a.first"}
+    assert {name: len(tests) for name, tests in ran.sessions[0].rules.items()} == {
+        "a.first": 3,
+        "a.second": 3,
+        "mine.xfail": 3,
+    }
+
+
+def test_rules_see_what_an_expression_deselects(run: Callable[..., Ran]) -> None:
+    ran = run(TESTS, rule("skip", "TestFooCUDA::*"), arguments=["test_foo.py", "-k", "float32 and not More"])
+    (session,) = ran.sessions
+    assert session.collected == ("test/test_foo.py::TestFooCUDA::test_bar_cuda_float32",)
+    assert session.deselected == 7
+    assert len(session.rules["mine.skip"]) == 3
+
+
+@pytest.mark.parametrize(
+    "arguments", [["test_foo.py"], ["--rootdir=..", "../test/test_foo.py"], ["--rootdir=.", "."]]
+)
+def test_ids_do_not_depend_on_how_pytest_is_called(run: Callable[..., Ran], arguments: list[str]) -> None:
+    ran = run(CRASH.replace("os._exit(0)", "pass"), arguments=arguments)
+    assert [one.test for one in ran.sessions[0].results] == [
+        f"test/test_foo.py::test_{name}" for name in ("one", "two", "three")
+    ]
+
+
+def test_only_the_named_tests_run_and_those_that_are_not_there_are_told(run: Callable[..., Ran]) -> None:
+    wanted = ("test/test_foo.py::test_kinds[x::y]", "test/test_foo.py::test_gone")
+    ran = run(TESTS, only=wanted)
+    (session,) = ran.sessions
+    assert session.collected == wanted[:1]
+    assert session.absent == wanted[1:]
+    assert (ran.returncode, session.deselected) == (0, 7)
+
+
+def test_trying_runs_what_rules_hide_and_nothing_else(run: Callable[..., Ran]) -> None:
+    rules = (
+        rule("skip", "TestFooCUDA::test_bar_cuda_float32"),
+        rule("xfail", "TestFooCUDA::test_bar_cuda_float64"),
+    )
+    broken = run(TESTS, *rules, rule("retry", "::test_kinds[*]"), mode="try")
+    assert broken.outcomes == {
+        "TestFooCUDA::test_bar_cuda_float32": "failed mine.skip",
+        "TestFooCUDA::test_bar_cuda_float64": "failed mine.xfail",
+    }
+
+
+def test_trying_says_what_passes_now(run: Callable[..., Ran]) -> None:
+    ran = run(TESTS, rule("skip", "TestFooCUDA::test_bar_cuda_float32"), mode="try", MENDED="1")
+    assert ran.outcomes == {"TestFooCUDA::test_bar_cuda_float32": "passed mine.skip"}
+    assert ran.returncode == 0
+
+
+def test_an_interpreter_that_ends_leaves_what_was_known(run: Callable[..., Ran]) -> None:
+    ran = run(CRASH)
+    assert ran.returncode == 0  # which is why nobody may believe it
+    (session,) = ran.sessions
+    assert session.end is None
+    assert ran.outcomes == {"test_one": "passed"}
+    assert session.unfinished == ("test/test_foo.py::test_two",)
+    assert session.unreached == ("test/test_foo.py::test_three",)
+
+
+@pytest.mark.parametrize(
+    ("text", "outcome", "message"),
+    [
+        ("import nothing_of_that_name\n", "error", "No module named 'nothing_of_that_name'"),
+        (
+            "import pytest\npytest.skip('not on this machine', allow_module_level=True)\n",
+            "skipped",
+            "not on this machine",
+        ),
+    ],
+)
+def test_files_without_tests_are_told(run: Callable[..., Ran], text: str, outcome: str, message: str) -> None:
+    (session,) = run(text).sessions
+    (said,) = session.uncollected
+    assert (said.file, said.outcome) == ("test/test_foo.py", outcome)
+    assert message in said.message
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("{}", "not a plan of schema 1"),
+        ("{", "Expecting property name"),
+        ('{"schema": 2}', "not a plan of schema 1"),
+    ],
+)
+def test_a_plan_that_is_none_stops_pytest(
+    tmp_path: Path, run: Callable[..., Ran], text: str, said: str
+) -> None:
+    run("def test_one(): pass\n")  # leaves the folder
+    (tmp_path / "bad.json").write_text(text)
+    argv = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-p",
+        plugin.PLUGIN,
+        "--wheel-test-plan",
+        str(tmp_path / "bad.json"),
+    ]
+    env = process.inherited(PYTHONPATH=str(plugin.TARGET), PYTEST_ADDOPTS=None)
+    done = process.capture(argv, cwd=tmp_path / "up", env=env, check=False)
+    assert done.returncode == 4
+    assert said in done.stdout + done.stderr
+
+
+def has(module: str) -> bool:
+    return importlib.util.find_spec(module) is not None
+
+
+@pytest.mark.skipif(has("pytest_rerunfailures"), reason="this environment can retry")
+def test_a_rule_that_retries_needs_what_retries(run: Callable[..., Ran]) -> None:
+    ran = run(FLAKY, rule("retry", "::test_flaky", retries=2))
+    assert ran.returncode == 4
+    assert "needs pytest-rerunfailures" in ran.output
+
+
+@pytest.mark.skipif(not has("pytest_rerunfailures"), reason="pytest-rerunfailures is not installed")
+def test_only_what_a_rule_names_is_retried_and_each_attempt_is_kept(run: Callable[..., Ran]) -> None:
+    ran = run(FLAKY, rule("retry", "::test_flaky", retries=2))
+    told = [(one.test.partition("::")[2], one.attempt, one.outcome) for one in ran.sessions[0].results]
+    assert told == [
+        ("test_flaky", 1, "rerun"),
+        ("test_flaky", 2, "rerun"),
+        ("test_flaky", 3, "passed"),
+        ("test_broken", 1, "failed"),
+    ]
+
+
+@pytest.mark.skipif(not has("xdist"), reason="pytest-xdist is not installed")
+def test_workers_tell_their_controller(run: Callable[..., Ran]) -> None:
+    rules = (
+        rule("skip", "TestFooCUDA::test_bar_cuda_float32"),
+        rule("skip", "test/test_other.py::*", name="a.b"),
+    )
+    ran = run(TESTS, *rules, arguments=["test_foo.py", "-n2"])
+    (session,) = ran.sessions
+    assert len(session.collected) == len(ran.outcomes) == 8
+    assert ran.outcomes["TestFooCUDA::test_bar_cuda_float32"] == "skipped mine.skip"
+    assert session.rules == {
+        "mine.skip": ("test/test_foo.py::TestFooCUDA::test_bar_cuda_float32",),
+        "a.b": (),
+    }
+
+
+@pytest.mark.skipif(not has("xdist"), reason="pytest-xdist is not installed")
+def test_a_worker_that_dies_is_a_crash_of_its_test(run: Callable[..., Ran]) -> None:
+    ran = run(CRASH, arguments=["test_foo.py", "-n1"])
+    assert ran.outcomes["test_two"] == "crashed"
+    assert (ran.outcomes["test_one"], ran.outcomes["test_three"]) == ("passed", "passed")
+
+
+def test_the_plugin_needs_the_standard_library_and_pytest_alone() -> None:
+    file = plugin.TARGET / f"{plugin.PLUGIN}.py"
+    tree = ast.parse(file.read_text(), feature_version=(3, 10))
+    imported = {
+        alias.name.split(".")[0]
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Import)
+        for alias in node.names
+    }
+    imported |= {
+        str(node.module).split(".")[0] for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)
+    }
+    assert imported - sys.stdlib_module_names == {"pytest"}

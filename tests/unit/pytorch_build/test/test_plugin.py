@@ -1,0 +1,151 @@
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+import pytest
+
+from core.errors import DataError, MissingInputError
+from pytorch_build.test import plugin
+from pytorch_build.test.plugin import Plan, PlannedRule
+from pytorch_build.test.target import wheel_test_plugin
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+SESSION = {
+    "kind": "session",
+    "schema": 1,
+    "time": 1.5,
+    "python": "3.11.7",
+    "pytest": "9.0.0",
+    "torch": "",
+    "root": "/up",
+    "mode": "apply",
+}
+
+
+def result(test: str, outcome: str, attempt: int = 1) -> dict[str, object]:
+    more = {"seconds": 0.5, "attempt": attempt, "rule": "", "message": ""}
+    return {"kind": "test", "test": test, "outcome": outcome, **more}
+
+
+def journal(path: Path, *lines: Mapping[str, object], cut: str = "") -> Path:
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines) + cut)
+    return path
+
+
+def test_both_sides_mean_the_same_formats() -> None:
+    assert plugin.SCHEMA == wheel_test_plugin.SCHEMA
+    assert (plugin.TARGET / f"{plugin.PLUGIN}.py").is_file()
+
+
+def test_the_plan_is_written_as_the_plugin_reads_it(tmp_path: Path) -> None:
+    rule = PlannedRule(name="a.b", action="skip", reason="It fails.", patterns=("x",))
+    plugin.write_plan(tmp_path / "plan.json", Plan(root="/up", only=("a.py::b",), rules=(rule,)))
+    plan = json.loads((tmp_path / "plan.json").read_text())
+    assert (plan["schema"], plan["root"], plan["mode"], plan["only"]) == (1, "/up", "apply", ["a.py::b"])
+    assert plan["rules"][0]["patterns"] == ["x"]
+
+
+def test_a_journal_without_a_plan(tmp_path: Path) -> None:
+    assert plugin.arguments(None, tmp_path / "j") == (
+        "-p",
+        "wheel_test_plugin",
+        "--wheel-test-journal",
+        str(tmp_path / "j"),
+    )
+
+
+def test_a_journal_becomes_its_sessions(tmp_path: Path) -> None:
+    path = journal(
+        tmp_path / "j",
+        SESSION,
+        {"kind": "collected", "tests": ["a", "b"], "deselected": 3},
+        {"kind": "absent", "tests": ["z"]},
+        {"kind": "rule", "rule": "m.r", "action": "skip", "tests": ["a"]},
+        {"kind": "start", "test": "a"},
+        result("a", "rerun"),
+        {"kind": "start", "test": "a"},
+        result("a", "passed", 2),
+        {"kind": "start", "test": "b"},
+        result("b", "failed"),
+        {"kind": "end", "exit": 1, "seconds": 2.5},
+        SESSION,
+        {"kind": "collect", "file": "c.py", "outcome": "error", "message": "no"},
+        {"kind": "end", "exit": 2, "seconds": 0.5},
+    )
+    first, second = plugin.read_journal(path)
+    assert (first.collected, first.deselected, first.absent) == (("a", "b"), 3, ("z",))
+    assert first.rules == {"m.r": ("a",)}
+    assert [(one.test, one.outcome, one.attempt) for one in first.results] == [
+        ("a", "rerun", 1),
+        ("a", "passed", 2),
+        ("b", "failed", 1),
+    ]
+    assert (first.unfinished, first.unreached) == ((), ())
+    assert first.end is not None
+    assert first.end.exit == 1
+    assert [one.file for one in second.uncollected] == ["c.py"]
+
+
+def test_an_interpreter_that_died_leaves_the_test_that_ran_and_those_after_it(tmp_path: Path) -> None:
+    path = journal(
+        tmp_path / "j",
+        SESSION,
+        {"kind": "collected", "tests": ["a", "b", "c", "d"], "deselected": 0},
+        {"kind": "start", "test": "a"},
+        result("a", "passed"),
+        {"kind": "start", "test": "b"},
+        result("b", "rerun"),
+        cut='{"kind": "start", "te',
+    )
+    (session,) = plugin.read_journal(path)
+    assert session.end is None
+    assert session.unfinished == ("b",)
+    assert session.unreached == ("c", "d")
+
+
+def test_keys_of_a_later_plugin_lose_no_result(tmp_path: Path) -> None:
+    (session,) = plugin.read_journal(
+        journal(tmp_path / "j", {**SESSION, "host": "x"}, {**result("a", "passed"), "memory": 5})
+    )
+    assert [one.test for one in session.results] == ["a"]
+
+
+@pytest.mark.parametrize(
+    ("lines", "said"),
+    [
+        ([{"kind": "start", "test": "a"}], "line 1: a journal begins with a session"),
+        ([SESSION, {"kind": "started"}], "line 2: no line of a journal"),
+        ([SESSION, result("a", "fine")], "line 2: no line of a journal"),
+        ([{**SESSION, "schema": 2}], "line 1: no line of a journal"),
+        ([], "is empty: pytest ended before it began"),
+    ],
+)
+def test_what_is_no_journal_is_refused(tmp_path: Path, lines: list[dict[str, object]], said: str) -> None:
+    with pytest.raises(DataError, match=said):
+        plugin.read_journal(journal(tmp_path / "j", *lines))
+
+
+def test_a_journal_that_was_never_written(tmp_path: Path) -> None:
+    with pytest.raises(MissingInputError, match="cannot be read"):
+        plugin.read_journal(tmp_path / "absent")
+
+
+def test_a_collection_is_kept_without_its_results(tmp_path: Path) -> None:
+    collected = {"kind": "collected", "tests": ["a", "b"], "deselected": 0}
+    took = {"kind": "rule", "rule": "m.r", "action": "skip", "tests": ["a"]}
+    whole = journal(
+        tmp_path / "1", SESSION, collected, took, {"kind": "start", "test": "a"}, cut='{"kind": "rule", '
+    )
+    kept = plugin.keep_collection([whole, journal(tmp_path / "2")], tmp_path / "kept" / "a.jsonl")
+    assert kept is not None
+    (session,) = plugin.read_journal(kept)
+    assert (session.collected, session.rules, session.started) == (("a", "b"), {"m.r": ("a",)}, ())
+
+
+def test_nothing_collected_is_nothing_kept(tmp_path: Path) -> None:
+    assert plugin.keep_collection([journal(tmp_path / "1", SESSION)], tmp_path / "kept") is None
+    assert not (tmp_path / "kept").exists()

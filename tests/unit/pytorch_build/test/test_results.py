@@ -1,0 +1,172 @@
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from core import junit
+from core.junit import OUTCOMES, Case, Document, Suite
+from core.junit_reading import read
+from pytorch_build.test.results import WHOLE, Origin, Report, document_of, merged, report_of
+from pytorch_build.test.sharding import Shard
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+TORCH = Origin(
+    stage="test_torch", torch_ref="release/2.10", python="cp312", gpu_family="gfx110X-all", run_id="17"
+)
+
+
+def case(test: str = "t.py::A::x", outcome: Any = "passed", **facts: Any) -> Case:
+    return Case(test=test, outcome=outcome, file=test.partition("::")[0], **facts)
+
+
+def report(*cases: Case, shard: str = "", suites: Mapping[str, Suite] | None = None, **facts: Any) -> Report:
+    index, _, count = shard.partition("/")
+    stamp = facts.pop("timestamp", "")
+    problems = facts.pop("problems", ())
+    return Report(
+        origin=facts.pop("origin", TORCH),
+        document=Document(cases=cases, suites=suites or {}, problems=problems, timestamp=stamp),
+        shard=Shard(index=int(index), count=int(count)) if shard else None,
+        **facts,
+    )
+
+
+def test_names_of_reports() -> None:
+    assert TORCH.name == "torch-release-2.10-cp312"
+    assert Origin(stage="test_torch", python="cp312", config="default").name == "torch-cp312"
+    assert Origin(stage="test_torch", torch_ref="nightly", config="inductor").name == "torch-nightly-inductor"
+    assert str(TORCH) == "test_torch release/2.10 gfx110X-all cp312"
+
+
+def test_shards_are_merged() -> None:
+    first = report(case("a.py::x"), case("a.py::y", "failed"), shard="1/2", collected=2)
+    second = report(case("b.py::x", "flaky"), shard="2/2", collected=1)
+    (tested,) = merged([second, first])
+    assert [(one.test, shard) for one, shard in tested.cases] == [
+        ("a.py::x", "1/2"),
+        ("a.py::y", "1/2"),
+        ("b.py::x", "2/2"),
+    ]
+    assert tested.problems == ()
+    assert tested.shards == 2
+    assert [one.test for one, _ in tested.failing] == ["a.py::y"]
+    assert not tested.passed
+
+
+@pytest.mark.parametrize(
+    ("reports", "problem"),
+    [
+        ([report(case(), shard="1/2")], "no report of shard 2/2"),
+        ([report(case(), shard="3/9")], "no report of shard 1/9, 2/9, 4/9, 5/9, 6/9 and 3 more"),
+        (
+            [report(case("a.py::x"), shard="1/1"), report(case("b.py::x"), shard="1/1")],
+            "shard 1/1 reported 2 times",
+        ),
+        (
+            [report(case("a.py::x"), shard="1/1"), report(case("b.py::x"), shard="1/2")],
+            "shards of 1 and of 2",
+        ),
+        ([report(case(), shard="1/2"), report(case(), shard="2/2")], "t.py::A::x ran in more than one shard"),
+        ([report(case("a.py::x"), shard="1/1"), report(case(), where="odd.xml")], "odd.xml names no shard"),
+        (
+            [report(case("a.py::x"), shard="1/2", plan="p"), report(case("b.py::x"), shard="2/2", plan="q")],
+            "planned from different durations",
+        ),
+        ([report(case(), shard="1/1", collected=3)], "shard 1/1: 3 tests were to run, and 1 are reported"),
+        ([report(case(), problems=("cut off",), where="a.xml")], "a.xml: cut off"),
+        ([report()], "no test ran"),
+        ([report(case(outcome="skipped"), case("t.py::A::y", "xfailed"))], "all 2 tests were skipped"),
+        (
+            [report(case(), suites={"t.py": Suite(properties={WHOLE: "2"})}, shard="1/1")],
+            "t.py has 2 tests, and 1 are reported by all shards",
+        ),
+    ],
+)
+def test_what_is_no_pass_is_told(reports: Sequence[Report], problem: str) -> None:
+    (tested,) = merged(reports)
+    assert not tested.passed
+    assert any(problem in said for said in tested.problems)
+
+
+def test_a_file_in_two_shards_adds_up() -> None:
+    whole = {"t.py": Suite(seconds=2, properties={WHOLE: "2"})}
+    first = report(case("t.py::A::x"), shard="1/2", suites=whole)
+    (tested,) = merged([first, report(case("t.py::B::y"), shard="2/2", suites=whole)])
+    assert tested.passed
+    assert tested.seconds == 4
+
+
+def test_a_file_that_failed_as_a_whole_is_no_test() -> None:
+    (tested,) = merged([report(case("t.py::x"), case("t.py", "crashed"), shard="1/1", collected=1)])
+    assert tested.problems == ()
+    assert not tested.passed
+
+
+def test_reports_of_one_shard_are_attempts_in_their_order() -> None:
+    second = report(case(outcome="passed"), timestamp="2026-01-01T00:00:02", where="a.xml")
+    first = report(case(outcome="failed", line="no"), timestamp="2026-01-01T00:00:01", where="b.xml")
+    (tested,) = merged([second, first])
+    assert [(one.outcome, one.attempts, one.line) for one, _ in tested.cases] == [("flaky", 2, "no")]
+    assert tested.passed
+
+
+def test_an_empty_shard_is_right_where_others_ran_everything() -> None:
+    def again(one: Report) -> Report:
+        return report_of(read(junit.write(document_of(one))), Origin())
+
+    empty = again(report(shard="2/2", collected=0))
+    (tested,) = merged([again(report(case(), shard="1/2", collected=1)), empty])
+    assert tested.passed
+    (tested,) = merged([again(report(shard="1/2", collected=0)), empty])
+    assert tested.problems == ("no test ran",)
+
+
+def test_what_a_report_is_about_survives_being_written() -> None:
+    one = report(case(), shard="2/6", plan="abc", collected=1, where="w")
+    again = report_of(read(junit.write(document_of(one))), Origin(folder="x"), where="w")
+    assert (again.origin, again.shard, again.plan, again.collected) == (TORCH, one.shard, "abc", 1)
+
+
+def test_a_report_that_names_no_possible_shard_is_not_believed() -> None:
+    said = Document(cases=(case(),), properties={"shard": "7/6"})
+    (tested,) = merged([report_of(said, TORCH)])
+    assert tested.problems == ("it names '7/6' as its shard",)
+
+
+def test_cells_are_kept_apart() -> None:
+    other = Origin(stage="test_torch", torch_ref="nightly", python="cp312")
+    tested = merged([report(case(outcome="failed")), report(case(), origin=other)])
+    assert [(one.origin, one.passed) for one in tested] == [(other, True), (TORCH, False)]
+
+
+RESULTS = st.dictionaries(
+    st.integers(0, 30).map(lambda at: f"t{at % 3}.py::T::test_{at}"), st.sampled_from(OUTCOMES), min_size=1
+)
+
+
+@given(results=RESULTS, count=st.integers(1, 5), data=st.data())
+def test_merging_loses_and_invents_nothing(results: dict[str, Any], count: int, data: st.DataObject) -> None:
+    shards: list[list[Case]] = [[] for _ in range(count)]
+    for test, outcome in results.items():
+        at = data.draw(st.integers(0, count - 1))
+        shards[at].append(case(test, outcome, line="" if outcome == "passed" else "why"))
+    reports = [
+        report(*cases, shard=f"{at}/{count}", collected=len(cases))
+        for at, cases in enumerate(shards, start=1)
+    ]
+    written = [report_of(read(junit.write(document_of(one))), Origin()) for one in reports]
+    (tested,) = merged(data.draw(st.permutations(written)))
+    assert {one.test: one.outcome for one, _ in tested.cases} == results
+    assert len(tested.cases) == len(results)
+    good = {"passed", "flaky"} & set(results.values())
+    bad = {one for one in results.values() if one in junit.FAILING}
+    assert bool(tested.failing) == bool(bad)
+    assert tested.passed == (bool(good) and not bad)
+    # without any one of them, it is no pass
+    (less,) = merged(written[1:]) if count > 1 else (tested,)
+    assert count == 1 or not less.passed

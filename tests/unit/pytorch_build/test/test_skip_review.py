@@ -1,0 +1,170 @@
+from __future__ import annotations
+
+import datetime as dt
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from core.errors import UsageError
+from pytorch_build.test.conditions import UnderTest, decide
+from pytorch_build.test.plugin import Began, Session, Uncollected
+from pytorch_build.test.skip_review import as_json, evidence, explained, in_file, listing, review, silent
+from pytorch_build.test.skip_rules import Rule, RuleTable
+
+TODAY = dt.date(2026, 11, 21)
+HERE = UnderTest(gpu_targets=(), platform="linux", python="3.12.4", torch="2.10.1")
+BEGAN = Began.model_validate(
+    {
+        "kind": "session",
+        "schema": 1,
+        "time": 0,
+        "python": "3.12.4",
+        "pytest": "9",
+        "torch": "",
+        "root": "/",
+        "mode": "apply",
+    }
+)
+TESTS = ("test/a.py::TestA::test_x", "test/a.py::TestA::test_y[1]", "test/b.py::TestB::test_x")
+
+
+def rule(key: str, **table: Any) -> Rule:
+    return Rule(
+        file=Path("mine.toml"), key=key, table=RuleTable.model_validate({"reason": "It fails.", **table})
+    )
+
+
+def decided(*rules: Rule) -> Any:
+    return decide(rules, HERE, TODAY)
+
+
+def session(*tests: str, **facts: Any) -> Session:
+    return Session(began=BEGAN, collected=tests, **facts)
+
+
+def test_the_listing_names_rules_with_their_tests_and_on_request_why_others_do_not_apply() -> None:
+    decisions = decided(
+        rule("one", tests=["test/a.py::test_x"], issue="a/b#1", expires="2026-12-31"),
+        rule("two", patterns=["TestA::*"], os=["windows"], action="xfail"),
+    )
+    first = ["mine.one: skip: It fails. (a/b#1) (until 2026-12-31)", "    test/a.py::test_x"]
+    assert listing(decisions, everything=False) == first
+    assert listing(decisions, everything=True) == [
+        *first,
+        "mine.two: xfail: It fails.",
+        "    does not apply: it is for windows, and this is linux",
+        "    TestA::*",
+    ]
+
+
+def test_json_holds_what_the_file_says_and_the_decision() -> None:
+    (one,) = as_json(decided(rule("two", patterns=["TestA::*"], os=["windows"], expires="2026-01-31")))
+    assert one == {
+        "name": "mine.two",
+        "file": "mine.toml",
+        "applies": False,
+        "unmet": ["it is for windows, and this is linux"],
+        "expired": True,
+        "patterns": ["TestA::*"],
+        "reason": "It fails.",
+        "os": ["windows"],
+        "expires": "2026-01-31",
+    }
+
+
+def test_a_test_is_explained_by_what_takes_it_what_would_elsewhere_and_what_nearly_does() -> None:
+    decisions = decided(
+        rule("here", patterns=["TestA::test_x"], action="xfail"),
+        rule("elsewhere", patterns=["TestA::*"], os=["windows"]),
+        rule("near", tests=["test/b.py::TestA::test_x"]),
+        rule("far", tests=["test/b.py::TestA::test_y"]),
+    )
+    assert explained("test/a.py::TestA::test_x", decisions) == [
+        "test/a.py::TestA::test_x: expected to fail, by mine.here",
+        "  mine.here takes it: xfail: It fails.",
+        "  mine.elsewhere takes it: skip: It fails.",
+        "    but it does not apply: it is for windows, and this is linux",
+        "  mine.near nearly takes it: test/b.py::TestA::test_x: the file differs: it names test/b.py",
+    ]
+
+
+def test_skip_comes_before_xfail_in_an_explanation_too() -> None:
+    decisions = decided(rule("a", patterns=["::test_x"], action="xfail"), rule("b", patterns=["::test_x"]))
+    assert explained("a.py::test_x", decisions)[0] == "a.py::test_x: skipped, by mine.b"
+    assert explained("a.py::test_y", decisions) == ["a.py::test_y: runs, no rule applies to it"]
+
+
+def test_what_is_no_test_id_cannot_be_explained() -> None:
+    with pytest.raises(UsageError, match="'test_x' is no test id"):
+        explained("test_x", decided(rule("a", patterns=["::test_x"])))
+
+
+def test_what_matches_nothing_is_stale_and_the_nearest_test_is_named() -> None:
+    decisions = decided(
+        rule("part", tests=["test/a.py::TestA::test_x", "test/a.py::TestA::test_y"]),
+        rule("all", patterns=["test/a.py::TestC::*"]),
+        rule("fine", patterns=["test/a.py::*::test_y[*]", "TestB::*"]),
+    )
+    found = review(decisions, evidence([session(*TESTS)]))
+    part, whole = found.stale
+    assert (part.rule.name, part.entries, part.whole) == ("mine.part", ("test/a.py::TestA::test_y",), False)
+    assert part.hints["test/a.py::TestA::test_y"].startswith(
+        "test/a.py::TestA::test_y is there, but the parameters"
+    )
+    assert (whole.rule.name, whole.entries, whole.whole) == ("mine.all", ("test/a.py::TestC::*",), True)
+    assert (found.judged, found.unjudged) == (5, 0)
+
+
+def test_absence_is_believed_only_of_files_that_were_seen_whole() -> None:
+    decisions = decided(rule("one", tests=["test/a.py::test_gone"]))
+    gone = Uncollected(kind="collect", file="test/a.py", outcome="error", message="")
+    partly = (
+        evidence([session("test/b.py::test_x")]),
+        evidence([session(*TESTS, deselected=3)]),
+        evidence([session("test/a.py::test_x", uncollected=(gone,))]),
+        evidence([]),
+    )
+    for seen in partly:
+        found = review(decisions, seen)
+        assert (found.stale, found.judged, found.unjudged) == ((), 0, 1)
+    # once whole is enough: shards run parts of what was collected before
+    for seen in (evidence([session(*TESTS)]), evidence([session(*TESTS), session(TESTS[0], deselected=2)])):
+        assert review(decisions, seen).stale
+
+
+def test_rules_that_took_nothing_in_a_run_are_named_where_it_had_their_files() -> None:
+    rules = (
+        rule("took", tests=["test/a.py::test_x"]),
+        rule("gone", patterns=["test/*.py::TestGone::*"]),
+        rule("elsewhere", tests=["test/c.py::test_x"]),
+        rule("anywhere", patterns=["TestGone::*"]),
+    )
+    assert [one.name for one in silent(rules, {"test/a.py"}, {"mine.took"})] == ["mine.gone"]
+
+
+def test_a_rule_that_names_no_file_is_judged_by_complete_evidence_alone() -> None:
+    decisions = decided(rule("one", patterns=["TestGone::*"]))
+    assert review(decisions, evidence([session(*TESTS)])).unjudged == 1
+    assert review(decisions, evidence([session(*TESTS)], complete=True)).stale
+    assert review(decisions, evidence([session(*TESTS, deselected=1)], complete=True)).unjudged == 1
+
+
+def test_rules_of_elsewhere_are_not_judged_but_expire_all_the_same() -> None:
+    decisions = decided(rule("one", tests=["test/a.py::test_gone"], os=["windows"], expires="2026-11-20"))
+    found = review(decisions, evidence([session(*TESTS)], complete=True))
+    assert (found.stale, found.judged) == ((), 0)
+    assert [one.name for one in found.expired] == ["mine.one"]
+
+
+def test_what_an_expression_deselected_counts_where_a_rule_took_it() -> None:
+    decisions = decided(rule("one", tests=["test/a.py::TestA::test_x"]))
+    seen = evidence([session(deselected=3, rules={"mine.one": ("test/a.py::TestA::test_x",)})])
+    assert (review(decisions, seen).stale, review(decisions, seen).judged) == ((), 1)
+
+
+def test_entries_name_files() -> None:
+    assert in_file("test/a.py::test_x", "test/a.py")
+    assert in_file("test/*.py::TestA::*", "test/a.py")
+    assert not in_file("test/*.py::TestA::*", "test/sub/a.py")
+    assert not in_file("TestA::*", "test/a.py")

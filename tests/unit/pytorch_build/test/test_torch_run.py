@@ -1,0 +1,255 @@
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from core import junit_reading
+from core.errors import CheckError, SourceError
+from core.junit import Case
+from core.run import records
+from pytorch_build.test import running, torch_request, torch_run
+from pytorch_build.test.gpu_facts import Gpu, Machine
+from pytorch_build.test.gpu_selection import without_gpu
+from pytorch_build.test.running import FileRun
+from pytorch_build.test.sharding import Shard
+from pytorch_build.test.torch_request import Bench, TorchTests, assignments, environment
+from pytorch_build.test.torch_run import perform_tests
+from pytorch_build.test.upstream_tests import Tests, Torch
+
+ONE = "1" * 40
+MI300 = Machine(gpus=(Gpu(target="gfx942", uuid="GPU-1"), Gpu(target="gfx1100", uuid="GPU-2")), vendor="amd")
+INPUTS = {"files": {"torch.whl": "ab" * 32}, "installed": True, "prebuilt": []}
+
+
+@pytest.fixture
+def bench(run: Any, tmp_path: Path) -> Bench:
+    tree = tmp_path / "tree"
+    (tree / "test").mkdir(parents=True)
+    for name in ("autograd", "nn", "torch"):
+        (tree / "test" / f"test_{name}.py").write_text("")
+    return Bench(
+        context=run.context("cpu"),
+        target=run.target(executable=Path(sys.executable)),
+        tests=Tests(tree=tree, version="2.10.0a0", commit=ONE),
+        torch=Torch(version="2.10.0a0+cpu.sample", commit=ONE),
+        assignments=[without_gpu()],
+    )
+
+
+@pytest.fixture
+def ran(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """Let every file pass one test, or what a test puts there by its name; keep what was run."""
+    calls: list[Any] = []
+
+    def run_file(file: Any, setting: Any, *, part: Any, name: str) -> FileRun:
+        log = setting.logs / f"{name}.log"
+        log.parent.mkdir(parents=True, exist_ok=True)
+        log.write_text(f"log of {name}\n")
+        calls.append((file, setting, part, name))
+        outcome = OUTCOMES.get(file.module, "passed")
+        case = Case(test=f"{file.file}::test_x", file=file.file, outcome=outcome, line="why", seconds=1.0)
+        return FileRun(file=file.file, cases=(case,), collected=(case.test,), seconds=2.0, log=log)
+
+    OUTCOMES.clear()
+    monkeypatch.setattr(running, "run_file", run_file)
+    return calls
+
+
+OUTCOMES: dict[str, Any] = {}
+
+
+def record(run: Any, name: str = "test_torch-sample-cp312") -> Any:
+    return records.read(run.store, run.common().outputs, "cpu", name)
+
+
+def test_passing_tests_are_recorded_with_the_wheels_and_not_run_again(
+    run: Any, bench: Bench, ran: list[Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    perform_tests(bench, TorchTests(), INPUTS)
+    assert [name for *_, name in ran] == ["test_autograd", "test_nn", "test_torch"]
+    made = record(run)
+    assert made.inputs["files"] == INPUTS["files"]
+    assert made.inputs["arguments"] == []
+    assert made.inputs["tests"]["commit"] == ONE
+    assert made.details["tests"] == {"tests": 3, "failures": 0, "errors": 0, "skipped": 0}
+    report = made.details["report"]
+    assert run.store.digest(report["key"]) == report["sha256"]
+    document = junit_reading.read_file(run.root / "out" / report["key"])
+    assert document.properties["config"] == "default"
+    assert document.properties["collected"] == "3"
+    logs = run.store.read("local-linux/logs/cpu/test_torch-sample-cp312/test_nn.log")
+    assert logs == b"log of test_nn\n"
+    capsys.readouterr()
+    perform_tests(bench, TorchTests(), INPUTS)
+    assert len(ran) == 3
+    assert "test_torch: unchanged" in capsys.readouterr().err
+    # other wheels, other rules, another choice: other results
+    perform_tests(bench, TorchTests(), {**INPUTS, "files": {"torch.whl": "cd" * 32}})
+    assert len(ran) == 6
+    perform_tests(bench, TorchTests(expression="nn"), INPUTS)
+    assert record(run).inputs["arguments"] == ["-k", "nn"]
+
+
+@pytest.mark.usefixtures("ran")
+def test_a_failure_fails_the_stage_and_its_report_is_kept(run: Any, bench: Bench) -> None:
+    OUTCOMES["test_nn"] = "crashed"
+    with pytest.raises(
+        CheckError, match=r"1 of 3 failed\.\n  test/test_nn.py::test_x crashed: why"
+    ) as caught:
+        perform_tests(bench, TorchTests(), INPUTS)
+    assert "nox -s test_torch -- --torch-ref sample --gpu-family cpu --include" in caught.value.hint
+    assert record(run) is None
+    assert record(run, "test_torch-sample-cp312.failed").exit_code == 9
+    assert run.store.find("local-linux/reports/cpu/torch-sample-cp312.xml")
+    assert run.store.find("local-linux/logs/cpu/test_torch-sample-cp312/test_nn.log")
+
+
+@pytest.mark.usefixtures("ran")
+def test_tests_that_were_all_skipped_are_no_pass(bench: Bench) -> None:
+    OUTCOMES.update(dict.fromkeys(("test_autograd", "test_nn", "test_torch"), "skipped"))
+    with pytest.raises(CheckError, match="all 3 tests were skipped"):
+        perform_tests(bench, TorchTests(), INPUTS)
+
+
+def test_shards_share_the_files_and_have_records_of_their_own(run: Any, bench: Bench, ran: list[Any]) -> None:
+    for index in (1, 2):
+        perform_tests(bench, TorchTests(shard=Shard(index=index, count=2)), INPUTS)
+    assert sorted(name for *_, name in ran) == ["test_autograd", "test_nn", "test_torch"]
+    found = [record(run, f"test_torch-{index}-of-2-sample-cp312") for index in (1, 2)]
+    assert [one.inputs["shard"] for one in found] == ["1/2", "2/2"]
+    assert found[0].inputs["plan"] == found[1].inputs["plan"]
+    assert record(run) is None
+
+
+def test_tests_of_another_torch_are_refused(bench: Bench, ran: list[Any]) -> None:
+    other = replace(bench, torch=replace(bench.torch, commit="2" * 40))
+    with pytest.raises(SourceError, match="was built from"):
+        perform_tests(other, TorchTests(), INPUTS)
+    assert ran == []
+    perform_tests(other, TorchTests(allow_version_mismatch=True), INPUTS)
+    assert len(ran) == 3
+
+
+def on_gpus(bench: Bench, run: Any, monkeypatch: pytest.MonkeyPatch, *targets: str) -> Bench:
+    monkeypatch.setattr(torch_request, "this_machine", lambda: MI300)
+    context = run.context("gfx94X-dcgpu;gfx110X-all")
+    torch = Torch(version="2.10.0a0+rocm", commit=ONE, hip="7.1", targets=targets)
+    (bench.tests.tree / "test" / "test_cuda.py").write_text("")
+    return replace(bench, context=context, torch=torch, assignments=assignments(context, TorchTests(), {}))
+
+
+def test_each_architecture_runs_every_file(
+    run: Any, bench: Bench, ran: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    both = on_gpus(bench, run, monkeypatch, "gfx942:sramecc+", "gfx1100")
+    perform_tests(both, TorchTests(), INPUTS)
+    assert [name for *_, name in ran] == [
+        f"test_{name}@{target}"
+        for target in ("gfx942", "gfx1100")
+        for name in ("autograd", "cuda", "nn", "torch")
+    ]
+    seen = {setting.env["HIP_VISIBLE_DEVICES"] for _, setting, *_ in ran}
+    assert seen == {"0", "1"}
+    group = both.context.artifact_group
+    (key,) = [one.key for one in run.store.list(f"local-linux/reports/{group}") if one.key.endswith(".xml")]
+    document = junit_reading.read_file(run.root / "out" / key)
+    assert "test/test_nn.py@gfx942::test_x" in {case.test for case in document.cases}
+    assert len(document.cases) == 8
+
+
+def test_a_gpu_that_the_wheel_has_no_code_for_is_an_error(
+    run: Any, bench: Bench, ran: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = on_gpus(bench, run, monkeypatch, "gfx942")
+    with pytest.raises(CheckError, match="has device code for gfx942, and none for gfx1100"):
+        perform_tests(one, TorchTests(), INPUTS)
+    assert ran == []
+
+
+def test_a_family_without_a_gpu_fails_unless_told_otherwise(
+    run: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch_request, "this_machine", Machine)
+    chosen = run.context("gfx950-dcgpu", ref="nightly")
+    with pytest.raises(CheckError, match="no GPU driver is loaded"):
+        assignments(chosen, TorchTests(), {})
+    for asked in (TorchTests(allow_no_gpu=True),):
+        assert [one.target for one in assignments(chosen, asked, {})] == [""]
+    # the sample's device code is none
+    assert [one.target for one in assignments(run.context("gfx950-dcgpu"), TorchTests(), {})] == [""]
+    assert [one.target for one in assignments(run.context("cpu", ref="nightly"), TorchTests(), {})] == [""]
+
+
+def test_a_configuration_says_how_many_gpus_a_process_gets(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    twice = Machine(gpus=(Gpu(target="gfx942"), Gpu(target="gfx942")), vendor="amd")
+    monkeypatch.setattr(torch_request, "this_machine", lambda: twice)
+    chosen = run.context("gfx94X-dcgpu")
+    for asked, words in (
+        (TorchTests(), "0"),
+        (TorchTests(config="distributed"), "0,1"),
+        (TorchTests(gpus="all"), "0,1"),
+        (TorchTests(config="distributed", gpus="unique"), "0"),
+    ):
+        assert assignments(chosen, asked, {})[0].env["HIP_VISIBLE_DEVICES"] == words
+
+
+def test_what_was_chosen_among_the_tests_is_told() -> None:
+    assert TorchTests(shard=Shard(index=2, count=6), workers=4, allow_no_gpu=True).choices == []
+    asked = TorchTests(
+        include=("test_nn",),
+        exclude=("test_torch",),
+        tree=Path("/t"),
+        pytest_arguments=("-x",),
+        allow_version_mismatch=True,
+        other_gpu=True,
+        skips=(Path("/s.toml"),),
+    )
+    assert asked.choices == [
+        *("--include", "test_nn", "--exclude", "test_torch", "--pytorch-dir", "/t"),
+        *("--allow-version-mismatch", "--other-gpu", "--skips", "/s.toml", "-x"),
+    ]
+
+
+def test_processes_have_caches_of_their_own_and_nothing_of_the_callers(
+    run: Any, bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYTEST_ADDOPTS", "-x")
+    monkeypatch.setenv("LD_LIBRARY_PATH", "/opt/rocm/lib")
+    monkeypatch.setenv("CI", "true")
+    monkeypatch.setenv("GPU_DEVICE_ORDINAL", "1")
+    folder = tmp_path / "own"
+    env = environment(bench, bench.assignments[0], folder)
+    assert not {"PYTEST_ADDOPTS", "LD_LIBRARY_PATH", "CI", "GPU_DEVICE_ORDINAL"} & set(env)
+    for name in ("HOME", "TMPDIR", "TRITON_CACHE_DIR", "TORCHINDUCTOR_CACHE_DIR", "MIOPEN_CUSTOM_CACHE_DIR"):
+        assert Path(env[name]).is_dir()
+        assert Path(env[name]).is_relative_to(folder)
+    assert env["PYTORCH_TESTING_DEVICE_ONLY_FOR"] == "cpu"
+    assert env["PYTORCH_TEST_WITH_ROCM"] == "0"
+    assert env["CUDA_VISIBLE_DEVICES"] == ""
+    assert env["PYTHONPATH"].split(":")[0] == str(bench.tests.tree / "test")
+    both = on_gpus(bench, run, monkeypatch, "gfx942")
+    env = environment(both, both.assignments[0], folder)
+    assert env["PYTORCH_TESTING_DEVICE_ONLY_FOR"] == "cuda"
+    assert (env["PYTORCH_TEST_WITH_ROCM"], env["HIP_VISIBLE_DEVICES"]) == ("1", "0")
+
+
+def test_long_logs_keep_their_beginning_and_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch_run, "_LOG_BYTES", 10)
+    log = tmp_path / "log"
+    log.write_bytes(b"0123456789")
+    assert torch_run._shortened(log) == b"0123456789"
+    log.write_bytes(b"01234-----56789")
+    assert torch_run._shortened(log) == "01234\n… 5 bytes left out …\n56789".encode()
+
+
+def test_the_plan_is_made_of_recorded_durations(bench: Bench, ran: list[Any], tmp_path: Path) -> None:
+    table = tmp_path / "durations.json"
+    seconds = {"test/test_autograd.py": 100, "test/test_nn.py": 50, "test/test_torch.py": 50}
+    table.write_text(json.dumps({"files": {name: {"seconds": value} for name, value in seconds.items()}}))
+    perform_tests(bench, TorchTests(shard=Shard(index=1, count=2), durations=table), INPUTS)
+    assert [name for *_, name in ran] == ["test_autograd"]

@@ -1,0 +1,105 @@
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from packaging.utils import canonicalize_name
+
+from core.errors import RocmError, UsageError
+from core.families import CPU, families, gpu_targets
+from rocm_packaging.packages import layouts
+from rocm_packaging.packages.layouts import (
+    covers,
+    device_package,
+    device_target,
+    is_rocm,
+    layout_of,
+    libraries_package,
+    sdk_target,
+    serves,
+)
+
+NAMES = sorted(name for name in families() if name != CPU)
+TARGETS = sorted({target for name in NAMES for target in gpu_targets(name)})
+WHOLE = ("rocm", "rocm-sdk-core", "rocm-sdk-devel", "rocm-sdk-device-gfx942", "rocm-profiler")
+
+some_families = st.lists(st.sampled_from(NAMES), min_size=1, max_size=3, unique=True)
+some_targets = st.lists(st.sampled_from(TARGETS), max_size=4, unique=True)
+
+
+@pytest.mark.parametrize(
+    ("libraries", "layout"),
+    [((), None), (("rocm-sdk-libraries",), "split"), (("rocm-sdk-libraries-gfx94x-dcgpu",), "unsplit")],
+)
+def test_the_libraries_tell_the_layout(libraries: tuple[str, ...], layout: str | None) -> None:
+    assert layout_of((*WHOLE, *libraries), where="The page") == layout
+
+
+@given(some_families)
+def test_a_page_with_both_layouts_is_refused_by_name(found: list[str]) -> None:
+    unsplit = [libraries_package("unsplit", family) for family in found]
+    assert layout_of(unsplit, where="x") == "unsplit"
+    with pytest.raises(RocmError, match=r"https://a/ holds ROCm packages of both layouts") as raised:
+        layout_of([*unsplit, "rocm-sdk-libraries"], where="https://a/")
+    assert all(name in raised.value.message for name in unsplit)
+
+
+@given(st.sampled_from(TARGETS), some_targets)
+def test_a_device_package_is_for_its_target_alone(target: str, others: list[str]) -> None:
+    for prefix in ("rocm-sdk", "amd-torch", "amd-torchvision"):
+        assert device_target(f"{prefix}-device-{target}") == target
+        assert serves(f"{prefix}-device-{target}", [], others) == (target in others)
+    assert is_rocm(device_package(target))
+    assert covers(target, others) == (target in others)
+
+
+@pytest.mark.parametrize(
+    ("bundle", "covered"),
+    [
+        ("gfx9", {"gfx906", "gfx90a", "gfx942", "gfx950"}),
+        ("gfx9-4", {"gfx942"}),
+        ("gfx9_4", {"gfx942"}),
+        ("gfx10-3", {"gfx1030"}),
+        ("gfx11", {"gfx1100", "gfx1103", "gfx1151"}),
+        ("gfx110x", {"gfx1100", "gfx1103"}),
+        ("gfx115x", {"gfx1151"}),
+        ("gfx12-0", {"gfx1201"}),
+        ("gfx12-5", {"gfx1250"}),
+    ],
+)
+def test_a_bundle_is_for_the_targets_of_its_name(bundle: str, covered: set[str]) -> None:
+    chosen = ["gfx906", "gfx90a", "gfx942", "gfx950", "gfx1030", "gfx1100", "gfx1103", "gfx1151", "gfx1201"]
+    chosen.append("gfx1250")
+    assert {target for target in chosen if covers(bundle, [target])} == covered
+    assert device_target(f"amd-torch-device-{bundle.replace('_', '-')}")
+
+
+@given(some_families, some_targets)
+def test_an_environment_gets_the_libraries_of_its_families(chosen: list[str], targets: list[str]) -> None:
+    assert serves("rocm-sdk-libraries", chosen, targets)
+    assert serves("torch", chosen, targets)
+    for name in NAMES:
+        wanted = canonicalize_name(name) in {canonicalize_name(one) for one in chosen}
+        assert serves(libraries_package("unsplit", name), chosen, targets) == wanted
+
+
+@given(some_families, some_targets)
+def test_tests_take_this_machines_targets_of_the_family(chosen: list[str], detected: list[str]) -> None:
+    family = ";".join(chosen)
+    known = gpu_targets(family)
+    found = layouts.tested_targets(family, detected)
+    assert found == (tuple(one for one in known if one in detected) or known)
+    assert layouts.tested_targets(family, ()) == known
+
+
+@given(some_families, some_targets)
+def test_split_rocm_is_never_told_a_family(chosen: list[str], targets: list[str]) -> None:
+    family = ";".join(chosen)
+    assert sdk_target("split", family, targets) == (targets[0] if targets else "")
+    assert sdk_target("unsplit", chosen[0]) == chosen[0]
+    assert libraries_package("split", family) == "rocm-sdk-libraries"
+
+
+def test_unsplit_packages_serve_one_family() -> None:
+    with pytest.raises(UsageError, match="serve one GPU family, and gfx942;gfx1100 are several"):
+        libraries_package("unsplit", "gfx942;gfx1100")

@@ -1,0 +1,93 @@
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from core import process
+from core.binaries import elf
+from core.binaries.elf import ElfFacts
+from core.errors import BuildError
+from rocm_packaging.artifacts.artifacts import Entry
+from rocm_packaging.packages import patching
+from rocm_packaging.packages.patching import Neighbours, needs_patch, search_path, stub
+from rocm_packaging.packages.payload import PayloadFile
+
+LIBRARIES = Neighbours(
+    payload="_rocm_sdk_libraries_gfx94X_dcgpu",
+    core="_rocm_sdk_core",
+    folders=("lib", "lib/rocm_sysdeps/lib"),
+)
+CORE = Neighbours(payload="_rocm_sdk_core", core="_rocm_sdk_core", folders=("lib/llvm/lib",))
+
+
+def file(path: str, *search: str, is_rpath: bool = False, dynamic: bool = True) -> PayloadFile:
+    facts = ElfFacts(soname="x.so.1", search=search, is_rpath=is_rpath, dynamic=dynamic, program=False)
+    return PayloadFile(path=path, entry=Entry(path=path, source=Path(path)), facts=facts)
+
+
+def test_libraries_look_into_core_after_their_own_folder() -> None:
+    assert search_path(file("lib/x.so.1", "$ORIGIN", "/build/lib"), LIBRARIES) == (
+        "$ORIGIN",
+        "$ORIGIN/../../_rocm_sdk_core/lib",
+        "$ORIGIN/../../_rocm_sdk_core/lib/rocm_sysdeps/lib",
+    )
+    assert search_path(file("lib/deep/x.so.1"), LIBRARIES)[0] == "$ORIGIN/../../../_rocm_sdk_core/lib"
+
+
+def test_core_stays_inside_itself() -> None:
+    assert search_path(file("lib/x.so.1", "$ORIGIN"), CORE) == ("$ORIGIN", "$ORIGIN/llvm/lib")
+    assert search_path(file("lib/llvm/lib/x.so.1"), CORE) == ("$ORIGIN",)
+
+
+def test_only_what_differs_is_patched() -> None:
+    right = search_path(file("lib/x.so.1", "$ORIGIN"), LIBRARIES)
+    assert not needs_patch(file("lib/x.so.1", *right, is_rpath=True), LIBRARIES)
+    assert needs_patch(file("lib/x.so.1", *right), LIBRARIES)
+    assert needs_patch(file("lib/x.so.1", "$ORIGIN", is_rpath=True), LIBRARIES)
+    assert not needs_patch(file("bin/static", dynamic=False), LIBRARIES)
+    assert not needs_patch(PayloadFile(path="a.txt", entry=Entry(path="a", source=Path("a"))), LIBRARIES)
+
+
+def test_stub_targets_are_filled_in() -> None:
+    room = b"@@STUB-TARGET@@".ljust(1024, b"\0")
+    made = stub(b"<" + room + b">", "../lib/llvm/bin/clang")
+    assert made == b"<" + b"../lib/llvm/bin/clang".ljust(1024, b"\0") + b">"
+    with pytest.raises(BuildError):
+        stub(b"nothing here", "x")
+    with pytest.raises(BuildError):
+        stub(room, "x" * 1024)
+
+
+@pytest.mark.processes
+def test_a_stub_starts_its_target_under_its_own_name(tmp_path: Path) -> None:
+    program = tmp_path / "bin" / "tool"
+    target = tmp_path / "lib" / "target"
+    for path in (program, target):
+        path.parent.mkdir()
+    program.write_bytes(stub(patching.stub_template(), "../lib/target"))
+    target.write_text('#!/bin/sh\necho "ran $0 with $1"\nexit 3\n', encoding="utf-8")
+    for path in (program, target):
+        path.chmod(0o755)
+    done = process.capture([program, "argument"], check=False)
+    assert done.returncode == 3
+    assert done.stdout.endswith("/lib/target with argument\n")
+    target.unlink()
+    done = process.capture([program], check=False)
+    assert done.returncode == 127
+    assert "No such file" in done.stderr
+
+
+@pytest.mark.processes
+def test_stubs_are_reproducible() -> None:
+    assert patching.stub_template() == patching.stub_template()
+
+
+def test_other_files_have_no_elf_facts(tmp_path: Path) -> None:
+    (tmp_path / "script").write_text("#!/bin/sh\n", encoding="utf-8")
+    assert elf.read(tmp_path / "script") is None
+    running = Path(os.readlink("/proc/self/exe"))  # noqa: PTH115 - the link itself is what is asked for
+    facts = elf.read(running)
+    assert facts is not None
+    assert facts.program

@@ -1,0 +1,134 @@
+from __future__ import annotations
+
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from rocm_packaging.packages import rendering
+from rocm_packaging.packages.packages import packages
+from rocm_packaging.packages.rendering import Distribution
+
+DISTRIBUTION = Distribution(
+    version="10.1.0",
+    platform="linux",
+    families={"gfx94X-dcgpu": ("gfx942",), "gfx110X-all": ("gfx1100", "gfx1101"), "gfx1100": ("gfx1100",)},
+    libraries=("amdhip64",),
+)
+
+
+def loaded(family: str = "", package: str = "", **kwargs: Any) -> ModuleType:
+    module = ModuleType("dist_info")
+    source = rendering.dist_info(kwargs.get("distribution", DISTRIBUTION), package, family)
+    exec(compile(source, "_dist_info.py", "exec"), module.__dict__)  # noqa: S102 - our own file
+    return module
+
+
+@pytest.fixture(autouse=True)
+def _no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("ROCM_SDK_TARGET_FAMILY", raising=False)
+    monkeypatch.setenv("PATH", "")
+
+
+def test_values_are_literals_whatever_they_hold() -> None:
+    evil = Distribution(version="1'; import os #", platform="linux", families={"a\"b'": ()}, libraries=())
+    module = loaded(distribution=evil)
+    assert module.__version__ == "1'; import os #"
+    assert module.AVAILABLE_TARGET_FAMILIES == ["a\"b'"]
+
+
+def test_dist_info_knows_its_package() -> None:
+    module = loaded(package="libraries", family="gfx94X-dcgpu")
+    assert module.THIS_TARGET_FAMILY == "gfx94X-dcgpu"
+    entry = module.THIS_PACKAGE_ENTRY
+    assert entry.get_dist_package_name("gfx94X-dcgpu") == "rocm-sdk-libraries-gfx94X-dcgpu"
+    assert entry.get_py_package_name("gfx94X-dcgpu") == "_rocm_sdk_libraries_gfx94X_dcgpu"
+    assert entry.get_pure_py_package_name("gfx94X-dcgpu").isidentifier()
+    assert entry.get_dist_package_require("gfx1100") == "rocm-sdk-libraries-gfx1100==10.1.0"
+    assert module.LINUX_TARGET_FAMILIES == module.AVAILABLE_TARGET_FAMILIES
+    assert module.WINDOWS_TARGET_FAMILIES == []
+    assert loaded().THIS_PACKAGE_ENTRY is None
+
+
+def test_the_family_is_the_default_without_anything_else_and_that_is_said_aloud() -> None:
+    with pytest.warns(UserWarning, match="No GPU of this distribution was found .* taking gfx94X-dcgpu"):
+        assert loaded().determine_target_family() == "gfx94X-dcgpu"
+    one = Distribution(version="1.0.0", platform="linux", families={"gfx1100": ("gfx1100",)}, libraries=())
+    assert loaded(distribution=one).determine_target_family() == "gfx1100"
+
+
+def test_the_variable_decides(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ROCM_SDK_TARGET_FAMILY", "gfx110X-all")
+    assert loaded().determine_target_family() == "gfx110X-all"
+
+
+def test_an_unavailable_family_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ROCM_SDK_TARGET_FAMILY", "gfx900-dgpu")
+    with pytest.raises(
+        ValueError,
+        match="Requested ROCM_SDK_TARGET_FAMILY=gfx900-dgpu is not available in the distribution",
+    ):
+        loaded().determine_target_family()
+
+
+def test_what_is_installed_decides_before_the_default(monkeypatch: pytest.MonkeyPatch) -> None:
+    module = loaded()
+    monkeypatch.setattr(module, "installed_target_families", lambda: ["gfx110X-all"])
+    assert module.determine_target_family() == "gfx110X-all"
+
+
+def test_the_machine_decides_before_the_default(monkeypatch: pytest.MonkeyPatch) -> None:
+    module = loaded()
+    monkeypatch.setattr(module, "discover_current_target_family", lambda: "gfx110X-all")
+    assert module.determine_target_family() == "gfx110X-all"
+
+
+def test_the_smallest_family_of_a_target_comes_first() -> None:
+    module = loaded()
+    assert module.families_of_target("gfx1100:sramecc+") == ["gfx1100", "gfx110X-all"]
+    assert module.families_of_target("gfx900") == []
+
+
+def test_targets_are_those_of_the_installed_libraries(monkeypatch: pytest.MonkeyPatch) -> None:
+    module = loaded()
+    assert module.get_targets() == ["gfx942", "gfx1100", "gfx1101"]
+    monkeypatch.setattr(module, "installed_target_families", lambda: ["gfx110X-all", "gfx1100"])
+    assert module.get_targets() == ["gfx1100", "gfx1101"]
+
+
+def test_libraries_are_found_by_their_patterns() -> None:
+    paths = [
+        "lib/libamdhip64.so.7",
+        "lib/rocm_sysdeps/lib/librocm_sysdeps_liblzma.so.5",
+        "lib/librocm-openblas.so.0",
+    ]
+    assert rendering.libraries_in("core", paths, "linux") == {"amdhip64", "rocm_sysdeps_liblzma"}
+    assert rendering.libraries_in("libraries", ["bin/rocm_hipblas.dll"], "windows") == {"hipblas"}
+
+
+def test_scripts_are_those_with_a_program() -> None:
+    programs = packages().programs
+    paths = ["bin/hipcc", "bin/amdclang++", "bin/unknown", "lib/hipconfig"]
+    found = rendering.scripts(programs, paths, "linux")
+    assert found == {"amdclang++": "bin/amdclang++", "hipcc": "bin/hipcc"}
+    assert rendering.scripts(programs, ["bin/hipInfo.exe"], "windows") == {"hipInfo": "bin/hipInfo.exe"}
+
+
+def test_every_script_has_its_function() -> None:
+    programs = packages().programs
+    found = {name: f"bin/{name}" for name in programs}
+    module = ModuleType("cli")
+    exec(compile(rendering.cli("core", found, programs), "_cli.py", "exec"), module.__dict__)  # noqa: S102 - our own file
+    calls: list[tuple[str, bool]] = []
+    module.__dict__["_run"] = lambda path, expand: calls.append((path, expand))
+    for name in programs:
+        getattr(module, rendering.function_of(name))()
+    assert calls == [(f"bin/{name}", program.expand) for name, program in programs.items()]
+    assert not programs["offload-arch"].expand
+    assert programs["hipcc"].expand
+
+
+def test_function_names_differ() -> None:
+    names = [rendering.function_of(name) for name in packages().programs]
+    assert len(set(names)) == len(names)
+    assert all(name.isidentifier() for name in names)
