@@ -24,13 +24,7 @@ PLAN_FILE = ".cache/plan.json"
 
 @dataclass(frozen=True, kw_only=True)
 class Call:
-    """One call of nox, as a workflow's step has it.
-
-    Attributes:
-        sessions: The sessions, in order.
-        python: Python series of their environments; "" for nox's own.
-        posargs: What follows ``--``.
-    """
+    """One call of nox, as a workflow's step has it."""
 
     sessions: tuple[str, ...]
     python: str = ""
@@ -45,16 +39,7 @@ class Call:
 
 @dataclass(frozen=True, kw_only=True)
 class Node:
-    """One job.
-
-    Attributes:
-        name: Its name, unique in the graph.
-        stage: The job that it is in the workflows.
-        calls: What it runs, in order.
-        needs: Names of the jobs that it waits for.
-        tolerant: Whether it runs also when what it needs has failed.
-        wants_results: Of a tolerant job, whether it is left out where nothing that it needs has run.
-    """
+    """One job."""
 
     name: str
     stage: str
@@ -66,15 +51,7 @@ class Node:
 
 @dataclass(frozen=True, kw_only=True)
 class Target:
-    """Where a flow reads and writes.
-
-    Attributes:
-        run_id: The run.
-        store: Where its outputs go.
-        options: Options of every stage: ``--refs-file …``, ``--dry-run``.
-        distribution_store: Where promoted wheels go; "" for the release type's bucket.
-        rocm_layout: Layout that ROCm is packaged in; "" for the default.
-    """
+    """Where a flow reads and writes."""
 
     run_id: str = "local"
     store: str = "out"

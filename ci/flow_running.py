@@ -23,14 +23,7 @@ Result = Literal["ok", "failed", "left out"]
 
 @dataclass(frozen=True, kw_only=True)
 class Outcome:
-    """How one job ended.
-
-    Attributes:
-        name: The job.
-        result: How.
-        why: For one that did not run or failed, why.
-        seconds: How long it took.
-    """
+    """How one job ended."""
 
     name: str
     result: Result
@@ -66,17 +59,7 @@ class _State:
 def run_all(
     nodes: Sequence[Node], work: Callable[[Node], None], *, jobs: int = 1, keep_going: bool = False
 ) -> Sequence[Outcome]:
-    """Run every job after those that it needs.
-
-    Args:
-        nodes: The jobs; what one needs stands before it.
-        work: Runs one, and raises if it fails.
-        jobs: How many at a time.
-        keep_going: Go on with what does not need a job that failed.
-
-    Returns:
-        Outcomes, in the order of `nodes`.
-    """
+    """Run every job after those that it needs."""
     state = _State(waiting=list(nodes))
     running: dict[Future[None], tuple[Node, float]] = {}
     with ThreadPoolExecutor(max_workers=jobs) as pool:
@@ -107,12 +90,7 @@ def _outcome(node: Node, future: Future[None], seconds: float) -> Outcome:
 
 
 def runner(root: Path, *, together: bool) -> Callable[[Node], None]:
-    """Give what runs a job: its calls of nox, in order.
-
-    Args:
-        root: The checkout.
-        together: Whether jobs run side by side, so that each one's output is kept and shown at its end.
-    """
+    """Give what runs a job: its calls of nox, in order."""
     # with a matrix in the environment the noxfile has cells in the place of these sessions
     env = process.inherited(MATRIX=None)
 
@@ -138,11 +116,7 @@ def command(call: Call) -> list[str]:
 
 
 def show(outcomes: Sequence[Outcome]) -> None:
-    """Print the table that a flow ends with, and fail if a job did.
-
-    Raises:
-        ProcessError: A job failed, or was left out because of one.
-    """
+    """Print the table that a flow ends with, and fail if a job did."""
     rows = [
         (one.name, one.result, console.duration(one.seconds), one.why.splitlines()[0] if one.why else "")
         for one in outcomes

@@ -25,13 +25,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Step:
-    """One session of a flow.
-
-    Attributes:
-        session: The session's name.
-        left_out: Why it is left out; "" for a session that runs.
-        options: Options that no other session of the flow has.
-    """
+    """One session of a flow."""
 
     session: str
     left_out: str = ""
@@ -39,15 +33,7 @@ class Step:
 
 
 def ci_steps(context: Context, rocm_layout: str = "") -> Sequence[Step]:
-    """List the sessions of `invoke ci`: refs to wheels that are installed from their index and tested.
-
-    Args:
-        context: The torch ref and the GPU family.
-        rocm_layout: Layout that ROCm is packaged in; "" for the default.
-
-    Raises:
-        UsageError: A layout, and no ROCm is packaged.
-    """
+    """List the sessions of `invoke ci`: refs to wheels that are installed from their index and tested."""
     rocm = ""
     if not context.gpu:
         rocm = "family cpu has no ROCm"
@@ -84,17 +70,7 @@ def _without_upstream(context: Context) -> str:
 
 
 def run_ci(common: Common, *, python: str = "", rocm_layout: str = "") -> None:
-    """Run the CI flow's sessions, and stop at the first that fails.
-
-    Args:
-        common: What to run on.
-        python: Python series for the target environments; "" for nox's own.
-        rocm_layout: Layout that ROCm is packaged in; "" for the default.
-
-    Raises:
-        ProcessError: A session failed; it has said why.
-        UsageError: An unknown ref or family, or a layout and no ROCm is packaged.
-    """
+    """Run the CI flow's sessions, and stop at the first that fails."""
     chosen = context(common)
     steps = ci_steps(chosen, rocm_layout)
     for step in steps:

@@ -107,16 +107,7 @@ _AnyAnswer = TypeVar("_AnyAnswer", bound=BaseModel)
 
 @dataclass(frozen=True, kw_only=True)
 class GitHub:
-    """A `RunSource` that asks GitHub.
-
-    Attributes:
-        pool: What requests go through.
-        address: The API's address, without a slash at its end.
-        token: Sent to that address only; "" asks as anybody.
-        sleep: Waits for some seconds.
-        clock: Gives the seconds since 1970.
-        patience: How many seconds to wait in all for one answer.
-    """
+    """A `RunSource` that asks GitHub."""
 
     pool: urllib3.PoolManager
     address: str = API
@@ -152,23 +143,13 @@ class GitHub:
             page += 1
 
     def labels(self, repository: str, number: int) -> Sequence[str]:
-        """Give the labels of a pull request as they are now, the first hundred.
-
-        Raises:
-            ServiceError: GitHub cannot be asked.
-            MissingInputError: There is no such pull request.
-        """
+        """Give the labels of a pull request as they are now, the first hundred."""
         asked = {"per_page": str(_PAGE)}
         path = f"/repos/{repository}/issues/{number}/labels"
         return [one.name for one in self._get(path, asked, _Labels).root]
 
     def changed_files(self, repository: str, number: int) -> Sequence[str]:
-        """Give the files that a pull request changes, with the former names of moved ones.
-
-        Raises:
-            ServiceError: GitHub cannot be asked, or has more files than it lists.
-            MissingInputError: There is no such pull request.
-        """
+        """Give the files that a pull request changes, with the former names of moved ones."""
         path = f"/repos/{repository}/pulls/{number}/files"
         files: list[str] = []
         for page in range(1, _MOST_FILES // _PAGE + 1):
@@ -180,12 +161,7 @@ class GitHub:
         raise ServiceError(f"GitHub lists no more than {_MOST_FILES} files of a pull request.")
 
     def failed_jobs(self, repository: str, run_id: str) -> Sequence[Failure]:
-        """Give the jobs of a run's last attempt that failed, each with the first error that it said.
-
-        Raises:
-            ServiceError: GitHub cannot be asked.
-            MissingInputError: There is no such run.
-        """
+        """Give the jobs of a run's last attempt that failed, each with the first error that it said."""
         failed: list[_Job] = []
         page = 1
         while True:
@@ -258,18 +234,7 @@ class GitHub:
 def pause(
     status: int, headers: Mapping[str, str], body: bytes, attempt: int, now: float
 ) -> tuple[float, str]:
-    """Decide how long to wait before asking again.
-
-    Args:
-        status: The answer's status.
-        headers: Its headers.
-        body: Its body.
-        attempt: How many times this was asked, this one included.
-        now: Seconds since 1970.
-
-    Returns:
-        Seconds, and why; negative seconds where asking again would change nothing.
-    """
+    """Decide how long to wait before asking again."""
     after, left = headers.get("retry-after", ""), headers.get("x-ratelimit-remaining", "")
     if status in {_TOO_MANY, _FORBIDDEN}:
         if after.isdigit():

@@ -28,13 +28,7 @@ _DATE = re.compile(r"\d{8}", re.ASCII)
 
 
 class BuildArgument(Model):
-    """One build argument of a Dockerfile.
-
-    Attributes:
-        default: Its value; ``${NAME}`` stands for another argument's.
-        pattern: What a value has to match as a whole.
-        about: What it means.
-    """
+    """One build argument of a Dockerfile."""
 
     default: str
     pattern: str
@@ -42,14 +36,7 @@ class BuildArgument(Model):
 
 
 class Image(Model):
-    """One image.
-
-    Attributes:
-        dockerfile: Path in the checkout.
-        name: Its name without a registry.
-        default: Whether it is the one that is meant where none is named.
-        arguments: Its build arguments by name, in the order of the Dockerfile.
-    """
+    """One image."""
 
     dockerfile: str
     name: str
@@ -57,15 +44,7 @@ class Image(Model):
     arguments: dict[str, BuildArgument]
 
     def values(self, given: Mapping[str, str]) -> dict[str, str]:
-        """Give every build argument its value.
-
-        Args:
-            given: Values by name; the rest have their defaults.
-
-        Raises:
-            UsageError: An argument that the image does not have, a value that it cannot have, or one
-                with credentials, which would stay in the image for all to read.
-        """
+        """Give every build argument its value."""
         for name in given:
             if name not in self.arguments:
                 raise UsageError(
@@ -105,14 +84,7 @@ def images() -> Mapping[str, Image]:
 
 
 def image(name: str = "") -> Image:
-    """Find an image.
-
-    Args:
-        name: A name in `images.toml`; "" for the default one.
-
-    Raises:
-        UsageError: An unknown name.
-    """
+    """Find an image."""
     known = images()
     if name and name not in known:
         raise UsageError(f"There is no image {name!r}.", hint=nearest(name, known))
@@ -120,15 +92,7 @@ def image(name: str = "") -> Image:
 
 
 def tags(date: str, named: tuple[str, ...] = ()) -> tuple[str, ...]:
-    """Give an image's tags.
-
-    Args:
-        date: The day in UTC, ``YYYYMMDD``.
-        named: Tags instead of ``nightly-YYYYMMDD`` and ``latest``.
-
-    Raises:
-        UsageError: No such day is written so, or no engine takes a tag.
-    """
+    """Give an image's tags."""
     if not _DATE.fullmatch(date):
         raise UsageError(f"{date!r} is no day.", hint="Write it as YYYYMMDD, such as 20251121.")
     found = named or (f"nightly-{date}", "latest")
@@ -139,11 +103,7 @@ def tags(date: str, named: tuple[str, ...] = ()) -> tuple[str, ...]:
 
 
 def repository(named: str) -> str:
-    """Check where an image is pushed to: REGISTRY/REPO, in small letters as registries want it.
-
-    Raises:
-        UsageError: It is none, or has a scheme or a tag.
-    """
+    """Check where an image is pushed to: REGISTRY/REPO, in small letters as registries want it."""
     found = named.lower()
     if not _REPOSITORY.fullmatch(found):
         raise UsageError(
@@ -154,11 +114,7 @@ def repository(named: str) -> str:
 
 
 def local_name(named: str) -> str:
-    """Check what an image is to be called on this machine, without a tag.
-
-    Raises:
-        UsageError: No engine takes such a name.
-    """
+    """Check what an image is to be called on this machine, without a tag."""
     if not _NAME.fullmatch(named):
         raise UsageError(
             f"{named!r} is no name of an image.", hint="Use small letters and digits, and no tag."

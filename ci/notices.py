@@ -33,13 +33,7 @@ class Need(Model):
 
 @dataclass(frozen=True, kw_only=True)
 class Failure:
-    """One job or cell that failed.
-
-    Attributes:
-        name: Its name.
-        error: The first line of what it said; "" where it said nothing.
-        url: Its page; "" where it has none.
-    """
+    """One job or cell that failed."""
 
     name: str
     error: str = ""
@@ -48,14 +42,7 @@ class Failure:
 
 @dataclass(frozen=True, kw_only=True)
 class RunResult:
-    """How a run ended.
-
-    Attributes:
-        title: What ran, for people: ``CI of ROCm/TheRock, schedule on main``.
-        url: The run's page; "" on a machine that is no part of GitHub.
-        failures: What failed, in order.
-        cancelled: Whether somebody stopped it.
-    """
+    """How a run ended."""
 
     title: str
     url: str = ""
@@ -69,11 +56,7 @@ class RunResult:
 
 
 def read_needs(written: str) -> Mapping[str, str]:
-    """Read ``toJSON(needs)``: jobs to their results.
-
-    Raises:
-        DataError: It is something else, or holds no job.
-    """
+    """Read ``toJSON(needs)``: jobs to their results."""
     try:
         given = json.loads(written)
     except (ValueError, RecursionError) as problem:
@@ -107,14 +90,7 @@ def first_line(said: str) -> str:
 
 
 def result_of(title: str, needs: Mapping[str, str], *, jobs: Sequence[Failure], url: str = "") -> RunResult:
-    """Put together how a run ended.
-
-    Args:
-        title: What ran.
-        needs: Jobs to their results; a job of many is one that failed where any of them did.
-        jobs: The failures, where they are known one by one.
-        url: The run's page.
-    """
+    """Put together how a run ended."""
     failed = [name for name, result in needs.items() if result == "failure"]
     failures = tuple(jobs) if may_have_failed(needs) else ()
     if failed and not failures:

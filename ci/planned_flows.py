@@ -32,15 +32,7 @@ RELEASES = ("nightly", "prerelease", "dev")
 
 
 def planned(words: Sequence[str], target: Target) -> Plan:
-    """Make the plan of an event that options describe, for a run whose outputs stay on this machine.
-
-    Args:
-        words: Options of ``configure``.
-        target: Where the run's outputs go.
-
-    Raises:
-        UsageError: Something that is not known was asked for.
-    """
+    """Make the plan of an event that options describe, for a run whose outputs stay on this machine."""
     _module, parser = verb_parser("ci", _CONFIGURE)
     arguments: argparse.Namespace = parser.parse_args(list(words))
     question = configure.question(arguments, common_from(arguments), environment())
@@ -57,20 +49,7 @@ def run(
     dry_run: bool = False,
     root: Path = ROOT,
 ) -> None:
-    """Plan, resolve, and run every job of the plan on this platform.
-
-    Args:
-        words: Options of ``configure``: the event.
-        target: Where outputs go.
-        jobs: How many jobs at a time.
-        keep_going: Go on after a failure with what does not need it.
-        dry_run: Print the plan and the chain of nox calls.
-        root: The checkout.
-
-    Raises:
-        MissingInputError: The plan has nothing to do on this platform.
-        ProcessError: A job failed.
-    """
+    """Plan, resolve, and run every job of the plan on this platform."""
     plan, platform = planned(words, target), this_platform()
     telling.show(plan)
     file = root / flow_graph.PLAN_FILE
@@ -185,11 +164,7 @@ def nightly_nodes(torch_ref: str, gpu_family: str, python: str, registry: str) -
 
 
 def run_nodes(nodes: Sequence[Node], *, dry_run: bool, root: Path = ROOT) -> None:
-    """Run jobs one after another, or print them.
-
-    Raises:
-        ProcessError: One failed.
-    """
+    """Run jobs one after another, or print them."""
     if dry_run:
         _print(nodes)
         return
@@ -199,11 +174,7 @@ def run_nodes(nodes: Sequence[Node], *, dry_run: bool, root: Path = ROOT) -> Non
 def release_words(
     kind: str, families: str, refs: str, pythons: str, more: Sequence[str] = ()
 ) -> Sequence[str]:
-    """Write the options of a release's plan.
-
-    Raises:
-        UsageError: It is no type that is released by a flow.
-    """
+    """Write the options of a release's plan."""
     if kind not in RELEASES:
         raise UsageError(
             f"--type {kind!r} is not released by a flow.",

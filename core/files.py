@@ -90,9 +90,6 @@ def link_or_copy(source: Path, target: Path) -> None:
     """Put a file of ours under a second name: a hard link where the file system allows, else a copy.
 
     An existing target is replaced atomically. Both names are one file: neither may be written to.
-
-    Raises:
-        FatalError: The disk is full, the folder cannot be written, or there is no source.
     """
 
     def link(source: Path, temporary: Path) -> None:

@@ -283,12 +283,7 @@ def _outcome_of(verdict: tuple[str, str, str, str]) -> Outcome:
 
 
 def node_id(attributes: Mapping[str, str], file: str = "") -> str:
-    """Give a test's node id from what JUnit keeps of it: dotted class, name, sometimes the file.
-
-    Args:
-        attributes: Of the ``testcase``.
-        file: The test file, where it is known.
-    """
+    """Give a test's node id from what JUnit keeps of it: dotted class, name, sometimes the file."""
     owner, name = attributes.get("classname", ""), attributes.get("name", "")
     if not owner:
         # a file that could not be collected, by its dotted name

@@ -25,13 +25,7 @@ _VIA = re.compile(r"^ +#(?: +via)?(?P<parent> +\S.*)?$")
 
 @dataclass(frozen=True, kw_only=True)
 class Locked:
-    """One requirement of a lock.
-
-    Attributes:
-        name: Normalised distribution name.
-        text: Its lines as they stand, hashes and annotation included.
-        via: Normalised names of what requires it; an ``.in`` file is none.
-    """
+    """One requirement of a lock."""
 
     name: str
     text: str
@@ -50,11 +44,7 @@ def parse_lock(text: str) -> Sequence[Locked]:
 
 
 def only(text: str, roots: Collection[str]) -> str:
-    """Keep the named distributions and all that is there for their sake.
-
-    Raises:
-        DataError: The lock lacks one of them.
-    """
+    """Keep the named distributions and all that is there for their sake."""
     locked = parse_lock(text)
     wanted = {str(canonicalize_name(root)) for root in roots}
     names = {str(one.name) for one in locked}

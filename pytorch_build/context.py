@@ -59,12 +59,7 @@ class Context:
 
 
 def chosen_ref(common: Common) -> TorchRef:
-    """Look the torch ref up; print which one the default is.
-
-    Raises:
-        UsageError: An unknown ref.
-        DataError: A refs file that breaks its schema.
-    """
+    """Look the torch ref up; print which one the default is."""
     name = common.torch_ref or default_ref(common.refs_file, common.root)
     if not common.torch_ref:
         console.say(f"torch ref: {name} (the default)")
@@ -72,11 +67,7 @@ def chosen_ref(common: Common) -> TorchRef:
 
 
 def chosen_family(common: Common, ref: TorchRef) -> str:
-    """Choose the GPU family: the one given, the ref's own default, or this machine's.
-
-    Raises:
-        UsageError: An unknown family, or none given on a machine without a GPU.
-    """
+    """Choose the GPU family: the one given, the ref's own default, or this machine's."""
     if common.gpu_family:
         return family(common.gpu_family).name
     if ref.default_family:

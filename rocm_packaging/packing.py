@@ -33,13 +33,7 @@ _LEVELS = {ZSTD: 3, XZ: 6}
 
 @dataclass(frozen=True, kw_only=True)
 class Packed:
-    """An archive that was written.
-
-    Attributes:
-        path: The archive; its digest lies beside it.
-        sha256: Its hex SHA-256.
-        size: Its bytes.
-    """
+    """An archive that was written."""
 
     path: Path
     sha256: str
@@ -70,17 +64,6 @@ def pack(
     """Write an artifact's folder as an archive, and its digest beside it.
 
     Owner, group and times are left out; permission bits, symbolic and hard links are kept.
-
-    Args:
-        folder: The artifact: ``{name}_{component}_{target}`` with its manifest.
-        directory: Where the archive goes.
-        suffix: ``.tar.zst`` or ``.tar.xz``.
-        level: Compression level (default: 3 for zstd, 6 for xz).
-        threads: How many compress, for zstd; 0 is one a core.
-
-    Raises:
-        ArtifactError: The folder is no artifact, or holds something that no archive may.
-        FatalError: The disk is full, or the directory cannot be written.
     """
     archive = parse_name(f"{folder.name.replace('~', ':')}{suffix}")
     path = directory / archive.filename

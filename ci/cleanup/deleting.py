@@ -34,21 +34,7 @@ _PAUSE = 2.0
 def carry_out(
     store: Store, planned: Plan, *, rewrite: Rewrite, in_use: InUse, patience: float = _PATIENCE
 ) -> int:
-    """Delete what goes.
-
-    Args:
-        store: The bucket.
-        planned: What goes.
-        rewrite: Writes the pages of a staging folder as if the keys given were not there.
-        in_use: Gives the keys that promotions work with at the moment.
-        patience: Seconds to wait until pages that somebody else writes follow.
-
-    Returns:
-        The number of objects that were deleted.
-
-    Raises:
-        StoreError: A page goes on listing what is about to go, or a promotion of it has begun.
-    """
+    """Delete what goes."""
     sizes = {one.key: one.size for decision in planned.goes for one in decision.unit.objects}
     keys, folders = list(sizes), _by_folder(planned)
     _require_unused(keys, in_use)

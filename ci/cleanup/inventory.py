@@ -25,15 +25,7 @@ _BUCKET_SCHEME = "s3://"
 
 @dataclass(frozen=True, kw_only=True)
 class Rules:
-    """By what a store is looked through.
-
-    Attributes:
-        policy: How long runs and versions are kept.
-        run_ids: A regular expression of the ids of runs that go by themselves.
-        now: This moment.
-        distribution_stores: Further stores whose ``v2/`` pages may link into this one, and whose
-            staging may have come from its runs.
-    """
+    """By what a store is looked through."""
 
     policy: Policy
     run_ids: str
@@ -42,12 +34,7 @@ class Rules:
 
 
 def planned(store: Store, rules: Rules) -> Plan:
-    """Look through a store and decide what goes.
-
-    Raises:
-        DataError: A page of a release index, or a record of staging, cannot be read.
-        StoreError: A clock is wrong.
-    """
+    """Look through a store and decide what goes."""
     objects = store.list("")
     found = units.units(objects)
     held = plan.Held(
@@ -89,11 +76,7 @@ def _lists(key: str) -> bool:
 
 
 def in_promotion(store: Store) -> frozenset[str]:
-    """Give the staged keys that promotions which have begun and not ended work with.
-
-    Raises:
-        DataError: What a promotion left cannot be read.
-    """
+    """Give the staged keys that promotions which have begun and not ended work with."""
     staged = [one.staged_key for decision in unfinished(store) for one in decision.files]
     return frozenset({*staged, *(f"{key}{units.SIDECAR}" for key in staged)})
 

@@ -32,17 +32,7 @@ class _Links(HTMLParser):
 
 
 def listed(page_key: str, page: bytes, *, bucket: str = "", own: bool = True) -> frozenset[str]:
-    """Give the keys that a page links to.
-
-    Args:
-        page_key: The page's own key, which relative links start from.
-        page: Its bytes: HTML, or PEP 691's JSON where the key ends so.
-        bucket: The bucket whose public addresses count, too; "" for none.
-        own: Whether the page lies in that bucket, so that relative links count.
-
-    Raises:
-        DataError: The page cannot be read, so nobody knows what it lists.
-    """
+    """Give the keys that a page links to."""
     try:
         text = page.decode()
         links = _of_json(text) if page_key.endswith(".json") else _of_html(text)
@@ -82,13 +72,7 @@ def _key(address: SplitResult, bucket: str) -> str:
 
 
 def required(staying: Iterable[Unit], going: Iterable[Unit], metadata: Mapping[str, bytes]) -> frozenset[str]:
-    """Name the units that ones which stay pin.
-
-    Args:
-        staying: What stays.
-        going: What would go.
-        metadata: METADATA of wheels of the former, by the sidecar's key.
-    """
+    """Name the units that ones which stay pin."""
     pins: dict[tuple[str, str], list[Requirement]] = {}
     for unit in staying:
         for one in unit.objects:

@@ -22,12 +22,7 @@ _ALL = 100
 
 @dataclass(frozen=True, kw_only=True)
 class Decision:
-    """What happens to a unit.
-
-    Attributes:
-        unit: A run, or a staged version.
-        why: The reason, for people.
-    """
+    """What happens to a unit."""
 
     unit: Unit
     why: str
@@ -35,12 +30,7 @@ class Decision:
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """What goes, and what stays.
-
-    Attributes:
-        goes: What is deleted.
-        stays: What is not.
-    """
+    """What goes, and what stays."""
 
     goes: tuple[Decision, ...]
     stays: tuple[Decision, ...]
@@ -53,14 +43,7 @@ class Plan:
 
 @dataclass(frozen=True, kw_only=True)
 class Held:
-    """What may not go, whatever its age.
-
-    Attributes:
-        listed: Keys that a release index lists.
-        in_use: Keys that a promotion works with.
-        staged_runs: Names of runs that something in staging came from.
-        required: Names of units that ones which stay require.
-    """
+    """What may not go, whatever its age."""
 
     listed: frozenset[str] = frozenset()
     in_use: frozenset[str] = frozenset()
@@ -69,18 +52,7 @@ class Held:
 
 
 def plan(units: Sequence[Unit], *, policy: Policy, run_ids: str, now: datetime, held: Held) -> Plan:
-    """Decide about every unit.
-
-    Args:
-        units: All of a bucket's, those of a series together and the newest first.
-        policy: How long they are kept.
-        run_ids: A regular expression of the ids of runs that go by themselves.
-        now: This moment.
-        held: What may not go, whatever its age.
-
-    Raises:
-        StoreError: An object is from the future, so one of the clocks is wrong.
-    """
+    """Decide about every unit."""
     ahead = [unit for unit in units if unit.modified > now.timestamp() + _DAY]
     if ahead:
         raise StoreError(
@@ -103,11 +75,7 @@ def plan(units: Sequence[Unit], *, policy: Policy, run_ids: str, now: datetime, 
 
 
 def require_modest(planned: Plan, *, percent: int) -> None:
-    """Refuse a plan that takes a larger part of what is there than anybody expects.
-
-    Raises:
-        StoreError: It does.
-    """
+    """Refuse a plan that takes a larger part of what is there than anybody expects."""
     number, total = len(planned.goes), len(planned.goes) + len(planned.stays)
     if number * _ALL > percent * total:
         needed = -(-number * _ALL // total)

@@ -16,14 +16,7 @@ RETENTION_FILE = Path(__file__).parent.parent / "retention.toml"
 
 
 class Policy(Model):
-    """How long what a release type leaves is kept.
-
-    Attributes:
-        days: Age from which on it goes; None with `forever`.
-        newest: How many of each series stay, whatever their age.
-        forever: Whether nothing goes by its age.
-        expire_days: Age at which S3 itself deletes runs; None for never.
-    """
+    """How long what a release type leaves is kept."""
 
     days: int | None = Field(default=None, ge=1)
     newest: int = Field(default=1, ge=1)
@@ -40,14 +33,7 @@ class Policy(Model):
 
 
 class Retention(Model):
-    """What `retention.toml` says.
-
-    Attributes:
-        run_ids: A regular expression of the ids of runs that go by themselves.
-        at_most_percent: The largest part of what is there that a plan takes unasked.
-        abort_uploads_days: Age at which S3 drops the parts of an unfinished upload.
-        policies: Policies by release type.
-    """
+    """What `retention.toml` says."""
 
     run_ids: str
     at_most_percent: int = Field(ge=1, le=100)
@@ -64,11 +50,7 @@ class Retention(Model):
         return value
 
     def policy(self, name: str) -> Policy:
-        """Look a policy up.
-
-        Raises:
-            UsageError: There is no policy of that name.
-        """
+        """Look a policy up."""
         if name not in self.policies:
             raise UsageError(f"There is no retention policy {name!r}. {nearest(name, self.policies)}")
         return self.policies[name]

@@ -30,12 +30,6 @@ class _Without:
 
 
 def rewrite(store: Store, folder: str, going: frozenset[str]) -> Indexed:
-    """Write a staging folder's pages without these keys; what stays is listed as it was.
-
-    Args:
-        store: The distribution bucket.
-        folder: The folder, ``v2-staging/{family}``.
-        going: The keys.
-    """
+    """Write a staging folder's pages without these keys; what stays is listed as it was."""
     seen = cast("Store", _Without(store=store, going=going))
     return release_pages.write(seen, layout.STAGING, folder.removeprefix(f"{layout.STAGING}/"), expected=())

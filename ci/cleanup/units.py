@@ -33,18 +33,7 @@ _PAGE = re.compile(r"(?:^|/)(?:index\.html|simple/.*)$")
 
 @dataclass(frozen=True, kw_only=True)
 class Unit:
-    """Objects that go together or not at all.
-
-    Attributes:
-        name: What people call it: a run's folder, or a staging folder's project and version.
-        series: What it is the newest of: runs of one repository and platform, or versions of a project.
-        objects: Its objects, pages excepted for a version (they list others, too).
-        modified: When the newest of its files was written, in seconds since 1970 UTC.
-        run_id: The run's id; "" for a version.
-        folder: The staging folder; "" for a run.
-        project: A version's normalised project name; "" for a run.
-        version: A version; None for a run.
-    """
+    """Objects that go together or not at all."""
 
     name: str
     series: str
@@ -67,14 +56,7 @@ def is_page(key: str) -> bool:
 
 
 def units(objects: Sequence[Stored]) -> Sequence[Unit]:
-    """Put a bucket's objects together; what is neither a run's nor a staged version's is left out.
-
-    Args:
-        objects: The listing.
-
-    Returns:
-        Units of a series together, the newest first.
-    """
+    """Put a bucket's objects together; what is neither a run's nor a staged version's is left out."""
     runs: dict[tuple[str, str], list[Stored]] = defaultdict(list)
     versions: dict[tuple[str, str, Version], list[Stored]] = defaultdict(list)
     for one in objects:

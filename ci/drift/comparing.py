@@ -22,14 +22,7 @@ Facts = Mapping[str, "tuple[str, ...]"]
 
 @dataclass(frozen=True, kw_only=True)
 class Subject:
-    """Something that upstream says, and our data says, too.
-
-    Attributes:
-        name: Its name.
-        upstream: The file of TheRock.
-        here: The file of ours.
-        facts: Reads both, each as values by key; a key that has no value may be left out.
-    """
+    """Something that upstream says, and our data says, too."""
 
     name: str
     upstream: str
@@ -39,16 +32,7 @@ class Subject:
 
 @dataclass(frozen=True, kw_only=True)
 class Difference:
-    """A key whose values differ.
-
-    Attributes:
-        subject: The subject's name.
-        key: The key.
-        upstream: The file of TheRock.
-        here: The file of ours.
-        only_upstream: Values that upstream alone has.
-        only_here: Values that we alone have.
-    """
+    """A key whose values differ."""
 
     subject: str
     key: str
@@ -59,15 +43,7 @@ class Difference:
 
 
 class Accepted(Model):
-    """Differences that are meant; what differs beyond the listed values is none of them.
-
-    Attributes:
-        subject: The subject.
-        key: Its keys, as a glob.
-        upstream: Values that upstream may have alone, as globs.
-        here: Values that we may have alone, as globs.
-        reason: Why.
-    """
+    """Differences that are meant; what differs beyond the listed values is none of them."""
 
     subject: str
     key: str
@@ -96,11 +72,7 @@ def _among(values: Iterable[str], patterns: Sequence[str]) -> bool:
 
 
 def differences(subject: Subject, checkout: Tree) -> Sequence[Difference]:
-    """Compare a subject, key by key.
-
-    Raises:
-        DataError: Upstream's place, or ours, says nothing of it any more.
-    """
+    """Compare a subject, key by key."""
     theirs, ours = subject.facts(checkout)
     for facts, where in ((theirs, f"{subject.upstream} of TheRock"), (ours, subject.here)):
         if not any(facts.values()):
@@ -122,11 +94,7 @@ def differences(subject: Subject, checkout: Tree) -> Sequence[Difference]:
 def sorted_out(
     every: Sequence[Difference], accepted: Sequence[Accepted]
 ) -> tuple[Sequence[Difference], Mapping[Difference, str], Sequence[Accepted]]:
-    """Part differences from those that are meant.
-
-    Returns:
-        Differences that nobody meant, those that are meant with their reason, and reasons without any.
-    """
+    """Part differences from those that are meant."""
     meant = {one: row.reason for one in every for row in reversed(accepted) if row.covers(one)}
     idle = [row for row in accepted if not any(row.covers(one) for one in every)]
     return [one for one in every if one not in meant], meant, idle

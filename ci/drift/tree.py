@@ -25,22 +25,13 @@ LANDMARK = "BUILD_TOPOLOGY.toml"
 
 @dataclass(frozen=True, kw_only=True)
 class Tree:
-    """A checkout.
-
-    Attributes:
-        root: The work tree, or the git directory.
-        commit: What to read of a git directory; "" for a work tree.
-    """
+    """A checkout."""
 
     root: Path
     commit: str = ""
 
     def text(self, path: str) -> str:
-        """Read a file by its path from the root.
-
-        Raises:
-            DataError: There is none: upstream moved it.
-        """
+        """Read a file by its path from the root."""
         if self.commit:
             said = process.capture([*self._git(), "show", f"{self.commit}:{path}"], check=False)
             if said.returncode:
@@ -51,11 +42,7 @@ class Tree:
         return read_text(self.root / path)
 
     def names(self, folder: str) -> Sequence[str]:
-        """List the files of a folder, by name.
-
-        Raises:
-            DataError: There are none.
-        """
+        """List the files of a folder, by name."""
         if self.commit:
             said = process.capture([*self._git(), "ls-tree", "--name-only", f"{self.commit}:{folder}"])
             names = said.stdout.splitlines()
@@ -70,15 +57,7 @@ class Tree:
 
 
 def tree(root: Path, commit: str = "") -> Tree:
-    """Open a checkout.
-
-    Args:
-        root: A work tree, or a git directory.
-        commit: What to read of a git directory; "" for its HEAD.
-
-    Raises:
-        MissingInputError: It is no checkout of TheRock.
-    """
+    """Open a checkout."""
     if not (root / LANDMARK).is_file() and (root / "HEAD").is_file():
         found = Tree(root=root, commit=commit or "HEAD")
         found.text(LANDMARK)
@@ -100,11 +79,7 @@ def moved(path: str, what: str) -> DataError:
 
 
 def found(pattern: str, checkout: Tree, path: str) -> Sequence[Any]:
-    """Find a pattern in a file, at least once: its group, or its groups.
-
-    Raises:
-        DataError: It is not there.
-    """
+    """Find a pattern in a file, at least once: its group, or its groups."""
     every = re.findall(pattern, checkout.text(path), re.MULTILINE)
     if not every:
         raise moved(path, f"what {pattern!r} finds")
@@ -124,19 +99,11 @@ class Python:
         self.module = ast.parse(checkout.text(path))
 
     def constant(self, name: str) -> Any:  # noqa: ANN401 - whatever upstream wrote down
-        """Evaluate a constant of the module: literals, names of other constants, and unpacked lists.
-
-        Raises:
-            DataError: There is no such constant, or it is computed.
-        """
+        """Evaluate a constant of the module: literals, names of other constants, and unpacked lists."""
         return self._value(self.assigned(name))
 
     def assigned(self, name: str) -> ast.expr:
-        """Find what a name of the module, or of a function in it, is assigned.
-
-        Raises:
-            DataError: Nothing.
-        """
+        """Find what a name of the module, or of a function in it, is assigned."""
         for node in ast.walk(self.module):
             targets = node.targets if isinstance(node, ast.Assign) else []
             targets = [node.target] if isinstance(node, ast.AnnAssign) else targets
@@ -147,22 +114,14 @@ class Python:
         raise moved(self.path, name)
 
     def function(self, name: str) -> ast.FunctionDef:
-        """Find a function.
-
-        Raises:
-            DataError: There is none.
-        """
+        """Find a function."""
         for node in ast.walk(self.module):
             if isinstance(node, ast.FunctionDef) and node.name == name:
                 return node
         raise moved(self.path, f"{name}()")
 
     def calls(self, within: ast.AST, name: str) -> Sequence[ast.Call]:
-        """Find the calls of a function or method, in their order.
-
-        Raises:
-            DataError: There are none.
-        """
+        """Find the calls of a function or method, in their order."""
         every = [one for one in in_order(within) if isinstance(one, ast.Call) and _called(one) == name]
         if not every:
             raise moved(self.path, f"a call of {name}()")

@@ -44,25 +44,14 @@ _EXTRA = "device-"
 
 @dataclass(frozen=True, kw_only=True)
 class Devices:
-    """For which GPUs packages are installed.
-
-    Attributes:
-        family: The GPU family, or several joined by ``;``; "" where none is known.
-        targets: The gfx targets whose device packages are installed, of split packages.
-        exact: Each of the targets is needed; else those that there are will do.
-    """
+    """For which GPUs packages are installed."""
 
     family: str = ""
     targets: tuple[str, ...] = ()
     exact: bool = False
 
     def told(self, offers: Iterable[Offer]) -> str:
-        """Return what the sdist of `rocm` is told: a target of split packages, else a family; "" for none.
-
-        Raises:
-            RocmError: The newest `rocm` on offer has packages of both layouts.
-            MissingInputError: It has no device package of any of the targets.
-        """
+        """Return what the sdist of `rocm` is told: a target of split packages, else a family; "" for none."""
         held = [one for one in offers if is_rocm(one.distribution)]
         newest = max((Version(one.version) for one in held if one.distribution == "rocm"), default=None)
         names = [one.distribution for one in held if newest in {None, Version(one.version)}]
@@ -75,15 +64,7 @@ class Devices:
         return next((one for one in known if one and set(gpu_targets(one)) & set(self.targets)), known[0])
 
     def packages(self, chosen: Mapping[str, str], offers: Sequence[Offer]) -> tuple[str, ...]:
-        """Return the requirements of the device packages that chosen distributions lack.
-
-        Args:
-            chosen: Normalized name to version of what is installed.
-            offers: What there is.
-
-        Raises:
-            MissingInputError: There are device packages, but none of a target.
-        """
+        """Return the requirements of the device packages that chosen distributions lack."""
         found: list[str] = []
         for name, prefix in PREFIXES.items():
             version = chosen.get(name, "")
@@ -111,22 +92,12 @@ class Devices:
         return tuple(sorted(set(found)))
 
     def require(self, target: Interpreter) -> None:
-        """Require device code for each target that is needed, before the first kernel does.
-
-        Raises:
-            CheckError: A device package is missing, or of another version.
-        """
+        """Require device code for each target that is needed, before the first kernel does."""
         require_device_code(target, self.targets if self.exact else ())
 
 
 def devices_for(requirements: Sequence[Requirement], gpu_family: str, *, here: bool = True) -> Devices:
-    """Decide for which GPUs packages are installed: those that are named, this machine's, or the family's.
-
-    Args:
-        requirements: What is asked for.
-        gpu_family: The GPU family, or several joined by ``;``; a name that is no family's counts as none.
-        here: They are for this machine.
-    """
+    """Decide for which GPUs packages are installed: those that are named, this machine's, or the family's."""
     members = ";".join(one for one in re.split(r"[;,]\s*", gpu_family) if one in families())
     words = _words(requirements)
     gpus = detect() if here and "device-all" not in words else ()

@@ -23,26 +23,14 @@ def _requirement(text: str) -> str:
 
 
 class Platform(Model):
-    """A platform that is resolved for.
-
-    Attributes:
-        uv: uv's name of it.
-        pip: Platform tags that pip takes there, the newest first.
-    """
+    """A platform that is resolved for."""
 
     uv: str
     pip: tuple[str, ...]
 
 
 class Mirror(Model):
-    """What `mirror.toml` says.
-
-    Attributes:
-        prefix: Folder of the store.
-        pythons: Python versions that are resolved for.
-        platforms: Platforms by name.
-        requirements: Known requirements, by the distribution that has them.
-    """
+    """What `mirror.toml` says."""
 
     prefix: str
     pythons: tuple[str, ...]

@@ -41,12 +41,7 @@ _JOBS = 4  # uv waits for the network, and resolves on one core
 
 @dataclass(frozen=True, kw_only=True)
 class Cell:
-    """A Python on a platform.
-
-    Attributes:
-        python: ``3.12``.
-        platform: A platform of the data.
-    """
+    """A Python on a platform."""
 
     python: str
     platform: str
@@ -59,13 +54,7 @@ class Cell:
 
 @dataclass(frozen=True, kw_only=True)
 class Need:
-    """Requirements that must be resolvable together in a cell.
-
-    Attributes:
-        cell: Where.
-        of: Whose they are, for people.
-        requirements: The requirements, those of our names left out; sorted.
-    """
+    """Requirements that must be resolvable together in a cell."""
 
     cell: Cell
     of: str
@@ -74,15 +63,7 @@ class Need:
 
 @dataclass(frozen=True, kw_only=True)
 class Source:
-    """A file of others' that is to be mirrored.
-
-    Attributes:
-        filename: Its name.
-        distribution: Normalised distribution name.
-        version: Its version.
-        sha256: Hex SHA-256.
-        cell: A cell that takes it.
-    """
+    """A file of others' that is to be mirrored."""
 
     filename: str
     distribution: str
@@ -96,9 +77,6 @@ def needs(data: Mirror, groups: Sequence[RunGroup], offers: Sequence[Sequence[Of
 
     Each distribution is resolved by itself, so that wheels that nobody installs together need not
     fit together; what the data knows is resolved in one piece, too.
-
-    Raises:
-        StoreError: A wheel's sidecar holds no requirements that can be read.
     """
     found: dict[tuple[Cell, tuple[str, ...]], Need] = {}
     lists = [*data.requirements.items(), ("all of mirror.toml", _all(data))]
@@ -122,13 +100,7 @@ def _all(data: Mirror) -> tuple[str, ...]:
 
 
 def resolved(data: Mirror, wanted: Sequence[Need]) -> Sequence[Source]:
-    """Resolve each need into files, by file name.
-
-    Raises:
-        EnvironmentSetupError: One cannot be resolved with wheels alone.
-        DataError: One would take a distribution of our names from the public index.
-        StoreError: Two files of one name differ.
-    """
+    """Resolve each need into files, by file name."""
     sources: dict[str, Source] = {}
     for need, answer in zip(wanted, each(lambda one: _ask(data, one), wanted, jobs=_JOBS), strict=True):
         for one in answer:
@@ -183,11 +155,7 @@ def batches(sources: Sequence[Source]) -> Sequence[Sequence[Source]]:
 
 
 def download(data: Mirror, batch: Sequence[Source], folder: Path) -> None:
-    """Let pip fetch files of one cell, each by its digest.
-
-    Raises:
-        EnvironmentSetupError: pip did not get them.
-    """
+    """Let pip fetch files of one cell, each by its digest."""
     cell = batch[0].cell
     lock = folder / f"{cell.tag}-{cell.platform}.txt"
     lines = [f"{one.distribution}=={one.version} --hash=sha256:{one.sha256}\n" for one in batch]
@@ -209,13 +177,7 @@ def download(data: Mirror, batch: Sequence[Source], folder: Path) -> None:
 
 
 def publish(data: Mirror, store: Store, source: Source, path: Path) -> FileRecord:
-    """Put a file and its sidecar into the index's folder.
-
-    Raises:
-        WheelError: It is no wheel, or says another name or version inside.
-        DataError: Its metadata carries a name of ours.
-        StoreError: The folder holds other bytes under its name.
-    """
+    """Put a file and its sidecar into the index's folder."""
     metadata = wheels.read_metadata(path)
     if is_ours(metadata.name) or canonicalize_name(metadata.name) != source.distribution:
         raise DataError(f"{path.name} calls itself {metadata.name} inside; it is not mirrored.")
@@ -238,21 +200,7 @@ def publish(data: Mirror, store: Store, source: Source, path: Path) -> FileRecor
 def bring(
     data: Mirror, store: Store, missing: Sequence[Source], present: frozenset[str]
 ) -> Sequence[FileRecord]:
-    """Fetch files and put them into the store; what an interrupted call put there is taken as it is.
-
-    Args:
-        data: The mirror.
-        store: The store.
-        missing: Files that no record names yet.
-        present: Keys that the store holds.
-
-    Returns:
-        A record of each.
-
-    Raises:
-        EnvironmentSetupError: pip did not get them.
-        StoreError: The store holds other bytes under a name.
-    """
+    """Fetch files and put them into the store; what an interrupted call put there is taken as it is."""
     put = []
     with tempfile.TemporaryDirectory(prefix="mirror.") as name:
         folder = Path(name)

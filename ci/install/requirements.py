@@ -18,11 +18,7 @@ if TYPE_CHECKING:
 
 
 def parse_requirements(words: Sequence[str]) -> tuple[Requirement, ...]:
-    """Read requirements as people write them: in one word or several, separated by spaces.
-
-    Raises:
-        UsageError: One is no requirement, or there is none.
-    """
+    """Read requirements as people write them: in one word or several, separated by spaces."""
     found = []
     for word in (part for one in words for part in one.split()):
         try:
@@ -40,17 +36,7 @@ def parse_requirements(words: Sequence[str]) -> tuple[Requirement, ...]:
 def pinned(
     requirements: Sequence[Requirement], offers: Sequence[Offer], *, newest: bool = False
 ) -> tuple[str, ...]:
-    """Pin requirements to the versions on offer; those of others' distributions stay as they are.
-
-    Args:
-        requirements: What is asked for.
-        offers: What is there for the Python.
-        newest: Take the newest of several versions, instead of asking which is meant.
-
-    Raises:
-        MissingInputError: A distribution of ours, or the version asked for, is not in the run.
-        UsageError: The run has several versions that would do, or an address is given for one of ours.
-    """
+    """Pin requirements to the versions on offer; those of others' distributions stay as they are."""
     return tuple(_pinned(one, offers, newest=newest) for one in requirements)
 
 

@@ -32,19 +32,7 @@ MARKER = "run-packages.json"
 
 @dataclass(frozen=True, kw_only=True)
 class Wanted:
-    """What is to be installed.
-
-    Attributes:
-        requirements: Requirements, ours pinned.
-        source: Where ours come from.
-        offers: Our files that there are for the Python.
-        devices: The GPUs that packages are installed for.
-        platform: The platform.
-        pre: Allow pre-releases of others' distributions.
-        backend: What installs.
-        cache_dir: The installer's cache; None for its default.
-        locks: Folder of the requirements files that are written.
-    """
+    """What is to be installed."""
 
     requirements: tuple[str, ...]
     source: PackageSource
@@ -67,15 +55,7 @@ class Chosen:
 
 @contextmanager
 def others_index(group: RunGroup | None, url: str) -> Iterator[Sources | None]:
-    """Give where others' packages come from: the index that is named, else the store's own of dependencies.
-
-    Args:
-        group: The run's group; None for another source.
-        url: The index that is named; "" for none.
-
-    Yields:
-        The sources; None for the person's own configuration.
-    """
+    """Give where others' packages come from: the index that is named, else the store's own of dependencies."""
     cert = configured().cert
     if url or group is None or group.store.find(mirror().index_key) is None:
         yield Sources(index_url=url, cert=cert) if url else None
@@ -87,17 +67,7 @@ def others_index(group: RunGroup | None, url: str) -> Iterator[Sources | None]:
 
 
 def choose(wanted: Wanted, theirs: Sources | None, python: Interpreter) -> Chosen:
-    """Choose files, ours and theirs, with the device packages of what is ours.
-
-    Args:
-        wanted: What is to be installed.
-        theirs: Where others' files come from; None for the person's own configuration.
-        python: The interpreter to choose for.
-
-    Raises:
-        EnvironmentSetupError: It cannot be resolved, or would take a distribution of ours from elsewhere.
-        MissingInputError: The device package of a target is not on offer.
-    """
+    """Choose files, ours and theirs, with the device packages of what is ours."""
     devices = wanted.devices
 
     def asked(*more: str) -> choosing.Chosen:
@@ -125,19 +95,7 @@ def choose(wanted: Wanted, theirs: Sources | None, python: Interpreter) -> Chose
 def install(
     target: Interpreter, wanted: Wanted, chosen: Chosen, ours: Sources, theirs: Sources | None
 ) -> None:
-    """Install chosen files into an environment, each side's from its own side and by digest.
-
-    Args:
-        target: The environment's interpreter.
-        wanted: What was asked for.
-        chosen: The files.
-        ours: Where our files are.
-        theirs: Where others' are; None for the person's own configuration.
-
-    Raises:
-        EnvironmentSetupError: A file cannot be installed.
-        CheckError: What is installed does not fit together.
-    """
+    """Install chosen files into an environment, each side's from its own side and by digest."""
     if not chosen.ours:
         console.warn("None of the packages is one of ours.")
     _forget_others(target, chosen)

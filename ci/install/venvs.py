@@ -22,17 +22,7 @@ _CONFIGURATION = "pyvenv.cfg"  # what makes a folder a virtual environment (PEP 
 
 @contextmanager
 def environment(folder: Path, *, python: str = "", clean: bool = False) -> Iterator[Interpreter]:
-    """Give the environment of a folder, made first where it has to be, and hold its lock.
-
-    Args:
-        folder: The environment's folder.
-        python: A version (``3.12``) or an interpreter's path; "" for the one that runs this.
-        clean: Make it anew, although there is one.
-
-    Raises:
-        EnvironmentSetupError: The folder is something else, the environment is of another Python,
-            there is no such Python, or the environment cannot be made.
-    """
+    """Give the environment of a folder, made first where it has to be, and hold its lock."""
     folder = folder.absolute()
     refuse_other_folder(folder)
     with files.locked(folder.parent / f".{folder.name}.lock", what=str(folder)):
@@ -47,11 +37,7 @@ def environment(folder: Path, *, python: str = "", clean: bool = False) -> Itera
 
 
 def planned(folder: Path, *, python: str = "", clean: bool = False) -> Interpreter:
-    """Give the interpreter that an environment has or, where it is still to be made, is made from.
-
-    Raises:
-        EnvironmentSetupError: As `environment`; nothing is made.
-    """
+    """Give the interpreter that an environment has or, where it is still to be made, is made from."""
     folder = folder.absolute()
     refuse_other_folder(folder)
     if clean or not (folder / _CONFIGURATION).is_file():
@@ -62,11 +48,7 @@ def planned(folder: Path, *, python: str = "", clean: bool = False) -> Interpret
 
 
 def refuse_other_folder(folder: Path) -> None:
-    """Refuse a folder that holds anything but a virtual environment: it would be lost.
-
-    Raises:
-        EnvironmentSetupError: It does, or it is a file.
-    """
+    """Refuse a folder that holds anything but a virtual environment: it would be lost."""
     if not folder.exists() or (folder / _CONFIGURATION).is_file():
         return
     if not folder.is_dir() or any(folder.iterdir()):
@@ -77,11 +59,7 @@ def refuse_other_folder(folder: Path) -> None:
 
 
 def base_python(python: str) -> Path:
-    """Find an interpreter: a path, a version, or the one that runs this.
-
-    Raises:
-        EnvironmentSetupError: There is none.
-    """
+    """Find an interpreter: a path, a version, or the one that runs this."""
     if not python:
         return Path(sys.executable)
     argv = [installer.uv_program(), "python", "find", "--no-config", "--no-project", "--system"]

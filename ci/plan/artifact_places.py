@@ -23,15 +23,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Place:
-    """Where a run's artifacts were found.
-
-    Attributes:
-        store: The store.
-        named: The store as ``--artifact-store`` takes it.
-        external_repo: Folder of the run's repository in it; "" for none.
-        prefix: The run's key prefix in it.
-        listed: What lies there.
-    """
+    """Where a run's artifacts were found."""
 
     store: Store
     named: str
@@ -46,17 +38,7 @@ class Place:
 
 
 def find_place(common: Common, source: str, repository: str, *, fork: bool) -> Place:
-    """Find a run's artifacts.
-
-    Args:
-        common: Names the run, its platform and release type.
-        source: The store that was named; "" for none.
-        repository: ``{owner}/{name}`` of the run.
-        fork: Whether the run built a fork's commit.
-
-    Raises:
-        MissingInputError: No store has any.
-    """
+    """Find a run's artifacts."""
     outputs = common.outputs
     looked_at = []
     for named, external_repo in _stores(common, source, repository, fork=fork):

@@ -60,13 +60,7 @@ def labels(event: Event, github: PullRequests | None) -> tuple[Sequence[str], st
 
 
 def changes(event: Event, root: Path, github: PullRequests | None) -> Changes:
-    """Give the files that an event changed, as git says, else as GitHub does; else all count as changed.
-
-    Args:
-        event: What happened.
-        root: The checkout.
-        github: Who is asked where git cannot say.
-    """
+    """Give the files that an event changed, as git says, else as GitHub does; else all count as changed."""
     if event.name not in {"pull_request", "push"} or event.deleted:
         return Changes()
     try:
@@ -88,9 +82,6 @@ def changed_by_git(event: Event, root: Path) -> Sequence[str]:
 
     Of a pull request that GitHub merged for the checkout, what the merge brings; else what differs
     from the event's base.
-
-    Raises:
-        ProcessError: git cannot say: the commits are not there, it takes too long, there is no git.
     """
     merge = event.name == "pull_request" and _is_merge(root)
     base = "HEAD^1" if merge else event.base
@@ -100,11 +91,7 @@ def changed_by_git(event: Event, root: Path) -> Sequence[str]:
 
 
 def difference(base: str, root: Path) -> Sequence[str]:
-    """List the files that differ between a commit and the checkout's.
-
-    Raises:
-        ProcessError: git cannot say.
-    """
+    """List the files that differ between a commit and the checkout's."""
     command = ["git", "diff", "--name-only", "-z", "--no-renames", "--end-of-options", base, "HEAD", "--"]
     listed = process.capture(command, cwd=root, timeout=_GIT_SECONDS).stdout
     return [path for path in listed.split("\0") if path]

@@ -31,13 +31,7 @@ MAX_MINUTES = 690  # of tests; a job may take half an hour more
 
 
 class Paths(Model):
-    """What changed files mean.
-
-    Attributes:
-        skip: Files that build nothing.
-        workflows: Names of the workflows that a run of CI is made of; others build nothing.
-        standard: Files whose change is tested with ``standard``.
-    """
+    """What changed files mean."""
 
     skip: tuple[str, ...]
     workflows: tuple[str, ...]
@@ -45,19 +39,7 @@ class Paths(Model):
 
 
 class Test(Model):
-    """One kind of test.
-
-    Attributes:
-        stage: The matrix that it is a part of.
-        session: Its nox session.
-        types: The test types that it belongs to; empty for all.
-        platforms: Where it is done; empty for everywhere.
-        pythons: Of the Pythons of a run these alone, or its first where it has none of them; empty for all.
-        config: Of upstream's tests, the configuration; "" for other tests.
-        shards: In how many jobs upstream's tests are run.
-        several_gpus: Whether it needs a machine with several GPUs.
-        minutes: How long one job's tests may take.
-    """
+    """One kind of test."""
 
     __test__ = False  # pytest takes the name for a test's
 
@@ -88,15 +70,7 @@ class Test(Model):
 
 
 class Triggers(Model):
-    """What `triggers.toml` says.
-
-    Attributes:
-        long_lived_branches: Patterns of branches whose pushes build everything that is built after a merge.
-        rocm_base_version: The three numbers of the ROCm that artifacts are of; a run's version is made of it
-            by the release type. "" where every request names the version.
-        paths: What changed files mean.
-        tests: Tests by the name that a label ``test:NAME`` gives.
-    """
+    """What `triggers.toml` says."""
 
     rocm_base_version: str = Field(default="", pattern=r"([0-9]+\.[0-9]+\.[0-9]+)?")
     long_lived_branches: tuple[str, ...] = Field(min_length=1)
@@ -105,15 +79,7 @@ class Triggers(Model):
 
 
 class BuildVariant(Model):
-    """One way to build.
-
-    Attributes:
-        platforms: Where it is built.
-        label: The label that adds it; "" for none.
-        runner: Which machines build it.
-        pytorch: Whether PyTorch is built against it.
-        tested_on: The events on which it is tested; empty for all.
-    """
+    """One way to build."""
 
     platforms: tuple[Platform, ...]
     label: str = ""
@@ -132,16 +98,7 @@ class FamilyOn(Model):
 
 
 class ExpectedFailure(Model):
-    """A failure that is known, and does not count until a day has passed.
-
-    Attributes:
-        gpu_family: The family.
-        platform: The platform.
-        stages: The stages that fail; empty for all.
-        torch_refs: The refs that fail; empty for all.
-        until: The last day on which it is expected.
-        reason: What fails, and where that is followed.
-    """
+    """A failure that is known, and does not count until a day has passed."""
 
     gpu_family: str
     platform: Platform
@@ -181,12 +138,7 @@ class Families(Model):
 
 
 class OwnStore(Model):
-    """Where a downstream's runs go; `core.run.plans.Upload` explains the keys.
-
-    Attributes:
-        mirror_role: ARN of the role that writes the store's index of dependencies; "" for none.
-        retention_role: The same of who deletes what is old.
-    """
+    """Where a downstream's runs go; `core.run.plans.Upload` explains the keys."""
 
     store: str = ""
     role: str = ""
@@ -214,11 +166,7 @@ class RocmData(Model):
     runs: dict[str, ArtifactRuns]
 
     def of(self, release_type: str) -> ArtifactRuns:
-        """Say whose runs have artifacts of a release type.
-
-        Raises:
-            UsageError: Nobody's.
-        """
+        """Say whose runs have artifacts of a release type."""
         if release_type not in self.runs:
             raise UsageError(
                 f"No runs have artifacts of release type {release_type!r}. {nearest(release_type, self.runs)}"
@@ -243,12 +191,7 @@ class Data(Model):
     promotion: dict[str, Any] = Field(default_factory=dict)  # what `ci.promote.facts` reads over its own
 
     def matrix_of(self, release_type: str, *, named_pythons: bool = False) -> Matrix:
-        """Give the matrix of a release type, with every exclusion that holds for it.
-
-        Args:
-            release_type: The run's release type.
-            named_pythons: Whether a person named the Pythons, whom exclusions of Pythons do not concern.
-        """
+        """Give the matrix of a release type, with every exclusion that holds for it."""
         chosen = self.matrix.ci if release_type == "ci" else self.matrix.release
         every = (*self.matrix.ci.exclude, *self.matrix.release.exclude)
         # what does not exist yet does not exist for anybody
@@ -262,17 +205,7 @@ class Data(Model):
 
 
 def load(own: Path | None = None) -> Data:
-    """Read the data, with a user's own file over it.
-
-    Args:
-        own: A TOML file with any of the tables ``triggers``, ``families``, ``runners``, ``matrix``,
-            ``rocm``, ``upload`` and ``promotion``; its tables are merged in, its lists and values take the
-            place of ours.
-
-    Raises:
-        MissingInputError: There is no such file.
-        DataError: A file that breaks its schema.
-    """
+    """Read the data, with a user's own file over it."""
     tables: dict[str, Any] = {
         "triggers": read_toml(TRIGGERS_FILE),
         "families": read_toml(FAMILIES_FILE),

@@ -84,11 +84,7 @@ def test_type(question: Question) -> tuple[str, str]:
 
 
 def test_labels(question: Question) -> dict[Platform, tuple[str, ...]]:
-    """Give the tests that are asked for, by platform, as labels.
-
-    Raises:
-        UsageError: A test that is not known.
-    """
+    """Give the tests that are asked for, by platform, as labels."""
     known = question.data.triggers.tests
     given = {"linux": question.inputs.linux_test_labels, "windows": question.inputs.windows_test_labels}
     found: dict[Platform, tuple[str, ...]] = {}
@@ -102,11 +98,7 @@ def test_labels(question: Question) -> dict[Platform, tuple[str, ...]]:
 
 
 def upload(question: Question, trust: Decision) -> tuple[Decision, Upload]:
-    """Decide whether and where the run's outputs go.
-
-    Raises:
-        UsageError: A fork's run asks for a release type, or no bucket holds such runs.
-    """
+    """Decide whether and where the run's outputs go."""
     event, own = question.event, question.data.upload
     if not trust.value:
         if question.type != "ci":

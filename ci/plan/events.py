@@ -70,21 +70,7 @@ class _InputsPayload(_Part):
 
 @dataclass(frozen=True, kw_only=True)
 class Event:
-    """What happened.
-
-    Attributes:
-        name: The event's name.
-        repository: ``{owner}/{name}`` of the repository that the run belongs to.
-        branch: The branch; of a pull request the one it is to be merged into; "" for a tag's push.
-        commit: What is built; "" where the event does not say.
-        number: Of the pull request; 0 for none.
-        labels: Of the pull request; None where the payload does not say.
-        fork: The repository of a pull request's head, where it is another one; "deleted" where it is gone.
-        base: The commit that changes are counted from; "" where everything counts as changed.
-        deleted: The branch was deleted.
-        inputs: What the dispatch, or the calling workflow, was given.
-        day: When it happened; None where the payload does not say.
-    """
+    """What happened."""
 
     name: EventName
     repository: str
@@ -105,12 +91,7 @@ class Event:
 
 
 def read_payload(path: Path) -> Mapping[str, Any]:
-    """Read an event's file.
-
-    Raises:
-        MissingInputError: There is no such file.
-        DataError: It holds no JSON object.
-    """
+    """Read an event's file."""
     text = read_text(path)
     try:
         payload = json.loads(text)
@@ -122,18 +103,7 @@ def read_payload(path: Path) -> Mapping[str, Any]:
 
 
 def parse(name: str, payload: Mapping[str, Any], *, repository: str, ref_name: str = "") -> Event:
-    """Read an event.
-
-    Args:
-        name: ``GITHUB_EVENT_NAME``.
-        payload: What ``GITHUB_EVENT_PATH`` holds.
-        repository: ``GITHUB_REPOSITORY``.
-        ref_name: ``GITHUB_REF_NAME``: the branch of a schedule, whose payload names none.
-
-    Raises:
-        UsageError: CI does nothing on such an event, or the repository is named otherwise.
-        DataError: The payload is not this event's; what is wrong in it is named.
-    """
+    """Read an event."""
     # what is no text (a variable may hold any bytes) is shown with question marks
     ref_name = ref_name.encode(errors="replace").decode()
     if not REPOSITORY.fullmatch(repository):

@@ -25,15 +25,7 @@ _SUFFIXES = ("linux", "windows", "dcgpu", "dgpu", "igpu", "all")
 
 @dataclass(frozen=True, kw_only=True)
 class Chosen:
-    """One family on one platform.
-
-    Attributes:
-        name: Its name.
-        platform: The platform.
-        on: What the data says of it there.
-        reason: Why it is built.
-        asked: Whether a person asked for this family.
-    """
+    """One family on one platform."""
 
     name: str
     platform: Platform
@@ -44,14 +36,7 @@ class Chosen:
 
 @dataclass(frozen=True, kw_only=True)
 class Wanted:
-    """What a run wants of the families.
-
-    Attributes:
-        tier: Families up to this tier are built without being asked for; None for none.
-        reason: Why those are.
-        named: Families that a label asks for, with the label; on each platform that has them.
-        lists: The families of a dispatch, by platform; a platform that is absent has those of `tier`.
-    """
+    """What a run wants of the families."""
 
     tier: Tier | None
     reason: str
@@ -80,11 +65,7 @@ def of_tier(tier: Tier) -> dict[Platform, tuple[str, ...]]:
 
 
 def choose(wanted: Wanted, data: Families) -> tuple[Sequence[Chosen], Sequence[LeftOut]]:
-    """Choose the families, and say which are not.
-
-    Raises:
-        UsageError: A dispatch names a family for a platform that has none of it.
-    """
+    """Choose the families, and say which are not."""
     chosen: list[Chosen] = []
     left_out: list[LeftOut] = []
     for platform in PLATFORMS:
@@ -126,16 +107,7 @@ def _listed(platform: Platform, words: Sequence[str], data: Families) -> Sequenc
 
 
 def named_family(word: str, data: Families, *, what: str) -> str:
-    """Find the family that a person means: by its name, the name's first part, or a gfx target of it.
-
-    Args:
-        word: ``gfx94X-dcgpu``, ``gfx94x``, ``gfx942`` or ``gfx94X-linux``, in any case of letters.
-        data: The families that CI builds.
-        what: What the word is, for the error.
-
-    Raises:
-        UsageError: CI builds no such family; the nearest is named.
-    """
+    """Find the family that a person means: by its name, the name's first part, or a gfx target of it."""
     asked = word.lower()
     names = {name.lower(): name for name in data.families}
     if asked in names:

@@ -42,14 +42,7 @@ _TRIES = 3
 
 @dataclass(frozen=True, kw_only=True)
 class Listed:
-    """An artifact of a run, as the store lists it.
-
-    Attributes:
-        name: The archive's name.
-        key: The archive's key; "" where only its digest is there.
-        sidecar: The digest's key; "" where it is missing.
-        size: The archive's bytes.
-    """
+    """An artifact of a run, as the store lists it."""
 
     name: ArchiveName
     key: str
@@ -59,14 +52,7 @@ class Listed:
 
 @dataclass(frozen=True, kw_only=True)
 class Planned:
-    """An artifact to fetch, whole in the store as far as can be seen.
-
-    Attributes:
-        name: The archive's name.
-        key: The archive's key.
-        size: Its bytes.
-        sha256: The digest that it must have.
-    """
+    """An artifact to fetch, whole in the store as far as can be seen."""
 
     name: ArchiveName
     key: str
@@ -76,13 +62,7 @@ class Planned:
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """What fetching will do.
-
-    Attributes:
-        artifacts: Those to fetch, by name.
-        problems: What is wrong with others that belong to them, by archive.
-        targets: The targets that were chosen.
-    """
+    """What fetching will do."""
 
     artifacts: tuple[Planned, ...]
     problems: Mapping[str, str]
@@ -91,13 +71,7 @@ class Plan:
 
 @dataclass(frozen=True, kw_only=True)
 class Fetched:
-    """An artifact that is in its folder.
-
-    Attributes:
-        planned: What was planned.
-        seconds: How long it took.
-        fresh: Whether it was fetched now; false where it was there already.
-    """
+    """An artifact that is in its folder."""
 
     planned: Planned
     seconds: float
@@ -105,15 +79,7 @@ class Fetched:
 
 
 def list_artifacts(store: Store, prefix: str) -> tuple[Listed, ...]:
-    """List a run's artifacts; of one in several forms, the preferred form.
-
-    Args:
-        store: Where the run's outputs are.
-        prefix: The run's key prefix, without a slash at its end.
-
-    Raises:
-        ArtifactError: An archive's name is malformed.
-    """
+    """List a run's artifacts; of one in several forms, the preferred form."""
     sizes = {
         stored.key.removeprefix(f"{prefix}/"): stored.size
         for stored in store.list(f"{prefix}/", recursive=False)
@@ -143,16 +109,7 @@ def targets_of(family: Family) -> frozenset[str]:
 
 
 def choose(listed: Sequence[Listed], family: Family, *, where: str) -> tuple[Listed, ...]:
-    """Choose a family's artifacts, and those that are for every target.
-
-    Args:
-        listed: A run's artifacts.
-        family: The GPU family.
-        where: What to call the run's outputs in errors.
-
-    Raises:
-        MissingInputError: The run has no artifacts, or none of this family.
-    """
+    """Choose a family's artifacts, and those that are for every target."""
     if not listed:
         raise MissingInputError(
             f"There are no artifacts in {where}.",
@@ -191,11 +148,7 @@ def _read(store: Store, chosen: Collection[Listed], *, jobs: int) -> tuple[list[
 
 
 def digests(store: Store, chosen: Collection[Listed]) -> Mapping[str, str]:
-    """Read the SHA-256 of artifacts, by the archive's name.
-
-    Raises:
-        ArtifactError: One is not whole.
-    """
+    """Read the SHA-256 of artifacts, by the archive's name."""
     planned = _read(store, chosen, jobs=0)
     if planned[1]:
         raise ArtifactError(f"{len(planned[1])} artifacts are not whole: {' '.join(planned[1].values())}")
@@ -230,18 +183,6 @@ def fetch(
     What is there already, by the digest of the archive that it came from, is kept. What an
     earlier fetch left and the run has no longer is taken away. While artifacts are missing,
     the folder says so, and nothing packages it.
-
-    Args:
-        store: Where the archives are.
-        planned: What to fetch.
-        folder: The artifact directory.
-        jobs: How many at once; 0 chooses.
-        force: Fetch also what is there already.
-
-    Raises:
-        ArtifactError: Some failed or are missing; the message names them all. The others are
-            there, and need not be fetched again.
-        FatalError: The folder cannot be written.
     """
     with files.locked(folder / LOCK, what=str(folder)):
         _clear(planned, folder)

@@ -40,17 +40,7 @@ _HINT = (
 
 @dataclass(frozen=True, kw_only=True)
 class Search:
-    """A search for the ROCm of one plan.
-
-    Attributes:
-        asked: What the event asks for.
-        repository: Whose run the plan is for.
-        release_type: Its release type.
-        data: What is tried.
-        source: Where runs are looked up.
-        place: Finds a run's artifacts: repository, run id, whether it built a fork's commit, platform, store.
-        notes: What was tried in vain, for the plan.
-    """
+    """A search for the ROCm of one plan."""
 
     asked: RocmPackages
     repository: str
@@ -66,14 +56,7 @@ class Search:
         return self.data.of(self.release_type)
 
     def origins(self, wanted: Mapping[str, Sequence[Need]]) -> tuple[RocmOrigin, ...]:
-        """Find where the ROCm of each build variant comes from.
-
-        Args:
-            wanted: Build variant -> the groups that need it.
-
-        Raises:
-            MissingInputError: It comes from nowhere; the message says what was looked for.
-        """
+        """Find where the ROCm of each build variant comes from."""
         found: list[RocmOrigin] = []
         run, variant = self._asked(wanted) if self.asked.artifact_run_id else (None, "")
         for name, needs in wanted.items():
@@ -105,11 +88,7 @@ class Search:
         return self.asked.artifact_repository or self.runs.repository
 
     def _given(self, variant: str, needs: Sequence[Need], run: Run | None) -> tuple[RocmOrigin, ...]:
-        """Pin the run that is asked for.
-
-        Raises:
-            MissingInputError: It does not do; the newest that would is named.
-        """
+        """Pin the run that is asked for."""
         run_id = self.asked.artifact_run_id
         try:
             if run and self.data.require_successful and not run.successful:
@@ -245,12 +224,7 @@ class Search:
 
 
 def packages_of(source: PackageSource, version: str, need: Need) -> RocmSource:
-    """Find the packages that builds for a group take from an index.
-
-    Raises:
-        MissingInputError: It lacks one for the platform, or has device code of none of the family's targets.
-        RocmError: It has no libraries of that version, or both layouts.
-    """
+    """Find the packages that builds for a group take from an index."""
     found = for_build(source, version, need.gpu_family, (), need.platform)
     targets = family(need.gpu_family).targets
     held = (one for target in targets for one in source.offers(device_package(target)))

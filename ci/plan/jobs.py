@@ -33,17 +33,7 @@ _SAMPLE = "sample"
 
 @dataclass(frozen=True, kw_only=True)
 class Jobs:
-    """Collects the jobs of one plan.
-
-    Attributes:
-        question: What the plan is made from.
-        pytorch: Whether PyTorch is built.
-        upload: Whether run outputs are uploaded; tests install what was.
-        test_type: The test type.
-        test_labels: The tests that are asked for, by platform.
-        cells: The jobs so far.
-        left_out: What is left out so far.
-    """
+    """Collects the jobs of one plan."""
 
     question: Question
     pytorch: Decision
@@ -54,11 +44,7 @@ class Jobs:
     left_out: list[LeftOut] = field(default_factory=list)
 
     def add(self, build: Build) -> None:
-        """Add the jobs of a family in a variant.
-
-        Raises:
-            UsageError: An input names a torch ref, component or Python that is not known.
-        """
+        """Add the jobs of a family in a variant."""
         entry = build.entry
         reason = variants.without_pytorch(self.question, build, self.pytorch)
         wheels = [] if reason else self._pytorch_builds(build)

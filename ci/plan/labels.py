@@ -29,19 +29,7 @@ _Value = TypeVar("_Value", bound=str)
 
 @dataclass(frozen=True, kw_only=True)
 class Labels:
-    """What the labels come to.
-
-    Attributes:
-        skip: Nothing is built.
-        all_families: Every family of the nightly schedule is built.
-        build_pytorch: PyTorch is built.
-        families: GPU families that are asked for, each with its label.
-        variants: Build variants that are asked for, each with its label.
-        tests: Tests that are asked for: names of `Triggers.tests`.
-        test_filter: The test type; None for the event's own.
-        kernel: Machines with this kernel do the tests; "" for the usual ones.
-        notes: Labels that may have been meant otherwise.
-    """
+    """What the labels come to."""
 
     skip: bool = False
     all_families: bool = False
@@ -64,15 +52,7 @@ class Labels:
 
 
 def read(labels: Iterable[str], data: Data) -> Labels:
-    """Read the labels.
-
-    Args:
-        labels: As they are written.
-        data: What is known.
-
-    Raises:
-        UsageError: A label of ours that is not known, with the nearest that is; two that contradict.
-    """
+    """Read the labels."""
     given = sorted({label.lower(): label for label in labels})
     known = _known(data)
     variants = {one.label: name for name, one in data.families.variants.items() if one.label}

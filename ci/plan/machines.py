@@ -18,24 +18,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Machine:
-    """A runner label, or why there is none.
-
-    Attributes:
-        label: The label; "" for none.
-        reason: Why there is none, or why it is this one.
-    """
+    """A runner label, or why there is none."""
 
     label: str = ""
     reason: str = ""
 
 
 def builder(question: Question, platform: Platform, variant: BuildVariant) -> str:
-    """Choose the machines that build.
-
-    Raises:
-        UsageError: An input names a label that nobody serves.
-        DataError: The data names no machines, or none that serve.
-    """
+    """Choose the machines that build."""
     given = question.inputs.runner(platform, "build")
     if given:
         return _served(question, given, f"{platform}_build_runner")
@@ -50,11 +40,7 @@ def builder(question: Question, platform: Platform, variant: BuildVariant) -> st
 
 
 def tester(question: Question, chosen: Chosen, stage: str, *, several_gpus: bool) -> Machine:
-    """Choose the machines that have a family's GPU, or several of them.
-
-    Raises:
-        UsageError: An input names a label that nobody serves.
-    """
+    """Choose the machines that have a family's GPU, or several of them."""
     given = question.inputs.runner(chosen.platform, "test")
     if given:
         return Machine(label=_served(question, given, f"{chosen.platform}_test_runner"), reason="the input")

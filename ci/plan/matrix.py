@@ -32,17 +32,7 @@ class Exclusion(Model):
 
 
 class Matrix(Model):
-    """One table of the matrix file: a product of Pythons, refs and families.
-
-    Attributes:
-        pythons: Python series.
-        torch_refs: Torch refs.
-        tool_pythons: What the project's own tests run on.
-        tier: Its families are those of `families.toml` whose PyTorch is built from this tier on.
-        gpu_families: Its families, by platform, where there is no tier.
-        test_type: Which of upstream's tests it has, as `triggers.toml` says.
-        exclude: What does not exist yet.
-    """
+    """One table of the matrix file: a product of Pythons, refs and families."""
 
     pythons: tuple[str, ...] = Field(min_length=1)
     torch_refs: tuple[str, ...] = Field(min_length=1)

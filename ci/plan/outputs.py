@@ -15,11 +15,7 @@ if TYPE_CHECKING:
 
 
 def outputs(plan: Plan) -> Mapping[str, str]:
-    """Write a plan's outputs: lists, objects, booleans as JSON, words as they are.
-
-    Raises:
-        DataError: A matrix has more jobs than GitHub takes, or the outputs are too long.
-    """
+    """Write a plan's outputs: lists, objects, booleans as JSON, words as they are."""
     values: dict[str, object] = {
         "enable_build_jobs": plan.enable_build_jobs.value,
         "build_pytorch": plan.build_pytorch.value,

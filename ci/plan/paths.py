@@ -18,12 +18,7 @@ _SHOWN = 60
 
 @dataclass(frozen=True, kw_only=True)
 class Changes:
-    """The files that an event changed.
-
-    Attributes:
-        files: Their paths; None where they are not known, so that everything may have changed.
-        note: Why they are not known.
-    """
+    """The files that an event changed."""
 
     files: Sequence[str] | None = None
     note: str = ""
@@ -31,13 +26,7 @@ class Changes:
 
 @dataclass(frozen=True, kw_only=True)
 class Relevance:
-    """What the changed files come to.
-
-    Attributes:
-        builds: Whether any of them is a reason to build.
-        reason: Which one, or why not.
-        standard: The first file that is tested with ``standard``; "" for none.
-    """
+    """What the changed files come to."""
 
     builds: bool
     reason: str
@@ -45,12 +34,7 @@ class Relevance:
 
 
 def relevance(changes: Changes, rules: Paths) -> Relevance:
-    """Weigh the changed files.
-
-    Args:
-        changes: What changed.
-        rules: What that means.
-    """
+    """Weigh the changed files."""
     if changes.files is None:
         return Relevance(builds=True, reason=changes.note or "the changed files are not looked at")
     if not changes.files:

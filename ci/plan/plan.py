@@ -19,13 +19,7 @@ if TYPE_CHECKING:
 
 
 def plan(question: Question) -> Plan:
-    """Decide what a run does.
-
-    Raises:
-        UsageError: Something that is not known was asked for, or a fork asks for a release, or a dispatch
-            asks for nothing.
-        DataError: The data contradicts itself, or a matrix has more jobs than GitHub takes.
-    """
+    """Decide what a run does."""
     trust = decisions.trusted(question)
     uploads, store = decisions.upload(question, trust)
     enabled = decisions.enabled(question)
@@ -122,16 +116,7 @@ def _event(question: Question) -> PlanEvent:
 
 
 def _rocm(question: Question, *, own: bool) -> RocmPackages:
-    """Say what ROCm's packages are made of, and their version.
-
-    Args:
-        question: What the plan is made from.
-        own: Whether the torch refs bring a ROCm, and its version, of their own.
-
-    Raises:
-        UsageError: A prerelease without its version: nobody else can know which candidate it is. Or ROCm is
-            to come from a run and from an index.
-    """
+    """Say what ROCm's packages are made of, and their version."""
     inputs, base = question.inputs, question.data.triggers.rocm_base_version
     if inputs.rocm_package_index_url and (inputs.artifact_run_id or inputs.use_prebuilt_artifacts):
         raise UsageError(

@@ -26,21 +26,7 @@ DISPATCHES = ("workflow_dispatch", "workflow_call")
 
 @dataclass(frozen=True, kw_only=True)
 class Question:
-    """What happened, what was asked for, and what is known.
-
-    Attributes:
-        event: What happened.
-        inputs: What a dispatch or a calling workflow was given.
-        labels: What the labels ask for.
-        changes: What changed.
-        data: Triggers, families, runners, matrices.
-        buckets: Where runs of whom go.
-        refs: The torch refs, as each platform builds them.
-        today: The day, for what is expected until one.
-        run_id: The run; "" where there is none yet.
-        release_type: What the environment says, where no input does.
-        notes: What people must know already.
-    """
+    """What happened, what was asked for, and what is known."""
 
     event: Event
     inputs: Inputs

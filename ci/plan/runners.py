@@ -21,15 +21,7 @@ RUNNERS_FILE = Path(__file__).parents[1] / "runners.toml"
 
 
 class Runner(Model):
-    """What one family has on one platform.
-
-    Attributes:
-        test_runner: Label of the machines that test it; "" where there is none.
-        more_test_runners: Labels that share its work.
-        kernels: Labels of machines with another kernel, by its name.
-        several_gpus: Label of machines that have several of its GPUs; "" where there is none.
-        bypass_tests_for_releases: Whether it is released untested where there is no such machine.
-    """
+    """What one family has on one platform."""
 
     test_runner: str = ""
     more_test_runners: tuple[str, ...] = ()
@@ -39,14 +31,7 @@ class Runner(Model):
 
 
 class Machines(Model):
-    """What one platform has besides.
-
-    Attributes:
-        build: Label of the machines that build.
-        sanitizer: Of those that build with a sanitizer; "" for the same.
-        fallback: Of those that build where self-hosted machines do not serve.
-        without_gpu: Of those that test ROCm's packages where no machine has the GPU; "" for none.
-    """
+    """What one platform has besides."""
 
     build: str
     sanitizer: str = ""
@@ -55,15 +40,7 @@ class Machines(Model):
 
 
 class Runners(Model):
-    """What `runners.toml` says.
-
-    Attributes:
-        github: Labels of GitHub's own machines.
-        self_hosted: Labels of others, each with the owner whose repositories they serve.
-        out_of_service: Labels that nobody serves just now, with the reason.
-        machines: By platform, who builds.
-        families: By GPU family and platform, who tests.
-    """
+    """What `runners.toml` says."""
 
     github: tuple[str, ...] = ()
     self_hosted: dict[str, str] = Field(default_factory=dict)
@@ -108,12 +85,7 @@ class Runners(Model):
         return Runner()
 
     def unserved(self, label: str, owner: str) -> str:
-        """Say why a job for a label would queue for ever in a repository of this owner; "" if it would not.
-
-        Args:
-            label: The runner label.
-            owner: The repository's owner.
-        """
+        """Say why a job for a label would queue for ever in a repository of this owner; "" if it would not."""
         if label in self.out_of_service:
             return f"{label} is out of service: {self.out_of_service[label]}"
         if label in self.github:
@@ -127,12 +99,7 @@ class Runners(Model):
 
 
 def stable_choice(labels: Sequence[str], key: str) -> str:
-    """Choose one of several labels, the same one each time for the same key.
-
-    Args:
-        labels: At least one; a label that stands there twice gets twice the work.
-        key: What the choice is for.
-    """
+    """Choose one of several labels, the same one each time for the same key."""
     return labels[int(files.sha256_text(key)[:8], 16) % len(labels)]
 
 

@@ -20,19 +20,7 @@ _WHOLE = 40
 
 @dataclass(frozen=True, kw_only=True)
 class Run:
-    """One run of a workflow.
-
-    Attributes:
-        run_id: Its number, as run outputs are named by it.
-        commit: The commit that it built.
-        branch: The branch, "" where there is none.
-        status: ``completed``, ``in_progress``, ``queued``, …
-        conclusion: ``success``, ``failure``, ``cancelled``, …; "" while it goes on.
-        created: When it began, ISO 8601.
-        url: Its page, for people.
-        fork: Whether it built a commit of a fork, or of one that is gone.
-        workflow: File name of its workflow; "" where that is not known.
-    """
+    """One run of a workflow."""
 
     run_id: str
     commit: str
@@ -52,15 +40,7 @@ class Run:
 
 @dataclass(frozen=True, kw_only=True)
 class RunQuery:
-    """Which runs come into question.
-
-    Attributes:
-        repository: ``{owner}/{name}``.
-        workflow: The workflow's file name.
-        commit: The commit they built, at least seven digits of it; "" for any.
-        branch: The branch they ran on; "" for any.
-        require_successful: Whether failed and unfinished runs do not count.
-    """
+    """Which runs come into question."""
 
     repository: str
     workflow: str
@@ -86,45 +66,20 @@ class RunSource(Protocol):
     """Where runs are looked up."""
 
     def whole_commit(self, repository: str, commit: str) -> str:
-        """Give all 40 digits of a commit.
-
-        Raises:
-            MissingInputError: The repository has no such commit, or several.
-            ServiceError: The service cannot be asked.
-        """
+        """Give all 40 digits of a commit."""
         ...
 
     def run(self, repository: str, run_id: str) -> Run:
-        """Return one run.
-
-        Raises:
-            MissingInputError: The repository has no such run.
-            ServiceError: The service cannot be asked.
-        """
+        """Return one run."""
         ...
 
     def runs(self, query: RunQuery) -> Iterator[Run]:
-        """Give runs, the newest first, asking for more as they are taken.
-
-        Raises:
-            MissingInputError: There is no such repository or workflow.
-            ServiceError: The service cannot be asked.
-        """
+        """Give runs, the newest first, asking for more as they are taken."""
         ...
 
 
 def find_run(source: RunSource, query: RunQuery, holds_artifacts: Callable[[Run], bool]) -> Run:
-    """Find the newest run that counts and has artifacts.
-
-    Args:
-        source: Where runs are looked up.
-        query: Which ones come into question.
-        holds_artifacts: Says whether the store has artifacts of a run.
-
-    Raises:
-        MissingInputError: There is none; the message says how many were looked at.
-        ServiceError: The source cannot be asked.
-    """
+    """Find the newest run that counts and has artifacts."""
     if query.commit and len(query.commit) < _WHOLE:
         whole = source.whole_commit(query.repository, query.commit)
         query = RunQuery(**{**vars(query), "commit": whole})

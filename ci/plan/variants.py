@@ -23,13 +23,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Build:
-    """A family in a variant, with where it comes from.
-
-    Attributes:
-        chosen: The family.
-        variant: The variant's data.
-        entry: What the plan says of it.
-    """
+    """A family in a variant, with where it comes from."""
 
     chosen: Chosen
     variant: BuildVariant
@@ -37,11 +31,7 @@ class Build:
 
 
 def builds(question: Question, chosen: Sequence[Chosen]) -> tuple[Sequence[Build], Sequence[LeftOut]]:
-    """Give each family in each variant that is wanted of it.
-
-    Raises:
-        UsageError: A variant that is not known.
-    """
+    """Give each family in each variant that is wanted of it."""
     wanted = _wanted(question)
     found: list[Build] = []
     left_out: list[LeftOut] = []

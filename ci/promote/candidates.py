@@ -32,23 +32,14 @@ _DOWNLOADS = 4  # files of gigabytes: more at a time are no faster
 
 @dataclass(frozen=True, kw_only=True)
 class Final:
-    """The files of a release that were made of a candidate's.
-
-    Attributes:
-        files: What they are, with the candidates' digests.
-        origin: Where they lie.
-    """
+    """The files of a release that were made of a candidate's."""
 
     files: tuple[PromotedFile, ...]
     origin: Rewritten
 
 
 def renamed(candidates: Sequence[PromotedFile], change: RocmChange) -> tuple[PromotedFile, ...]:
-    """Say by names alone what becomes of each file; sizes and digests are still the candidates'.
-
-    Raises:
-        WheelError: A file that is not of the candidate.
-    """
+    """Say by names alone what becomes of each file; sizes and digests are still the candidates'."""
     plans = {family: _plans(found, change) for family, found in _by_family(candidates).items()}
     return tuple(_target(one, plans[one.family][one.name]) for one in candidates)
 
@@ -91,22 +82,7 @@ def rewritten(
     expected: Promised | None = None,
     kept: Kept | None = None,
 ) -> Final:
-    """Fetch a candidate's files and write them again as the release's.
-
-    Args:
-        bucket: The store that holds the candidates.
-        candidates: The candidates, as `renamed` takes them.
-        change: The change of version.
-        scratch: A folder for both.
-        expected: What the source locks promise of each family's wheels, from `promised`.
-        kept: The gfx targets that metadata goes on naming (default: all).
-
-    Raises:
-        MissingInputError: A wheel that is promised is not among them.
-        StoreError: A file is not the one that was tested.
-        WheelError: It cannot be rewritten.
-        CheckError: The result does not pass the checks of built wheels.
-    """
+    """Fetch a candidate's files and write them again as the release's."""
     made: list[PromotedFile] = []
     paths: dict[str, Path] = {}
     sidecars: dict[str, bytes] = {}

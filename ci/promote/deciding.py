@@ -47,18 +47,7 @@ def identity_of(promoted: Sequence[PromotedFile]) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class Circumstances:
-    """Who promotes what to where, and when.
-
-    Attributes:
-        set_name: The set's name in the release.
-        release_type: Whose bucket it goes to.
-        by: Who runs the command.
-        decided: This moment, ISO 8601.
-        from_version: ROCm's version before the wheels are rewritten; "" where they are not.
-        to_version: ROCm's version after it.
-        gpu_targets: The gfx targets that are kept; empty for all.
-        left_out: The staged device packages that are not, by key.
-    """
+    """Who promotes what to where, and when."""
 
     set_name: str
     release_type: str
@@ -73,14 +62,7 @@ class Circumstances:
 def decision_of(
     facts: Facts, verdict: Verdict, promoted: Sequence[PromotedFile], told: Circumstances
 ) -> Decision:
-    """Write the decision down.
-
-    Args:
-        facts: What it follows from.
-        verdict: The policy's answer, which must be to promote.
-        promoted: The files of the release.
-        told: Who, what, where, when.
-    """
+    """Write the decision down."""
     return Decision(
         set_name=told.set_name,
         identity=identity_of(promoted),

@@ -18,34 +18,14 @@ Digest = Field(pattern=r"^[0-9a-f]{64}$")
 
 
 class Document(Model):
-    """A document that something follows from, as it was read.
-
-    Attributes:
-        key: Its key, in the store that it was read from.
-        sha256: Hex SHA-256 of its bytes.
-    """
+    """A document that something follows from, as it was read."""
 
     key: str
     sha256: str = Digest
 
 
 class StagedFile(Model):
-    """A wheel or sdist that was staged.
-
-    Attributes:
-        name: File name.
-        key: Its key in the distribution bucket.
-        source_key: Its key in the run's store.
-        size: Bytes.
-        sha256: Hex SHA-256, as the run's record has it.
-        distribution: Normalised distribution name.
-        version: Its version.
-        requires_python: Its Requires-Python; "" for none.
-        metadata_sha256: Hex SHA-256 of its sidecar; "" where there is none.
-        license: The licence that a wheel names; "" where it names none.
-        torch_ref: The torch ref it was built from; "" for ROCm's own packages.
-        python: The Python it is for, ``cp312``; "" for any.
-    """
+    """A wheel or sdist that was staged."""
 
     name: str
     key: str
@@ -62,16 +42,7 @@ class StagedFile(Model):
 
 
 class Lock(Model):
-    """A source lock of the run.
-
-    Attributes:
-        torch_ref: The torch ref that it locks.
-        document: The lock itself.
-        release_type: The release type that its versions are for.
-        rocm_version: The ROCm version that they are for; "" for the family cpu.
-        commits: Project to commit, of those that are built.
-        promised: Distribution to the version that a cell of this family is to have.
-    """
+    """A source lock of the run."""
 
     torch_ref: str
     document: Document
@@ -82,22 +53,7 @@ class Lock(Model):
 
 
 class StagingRecord(Model):
-    """What was staged of a run for a family.
-
-    Attributes:
-        status: As records of stages have it, since pages are written from both.
-        family: The folder under ``v2-staging/``.
-        run_id: The run.
-        platform: Its platform.
-        store: The store that holds the run's outputs.
-        prefix: The run's prefix there.
-        artifact_group: The group there.
-        staged: When the content of this document last changed, ISO 8601, UTC.
-        files: What was copied, by name.
-        records: The run's records that name it or tested it, as they were then.
-        reports: The run's test reports, as they were then.
-        locks: The run's source locks.
-    """
+    """What was staged of a run for a family."""
 
     schema_version: Literal[1] = 1
     status: Literal["ok"] = "ok"
@@ -115,15 +71,7 @@ class StagingRecord(Model):
 
 
 class Evidence(Model):
-    """A test that a ruling rests on.
-
-    Attributes:
-        stage: The session that tested.
-        run_id: Its run.
-        python: The Python it ran under.
-        record: Its record.
-        report: Its JUnit report.
-    """
+    """A test that a ruling rests on."""
 
     stage: str
     run_id: str
@@ -133,17 +81,7 @@ class Evidence(Model):
 
 
 class Ruling(Model):
-    """By which rule a cell of the set went out.
-
-    Attributes:
-        family: GPU family.
-        platform: Platform.
-        python: Python tag; "" for ROCm's own packages.
-        rule: ``tests`` (they passed), ``bypass`` (the family's data excuses that there is no runner),
-            ``override`` (a person's decision).
-        evidence: The tests.
-        overridden: What the person's decision stands against.
-    """
+    """By which rule a cell of the set went out."""
 
     family: str
     platform: str
@@ -161,21 +99,7 @@ class Override(Model):
 
 
 class PromotedFile(Model):
-    """A wheel or sdist of the release.
-
-    Attributes:
-        family: The folder under ``v2/``.
-        name: File name.
-        key: Its key.
-        size: Bytes.
-        sha256: Hex SHA-256.
-        distribution: Normalised distribution name.
-        version: Its version.
-        requires_python: Its Requires-Python; "" for none.
-        metadata_sha256: Hex SHA-256 of its sidecar; "" where there is none.
-        staged_key: The staged file that it is, or was made from.
-        staged_sha256: That file's hex SHA-256: the one that was tested.
-    """
+    """A wheel or sdist of the release."""
 
     family: str
     name: str
@@ -191,24 +115,7 @@ class PromotedFile(Model):
 
 
 class Decision(Model):
-    """What was promoted, on which grounds, when and by whom.
-
-    Attributes:
-        set_name: The set, such as ``torch-2.10.0+rocm7.10.0``.
-        identity: Digest of what is promoted: the same files have the same decision.
-        status: ``promoting`` until every file and page is there, then ``promoted``.
-        release_type: The release type whose bucket this is.
-        from_version: ROCm's version before the wheels were rewritten; "" where they were not.
-        to_version: ROCm's version after it.
-        gpu_targets: The gfx targets that were kept, where not all were.
-        left_out: The staged device packages that were not, by key.
-        decided: When, ISO 8601, UTC.
-        by: Who ran the command.
-        staging: The staging records.
-        rulings: By which rule each cell went out.
-        override: The person's decision that some rulings name.
-        files: What was promoted.
-    """
+    """What was promoted, on which grounds, when and by whom."""
 
     schema_version: Literal[1] = 1
     set_name: str
@@ -229,14 +136,7 @@ class Decision(Model):
 
 
 class ReleaseRecord(Model):
-    """What the release index of a family lists of a promoted set.
-
-    Attributes:
-        status: As records of stages have it, since pages are written from both.
-        family: The folder under ``v2/``.
-        decision: Key of the decision on the set.
-        files: Its files.
-    """
+    """What the release index of a family lists of a promoted set."""
 
     schema_version: Literal[1] = 1
     status: Literal["ok"] = "ok"
@@ -254,12 +154,7 @@ def serialized(document: Model) -> bytes:
 
 
 def read(store: Store, key: str, model: type[AnyDocument]) -> tuple[AnyDocument, Document]:
-    """Read a document of the store, and say what was read.
-
-    Raises:
-        MissingInputError: There is none.
-        DataError: It is another thing.
-    """
+    """Read a document of the store, and say what was read."""
     content = store.read(key)
     where = f"{store.url}/{key}"
     return parse_json(content.decode(), model, where=where), document(key, content)

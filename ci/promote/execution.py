@@ -27,13 +27,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Copy:
-    """One object of the plan.
-
-    Attributes:
-        source_key: The staged object.
-        key: Where it goes.
-        sha256: The digest that it must have.
-    """
+    """One object of the plan."""
 
     source_key: str
     key: str
@@ -42,14 +36,7 @@ class Copy:
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """What is put where, in the order of its fields.
-
-    Attributes:
-        wheels: Wheels and sdists.
-        sidecars: Their metadata.
-        families: Whose pages follow.
-        size: Bytes of the wheels.
-    """
+    """What is put where, in the order of its fields."""
 
     wheels: tuple[Copy, ...]
     sidecars: tuple[Copy, ...]
@@ -91,11 +78,7 @@ class Origin(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class Staged:
-    """Files that are released as they were staged: copied on the server.
-
-    Attributes:
-        store: The bucket that holds them.
-    """
+    """Files that are released as they were staged: copied on the server."""
 
     store: Store
 
@@ -110,12 +93,7 @@ class Staged:
 
 @dataclass(frozen=True, kw_only=True)
 class Rewritten:
-    """Files that were made on this machine.
-
-    Attributes:
-        paths: Key in the release bucket to the file.
-        sidecars: Key of a sidecar to its content.
-    """
+    """Files that were made on this machine."""
 
     paths: dict[str, Path]
     sidecars: dict[str, bytes]
@@ -131,13 +109,7 @@ class Rewritten:
 
 @dataclass(frozen=True, kw_only=True)
 class Done:
-    """How a promotion ended.
-
-    Attributes:
-        decision: The decision that holds: this one's, or that of who was first.
-        outcome: ``promoted`` now, or ``already``.
-        copied: How many wheels were not there before.
-    """
+    """How a promotion ended."""
 
     decision: Decision
     outcome: Literal["promoted", "already"]
@@ -147,18 +119,7 @@ class Done:
 def carry_out(
     bucket: Store, decision: Decision, origin: Origin, *, now: Callable[[], str], jobs: int = parallel.JOBS
 ) -> Done:
-    """Promote a set.
-
-    Args:
-        bucket: The distribution bucket.
-        decision: What is promoted, on which grounds.
-        origin: Where the files come from.
-        now: Gives this moment, ISO 8601.
-        jobs: How many objects are copied at a time.
-
-    Raises:
-        StoreError: A staged object is not the one that was decided on, or a name is taken by other bytes.
-    """
+    """Promote a set."""
     before = decided(bucket, decision)
     if before is not None and not missing(bucket, before):
         # written only where somebody changed them
@@ -182,9 +143,6 @@ def require_same_targets(bucket: Store, decision: Decision) -> None:
     """Refuse files that were released with the device code of other gfx targets: their metadata names these.
 
     They may have gone out with another set: several versions of torch have one ROCm.
-
-    Raises:
-        ConflictError: It was.
     """
     keys = {one.key for one in decision.files}
     for one in bucket.list(layout.DECISIONS) if decision.to_version else ():

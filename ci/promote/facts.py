@@ -27,13 +27,7 @@ GATES_FILE = Path(__file__).with_name("gates.toml")
 
 
 class Gate(Model):
-    """The stages whose tests must have passed.
-
-    Attributes:
-        rocm: For ROCm's own packages.
-        pytorch: For PyTorch's wheels, with each Python.
-        where_run: For PyTorch's wheels, where these have run: a failure refuses, an absence does not.
-    """
+    """The stages whose tests must have passed."""
 
     rocm: tuple[str, ...]
     pytorch: tuple[str, ...]
@@ -41,16 +35,7 @@ class Gate(Model):
 
 
 class Required(Model):
-    """A stage that PyTorch's wheels of some cells must have passed besides; what is empty stands for all.
-
-    Attributes:
-        stage: The stage.
-        families: GPU families, as their wheels' folders are named.
-        platforms: Platforms.
-        pythons: Python series, such as ``3.12``.
-        torch_refs: Torch refs.
-        release_types: What the set goes out as.
-    """
+    """A stage that PyTorch's wheels of some cells must have passed besides; what is empty stands for all."""
 
     stage: str
     families: tuple[str, ...] = ()
@@ -118,13 +103,7 @@ def gates(own: Mapping[str, Any] | None = None) -> Gates:
 
 @dataclass(frozen=True, kw_only=True, order=True)
 class Cell:
-    """A part of a set that is tested together.
-
-    Attributes:
-        family: GPU family.
-        platform: ``linux`` or ``windows``.
-        python: ``cp312``; "" for what any Python takes.
-    """
+    """A part of a set that is tested together."""
 
     family: str
     platform: str
@@ -136,16 +115,7 @@ class Cell:
 
 @dataclass(frozen=True, kw_only=True)
 class Wheel:
-    """A wheel or sdist of the set, as it was staged and as it is found now.
-
-    Attributes:
-        cell: Where it belongs; the Python is "" for ROCm's packages.
-        file: What the staging record says.
-        found: Digest of the staged object; "" where it is gone.
-        sidecar: Digest of its staged sidecar; "" where it is gone.
-        built: Digests that the run's records name for it.
-        requires: Its Requires-Dist.
-    """
+    """A wheel or sdist of the set, as it was staged and as it is found now."""
 
     cell: Cell
     file: StagedFile
@@ -162,17 +132,7 @@ class Wheel:
 
 @dataclass(frozen=True, kw_only=True)
 class Test:
-    """A test's record, read.
-
-    Attributes:
-        cell: What was tested.
-        torch_ref: The torch ref; "" for ROCm's packages.
-        outcome: ``passed``, ``failed``, or ``void``: it ran, but not as a gate has to.
-        why: Why it did not pass.
-        files: The wheels that it installed: file name to digest.
-        targets: The gfx targets of the GPU family that was tested.
-        evidence: The record and the report.
-    """
+    """A test's record, read."""
 
     __test__ = False  # pytest takes the name for a test's
 
@@ -196,19 +156,7 @@ class FailedBuild:
 
 @dataclass(frozen=True, kw_only=True)
 class Facts:
-    """Everything that the decision on a set follows from.
-
-    Attributes:
-        set_name: The set, such as ``torch-2.10.0+rocm7.10.0``.
-        wheels: What was staged of it.
-        tests: What its runs' test records say.
-        failed_builds: Builds of its cells that failed.
-        promised: What each cell is to have: distribution to version.
-        commits: What each family and platform was built from: project to commit.
-        released: Distribution and version of what the release index of a family has already.
-        staging: The staging records.
-        troubles: What could not be found out, a sentence each.
-    """
+    """Everything that the decision on a set follows from."""
 
     set_name: str
     wheels: tuple[Wheel, ...]

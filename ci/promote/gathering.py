@@ -30,16 +30,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class SetRequest:
-    """Which set.
-
-    Attributes:
-        distribution: ``torch``, or ``rocm`` for ROCm's own packages alone.
-        version: Its whole version.
-        families: The families it must have; empty for every one that has it.
-        platforms: The platforms it must have; empty for every one that has it.
-        pythons: The Pythons each cell must have (``cp312``); empty for those that any cell has.
-        cells: Exactly these cells of each torch ref, where a matrix names them.
-    """
+    """Which set."""
 
     distribution: str
     version: str
@@ -92,18 +83,7 @@ def staged_versions(bucket: Store, distribution: str) -> frozenset[str]:
 def gather(
     bucket: Store, request: SetRequest, open_source: Callable[[str], Store], *, jobs: int = parallel.JOBS
 ) -> Facts:
-    """Gather what there is of a set.
-
-    Args:
-        bucket: The distribution bucket.
-        request: Which set.
-        open_source: Opens the store of a run, by its address.
-        jobs: How many objects are looked at at a time.
-
-    Raises:
-        MissingInputError: No staging record holds such a version.
-        DataError: A record that is none.
-    """
+    """Gather what there is of a set."""
     records = staging_records(bucket, request.families)
     found = [pair for pair in records if _files(pair[0], request)[0]]
     if not found:

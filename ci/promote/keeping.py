@@ -39,11 +39,7 @@ _DEFAULT = re.compile(r"DEFAULT_TARGET_FAMILY = (?P<quote>['\"])(?P<gpu>gfx[^'\"
 
 @dataclass(frozen=True, kw_only=True)
 class Kept:
-    """The gfx targets that are kept.
-
-    Raises:
-        UsageError: There are none, or one is no gfx target.
-    """
+    """The gfx targets that are kept."""
 
     targets: tuple[str, ...]
 
@@ -74,14 +70,7 @@ class Kept:
 
 
 def kept_facts(facts: Facts, kept: Kept) -> tuple[Facts, tuple[str, ...]]:
-    """Leave out the device packages that are not kept.
-
-    Returns:
-        The facts on the others, and the keys of the staged files that are left out, sorted.
-
-    Raises:
-        MissingInputError: The set lacks a target that is to be kept, or a family would keep none.
-    """
+    """Leave out the device packages that are not kept."""
     named: dict[str, list[str]] = {}
     for wheel in facts.wheels:
         named.setdefault(wheel.cell.family, []).append(wheel.file.distribution)
@@ -159,11 +148,7 @@ def _on_another(line: str, requirement: str, lines: Sequence[str], kept: Kept) -
 
 
 def dist_info(content: bytes, kept: Kept) -> bytes:
-    """Drop the targets that are not kept from a ``_dist_info.py``; the default becomes one that is.
-
-    Raises:
-        WheelError: It does not list targets, or none that is kept.
-    """
+    """Drop the targets that are not kept from a ``_dist_info.py``; the default becomes one that is."""
     offered: dict[str, list[str]] = {}
     lines = []
     for line in content.decode().split("\n"):

@@ -29,13 +29,7 @@ _REQUIRES = re.compile(r".*\.egg-info/requires\.txt")
 
 
 class MemberEdits:
-    """The edits of one package, and what they found wrong: an `Edit` of `core.wheel.wheel_editing`.
-
-    Args:
-        plan: What becomes of the package.
-        change: The change of ROCm's version.
-        kept: The gfx targets that are kept (default: all).
-    """
+    """The edits of one package, and what they found wrong: an `Edit` of `core.wheel.wheel_editing`."""
 
     def __init__(self, plan: Renamed, change: RocmChange, kept: Kept | None = None) -> None:
         self._plan, self._change, self._kept = plan, change, kept
@@ -84,11 +78,7 @@ class MemberEdits:
             self._problems.append(f"{member}: it cannot be read as a tar: {problem}.")
 
     def require_done(self) -> None:
-        """Raise if a place was missing, or anything else was wrong.
-
-        Raises:
-            WheelError: It names the file and every member that is wrong.
-        """
+        """Raise if a place was missing, or anything else was wrong."""
         self._problems += [
             f"{place.members}: there is no such file."
             for place, seen in self._places.items()
@@ -97,11 +87,7 @@ class MemberEdits:
         self.require_nothing_found()
 
     def require_nothing_found(self) -> None:
-        """Raise if anything was wrong with what was seen, whether or not that was all.
-
-        Raises:
-            WheelError: It names the file and every member that is wrong.
-        """
+        """Raise if anything was wrong with what was seen, whether or not that was all."""
         if self._problems:
             listed = "\n".join(f"  {problem}" for problem in sorted(set(self._problems)))
             raise WheelError(
@@ -134,16 +120,7 @@ class MemberEdits:
 
 
 def literals(content: bytes, old: Version, new: str) -> tuple[bytes, int]:
-    """Replace a version wherever it is a whole quoted text, in any spelling.
-
-    Args:
-        content: A Python or JSON file.
-        old: The version to replace.
-        new: What takes its place.
-
-    Returns:
-        The new content, and how often the version was there.
-    """
+    """Replace a version wherever it is a whole quoted text, in any spelling."""
     count = 0
 
     def replaced(found: re.Match[bytes]) -> bytes:

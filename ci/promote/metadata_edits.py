@@ -30,19 +30,7 @@ _SECTION = re.compile(r"\s*(?:\[.*|#.*)?")
 
 
 def metadata(content: bytes, *, old: str, new: str, change: RocmChange, kept: Kept | None = None) -> bytes:
-    """Change Version and the requirements on packages of the set.
-
-    Args:
-        content: METADATA or PKG-INFO.
-        old: The version that it must state.
-        new: The version that it is to state.
-        change: The change of ROCm's version, which decides the requirements.
-        kept: The gfx targets that are kept (default: all).
-
-    Raises:
-        WheelError: It does not state exactly the old version, or has a requirement that cannot be
-            read or pins another ROCm version.
-    """
+    """Change Version and the requirements on packages of the set."""
     text = content.decode("utf-8", "surrogateescape")
     head, blank, body = _head_and_body(text)
     lines = head.split("\n")
@@ -66,15 +54,7 @@ def metadata(content: bytes, *, old: str, new: str, change: RocmChange, kept: Ke
 
 
 def requirement(text: str, change: RocmChange) -> str:
-    """Change the versions in a requirement on a package of the set; others stay as they are.
-
-    Args:
-        text: A dependency specifier, with extras and marker if it has them.
-        change: The change of ROCm's version.
-
-    Raises:
-        WheelError: It cannot be read, or pins a package of the set to another ROCm version.
-    """
+    """Change the versions in a requirement on a package of the set; others stay as they are."""
     try:
         name = canonicalize_name(Requirement(text).name)
     except InvalidRequirement as problem:
@@ -99,11 +79,7 @@ def requirement(text: str, change: RocmChange) -> str:
 
 
 def requires_txt(content: bytes, change: RocmChange, kept: Kept | None = None) -> bytes:
-    """Change the requirements in a ``requires.txt``, and leave out those on targets that are not kept.
-
-    Raises:
-        WheelError: As `requirement`.
-    """
+    """Change the requirements in a ``requires.txt``, and leave out those on targets that are not kept."""
     lines = content.decode("utf-8", "surrogateescape").split("\n")
     edited = [line if _SECTION.fullmatch(line) else requirement(line, change) for line in lines]
     if kept is not None:

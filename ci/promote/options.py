@@ -41,11 +41,7 @@ def add_distribution_store(parser: argparse.ArgumentParser) -> None:
 
 
 def distribution_store_of(arguments: argparse.Namespace, common: Common) -> Store:
-    """Open the store that wheels are handed out from.
-
-    Raises:
-        UsageError: The release type has none, and none was named.
-    """
+    """Open the store that wheels are handed out from."""
     named = arguments.distribution_store or distribution_store(buckets(), common.release_type)
     return stores.open_store(named, root=common.root, dry_run=common.dry_run)
 

@@ -35,14 +35,7 @@ _ENVIRONMENTS = {
 
 @dataclass(frozen=True, kw_only=True)
 class Reason:
-    """Why a set is not promoted.
-
-    Attributes:
-        cell: Where.
-        kind: What, in one word.
-        message: What, in a sentence.
-        overridable: Whether a person may decide against it.
-    """
+    """Why a set is not promoted."""
 
     cell: Cell
     kind: str
@@ -55,13 +48,7 @@ class Reason:
 
 @dataclass(frozen=True, kw_only=True)
 class Verdict:
-    """What was decided.
-
-    Attributes:
-        rulings: Cell by cell, by which rule it may go out; without those that may not.
-        reasons: Why the set may not go out, sorted by cell; empty where it may.
-        override: The person's decision, where a ruling needed it.
-    """
+    """What was decided."""
 
     rulings: tuple[Ruling, ...]
     reasons: tuple[Reason, ...]
@@ -74,13 +61,7 @@ class Verdict:
 
 
 def decide(facts: Facts, rules: Rules, override: Override | None = None) -> Verdict:
-    """Decide on a set.
-
-    Args:
-        facts: What there is, and what is known of it.
-        rules: Runners and gates.
-        override: A person's decision to do without tests; it changes nothing else.
-    """
+    """Decide on a set."""
     firm = [
         *_absent(facts),
         *_incomplete(facts),

@@ -18,15 +18,6 @@ def write(store: Store, area: str, family: str, *, expected: Collection[str]) ->
     """Write the pages that changed.
 
     A file that no manifest names is not listed: it may be half of a promotion that goes on.
-
-    Args:
-        store: The distribution bucket.
-        area: `layout.STAGING` or `layout.RELEASE`.
-        family: The family.
-        expected: Keys of files that must be listed.
-
-    Raises:
-        StoreError: One of them is not what the manifests name.
     """
     folder = layout.folder(area, family)
     # files go by retention while what names them stays

@@ -32,14 +32,6 @@ class RocmChange:
     """A ROCm version, and the one that takes its place in every package of a set.
 
     `final_of` makes the one that promotion wants.
-
-    Attributes:
-        old: The version that the packages have (``7.10.0rc2``).
-        new: The version that they get (``7.10.0``).
-
-    Raises:
-        UsageError: One is no ROCm version, both are the same, or packages of the sample would no
-            longer be marked as such.
     """
 
     old: str
@@ -70,16 +62,7 @@ class RocmChange:
 
 @dataclass(frozen=True, kw_only=True)
 class Renamed:
-    """What becomes of one wheel or sdist.
-
-    Attributes:
-        source: Its file name.
-        target: Its new file name.
-        distribution: Its name, normalised by PEP 503.
-        kind: ``rocm``, ``pytorch``, or ``constant``, whose version stays.
-        old: Its version.
-        new: Its new version.
-    """
+    """What becomes of one wheel or sdist."""
 
     source: str
     target: str
@@ -90,11 +73,7 @@ class Renamed:
 
 
 def final_of(candidate: str) -> RocmChange:
-    """Say what a ROCm release candidate becomes: ``7.10.0rc2`` -> ``7.10.0``.
-
-    Raises:
-        UsageError: It is no ROCm version, or none of a prerelease.
-    """
+    """Say what a ROCm release candidate becomes: ``7.10.0rc2`` -> ``7.10.0``."""
     parsed = versions.parse(candidate)
     if parsed.kind != "prerelease":
         raise UsageError(
@@ -105,17 +84,7 @@ def final_of(candidate: str) -> RocmChange:
 
 
 def new_version(distribution: str, version: str | Version, change: RocmChange) -> str | None:
-    """Give the version that a package gets.
-
-    Args:
-        distribution: Its name, in any spelling.
-        version: Its version.
-        change: The change of ROCm's version.
-
-    Returns:
-        The new version in normal form; None where the package does not carry the old ROCm version
-        at the place where it would, or is none that could.
-    """
+    """Give the version that a package gets."""
     kind = rules().kind_of(canonicalize_name(distribution))
     parsed = version if isinstance(version, Version) else Version(version)
     if kind == "rocm" and parsed == Version(change.old):
@@ -128,20 +97,7 @@ def new_version(distribution: str, version: str | Version, change: RocmChange) -
 
 
 def plan_set(filenames: Iterable[str], change: RocmChange) -> tuple[Renamed, ...]:
-    """Decide the new version and file name of every wheel and sdist of a set.
-
-    Args:
-        filenames: File names, without folders.
-        change: The change of ROCm's version.
-
-    Returns:
-        One entry a file, sorted by file name.
-
-    Raises:
-        MissingInputError: There are no files.
-        WheelError: A file is no wheel or sdist of ours, or does not carry the old version; or two
-            files would get one name. Nothing may be promoted then.
-    """
+    """Decide the new version and file name of every wheel and sdist of a set."""
     found = tuple(_renamed(filename, change) for filename in sorted(filenames))
     if not found:
         raise MissingInputError(f"There are no packages of ROCm {change.old} to make {change.new} of.")

@@ -43,13 +43,7 @@ _TARS = (".tar", ".tar.xz", ".tar.gz")
 
 @dataclass(frozen=True, kw_only=True)
 class Rewritten:
-    """A wheel or sdist that was rewritten, and checked again.
-
-    Attributes:
-        plan: Its old and new names and versions.
-        file: The new file: path, hex SHA-256, size in bytes.
-        changed: Members that hold other bytes than before, sorted; by their new names.
-    """
+    """A wheel or sdist that was rewritten, and checked again."""
 
     plan: Renamed
     file: WrittenFile
@@ -69,26 +63,6 @@ def rewrite_set(
 
     The whole set is written and checked before one new file appears in `folder`; the old files
     stay as they are. The same files give the same bytes, so an interrupted call can be repeated.
-
-    Args:
-        files: The set's wheels and sdists, on this machine; that they are the tested ones, by
-            digest, is the caller's to see.
-        folder: Where the new files go.
-        change: The change of ROCm's version, from `final_of`.
-        expected: What the source lock promised of PyTorch's wheels as they were built, by
-            normalised name; the rewritten ones are held against the same with the new versions.
-        kept: The gfx targets that metadata goes on naming (default: all).
-        epoch: SOURCE_DATE_EPOCH in seconds (default: 1980-01-01, the earliest a zip holds).
-
-    Returns:
-        One entry a file, sorted by old file name.
-
-    Raises:
-        MissingInputError: There are no files, or one does not exist.
-        WheelError: A file is broken or hostile, is not of the set, does not hold the old version
-            where it should, still holds it elsewhere, or pins another candidate. It names file and
-            member, and the set is refused as a whole.
-        CheckError: A rewritten wheel does not pass the checks of built wheels.
     """
     sources = _by_name(files)
     plans = plan_set(sources, change)

@@ -14,13 +14,7 @@ Kind = Literal["rocm", "pytorch", "constant"]
 
 
 class Distributions(Model):
-    """Which distributions take part, as globs of normalised names.
-
-    Attributes:
-        rocm: Those whose version is ROCm's.
-        pytorch: Those whose local version ends with ROCm's.
-        constant: Those whose version is their own, and which go out as they are.
-    """
+    """Which distributions take part, as globs of normalised names."""
 
     rocm: tuple[str, ...]
     pytorch: tuple[str, ...]
@@ -28,15 +22,7 @@ class Distributions(Model):
 
 
 class Place(Model):
-    """A member that holds a version between quotes.
-
-    Attributes:
-        distributions: Whose member, as globs of normalised names.
-        members: Its path, as a glob.
-        holds: Which version: the distribution's own, or ROCm's.
-        required: Whether it has to be there and to hold it.
-        targets: Whether it lists the gfx targets, which a keep-list shortens.
-    """
+    """A member that holds a version between quotes."""
 
     distributions: tuple[str, ...]
     members: str
@@ -46,13 +32,7 @@ class Place(Model):
 
 
 class Mention(Model):
-    """Members that may go on mentioning the old version.
-
-    Attributes:
-        distributions: Whose members, as globs of normalised names.
-        members: Their paths, as a glob.
-        reason: Why they may.
-    """
+    """Members that may go on mentioning the old version."""
 
     distributions: tuple[str, ...]
     members: str

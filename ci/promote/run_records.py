@@ -25,12 +25,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Recorded:
-    """A record, and where it was read.
-
-    Attributes:
-        record: What it says.
-        document: Its key and digest.
-    """
+    """A record, and where it was read."""
 
     record: Record
     document: Document
@@ -38,14 +33,7 @@ class Recorded:
 
 @dataclass(frozen=True, kw_only=True)
 class RunGroup:
-    """One artifact group of a run, as the run's store has it now.
-
-    Attributes:
-        outputs: The run.
-        artifact_group: The group.
-        records: Its records, failures included, sorted by key.
-        reports: Its test reports by key.
-    """
+    """One artifact group of a run, as the run's store has it now."""
 
     outputs: RunOutputs
     artifact_group: str
@@ -59,11 +47,7 @@ class RunGroup:
 
 
 def read_group(store: Store, outputs: RunOutputs, artifact_group: str) -> RunGroup:
-    """Read a group's records and reports.
-
-    Raises:
-        DataError: A record that is none.
-    """
+    """Read a group's records and reports."""
     # a ROCm build's own manifest lies among the records
     manifests = [
         one.key for one in store.list(outputs.manifests_prefix(artifact_group)) if is_record(one.key)
@@ -87,17 +71,7 @@ def read_group(store: Store, outputs: RunOutputs, artifact_group: str) -> RunGro
 def read_locks(
     store: Store, outputs: RunOutputs, family: str, refs: Mapping[str, TorchRef]
 ) -> tuple[Lock, ...]:
-    """Read a run's source locks, and what each promises to a cell of a family.
-
-    Args:
-        store: The run's store.
-        outputs: The run.
-        family: The GPU family.
-        refs: The torch refs, as the run's platform builds them: a lock may hold more than is built there.
-
-    Raises:
-        DataError: A lock that is none.
-    """
+    """Read a run's source locks, and what each promises to a cell of a family."""
     listed = store.list(f"{outputs.prefix}/manifests", recursive=False)
     keys = [one.key for one in listed if one.key.rpartition("/")[2].startswith("source-lock-")]
     return tuple(_lock(key, store.read(key), family, refs) for key in keys)

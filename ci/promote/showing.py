@@ -36,11 +36,7 @@ def show(facts: Facts, verdict: Verdict) -> None:
 
 
 def require(facts: Facts, verdict: Verdict) -> None:
-    """Refuse a set that may not go out.
-
-    Raises:
-        CheckError: With every reason, cell by cell.
-    """
+    """Refuse a set that may not go out."""
     if verdict.promote:
         return
     lines = []

@@ -32,12 +32,7 @@ _TRIES = 5
 
 @dataclass(frozen=True, kw_only=True)
 class Choice:
-    """Which distributions are staged.
-
-    Attributes:
-        kind: ROCm's own, PyTorch's, or all.
-        packages: Distribution names; empty for every one of the kind.
-    """
+    """Which distributions are staged."""
 
     kind: Kind = "all"
     packages: tuple[str, ...] = ()
@@ -61,12 +56,7 @@ def is_sample(version: str) -> bool:
 
 
 def chosen_files(group: RunGroup, choice: Choice) -> tuple[StagedFile, ...]:
-    """Choose the files of a group that are staged, by name.
-
-    Raises:
-        MissingInputError: No record names such a file.
-        UsageError: A package that no record names; or one of the sample's wheels.
-    """
+    """Choose the files of a group that are staged, by name."""
     prefix = f"{group.outputs.python_prefix(group.artifact_group)}/"
     found: dict[str, StagedFile] = {}
     for one in group.records:
@@ -95,18 +85,7 @@ def chosen_files(group: RunGroup, choice: Choice) -> tuple[StagedFile, ...]:
 
 
 def stage_group(source: Store, target: Store, planned: StagingRecord, *, jobs: int = parallel.JOBS) -> Staged:
-    """Copy what was chosen: wheels, then sidecars, then the staging record; pages are the caller's.
-
-    Args:
-        source: The run's store.
-        target: The distribution bucket.
-        planned: What is staged, from `planned_record`.
-        jobs: How many objects are copied at a time.
-
-    Raises:
-        MissingInputError: A file that a record names is not there.
-        StoreError: It differs from its record, or staging holds other bytes under its name.
-    """
+    """Copy what was chosen: wheels, then sidecars, then the staging record; pages are the caller's."""
 
     def copied(file: StagedFile) -> Outcome:
         return target.copy(file.key, source, file.source_key, sha256=file.sha256, replace=False)
@@ -147,11 +126,7 @@ def planned_record(
 
 
 def merged(old: StagingRecord, new: StagingRecord) -> StagingRecord:
-    """Add what was staged of the same run before; the old record itself where nothing is new.
-
-    Raises:
-        StoreError: A name stood for other bytes then.
-    """
+    """Add what was staged of the same run before; the old record itself where nothing is new."""
     before = {file.name: file for file in old.files}
     for file in new.files:
         if file.name in before and before[file.name].sha256 != file.sha256:

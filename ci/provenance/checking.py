@@ -97,18 +97,7 @@ class Statement(_Read):
 def check_file(
     file: FileRecord, promised: Sequence[tuple[Recorded, FileRecord]]
 ) -> tuple[Recorded, FileRecord]:
-    """Hold what a file says of itself against records.
-
-    Args:
-        file: What it says of itself.
-        promised: What records say of files of its name; a build's before an upload's, at least one.
-
-    Returns:
-        The record that is of these bytes, and its entry.
-
-    Raises:
-        ProvenanceError: No record is.
-    """
+    """Hold what a file says of itself against records."""
     for by, said in promised:
         if said.sha256 == file.sha256 and said.size == file.size:
             _require_said(file, by, said)
@@ -135,17 +124,7 @@ def _require_said(file: FileRecord, by: Recorded, said: FileRecord) -> None:
 
 
 def check_statement(statement: Statement, path: str, file: FileRecord, by: Recorded) -> None:
-    """Hold a statement against the file, and against the record that the file is of.
-
-    Args:
-        statement: The statement.
-        path: Its path, for people.
-        file: The file.
-        by: The record.
-
-    Raises:
-        ProvenanceError: It is about something else, or follows from something else.
-    """
+    """Hold a statement against the file, and against the record that the file is of."""
     if statement.predicate_type != PREDICATE_TYPE:
         raise ProvenanceError(f"{path} is no provenance but {statement.predicate_type!r}.", hint=AGAIN)
     subjects = {one.name: one.digest.get("sha256", "") for one in statement.subject}

@@ -31,22 +31,13 @@ _NAME_THE_RUN = "Name the run with --run-id and --store, or verify the file wher
 
 @dataclass(frozen=True, kw_only=True)
 class Evidence:
-    """What a run knows of a file.
-
-    Attributes:
-        promised: Records that name it, with what they say of it; a build's first.
-        run: The run, to look its statement up in.
-    """
+    """What a run knows of a file."""
 
     promised: tuple[tuple[Recorded, FileRecord], ...]
     run: RunPlace
 
     def statement(self, by: Recorded, name: str) -> tuple[Statement | None, str]:
-        """Read the statement that lies by a record's group; None where there is none; and its path.
-
-        Raises:
-            DataError: It is none.
-        """
+        """Read the statement that lies by a record's group; None where there is none; and its path."""
         path = statement_path(_group_of(by.document.key), name)
         return read_statement(self.run, path), path
 
@@ -56,11 +47,7 @@ def _group_of(key: str) -> str:
 
 
 def read_statement(run: RunPlace, path: str) -> Statement | None:
-    """Read a statement; None where there is none.
-
-    Raises:
-        DataError: It is none.
-    """
+    """Read a statement; None where there is none."""
     content = run.read(path)
     if content is None:
         return None
@@ -68,17 +55,7 @@ def read_statement(run: RunPlace, path: str) -> Statement | None:
 
 
 def gather(run: RunPlace, file: FileRecord, group: str) -> Evidence:
-    """Find the records that name a file.
-
-    Args:
-        run: The run.
-        file: What the file says of itself.
-        group: Its artifact group; "" for any.
-
-    Raises:
-        MissingInputError: None does; the message says why, as far as the run tells.
-        DataError: None does, and one cannot be read, or is of another schema.
-    """
+    """Find the records that name a file."""
     listed = run.paths(_MANIFESTS)
     if listed is None:
         return Evidence(promised=(_by_statement(run, file.name, group),), run=run)

@@ -40,14 +40,7 @@ class LockFile:
 
 @dataclass(frozen=True, kw_only=True)
 class RunRecords:
-    """What a run's manifests say.
-
-    Attributes:
-        prefix: The run's key prefix.
-        groups: Records by artifact group, sorted by key.
-        locks: Source locks, sorted by key.
-        unreadable: What is wrong with records of groups that are not asked about.
-    """
+    """What a run's manifests say."""
 
     prefix: str
     groups: Mapping[str, Sequence[Recorded]]
@@ -61,15 +54,7 @@ class RunRecords:
 
 @dataclass(frozen=True, kw_only=True)
 class Material:
-    """One thing that a build used (a ResourceDescriptor of in-toto v1).
-
-    Attributes:
-        name: What it is called.
-        uri: What it is everywhere; "" where it has no such name.
-        digest: Algorithm to hex digest: ``sha256``, ``gitCommit``.
-        notes: What else is known of it.
-        of_run: The file's path in the run, where the run made it.
-    """
+    """One thing that a build used (a ResourceDescriptor of in-toto v1)."""
 
     name: str
     uri: str = ""
@@ -80,15 +65,7 @@ class Material:
 
 @dataclass(frozen=True, kw_only=True)
 class MadeFile:
-    """A wheel or sdist of a run, with the stage that made it.
-
-    Attributes:
-        group: Its artifact group.
-        file: Its entry in the record.
-        by: The record.
-        build_type: The URI of the build's type; "" for a file that came from elsewhere.
-        materials: What the build used.
-    """
+    """A wheel or sdist of a run, with the stage that made it."""
 
     group: str
     file: FileRecord
@@ -122,15 +99,7 @@ class Inputs(Model):
 
 
 def made_files(run: RunRecords, group: str = "") -> tuple[MadeFile, ...]:
-    """List what successful stages made, each file once, by group and name.
-
-    Args:
-        run: The run's records.
-        group: The group; "" for all.
-
-    Raises:
-        DataError: A record's inputs are not what its stage writes.
-    """
+    """List what successful stages made, each file once, by group and name."""
     return tuple(made for name in sorted(run.groups) if group in {"", name} for made in _of_group(run, name))
 
 
@@ -181,11 +150,7 @@ def source_commits(made: MadeFile) -> tuple[str, ...]:
 
 
 def inputs_of(by: Recorded) -> Inputs:
-    """Read a record's inputs.
-
-    Raises:
-        DataError: They are not what its stage writes.
-    """
+    """Read a record's inputs."""
     return validated(by.record.inputs, Inputs, where=f"{by.document.key}, inputs")
 
 
@@ -279,11 +244,7 @@ def builder_of(record: Record) -> Mapping[str, str]:
 
 
 def times(by: Recorded) -> tuple[str, str]:
-    """Say when a stage began and ended: RFC 3339 in UTC, to the second.
-
-    Raises:
-        DataError: The record's time is none.
-    """
+    """Say when a stage began and ended: RFC 3339 in UTC, to the second."""
     try:
         began = datetime.fromisoformat(by.record.started).astimezone(UTC)
     except ValueError as problem:

@@ -16,33 +16,19 @@ SBOM = "sbom.cdx.json"
 
 
 class Builders(Model):
-    """Builders that are no workflows.
-
-    Attributes:
-        local: A machine of somebody's own.
-    """
+    """Builders that are no workflows."""
 
     local: str
 
 
 class Sources(Model):
-    """Repositories that records name by a commit alone.
-
-    Attributes:
-        rocm: ROCm's.
-    """
+    """Repositories that records name by a commit alone."""
 
     rocm: str
 
 
 class Names(Model):
-    """What `provenance.toml` says.
-
-    Attributes:
-        build_types: The URI of a build's type, by stage: only files of these stages get a statement.
-        builders: Builders that are no workflows.
-        sources: Repositories that records name by a commit alone.
-    """
+    """What `provenance.toml` says."""
 
     build_types: Mapping[str, str]
     builders: Builders

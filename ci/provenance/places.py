@@ -53,12 +53,7 @@ class RunPlace(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class StoredRun:
-    """A run in a store.
-
-    Attributes:
-        store: The store.
-        prefix: The run's key prefix.
-    """
+    """A run in a store."""
 
     store: Store
     prefix: str
@@ -80,12 +75,7 @@ class StoredRun:
 
 @dataclass(frozen=True, kw_only=True)
 class ServedRun:
-    """A run behind an address, which gives files and no listings.
-
-    Attributes:
-        url: The run's address, without a slash at its end.
-        cert: A CA bundle; "" for the machine's own.
-    """
+    """A run behind an address, which gives files and no listings."""
 
     url: str
     cert: str = ""
@@ -104,13 +94,7 @@ class ServedRun:
 
 @dataclass(frozen=True, kw_only=True)
 class Located:
-    """A file, and the run that is asked about it.
-
-    Attributes:
-        path: The file, on this machine.
-        run: The run.
-        group: Its artifact group; "" where the place does not say.
-    """
+    """A file, and the run that is asked about it."""
 
     path: Path
     run: RunPlace
@@ -122,18 +106,6 @@ def locate(file: str, common: Common, folder: Path, *, named: bool, cert: str = 
 
     A file that lies in a run's outputs is of that run. Of any other, and where the run is named, it is the
     run of the options.
-
-    Args:
-        file: A path, or a ``file://``, ``http(s)://`` or ``s3://`` address.
-        common: The options.
-        folder: Where fetched files go.
-        named: Whether a run or store is named on the command line.
-        cert: A CA bundle for ``https``; "" for the machine's own.
-
-    Raises:
-        MissingInputError: There is no such file.
-        UsageError: No address is of that form.
-        ServiceError: A server cannot be reached.
     """
     asked = StoredRun(store=common.open_for_reading(), prefix=common.outputs.prefix)
     chosen = common.artifact_group
@@ -198,11 +170,7 @@ def _here(file: str) -> tuple[Path, RunPlace | None, str]:
 
 @contextmanager
 def _answer(url: str, *, cert: str) -> Iterator[HTTPResponse | None]:
-    """Ask an address; None where it has nothing.
-
-    Raises:
-        ServiceError: It cannot be reached, or answers what it should not.
-    """
+    """Ask an address; None where it has nothing."""
     context = ssl.create_default_context(cafile=cert or None) if url.startswith("https:") else None
     try:
         with urllib.request.urlopen(url, timeout=_TIMEOUT, context=context) as answer:  # noqa: S310 - http(s), by who calls

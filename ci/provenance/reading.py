@@ -28,18 +28,7 @@ def read_run(
     known: MutableMapping[tuple[str, str], Recorded] | None = None,
     group: str = "",
 ) -> RunRecords:
-    """Read a run's records and source locks.
-
-    Args:
-        store: Where the run lies.
-        outputs: The run.
-        known: Records that were read before, by key and etag; those that are read now are added.
-        group: The group that it is about; "" for all.
-
-    Raises:
-        MissingInputError: It has no records.
-        DataError: One of them is none, or of another schema, and the group's.
-    """
+    """Read a run's records and source locks."""
     prefix = f"{outputs.prefix}/manifests"
     known = {} if known is None else known
     groups: dict[str, list[tuple[str, str]]] = {}

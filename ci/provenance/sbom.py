@@ -30,13 +30,6 @@ def sbom(run: RunRecords, made: Sequence[MadeFile]) -> dict[str, Any]:
     """List what a run made, and what that was made from.
 
     The serial number follows from the content, and the time is that of the last stage.
-
-    Args:
-        run: The records.
-        made: Every file of the run, from `facts.made_files`.
-
-    Raises:
-        DataError: A record's time is none.
     """
     components = {str(one["bom-ref"]): one for one in (*_used(made), *(_file(run, one) for one in made))}
     root = {"type": "application", "bom-ref": "run", "name": run.prefix}

@@ -26,15 +26,7 @@ _MATERIALS = ("source", "rocm", "dependencies", "lock")
 
 
 def statement(run: RunRecords, made: MadeFile) -> dict[str, Any]:
-    """Say of one file how it was made.
-
-    Args:
-        run: The records that it follows from.
-        made: The file; its `build_type` is not empty.
-
-    Raises:
-        DataError: The record's time is none.
-    """
+    """Say of one file how it was made."""
     return {
         "_type": STATEMENT_TYPE,
         "subject": [{"name": made.file.name, "digest": {"sha256": made.file.sha256}}],

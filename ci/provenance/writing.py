@@ -27,16 +27,7 @@ _TRIES = 64
 
 @dataclass(frozen=True, kw_only=True)
 class Written:
-    """What was written.
-
-    Attributes:
-        made: The files that have a statement, with what became of it.
-        without: Files that no build's record names.
-        sbom: The bill's key.
-        sbom_outcome: What became of it; None where it stays as it was.
-        problem: Why it does.
-        removed: Statements of files that the run has no more.
-    """
+    """What was written."""
 
     made: tuple[tuple[MadeFile, Outcome], ...]
     without: tuple[MadeFile, ...]
@@ -50,11 +41,6 @@ def write_provenance(store: Store, outputs: RunOutputs, group: str = "") -> Writ
     """Write statements of a group's files, or of all, and the whole run's bill of materials.
 
     Jobs of one run do this at the same time: whoever was second reads the records again.
-
-    Raises:
-        MissingInputError: The run has no records, or none of a build in the group.
-        DataError: A record of the group is none, or of another schema; nothing is written.
-        StoreError: Others wrote all the time.
     """
     prefix = outputs.prefix
     known: dict[tuple[str, str], Recorded] = {}

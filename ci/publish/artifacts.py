@@ -22,25 +22,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Archive:
-    """An artifact's archive and the digest that lies beside it.
-
-    Attributes:
-        item: The archive.
-        sidecar: What its ``.sha256sum`` holds.
-    """
+    """An artifact's archive and the digest that lies beside it."""
 
     item: Item
     sidecar: bytes
 
 
 def upload_artifacts(common: Common, folder: Path, digests: Digests) -> None:
-    """Put a folder's artifacts into the run, each with its digest beside it.
-
-    Raises:
-        MissingInputError: The folder holds none.
-        ArtifactError: One is named otherwise, or is not what its digest says.
-        StoreError: A name is taken by other bytes in an immutable run; nothing is written.
-    """
+    """Put a folder's artifacts into the run, each with its digest beside it."""
     store, outputs = common.open_store(), common.outputs
     found = archives(folder, outputs, digests)
     listed = {one.key: one for one in store.list(outputs.prefix, recursive=False)}
@@ -58,12 +47,7 @@ def upload_artifacts(common: Common, folder: Path, digests: Digests) -> None:
 
 
 def archives(folder: Path, outputs: RunOutputs, digests: Digests) -> Sequence[Archive]:
-    """Describe a folder's artifacts, each held against the digest beside it, where there is one.
-
-    Raises:
-        MissingInputError: There is no such folder, or none in it.
-        ArtifactError: One is named otherwise, or is not what its digest says.
-    """
+    """Describe a folder's artifacts, each held against the digest beside it, where there is one."""
     paths = [path for path in walked(folder) if path.parent == folder and is_archive(path.name)]
     if not paths:
         raise MissingInputError(

@@ -15,13 +15,7 @@ from core.run.run_locations import BUCKETS_FILE, Location, Origin, RunBucket, Ru
 
 
 class ReleaseType(RunBucket):
-    """The buckets of a release type, and who writes to them.
-
-    Attributes:
-        role: ARN of the role that a workflow assumes to write to `bucket`; "" for none.
-        external_role: The same for `external_bucket`.
-        pages: Who writes the pages of runs in these buckets: who uploads, or `ci.publish.server`.
-    """
+    """The buckets of a release type, and who writes to them."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -31,26 +25,13 @@ class ReleaseType(RunBucket):
 
 
 class Distribution(Model):
-    """Where wheels of a release type are handed out from.
-
-    Attributes:
-        bucket: The S3 bucket.
-    """
+    """Where wheels of a release type are handed out from."""
 
     bucket: str
 
 
 class Products(Model):
-    """Where upstream hands out what it builds.
-
-    Attributes:
-        bucket: Bucket of a product, with ``{stream}`` and ``{product}``.
-        role: ARN of the role that writes there, with the same.
-        folder: Where wheels lie in it, with ``{product}``.
-        index: The index of all products, with ``{stream}``.
-        streams: Stream by release type.
-        distributions: Product -> the distributions that it owns, as globs.
-    """
+    """Where upstream hands out what it builds."""
 
     bucket: str
     role: str
@@ -61,28 +42,14 @@ class Products(Model):
 
 
 class Maintenance(Model):
-    """Who keeps the buckets in order, with ``{type}``, the release type.
-
-    Attributes:
-        mirror_role: ARN of the role that writes the index of dependencies, and nothing else.
-        retention_role: ARN of the role that deletes what is old.
-    """
+    """Who keeps the buckets in order, with ``{type}``, the release type."""
 
     mirror_role: str
     retention_role: str
 
 
 class Buckets(RunBuckets):
-    """What `buckets.toml` says.
-
-    Attributes:
-        region: The buckets' region.
-        permissions: What a workflow's job needs of GitHub to assume a role.
-        release_types: Buckets and roles by release type.
-        maintenance: Who keeps the buckets in order.
-        products: Upstream's own distribution.
-        distributions: Distribution buckets by release type; ``ci`` has none.
-    """
+    """What `buckets.toml` says."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -96,14 +63,7 @@ class Buckets(RunBuckets):
 
 @dataclass(frozen=True, kw_only=True)
 class Access:
-    """What a workflow's job needs to write a run's outputs.
-
-    Attributes:
-        location: Where they go.
-        region: The bucket's region.
-        role: ARN of the role to assume; "" where there is none for it.
-        permissions: The job's permissions at GitHub.
-    """
+    """What a workflow's job needs to write a run's outputs."""
 
     location: Location
     region: str
@@ -118,16 +78,7 @@ def buckets() -> Buckets:
 
 
 def access(data: Buckets, origin: Origin, release_type: str) -> Access:
-    """Say where a run of somebody's writes, and as whom.
-
-    Args:
-        data: The buckets there are.
-        origin: Whose run it is.
-        release_type: The run's release type.
-
-    Raises:
-        UsageError: The repository is named otherwise, or no bucket holds such runs.
-    """
+    """Say where a run of somebody's writes, and as whom."""
     place = location(data, origin.repository, fork=origin.fork, release_type=release_type)
     chosen = data.release_types[release_type]
     role = chosen.role if is_own(data, origin) or not chosen.external_bucket else chosen.external_role
@@ -141,12 +92,7 @@ def access(data: Buckets, origin: Origin, release_type: str) -> Access:
 
 
 def server_writes_pages(data: Buckets, store: str) -> bool:
-    """Say whether the pages of runs in a store are left to the server behind its bucket.
-
-    Args:
-        data: The buckets there are.
-        store: The store as ``--store`` names it.
-    """
+    """Say whether the pages of runs in a store are left to the server behind its bucket."""
     return any(
         store.rstrip("/") in {f"s3://{chosen.bucket}", f"s3://{chosen.external_bucket}"}
         for chosen in data.release_types.values()
@@ -155,11 +101,7 @@ def server_writes_pages(data: Buckets, store: str) -> bool:
 
 
 def distribution_store(data: Buckets, release_type: str) -> str:
-    """Name the store that releases of a type are handed out from, as ``s3://{bucket}``.
-
-    Raises:
-        UsageError: The release type has none.
-    """
+    """Name the store that releases of a type are handed out from, as ``s3://{bucket}``."""
     chosen = data.distributions.get(release_type)
     if chosen is None:
         raise UsageError(

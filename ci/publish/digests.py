@@ -28,13 +28,7 @@ _LEVEL = 6
 
 
 class Content(NamedTuple):
-    """Bytes as they go into a store.
-
-    Attributes:
-        size: How many.
-        sha256: Their hex SHA-256.
-        changed: When their file had last changed, in nanoseconds since 1970.
-    """
+    """Bytes as they go into a store."""
 
     size: int
     sha256: str
@@ -43,12 +37,7 @@ class Content(NamedTuple):
 
 @dataclass
 class Digests:
-    """What is remembered of files, by size, time of change and inode; in one JSON file.
-
-    Attributes:
-        memory: The file; None to remember nothing beyond this process.
-        known: Name to what was seen and found.
-    """
+    """What is remembered of files, by size, time of change and inode; in one JSON file."""
 
     memory: Path | None = None
     known: dict[str, list[object]] = field(default_factory=dict)

@@ -29,11 +29,7 @@ def is_temporary(name: str) -> bool:
 
 
 def walked(folder: Path) -> Sequence[Path]:
-    """List a folder's files at every depth, sorted; without links, and what is hidden or half made.
-
-    Raises:
-        MissingInputError: There is no such folder, or no file in it.
-    """
+    """List a folder's files at every depth, sorted; without links, and what is hidden or half made."""
     if not folder.is_dir():
         raise MissingInputError(f"{folder} is no folder.", hint="Give one that there is.")
     files = sorted(_visible(folder))
@@ -64,16 +60,7 @@ def items_of(
     pack: bool = False,
     owned: bool = False,
 ) -> Sequence[Item]:
-    """Describe files, hashed side by side.
-
-    Args:
-        paths: The files.
-        keys: Their keys.
-        digests: What is remembered of them.
-        replace: Whether other bytes under the keys may be replaced.
-        pack: Whether large logs go in their gzip form.
-        owned: Whether nobody writes to the files any more.
-    """
+    """Describe files, hashed side by side."""
     kinds = [_is_packed(path, pack=pack) for path in paths]
     contents = digests.contents(list(zip(paths, kinds, strict=True)))
     return [
@@ -96,11 +83,7 @@ def _is_packed(path: Path, *, pack: bool) -> bool:
 
 
 def tree(folder: Path, prefix: str, digests: Digests) -> Sequence[Item]:
-    """Describe a folder's files as they lie under a prefix; large logs in their gzip form.
-
-    Raises:
-        MissingInputError: There is no such folder, or no file in it.
-    """
+    """Describe a folder's files as they lie under a prefix; large logs in their gzip form."""
     paths = walked(folder)
     keys = [f"{prefix}/{path.relative_to(folder).as_posix()}" for path in paths]
     return items_of(paths, keys, digests, replace=True, pack=True)

@@ -25,16 +25,7 @@ def record_stage(keys: Sequence[str]) -> str:
 
 
 def recorded(store: Store, listed: Mapping[str, Stored], prefix: str) -> Mapping[str, frozenset[str]]:
-    """Read the digests that uploads recorded, by key.
-
-    Args:
-        store: The store.
-        listed: What is there, by key.
-        prefix: What the records' keys begin with.
-
-    Raises:
-        DataError: One of them is no record.
-    """
+    """Read the digests that uploads recorded, by key."""
     found: dict[str, frozenset[str]] = {}
     keys = [key for key in listed if key.startswith(prefix) and key.endswith(".json")]
     for pairs in each(lambda key: _digests(store.read(key), key), keys):

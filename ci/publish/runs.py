@@ -33,12 +33,7 @@ _FAILED = ".failed.json"
 
 @dataclass(frozen=True, kw_only=True)
 class Source:
-    """Where a run lies.
-
-    Attributes:
-        store: The store.
-        outputs: The run's paths there, which may have another folder for the repository.
-    """
+    """Where a run lies."""
 
     store: Store
     outputs: RunOutputs
@@ -47,22 +42,7 @@ class Source:
 def upload_run(
     common: Common, source: Source, kinds: Sequence[str], artifact_group: str, digests: Digests
 ) -> Mapping[str, Sequence[FileRecord]]:
-    """Put what a run left in a store into the chosen one.
-
-    Args:
-        common: The run and the store.
-        source: Where the run lies.
-        kinds: Which of ``wheels``, ``logs``, ``reports``, ``manifests``, ``artifacts``.
-        artifact_group: The group; "" for all.
-        digests: What is remembered of files.
-
-    Returns:
-        The wheels of each group.
-
-    Raises:
-        MissingInputError: The run holds nothing of these kinds, or no wheels where those are asked for.
-        StoreError: A file differs from its record, or its name is taken by other bytes.
-    """
+    """Put what a run left in a store into the chosen one."""
     put: dict[str, Sequence[FileRecord]] = {}
     if "wheels" in kinds:
         for group in artifact_groups(source.store, source.outputs, artifact_group):
@@ -82,14 +62,7 @@ def upload_run(
 
 
 def upload_group(common: Common, source: Source, artifact_group: str) -> Sequence[FileRecord]:
-    """Put the wheels of one group of a run into the chosen store, with their records.
-
-    Raises:
-        MissingInputError: The group has no record of a wheel.
-        StoreError: A file differs from its record, or its name is taken by other bytes that were made
-            from other inputs; nothing is written.
-        WheelError: A wheel is for another platform.
-    """
+    """Put the wheels of one group of a run into the chosen store, with their records."""
     store, outputs, before = common.open_store(), common.outputs, source.outputs
     found = [one for one in records.read_all(source.store, before, artifact_group) if one.status == "ok"]
     if not records.promised(found):
@@ -137,11 +110,6 @@ def first_stands(store: Store, ours: Sequence[Record], listed: Mapping[str, Stor
 
     Another attempt of a job, or another torch ref with the same triton, makes the same wheel, if not
     the same bytes; a run keeps the first that it got.
-
-    Args:
-        store: The run's store.
-        ours: Records of what is to be there.
-        listed: What is there, by key: the group's wheels and records.
     """
     if not any(one.input_digest and file.key in listed for one in ours for file in one.files):
         return ours

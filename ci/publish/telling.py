@@ -36,14 +36,7 @@ def has_index(store: Store, outputs: RunOutputs, artifact_group: str) -> bool:
 
 
 def set_outputs(files: JobFiles, outputs: RunOutputs, groups: Sequence[str], *, index: bool) -> None:
-    """Give later steps the addresses of what was uploaded.
-
-    Args:
-        files: The job's files.
-        outputs: The run, with the addresses of its store.
-        groups: The artifact groups; of several, each output is JSON, group to address.
-        index: Whether the store serves their indexes, too; without, there is no such output.
-    """
+    """Give later steps the addresses of what was uploaded."""
     told = {"package_find_links_url": {group: outputs.python_find_links_url(group) for group in groups}}
     if index:
         told["package_index_url"] = {group: outputs.python_index_url(group) for group in groups}

@@ -30,18 +30,7 @@ _NAMED = 5
 
 @dataclass(frozen=True, kw_only=True)
 class Item:
-    """A file that is to be in a store.
-
-    Attributes:
-        key: Its key there.
-        path: Where it lies on this machine.
-        size: Bytes under the key.
-        sha256: Their hex SHA-256.
-        replace: Whether other bytes under the key may be replaced.
-        packed: Whether the gzip form of the file goes there.
-        owned: Whether nobody writes to the file any more, so that a store may link it.
-        changed: When the file had last changed as it was hashed, in nanoseconds since 1970.
-    """
+    """A file that is to be in a store."""
 
     key: str
     path: Path
@@ -55,12 +44,7 @@ class Item:
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """What an upload will do.
-
-    Attributes:
-        send: What goes into the store.
-        same: What is there already.
-    """
+    """What an upload will do."""
 
     send: tuple[Item, ...]
     same: tuple[Item, ...]
@@ -82,15 +66,6 @@ def plan(
 
     Sizes come from the listing, digests from what records say; the store is asked, one request a
     file, only for those that no record names.
-
-    Args:
-        store: The store.
-        items: What is to be there.
-        listed: What is there, by key.
-        known: Digests by key, as far as records name them.
-
-    Raises:
-        StoreError: Keys hold other bytes and may not be replaced; the message names them.
     """
 
     def same_size(item: Item) -> bool:
@@ -121,18 +96,7 @@ def _refusal(store: Store, keys: Sequence[str]) -> StoreError:
 
 
 def send(store: Store, items: Sequence[Item], listed: Mapping[str, Stored], *, title: str) -> None:
-    """Put files into a store, side by side, the largest first.
-
-    Args:
-        store: The store.
-        items: The files.
-        listed: What is there, by key.
-        title: What they are, for people.
-
-    Raises:
-        StoreError: The store refused one, or one changed meanwhile.
-        ServiceError: The store could not be reached.
-    """
+    """Put files into a store, side by side, the largest first."""
     if not items:
         return
     total = sum(one.size for one in items)

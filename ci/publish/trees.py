@@ -26,15 +26,6 @@ def upload_tree(common: Common, items: Sequence[Item], kind: str, artifact_group
 
     A record keeps their digests, so that nothing is asked about them the next time. It names no
     file of its own: an index is of wheels.
-
-    Args:
-        common: The run and the store.
-        items: The files.
-        kind: ``logs`` or ``reports``.
-        artifact_group: The group.
-
-    Raises:
-        StoreError: The store refused.
     """
     store, outputs = common.open_store(), common.outputs
     manifests = outputs.manifests_prefix(artifact_group)
@@ -69,12 +60,7 @@ def _record(common: Common, items: Sequence[Item], kind: str, artifact_group: st
 
 
 def upload_manifest(common: Common, path: Path, artifact_group: str, digests: Digests) -> None:
-    """Put the manifest of a ROCm build into the run.
-
-    Raises:
-        MissingInputError: There is no such file.
-        UsageError: It is named otherwise.
-    """
+    """Put the manifest of a ROCm build into the run."""
     store = common.open_store()
     item = manifest_item(path, common.outputs, artifact_group, digests)
     send(store, [item], listing(store, [item.key.rpartition("/")[0]]), title="the manifest")
@@ -82,12 +68,7 @@ def upload_manifest(common: Common, path: Path, artifact_group: str, digests: Di
 
 
 def manifest_item(path: Path, outputs: RunOutputs, artifact_group: str, digests: Digests) -> Item:
-    """Describe the manifest of a ROCm build.
-
-    Raises:
-        MissingInputError: There is no such file.
-        UsageError: It is named otherwise, and would be taken for a record.
-    """
+    """Describe the manifest of a ROCm build."""
     if not path.is_file():
         raise MissingInputError(
             f"{path} is no file.", hint=f"Name the build's {BUILD_MANIFEST} with --manifest."

@@ -31,11 +31,6 @@ def upload_folder(
     """Put a folder's wheels and sdists into the run.
 
     Everything is read, hashed and held against the run before anything is written.
-
-    Raises:
-        MissingInputError: The folder holds none.
-        WheelError: One of them is named otherwise than its metadata says, or is for another platform.
-        StoreError: A name is taken by other bytes in an immutable run; nothing is written.
     """
     store, outputs = common.open_store(), common.outputs
     prefix, replace = outputs.python_prefix(artifact_group), not outputs.immutable
@@ -59,11 +54,7 @@ def upload_folder(
 
 
 def wheel_paths(folder: Path) -> Sequence[Path]:
-    """List the wheels and sdists of a folder, or of its ``dist`` where there is one.
-
-    Raises:
-        MissingInputError: There is no such folder, or none in it.
-    """
+    """List the wheels and sdists of a folder, or of its ``dist`` where there is one."""
     place = folder / "dist" if (folder / "dist").is_dir() else folder
     names = sorted(path for path in place.glob("*") if distributions.is_distribution(path.name))
     found = [path for path in names if not is_temporary(path.name) and path.is_file()]

@@ -11,18 +11,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class CompilerCache:
-    """What a compiler cache did for a build.
-
-    Attributes:
-        kind: ``ccache`` or ``sccache``.
-        hits: Compilations that were answered from it.
-        misses: Compilations that ran.
-        uncacheable: Calls that it passed on.
-        errors: Failures of the cache itself.
-        storage: Where entries were to lie; "" where the record does not say.
-        access: What the build might do there: ``read-write``, ``read-only``.
-        lost: Why entries lay elsewhere; "" where they did not.
-    """
+    """What a compiler cache did for a build."""
 
     kind: str
     hits: int
@@ -50,16 +39,7 @@ class Compiled:
 
 @dataclass(frozen=True, kw_only=True)
 class BuildGraph:
-    """One ninja's work within a build.
-
-    Attributes:
-        folder: Where it ran, below the source tree.
-        edges: Commands.
-        seconds: From the first start to the last end.
-        busy: All commands' seconds together.
-        slowest: What took longest.
-        parallelism: Commands that ran at a time, over equal parts of `seconds`.
-    """
+    """One ninja's work within a build."""
 
     folder: str
     edges: int
@@ -76,13 +56,7 @@ class BuildGraph:
 
 @dataclass(frozen=True, kw_only=True)
 class Memory:
-    """The machine's memory while a build ran.
-
-    Attributes:
-        peak: The most that was used.
-        total: What there is.
-        used: Over equal parts of the build.
-    """
+    """The machine's memory while a build ran."""
 
     peak: int
     total: int
@@ -91,13 +65,7 @@ class Memory:
 
 @dataclass(frozen=True, kw_only=True)
 class Reached:
-    """How far ninja came in a build that failed.
-
-    Attributes:
-        done: Commands that it had begun or done; 0 where it did not say.
-        total: Of how many.
-        failed: Outputs of the commands that failed.
-    """
+    """How far ninja came in a build that failed."""
 
     done: int = 0
     total: int = 0
@@ -113,18 +81,7 @@ class Reached:
 
 @dataclass(frozen=True, kw_only=True)
 class Build:
-    """What is known of the inside of a build.
-
-    Attributes:
-        cell: Its cell.
-        stage: ``build_torch``.
-        failed: Whether it ended early; what else is said holds up to there.
-        reached: How far it came then; None where it did not say.
-        seconds: The whole stage.
-        cache: None for a build without compiler cache.
-        graphs: The longest first; empty where no ninja ran, or the record says nothing of it.
-        memory: None where the record says nothing of it.
-    """
+    """What is known of the inside of a build."""
 
     cell: CellName
     stage: str

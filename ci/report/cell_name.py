@@ -7,13 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, kw_only=True, order=True)
 class CellName:
-    """What a stage ran on; "" where it does not apply.
-
-    Attributes:
-        group: The artifact group, which is the GPU family.
-        torch_ref: Torch ref.
-        python: ``cp312``.
-    """
+    """What a stage ran on; "" where it does not apply."""
 
     group: str = ""
     torch_ref: str = ""

@@ -67,13 +67,7 @@ def _order(run: StageRun) -> tuple[bool, str, int, str]:
 
 
 def cells_of(facts: RunFacts, wheels: Sequence[Wheel], failing: Mapping[CellName, str]) -> tuple[Cell, ...]:
-    """Make the matrix.
-
-    Args:
-        facts: The run.
-        wheels: Its wheels.
-        failing: Cells whose test results are no pass, with why.
-    """
+    """Make the matrix."""
     runs = {name: found for group in facts.groups for name, found in runs_of(group).items()}
     made: dict[CellName, list[Wheel]] = defaultdict(list)
     for wheel in wheels:

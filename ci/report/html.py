@@ -46,14 +46,7 @@ MOST_LINES, MOST_BUILDS, MOST_PROBLEMS = 200, 40, 100
 
 @dataclass(frozen=True, kw_only=True)
 class Row:
-    """A stage of a cell with its bar.
-
-    Attributes:
-        run: The stage.
-        x: Where its bar begins, of `WIDTH`.
-        width: How wide it is; 0 for none.
-        critical: Whether it is on the critical path.
-    """
+    """A stage of a cell with its bar."""
 
     run: StageRun
     x: float = 0.0
@@ -71,11 +64,7 @@ class MatrixRow:
 
 
 def render(page: Page) -> str:
-    """Write the page. The same page gives the same bytes.
-
-    Returns:
-        A whole HTML document, which ends with a line feed.
-    """
+    """Write the page. The same page gives the same bytes."""
     engine = _engine()
     style, script = _own("page.css"), _own("page.js")
     ids = {cell.name: f"cell-{at}" for at, cell in enumerate(page.cells, 1)}

@@ -18,12 +18,7 @@ if TYPE_CHECKING:
 
 
 def page_of(facts: RunFacts, before: RunFacts | None = None) -> Page:
-    """Make the page of a run.
-
-    Args:
-        facts: The run.
-        before: The run that it is held against, if any.
-    """
+    """Make the page of a run."""
     wheels, gone = wheels_of(facts, before)
     tests = tests_of(facts)
     builds, odd = builds_of(facts)

@@ -19,13 +19,7 @@ StageState = Literal["ok", "missing", "interrupted", "unreadable", "failed"]
 
 @dataclass(frozen=True, kw_only=True)
 class Problem:
-    """Something that cannot be shown, or that went wrong.
-
-    Attributes:
-        where: The key, or the stage and its cell.
-        what: A sentence.
-        hint: The next action; "" for none.
-    """
+    """Something that cannot be shown, or that went wrong."""
 
     where: str
     what: str
@@ -34,17 +28,7 @@ class Problem:
 
 @dataclass(frozen=True, kw_only=True)
 class StageRun:
-    """One stage of a cell.
-
-    Attributes:
-        stage: The session's name.
-        state: ``missing`` where the stage belongs to the cell and no record says that it ended.
-        started: When it began; "" where nobody knows.
-        seconds: How long it took.
-        exit_code: The front door's.
-        error: What went wrong; "" for nothing.
-        key: The record's key; "" for none.
-    """
+    """One stage of a cell."""
 
     stage: str
     state: StageState
@@ -57,15 +41,7 @@ class StageRun:
 
 @dataclass(frozen=True, kw_only=True)
 class Bar:
-    """A stage on a time line.
-
-    Attributes:
-        stage: The stage.
-        state: Its state.
-        start: Where it is drawn, in seconds from the left; long idle times are cut short.
-        seconds: How long it took.
-        critical: Whether it is on the critical path.
-    """
+    """A stage on a time line."""
 
     stage: str
     state: StageState
@@ -76,13 +52,7 @@ class Bar:
 
 @dataclass(frozen=True, kw_only=True)
 class Step:
-    """A stage of the critical path.
-
-    Attributes:
-        stage: The stage.
-        seconds: How long it took.
-        waited: How long it began after the one before had ended.
-    """
+    """A stage of the critical path."""
 
     stage: str
     seconds: float
@@ -91,12 +61,7 @@ class Step:
 
 @dataclass(frozen=True, kw_only=True)
 class Idle:
-    """A time in which no stage ran, drawn shorter than it was.
-
-    Attributes:
-        at: Where the drawing is cut, in seconds from the left.
-        seconds: How long it was.
-    """
+    """A time in which no stage ran, drawn shorter than it was."""
 
     at: float
     seconds: float
@@ -104,15 +69,7 @@ class Idle:
 
 @dataclass(frozen=True, kw_only=True)
 class TimeLine:
-    """The stages of a cell in time.
-
-    Attributes:
-        bars: By start.
-        length: Seconds that are drawn.
-        elapsed: Seconds from the first start to the last end.
-        idle: Times that were cut short.
-        path: The chain of stages that the last end depended on.
-    """
+    """The stages of a cell in time."""
 
     bars: tuple[Bar, ...] = ()
     length: float = 0.0
@@ -123,17 +80,7 @@ class TimeLine:
 
 @dataclass(frozen=True, kw_only=True)
 class Cell:
-    """One cell of the matrix.
-
-    Attributes:
-        name: Family, ref and Python.
-        state: The worst of its stages.
-        reason: Why it is not ``passed``; "" otherwise.
-        stages: In the order that they ran; what is missing comes last.
-        line: The same in time.
-        wheels: How many wheels it made.
-        requirements: What installs them: ``torch==2.10.0+rocm7.1``.
-    """
+    """One cell of the matrix."""
 
     name: CellName
     state: State
@@ -146,15 +93,7 @@ class Cell:
 
 @dataclass(frozen=True, kw_only=True)
 class Folder:
-    """A folder of a wheel.
-
-    Attributes:
-        path: Its path; ``…`` for all that are not named.
-        files: How many files.
-        size: Bytes unpacked.
-        packed: Bytes in the wheel.
-        grown: `packed` less that of the run before; None where that is not known.
-    """
+    """A folder of a wheel."""
 
     path: str
     files: int
@@ -165,25 +104,7 @@ class Folder:
 
 @dataclass(frozen=True, kw_only=True)
 class Wheel:
-    """A wheel or sdist of the run.
-
-    Attributes:
-        name: File name.
-        path: Its path from the page, quoted: ``../python/g/torch-….whl``.
-        cell: The cell of the stage that made it.
-        stage: That stage.
-        distribution: Normalised name.
-        version: Version.
-        requires_python: A specifier, or "".
-        size: Bytes.
-        sha256: Hex SHA-256.
-        origin: The repository of its sources; "" where nobody knows.
-        commit: The commit; "" where nobody knows.
-        folders: What is in it, the largest first.
-        before: The size of the same wheel in the run before; None for none.
-        part_of: The distribution whose device code it holds: ``torch``; "" for any other.
-        extra: The extra that installs its device code, where that is in other wheels.
-    """
+    """A wheel or sdist of the run."""
 
     name: str
     path: str
@@ -214,13 +135,7 @@ class Wheel:
 
 @dataclass(frozen=True, kw_only=True)
 class Group:
-    """An artifact group of the run.
-
-    Attributes:
-        name: Its name.
-        find_links: Address of its flat page; "" where only the page's own place tells.
-        stages: Those that are no cell's: ROCm's.
-    """
+    """An artifact group of the run."""
 
     name: str
     find_links: str = ""
@@ -229,16 +144,7 @@ class Group:
 
 @dataclass(frozen=True, kw_only=True)
 class TestRun:
-    """The results of a test stage on a cell.
-
-    Attributes:
-        cell: Its cell.
-        stage: The stage, with its configuration.
-        passed: Whether the results can be believed, and none failed.
-        totals: Outcome -> tests, those that there are.
-        seconds: All shards together.
-        problems: Why they cannot be believed.
-    """
+    """The results of a test stage on a cell."""
 
     __test__ = False
 
@@ -252,18 +158,7 @@ class TestRun:
 
 @dataclass(frozen=True, kw_only=True)
 class TestLine:
-    """A test that somebody wants to know of, wherever that was.
-
-    Attributes:
-        test: Its node id.
-        outcome: The worst of the outcomes.
-        line: Why, in a line.
-        text: All that was said.
-        cells: Stage and cell of each place.
-        seconds: The longest that it took.
-        command: What runs it again; "" where nobody knows.
-        rule: The rule by which it was tried again, and its reason.
-    """
+    """A test that somebody wants to know of, wherever that was."""
 
     __test__ = False
 
@@ -279,14 +174,7 @@ class TestLine:
 
 @dataclass(frozen=True, kw_only=True)
 class Tests:
-    """Everything about tests.
-
-    Attributes:
-        runs: One a stage and cell.
-        failures: What failed; those that fail in most cells first.
-        flaky: What failed and then passed.
-        slowest: What took longest.
-    """
+    """Everything about tests."""
 
     runs: tuple[TestRun, ...] = ()
     failures: tuple[TestLine, ...] = ()
@@ -296,19 +184,7 @@ class Tests:
 
 @dataclass(frozen=True, kw_only=True)
 class Source:
-    """A project's sources in the run, and in the one before.
-
-    Attributes:
-        torch_ref: The ref.
-        project: The project.
-        origin: The repository.
-        ref: What the commit was resolved from.
-        commit: The commit; "" for a prebuilt project, or one that has gone.
-        version: The wheels' base version, or the requirement of a prebuilt one.
-        commit_before: The commit of the run before; "" for none.
-        version_before: Its version; "" for none.
-        compare: Address that shows what lies between; "" where there is none.
-    """
+    """A project's sources in the run, and in the one before."""
 
     torch_ref: str
     project: str
@@ -328,22 +204,7 @@ class Source:
 
 @dataclass(frozen=True, kw_only=True)
 class Page:
-    """A run.
-
-    Attributes:
-        run_id: The run.
-        platform: ``linux`` or ``windows``.
-        against: The run that it is held against; "" for none.
-        started: When its first stage began; "" where nobody knows.
-        problems: The first thing to read.
-        groups: Artifact groups.
-        cells: The matrix, sorted.
-        wheels: What it made, sorted.
-        gone: Names of wheels that only the run before has.
-        builds: The longest first.
-        tests: Results of tests.
-        sources: By ref, in build order.
-    """
+    """A run."""
 
     schema_version: Literal[1] = 1
     run_id: str

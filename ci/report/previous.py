@@ -21,13 +21,7 @@ MOST = 25
 
 
 def previous(store: Store, outputs: RunOutputs, facts: RunFacts) -> str:
-    """Find the last run before this one that built all of its cells; "" where there is none.
-
-    Args:
-        store: Where the runs lie.
-        outputs: This run's.
-        facts: What it holds.
-    """
+    """Find the last run before this one that built all of its cells; "" where there is none."""
     cells = built(facts)
     found = earlier(store.folders(outputs.external_repo), outputs) if cells else ()
     for run_id in found[:MOST]:
@@ -48,12 +42,7 @@ def built(facts: RunFacts) -> frozenset[CellName]:
 
 
 def earlier(folders: Iterable[str], outputs: RunOutputs) -> Sequence[str]:
-    """Give the runs before this one, the last first: a run's id grows, as those of GitHub do.
-
-    Args:
-        folders: Names of the folders that hold runs.
-        outputs: This run's; every other run is before the local one.
-    """
+    """Give the runs before this one, the last first: a run's id grows, as those of GitHub do."""
     end = f"-{outputs.platform}"
     runs = {one.removesuffix(end) for one in folders if one.endswith(end)} - {LOCAL_RUN, outputs.run_id}
     own = natural(outputs.run_id)
@@ -62,12 +51,7 @@ def earlier(folders: Iterable[str], outputs: RunOutputs) -> Sequence[str]:
 
 
 def has_built(records: Collection[str], cells: Iterable[CellName]) -> bool:
-    """Whether a run built cells, and no build of theirs failed.
-
-    Args:
-        records: Keys of its records, below its ``manifests/``.
-        cells: The cells.
-    """
+    """Whether a run built cells, and no build of theirs failed."""
     return all(_has_built(records, cell) for cell in cells)
 
 

@@ -34,13 +34,7 @@ _TEST_DATA = "test-report.json"
 
 @dataclass(frozen=True, kw_only=True)
 class Unreadable:
-    """A document that is no record of this version.
-
-    Attributes:
-        cell: The cell, as far as the document says.
-        run: The stage, as far as the document says.
-        problem: Why it cannot be read.
-    """
+    """A document that is no record of this version."""
 
     cell: CellName
     run: StageRun
@@ -49,16 +43,7 @@ class Unreadable:
 
 @dataclass(frozen=True, kw_only=True)
 class GroupFacts:
-    """What a run holds of an artifact group.
-
-    Attributes:
-        name: The group.
-        find_links: Address of its flat page; "" for a folder on this machine, which has none for others.
-        records: Its records, by key.
-        unreadable: What should have been one.
-        tests: Results of tests, as far as there are reports.
-        problems: What else could not be read.
-    """
+    """What a run holds of an artifact group."""
 
     name: str
     find_links: str = ""
@@ -70,16 +55,7 @@ class GroupFacts:
 
 @dataclass(frozen=True, kw_only=True)
 class RunFacts:
-    """What a run holds.
-
-    Attributes:
-        run_id: The run.
-        platform: Its platform.
-        prefix: The key prefix of its outputs.
-        groups: Artifact groups, sorted.
-        locks: Source locks by ref.
-        problems: Documents of the whole run that cannot be read.
-    """
+    """What a run holds."""
 
     run_id: str
     platform: str
@@ -90,15 +66,7 @@ class RunFacts:
 
 
 def read_run(common: Common, *, tests: bool = True) -> RunFacts:
-    """Read a run.
-
-    Args:
-        common: The run, and the group or ref where one is chosen.
-        tests: Whether to read results of tests, too.
-
-    Raises:
-        MissingInputError: It has no records at all, or none of the chosen family.
-    """
+    """Read a run."""
     store, outputs = common.open_for_reading(), common.outputs
     prefix = f"{outputs.prefix}/manifests"
     listed = store.list(prefix)

@@ -45,11 +45,7 @@ class _Cut:
 
 
 def time_line(stages: Sequence[StageRun]) -> TimeLine:
-    """Lay stages out in time.
-
-    Args:
-        stages: Those of a cell, and those before that it depends on; without a start they are left out.
-    """
+    """Lay stages out in time."""
     spans = _spans(stages)
     if not spans:
         return TimeLine()

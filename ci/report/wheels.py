@@ -24,16 +24,7 @@ _WHEEL_PARTS = 5
 
 
 def wheels_of(facts: RunFacts, before: RunFacts | None = None) -> tuple[tuple[Wheel, ...], tuple[str, ...]]:
-    """List a run's wheels and sdists.
-
-    Args:
-        facts: The run.
-        before: The run that it is held against.
-
-    Returns:
-        The wheels, by group, distribution and name, device code behind its wheel; and the names of those
-        that only `before` has.
-    """
+    """List a run's wheels and sdists."""
     old = (
         {}
         if before is None

@@ -83,16 +83,7 @@ def run(arguments: argparse.Namespace) -> None:
 
 
 def plan(common: Common, arguments: argparse.Namespace, *, today: str) -> Build:
-    """Decide what is built, from options.
-
-    Args:
-        common: The common options: a GPU family decides the index and the gfx targets.
-        arguments: The verb's own.
-        today: The day in UTC, ``YYYYMMDD``.
-
-    Raises:
-        UsageError: A value that cannot be, or an argument that the image does not have.
-    """
+    """Decide what is built, from options."""
     chosen = image(arguments.image)
     names = {name for each in images().values() for name in each.arguments}
     given = {name: value for name in names if (value := getattr(arguments, name)) is not None}

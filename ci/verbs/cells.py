@@ -95,11 +95,7 @@ def run(arguments: argparse.Namespace) -> None:
 
 
 def planned(plan: Plan, platform: Platform) -> Mapping[str, Sequence[Sequence[str]] | Sequence[str]]:
-    """Give the cells of a plan, by session.
-
-    Raises:
-        MissingInputError: The plan builds and tests no PyTorch on this platform.
-    """
+    """Give the cells of a plan, by session."""
     rows: dict[str, list[list[str]]] = {name: [] for name in SESSIONS}
     for cell in plan.cells:
         if cell.build_variant != PLAIN:
@@ -124,12 +120,7 @@ def planned(plan: Plan, platform: Platform) -> Mapping[str, Sequence[Sequence[st
 
 
 def load_matrix(name: str, root: Path) -> Matrix:
-    """Read a matrix by name, or a file of the user's own.
-
-    Raises:
-        UsageError: Neither a name nor a file.
-        DataError: A file that breaks the schema.
-    """
+    """Read a matrix by name, or a file of the user's own."""
     embedded = load_toml(MATRIX_FILE, MatrixFile)
     known = {"ci": embedded.ci, "release": embedded.release}
     if name in known:
@@ -145,19 +136,7 @@ def load_matrix(name: str, root: Path) -> Matrix:
 def expand(
     matrix: Matrix, refs: Mapping[str, TorchRef], platform: Platform, tests: Sequence[Test] = ()
 ) -> Expanded:
-    """Expand a matrix into the cells that can exist.
-
-    Args:
-        matrix: The matrix.
-        refs: The torch refs, as the platform builds them.
-        platform: The platform.
-        tests: The kinds of tests, of which the matrix has upstream's by its test type.
-
-    Raises:
-        DataError: A ref that no refs file knows, names that share a folder or stand there twice, an
-            exclusion of what the matrix does not have, no cell at all, or too many for CI.
-        UsageError: An unknown GPU family.
-    """
+    """Expand a matrix into the cells that can exist."""
     _refuse_collisions(matrix)
     _refuse_idle_exclusions(matrix)
     sessions: dict[str, list[Cell]] = {name: [] for name in SESSIONS}

@@ -26,12 +26,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> None:
-    """Plan the pages of every such folder of the store, and refuse those that would change.
-
-    Raises:
-        MissingInputError: The store has none of these folders.
-        StoreError: Pages are stale, or files are not listed.
-    """
+    """Plan the pages of every such folder of the store, and refuse those that would change."""
     common = common_from(arguments)
     store = stores.open_store(common.store, root=common.root, dry_run=True)
     found = {folder: planned() for folder, planned in folders(store).items()}

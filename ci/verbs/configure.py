@@ -101,12 +101,7 @@ def run(arguments: argparse.Namespace) -> None:
 
 
 def question(arguments: argparse.Namespace, common: Common, env: Mapping[str, str]) -> Question:
-    """Gather everything that the plan follows from.
-
-    Raises:
-        UsageError: No event is named, or something that is not known is.
-        DataError: The payload or a data file is not what it should be.
-    """
+    """Gather everything that the plan follows from."""
     described = bool(arguments.event or arguments.payload)
     known = data.load(data.own_file(arguments.config, common.root, env))
     event = _described(arguments) if described else _happened(arguments, env)
@@ -201,11 +196,7 @@ def _inputs(
 
 
 def _on_platforms(words: str, known: data.Families) -> Mapping[str, str]:
-    """Give the families of ``--gpu-family`` to each platform that has them.
-
-    Raises:
-        UsageError: A family that CI does not build.
-    """
+    """Give the families of ``--gpu-family`` to each platform that has them."""
     names = [named_family(word, known, what="GPU family") for word in re.split(r"[;,\s]+", words) if word]
     return {
         f"{platform}_amdgpu_families": " ".join(name for name in names if platform in known.families[name])

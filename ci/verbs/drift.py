@@ -45,12 +45,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> None:
-    """Print what differs.
-
-    Raises:
-        CheckError: Something differs without a reason, or a reason is left over.
-        DataError: Upstream moved what is compared.
-    """
+    """Print what differs."""
     checkout = tree(arguments.therock, arguments.commit)
     every = [one for subject in SUBJECTS for one in differences(subject, checkout)]
     new, meant, idle = sorted_out(every, load_toml(ACCEPTED, AcceptedFile).accepted)

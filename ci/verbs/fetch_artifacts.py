@@ -136,11 +136,7 @@ def show(fetched: list[Fetched], folder: Path) -> None:
 
 
 def _require(planned: Plan, digest: str, where: str) -> None:
-    """Hold what is fetched to what the plan pinned.
-
-    Raises:
-        ArtifactError: Somebody has changed it since.
-    """
+    """Hold what is fetched to what the plan pinned."""
     if digest and files.digest_of({one.name.filename: one.sha256 for one in planned.artifacts}) != digest:
         raise ArtifactError(
             f"The artifacts in {where} are not those that the plan pinned.",

@@ -43,13 +43,7 @@ _BUILT_WITH = ("setuptools", "wheel")  # what the rocm sdist is built with
 
 @dataclass(frozen=True, kw_only=True)
 class Fetched:
-    """A file that is in the folder.
-
-    Attributes:
-        offer: The file.
-        seconds: How long it took.
-        fresh: Whether it was fetched now; false where it was there already.
-    """
+    """A file that is in the folder."""
 
     offer: Offer
     seconds: float
@@ -116,17 +110,7 @@ def run(arguments: argparse.Namespace) -> None:
 def closure(
     group: RunGroup, offers: Sequence[Offer], roots: Sequence[str], devices: Devices | None = None
 ) -> Sequence[Offer]:
-    """Choose what requirements name, and what that requires of the same run, on any Python.
-
-    Args:
-        group: Where the wheels' sidecars are.
-        offers: What there is.
-        roots: Requirements; of others' distributions there is nothing in a run.
-        devices: The GPUs whose device packages come with it.
-
-    Raises:
-        MissingInputError: No requirement names anything of the run, or a device package is missing.
-    """
+    """Choose what requirements name, and what that requires of the same run, on any Python."""
     chosen: dict[str, Offer] = {}
     waiting = [Requirement(root) for root in roots]
     while waiting:
@@ -146,16 +130,7 @@ def closure(
 
 
 def dependencies(group: RunGroup, wanted: Sequence[Offer], tag: str) -> Sequence[Offer]:
-    """Choose what files require of others, from the dependencies' index of the same store.
-
-    Args:
-        group: Where the run is.
-        wanted: Our files.
-        tag: ABI tag of the Python, such as ``cp312``; "" for every one.
-
-    Raises:
-        MissingInputError: The store has no such index, or nothing of it for the Python.
-    """
+    """Choose what files require of others, from the dependencies' index of the same store."""
     mirrored = [one for one in mirrored_in(group.store) if fits(one, tag, group.outputs.platform)]
     if not mirrored:
         raise MissingInputError(
@@ -197,10 +172,6 @@ def fetch(group: RunGroup, wanted: Sequence[Offer], folder: Path, *, jobs: int =
     """Fetch files side by side, each held against its record before it gets its name.
 
     What is there already, by its digest, is kept: an interrupted fetch is gone on with.
-
-    Raises:
-        StoreError: A file in the store differs from its record, or reading breaks off again and again.
-        MissingInputError: A recorded file is not in the store.
     """
     total = sum(one.size for one in wanted)
     title = f"Fetching {len(wanted)} files, {console.size(total)}, from {group.where}"
@@ -269,13 +240,7 @@ def _download(group: RunGroup, one: Offer, path: Path, shown: Transfer) -> None:
 
 
 def command(folder: Path, wanted: Sequence[Offer], roots: Sequence[str] = ()) -> str:
-    """Write the command that installs fetched files, with versions: nothing else may be taken for them.
-
-    Args:
-        folder: Where the files are.
-        wanted: The files.
-        roots: Pinned requirements that were asked for; else everything but parts of ``rocm`` is named.
-    """
+    """Write the command that installs fetched files, with versions: nothing else may be taken for them."""
     pins = list(roots)
     if not pins:
         versions: dict[str, set[str]] = {}

@@ -73,16 +73,7 @@ def run(arguments: argparse.Namespace) -> None:
 def commands(
     engine: Engine, image: str, nox: Sequence[str], *, root: Path, archive: Path | None, gpu: bool
 ) -> Sequence[Sequence[str]]:
-    """List what is run.
-
-    Args:
-        engine: docker or podman.
-        image: The image.
-        nox: nox's arguments.
-        root: The checkout; outputs of the sessions are left in it.
-        archive: The image's archive, loaded first; None for an image that is there.
-        gpu: Whether the machine's GPUs are needed.
-    """
+    """List what is run."""
     load = [[engine, "load", "--input", str(archive)]] if archive else []
     options = ["--rm", f"--volume={root}:{WORKSPACE}", f"--workdir={WORKSPACE}", "--ipc=host"]
     options += ["--device=/dev/kfd", "--device=/dev/dri", "--group-add=video"] if gpu else []

@@ -72,12 +72,7 @@ def _index(common: Common, arguments: argparse.Namespace) -> None:
 
 
 def write_group(common: Common, artifact_group: str) -> None:
-    """Write the pages of a group that changed, and say which.
-
-    Raises:
-        MissingInputError: The group holds no wheel or sdist.
-        StoreError: A listed file is absent, differs from its record, or has none.
-    """
+    """Write the pages of a group that changed, and say which."""
     store, outputs = common.open_store(), common.outputs
     indexed = write_pages(store, outputs, artifact_group)
     _say(common, f"{store.url}/{outputs.python_prefix(artifact_group)}", indexed)
@@ -88,10 +83,6 @@ def write_pages(store: Store, outputs: RunOutputs, artifact_group: str) -> Index
 
     A file whose record or metadata sidecar is not there yet is held back, as its upload may go on;
     one that has waited for an hour is refused, after what is whole has been listed.
-
-    Raises:
-        MissingInputError: The group holds no wheel or sdist.
-        StoreError: A listed file is absent, differs from its record, or has none.
     """
     prefix = outputs.python_prefix(artifact_group)
     source = Records(store=store, prefix=outputs.manifests_prefix(artifact_group))
@@ -111,12 +102,7 @@ def write_pages(store: Store, outputs: RunOutputs, artifact_group: str) -> Index
 
 
 def write_directory(common: Common, directory: Path) -> Indexed:
-    """Write pages and metadata sidecars into a directory, from the wheels and sdists themselves.
-
-    Raises:
-        MissingInputError: There is no such directory, or it holds none.
-        WheelError: A file's name says other than its metadata.
-    """
+    """Write pages and metadata sidecars into a directory, from the wheels and sdists themselves."""
     if not directory.is_dir():
         raise MissingInputError(f"{directory} is no directory.", hint="Give one with --directory.")
     import tempfile

@@ -47,14 +47,7 @@ def run(arguments: argparse.Namespace) -> None:
 
 
 def write(found: Bundle, output: Path) -> str:
-    """Write the zip.
-
-    Returns:
-        Its hex SHA-256.
-
-    Raises:
-        FatalError: The disk is full or the folder cannot be written.
-    """
+    """Write the zip."""
     with files.atomic(output) as stream:
         hashing = HashingStream(stream)
         writer = ZipWriter(hashing)

@@ -44,14 +44,7 @@ def run(arguments: argparse.Namespace) -> None:
 
 
 def matrices(known: Buckets, own: OwnStore, *, repository: str, release_type: str) -> Mapping[str, Rows]:
-    """Say which stores get their dependencies mirrored, and of which what is old is deleted.
-
-    Args:
-        known: The main repository's buckets.
-        own: A downstream's store, in the place of all of them.
-        repository: ``{owner}/{name}``; one that is not the main one, without a store of its own, has none.
-        release_type: By whose policy a downstream's runs are kept.
-    """
+    """Say which stores get their dependencies mirrored, and of which what is old is deleted."""
     if own.store:
         row = {"store": own.store, "release_type": release_type, "aws_region": own.region}
         return {

@@ -89,11 +89,7 @@ def source_of(data: Mirror, store: Store) -> Records:
 
 
 def recorded(data: Mirror, store: Store) -> Mapping[str, str]:
-    """List what was mirrored before: file name to SHA-256.
-
-    Raises:
-        DataError: A record breaks its form.
-    """
+    """List what was mirrored before: file name to SHA-256."""
     source = source_of(data, store)
     promised = source.read(list(source.documents()))
     return {one.key.rpartition("/")[2]: one.sha256 for promises in promised for one in promises}
@@ -102,11 +98,7 @@ def recorded(data: Mirror, store: Store) -> Mapping[str, str]:
 def absent(
     data: Mirror, store: Store, sources: Sequence[Source], have: Mapping[str, str]
 ) -> Sequence[Source]:
-    """List what is not mirrored yet.
-
-    Raises:
-        StoreError: The public index has other bytes now under the name of a mirrored file.
-    """
+    """List what is not mirrored yet."""
     for one in sources:
         if have.get(one.filename, one.sha256) != one.sha256:
             raise StoreError(

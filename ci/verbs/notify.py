@@ -35,24 +35,14 @@ _PORTS = {"smtp": 587, "smtps": 465}
 
 
 class Policy(Model):
-    """What `notify.toml` says.
-
-    Attributes:
-        events: Events whose failing runs are told.
-    """
+    """What `notify.toml` says."""
 
     events: tuple[str, ...]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Places:
-    """Where messages go; "" and nothing for what is not configured.
-
-    Attributes:
-        slack: Address of a webhook.
-        smtp: The mail server, ``smtps://USER:PASSWORD@HOST:PORT``.
-        email: Addresses; the first one sends.
-    """
+    """Where messages go; "" and nothing for what is not configured."""
 
     slack: str = ""
     smtp: str = ""
@@ -99,13 +89,7 @@ def places(env: Mapping[str, str]) -> Places:
 
 
 def send(result: RunResult, to: Places, *, dry_run: bool = False) -> None:
-    """Send what is configured; a message that cannot be sent is a warning, as the run's result is not its.
-
-    Args:
-        result: What is told.
-        to: Where to.
-        dry_run: Print instead.
-    """
+    """Send what is configured; a message that cannot be sent is a warning, as the run's result is not its."""
     payload = notices.slack(result)
     message = notices.email(result, sender=to.email[0], to=to.email) if to.email else None
     if dry_run:

@@ -138,11 +138,7 @@ def run(arguments: argparse.Namespace) -> None:
 
 
 def _change(arguments: argparse.Namespace, common: Common) -> RocmChange | None:
-    """Say which release candidate becomes which release, if one does.
-
-    Raises:
-        UsageError: Only half of it is said, or it is no candidate of that release.
-    """
+    """Say which release candidate becomes which release, if one does."""
     old, new = arguments.from_version, arguments.version
     if not (old or new):
         return None
@@ -163,11 +159,7 @@ def _change(arguments: argparse.Namespace, common: Common) -> RocmChange | None:
 
 
 def _kept(arguments: argparse.Namespace, change: RocmChange | None) -> Kept | None:
-    """Say which gfx targets are kept, if not all are.
-
-    Raises:
-        UsageError: The wheels go out as they are, which name every target.
-    """
+    """Say which gfx targets are kept, if not all are."""
     if not arguments.gpu_targets:
         return None
     if change is None:
@@ -204,11 +196,7 @@ def _open_run(common: Common, address: str) -> Store:
 def _request(
     arguments: argparse.Namespace, common: Common, source: Store, change: RocmChange | None
 ) -> SetRequest:
-    """Say which set is meant.
-
-    Raises:
-        UsageError: Two were named, or none and there are several.
-    """
+    """Say which set is meant."""
     if arguments.torch_version and arguments.rocm_version:
         raise UsageError("--torch-version and --rocm-version name two sets.", hint="Promote one at a time.")
     distribution = "rocm" if arguments.rocm_version else "torch"

@@ -40,12 +40,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> None:
-    """Print the summary of the run and where everything lies, and write its page.
-
-    Raises:
-        MissingInputError: It has no records.
-        StoreError: The store does not take the page; the summary has been printed.
-    """
+    """Print the summary of the run and where everything lies, and write its page."""
     common = common_from(arguments)
     page = _made(arguments, common)
     if arguments.json:
@@ -70,11 +65,7 @@ def run(arguments: argparse.Namespace) -> None:
 
 
 def _made(arguments: argparse.Namespace, common: Common) -> Page:
-    """Read a run, and the one that it is held against, and make its page.
-
-    Raises:
-        MissingInputError: It has no records, or there is no such other run.
-    """
+    """Read a run, and the one that it is held against, and make its page."""
     from ci.report.making import page_of
     from ci.report.reading import read_run
 
@@ -84,11 +75,7 @@ def _made(arguments: argparse.Namespace, common: Common) -> Page:
 
 
 def _before(arguments: argparse.Namespace, common: Common, facts: RunFacts) -> Common | None:
-    """Say which run this one is held against; None for none.
-
-    Raises:
-        MissingInputError: There is no previous one, and a person asked for it.
-    """
+    """Say which run this one is held against; None for none."""
     run_id = arguments.against
     if run_id == NONE or (not run_id and not common.outputs.immutable):
         return None

@@ -55,12 +55,7 @@ def _day(text: str) -> datetime:
 
 
 def releases_of(data: Buckets, location: str) -> Sequence[str]:
-    """Name the distribution stores of a bucket that the data names for runs.
-
-    Args:
-        data: The buckets there are.
-        location: A store, as ``--store`` names it.
-    """
+    """Name the distribution stores of a bucket that the data names for runs."""
     bucket = location.removeprefix("s3://") if location.startswith("s3://") else ""
     return [
         distribution_store(data, name)

@@ -38,15 +38,7 @@ _SERVER_SECONDS = 300.0  # pages follow events of the bucket within seconds
 
 @dataclass(frozen=True, kw_only=True)
 class Folders:
-    """Folders of a person's or a build's, the files of which go into the run.
-
-    Attributes:
-        wheels: Wheels and sdists, in it or in its ``dist``.
-        logs: Logs, at every depth.
-        reports: Reports, at every depth.
-        artifacts: Archives of artifacts.
-        manifest: The manifest of a ROCm build.
-    """
+    """Folders of a person's or a build's, the files of which go into the run."""
 
     wheels: Path | None = None
     logs: Path | None = None
@@ -105,11 +97,7 @@ def run(arguments: argparse.Namespace) -> None:
 
 
 def kinds(what: str) -> Sequence[str]:
-    """Read ``--what``.
-
-    Raises:
-        UsageError: It names something else than run outputs.
-    """
+    """Read ``--what``."""
     words = [word.strip() for word in what.split(",") if word.strip()] or [ALL]
     for word in words:
         if word not in {*KINDS, ALL}:
@@ -118,11 +106,7 @@ def kinds(what: str) -> Sequence[str]:
 
 
 def upload_from_out(common: Common, chosen: Sequence[str], group: str) -> Mapping[str, Sequence[FileRecord]]:
-    """Upload the run that the stages left in ``out/``.
-
-    Returns:
-        The wheels of each group.
-    """
+    """Upload the run that the stages left in ``out/``."""
     from ci.publish import runs
 
     here = placed(
@@ -136,14 +120,7 @@ def upload_from_out(common: Common, chosen: Sequence[str], group: str) -> Mappin
 
 
 def upload_folders(common: Common, given: Folders, group: str) -> Mapping[str, Sequence[FileRecord]]:
-    """Upload what folders hold; everything but artifacts goes to a group.
-
-    Returns:
-        The wheels of each group.
-
-    Raises:
-        UsageError: The group is not named.
-    """
+    """Upload what folders hold; everything but artifacts goes to a group."""
     if not group and given != Folders(artifacts=given.artifacts):
         raise UsageError(
             "Files from a folder need the group they go to.", hint="Give --gpu-family or --artifact-group."
@@ -186,12 +163,7 @@ def foreseen(common: Common) -> Common:
 
 
 def write_pages(common: Common, put: Mapping[str, Sequence[FileRecord]]) -> None:
-    """Write the pages that list what was uploaded, or wait for those that the store's server writes.
-
-    Raises:
-        MissingInputError: The server has not listed them in time.
-        StoreError: A listed file is absent, differs from its record, or has none.
-    """
+    """Write the pages that list what was uploaded, or wait for those that the store's server writes."""
     from ci.verbs import index
 
     if not index.left_to_server(common.store):

@@ -37,14 +37,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> None:
-    """Verify files, one after the other; the first that is not right ends it.
-
-    Raises:
-        MissingInputError: There is no such file, no record of it, or no statement.
-        DataError: A record is of another schema, or a statement is none.
-        WheelError: The file is broken.
-        ProvenanceError: File, record and statement contradict each other.
-    """
+    """Verify files, one after the other; the first that is not right ends it."""
     from ci.provenance.places import locate
     from core.env.installer import configured
     from core.run.outputs import LOCAL_RUN

@@ -32,14 +32,7 @@ _ZLIB_LEVEL = 6
 
 
 def chunk(data: bytes | memoryview, level: int, *, last: bool) -> bytes:
-    """Deflate one chunk of a larger stream, without reference to what is before it.
-
-    Args:
-        data: The chunk.
-        level: libdeflate's level, 1 to 12.
-        last: Whether the stream ends with it; else it ends on a byte boundary, and any other
-            chunk may follow.
-    """
+    """Deflate one chunk of a larger stream, without reference to what is before it."""
     packed = bytes(deflate.deflate_compress(data, level))
     if last:
         return packed
@@ -70,12 +63,7 @@ def _opened(packed: bytes, data: bytes | memoryview) -> bytes | None:
 
 
 def _before_last_tables(packed: bytes) -> tuple[Any, int, int] | None:
-    """Find the last place where a decoder reads tables.
-
-    Returns:
-        The decoder's state a little before it, the offset in `packed` that it stands at, and how
-        many bytes it has given out until there.
-    """
+    """Find the last place where a decoder reads tables."""
     inflater, given, at = _INFLATE.decompressobj(_RAW), 0, 0
     seen = []
     for window in _WINDOWS:

@@ -246,11 +246,7 @@ _MEANT = {"path", "linkpath", "size"}
 
 
 def pax_records(data: bytes) -> dict[str, str]:
-    r"""Read pax records (POSIX.1-2001): ``{length} {keyword}={value}\n``, each length its own included.
-
-    Raises:
-        ValueError: The data breaks the form, or is not UTF-8.
-    """
+    r"""Read pax records (POSIX.1-2001): ``{length} {keyword}={value}\n``, each length its own included."""
     found: dict[str, str] = {}
     while data:
         digits, space, _ = data[:20].partition(b" ")

@@ -40,13 +40,7 @@ class MemberError(Exception):
 
 @dataclass(frozen=True, kw_only=True)
 class Span:
-    """Where a member's bytes lie in the archive.
-
-    Attributes:
-        header: Offset of the local header.
-        start: Offset of the first byte of (compressed) data.
-        end: Offset behind the last byte of data.
-    """
+    """Where a member's bytes lie in the archive."""
 
     header: int
     start: int
@@ -78,11 +72,7 @@ def opened(path: Path) -> Iterator[zipfile.ZipFile]:
 
 
 def unsafe_path(name: str) -> str:
-    """Say why a member's name may not be unpacked, or nothing.
-
-    Args:
-        name: The name as the archive holds it.
-    """
+    """Say why a member's name may not be unpacked, or nothing."""
     if not name or "\0" in name:
         return "an empty or cut-off name"
     if "\\" in name:
@@ -112,11 +102,7 @@ def unsafe_kind(info: zipfile.ZipInfo) -> str:
 
 
 def span_of(stream: BinaryIO, info: zipfile.ZipInfo) -> Span:
-    """Find a member's data by its local header.
-
-    Raises:
-        MemberError: There is no local header of this name where the directory says.
-    """
+    """Find a member's data by its local header."""
     stream.seek(info.header_offset)
     head = stream.read(_LOCAL_HEADER.size)
     if len(head) != _LOCAL_HEADER.size or not head.startswith(_LOCAL_MAGIC):
@@ -130,16 +116,7 @@ def span_of(stream: BinaryIO, info: zipfile.ZipInfo) -> Span:
 
 
 def chunks(stream: BinaryIO, info: zipfile.ZipInfo, span: Span) -> Iterator[bytes]:
-    """Yield a member's bytes, never more than its header declares, `CHUNK` at a time.
-
-    Args:
-        stream: The archive, opened for this caller alone.
-        info: The member; stored or deflated.
-        span: From `span_of`.
-
-    Raises:
-        MemberError: The data is damaged, shorter or longer than declared, or its CRC differs.
-    """
+    """Yield a member's bytes, never more than its header declares, `CHUNK` at a time."""
     pieces = _inflated if info.compress_type == zipfile.ZIP_DEFLATED else _raw
     left, crc = info.file_size, 0
     for piece in filter(None, pieces(stream, span)):

@@ -59,18 +59,7 @@ class Sized:
 
 @dataclass(frozen=True, kw_only=True)
 class Packed:
-    """A member, ready to be written.
-
-    Attributes:
-        member: The member.
-        method: How it is compressed: `STORED` or `DEFLATED`.
-        packed_size: How many bytes it takes compressed.
-        pieces: Gives these bytes, once.
-        crc: The CRC-32 of its uncompressed bytes.
-        size: The number of its uncompressed bytes.
-        sha256: The raw SHA-256 of its uncompressed bytes.
-        release: To be called when the bytes are no longer needed.
-    """
+    """A member, ready to be written."""
 
     member: Member
     method: int
@@ -84,12 +73,7 @@ class Packed:
 
 @dataclass
 class Workers:
-    """Threads that compress, and the memory they may take, for all archives written at one time.
-
-    Args:
-        jobs: How many threads (default: one a core).
-        memory: How many bytes of members may be held at once; one larger member may be held alone.
-    """
+    """Threads that compress, and the memory they may take, for all archives written at one time."""
 
     jobs: int | None = None
     memory: int = MEMORY
@@ -132,10 +116,6 @@ def packed_in_order(
     """Compress members ahead of who writes them, within the memory that there is.
 
     Who takes one calls its `release` when it is written.
-
-    Raises:
-        MissingInputError: A member's source file does not exist.
-        FatalError: The scratch folder is full.
     """
     waiting: deque[tuple[Future[list[Packed]], int]] = deque()
     try:
@@ -176,15 +156,7 @@ def _alone(one: Sized) -> bool:
 
 
 def longest_first(members: Sequence[Member]) -> list[tuple[int, Sized]]:
-    """Give the order to pack members in: the large ones by size, then the others as they come.
-
-    Returns:
-        Indexes of `members`, with each one and its size. The order follows from sizes alone, never
-        from the machine.
-
-    Raises:
-        MissingInputError: A member's source file does not exist.
-    """
+    """Give the order to pack members in: the large ones by size, then the others as they come."""
     sizes = [zip_sources.size_of(member) for member in members]
     sized = [(index, Sized(member=members[index], size=size)) for index, size in enumerate(sizes)]
     large = [one for one in sized if one[1].size > LARGE]

@@ -43,13 +43,7 @@ _LATEST = int(datetime(2107, 12, 31, 23, 59, 58, tzinfo=UTC).timestamp())
 
 @dataclass(frozen=True, kw_only=True)
 class Written:
-    """What was written of one member.
-
-    Attributes:
-        name: Its path in the archive.
-        sha256: The raw SHA-256 of its uncompressed bytes.
-        size: The number of its uncompressed bytes.
-    """
+    """What was written of one member."""
 
     name: str
     sha256: bytes

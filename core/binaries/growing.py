@@ -30,12 +30,7 @@ _Segment = tuple[int, int, int, int, int, int, int, int]
 
 
 def grown(path: Path, rpath: str) -> Edited | None:
-    """Say how a library gets an RPATH in place of the RPATH or RUNPATH that it has.
-
-    Returns:
-        The file and its changes; None where only patchelf can do it (a program, or a library
-        without such an entry).
-    """
+    """Say how a library gets an RPATH in place of the RPATH or RUNPATH that it has."""
     size = path.stat().st_size
     with path.open("rb") as stream:
         header = _HEADER.unpack(stream.read(_HEADER.size))
@@ -73,11 +68,7 @@ def grown(path: Path, rpath: str) -> Edited | None:
 
 
 def _added(segments: list[_Segment], size: int, strings: bytes) -> tuple[int, bytes, int]:
-    """Make the new segment.
-
-    Returns:
-        Its offset in the file, its bytes (the program headers first), and the strings' address.
-    """
+    """Make the new segment."""
     loads = [index for index, one in enumerate(segments) if one[0] == _LOAD]
     alignment = max(_LEAST_ALIGNMENT, *(segments[index][7] for index in loads))
     end = max(segments[index][3] + segments[index][6] for index in loads)

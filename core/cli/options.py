@@ -129,13 +129,7 @@ class Common:
 
 
 def sources_folder(root: Path, platform: Platform, given: Path | None) -> Path:
-    """Say where source trees are checked out.
-
-    Args:
-        root: The checkout.
-        platform: The platform that is built for; on Windows command lines are limited, so paths are short.
-        given: What the variable ``SOURCES_DIR`` names; None for nothing.
-    """
+    """Say where source trees are checked out."""
     if given is not None:
         return root / given
     return Path("C:/b") if platform == "windows" else root / "src"

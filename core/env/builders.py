@@ -15,16 +15,7 @@ BUILDER = "builder"
 
 
 def builder_from(env: Mapping[str, str]) -> dict[str, str]:
-    """Name the workflow that this process is a job of.
-
-    Args:
-        env: The process's environment.
-
-    Returns:
-        ``id`` and ``invocation`` (the workflow's and the attempt's URI), ``source`` and ``commit`` (the
-        repository that it ran from); nothing on a machine of one's own, and under act, which runs
-        workflows there.
-    """
+    """Name the workflow that this process is a job of."""
     server, workflow, repository = (
         env.get(name, "") for name in ("GITHUB_SERVER_URL", "GITHUB_WORKFLOW_REF", "GITHUB_REPOSITORY")
     )

@@ -246,13 +246,7 @@ def require_complete(target: Interpreter) -> None:
 
 
 def pinned(path: Path, sources: Sources | None, *, gpu_family: str = "") -> Install:
-    """Plan the installation of files that a requirements file pins by digest, and of nothing else.
-
-    Args:
-        path: The requirements file.
-        sources: Where the files are; None for the machine's own configuration.
-        gpu_family: The family that the sdist of `rocm` is to require; "" where there is none of it.
-    """
+    """Plan the installation of files that a requirements file pins by digest, and of nothing else."""
     return Install(
         files=(path,),
         sources=sources,

@@ -45,14 +45,7 @@ class Limits:
 
 @dataclass(frozen=True, kw_only=True)
 class Ended:
-    """How a process ended.
-
-    Attributes:
-        returncode: Its exit status; negative for a signal.
-        stopped: Why it was stopped, in words; "" where it ended by itself.
-        late: Whether it was stopped because its time, or that of a part of it, was over.
-        seconds: How long it ran.
-    """
+    """How a process ended."""
 
     returncode: int
     stopped: str = ""

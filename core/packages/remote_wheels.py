@@ -33,16 +33,7 @@ def without_secret(url: str) -> str:
 
 
 def open_url(url: str, *, cert: str = "", **headers: str) -> HTTPResponse:
-    """Ask an address of HTTP, with the user's name and password that it may carry.
-
-    Args:
-        url: The address.
-        cert: A CA bundle; "" for the machine's own.
-        headers: More of the request's headers.
-
-    Raises:
-        OSError: No answer, or one that says why not (`urllib.error.HTTPError`).
-    """
+    """Ask an address of HTTP, with the user's name and password that it may carry."""
     parts = urlsplit(url)
     if parts.scheme not in {"http", "https"}:
         raise ValueError(f"{url} is no address of HTTP")
@@ -56,12 +47,7 @@ def open_url(url: str, *, cert: str = "", **headers: str) -> HTTPResponse:
 
 
 def read_metadata(url: str, *, cert: str = "") -> bytes:
-    """Read a remote wheel's METADATA: of its sidecar (PEP 658), else by ranges, else of the whole file.
-
-    Raises:
-        ServiceError: The address does not answer.
-        WheelError: What it answers is no wheel.
-    """
+    """Read a remote wheel's METADATA: of its sidecar (PEP 658), else by ranges, else of the whole file."""
     shown = without_secret(url)
     try:
         with open_url(f"{url}.metadata", cert=cert) as answer:

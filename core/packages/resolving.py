@@ -57,13 +57,7 @@ class Question:
 
 @dataclass(frozen=True, kw_only=True)
 class ResolvedFile:
-    """A file that a resolution chose.
-
-    Attributes:
-        filename: Its name.
-        url: Where it lies.
-        sha256: Hex SHA-256.
-    """
+    """A file that a resolution chose."""
 
     filename: str
     url: str
@@ -138,12 +132,7 @@ def _argv(question: Question) -> list[str]:
 
 
 def parse_pylock(text: str) -> tuple[Resolved, ...]:
-    """Read a ``pylock.toml``.
-
-    Raises:
-        DataError: It is no TOML.
-        EnvironmentSetupError: A distribution has no file with a digest.
-    """
+    """Read a ``pylock.toml``."""
     packages = parse_toml(text, where="uv's answer").get("packages", [])
     return tuple(sorted((_resolved(one) for one in packages), key=lambda one: one.name))
 

@@ -317,11 +317,7 @@ def matrices(plan: Plan) -> Mapping[str, Sequence[Mapping[str, Any]]]:
 
 
 def refuse_size(count: int, what: str) -> None:
-    """Refuse a matrix with more jobs than GitHub takes.
-
-    Raises:
-        DataError: There are too many.
-    """
+    """Refuse a matrix with more jobs than GitHub takes."""
     if count > MAX_JOBS:
         raise DataError(
             f"{what} has {count} jobs; a matrix of GitHub Actions holds {MAX_JOBS}.",

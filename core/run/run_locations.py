@@ -40,15 +40,7 @@ class RunBucket(_Part):
 
 
 class CompilerCaches(_Part):
-    """Where builds of the main repository share what they compiled.
-
-    Attributes:
-        region: The buckets' region.
-        bucket: The bucket, with ``{type}``.
-        role: ARN of the role that writes to it, with ``{type}``.
-        session_seconds: How long the role's credentials last.
-        types: Release type -> what stands for ``{type}``.
-    """
+    """Where builds of the main repository share what they compiled."""
 
     region: str
     bucket: str

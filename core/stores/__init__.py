@@ -34,12 +34,7 @@ _PAGE_SUFFIXES = frozenset({".html", ".json", ".txt"})
 
 @dataclass(frozen=True, kw_only=True)
 class Headers:
-    """What HTTP clients are told of an object.
-
-    Attributes:
-        content_type: Its media type.
-        cache_control: How long caches may keep it.
-    """
+    """What HTTP clients are told of an object."""
 
     content_type: str
     cache_control: str
@@ -205,12 +200,7 @@ def refuse_other_bytes(key: str, url: str) -> StoreError:
 
 
 def require_digest(source: Store, source_key: str, sha256: str) -> None:
-    """Refuse to copy an object that is not the one that was meant.
-
-    Raises:
-        MissingInputError: There is no such object.
-        StoreError: It has another digest.
-    """
+    """Refuse to copy an object that is not the one that was meant."""
     found = source.digest(source_key)
     if found != sha256:
         raise refuse_other_digest(source, source_key, found, sha256)

@@ -29,12 +29,6 @@ class OverlayStore:
 
     Nobody named the store behind: where it cannot be read, that is said once, and what this
     machine has is all there is.
-
-    Attributes:
-        store: Written to, and read first.
-        opened: Opens the store that is read where the first one lacks a key.
-        where: What that one is called.
-        address: Whom it talks to, ``http://…`` or ``https://…``; "" for nobody.
     """
 
     store: Store

@@ -84,12 +84,7 @@ def unlisted(page: str | None, wanted: Sequence[Offer]) -> Sequence[str]:
 
 
 def fetch(url: str, *, cert: str = "") -> Answer:
-    """Ask an address for a page; no answer is an answer, too.
-
-    Args:
-        url: The address.
-        cert: A CA bundle; "" for the machine's own.
-    """
+    """Ask an address for a page; no answer is an answer, too."""
     # a page's cached copy is what is waited to be over
     asked = {"Cache-Control": "no-cache", "Accept": "text/html"}
     try:

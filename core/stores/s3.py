@@ -63,9 +63,6 @@ class S3Store(Bucket):
 
     Conditional writes hold as `core.stores.s3_conditions` says: by S3 itself where it can, else by
     comparing before and verifying after.
-
-    Attributes:
-        sizes: From where on objects go in parts.
     """
 
     sizes: transfer.Sizes = field(default_factory=transfer.Sizes)

@@ -24,12 +24,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Seen:
-    """An object as a HEAD request saw it.
-
-    Attributes:
-        stored: What a listing says of it.
-        sha256: The hex SHA-256 that it carries; "" where it carries none.
-    """
+    """An object as a HEAD request saw it."""
 
     stored: Stored
     sha256: str
@@ -37,13 +32,7 @@ class Seen:
 
 @dataclass(frozen=True, kw_only=True)
 class Bucket:
-    """A part of a bucket.
-
-    Attributes:
-        connection: The service.
-        bucket: The bucket's name.
-        prefix: What every key begins with there, without a slash at the end; "" for nothing.
-    """
+    """A part of a bucket."""
 
     connection: Connection
     bucket: str
@@ -55,11 +44,7 @@ class Bucket:
         return f"s3://{self.bucket}/{self.prefix}".rstrip("/")
 
     def place(self, key: str) -> dict[str, Any]:
-        """Give bucket and whole key, as arguments of a request.
-
-        Raises:
-            UsageError: It is no key.
-        """
+        """Give bucket and whole key, as arguments of a request."""
         if key.startswith("/") or any(part.startswith(".") for part in key.split("/")):
             raise UsageError(f"{key!r} is no key of the store {self.url}.")
         return {"Bucket": self.bucket, "Key": f"{self.prefix}/{key}" if self.prefix else key}
@@ -78,11 +63,7 @@ class Bucket:
         return explained(self.url, key=key, identity=self.connection.identity)
 
     def writing(self, key: str) -> AbstractContextManager[None]:
-        """Do the same for what needs credentials.
-
-        Raises:
-            StoreError: There are none.
-        """
+        """Do the same for what needs credentials."""
         if not self.connection.signed:
             raise no_credentials(self.url)
         return self.explained(key)
@@ -112,12 +93,7 @@ class Bucket:
         return sorted(name for one in found if (name := one.removesuffix("/")) and name[0] != ".")
 
     def look(self, key: str) -> Seen | None:
-        """Look at an object by a HEAD request; there may be none.
-
-        Raises:
-            StoreError: It may not be seen, or there is no such bucket.
-            ServiceError: The service cannot be reached.
-        """
+        """Look at an object by a HEAD request; there may be none."""
         place = self.place(key)
         with self.explained(key):
             try:
@@ -133,11 +109,7 @@ class Bucket:
         return Seen(stored=stored, sha256=carried(head["Metadata"]) or _checked(head))
 
     def existing(self, key: str) -> Seen:
-        """Look at an object that has to be there.
-
-        Raises:
-            MissingInputError: It is not.
-        """
+        """Look at an object that has to be there."""
         seen = self.look(key)
         if seen is None:
             raise missing(key, self.url)

@@ -37,13 +37,7 @@ _SETTINGS = ("AWS_", "BOTO", "HOME", "USERPROFILE", "HTTP", "http", "NO_PROXY", 
 
 @dataclass(frozen=True, kw_only=True)
 class Conditions:
-    """What a service holds to.
-
-    Attributes:
-        if_none_match: A PUT over nothing only.
-        if_match: A PUT over the object of an ETag only.
-        completion: The same, at the completion of an upload of parts, and for copies.
-    """
+    """What a service holds to."""
 
     if_none_match: bool
     if_match: bool
@@ -59,19 +53,7 @@ AMAZON = Conditions(if_none_match=True, if_match=True, completion=True)
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Connection:
-    """A client of one S3 service; any thread may use it.
-
-    Attributes:
-        client: Makes the requests, retries those that a service was too busy for.
-        signed: Whether there are credentials; without, public objects can be read and nothing written.
-        identity: Whose credentials those are, for people; no secret.
-        parts: Bounds the parts of uploads that are in memory.
-        wire: A shorter way for the commonest requests, where there is one.
-        conditional: What is known of the service's conditional writes, by bucket (see `s3_conditions`).
-        folders: Whether it keeps objects under keys that end with a slash, by bucket.
-        buckets: Those that are known to be there.
-        lock: Held by who finds that out.
-    """
+    """A client of one S3 service; any thread may use it."""
 
     client: S3Client
     signed: bool = True
@@ -159,14 +141,7 @@ def _connected(_settings: tuple[tuple[str, str], ...]) -> Connection:
 
 
 def connect(*, endpoint: str | None = None) -> Connection:
-    """Make a client of its own.
-
-    Args:
-        endpoint: The service's address, in the place of the one that the settings name.
-
-    Raises:
-        StoreError: A profile is not there, or a setting cannot be meant.
-    """
+    """Make a client of its own."""
     with explained("the AWS settings"):
         session = boto3.session.Session()
         core = session._session  # noqa: SLF001 - boto3 shows no other way to what botocore knows

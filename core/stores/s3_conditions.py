@@ -34,17 +34,7 @@ PROBE = "conditional-write-probe-"
 
 
 def conditions_of(connection: Connection, bucket: str, folder: str) -> Conditions:
-    """Say what a service holds to; one that is not Amazon's is tried, once a bucket and process.
-
-    Args:
-        connection: The service.
-        bucket: The bucket that is written to.
-        folder: Where in it an object may be written: "" or a prefix that ends with a slash.
-
-    Raises:
-        ClientError: S3 refused to write at all.
-        BotoCoreError: S3 could not be reached.
-    """
+    """Say what a service holds to; one that is not Amazon's is tried, once a bucket and process."""
     if connection.is_amazon:
         return AMAZON
     with connection.lock:
@@ -88,13 +78,7 @@ def _writes(connection: Connection, bucket: str, key: str, condition: dict[str, 
 
 
 def keeps_folders(connection: Connection, bucket: str, folder: str) -> bool:
-    """Say whether a service keeps objects under keys that end with a slash, as Amazon's does.
-
-    Args:
-        connection: The service.
-        bucket: The bucket.
-        folder: Where in it an object may be written: "" or a prefix that ends with a slash.
-    """
+    """Say whether a service keeps objects under keys that end with a slash, as Amazon's does."""
     if connection.is_amazon:
         return True
     with connection.lock:
@@ -127,17 +111,7 @@ def _keeps(connection: Connection, place: Any) -> bool:  # noqa: ANN401 - Bucket
 def turn(
     connection: Connection, place: Mapping[str, str], etag: str | None, *, whole: bool
 ) -> Iterator[bool]:
-    """Take one's turn at an object, where the service is known to leave its writers to each other.
-
-    Args:
-        connection: The service.
-        place: ``Bucket`` and ``Key``.
-        etag: What may be replaced: "" for nothing, None for anything.
-        whole: Whether it is written by one PUT.
-
-    Yields:
-        Whether this is one's turn; if not, S3 holds to the condition, or that is not known yet.
-    """
+    """Take one's turn at an object, where the service is known to leave its writers to each other."""
     known = AMAZON if connection.is_amazon else connection.conditional.get(place["Bucket"])
     if etag is None or known is None or known.hold(etag, whole=whole):
         yield False

@@ -25,20 +25,7 @@ def copy(
     condition: Mapping[str, Any],
     sizes: transfer.Sizes,
 ) -> None:
-    """Copy an object within a service.
-
-    Args:
-        target: Where it goes.
-        source: Where it is.
-        seen: The object that is meant; one that has replaced it is not copied.
-        condition: ``IfMatch`` or ``IfNoneMatch``, of what it replaces.
-        sizes: From where on it is copied in parts.
-
-    Raises:
-        StoreError: The object was replaced meanwhile.
-        ClientError: S3 refused.
-        BotoCoreError: S3 could not be reached.
-    """
+    """Copy an object within a service."""
     place, etag = source.place(seen.key), f'"{seen.etag}"'
     # a server that is not Amazon's may not know copies of parts
     whole = sizes.copy_whole if target.connection.is_amazon else sizes.copy_limit
@@ -76,11 +63,7 @@ def _verify(target: transfer.Target, source: Bucket, seen: Stored) -> None:
 
 
 def require_unchanged(source: Bucket, seen: Stored) -> None:
-    """Refuse to go on with an object that was replaced since it was seen.
-
-    Raises:
-        StoreError: It was.
-    """
+    """Refuse to go on with an object that was replaced since it was seen."""
     now = source.look(seen.key)
     if now is None or now.stored.etag != seen.etag:
         raise StoreError(

@@ -43,16 +43,7 @@ class ObjectStream(io.RawIOBase):
         start: int = 0,
         etag: str = "",
     ) -> None:
-        """Open an object.
-
-        Args:
-            connection: The service.
-            place: ``Bucket`` and ``Key``.
-            url: The store, for people.
-            key: The object's key in it, for people.
-            start: Where to begin.
-            etag: The object must still be this one ("" for whichever is there).
-        """
+        """Open an object."""
         super().__init__()
         self._connection, self._place = connection, dict(place)
         self._url, self._key = url, key
@@ -145,15 +136,7 @@ def buffered(stream: ObjectStream) -> BinaryIO:
 
 
 def fetch(stream: ObjectStream, part: Path) -> str:
-    """Add what a stream still has to a file that holds what comes before it.
-
-    Returns:
-        The hex SHA-256 of the whole file.
-
-    Raises:
-        ServiceError: Reading broke off.
-        StoreError: The object was replaced meanwhile.
-    """
+    """Add what a stream still has to a file that holds what comes before it."""
     digest = hashlib.sha256()
     with stream, part.open("r+b" if stream.position else "wb") as file:
         while file.tell() < stream.position:

@@ -68,17 +68,7 @@ def _handle(
 def delay(
     attempts: int, answer: Mapping[str, Any], problem: Exception | None, *, share: float
 ) -> float | None:
-    """Choose when a request is made again.
-
-    Args:
-        attempts: How often it was made.
-        answer: What S3 answered, as botocore parsed it; empty where it did not.
-        problem: What was raised in its place.
-        share: Which part of the longest wait, 0 to 1, so that many clients do not come at once.
-
-    Returns:
-        Seconds to wait; None where the answer stands.
-    """
+    """Choose when a request is made again."""
     limit = _ATTEMPTS_TO_CONNECT if isinstance(problem, _NOBODY) else ATTEMPTS
     if attempts >= limit or not _passes(answer, problem):
         return None

@@ -36,13 +36,7 @@ _JOBS = 8
 
 @dataclass(frozen=True, kw_only=True)
 class Target:
-    """Where an object goes, and what is said of it.
-
-    Attributes:
-        connection: The service.
-        place: Bucket and whole key, as arguments of a request.
-        headers: Content type, cache headers and metadata, as arguments of the request that makes it.
-    """
+    """Where an object goes, and what is said of it."""
 
     connection: Connection
     place: Mapping[str, Any]
@@ -51,14 +45,7 @@ class Target:
 
 @dataclass(frozen=True, kw_only=True)
 class Sizes:
-    """From how many bytes on objects go in parts, and how large those are; tests make them small.
-
-    Attributes:
-        part: The largest upload in one request, and the size of parts.
-        copy_part: The size of parts of copies.
-        copy_whole: The largest copy in one request, where parts can be copied.
-        copy_limit: The largest copy in one request at all.
-    """
+    """From how many bytes on objects go in parts, and how large those are; tests make them small."""
 
     part: int = PART
     copy_part: int = COPY_PART
@@ -80,20 +67,7 @@ def part_size(size: int, least: int) -> int:
 def upload(
     target: Target, source: Path, sha256: str, *, condition: Mapping[str, Any], part: int = PART
 ) -> None:
-    """Upload a file in parts; its digest is taken on the way.
-
-    Args:
-        target: Where it goes.
-        source: The file.
-        sha256: What its hex SHA-256 has to be.
-        condition: ``IfMatch`` or ``IfNoneMatch`` for the completion.
-        part: Bytes a part, at least.
-
-    Raises:
-        StoreError: The file has another digest; nothing was made.
-        ClientError: S3 refused.
-        BotoCoreError: S3 could not be reached.
-    """
+    """Upload a file in parts; its digest is taken on the way."""
     size = part_size(source.stat().st_size, part)
     whole = hashlib.sha256()
     with (
@@ -124,22 +98,13 @@ def upload(
 
 
 def put(target: Target, data: bytes, condition: Mapping[str, Any]) -> None:
-    """Upload bytes in one request.
-
-    Raises:
-        ClientError: S3 refused.
-        BotoCoreError: S3 could not be reached.
-    """
+    """Upload bytes in one request."""
     said = {**target.headers, **condition}
     target.connection.put(target.place, said, data, checksum(data))
 
 
 def read(source: Path, sha256: str) -> bytes:
-    """Read a file that has to have a digest.
-
-    Raises:
-        StoreError: It has another one.
-    """
+    """Read a file that has to have a digest."""
     data = source.read_bytes()
     if hashlib.sha256(data).hexdigest() != sha256:
         raise changed(source, sha256)
@@ -163,20 +128,7 @@ def copy(
     condition: Mapping[str, Any],
     part: int,
 ) -> None:
-    """Copy an object of the same service in parts.
-
-    Args:
-        target: Where it goes.
-        source: ``Bucket`` and ``Key``.
-        etag: What the object is to be; one that was replaced is not copied.
-        size: Its bytes.
-        condition: ``IfMatch`` or ``IfNoneMatch`` for the completion.
-        part: Bytes a part, at least.
-
-    Raises:
-        ClientError: S3 refused.
-        BotoCoreError: S3 could not be reached.
-    """
+    """Copy an object of the same service in parts."""
     step = part_size(size, part)
     with _multipart(target, {}, condition) as upload_id:
 

@@ -42,14 +42,7 @@ class Wire:
     """A server near by, addressed by path; any thread may use it."""
 
     def __init__(self, endpoint: str, credentials: Credentials, region: str, *, connections: int) -> None:
-        """Connect to nothing yet.
-
-        Args:
-            endpoint: The server's address.
-            credentials: Whose requests these are.
-            region: What the signature names.
-            connections: How many are kept.
-        """
+        """Connect to nothing yet."""
         address = urlsplit(endpoint)
         self._endpoint = endpoint.rstrip("/")
         self._credentials, self._region = credentials, region
@@ -58,14 +51,7 @@ class Wire:
         )
 
     def head(self, place: Mapping[str, Any]) -> dict[str, Any] | None:
-        """Ask for an object's headers, as botocore's ``head_object`` gives them.
-
-        Returns:
-            None where botocore has to be asked.
-
-        Raises:
-            ClientError: There is no such object.
-        """
+        """Ask for an object's headers, as botocore's ``head_object`` gives them."""
         answer = self._ask("HEAD", place, {"x-amz-checksum-mode": "ENABLED"})
         if answer is None or answer.status not in {_OK, _ABSENT}:
             return None
@@ -89,20 +75,7 @@ class Wire:
         return found
 
     def put(self, place: Mapping[str, Any], said: Mapping[str, Any], data: bytes, sha256: str) -> bool:
-        """Upload an object.
-
-        Args:
-            place: ``Bucket`` and ``Key``.
-            said: Headers, metadata and condition, as botocore's ``put_object`` takes them.
-            data: The object.
-            sha256: Its SHA-256 as S3's headers write it.
-
-        Returns:
-            Whether that is done; if not, botocore has to be asked.
-
-        Raises:
-            ClientError: The condition does not hold.
-        """
+        """Upload an object."""
         headers = {**_headers(said), "x-amz-checksum-sha256": sha256}
         answer = self._ask("PUT", place, headers, data)
         if answer is not None and answer.status == _LOST:
@@ -110,18 +83,7 @@ class Wire:
         return answer is not None and answer.status == _OK
 
     def copy(self, place: Mapping[str, Any], said: Mapping[str, Any]) -> str | None:
-        """Copy an object on the server.
-
-        Args:
-            place: ``Bucket`` and ``Key`` of the copy.
-            said: What botocore's ``copy_object`` takes besides.
-
-        Returns:
-            The copy's ETag; None where botocore has to be asked.
-
-        Raises:
-            ClientError: A condition does not hold.
-        """
+        """Copy an object on the server."""
         source = said["CopySource"]
         headers = _headers(said) | {
             "x-amz-copy-source": quote(f"{source['Bucket']}/{source['Key']}", safe="/~")

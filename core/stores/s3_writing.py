@@ -28,19 +28,7 @@ _PERHAPS_DONE = frozenset({*LOST, *ABSENT, "NoSuchUpload"})
 
 @dataclass(frozen=True, kw_only=True)
 class Write:
-    """A write to be done.
-
-    Attributes:
-        bucket: Where.
-        key: The object's key.
-        sha256: The hex SHA-256 of what is written.
-        etag: The object that may be replaced: "" for none at all, None for any.
-        size: Its bytes.
-        send: Does it, given the condition as arguments of the request.
-        whole: Whether that is one PUT, whose conditions more servers hold to.
-        in_turn: Whether the object was looked at, and is written, in one's turn (see `s3_conditions.turn`).
-        refusal: The error of a write that may not be done, as another object is there.
-    """
+    """A write to be done."""
 
     bucket: Bucket
     key: str
@@ -54,12 +42,7 @@ class Write:
 
 
 def write(asked: Write) -> None:
-    """Write an object on its condition.
-
-    Raises:
-        StoreError: The condition does not hold (`Write.refusal`), or the store refused.
-        ServiceError: The service cannot be reached.
-    """
+    """Write an object on its condition."""
     bucket, etag = asked.bucket, asked.etag
     place = bucket.place(asked.key)
     with bucket.writing(asked.key):

@@ -20,25 +20,14 @@ class _Quiet(SimpleHTTPRequestHandler):
 
 @contextmanager
 def served(folder: Path) -> Iterator[str]:
-    """Serve a folder on a free port of the loopback interface.
-
-    Yields:
-        Its address, without a slash at the end.
-    """
+    """Serve a folder on a free port of the loopback interface."""
     with answering(partial(_Quiet, directory=str(folder))) as address:
         yield address
 
 
 @contextmanager
 def answering(handler: Callable[..., BaseHTTPRequestHandler]) -> Iterator[str]:
-    """Let a handler answer on a free port of the loopback interface, each request in a thread of its own.
-
-    Args:
-        handler: Makes what answers one request; a class of `http.server`, or its partial.
-
-    Yields:
-        The server's address, without a slash at the end.
-    """
+    """Let a handler answer on a free port of the loopback interface, each request in a thread of its own."""
     server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
     thread = Thread(target=server.serve_forever, daemon=True)
     thread.start()

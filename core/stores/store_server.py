@@ -117,14 +117,6 @@ class _Handler(BaseHTTPRequestHandler):
 
 @contextmanager
 def served_store(store: Readable, pages: Mapping[str, bytes] | None = None) -> Iterator[str]:
-    """Serve a store's keys on a free port of the loopback interface, read with this process's rights.
-
-    Args:
-        store: The store; a key that ends in a slash is its ``index.html``.
-        pages: Key to bytes of pages that take the place of the store's own.
-
-    Yields:
-        Its address, without a slash at the end.
-    """
+    """Serve a store's keys on a free port of the loopback interface, read with this process's rights."""
     with answering(partial(_Handler, store=store, pages=pages or {})) as address:
         yield address

@@ -46,16 +46,7 @@ def is_ours(name: str) -> bool:
 
 @dataclass(frozen=True, kw_only=True)
 class Distribution:
-    """A wheel or sdist in a run's outputs.
-
-    Attributes:
-        key: Its key in the store.
-        filename: Its file name.
-        name: Normalised distribution name (PEP 503).
-        version: Its version (PEP 440).
-        size: Bytes.
-        tags: A wheel's tags; empty for an sdist.
-    """
+    """A wheel or sdist in a run's outputs."""
 
     key: str
     filename: str
@@ -101,19 +92,7 @@ def require_platform(filenames: Iterable[str], outputs: RunOutputs) -> None:
 def publish(
     store: Store, outputs: RunOutputs, artifact_group: str, path: Path, *, sha256: str = ""
 ) -> FileRecord:
-    """Put a wheel or sdist into a run's outputs: the file, then its metadata sidecar (PEP 658).
-
-    Args:
-        store: Where the run's outputs live.
-        outputs: The run.
-        artifact_group: The group.
-        path: The file.
-        sha256: Its hex SHA-256, where the caller knows it; "" to hash it here.
-
-    Raises:
-        StoreError: The run is immutable and holds other bytes under that name.
-        WheelError: The file's name says something else than its metadata, or names another platform.
-    """
+    """Put a wheel or sdist into a run's outputs: the file, then its metadata sidecar (PEP 658)."""
     require_platform([path.name], outputs)
     digest = sha256 or files.sha256(path)
     key = f"{outputs.python_prefix(artifact_group)}/{path.name}"

@@ -67,13 +67,7 @@ class Additions:
 
 @dataclass(frozen=True, kw_only=True)
 class Edited:
-    """A wheel or sdist that was written again.
-
-    Attributes:
-        file: The new file.
-        members: New paths of all its files, in its order; without RECORD.
-        changed: Of these, the ones that hold other bytes than before, sorted.
-    """
+    """A wheel or sdist that was written again."""
 
     file: WrittenFile
     members: tuple[str, ...]
@@ -181,11 +175,7 @@ def assemble_wheel(
 def _own_steps(
     source: Path, version: str, edit: Edit | None, *, left_out: set[str]
 ) -> tuple[list[_Step], str]:
-    """Decide what becomes of each member of the old wheel.
-
-    Returns:
-        The steps in its order, and the new name of its ``.dist-info`` folder.
-    """
+    """Decide what becomes of each member of the old wheel."""
     with zip_members.opened(source) as archive, source.open("rb") as stream:
         listing = require_listing(source, archive)
         dropped = {f"{listing.folder}/{one}" for one in _DROPPED} | left_out

@@ -72,13 +72,7 @@ class Tap:
 
 @dataclass(frozen=True, kw_only=True)
 class Entry:
-    """What RECORD promises of one member.
-
-    Attributes:
-        algorithm: The digest's algorithm, as `hashlib` names it.
-        digest: The raw digest of the member's uncompressed bytes.
-        size: How many bytes these are, where RECORD says it.
-    """
+    """What RECORD promises of one member."""
 
     algorithm: str
     digest: bytes
@@ -87,13 +81,7 @@ class Entry:
 
 @dataclass(frozen=True, kw_only=True)
 class Listing:
-    """A wheel as its central directory, its local headers and its RECORD describe it.
-
-    Attributes:
-        folder: The `.dist-info` folder.
-        files: Its files with where their bytes lie, as the central directory orders them.
-        entries: Path -> what RECORD promises of it; ``None`` where no digest is needed.
-    """
+    """A wheel as its central directory, its local headers and its RECORD describe it."""
 
     folder: str
     files: tuple[tuple[zipfile.ZipInfo, Span], ...]

@@ -55,13 +55,7 @@ class WheelName:
 
 @dataclass(frozen=True, kw_only=True)
 class SdistName:
-    """What an sdist's file name says.
-
-    Attributes:
-        distribution: Name, normalised by PEP 503.
-        version: Version, compared as PEP 440 says.
-        filename: The name itself.
-    """
+    """What an sdist's file name says."""
 
     distribution: str
     version: Version
@@ -196,11 +190,7 @@ def read_wheel_info(path: Path) -> WheelInfo:
 
 
 def find_dist_info(path: Path, archive: zipfile.ZipFile) -> str:
-    """Find a wheel's one `.dist-info` folder, which must carry the file's name and version.
-
-    Raises:
-        WheelError: There is none, there are several, or it is another distribution's.
-    """
+    """Find a wheel's one `.dist-info` folder, which must carry the file's name and version."""
     name = parse_wheel_name(path.name)
     folders = sorted(
         {

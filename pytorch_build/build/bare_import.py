@@ -29,15 +29,6 @@ def check_bare_import(target: Interpreter, plan: BuildPlan, wheel: Path, *, prel
     """Import an installed wheel without ROCm's development tree, and without torch's preloads.
 
     The environment is copied with hard links, which is a matter of a second for tens of thousands of files.
-
-    Args:
-        target: The environment that it was built in, with the wheel installed.
-        plan: How it was built.
-        wheel: The wheel.
-        preloads: Whether torch may load ROCm first: one that was built elsewhere may have to.
-
-    Raises:
-        BuildError: It does not import.
     """
     prefix = target.prefix
     with tempfile.TemporaryDirectory(prefix=".bare-", dir=prefix.parent) as folder:

@@ -25,18 +25,7 @@ SPLIT_PROJECTS = ("torch", "vision")
 
 @dataclass(frozen=True, kw_only=True)
 class Build:
-    """Everything that one build follows from.
-
-    Attributes:
-        context: Ref and family.
-        choices: What a person chose.
-        target: The target environment's interpreter.
-        project: ``torch`` and so on.
-        tree: The source tree to come.
-        rocm: Where ROCm comes from; None for family cpu.
-        dependencies: What is installed first.
-        base_env: This process's environment.
-    """
+    """Everything that one build follows from."""
 
     context: Context
     choices: BuildChoices

@@ -38,14 +38,7 @@ _IDLE_SECONDS = 7200
 
 @dataclass(frozen=True, kw_only=True)
 class CompilerCache:
-    """A compiler cache that a build goes through; there is at most one.
-
-    Attributes:
-        kind: ``ccache`` or ``sccache``.
-        program: Its absolute path: CMake and hipcc run it from folders of their own.
-        wrap_hip: Also cache hipcc's device passes, where ROCm can (sccache on Linux).
-        storage: Where its entries lie.
-    """
+    """A compiler cache that a build goes through; there is at most one."""
 
     kind: str
     program: PurePath
@@ -61,17 +54,7 @@ class CompilerCache:
 
 @dataclass(frozen=True, kw_only=True)
 class S3Access:
-    """How an S3 service is reached.
-
-    Attributes:
-        endpoint: Its address; "" for Amazon's own.
-        region: The bucket's region.
-        access_key: "" where sccache finds credentials by itself (those of a machine's role, which it can
-            renew), or where there are none.
-        secret_key: To it.
-        token: Of a session.
-        anonymous: There are no credentials: what is public can be read.
-    """
+    """How an S3 service is reached."""
 
     endpoint: str
     region: str
@@ -89,16 +72,7 @@ def launcher_env(
     by_cmake: bool = True,
     base_env: Mapping[str, str] | None = None,
 ) -> Mapping[str, str]:
-    """Give the variables that send a build's compilations through the cache.
-
-    Args:
-        cache: None for no cache, which is no variables.
-        platform: ``linux`` or ``windows``.
-        rocm_version: The SDK's version; empty for family cpu.
-        by_cmake: Whether CMake starts the compilers. Python's build tools (torch's BuildExtension) take
-            ``CC`` and ``CXX`` of several words, on Linux.
-        base_env: A person's ``CC`` and ``CXX``.
-    """
+    """Give the variables that send a build's compilations through the cache."""
     if cache is None:
         return {}
     program, env = str(cache.program), {}
@@ -133,14 +107,6 @@ def server_env(
     """Give the whole environment of a build's own sccache server.
 
     No secret stands in it: sccache tries compilers out with the environment that it has itself.
-
-    Args:
-        storage: Where entries lie.
-        address: What names the server to itself and to its clients.
-        base_dirs: Folders whose paths are no part of an entry's key.
-        base_env: The machine's variables.
-        s3: How the storage's service is reached, where it is in S3.
-        credentials: A file with `credentials_text`, where there are any to hand over.
     """
     own = storage.kind == "own"
     env = dict(base_env) if own else _without_storage(base_env) | _storage_env(storage)
@@ -176,14 +142,7 @@ def client_env(
 
 
 def ccache_env(storage: Storage, *, log: str, base_dir: str, env: Mapping[str, str]) -> dict[str, str]:
-    """Give a command's whole environment with which its compilers go through ccache.
-
-    Args:
-        storage: Where entries lie, besides ccache's own folder.
-        log: A file that gets the build's statistics: those of ccache itself are all builds'.
-        base_dir: Absolute paths below it become relative ones, in keys and in objects.
-        env: What the command would have.
-    """
+    """Give a command's whole environment with which its compilers go through ccache."""
     made = {
         # the compiler's date, which is ccache's default, differs from machine to machine
         "CCACHE_COMPILERCHECK": "content",

@@ -25,15 +25,7 @@ _DEFAULT_REGION = "us-east-1"
 
 
 def s3_access(bucket: str, environment: Mapping[str, str]) -> S3Access:
-    """Ask botocore for the endpoint, the bucket's region and the credentials.
-
-    Args:
-        bucket: The bucket, which may lie in another region than the settings name.
-        environment: This process's variables, which botocore reads, too.
-
-    Raises:
-        StoreError: The settings cannot be meant.
-    """
+    """Ask botocore for the endpoint, the bucket's region and the credentials."""
     connection = connection_for(environment)
     region, endpoint = connection.client.meta.region_name or _DEFAULT_REGION, connection.endpoint
     if connection.is_amazon and (there := _region(connection.client, bucket)) not in ("", region):
@@ -71,12 +63,7 @@ class _NoRedirects(urllib.request.HTTPRedirectHandler):
 
 
 def answers(endpoint: str, *, seconds: float) -> bool:
-    """Say whether a service answers at all, be it with an error, or with a certificate of nobody known.
-
-    Args:
-        endpoint: Its address, ``http://`` or ``https://``.
-        seconds: How long it may take.
-    """
+    """Say whether a service answers at all, be it with an error, or with a certificate of nobody known."""
     opener = urllib.request.build_opener(_NoRedirects)
     try:
         request = urllib.request.Request(endpoint, method="HEAD")  # noqa: S310 - botocore's endpoint, which is HTTP

@@ -38,13 +38,7 @@ _WRITE_SECONDS = 30.0
 
 @dataclass(frozen=True, kw_only=True)
 class Patience:
-    """When a storage that does not answer is given up.
-
-    Attributes:
-        every: Seconds between two looks.
-        silent: How many looks in turn must fail.
-        answer: Seconds that an answer may take.
-    """
+    """When a storage that does not answer is given up."""
 
     every: float = 15.0
     silent: int = 3
@@ -52,12 +46,7 @@ class Patience:
 
 
 class SccacheServer:
-    """A server and, should its storage be lost, the one that takes its place.
-
-    Attributes:
-        storage: Where entries lie now.
-        lost: Why that is not where they were to lie; "" where it is.
-    """
+    """A server and, should its storage be lost, the one that takes its place."""
 
     def __init__(
         self, cache: CompilerCache, *, base_dirs: tuple[str, ...], base_env: Mapping[str, str], folder: Path
@@ -71,11 +60,7 @@ class SccacheServer:
         self._s3: S3Access | None = None
 
     def start(self) -> None:
-        """Start with the storage that was chosen, else with a local one.
-
-        Raises:
-            FatalError: Not even that is possible.
-        """
+        """Start with the storage that was chosen, else with a local one."""
         try:
             if self.storage.kind == "s3":
                 from pytorch_build.build.compiler_cache_s3 import s3_access  # with it comes boto3
@@ -132,12 +117,7 @@ class SccacheServer:
             return
 
     def statistics(self) -> CacheStatistics:
-        """Ask what was done for the build so far, once what is to be stored is stored.
-
-        Raises:
-            ProcessError: There is no answer.
-            DataError: The answer cannot be read.
-        """
+        """Ask what was done for the build so far, once what is to be stored is stored."""
         end = time.monotonic() + (0 if self.lost else _WRITE_SECONDS)
         while unwritten(self._said()) > 0 and time.monotonic() < end:
             time.sleep(0.1)
@@ -211,17 +191,7 @@ class SccacheServer:
 def sccache_server(
     cache: CompilerCache, *, base_dirs: tuple[str, ...], base_env: Mapping[str, str], patience: Patience
 ) -> Iterator[SccacheServer]:
-    """Run a server for the block.
-
-    Args:
-        cache: The program, and where its entries are to lie.
-        base_dirs: Folders whose paths are no part of an entry's key.
-        base_env: The machine's variables, with its settings of AWS.
-        patience: When a storage is given up.
-
-    Raises:
-        FatalError: No server can be started.
-    """
+    """Run a server for the block."""
     # short, because a socket's path may have 107 bytes
     folder = Path(tempfile.mkdtemp(prefix="sccache-"))
     server = SccacheServer(cache, base_dirs=base_dirs, base_env=base_env, folder=folder)

@@ -13,15 +13,7 @@ from core.errors import DataError
 
 @dataclass(frozen=True, kw_only=True)
 class CacheStatistics:
-    """What a compiler cache did for one build.
-
-    Attributes:
-        kind: ``ccache`` or ``sccache``.
-        hits: Compilations answered from the cache.
-        misses: Compilations that ran and could be stored.
-        uncacheable: Calls that the cache passed on: links, preprocessing, unknown options.
-        errors: Failures of the cache itself: reads, writes, timeouts.
-    """
+    """What a compiler cache did for one build."""
 
     kind: str
     hits: int
@@ -50,14 +42,6 @@ def parse_statistics(kind: str, text: str, *, read_only: bool = False) -> CacheS
     """Read ccache's statistics log, or what ``sccache --show-stats --stats-format json`` printed.
 
     Seen with ccache 4.7 and sccache 0.16.
-
-    Args:
-        kind: ``ccache`` or ``sccache``.
-        text: What it wrote.
-        read_only: Nothing was to be stored: sccache counts as errors what it was kept from storing.
-
-    Raises:
-        DataError: It is not the output of this cache.
     """
     try:
         return _ccache(text) if kind == "ccache" else _sccache(text, read_only=read_only)

@@ -50,13 +50,7 @@ _OWN = {
 
 
 class AccessRules(Model):
-    """What builds may do in a shared storage, by whose they are.
-
-    Attributes:
-        own: Of the repository's own branches, and outside CI.
-        fork: Of commits of forks.
-        shared: In a bucket that other repositories write to.
-    """
+    """What builds may do in a shared storage, by whose they are."""
 
     own: Access
     fork: Access
@@ -64,12 +58,7 @@ class AccessRules(Model):
 
 
 class CacheRules(Model):
-    """What `compiler_cache.toml` says.
-
-    Attributes:
-        layout: Folder of the entries below a store, with ``{release_type}`` and ``{kind}``.
-        access: What builds may do.
-    """
+    """What `compiler_cache.toml` says."""
 
     layout: str
     access: AccessRules
@@ -91,14 +80,7 @@ def cache_rules() -> CacheRules:
 
 @dataclass(frozen=True, kw_only=True)
 class Storage:
-    """Where entries lie.
-
-    Attributes:
-        kind: ``local`` (as the cache has it by default), ``own`` (as a person's own variables say),
-            ``folder``, ``s3`` or ``http``.
-        where: A folder; ``{bucket}/{prefix}`` of S3; a URL. Empty for local and own.
-        access: What the build may do there.
-    """
+    """Where entries lie."""
 
     kind: StorageKind = "local"
     where: str = ""
@@ -126,17 +108,7 @@ class Storage:
 
 @dataclass(frozen=True, kw_only=True)
 class Wanted:
-    """What a build's storage follows from.
-
-    Attributes:
-        kind: ``ccache`` or ``sccache``.
-        asked: ``--compiler-cache-store``: a folder, ``s3://BUCKET``, a URL, ``local``; "" for the run's.
-        read_only: ``--compiler-cache-read-only``.
-        store: The run's store.
-        release_type: The run's release type.
-        origin: Whose run it is.
-        buckets: Buckets of runs, by release type.
-    """
+    """What a build's storage follows from."""
 
     kind: str
     asked: str = ""
@@ -153,14 +125,6 @@ def storage_for(wanted: Wanted, *, rules: CacheRules, env: Mapping[str, str]) ->
     A bucket is sccache's alone, as ccache does not speak S3. Runs that leave their outputs in the main
     repository's buckets have a bucket for caches, where the data names one, and else the run's own. A
     fork's run reads what the main repository's runs stored, not the bucket that forks leave their outputs in.
-
-    Args:
-        wanted: What was chosen, and for which run.
-        rules: The layout, and what may be done.
-        env: Variables of the machine, for a person's own settings.
-
-    Raises:
-        UsageError: The cache cannot use what was asked for.
     """
     folder = rules.layout.format(release_type=wanted.release_type, kind=wanted.kind)
     if wanted.asked:
@@ -177,11 +141,7 @@ def storage_for(wanted: Wanted, *, rules: CacheRules, env: Mapping[str, str]) ->
 
 
 def require_usable(kind: str, asked: str) -> None:
-    """Refuse a storage that the cache cannot use, before hours are spent.
-
-    Raises:
-        UsageError: It cannot.
-    """
+    """Refuse a storage that the cache cannot use, before hours are spent."""
     if asked:
         _asked(kind, asked, "")
 

@@ -29,13 +29,7 @@ _PROBE_SECONDS = 10.0
 
 @dataclass(frozen=True, kw_only=True)
 class BaseDirs:
-    """Folders that lie elsewhere on another machine, and whose paths must not keep it from hits.
-
-    Attributes:
-        tree: The source tree.
-        environment: The target environment, which holds ROCm.
-        root: The checkout that both usually lie in.
-    """
+    """Folders that lie elsewhere on another machine, and whose paths must not keep it from hits."""
 
     tree: Path
     environment: Path
@@ -79,11 +73,7 @@ class _Ccache:
 
 @dataclass(frozen=True, kw_only=True)
 class CacheInUse:
-    """A compiler cache while a build goes through it.
-
-    Attributes:
-        cache: As it was chosen.
-    """
+    """A compiler cache while a build goes through it."""
 
     cache: CompilerCache
     running: _Running
@@ -93,12 +83,7 @@ class CacheInUse:
         return self.running.environment(env)
 
     def details(self) -> Mapping[str, Any] | None:
-        """Say what the cache did, to people and for the record; None where it does not tell.
-
-        Returns:
-            The fields of `CacheStatistics`, ``hit_rate`` (0 to 1), ``storage`` (where entries were to
-            lie), ``access``, and ``lost``: why they did not, "" where they did.
-        """
+        """Say what the cache did, to people and for the record; None where it does not tell."""
         cache = self.cache
         try:
             found = self.running.statistics()
@@ -128,19 +113,7 @@ class CacheInUse:
 def located(
     cache: CompilerCache, common: Common, *, asked: str, read_only: bool, env: Mapping[str, str]
 ) -> CompilerCache:
-    """Give the cache with the storage that this build may use.
-
-    Args:
-        cache: What was chosen.
-        common: The run.
-        asked: ``--compiler-cache-store``.
-        read_only: ``--compiler-cache-read-only``.
-        env: The machine's variables, with what CI says of itself.
-
-    Raises:
-        UsageError: The cache cannot use what was asked for.
-        DataError: What CI says of its event is none.
-    """
+    """Give the cache with the storage that this build may use."""
     buckets = run_buckets()
     wanted = Wanted(
         kind=cache.kind,
@@ -171,12 +144,6 @@ def in_use(
 
     A storage that does not answer is no error: the build goes on with a local cache, and with none where
     not even that can be had. Either is said.
-
-    Args:
-        cache: None for none.
-        base_dirs: Folders whose paths are no part of an entry's key.
-        base_env: The machine's variables, with its settings of AWS.
-        patience: When a storage that stops to answer is given up.
     """
     if cache is None or cache.storage.access == "none":
         yield None

@@ -17,23 +17,13 @@ _TAIL = 4 << 20  # bytes of a log's end: the last command's errors may be long
 
 @dataclass
 class Course:
-    """What can be said of a build, for its record.
-
-    Attributes:
-        details: ``ninja`` (`ninja_log.summaries`) and ``memory`` (`memory_use.Samples.details`), as far as
-            they are known; of a build that failed ``reached`` (`ninja_log.reached`), too.
-    """
+    """What can be said of a build, for its record."""
 
     details: dict[str, Any] = field(default_factory=dict)
 
     @contextmanager
     def followed(self, build: Path, log: Path) -> Iterator[None]:
-        """Follow a build while the block runs, however it ends.
-
-        Args:
-            build: Its build folder, which ninja leaves its logs in.
-            log: Where the output of its commands goes.
-        """
+        """Follow a build while the block runs, however it ends."""
         before = ninja_log.logs(build)
         with memory_use.watched() as used:
             try:

@@ -31,15 +31,7 @@ NEEDS: dict[str, tuple[str, ...]] = {
 
 @dataclass(frozen=True, kw_only=True)
 class Dependency:
-    """One project that is installed before a build.
-
-    Attributes:
-        project: ``torch`` or ``triton``.
-        requirement: What the installer is told: a wheel's path, or a requirement.
-        version: The full version; "" for a requirement, which the installer settles.
-        digest: The wheel's SHA-256; "" for a requirement.
-        others: What the wheel requires of others.
-    """
+    """One project that is installed before a build."""
 
     project: str
     requirement: str
@@ -54,11 +46,7 @@ class Dependency:
 
 
 def dependencies(context: Context, target: Interpreter, project: str) -> Sequence[Dependency]:
-    """Find what a project's build stands on, in the order of installation.
-
-    Raises:
-        MissingInputError: The run has no torch for this cell; or no triton, in a CI run.
-    """
+    """Find what a project's build stands on, in the order of installation."""
     found = []
     for name in NEEDS[project]:
         source = context.ref.projects.get(name)

@@ -38,12 +38,7 @@ def execute(
     course: Course | None = None,
     cache: CacheInUse | None = None,
 ) -> Path:
-    """Run a plan's commands and give the one wheel they leave; `course` keeps how it went.
-
-    Raises:
-        ProcessError: A command failed.
-        BuildError: There is no wheel, or several, or one of another version.
-    """
+    """Run a plan's commands and give the one wheel they leave; `course` keeps how it went."""
     for note in plan.notes:
         console.say(note)
     env: Mapping[str, str] = environment(plan, platform=platform, base_env=base_env)
@@ -65,11 +60,7 @@ def execute(
 
 
 def the_wheel(plan: BuildPlan) -> Path:
-    """Find the one wheel that a build left.
-
-    Raises:
-        BuildError: There is none, or several, or it is of another version than promised.
-    """
+    """Find the one wheel that a build left."""
     folder = Path(plan.wheel_dir)
     found = sorted(folder.glob(plan.wheel_glob))
     if len(found) != 1:
@@ -96,19 +87,7 @@ def install_requirements(
     backend: Backend,
     cache_dir: Path | None,
 ) -> None:
-    """Install what the project itself asks for, beyond the locked build requirements.
-
-    Args:
-        target: The environment.
-        plan: The build's plan.
-        tree: The source tree.
-        locked: Makes the call that installs distributions as the lock has them.
-        backend: What installs.
-        cache_dir: The installer's cache; None for its default.
-
-    Raises:
-        EnvironmentSetupError: It cannot be had.
-    """
+    """Install what the project itself asks for, beyond the locked build requirements."""
     _uninstall(target, (*plan.uninstall, plan.distribution))
     paths = tuple(tree / name for name in plan.requirements_files)
     if paths or plan.requirements:
@@ -126,12 +105,7 @@ def check_import(
     backend: Backend = "uv",
     cache_dir: Path | None = None,
 ) -> None:
-    """Install the wheel where it was built, and import it.
-
-    Raises:
-        EnvironmentSetupError: What it requires cannot be had.
-        BuildError: It does not import, or names another version.
-    """
+    """Install the wheel where it was built, and import it."""
     # with what it requires of third parties; torch, triton and ROCm are there, and satisfy it
     installer.install(target, Install(requirements=(str(wheel),)), backend=backend, cache_dir=cache_dir)
     require_import(plan, wheel, target.executable, cwd=target.prefix)
@@ -139,18 +113,7 @@ def check_import(
 
 
 def require_import(plan: BuildPlan, wheel: Path, python: Path, *, cwd: Path, where: str = "") -> None:
-    """Import an installed wheel.
-
-    Args:
-        plan: How it was built.
-        wheel: The wheel.
-        python: The environment's interpreter.
-        cwd: Where it runs.
-        where: Which environment that is, as a clause behind the error.
-
-    Raises:
-        BuildError: It does not import, or names another version.
-    """
+    """Import an installed wheel."""
     env = process.inherited(PYTHONPATH=None, PYTHONHOME=None, LD_LIBRARY_PATH=None)
     command = import_command(python, plan.distribution, plan.version)
     done = process.capture(command, cwd=cwd, env=env, check=False)

@@ -44,15 +44,7 @@ _CGROUP = Path("/sys/fs/cgroup")
 
 
 def tree_facts(tree: Path) -> TreeFacts:
-    """Read what a build has to know of a source tree.
-
-    Args:
-        tree: The tree's root.
-
-    Raises:
-        MissingInputError: There is no such folder.
-        DataError: Its pyproject.toml or build_env.json is broken.
-    """
+    """Read what a build has to know of a source tree."""
     if not tree.is_dir():
         raise MissingInputError(f"There is no source tree at {tree}.", hint="Fetch it: nox -s checkout.")
     texts = {
@@ -64,16 +56,7 @@ def tree_facts(tree: Path) -> TreeFacts:
 
 
 def facts_of_texts(texts: Mapping[str, str], *, where: PurePath, git_suffix: Callable[[], str]) -> TreeFacts:
-    """Say what a build has to know of a tree whose files of `ASKED` have these texts.
-
-    Args:
-        texts: Path to text, of those that exist.
-        where: The tree, for messages.
-        git_suffix: Says what triton's setup.py would add to its version.
-
-    Raises:
-        DataError: Its pyproject.toml or build_env.json is broken.
-    """
+    """Say what a build has to know of a tree whose files of `ASKED` have these texts."""
     setup = next((texts[name] for name in SETUP_FILES if name in texts), "")
     backend, requires = _build_system(texts.get("pyproject.toml", ""), where / "pyproject.toml")
     return TreeFacts(
@@ -116,11 +99,7 @@ def _git_suffix(tree: Path) -> str:
 
 
 def rocm_facts(root: Path, libraries: Collection[str]) -> RocmFacts:
-    """Read what an SDK has; `libraries` is what `rocm_init.query_code` printed, split into words.
-
-    Raises:
-        MissingInputError: There is no such folder.
-    """
+    """Read what an SDK has; `libraries` is what `rocm_init.query_code` printed, split into words."""
     if not root.is_dir():
         raise MissingInputError(f"There is no ROCm SDK at {root}.", hint="Install it: nox -s install_rocm.")
     return RocmFacts(
@@ -140,19 +119,7 @@ def build_facts(
     provided: Places,
     shared: bool,
 ) -> BuildFacts:
-    """Add what the toolchain has to ship: Windows' DLLs, as provided or as variables name them.
-
-    Args:
-        tree: From `tree_facts`.
-        rocm: From `rocm_facts`; None for family cpu.
-        platform: What the wheel is for.
-        base_env: Read for VCToolsRedistDir, libuv_ROOT and LLVM_SYSPATH.
-        provided: Where `nox -s prepare` puts things.
-        shared: Others use the wheel, so that it may carry only what may be redistributed.
-
-    Raises:
-        MissingInputError: A variable names a folder without what it should have.
-    """
+    """Add what the toolchain has to ship: Windows' DLLs, as provided or as variables name them."""
     if platform.NAME != "windows":
         return BuildFacts(tree=tree, rocm=rocm)
     openmp, uv = _openmp(platform, base_env, provided, shared=shared), _uv(platform, base_env, provided)
@@ -220,15 +187,7 @@ def _llvm(platform: Platform, base_env: Mapping[str, str]) -> Path | None:
 def machine_facts(
     platform: Platform, *, python: Path, include: Path, tree: Path, base_env: Mapping[str, str]
 ) -> MachineFacts:
-    """Collect what `preflight.check` looks at.
-
-    Args:
-        platform: What the wheel is for.
-        python: The target interpreter.
-        include: The folder of its C headers.
-        tree: The source tree, which need not exist yet.
-        base_env: The environment of the build to come.
-    """
+    """Collect what `preflight.check` looks at."""
     path = platform.find_variable(base_env, "PATH")
     # what is installed into the target environment comes first on the build's PATH
     whole = platform.PATH_SEPARATOR.join(filter(None, (str(python.parent), path)))

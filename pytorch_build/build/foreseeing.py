@@ -59,14 +59,7 @@ _PATH = {"linux": "$PATH", "windows": "%PATH%"}
 
 @dataclass(frozen=True, kw_only=True)
 class Place:
-    """Where a build would run.
-
-    Attributes:
-        root: The checkout.
-        python: The target environment's interpreter.
-        packages: Its site-packages.
-        tree: The source tree.
-    """
+    """Where a build would run."""
 
     root: PurePath
     python: PurePath
@@ -87,13 +80,7 @@ class Sdk:
 
 @dataclass(frozen=True, kw_only=True)
 class Foreseen:
-    """What a build would do.
-
-    Attributes:
-        build: Everything that it follows from.
-        plan: Its plan.
-        assumptions: What was taken for granted, a sentence each.
-    """
+    """What a build would do."""
 
     build: Build
     plan: BuildPlan
@@ -101,18 +88,7 @@ class Foreseen:
 
 
 def foresee(chosen: Context, choices: BuildChoices, *, target: Interpreter, project: str) -> Foreseen:
-    """Plan a build whose tree, environment and ROCm need not be there.
-
-    Args:
-        chosen: The ref and family; its platform is the one that is planned for.
-        choices: What was chosen.
-        target: The interpreter whose version counts.
-        project: ``torch`` and so on.
-
-    Raises:
-        SourceError: The ref or a pin does not resolve.
-        FatalError: As `plan_build`.
-    """
+    """Plan a build whose tree, environment and ROCm need not be there."""
     name = chosen.common.outputs.platform
     lock = source_lock(chosen, choices.rocm, mirrors=choices.mirrors, update=choices.update)
     rocm, assumed = _rocm(chosen, choices, lock.rocm_version)

@@ -46,13 +46,7 @@ _GIB = 1 << 30
 
 
 def make(build: Build, name: str, course: Course) -> Made:
-    """Check out, prepare the environment, build, check; put the log among the run's outputs.
-
-    Args:
-        build: What to build.
-        name: The record's name, which the log gets.
-        course: Keeps how the build goes, also if it fails.
-    """
+    """Check out, prepare the environment, build, check; put the log among the run's outputs."""
     common = build.context.common
     log = common.cache / "logs" / common.outputs.prefix / build.context.artifact_group / f"{name}.log"
     log.unlink(missing_ok=True)
@@ -210,11 +204,7 @@ def _is_sample(build: Build) -> bool:
 
 
 def _preflight(build: Build, tree: Path) -> None:
-    """Say what will fail later, before hours are spent.
-
-    Raises:
-        EnvironmentSetupError: The machine lacks something.
-    """
+    """Say what will fail later, before hours are spent."""
     machine = facts.machine_facts(
         build.platform,
         python=build.target.executable,
@@ -232,11 +222,7 @@ def _libraries(build: Build) -> tuple[str, ...]:
 
 
 def _check(build: Build, wheel: Path) -> None:
-    """Check the wheel before anybody else sees it.
-
-    Raises:
-        CheckError: There is an error finding.
-    """
+    """Check the wheel before anybody else sees it."""
     promised = Expectation(
         distribution=DISTRIBUTIONS[build.project],
         version=build.tree.version,

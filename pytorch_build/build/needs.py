@@ -14,14 +14,7 @@ _FILE = Path(__file__).with_name("needs.toml")
 
 
 class Need(Model):
-    """What one build takes.
-
-    Attributes:
-        disk: Free GiB at the source tree.
-        memory: GiB of memory.
-        job: GiB of memory for one compiler.
-        python_headers: It compiles against ``Python.h``.
-    """
+    """What one build takes."""
 
     disk: float = Field(gt=0)
     memory: float = Field(gt=0)
@@ -52,11 +45,7 @@ def load_needs() -> Needs:
 
 
 def need_of(project: str, *, sample: bool) -> Need:
-    """Look up what a project's build takes; the sample's builds take little.
-
-    Raises:
-        UsageError: An unknown project.
-    """
+    """Look up what a project's build takes; the sample's builds take little."""
     needs = load_needs()
     if project not in needs.projects:
         raise UsageError(f"{project!r} is no component.", hint=nearest(project, needs.projects))
@@ -64,17 +53,7 @@ def need_of(project: str, *, sample: bool) -> Need:
 
 
 def max_jobs(need: Need, *, cores: int, memory_gib: float, wanted: str = "") -> int:
-    """Say how many compilers run at a time: as asked, else as many as cores and memory allow.
-
-    Args:
-        need: Of the project.
-        cores: Cores that this process may use.
-        memory_gib: Memory that this process may use.
-        wanted: ``--max-jobs`` or MAX_JOBS; empty where neither is given.
-
-    Raises:
-        UsageError: `wanted` is no positive whole number.
-    """
+    """Say how many compilers run at a time: as asked, else as many as cores and memory allow."""
     if not wanted:
         return max(1, min(cores, int(memory_gib // need.job)))
     if not (wanted.isascii() and wanted.isdecimal() and int(wanted)):

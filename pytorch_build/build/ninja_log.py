@@ -35,13 +35,7 @@ _MOST_FAILED = 5
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Edge:
-    """A command.
-
-    Attributes:
-        output: Its (first) output.
-        start: When it began, in milliseconds after ninja did.
-        end: When it ended.
-    """
+    """A command."""
 
     output: str
     start: int
@@ -58,16 +52,7 @@ def logs(folder: Path) -> Mapping[str, frozenset[str]]:
 
 
 def summaries(folder: Path, before: Mapping[str, frozenset[str]]) -> list[dict[str, Any]]:
-    """Say what ninja did below a build folder since `before`.
-
-    Args:
-        folder: The build folder.
-        before: What `logs` gave when the build began.
-
-    Returns:
-        For a record's ``details.ninja``: the logs with most work, each with ``folder``, ``edges``,
-        ``seconds``, ``busy_seconds``, ``slowest`` (path, seconds) and ``parallelism`` (commands at a time).
-    """
+    """Say what ninja did below a build folder since `before`."""
     found = []
     for path in sorted(folder.rglob(NAME)) if folder.is_dir() else ():
         if not path.is_file():
@@ -82,15 +67,7 @@ def summaries(folder: Path, before: Mapping[str, frozenset[str]]) -> list[dict[s
 
 
 def reached(output: str) -> dict[str, Any] | None:
-    """Say how far ninja came, from what a build printed.
-
-    Args:
-        output: The end of its output.
-
-    Returns:
-        For a record's ``details.reached``: commands ``done`` of ``total`` of the last call of ninja, and
-        what ``failed``; None where no ninja spoke.
-    """
+    """Say how far ninja came, from what a build printed."""
     spoken = _STATUS.findall(output)
     failed = tuple(dict.fromkeys(found.group(1) for found in _FAILED.finditer(output)))
     if not spoken and not failed:
@@ -104,11 +81,7 @@ def _lines(path: Path) -> list[str]:
 
 
 def parse(lines: Iterable[str]) -> tuple[Edge, ...]:
-    """Read a log's commands, in its order; a line that was cut off is no command.
-
-    Returns:
-        A command once, whatever the number of its outputs; nothing for a log of another version.
-    """
+    """Read a log's commands, in its order; a line that was cut off is no command."""
     edges: dict[tuple[int, int, str], Edge] = {}
     known = False
     for line in lines:
@@ -148,13 +121,7 @@ def in_sequence(edges: Sequence[Edge]) -> tuple[Edge, ...]:
 
 
 def summary(edges: Sequence[Edge], *, folder: str, root: str = "") -> dict[str, Any]:
-    """Describe one log's commands; bounded, however long the log.
-
-    Args:
-        edges: At least one, in the log's order.
-        folder: What the log's folder is called.
-        root: A folder of this machine that outputs may lie in; paths are told from there.
-    """
+    """Describe one log's commands; bounded, however long the log."""
     ordered = in_sequence(edges)
     first, last = min(map(attrgetter("start"), ordered)), max(map(attrgetter("end"), ordered))
     slowest = sorted(ordered, key=lambda edge: (edge.start - edge.end, edge.output))[:MOST_SLOWEST]

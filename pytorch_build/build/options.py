@@ -30,24 +30,7 @@ OWN_TREE_OPTIONS = {
 
 @dataclass(frozen=True, kw_only=True)
 class BuildChoices:
-    """What was chosen.
-
-    Attributes:
-        rocm: Where ROCm comes from.
-        own_trees: Project to a developer's own tree.
-        gpu_targets: ``--pytorch-rocm-arch`` as written; "" for the family's targets.
-        flash_attention: On or off as asked for; None for the rule.
-        split: Put device code into wheels of its own where ROCm's packages do.
-        compiler_cache: ``ccache`` or ``sccache``; None for none.
-        compiler_cache_store: Where its entries lie, as written; "" for the run's bucket, if it has one.
-        compiler_cache_read_only: Take entries, and leave none.
-        max_jobs: Compilers at a time, as written; "" for what cores and memory allow.
-        clean: Remove the build folder first.
-        update: Resolve the ref anew.
-        depth: Commits of history to fetch; 0 for all.
-        output_dir: A folder that also gets the wheel.
-        mirrors: Prefix of an origin to what takes its place.
-    """
+    """What was chosen."""
 
     rocm: RocmOptions
     own_trees: Mapping[str, Path]
@@ -116,12 +99,7 @@ def add_build_options(parser: argparse.ArgumentParser) -> None:
 
 
 def build_choices_from(arguments: argparse.Namespace, *, platform: str) -> BuildChoices:
-    """Turn parsed arguments into the value that the build gets.
-
-    Raises:
-        EnvironmentSetupError: The compiler cache is not installed.
-        UsageError: ``--max-jobs`` is no number, nobody knows the compiler cache, or it cannot use its store.
-    """
+    """Turn parsed arguments into the value that the build gets."""
     if arguments.max_jobs and not (arguments.max_jobs.isascii() and arguments.max_jobs.isdecimal()):
         raise UsageError(f"--max-jobs {arguments.max_jobs!r} is no number of compilers.")
     own = {project: getattr(arguments, f"own_{project}") for project in OWN_TREE_OPTIONS}

@@ -22,21 +22,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class MachineFacts:
-    """What a machine has for a build.
-
-    Attributes:
-        platform: ``linux`` or ``windows``.
-        python: The target interpreter.
-        python_headers: ``Python.h`` is there for it.
-        tree: The source tree.
-        compiler: The host compiler found; empty for none.
-        cmake: Version of the cmake on the PATH; empty for none (requirements bring one).
-        ninja: Version of the ninja on the PATH; empty for none (requirements bring one).
-        disk_gib: Free space at the source tree.
-        memory_gib: Memory that this process may use.
-        cores: Cores that this process may use.
-        long_paths: Windows: paths beyond 260 characters are allowed.
-    """
+    """What a machine has for a build."""
 
     platform: str
     python: PurePath
@@ -53,12 +39,7 @@ class MachineFacts:
 
 @dataclass(frozen=True, kw_only=True)
 class Problem:
-    """Something that will fail the build.
-
-    Attributes:
-        message: What is wrong, one sentence.
-        hint: The next action.
-    """
+    """Something that will fail the build."""
 
     message: str
     hint: str
@@ -68,16 +49,7 @@ class Problem:
 
 
 def check(project: str, machine: MachineFacts, *, sample: bool = False) -> tuple[Problem, ...]:
-    """Find everything about a machine that will fail a project's build.
-
-    Args:
-        project: ``torch`` and so on.
-        machine: What the machine has.
-        sample: The project is the embedded sample's, which takes little.
-
-    Raises:
-        UsageError: An unknown project.
-    """
+    """Find everything about a machine that will fail a project's build."""
     need = need_of(project, sample=sample)
     found = [*_compiler(machine), *_tools(machine, load_needs().tools), *_room(project, machine, need)]
     if need.python_headers and not machine.python_headers:
@@ -93,11 +65,7 @@ def check(project: str, machine: MachineFacts, *, sample: bool = False) -> tuple
 
 
 def require(problems: tuple[Problem, ...]) -> None:
-    """End the stage if there is a problem, naming all of them.
-
-    Raises:
-        EnvironmentSetupError: There is at least one.
-    """
+    """End the stage if there is a problem, naming all of them."""
     if not problems:
         return
     if len(problems) == 1:

@@ -17,12 +17,7 @@ if TYPE_CHECKING:
 
 
 def environment_calls(build: Build, rocm: Install | None) -> list[Install]:
-    """Return the installer calls that make the target environment: lock, ROCm, triton and torch.
-
-    Args:
-        build: The build.
-        rocm: Installs ROCm; None for family cpu.
-    """
+    """Return the installer calls that make the target environment: lock, ROCm, triton and torch."""
     context = build.context
     source = context.ref.projects.get(build.project)
     wanted = source.build_requirements if source else ()
@@ -47,17 +42,7 @@ def build_request(
     cache: CompilerCache | None,
     max_jobs: int | None,
 ) -> BuildRequest:
-    """Return the request for a build's plan.
-
-    Args:
-        build: The build.
-        tree: The source tree.
-        python: The target environment's interpreter.
-        rocm: The installed SDK; None for family cpu.
-        torch_version: The full version of the installed torch; empty for triton and torch.
-        cache: The compiler cache in use.
-        max_jobs: Compilers at a time; None leaves MAX_JOBS alone.
-    """
+    """Return the request for a build's plan."""
     source, triton = build.context.ref.projects.get(build.project), build.dependency("triton")
     return BuildRequest(
         project=build.project,

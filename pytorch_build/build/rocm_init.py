@@ -24,12 +24,7 @@ PATH = "torch/_rocm_init.py"
 
 @dataclass(frozen=True, kw_only=True)
 class Preloads:
-    """Libraries that torch loads first.
-
-    Attributes:
-        names: Short names, in the order they are loaded.
-        absent: Short names that the platform's list has and this SDK has not: a note for people.
-    """
+    """Libraries that torch loads first."""
 
     names: tuple[str, ...]
     absent: tuple[str, ...]
@@ -40,13 +35,6 @@ def preload_names(platform: Platform, available: Collection[str]) -> Preloads:
 
     One name in the list that the SDK cannot find breaks ``import torch`` for everybody,
     so the list follows the SDK, as long as it has what torch cannot do without.
-
-    Args:
-        platform: Whose list to take.
-        available: Short names that ``rocm_sdk.find_libraries`` finds (see `query_code`).
-
-    Raises:
-        RocmError: The SDK lacks a library that torch cannot do without.
     """
     lacking = [name for name in REQUIRED if name not in available]
     if lacking:
@@ -59,11 +47,7 @@ def preload_names(platform: Platform, available: Collection[str]) -> Preloads:
 
 
 def rocm_init_text(preloads: Preloads, *, rocm_version: str) -> str:
-    """Write the file for an SDK: what to load, and the version to compare with at run time.
-
-    Raises:
-        RocmError: There is nothing to load or no version, so the file would do nothing.
-    """
+    """Write the file for an SDK: what to load, and the version to compare with at run time."""
     if not preloads.names or not rocm_version:
         raise RocmError("A torch wheel for ROCm needs libraries to load first and a ROCm version.")
     listed = "".join(f"            {name!r},\n" for name in preloads.names)

@@ -35,12 +35,7 @@ _WINDOWS = (".dll", ".pyd", ".exe")
 
 
 def rocm_folders(layout: Layout | None, family: str) -> tuple[str, ...]:
-    """Return the folders of ROCm's run-time packages that hold libraries, below site-packages.
-
-    Args:
-        layout: How ROCm's libraries are packaged; None without ROCm.
-        family: The GPU family, which unsplit libraries' folder is named by.
-    """
+    """Return the folders of ROCm's run-time packages that hold libraries, below site-packages."""
     if layout is None:
         return ()
     core = payload_folder("core")
@@ -50,14 +45,7 @@ def rocm_folders(layout: Layout | None, family: str) -> tuple[str, ...]:
 
 
 def search_paths(member: str, layout: Layout | None, family: str, own: Sequence[str] = ()) -> tuple[str, ...]:
-    """Return the DT_RPATH of a file: ROCm's folders, then its own, then what it leads to besides.
-
-    Args:
-        member: Its path below site-packages; "" for a file that goes elsewhere.
-        layout: How ROCm's libraries are packaged; None without ROCm.
-        family: The GPU family, which unsplit libraries' folder is named by.
-        own: The search path that its build left; folders of the machine go.
-    """
+    """Return the DT_RPATH of a file: ROCm's folders, then its own, then what it leads to besides."""
     kept = rpath.relative(own)
     if not member:
         return tuple(dict.fromkeys(kept))
@@ -84,22 +72,7 @@ def planned(
 
 
 def set_search_paths(wheel: Path, layout: Layout | None, family: str, *, epoch: int | None = None) -> Path:
-    """Give every ELF file of a wheel its search path; only those that change are compressed again.
-
-    Args:
-        wheel: The wheel, which is replaced.
-        layout: How the libraries of the ROCm it is built against are packaged; None without ROCm.
-        family: The GPU family.
-        epoch: SOURCE_DATE_EPOCH, or None.
-
-    Returns:
-        The wheel.
-
-    Raises:
-        ArtifactError: A file is damaged.
-        BuildError: patchelf left another path.
-        WheelError: The wheel is broken.
-    """
+    """Give every ELF file of a wheel its search path; only those that change are compressed again."""
     with zip_members.opened(wheel) as archive:
         listed = (info for info, _ in require_listing(wheel, archive).files)
         infos = {info.filename: info for info in listed if not info.filename.endswith(_WINDOWS)}

@@ -50,14 +50,7 @@ class BundleError(ValueError):
 
 @dataclass(frozen=True, kw_only=True)
 class Entry:
-    """One code object of a bundle.
-
-    Attributes:
-        kind: ``host``, ``hip``, ``hipv4``, ``openmp`` …
-        target: GPU target with its features (``gfx942:xnack+``); empty for the host.
-        offset: Its first byte, counted from the start of the uncompressed bundle.
-        size: Its size in bytes.
-    """
+    """One code object of a bundle."""
 
     kind: str
     target: str
@@ -67,16 +60,7 @@ class Entry:
 
 @dataclass(frozen=True, kw_only=True)
 class Bundle:
-    """One bundle.
-
-    Attributes:
-        offset: Its first byte in the data that was read.
-        form: How it is compressed.
-        version: Version of the compressed header; 0 for a plain bundle.
-        size: Bytes it takes; 0 where version 1 does not say.
-        uncompressed: Bytes it inflates to.
-        entries: Its table, in order.
-    """
+    """One bundle."""
 
     offset: int
     form: Form
@@ -92,14 +76,7 @@ class Bundle:
 
 
 def read_bundles(data: Data) -> tuple[Bundle, ...]:
-    """Read every bundle of a section or file.
-
-    Args:
-        data: The bytes; a memory map or a view of one costs no memory.
-
-    Raises:
-        BundleError: There is something other than bundles and zeros, or a damaged bundle.
-    """
+    """Read every bundle of a section or file."""
     return tuple(_bundles(memoryview(data)))
 
 
@@ -109,15 +86,7 @@ def targets_of(bundles: Iterable[Bundle]) -> frozenset[str]:
 
 
 def code_objects(data: Data, bundle: Bundle) -> Iterator[tuple[Entry, bytes | memoryview]]:
-    """Yield a bundle's code objects for GPUs, one at a time; a compressed bundle is inflated as it goes.
-
-    Args:
-        data: What the bundle was read from.
-        bundle: One of its bundles.
-
-    Raises:
-        BundleError: Its compressed data is damaged, or its code objects overlap.
-    """
+    """Yield a bundle's code objects for GPUs, one at a time; a compressed bundle is inflated as it goes."""
     view = memoryview(data)[bundle.offset :]
     wanted = sorted((one for one in bundle.entries if one.target and one.size), key=lambda one: one.offset)
     if bundle.form == "plain":
@@ -136,11 +105,7 @@ def code_objects(data: Data, bundle: Bundle) -> Iterator[tuple[Entry, bytes | me
 
 
 def parse_entry_id(text: str) -> tuple[str, str]:
-    """Split a bundle entry's id, ``<kind>-<triple>[-<target id>]``.
-
-    Returns:
-        Kind and target; the target is empty for the host.
-    """
+    """Split a bundle entry's id, ``<kind>-<triple>[-<target id>]``."""
     parts = text.split("-", _TRIPLE_PARTS)
     kind = parts[0]
     if kind == "host":

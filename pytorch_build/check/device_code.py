@@ -51,15 +51,7 @@ PORTABLE = "amdgcnspirv"
 
 
 def file_facts(path: Path) -> DeviceFacts | None:
-    """Read the device code of any file: a library, a code object, a bare bundle, an archive.
-
-    Returns:
-        Nothing if it holds none.
-
-    Raises:
-        BundleError: Its bundles are damaged.
-        KpackError: It is a damaged archive.
-    """
+    """Read the device code of any file: a library, a code object, a bare bundle, an archive."""
     import mmap
 
     if path.stat().st_size == 0:
@@ -83,15 +75,7 @@ def file_facts(path: Path) -> DeviceFacts | None:
 
 
 def elf_facts(elf: ELFFile, data: Data) -> DeviceFacts | None:
-    """Read the device code of an opened ELF file.
-
-    Args:
-        elf: The file's headers.
-        data: The file's bytes, usually a memory map.
-
-    Raises:
-        BundleError: Its bundles are damaged.
-    """
+    """Read the device code of an opened ELF file."""
     if elf["e_machine"] == "EM_AMDGPU":
         return DeviceFacts(targets=_note_targets(elf))
     sections = {section.name: section for section in elf.iter_sections()}
@@ -106,15 +90,7 @@ def elf_facts(elf: ELFFile, data: Data) -> DeviceFacts | None:
 
 
 def pe_facts(facts: PeFacts, data: Data) -> DeviceFacts | None:
-    """Read the device code of a DLL or program of Windows.
-
-    Args:
-        facts: Its headers.
-        data: Its bytes, usually a memory map.
-
-    Raises:
-        BundleError: Its bundles are damaged.
-    """
+    """Read the device code of a DLL or program of Windows."""
     if _PE_KPACK in facts.sections:
         return DeviceFacts(split=True)
     if _PE_FATBIN not in facts.sections:

@@ -29,15 +29,7 @@ _MACHINES = {"win_amd64": ("amd64", pe.AMD64), "win_arm64": ("arm64", pe.ARM64)}
 
 @dataclass(frozen=True, kw_only=True)
 class _Libraries:
-    """Where a wheel's files may find DLLs; names in small letters.
-
-    Attributes:
-        machine: ``amd64`` or ``arm64``.
-        inside: Folders of the wheel's own files, by base name.
-        python: DLLs of the Pythons that the wheel is for.
-        provided: Patterns of DLLs of distributions that the wheel requires.
-        unasked: Patterns of DLLs of other distributions, by provider.
-    """
+    """Where a wheel's files may find DLLs; names in small letters."""
 
     machine: str
     inside: Mapping[str, tuple[str, ...]]
@@ -52,11 +44,7 @@ def is_dll(name: str) -> bool:
 
 
 def check(view: WheelView, policy: Policy) -> Iterator[Finding]:
-    """Judge the DLLs, extension modules and programs of a wheel for Windows.
-
-    Raises:
-        MissingInputError: delvewheel is not installed.
-    """
+    """Judge the DLLs, extension modules and programs of a wheel for Windows."""
     platform = next((one for one in sorted(view.platforms) if one in _MACHINES), "")
     if not platform:
         return

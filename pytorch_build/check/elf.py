@@ -93,16 +93,7 @@ def _glibc(elf: ELFFile) -> tuple[int, int]:
 
 @dataclass(frozen=True, kw_only=True)
 class _Libraries:
-    """Where a wheel's files may find libraries.
-
-    Attributes:
-        inside: Installed paths of the wheel's own files, by base name.
-        sonames: The same by SONAME.
-        provided: Library patterns of distributions that the wheel requires, or is one of.
-        folders: Of these distributions' folders, library patterns by folder.
-        unasked: Library patterns of other distributions, by provider.
-        strict: Whether a manylinux tag promises to need nothing else of the machine.
-    """
+    """Where a wheel's files may find libraries."""
 
     inside: Mapping[str, tuple[str, ...]]
     sonames: Mapping[str, tuple[str, ...]]

@@ -24,11 +24,7 @@ _CPYTHON = re.compile(r"cp3(\d+)t?")
 
 
 def check(view: WheelView, expectation: Expectation) -> Iterator[Finding]:
-    """Compare distribution, version, Python tag and requirements.
-
-    Raises:
-        DataError: The expectation itself cannot be read.
-    """
+    """Compare distribution, version, Python tag and requirements."""
     if canonicalize_name(expectation.distribution) != view.name.distribution:
         message = f"This is {view.name.distribution}; {expectation.distribution} is expected."
         yield view.finding("error", CHECK, message)
@@ -45,12 +41,7 @@ def check(view: WheelView, expectation: Expectation) -> Iterator[Finding]:
 
 
 def fits(tag: Tag, wanted: str) -> bool:
-    """Whether a wheel's tag is right for a Python tag.
-
-    Args:
-        tag: One tag of the wheel.
-        wanted: ``cp312``, or with its ABI ``cp313-cp313t``.
-    """
+    """Whether a wheel's tag is right for a Python tag."""
     interpreter, _, abi = wanted.partition("-")
     abi = abi or interpreter
     if tag.interpreter in {"py3", f"py{interpreter[2:3]}"}:

@@ -18,11 +18,7 @@ if TYPE_CHECKING:
 
 
 def run_lock(context: Context) -> SourceLock:
-    """Read the run's lock, which a stage after the builds must find.
-
-    Raises:
-        MissingInputError: The run has none.
-    """
+    """Read the run's lock, which a stage after the builds must find."""
     lock = stored_lock(context)
     if lock is None:
         raise MissingInputError(
@@ -33,14 +29,7 @@ def run_lock(context: Context) -> SourceLock:
 
 
 def expectation(context: Context, lock: SourceLock, project: str, *, with_triton: bool = True) -> Expectation:
-    """State what one project's wheel must be.
-
-    Args:
-        context: The ref and family.
-        lock: The run's lock.
-        project: The project.
-        with_triton: Whether the run has the triton that torch was built with; some build torch alone.
-    """
+    """State what one project's wheel must be."""
     requires = []
     if project == "torch" and context.gpu:
         requires.append(f"rocm[libraries]=={lock.rocm_version}")
@@ -59,11 +48,7 @@ def expectation(context: Context, lock: SourceLock, project: str, *, with_triton
 
 
 def expectations(context: Context) -> Mapping[str, Expectation]:
-    """State what every wheel of the run must be, by distribution name.
-
-    Raises:
-        MissingInputError: The run has no source lock.
-    """
+    """State what every wheel of the run must be, by distribution name."""
     lock = run_lock(context)
     with_triton = _has_triton(context)
     return {

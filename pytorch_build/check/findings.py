@@ -16,15 +16,7 @@ _ORDER: tuple[Severity, ...] = ("error", "warning", "note")
 
 @dataclass(frozen=True, kw_only=True)
 class Finding:
-    """One thing that a check found.
-
-    Attributes:
-        severity: ``error`` fails the stage; ``warning`` and ``note`` do not.
-        check: The check's name: ``record``, ``metadata``, ``elf`` …
-        wheel: The wheel's file name.
-        where: Member of the wheel, or an empty text for the wheel as a whole.
-        message: A sentence.
-    """
+    """One thing that a check found."""
 
     severity: Severity
     check: str
@@ -50,12 +42,7 @@ def ordered(findings: Iterable[Finding]) -> tuple[Finding, ...]:
 
 
 def collapsed(findings: Iterable[Finding], *, limit: int = 3) -> tuple[Finding, ...]:
-    """Let one finding stand for many members of a wheel of which the same is said.
-
-    Args:
-        findings: Findings in any order.
-        limit: Members about which the same may be said one by one.
-    """
+    """Let one finding stand for many members of a wheel of which the same is said."""
     groups: dict[Finding, list[Finding]] = {}
     for found in ordered(findings):
         groups.setdefault(replace(found, where=""), []).append(found)
@@ -70,11 +57,7 @@ def collapsed(findings: Iterable[Finding], *, limit: int = 3) -> tuple[Finding, 
 
 
 def findings_table(findings: Iterable[Finding]) -> tuple[tuple[str, ...], tuple[tuple[str, ...], ...]]:
-    """Lay findings out for `core.console.table`.
-
-    Returns:
-        Column heads, and one row a finding.
-    """
+    """Lay findings out for `core.console.table`."""
     columns = ("severity", "check", "wheel", "where", "message")
     return columns, tuple(
         (found.severity, found.check, found.wheel, found.where, found.message) for found in ordered(findings)

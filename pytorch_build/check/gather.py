@@ -30,18 +30,7 @@ _MAGICS = (elf.MAGIC, pe.MAGIC, kpack.MAGIC, *device_code.MAGICS)
 def gather(
     path: Path, *, build_paths: Iterable[str] = (), jobs: int | None = None, scratch: Path | None = None
 ) -> tuple[WheelView, tuple[RecordProblem, ...]]:
-    """Read a wheel.
-
-    Args:
-        path: The wheel.
-        build_paths: Folders of the build machine that no text file may mention.
-        jobs: Threads (default: one a core).
-        scratch: Where compiled members lie while they are read (default: the system's folder).
-
-    Raises:
-        WheelError: It is no zip file, or its name is no wheel's.
-        MissingInputError: There is no such file.
-    """
+    """Read a wheel."""
     name = parse_wheel_name(path.name)
     with zip_members.opened(path) as archive:
         members = {

@@ -54,14 +54,7 @@ class ImportReport(Model):
 def import_command(
     python: Path, distribution: str, version: str, modules: Sequence[str] = ()
 ) -> tuple[str, ...]:
-    """Build the command that imports a distribution's modules.
-
-    Args:
-        python: The target environment's Python.
-        distribution: Distribution name.
-        version: The version that must be installed, and that its modules must state.
-        modules: Modules to import (default: the ones known for it, else its name).
-    """
+    """Build the command that imports a distribution's modules."""
     name = canonicalize_name(distribution)
     chosen = tuple(modules) or MODULES.get(name, (name.replace("-", "_"),))
     # -I: neither the working folder nor PYTHONPATH may answer for what is installed.
@@ -76,17 +69,7 @@ def import_command(
 def read_report(
     wheel: str, returncode: int, stdout: str, stderr: str
 ) -> tuple[ImportReport | None, tuple[Finding, ...]]:
-    """Turn the script's result into findings.
-
-    Args:
-        wheel: The wheel's file name.
-        returncode: The process's status.
-        stdout: What it printed.
-        stderr: What the modules printed; its last line explains a crash.
-
-    Returns:
-        The report, unless the process died before it wrote one, and the error findings.
-    """
+    """Turn the script's result into findings."""
     try:
         report = ImportReport.model_validate(json.loads(stdout))
     except (ValueError, ValidationError):

@@ -22,14 +22,7 @@ class SizeLimit(Model):
 
 
 class Forbidden(Model):
-    """Contents that do not belong into a wheel.
-
-    Attributes:
-        pattern: Regular expression, searched in the member's path.
-        severity: How bad it is.
-        message: Why, as a clause behind the member's name.
-        distributions: Shell patterns of the distributions it holds for.
-    """
+    """Contents that do not belong into a wheel."""
 
     pattern: str
     severity: Literal["error", "warning", "note"] = "error"
@@ -51,15 +44,7 @@ class Forbidden(Model):
 
 
 class Provider(Model):
-    """Libraries that another distribution brings, loaded or on the search path at run time.
-
-    Attributes:
-        distributions: Shell patterns of the distributions that bring them.
-        libraries: Shell patterns of library names, found wherever they lie once torch is imported.
-        folders: The same by folder below site-packages, a shell pattern: an RPATH must lead there.
-        includes: Other providers that come with it.
-        assumed_by: Distributions that use the libraries without stating the requirement.
-    """
+    """Libraries that another distribution brings, loaded or on the search path at run time."""
 
     distributions: tuple[str, ...]
     libraries: tuple[str, ...] = ()
@@ -74,14 +59,7 @@ class Provider(Model):
 
 
 class Windows(Model):
-    """DLLs that a wheel for Windows need not bring. Names are shell patterns in small letters.
-
-    Attributes:
-        libraries: Of Windows and of Python itself, besides those that delvewheel's data knows.
-        redistributable: Of Visual C++'s redistributable package, which people may have to install.
-        debug: Those that nobody may pass on.
-        folders: Folders below site-packages that torch adds to the search for DLLs.
-    """
+    """DLLs that a wheel for Windows need not bring. Names are shell patterns in small letters."""
 
     libraries: tuple[str, ...] = ()
     redistributable: tuple[str, ...] = ()
@@ -90,19 +68,7 @@ class Windows(Model):
 
 
 class Policy(Model):
-    """What the checks allow.
-
-    Attributes:
-        exempt_labels: Local version labels whose wheels have no minimum size (the miniature sample).
-        device_code: Distributions that must hold device code where GPU targets are expected.
-        system_libraries: Library names that every Linux of the manylinux standard has (PEP 600).
-        machine_libraries: Patterns of libraries that distributions of Linux have, wheels do not.
-        windows: DLLs that are there.
-        preloaded: Patterns of installed libraries that the wheel itself loads before its others.
-        sizes: Limits by distribution.
-        forbidden: Rules about contents.
-        providers: Libraries of other distributions, by the provider's name.
-    """
+    """What the checks allow."""
 
     exempt_labels: tuple[str, ...] = ()
     device_code: tuple[str, ...] = ()
@@ -125,12 +91,7 @@ class Policy(Model):
 
 
 def load_policy(path: Path | None = None) -> Policy:
-    """Read the policy (default: the one beside this module).
-
-    Raises:
-        MissingInputError: There is no such file.
-        DataError: The file breaks the schema; the message holds key paths.
-    """
+    """Read the policy (default: the one beside this module)."""
     return _default() if path is None else load_toml(path, Policy)
 
 

@@ -46,11 +46,7 @@ class CheckOptions:
 
 
 def find_wheels(paths: Sequence[Path]) -> tuple[Path, ...]:
-    """Expand folders into the wheels below them, sorted; files stay what they are.
-
-    Raises:
-        MissingInputError: A path does not exist, a folder holds no wheel, or nothing was given.
-    """
+    """Expand folders into the wheels below them, sorted; files stay what they are."""
     found: set[Path] = set()
     for path in paths:
         if path.is_dir():
@@ -73,21 +69,7 @@ def check_wheels(
     policy: Policy | None = None,
     options: CheckOptions | None = None,
 ) -> tuple[Finding, ...]:
-    """Check wheels.
-
-    Args:
-        paths: Wheels, or folders with wheels at any depth.
-        expected: What is promised, by distribution name (any spelling).
-        policy: Limits and lists (default: the data beside this module).
-        options: How to go about it.
-
-    Returns:
-        Findings, by wheel and the worst first.
-
-    Raises:
-        MissingInputError: There are no wheels.
-        DataError: An expectation or the policy cannot be read.
-    """
+    """Check wheels."""
     wheels = find_wheels(paths)
     policy, options = policy or load_policy(), options or CheckOptions()
     promised = {canonicalize_name(name): value for name, value in (expected or {}).items()}

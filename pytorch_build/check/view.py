@@ -44,12 +44,7 @@ class Expectation:
 
 @dataclass(frozen=True, kw_only=True)
 class Member:
-    """One file of a wheel.
-
-    Attributes:
-        name: Path in the archive.
-        size: Bytes, unpacked.
-    """
+    """One file of a wheel."""
 
     name: str
     size: int
@@ -65,19 +60,7 @@ class Member:
 
 @dataclass(frozen=True, kw_only=True)
 class ElfFacts:
-    """What an ELF file says about itself.
-
-    Attributes:
-        machine: ``EM_X86_64``, ``EM_AMDGPU`` …
-        kind: ``ET_DYN``, ``ET_EXEC``, ``ET_REL`` …
-        program: Whether it names an interpreter (PT_INTERP), as programs do and libraries do not.
-        soname: DT_SONAME, or an empty text.
-        needed: DT_NEEDED, in order.
-        rpath: DT_RUNPATH where present (it wins), else DT_RPATH, split at colons.
-        stack: Flags of PT_GNU_STACK as readelf writes them (``RW``, ``RWE``); empty without the header.
-        debug_bytes: Size of all debug sections.
-        glibc: Newest glibc symbol version that it needs, such as ``(2, 28)``; (0, 0) for none.
-    """
+    """What an ELF file says about itself."""
 
     machine: str
     kind: str
@@ -92,15 +75,7 @@ class ElfFacts:
 
 @dataclass(frozen=True, kw_only=True)
 class DeviceFacts:
-    """Device code of one file.
-
-    Attributes:
-        bundles: Offload bundles, in order.
-        targets: GPU targets, of bundles or of a bare code object.
-        registered: How many bundles the file registers when it is loaded; -1 where it does not say.
-        split: Whether its code was moved to per-target archives (``.kpack``).
-        archived: Of an archive of such code: the libraries that it is of.
-    """
+    """Device code of one file."""
 
     bundles: tuple[Bundle, ...] = ()
     targets: frozenset[str] = frozenset()
@@ -111,15 +86,7 @@ class DeviceFacts:
 
 @dataclass(frozen=True, kw_only=True)
 class Binary:
-    """One member that is compiled code.
-
-    Attributes:
-        member: The member.
-        elf: What its ELF headers say; nothing for a bare bundle.
-        pe: What its PE headers say, if it is a 64-bit DLL or program of Windows.
-        device: Its device code; nothing if it has none.
-        problems: Why it could not be read.
-    """
+    """One member that is compiled code."""
 
     member: Member
     elf: ElfFacts | None = None
@@ -130,17 +97,7 @@ class Binary:
 
 @dataclass(frozen=True, kw_only=True)
 class WheelView:
-    """Everything that the checks judge.
-
-    Attributes:
-        name: The file name's parts.
-        size: Bytes of the wheel file.
-        members: Files, sorted by name.
-        metadata: METADATA, if it can be read.
-        info: WHEEL, if it can be read.
-        binaries: Compiled members, sorted by name.
-        mentions: Text members that mention a build machine's folder: (member, folder).
-    """
+    """Everything that the checks judge."""
 
     name: WheelName
     size: int

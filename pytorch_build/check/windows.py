@@ -26,14 +26,7 @@ _ABI = re.compile(r"cp(3\d+)(t?)")
 
 @cache
 def system_dlls(machine: str) -> tuple[frozenset[str], tuple[re.Pattern[str], ...]]:
-    """Give the DLLs that Windows has: names in small letters, and patterns.
-
-    Args:
-        machine: ``amd64`` or ``arm64``.
-
-    Raises:
-        MissingInputError: delvewheel is not installed.
-    """
+    """Give the DLLs that Windows has: names in small letters, and patterns."""
     try:
         from delvewheel import _dll_list as data
     except ImportError as problem:
@@ -47,13 +40,7 @@ def system_dlls(machine: str) -> tuple[frozenset[str], tuple[re.Pattern[str], ..
 
 
 def origin(name: str, windows: Windows, machine: str = "amd64") -> Origin:
-    """Say what a machine gets a DLL from; "" where it is nothing that this knows.
-
-    Args:
-        name: The DLL's name, in any letter case.
-        windows: Our own data.
-        machine: ``amd64`` or ``arm64``.
-    """
+    """Say what a machine gets a DLL from; "" where it is nothing that this knows."""
     lower = name.lower()
     if matches(lower, windows.debug) or _DEBUG_PYTHON.fullmatch(lower):
         return "debug"

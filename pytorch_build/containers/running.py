@@ -40,15 +40,7 @@ class Environment(Model):
 
 
 class Container(Dated):
-    """The data: which image, and what of the machine it sees.
-
-    Attributes:
-        image: The image, by its digest.
-        tool_python: The interpreter that runs the tool.
-        python_bin: Folder of a session's interpreter, with ``{tag}`` such as ``cp312``.
-        caches: Variable -> folder that outlives the container.
-        environment: Variables that are handed on.
-    """
+    """The data: which image, and what of the machine it sees."""
 
     image: str
     tool_python: str
@@ -67,16 +59,7 @@ class Container(Dated):
 
 @dataclass(frozen=True, kw_only=True)
 class Job:
-    """What is to run.
-
-    Attributes:
-        session: The nox session.
-        python: Its Python: ``3.12``.
-        words: Its posargs.
-        root: The checkout.
-        user: Numbers of the person and the group that files are to belong to.
-        present: Names of the variables that the machine has.
-    """
+    """What is to run."""
 
     session: str
     python: str
@@ -96,14 +79,7 @@ def load_container(path: Path = DATA) -> Container:
 
 
 def command(engine: Engine, data: Container, job: Job, mounts: Sequence[Path]) -> tuple[str, ...]:
-    """Write the command: the checkout and the mounts lie where they lie on the machine.
-
-    Args:
-        engine: What runs it.
-        data: The image and what it sees.
-        job: What is to run.
-        mounts: Folders and files of the machine besides the checkout.
-    """
+    """Write the command: the checkout and the mounts lie where they lie on the machine."""
     cache = job.root / CACHE
     tag = f"cp{job.python.replace('.', '')}"
     words = [engine, "run", "--rm", "--init", "--workdir", str(job.root)]
@@ -143,11 +119,7 @@ def inner_words(words: Sequence[str], *, project: str) -> tuple[str, ...]:
 
 
 def mounts_of(words: Sequence[str], root: Path) -> tuple[Path, ...]:
-    """Find what the posargs name of the machine outside of the checkout.
-
-    Returns:
-        Existing absolute paths, none below another.
-    """
+    """Find what the posargs name of the machine outside of the checkout."""
     named = {Path(word.rpartition("=")[2]) for word in words if "://" not in word}
     there = sorted(path for path in named if path.is_absolute() and path.exists())
     found: list[Path] = []
@@ -158,16 +130,7 @@ def mounts_of(words: Sequence[str], root: Path) -> tuple[Path, ...]:
 
 
 def run(engine: Engine, job: Job, *, env: Mapping[str, str]) -> None:
-    """Run a session in the container.
-
-    Args:
-        engine: What runs it.
-        job: What is to run.
-        env: The machine's environment.
-
-    Raises:
-        ProcessError: It failed; its output has been shown.
-    """
+    """Run a session in the container."""
     data = load_container()
     for folder in data.caches.values():
         files.made(job.root / CACHE / folder)

@@ -32,14 +32,7 @@ _COMMIT = re.compile(r"[0-9a-f]{40}", re.ASCII)
 
 @dataclass(frozen=True, kw_only=True)
 class RelatedCommit:
-    """One row of ``related_commits``.
-
-    Attributes:
-        project: Distribution name: ``torchaudio``, ``torchvision``, ``apex``, …
-        branch: The branch that the commit was taken from.
-        commit: 40 hex digits.
-        origin: The repository; without ``.git`` in the field.
-    """
+    """One row of ``related_commits``."""
 
     project: str
     branch: str
@@ -58,18 +51,7 @@ def adds_commit(setup: str) -> bool:
 
 
 def parse_related_commits(text: str, where: str) -> Mapping[str, RelatedCommit]:
-    """Read ``related_commits``: every row is checked, the ``ubuntu`` rows count, on Windows too.
-
-    Args:
-        text: The file's text; blank lines and lines that begin with ``#`` are passed over.
-        where: What to name in an error, as in ``related_commits of pytorch at 1234…``.
-
-    Returns:
-        Rows by project.
-
-    Raises:
-        SourceError: A malformed row, or rows of a project that name different commits.
-    """
+    """Read ``related_commits``: every row is checked, the ``ubuntu`` rows count, on Windows too."""
     found: dict[str, RelatedCommit] = {}
     first: dict[str, tuple[int, RelatedCommit]] = {}
     for number, line in enumerate(text.splitlines(), start=1):
@@ -108,11 +90,7 @@ def _parse_row(line: str, where: str) -> tuple[str, RelatedCommit]:
 
 
 def parse_commit_pin(text: str, where: str) -> str:
-    """Read a pin file that holds one commit, as ``triton.txt`` does.
-
-    Raises:
-        SourceError: It holds something else.
-    """
+    """Read a pin file that holds one commit, as ``triton.txt`` does."""
     commit = text.strip()
     if not is_commit(commit):
         raise SourceError(f"{where}: expected one commit (40 hex digits), found {_shown(text)}.")
@@ -120,11 +98,7 @@ def parse_commit_pin(text: str, where: str) -> str:
 
 
 def parse_version(text: str, where: str) -> str:
-    """Read a version file: one PEP 440 version without a local part, as written there.
-
-    Raises:
-        SourceError: It holds something else.
-    """
+    """Read a version file: one PEP 440 version without a local part, as written there."""
     written = text.strip()
     try:
         version = Version(written)

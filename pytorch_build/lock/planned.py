@@ -34,16 +34,7 @@ class LockOf(Protocol):
 
 
 def complete(plan: Plan, lock_of: LockOf) -> tuple[Plan, Locks]:
-    """Resolve every torch ref of a plan once a platform, and write versions into its cells.
-
-    Args:
-        plan: What is to be built and tested.
-        lock_of: Gives the locks.
-
-    Raises:
-        SourceError: A ref or pin that does not resolve, a wheel that the lock does not promise, or one
-            name for two wheels.
-    """
+    """Resolve every torch ref of a plan once a platform, and write versions into its cells."""
     locks: dict[Platform, dict[str, SourceLock]] = {}
     for platform in PLATFORMS:
         builds = plan.matrix(platform, "build_pytorch")
@@ -75,13 +66,6 @@ def refuse_collisions(builds: Sequence[Cell], locks: Mapping[str, SourceLock]) -
     """Refuse wheels of one name, in one folder, that would be made from different inputs.
 
     The same name from the same inputs is the same wheel: the first that is uploaded stands for all.
-
-    Args:
-        builds: Build jobs of one platform.
-        locks: Its source locks, by torch ref.
-
-    Raises:
-        SourceError: There are some; the message names the cells.
     """
     promised: dict[tuple[str, str, str, str], dict[str, list[str]]] = {}
     for cell in builds:

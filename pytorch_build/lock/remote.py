@@ -31,12 +31,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Reader:
-    """Reads refs and files of origins, without cloning them.
-
-    Attributes:
-        cache: Folder for the cache's bare repositories.
-        origins: How origins are reached.
-    """
+    """Reads refs and files of origins, without cloning them."""
 
     cache: Path
     origins: Origins = field(default_factory=Origins)
@@ -45,9 +40,6 @@ class Reader:
         """Resolve a branch, tag or commit; an annotated tag to the commit it stands for.
 
         As in git, a tag comes before a branch of the same name.
-
-        Raises:
-            SourceError: The origin does not answer, or has no such ref.
         """
         if pins.is_commit(ref):
             return self.fetched(origin, ref).commit_of(ref)
@@ -64,11 +56,7 @@ class Reader:
         raise SourceError(f"{origin} has no branch or tag {ref!r}.", hint=hint)
 
     def fetched(self, origin: str, commit: str) -> Repository:
-        """Fetch a commit's tree into the cache, unless it is there.
-
-        Raises:
-            SourceError: The origin does not answer, or does not have the commit.
-        """
+        """Fetch a commit's tree into the cache, unless it is there."""
         address = self.origins.address(origin)
         path = self.cache / files.sha256_text(address)[:16]
         git = Repository(path=path, settings=self.origins.settings(origin))
@@ -83,11 +71,7 @@ class Reader:
         return git
 
     def texts(self, origin: str, commit: str, paths: Iterable[str]) -> Mapping[str, str]:
-        """Read files at a commit: path -> text, of those that exist there.
-
-        Raises:
-            SourceError: The origin does not answer, or does not have the commit.
-        """
+        """Read files at a commit: path -> text, of those that exist there."""
         git = self.fetched(origin, commit)
         listed = git.names("ls-tree", "-z", "--name-only", commit, "--", *paths)
         try:

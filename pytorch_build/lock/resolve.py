@@ -56,19 +56,6 @@ def resolve(
 
     A ref given in `explicit` comes before a pin in torch's tree, and that before the ref's
     default. Origins are asked side by side.
-
-    Args:
-        ref: The torch ref, as the platform builds it (`refs.torch_ref(…, platform=…)`).
-        rocm_version: The ROCm version for the wheels' versions; empty: no such versions.
-        release_type: One of `core.cli.options.RELEASE_TYPES`.
-        cache: Folder for small repositories that files are read through.
-        origins: The sample's repositories, and mirrors.
-        explicit: Project -> branch, tag or commit to take instead of the ref's.
-        require_related_commit: A project with a pin in ``related_commits`` must be there.
-
-    Raises:
-        SourceError: A ref, pin or version file that does not resolve, or an origin that does not answer.
-        UsageError: The ROCm version or release type is not known.
     """
     work = _Resolution(
         ref=ref,
@@ -268,11 +255,7 @@ def _prefixed(start: str, problem: FatalError) -> SourceError:
 
 
 def prebuilt(project: str, requirement: str) -> LockedProject:
-    """Lock a project that is installed instead of built, as its requirement.
-
-    Raises:
-        DataError: The requirement is malformed, or of another distribution than the project's.
-    """
+    """Lock a project that is installed instead of built, as its requirement."""
     expected = DISTRIBUTIONS[project]
     try:
         parsed = Requirement(requirement)

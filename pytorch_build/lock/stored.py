@@ -36,12 +36,7 @@ def origins(common: Common, ref: TorchRef, mirrors: Mapping[str, str]) -> Origin
 
 
 def stored_lock(context: Context) -> SourceLock | None:
-    """Read the run's lock: the one passed in ``SOURCE_LOCK``, else the one among its outputs.
-
-    Raises:
-        DataError: It is broken, or its digest does not hold.
-        UsageError: The passed one is for another ref.
-    """
+    """Read the run's lock: the one passed in ``SOURCE_LOCK``, else the one among its outputs."""
     passed = environment().get(PASSED)
     if passed:
         lock = SourceLock.from_compact(passed)
@@ -68,18 +63,6 @@ def source_lock(
 
     A stored lock keeps its commits until `update` is given. A ROCm version that it lacks is
     added; one that it contradicts replaces it in the local run only.
-
-    Args:
-        context: The ref and family.
-        options: Where ROCm comes from.
-        update: Resolve again although there is a lock.
-        explicit: Project to branch, tag or commit, in the place of the ref's.
-        require_related_commit: Refuse a project that torch's ``related_commits`` does not name.
-        mirrors: Prefix of an origin to what takes its place.
-
-    Raises:
-        SourceError: A ref or pin that does not resolve.
-        MissingInputError: An immutable run has a lock that does not serve.
     """
     stored = None if update else stored_lock(context)
     chosen = explicit or {}
@@ -146,14 +129,7 @@ def _same_source(lock: SourceLock, ref: TorchRef, name: str) -> bool:
 def _kept(
     stored: SourceLock, ref: TorchRef, *, given: Container[str], read_pins: bool
 ) -> dict[str, LockedProject]:
-    """Choose the projects whose commits stay; those that a pin names only beside the torch that has it.
-
-    Args:
-        stored: The lock so far.
-        ref: The torch ref.
-        given: Projects that a person has just chosen a ref for.
-        read_pins: Ask torch's tree again what it pins.
-    """
+    """Choose the projects whose commits stay; those that a pin names only beside the torch that has it."""
     kept = {
         name: locked
         for name, locked in stored.projects.items()

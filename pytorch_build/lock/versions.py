@@ -28,12 +28,7 @@ _PYTHON = re.compile(r"3\.([1-9][0-9]*)(?:\.[0-9]+(?:(?:a|b|rc)[0-9]+)?)?(t?)", 
 
 @dataclass(frozen=True, kw_only=True)
 class WheelTag:
-    """The part of a wheel's tag that its Python decides (PEP 425).
-
-    Attributes:
-        interpreter: ``cp313``.
-        abi: ``cp313``, or ``cp313t`` for the free-threaded build.
-    """
+    """The part of a wheel's tag that its Python decides (PEP 425)."""
 
     interpreter: str
     abi: str
@@ -82,11 +77,7 @@ def version_suffix(rocm_version: str) -> str:
 
 
 def cpu_suffix(label: str = "") -> str:
-    """Make the local version suffix of wheels without ROCm: ``+cpu``, or ``+cpu.{label}``.
-
-    Raises:
-        UsageError: The label is not lower-case words of letters and digits, with dots between.
-    """
+    """Make the local version suffix of wheels without ROCm: ``+cpu``, or ``+cpu.{label}``."""
     if not label:
         return "+cpu"
     if not _LABEL.fullmatch(label):
@@ -97,25 +88,7 @@ def cpu_suffix(label: str = "") -> str:
 def wheel_version(
     base: str, suffix: str, *, release_type: str, commit: str, tagged: bool = False, torch: str = ""
 ) -> str:
-    """Put a wheel's full version together.
-
-    Args:
-        base: The project's own version, from its version.txt: ``2.10.0a0``.
-        suffix: From `version_suffix` or `cpu_suffix`.
-        release_type: One of `RELEASE_TYPES`; ``dev`` and ``dev-bkc`` carry a git tag.
-        commit: The commit that the wheel is built from, as hex; only the git tag needs it.
-        tagged: The project's own build adds the git tag, whatever the release type.
-        torch: The base version of the torch that it is for, to be named where `base` is of another
-            release; "" to name none.
-
-    Returns:
-        ``2.10.0a0+rocm7.10.0``, or for dev ``2.10.0a0+git0123abcd.rocm7.10.0``, or for another torch
-        ``2.11.0+torch2.12.rocm7.10.0``. ROCm's part comes last, where a promotion replaces it.
-
-    Raises:
-        SourceError: The base is not PEP 440 or has a local version already, or the commit is no hash.
-        UsageError: An unknown release type, or a suffix that is no local version.
-    """
+    """Put a wheel's full version together."""
     if release_type not in RELEASE_TYPES:
         raise UsageError(f"{release_type!r} is no release type.", hint=nearest(release_type, RELEASE_TYPES))
     parsed = _parse(base)

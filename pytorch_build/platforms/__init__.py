@@ -20,16 +20,7 @@ NAMES = ("linux", "windows")
 
 
 class Platform(Protocol):
-    """A platform that wheels are built on.
-
-    Attributes:
-        NAME: ``linux`` or ``windows``, as in run outputs.
-        WHEEL_TAG: The platform part of a wheel's tag.
-        PATH_SEPARATOR: What stands between the folders of ``PATH``.
-        KINETO: The default of ``USE_KINETO``.
-        FLASH_FLAG: The command line flag that asks for flash attention.
-        PRELOADS: ROCm libraries that torch loads first, by their ``rocm_sdk`` short names.
-    """
+    """A platform that wheels are built on."""
 
     NAME: str
     WHEEL_TAG: str
@@ -54,11 +45,7 @@ class Platform(Protocol):
 
 
 def platform_named(name: str) -> Platform:
-    """Look a platform up.
-
-    Raises:
-        UsageError: There is no platform of this name.
-    """
+    """Look a platform up."""
     found: dict[str, Platform] = {"linux": linux, "windows": windows}
     if name not in found:
         raise UsageError(f"{name!r} is no platform that wheels are built on.", hint=nearest(name, NAMES))
@@ -66,9 +53,5 @@ def platform_named(name: str) -> Platform:
 
 
 def this_platform() -> Platform:
-    """Look up the platform that this process runs on.
-
-    Raises:
-        UsageError: Wheels are not built on it.
-    """
+    """Look up the platform that this process runs on."""
     return platform_named("windows" if sys.platform == "win32" else sys.platform)

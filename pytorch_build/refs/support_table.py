@@ -26,12 +26,7 @@ _TITLES = {"linux": "Linux", "windows": "Windows"}
 
 
 def support_tables(data: RefsFile, refs_by_platform: Mapping[str, Mapping[str, TorchRef]]) -> str:
-    """Write both tables, features and versions, as Markdown.
-
-    Args:
-        data: The embedded refs file.
-        refs_by_platform: Its refs as each platform builds them.
-    """
+    """Write both tables, features and versions, as Markdown."""
     return "\n".join(
         [
             "### Projects and features",

@@ -34,21 +34,7 @@ _PATH_ORIGIN = re.compile(r"^[./~]|^[A-Za-z]:[\\/]|^[^:@]+$")
 
 @dataclass(frozen=True, kw_only=True)
 class ProjectSource:
-    """Where one project of one torch ref comes from.
-
-    Attributes:
-        project: One of `PROJECTS`.
-        origin: Any git URL or path; ``sample:torch`` is the embedded sample's repository.
-        ref: Branch, tag or commit; empty where only a pin names it.
-        prebuilt: The requirement that is installed instead of a build.
-        pin: Where torch's tree names the commit; a pin comes before `ref`.
-        own_origin: The ref names its origin itself, so that of a pin does not replace it.
-        env: More environment variables for the build.
-        build_requirements: What the build needs besides what the project asks for.
-        hipify: Whether the checkout rewrites CUDA sources.
-        torch_in_version: Whether the local version names the torch that it is built for, where the
-            project's own version is another release's.
-    """
+    """Where one project of one torch ref comes from."""
 
     project: str
     origin: str
@@ -131,11 +117,7 @@ def embedded() -> RefsFile:
 
 
 def refs_file_in_use(refs_file: Path | None, cwd: Path) -> Path | None:
-    """Find the user's refs file: the one given, else ``pytorch-build.toml`` in `cwd`, else none.
-
-    Raises:
-        MissingInputError: The one given is not there.
-    """
+    """Find the user's refs file: the one given, else ``pytorch-build.toml`` in `cwd`, else none."""
     if refs_file is not None:
         path = refs_file if refs_file.is_absolute() else cwd / refs_file
         if not path.is_file():
@@ -171,13 +153,7 @@ def default_ref(refs_file: Path | None = None, cwd: Path | None = None) -> str:
 def torch_ref(
     name: str, refs_file: Path | None = None, cwd: Path | None = None, *, platform: str = "linux"
 ) -> TorchRef:
-    """Find one torch ref as one platform builds it.
-
-    Raises:
-        UsageError: An unknown name.
-        MissingInputError: As `load_refs`.
-        DataError: As `load_refs`, for this ref.
-    """
+    """Find one torch ref as one platform builds it."""
     layered = _layers(refs_file, cwd)
     if name not in layered.tables:
         raise UsageError(

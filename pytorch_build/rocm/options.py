@@ -27,14 +27,7 @@ PREFIX = "rocm-"
 
 @dataclass(frozen=True, kw_only=True)
 class RocmOptions:
-    """Where ROCm comes from and how it is installed, as the command line says it.
-
-    Attributes:
-        source: Where it comes from, and its version.
-        extras: More extras of ``rocm``.
-        installer: ``uv`` or ``pip``.
-        pip_cache_dir: The installer's cache; None for its own default.
-    """
+    """Where ROCm comes from and how it is installed, as the command line says it."""
 
     source: SourceOptions = field(default_factory=lambda: SourceOptions(prefix=f"--{PREFIX}"))
     extras: tuple[str, ...] = ()
@@ -48,12 +41,7 @@ class RocmOptions:
 
 
 def add_rocm_options(parser: argparse.ArgumentParser, *, alone: bool = True) -> None:
-    """Declare the options.
-
-    Args:
-        parser: The verb's parser.
-        alone: Nothing else comes from elsewhere, so that the prefix may be left out.
-    """
+    """Declare the options."""
     title = "where ROCm comes from (default: this run, else the family's release index)"
     if not alone:
         title = "where a ROCm comes from that is no part of the run (default: the family's release index)"
@@ -69,13 +57,7 @@ def add_rocm_options(parser: argparse.ArgumentParser, *, alone: bool = True) -> 
 def rocm_options_from(
     arguments: argparse.Namespace, env: Mapping[str, str] = MappingProxyType({})
 ) -> RocmOptions:
-    """Turn parsed arguments into the value that stages get.
-
-    Args:
-        arguments: The options.
-        env: Where a workflow's inputs say it for several sessions at once, unless options do:
-            ``ROCM_PACKAGE_INDEX_URL``, ``ROCM_PACKAGE_FIND_LINKS_URL``, ``ROCM_PACKAGE_VERSION``.
-    """
+    """Turn parsed arguments into the value that stages get."""
     installer: Literal["uv", "pip"] = arguments.installer
     return RocmOptions(
         source=source_options(arguments, PREFIX, env),
@@ -90,10 +72,6 @@ def find_version(context: Context, options: RocmOptions) -> str:
 
     The one given, the ref's own, the newest of the named sources, of the run's outputs, or of the
     family's release index.
-
-    Raises:
-        MissingInputError: No source has a version.
-        ServiceError: One does not answer.
     """
     if not context.gpu:
         return ""
@@ -118,12 +96,7 @@ def packages_of(context: Context, options: RocmOptions) -> PackageSource:
 
 
 def find_source(context: Context, options: RocmOptions, version: str) -> RocmSource:
-    """Find where ROCm of this version comes from, and the files of it that builds need.
-
-    Raises:
-        MissingInputError: The run's outputs hold another version, or the sample's are not built.
-        RocmError: The source has no libraries of that version, or both layouts.
-    """
+    """Find where ROCm of this version comes from, and the files of it that builds need."""
     if options.source.no_install:
         here = _installed(context)
         if here.version != version:

@@ -39,16 +39,7 @@ json.dump({
 
 @dataclass(frozen=True, kw_only=True)
 class RocmSdk:
-    """What an installed ``rocm_sdk`` says of itself.
-
-    Attributes:
-        version: Its version.
-        layout: The layout of its packages.
-        root: The ROCm tree.
-        bin: Its programs.
-        cmake: Its CMake packages, for CMAKE_PREFIX_PATH.
-        targets: The gfx targets or families that the distribution knows.
-    """
+    """What an installed ``rocm_sdk`` says of itself."""
 
     version: str
     layout: Layout
@@ -59,11 +50,7 @@ class RocmSdk:
 
 
 def installed(python: Interpreter) -> RocmSource:
-    """Return the ROCm that an interpreter has installed, by its own word.
-
-    Raises:
-        RocmError: It has none.
-    """
+    """Return the ROCm that an interpreter has installed, by its own word."""
     env = process.inherited(ROCM_SDK_TARGET_FAMILY=None, PYTHONPATH=None)
     facts = json.loads(_python(python, env, "-c", _QUERY))
     return RocmSource(
@@ -96,18 +83,7 @@ def ask(
     family: str,
     targets: Sequence[str] = (),
 ) -> RocmSdk:
-    """Ask an installed ``rocm_sdk`` for its facts, and refuse empty or other ones.
-
-    Args:
-        target: The environment.
-        version: What it must be.
-        layout: The layout that its packages must have.
-        family: What unsplit packages must be for.
-        targets: The gfx targets that split packages must be offered for.
-
-    Raises:
-        RocmError: It does not answer, or is of another version, layout or family, or lacks a target.
-    """
+    """Ask an installed ``rocm_sdk`` for its facts, and refuse empty or other ones."""
     env = process.inherited(ROCM_SDK_TARGET_FAMILY=sdk_target(layout, family) or None, PYTHONPATH=None)
     said = _python(target, env, "-c", _QUERY)
     try:

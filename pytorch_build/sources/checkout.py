@@ -36,17 +36,7 @@ _LOCK_PATIENCE_SECONDS = 2.0
 
 @dataclass(frozen=True, kw_only=True)
 class CheckoutOptions:
-    """How trees are checked out.
-
-    Attributes:
-        depth: Commits of history; 0 for all.
-        submodules: Whether submodules are checked out.
-        hipify: Whether CUDA sources are rewritten, where the tree brings the script for it.
-        python: The interpreter that runs that script; it needs nothing but its standard library.
-        jobs: How many submodules are fetched side by side.
-        force: Keep a person's own commits as a branch and go on.
-        origins: The sample's repositories, and mirrors.
-    """
+    """How trees are checked out."""
 
     depth: int = 1
     submodules: bool = True
@@ -59,16 +49,7 @@ class CheckoutOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class SourceTree:
-    """A tree that is as the lock says.
-
-    Attributes:
-        project: Its project.
-        path: Its folder.
-        commit: The upstream commit, which versions and records name.
-        head: The commit that is checked out: `commit`, or the hipify commit on it.
-        changed: Whether the checkout had anything to do.
-        stashed: Folders where a person's edits were put into a stash.
-    """
+    """A tree that is as the lock says."""
 
     project: str
     path: Path
@@ -92,15 +73,6 @@ def checkout(locked: LockedProject, tree: Path, options: CheckoutOptions) -> Sou
     """Make a tree what the lock says, whatever state it is in; do nothing if it is that already.
 
     Ignored files, build folders among them, stay. Uncommitted edits go to a named stash.
-
-    Args:
-        locked: The project as it is locked.
-        tree: Its folder; made where it is not there.
-        options: How.
-
-    Raises:
-        SourceError: A person's own commits (without `force`), an origin that does not answer
-            or lacks the commit, a folder that is no tree of ours, a hipify that failed.
     """
     if locked.prebuilt:
         raise SourceError(f"{locked.project} is prebuilt ({locked.prebuilt}): there is nothing to check out.")
@@ -113,11 +85,7 @@ def checkout(locked: LockedProject, tree: Path, options: CheckoutOptions) -> Sou
 
 
 def verify(tree: Path, locked: LockedProject) -> SourceTree:
-    """Say that a tree is at the lock's commit, as every build must know.
-
-    Raises:
-        SourceError: It is not: absent, not checked out by us, or moved since.
-    """
+    """Say that a tree is at the lock's commit, as every build must know."""
     hint = "Run `nox -s checkout` again, or give the tree as your own (--pytorch-dir and its siblings)."
     git = Repository(path=tree)
     if not (tree / ".git").exists():
@@ -132,11 +100,7 @@ def verify(tree: Path, locked: LockedProject) -> SourceTree:
 
 
 def upstream_commit(tree: Path) -> str:
-    """Give the upstream commit of a managed tree: what versions and ``git_version`` name.
-
-    Raises:
-        SourceError: The tree was not checked out by us.
-    """
+    """Give the upstream commit of a managed tree: what versions and ``git_version`` name."""
     commit = Repository(path=tree).commit_of(UPSTREAM_TAG) if (tree / ".git").exists() else ""
     if not commit:
         raise SourceError(f"{tree} has no tag {UPSTREAM_TAG}.", hint="Run `nox -s checkout` first.")

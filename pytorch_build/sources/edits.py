@@ -37,13 +37,7 @@ _NOTHING = "0" * 40
 
 @dataclass(frozen=True, kw_only=True)
 class Stash:
-    """Edits that were put aside in one repository.
-
-    Attributes:
-        git: The repository.
-        commit: The stash's commit.
-        head: The commit that the edits were made on.
-    """
+    """Edits that were put aside in one repository."""
 
     git: Repository
     commit: str
@@ -60,10 +54,6 @@ def is_clean(git: Repository, *, submodules: bool = False) -> bool:
 
     A repository of a person's own inside the tree is nothing that git would stash, so it
     is no edit either.
-
-    Args:
-        git: The repository.
-        submodules: Whether edits in submodules count.
     """
     ignored = "none" if submodules else "all"
     words = ("status", "--porcelain", "-z", "--untracked-files=all", f"--ignore-submodules={ignored}")
@@ -76,12 +66,7 @@ def _is_inner_repository(entry: str) -> bool:
 
 
 def own_commits(git: Repository, ours: Iterable[str]) -> tuple[str, ...]:
-    """List a person's commits on HEAD that nothing else holds: ``hash subject``, newest first.
-
-    Args:
-        git: The repository; its HEAD may be unborn.
-        ours: Commits that we checked out or made, as far as they exist.
-    """
+    """List a person's commits on HEAD that nothing else holds: ``hash subject``, newest first."""
     if not git.commit_of("HEAD"):
         return ()
     known = [commit for commit in ours if commit and git.commit_of(commit)]
@@ -91,11 +76,7 @@ def own_commits(git: Repository, ours: Iterable[str]) -> tuple[str, ...]:
 
 
 def keep_or_refuse(git: Repository, commits: tuple[str, ...], *, force: bool) -> None:
-    """Keep a person's commits as a branch if `force` is given; stop otherwise.
-
-    Raises:
-        SourceError: There are such commits and `force` is not given.
-    """
+    """Keep a person's commits as a branch if `force` is given; stop otherwise."""
     branch = KEPT_BRANCH + git.commit_of("HEAD")[:8]
     if not force:
         listed = "".join(f"\n  {commit}" for commit in commits[:_SHOWN])
@@ -110,11 +91,7 @@ def keep_or_refuse(git: Repository, commits: tuple[str, ...], *, force: bool) ->
 
 
 def put_aside(git: Repository) -> Stash | None:
-    """Put uncommitted edits and untracked files into a named stash; nothing where there are none.
-
-    Raises:
-        ProcessError: git could not stash them.
-    """
+    """Put uncommitted edits and untracked files into a named stash; nothing where there are none."""
     head = git.commit_of("HEAD")
     if not head or is_clean(git):
         return None
@@ -138,9 +115,6 @@ def drop_if_ours(stash: Stash, ours: Iterable[str]) -> bool:
 
     An interrupted run leaves files as they are in one of the commits `ours`, or the first
     part of such a file. What differs from all of them is a person's, and the stash stays.
-
-    Returns:
-        Whether it was dropped.
     """
     git = stash.git
     trees = [_tree(git, commit) for commit in (stash.head, *ours)]

@@ -54,22 +54,13 @@ _WORDLESS = re.compile(
 
 @dataclass(frozen=True, kw_only=True)
 class Origins:
-    """How origins are reached.
-
-    Attributes:
-        repositories: The sample's repositories by name: what ``sample:torch`` stands for.
-        mirrors: Prefix of an origin -> what takes its place, as git's ``url.….insteadOf``.
-    """
+    """How origins are reached."""
 
     repositories: Mapping[str, Path] = field(default_factory=dict)
     mirrors: Mapping[str, str] = field(default_factory=dict)
 
     def address(self, origin: str) -> str:
-        """Give what git is to be told for an origin: itself, or the path of a sample repository.
-
-        Raises:
-            SourceError: A sample repository that does not exist.
-        """
+        """Give what git is to be told for an origin: itself, or the path of a sample repository."""
         if not origin.startswith(SAMPLE_SCHEME):
             return origin
         name = origin.removeprefix(SAMPLE_SCHEME)
@@ -94,13 +85,7 @@ def is_path(address: str) -> bool:
 
 @dataclass(frozen=True, kw_only=True)
 class Repository:
-    """git in one folder.
-
-    Attributes:
-        path: The work tree, or the repository itself where it is bare.
-        settings: More settings, as ``name=value``.
-        managed: The tree is ours: the user's own configuration must not change what is in it.
-    """
+    """git in one folder."""
 
     path: Path
     settings: tuple[str, ...] = ()
@@ -114,11 +99,7 @@ class Repository:
         env: Mapping[str, str] | None = None,
         timeout: float | None = None,
     ) -> Completed:
-        """Run one git command and capture what it prints.
-
-        Raises:
-            ProcessError: It failed (unless `check` is off) or took longer than `timeout` seconds.
-        """
+        """Run one git command and capture what it prints."""
         settings = (*(_MANAGED if self.managed else ()), *self.settings)
         words = [word for setting in settings for word in ("-c", setting)]
         try:
@@ -141,11 +122,7 @@ class Repository:
             ) from problem
 
     def out(self, *arguments: str | Path) -> str:
-        """Run one git command for the text it prints, without the last line's end.
-
-        Raises:
-            ProcessError: It failed.
-        """
+        """Run one git command for the text it prints, without the last line's end."""
         return self.run(*arguments).stdout.rstrip("\n")
 
     def names(self, *arguments: str) -> tuple[str, ...]:
@@ -185,19 +162,7 @@ def last_words(problem: ProcessError) -> str:
 
 
 def ls_remote(origin: str, names: tuple[str, ...], origins: Origins) -> Mapping[str, str]:
-    """Ask an origin for refs by their full names.
-
-    Args:
-        origin: The repository.
-        names: Full names, as in ``refs/heads/main`` and ``refs/tags/v1^{}``.
-        origins: How origins are reached.
-
-    Returns:
-        Full name -> object, of those that exist.
-
-    Raises:
-        SourceError: The origin does not answer; the message ends with what git said.
-    """
+    """Ask an origin for refs by their full names."""
     git = Repository(path=Path.cwd(), settings=origins.settings(origin))
     try:
         said = git.run("ls-remote", "--", origins.address(origin), *names, timeout=ANSWER_SECONDS).stdout

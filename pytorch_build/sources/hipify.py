@@ -29,9 +29,6 @@ def hipify(tree: Path, python: Path) -> None:
 
     The same sources give the same result on every machine: an installed HIP, which the
     script would look at, and the user's Python settings are kept from it.
-
-    Raises:
-        SourceError: The script failed.
     """
     env = process.inherited(
         HIP_PATH=str(tree / "tools" / "amd_build" / "no-hip"),
@@ -56,14 +53,6 @@ def commit_hipified(git: Repository, date: str, before: Mapping[Path, set[str]])
     """Commit and tag what hipify changed, submodules first; a clean repository gets neither.
 
     The commit of a submodule is recorded in its parent's, so that the whole tree is clean.
-
-    Args:
-        git: The repository.
-        date: The commit's date.
-        before: By folder, the untracked files that were there before hipify.
-
-    Returns:
-        The commit, or nothing for a clean repository.
     """
     inner = {one.path: commit_hipified(one, date, before) for one in submodules.direct(git)}
     git.run("add", "--update", "--", ":/")

@@ -41,15 +41,7 @@ Stamp = tuple[int, int, int]
 
 @dataclass(frozen=True, kw_only=True)
 class OwnTree:
-    """A developer's tree and the working copy that is built.
-
-    Attributes:
-        source: The developer's tree.
-        path: The working copy.
-        commit: The commit that the tree is at.
-        diff_digest: SHA-256 of its edits, hex; empty where it has none.
-        changed: How many files of the copy were written or removed.
-    """
+    """A developer's tree and the working copy that is built."""
 
     source: Path
     path: Path
@@ -64,13 +56,6 @@ def mirror(tree: Path, work: Path) -> OwnTree:
     Tracked files and untracked ones that are not ignored are copied, submodules' included,
     with their times, and only where they changed; what was deleted there is removed here.
     What builds left in the copy stays.
-
-    Args:
-        tree: The developer's tree; only read.
-        work: The working copy's folder, ours alone.
-
-    Raises:
-        SourceError: The tree is no git repository with a commit, or has nothing to build.
     """
     tree, work = tree.absolute(), work.absolute()
     source = _opened(tree)
@@ -85,14 +70,7 @@ def mirror(tree: Path, work: Path) -> OwnTree:
 
 
 def diff_digest(tree: Path) -> str:
-    """Hash a tree's edits against its commit, submodules' and untracked files' included.
-
-    Returns:
-        Hex SHA-256; empty for a tree without edits.
-
-    Raises:
-        SourceError: The tree is no git repository with a commit.
-    """
+    """Hash a tree's edits against its commit, submodules' and untracked files' included."""
     source = _opened(tree.absolute())
     with tempfile.TemporaryDirectory(prefix="diff.") as scratch:
         parts = [part for one in [source, *submodules(source)] for part in _edits(one, source, Path(scratch))]

@@ -34,11 +34,7 @@ def direct(git: Repository) -> Iterator[Repository]:
 
 
 def listed(git: Repository) -> list[tuple[str, Path]]:
-    """Read ``.gitmodules``: each submodule's name and folder.
-
-    Raises:
-        SourceError: A folder that lies outside the tree.
-    """
+    """Read ``.gitmodules``: each submodule's name and folder."""
     if not (git.path / ".gitmodules").is_file():
         return []
     said = git.run("config", "--file", ".gitmodules", "--null", "--get-regexp", r"\.path$", check=False)
@@ -51,16 +47,7 @@ def listed(git: Repository) -> list[tuple[str, Path]]:
 
 
 def update(git: Repository, *, depth: int, jobs: int) -> None:
-    """Check out every submodule at the commit that its parent names.
-
-    Args:
-        git: The tree.
-        depth: Commits of history; 0 for all.
-        jobs: How many are fetched side by side.
-
-    Raises:
-        SourceError: A submodule's origin does not answer or does not have the commit.
-    """
+    """Check out every submodule at the commit that its parent names."""
     if not listed(git):
         return
     words = ("submodule", "update", "--init", "--recursive", "--force", f"--jobs={jobs}")

@@ -30,12 +30,7 @@ if TYPE_CHECKING:
 
 
 class Tree(Protocol):
-    """A source tree to build from.
-
-    Attributes:
-        inputs: What a record says of it: its commit, or a developer's edits by digest.
-        version: The full version of the wheel to come.
-    """
+    """A source tree to build from."""
 
     @property
     def inputs(self) -> Mapping[str, Any]:
@@ -77,14 +72,7 @@ class ManagedTree:
 
 @dataclass(frozen=True, kw_only=True)
 class DevelopersTree:
-    """A tree that a developer named: built from a copy of ours that follows it, never changed.
-
-    Attributes:
-        project: Its project.
-        own: The tree, and our copy of it.
-        version: The full version of the wheel to come.
-        hipify: Rewrite CUDA sources, in the copy.
-    """
+    """A tree that a developer named: built from a copy of ours that follows it, never changed."""
 
     project: str
     own: OwnTree
@@ -142,18 +130,7 @@ def managed_tree(context: Context, choices: BuildChoices, lock: SourceLock, proj
 def developers_tree(
     context: Context, tree: Path, project: str, *, rocm_version: str, base_version: str
 ) -> DevelopersTree:
-    """Take a developer's own tree: its base version with the run's suffix.
-
-    Args:
-        context: The ref and family.
-        tree: The tree.
-        project: Its project.
-        rocm_version: The ROCm version that it is built against; "" for family cpu.
-        base_version: Its version without a suffix.
-
-    Raises:
-        SourceError: It is no source tree of git's.
-    """
+    """Take a developer's own tree: its base version with the run's suffix."""
     common = context.common
     own = mirror(tree, own_path(common, tree, project))
     version = own_version(
@@ -190,11 +167,7 @@ def own_version(context: Context, base_version: str, *, rocm_version: str, commi
 
 
 def base_version_of(tree: Path) -> str:
-    """Read a tree's ``version.txt``; "" where it has none, as triton's.
-
-    Raises:
-        SourceError: The tree is not there, or the file is no version.
-    """
+    """Read a tree's ``version.txt``; "" where it has none, as triton's."""
     if not tree.is_dir():
         raise SourceError(f"{tree} is not there.", hint="Give the folder of a git checkout of the project.")
     path = tree / pins.VERSION_FILE

@@ -30,16 +30,7 @@ _Key = tuple[str, str, str]  # library and index, target, SHA-256
 
 
 def require_whole(fat: Path, wheels: Sequence[Path], code: Sequence[Code]) -> None:
-    """Hold the finished wheels against what the fat wheel held.
-
-    Args:
-        fat: The fat wheel.
-        wheels: The host wheel, then the others.
-        code: The code objects of the fat wheel.
-
-    Raises:
-        CheckError: Something is missing, there twice, changed, or cannot be installed.
-    """
+    """Hold the finished wheels against what the fat wheel held."""
     said = sorted(set(_problems(fat, wheels, code)))
     if said:
         more = f"\n… and {len(said) - 5} more" if len(said) > 5 else ""  # noqa: PLR2004 - enough to see what it is

@@ -39,15 +39,7 @@ def device_package(distribution: str, gpu: str) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class Wheels:
-    """The wheels of a split.
-
-    Attributes:
-        distribution: The host's name: ``torch``.
-        version: The version of all of them.
-        targets: The gfx targets with a wheel of their own.
-        groups: Sub-families and families with one.
-        rocm: The version of ROCm's device packages that the targets' wheels require.
-    """
+    """The wheels of a split."""
 
     distribution: str
     version: str
@@ -138,13 +130,7 @@ def rocm_version(requires: Collection[str]) -> str:
 
 
 def licence_members(names: Collection[str], folder: str, new: str) -> Mapping[str, str]:
-    """Say which licence files go along: old member -> new one.
-
-    Args:
-        names: The host's members.
-        folder: Its ``.dist-info`` folder.
-        new: The device wheel's.
-    """
+    """Say which licence files go along: old member -> new one."""
     starts = ("licenses/", "LICENSE", "LICENCE", "NOTICE", "COPYING", "AUTHORS")
     inside = [name for name in names if name.startswith(f"{folder}/")]
     return {

@@ -86,14 +86,7 @@ class _Elf:
 
 
 def read(data: Data) -> FatFile | None:
-    """Find the device code of a library, and who registers it.
-
-    Returns:
-        None where it has none.
-
-    Raises:
-        SplitError: It was split already, or its device code cannot be moved.
-    """
+    """Find the device code of a library, and who registers it."""
     elf = _parsed(data)
     fatbin, wrappers = elf.section(_FATBIN), elf.section(_WRAPPERS)
     if elf.section(REFERENCE) is not None:
@@ -116,11 +109,7 @@ def read(data: Data) -> FatFile | None:
 
 
 def reference_in(data: Data) -> bytes | None:
-    """Return the reference of a library whose device code was moved; None for any other.
-
-    Raises:
-        SplitError: A wrapper does not point at it.
-    """
+    """Return the reference of a library whose device code was moved; None for any other."""
     elf = _parsed(data)
     section, wrappers = elf.section(REFERENCE), elf.section(_WRAPPERS)
     if section is None:
@@ -133,14 +122,7 @@ def reference_in(data: Data) -> bytes | None:
 
 
 def without_code(data: Data, fat: FatFile, indexes: Mapping[int, int], reference: bytes) -> Cut:
-    """Say what a library becomes without its device code.
-
-    Args:
-        data: The library.
-        fat: What `read` found.
-        indexes: Place of each bundle in the section -> its index in the archives.
-        reference: What its wrappers are to point at.
-    """
+    """Say what a library becomes without its device code."""
     elf = _parsed(data)
     page = _PAGE[elf.machine]
     start, length = _hole(elf, fat, page)
@@ -209,11 +191,7 @@ def _parsed(data: Data) -> _Elf:
 
 
 def _relocations(data: Data, elf: _Elf, pointers: range, fatbin: _Section) -> dict[int, tuple[int, int]]:
-    """Find the relocations of the wrappers' pointers: address -> offset in the file, and the value.
-
-    Raises:
-        SplitError: Something else points into the device code.
-    """
+    """Find the relocations of the wrappers' pointers: address -> offset in the file, and the value."""
     found: dict[int, tuple[int, int]] = {}
     relative, absolute = _RELATIVE[elf.machine], _ABSOLUTE[elf.machine]
     for section in elf.sections:

@@ -19,12 +19,7 @@ _SUB_FAMILY = re.compile(r"gfx([0-9]+)([0-9a-f])x")
 
 
 class Rule(Model):
-    """One kind of files.
-
-    Attributes:
-        holds: What they hold, in words.
-        pattern: A regular expression for their whole path, with the group ``gpu``.
-    """
+    """One kind of files."""
 
     holds: str
     pattern: str
@@ -40,16 +35,7 @@ def _rules() -> tuple[re.Pattern[str], ...]:
 
 
 def gpu_of(path: str, targets: Iterable[str]) -> str | None:
-    """Say which wheel of device code a file belongs to.
-
-    Args:
-        path: Its path below the wheel's package.
-        targets: The gfx targets that there are wheels for.
-
-    Returns:
-        A target, a sub-family or a family that one of the targets is in; None for a file that
-        serves every GPU, or none of these.
-    """
+    """Say which wheel of device code a file belongs to."""
     for rule in _rules():
         found = rule.fullmatch(path)
         if found:

@@ -43,15 +43,7 @@ def mapped(file: Path) -> mmap.mmap:
 
 
 def reference_of(file: Path) -> kpack.Reference | None:
-    """Read where a library says its device code is.
-
-    Returns:
-        None where its code was not moved.
-
-    Raises:
-        SplitError: What registers its code does not lead there.
-        KpackError: The reference is damaged.
-    """
+    """Read where a library says its device code is."""
     data = mapped(file)
     found = side_of(data).reference_in(data)
     return None if found is None else kpack.read_reference(found)

@@ -32,18 +32,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """What becomes of a fat wheel.
-
-    Attributes:
-        path: The wheel.
-        metadata: Its METADATA.
-        folder: Its ``.dist-info`` folder.
-        infos: Its files by path.
-        epoch: The time that its METADATA carries, which every member of the new wheels gets.
-        contents: What was in its libraries.
-        files: Target, sub-family or family -> its other members that go into that wheel.
-        wheels: The wheels to come.
-    """
+    """What becomes of a fat wheel."""
 
     path: Path
     metadata: WheelMetadata
@@ -56,21 +45,7 @@ class Plan:
 
 
 def split(fat_wheel: Path, out_dir: Path, *, rocm_version: str = "") -> tuple[Path, ...]:
-    """Split a fat wheel, and check that the parts hold what it held.
-
-    Args:
-        fat_wheel: A wheel of torch or torchvision with device code in its libraries.
-        out_dir: Where the new wheels go; not the fat wheel's own folder, as the host takes its name.
-        rocm_version: Of ROCm's device packages (default: what the wheel requires of ``rocm``).
-
-    Returns:
-        The host wheel, then those of the targets, then those of groups of targets.
-
-    Raises:
-        WheelError: The wheel is broken, split already, or has device code that cannot be moved.
-        UsageError: The ROCm version is not known, or the folder is the fat wheel's.
-        CheckError: The parts are not the whole.
-    """
+    """Split a fat wheel, and check that the parts hold what it held."""
     if out_dir.resolve() == fat_wheel.resolve().parent:
         raise UsageError(
             f"The host wheel takes the name of {fat_wheel.name}, so it needs another folder.",
@@ -89,17 +64,7 @@ def split(fat_wheel: Path, out_dir: Path, *, rocm_version: str = "") -> tuple[Pa
 
 
 def plan(fat_wheel: Path, scratch: Path, *, rocm_version: str = "") -> Plan:
-    """Take a fat wheel apart and decide what becomes of it.
-
-    Args:
-        fat_wheel: The wheel.
-        scratch: A folder that holds the parts until the plan is carried out.
-        rocm_version: As `split` takes it.
-
-    Raises:
-        WheelError: As `split` says.
-        UsageError: The ROCm version is not known.
-    """
+    """Take a fat wheel apart and decide what becomes of it."""
     metadata = read_metadata(fat_wheel)
     rocm = rocm_version or described.rocm_version(metadata.requires_dist)
     if not rocm:

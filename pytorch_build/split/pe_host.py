@@ -79,14 +79,7 @@ class _Pe:
 
 
 def read(data: Data) -> FatFile | None:
-    """Find the device code of a DLL, and who registers it.
-
-    Returns:
-        None where it has none.
-
-    Raises:
-        SplitError: It was split already, or its device code cannot be moved.
-    """
+    """Find the device code of a DLL, and who registers it."""
     pe = _parsed(data)
     fatbin, wrappers = pe.section(_FATBIN), pe.section(_WRAPPERS)
     if pe.section(REFERENCE) is not None:
@@ -107,11 +100,7 @@ def read(data: Data) -> FatFile | None:
 
 
 def reference_in(data: Data) -> bytes | None:
-    """Return the reference of a DLL whose device code was moved; None for any other.
-
-    Raises:
-        SplitError: A wrapper does not point at it.
-    """
+    """Return the reference of a DLL whose device code was moved; None for any other."""
     pe = _parsed(data)
     section, wrappers = pe.section(REFERENCE), pe.section(_WRAPPERS)
     if section is None:
@@ -125,11 +114,7 @@ def reference_in(data: Data) -> bytes | None:
 
 
 def without_code(data: Data, fat: FatFile, indexes: Mapping[int, int], reference: bytes) -> Cut:
-    """Say what a DLL becomes without its device code; as `elf_host.without_code`.
-
-    Raises:
-        SplitError: Its headers have no room for another section.
-    """
+    """Say what a DLL becomes without its device code; as `elf_host.without_code`."""
     pe = _parsed(data)
     fatbin = next(one for one in pe.sections if one.offset == fat.start and one.filled)
     length = fatbin.filled

@@ -33,13 +33,7 @@ class AlreadySplitError(SplitError):
 
 @dataclass(frozen=True, kw_only=True)
 class Wrapper:
-    """What registers one bundle when the library is loaded.
-
-    Attributes:
-        at: Its offset in the file.
-        bundle: The bundle's offset in its section.
-        relocation: The offset of its pointer's relocation in the file, if it has one with an addend.
-    """
+    """What registers one bundle when the library is loaded."""
 
     at: int
     bundle: int
@@ -48,13 +42,7 @@ class Wrapper:
 
 @dataclass(frozen=True, kw_only=True)
 class FatFile:
-    """The device code of a library.
-
-    Attributes:
-        start: The section's offset in the file.
-        size: The section's bytes.
-        wrappers: Who registers its bundles, in order.
-    """
+    """The device code of a library."""
 
     start: int
     size: int
@@ -63,14 +51,7 @@ class FatFile:
 
 @dataclass(frozen=True, kw_only=True)
 class Cut:
-    """A file as another file: with bytes left out, changed and added.
-
-    Attributes:
-        start: Offset of the first byte that is left out.
-        length: How many are.
-        edits: Offsets in the old file, with the bytes that are to be there.
-        tail: What follows.
-    """
+    """A file as another file: with bytes left out, changed and added."""
 
     start: int
     length: int
@@ -94,11 +75,7 @@ class Cut:
 
 
 def wrappers_in(data: Data, offset: int, size: int) -> Iterator[tuple[int, int]]:
-    """Yield the offset of each wrapper, and the address that it holds.
-
-    Raises:
-        SplitError: There is something else in their section.
-    """
+    """Yield the offset of each wrapper, and the address that it holds."""
     if size % WRAPPER.size:
         raise SplitError(f"the wrappers of its device code take {size} bytes, no multiple of {WRAPPER.size}")
     for at in range(offset, offset + size, WRAPPER.size):

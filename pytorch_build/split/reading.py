@@ -38,18 +38,7 @@ _TARGET = re.compile(r"gfx[0-9a-f]{3,4}")
 
 @dataclass(frozen=True, kw_only=True, order=True)
 class Code:
-    """One code object.
-
-    Attributes:
-        member: The library that it is in: its path in the wheel.
-        index: The index of its bundle in the library.
-        target: Its gfx target, with features.
-        size: Its bytes.
-        sha256: Their hex SHA-256.
-        spool: The scratch file that holds it, packed.
-        at: Where it begins there.
-        length: How many bytes it takes there.
-    """
+    """One code object."""
 
     member: str
     index: int
@@ -63,13 +52,7 @@ class Code:
 
 @dataclass(frozen=True, kw_only=True)
 class Contents:
-    """What was found in a fat wheel.
-
-    Attributes:
-        package: The package that its libraries are in, and what its archives are named by: ``torch``.
-        hosts: Member -> the file that takes its place in the host wheel.
-        code: Every code object, sorted.
-    """
+    """What was found in a fat wheel."""
 
     package: str
     hosts: dict[str, Path]
@@ -82,11 +65,7 @@ class Contents:
 
 
 def take_apart(wheel: Path, scratch: Path) -> Contents:
-    """Read a fat wheel once, and put what the parts will be made of into a folder.
-
-    Raises:
-        WheelError: The wheel is broken, split already, has no device code, or some that cannot be moved.
-    """
+    """Read a fat wheel once, and put what the parts will be made of into a folder."""
     package = parse_wheel_name(wheel.name).distribution
     jobs = os.cpu_count() or 1
     with ThreadPoolExecutor(jobs) as pool:

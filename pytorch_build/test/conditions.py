@@ -26,17 +26,7 @@ RETRIES = 2
 
 @dataclass(frozen=True, kw_only=True)
 class UnderTest:
-    """What is tested, as far as rules ask.
-
-    Attributes:
-        gpu_targets: gfx targets of the GPUs that the tests see, or of the family that the wheels are
-            for; empty for ``cpu``.
-        platform: ``linux`` or ``windows``.
-        python: The target environment's version, as in ``3.12.4``.
-        torch: The version of torch's wheel, local label and all.
-        torch_ref: The torch ref's name; "" for wheels that come from no ref of ours.
-        config: ``default``, ``distributed`` or ``inductor``.
-    """
+    """What is tested, as far as rules ask."""
 
     gpu_targets: tuple[str, ...]
     platform: str
@@ -48,13 +38,7 @@ class UnderTest:
 
 @dataclass(frozen=True, kw_only=True)
 class Decision:
-    """Whether a rule applies.
-
-    Attributes:
-        rule: The rule.
-        unmet: A sentence for each condition that does not hold; empty where the rule applies.
-        expired: Whether its last day has passed.
-    """
+    """Whether a rule applies."""
 
     rule: Rule
     unmet: tuple[str, ...]
@@ -67,13 +51,7 @@ class Decision:
 
 
 def decide(rules: Sequence[Rule], tested: UnderTest, today: dt.date) -> Sequence[Decision]:
-    """Decide about every rule.
-
-    Args:
-        rules: The rules, in their order.
-        tested: What is tested.
-        today: The day to hold ``expires`` against.
-    """
+    """Decide about every rule."""
     return [Decision(rule=rule, unmet=unmet(rule, tested), expired=expired(rule, today)) for rule in rules]
 
 
@@ -128,16 +106,7 @@ def _listed(words: Sequence[str]) -> str:
 
 
 def planned(rules: Sequence[Rule], tested: UnderTest, today: dt.date) -> tuple[PlannedRule, ...]:
-    """Give the rules that apply, as the plugin takes them.
-
-    Args:
-        rules: The rules, in their order.
-        tested: What is tested.
-        today: The day to hold ``expires`` against.
-
-    Raises:
-        DataError: A rule that applies has expired.
-    """
+    """Give the rules that apply, as the plugin takes them."""
     applying = [one for one in decide(rules, tested, today) if one.applies]
     refuse_expired([one.rule for one in applying if one.expired])
     return tuple(planned_rule(one.rule) for one in applying)
@@ -158,11 +127,7 @@ def planned_rule(rule: Rule) -> PlannedRule:
 
 
 def refuse_expired(rules: Sequence[Rule]) -> None:
-    """Refuse rules whose last day has passed.
-
-    Raises:
-        DataError: There is one; the message names each with its file.
-    """
+    """Refuse rules whose last day has passed."""
     if rules:
         lines = [
             f"{one.file}: {one.name} expired on {one.table.expires}: {one.table.reason}" for one in rules

@@ -32,15 +32,7 @@ class LimitsTable(Model):
 
 
 class Step(Model):
-    """Files that are run alike.
-
-    Attributes:
-        runner: ``pytest``, or upstream's ``run_test`` where that does more than start pytest.
-        arguments: Arguments of upstream's runner.
-        files: Names and patterns.
-        gpu_files: Names and patterns of files that only have tests for GPUs.
-        parallel: Files whose tests may run side by side.
-    """
+    """Files that are run alike."""
 
     runner: Literal["pytest", "run_test"] = "pytest"
     arguments: tuple[str, ...] = ()
@@ -61,13 +53,7 @@ class Step(Model):
 
 
 class Configuration(Model):
-    """One configuration.
-
-    Attributes:
-        gpus: How many GPUs a process gets.
-        scripts: Programs of the tree, by their paths, that must end with status 0; each is a test by itself.
-        steps: What it runs besides.
-    """
+    """One configuration."""
 
     gpus: Literal["unique", "all"]
     scripts: tuple[str, ...] = ()
@@ -91,14 +77,7 @@ class ConfigurationsFile(Model):
 
 @dataclass(frozen=True, kw_only=True)
 class TestFile:
-    """One of upstream's test files, and how it is run.
-
-    Attributes:
-        file: Its path in the tree, as test ids begin: ``test/test_nn.py``.
-        runner: What runs it; a ``script`` is a program that is right where it ends with status 0.
-        arguments: Arguments of upstream's runner.
-        parallel: Whether its tests may run side by side.
-    """
+    """One of upstream's test files, and how it is run."""
 
     __test__ = False
 
@@ -119,11 +98,7 @@ def load() -> ConfigurationsFile:
 
 
 def configuration(name: str) -> Configuration:
-    """Find a configuration.
-
-    Raises:
-        UsageError: There is none of that name.
-    """
+    """Find a configuration."""
     known = load().configurations
     if name not in known:
         raise UsageError(f"--config {name!r} is no configuration. {nearest(name, known)}")
@@ -137,11 +112,7 @@ def module(name: str) -> str:
 
 
 def modules_of(tree: Path) -> tuple[str, ...]:
-    """List the test files of a source tree, as upstream names them, sorted.
-
-    Raises:
-        SourceError: It has none.
-    """
+    """List the test files of a source tree, as upstream names them, sorted."""
     folder = tree / TESTS
     found = sorted(module(path.relative_to(tree).as_posix()) for path in folder.rglob("test_*.py"))
     if not found:
@@ -163,19 +134,7 @@ def chosen_files(
     include: Sequence[str] = (),
     exclude: Sequence[str] = (),
 ) -> tuple[TestFile, ...]:
-    """Choose the files to run.
-
-    Args:
-        chosen: The configuration.
-        known: Every test file of the tree, and its programs that `scripts_of` names.
-        gpu: Whether there is a GPU to run on.
-        scripts: Whether to run programs, too, which have no tests to choose among.
-        include: Run these alone, also such as the configuration lacks.
-        exclude: Leave these out.
-
-    Raises:
-        UsageError: A name that no file has, or nothing is left.
-    """
+    """Choose the files to run."""
     wanted = [module(name) for name in include]
     unwanted = {one for name in exclude for one in _named(module(name), known, "--exclude")}
     by_module = {

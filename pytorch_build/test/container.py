@@ -35,18 +35,7 @@ _PASSED = re.compile(
 
 @dataclass(frozen=True, kw_only=True)
 class Container:
-    """A container that runs a stage.
-
-    Attributes:
-        engine: What runs it.
-        image: The image.
-        root: The checkout, which has the same path inside.
-        folders: Other folders that the stage reads, with the same paths inside.
-        user: Numbers of the person and the group that files are to belong to.
-        devices: The machine's devices that are passed on; none: no GPU.
-        groups: Numbers of the groups that may open them on this machine.
-        variables: Names of variables that are passed on; their values never stand in a command line.
-    """
+    """A container that runs a stage."""
 
     engine: Engine
     image: str = IMAGE
@@ -64,13 +53,7 @@ def passed_on(env: Mapping[str, str]) -> tuple[str, ...]:
 
 
 def inside(words: Sequence[str], *, flags: Sequence[str], options: Sequence[str]) -> tuple[str, ...]:
-    """Take what is about this machine out of a stage's words.
-
-    Args:
-        words: The words.
-        flags: Options without a value.
-        options: Options with one, behind ``=`` or as the next word.
-    """
+    """Take what is about this machine out of a stage's words."""
     kept: list[str] = []
     skip = False
     for at, word in enumerate(words):
@@ -84,13 +67,7 @@ def inside(words: Sequence[str], *, flags: Sequence[str], options: Sequence[str]
 
 
 def command(container: Container, words: Sequence[str], *, python: str = "") -> tuple[str, ...]:
-    """Write the command line that runs a session of this project in the container.
-
-    Args:
-        container: The container.
-        words: The session's own words, without what asks for the container.
-        python: The Python series of the session; "" for the image's own.
-    """
+    """Write the command line that runs a session of this project in the container."""
     argv = [container.engine, "run", "--rm", "--init", "--ipc=host"]
     # podman without root has other numbers inside unless it is told to keep the person's and their groups'
     keeps = container.engine == "podman" and container.user[0] != 0

@@ -34,12 +34,7 @@ json.dump(found, sys.stdout)
 
 
 def targets_of(context: Context, names: Collection[str] = ()) -> tuple[str, ...]:
-    """Return the gfx targets whose device packages are tested: this machine's, else those there are.
-
-    Args:
-        context: The family.
-        names: Distributions that there are: without a GPU, targets that torch was not built for are left out.
-    """
+    """Return the gfx targets whose device packages are tested: this machine's, else those there are."""
     if not context.gpu:
         return ()
     here = detect()

@@ -28,13 +28,7 @@ LISTED_SECONDS = 1.0
 
 
 class FileDuration(Model):
-    """What one test file took.
-
-    Attributes:
-        seconds: Its tests together.
-        starting: What it takes besides: the interpreter, imports, collection.
-        parts: Seconds of its classes, and of its longer tests, by node id; parameters left out.
-    """
+    """What one test file took."""
 
     seconds: float = Field(ge=0, allow_inf_nan=False)
     starting: float = Field(default=0.0, ge=0, allow_inf_nan=False)
@@ -42,11 +36,7 @@ class FileDuration(Model):
 
 
 class Durations(Model):
-    """A table of durations: what ``--durations FILE`` takes.
-
-    Attributes:
-        files: By test file.
-    """
+    """A table of durations: what ``--durations FILE`` takes."""
 
     schema_version: Literal[1] = 1
     files: dict[str, FileDuration] = {}  # noqa: RUF012 - pydantic copies it
@@ -86,12 +76,7 @@ def of_documents(documents: Iterable[Document]) -> Durations:
 
 
 def read_durations(path: Path) -> Durations:
-    """Read a table that a person names.
-
-    Raises:
-        MissingInputError: There is no such file.
-        DataError: It is no such table.
-    """
+    """Read a table that a person names."""
     return parse_json(read_text(path), Durations, where=path)
 
 
@@ -106,11 +91,7 @@ def run_key(outputs: RunOutputs, artifact_group: str, config: str) -> str:
 
 
 def for_run(store: Store, outputs: RunOutputs, artifact_group: str, config: str) -> Durations:
-    """Give the durations that a run is planned by: its own, which the first shard takes from the last run.
-
-    Raises:
-        DataError: What lies there is no such table.
-    """
+    """Give the durations that a run is planned by: its own, which the first shard takes from the last run."""
     own = run_key(outputs, artifact_group, config)
     latest = latest_key(outputs, artifact_group, config)
     if not outputs.immutable:

@@ -28,15 +28,7 @@ _OUTCOMES: dict[str, Outcome] = {one: one for one in OUTCOMES} | {"xpassed": "pa
 
 @dataclass(frozen=True, kw_only=True)
 class Ended:
-    """How the process of a test file ended.
-
-    Attributes:
-        returncode: As `subprocess` has it: negative for a signal.
-        timed_out: Whether it was killed because its time was over.
-        stopped: Why it was killed, in words; "" where nothing more is to be said.
-        seconds: How long it ran.
-        output: The end of what it printed.
-    """
+    """How the process of a test file ended."""
 
     returncode: int
     timed_out: bool = False
@@ -47,12 +39,7 @@ class Ended:
 
 @dataclass(frozen=True, kw_only=True)
 class FileResults:
-    """What one process said of a test file.
-
-    Attributes:
-        cases: The results; one with the file for its test where the file failed as a whole.
-        collected: Ids of the tests that were to run.
-    """
+    """What one process said of a test file."""
 
     cases: tuple[Case, ...]
     collected: tuple[str, ...] = ()
@@ -66,15 +53,7 @@ def of_file(
     *,
     may_be_empty: bool = False,
 ) -> FileResults:
-    """Put together what is known of one test file.
-
-    Args:
-        file: The test file, as test ids begin.
-        ended: How its process ended.
-        sessions: Its journal; empty where there is none.
-        document: Its JUnit report; None where there is none.
-        may_be_empty: Whether it is right that no test ran: a part of a file, or ``-k``.
-    """
+    """Put together what is known of one test file."""
     cases = _reported(file, sessions, document)
     told = _as_a_whole(file, ended, sessions, cases)
     if told is None and not cases and not may_be_empty:

@@ -28,23 +28,14 @@ _STAGE = "test_"
 
 @dataclass(frozen=True, kw_only=True)
 class Expected:
-    """Results that there must be.
-
-    Attributes:
-        name: Of the reports, without shard: ``torch-release-2.10-cp312``.
-        shards: How many shards.
-    """
+    """Results that there must be."""
 
     name: str
     shards: int = 1
 
 
 def parse_expected(text: str) -> Expected:
-    """Read ``NAME`` or ``NAME=SHARDS``.
-
-    Raises:
-        UsageError: It is neither.
-    """
+    """Read ``NAME`` or ``NAME=SHARDS``."""
     name, equals, number = text.partition("=")
     shards = int(number) if number.isascii() and number.isdigit() else 0
     if not name or (equals and not shards):
@@ -53,11 +44,7 @@ def parse_expected(text: str) -> Expected:
 
 
 def in_folder(folder: Path) -> Sequence[Report]:
-    """Read every ``.xml`` below a folder.
-
-    Raises:
-        MissingInputError: There is none, or no such folder.
-    """
+    """Read every ``.xml`` below a folder."""
     if not folder.is_dir():
         raise MissingInputError(
             f"{folder} is no folder.", hint="Name the one with the reports: --input-dir DIR."
@@ -77,11 +64,7 @@ def in_folder(folder: Path) -> Sequence[Report]:
 
 
 def groups_of(common: Common) -> Sequence[str]:
-    """List the artifact groups of a run that have test records or reports; or the chosen one.
-
-    Raises:
-        MissingInputError: There is none.
-    """
+    """List the artifact groups of a run that have test records or reports; or the chosen one."""
     if common.gpu_family:
         return [common.artifact_group]
     store, outputs = common.open_for_reading(), common.outputs

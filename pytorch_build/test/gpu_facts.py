@@ -45,13 +45,7 @@ _NVIDIA_QUERY = ("--query-gpu=uuid,compute_cap,name", "--format=csv,noheader")
 
 @dataclass(frozen=True, kw_only=True)
 class Gpu:
-    """One GPU.
-
-    Attributes:
-        target: ``gfx942``; ``sm_90`` of NVIDIA's.
-        uuid: As the runtime takes it in its variables (``GPU-5f6b…``); "" where nobody says.
-        name: What it is sold as; "" where nobody says.
-    """
+    """One GPU."""
 
     target: str
     uuid: str = ""
@@ -60,12 +54,7 @@ class Gpu:
 
 @dataclass(frozen=True, kw_only=True)
 class Machine:
-    """What a machine has.
-
-    Attributes:
-        gpus: Its GPUs in the runtime's order, hidden ones included.
-        vendor: Whose they are; "" where no driver is loaded.
-    """
+    """What a machine has."""
 
     gpus: tuple[Gpu, ...] = ()
     vendor: Vendor | Literal[""] = ""
@@ -117,12 +106,7 @@ def _usable(minor: int) -> bool:
 
 
 def kernel_gpus(properties: Iterable[str], *, usable: Callable[[int], bool] | None = None) -> tuple[Gpu, ...]:
-    """Read the kernel's topology: one text a node, in the order of the nodes' numbers.
-
-    Args:
-        properties: Texts of ``properties`` files; processors' nodes are among them.
-        usable: Says of a render node's number whether this process may use it; None for all.
-    """
+    """Read the kernel's topology: one text a node, in the order of the nodes' numbers."""
     found = []
     for text in properties:
         facts = {name: int(value) for name, value in _PROPERTY.findall(text)}

@@ -24,12 +24,7 @@ Policy = Literal["unique", "all"]
 
 @dataclass(frozen=True, kw_only=True)
 class Device:
-    """A GPU that a process would see.
-
-    Attributes:
-        gpu: The GPU.
-        word: What names it in the runtime's topmost variable.
-    """
+    """A GPU that a process would see."""
 
     gpu: Gpu
     word: str
@@ -37,13 +32,7 @@ class Device:
 
 @dataclass(frozen=True, kw_only=True)
 class Assignment:
-    """The GPUs of one series of processes: all of one architecture.
-
-    Attributes:
-        target: The architecture; "" for processes without a GPU.
-        devices: Its GPUs.
-        env: Variables of the processes; None takes one out.
-    """
+    """The GPUs of one series of processes: all of one architecture."""
 
     target: str
     devices: tuple[Device, ...]
@@ -68,11 +57,7 @@ def without_gpu() -> Assignment:
 
 
 def visible(machine: Machine, env: Mapping[str, str]) -> Sequence[Device]:
-    """List what a process with these variables would see, with the words that choose among it.
-
-    Raises:
-        UsageError: A variable names a GPU that is not there, or one twice.
-    """
+    """List what a process with these variables would see, with the words that choose among it."""
     if machine.vendor == "nvidia":
         if "CUDA_VISIBLE_DEVICES" not in env:
             # its runtime counts in another order than its programs unless told otherwise
@@ -128,23 +113,7 @@ def select(
     policy: Policy = "unique",
     any_vendor: bool = False,
 ) -> Sequence[Assignment]:
-    """Choose the GPUs of a family among those that are visible, one assignment an architecture.
-
-    Args:
-        machine: What the machine has.
-        env: The variables that the person set.
-        gpu_family: The family's name, for the messages.
-        targets: Its gfx targets.
-        policy: ``unique`` takes the first GPU of each architecture, ``all`` takes every one.
-        any_vendor: Take NVIDIA's GPUs for any family: their torch has the same interface.
-
-    Returns:
-        At least one assignment, in the order of the GPUs.
-
-    Raises:
-        CheckError: No driver, no GPU, none visible, or none of the family.
-        UsageError: As `visible`.
-    """
+    """Choose the GPUs of a family among those that are visible, one assignment an architecture."""
     hint = "Run it on a machine with one, name its family with --gpu-family, or say --allow-no-gpu."
     if not machine.vendor:
         raise CheckError(

@@ -29,13 +29,7 @@ _ANY_PARAMETERS = r"(?:\[.*)?"
 
 @dataclass(frozen=True)
 class TestId:
-    """A test id in its parts.
-
-    Attributes:
-        path: The file, with forward slashes.
-        names: Classes and function, without parameters; empty for a file.
-        parameters: What is between the brackets; None without brackets.
-    """
+    """A test id in its parts."""
 
     __test__ = False
 
@@ -59,14 +53,7 @@ def _parts(text: str) -> tuple[str, tuple[str, ...], str | None]:
 
 @dataclass(frozen=True)
 class Pattern:
-    """A pattern in its parts.
-
-    Attributes:
-        text: The pattern as it was written.
-        path: Pattern of the file; "" for any.
-        names: Patterns of the names; without a path, of the last ones.
-        parameters: Pattern of what is between the brackets; None without brackets.
-    """
+    """A pattern in its parts."""
 
     text: str
     path: str
@@ -75,11 +62,7 @@ class Pattern:
 
     @classmethod
     def parse(cls, text: str) -> Pattern:
-        """Check a pattern.
-
-        Raises:
-            ValueError: It is none, or it would take every test there is.
-        """
+        """Check a pattern."""
         path, names, parameters = _parts(text)
         if not names:
             raise ValueError(
@@ -137,11 +120,7 @@ def _refuse_odd_brackets(text: str, parameters: str | None) -> None:
 
 
 def refuse_odd_path(text: str, path: str) -> None:
-    """Check the path of an id or pattern.
-
-    Raises:
-        ValueError: It is not that of a Python file, relative to the checkout.
-    """
+    """Check the path of an id or pattern."""
     if not path.endswith(".py"):
         raise ValueError(f"{text!r}: the file must end with .py.")
     if "\\" in path or path.startswith("/") or {".", "..", ""} & set(path.split("/")):
@@ -151,11 +130,7 @@ def refuse_odd_path(text: str, path: str) -> None:
 
 
 def exact(text: str) -> str:
-    """Check the exact id of a test.
-
-    Raises:
-        ValueError: It lacks its file or its name, or it is a pattern.
-    """
+    """Check the exact id of a test."""
     path, names, parameters = _parts(text)
     if not names or not all(names):
         raise ValueError(f"{text!r} is no test id such as test/test_nn.py::TestNN::test_conv.")

@@ -57,15 +57,7 @@ _PIN = re.compile(r"^[\w.-]+==[^\s;\\]+", re.MULTILINE)
 
 @dataclass(frozen=True, kw_only=True)
 class Tested:
-    """What is tested.
-
-    Attributes:
-        parts: Each source with the files that are taken of it.
-        others: What is required of others.
-        prebuilt: Requirements of the ref's projects that are installed instead of built.
-        targets: The gfx targets that there is device code for.
-        words: Where ours come from; "" for the run.
-    """
+    """What is tested."""
 
     parts: tuple[tuple[PackageSource, tuple[Offer, ...]], ...]
     others: tuple[str, ...]
@@ -89,19 +81,7 @@ class Tested:
 
 
 def tested(context: Context, target: Interpreter, options: SourceOptions, rocm: RocmOptions) -> Tested:
-    """Find what is tested: of the sources that are named, else of the run.
-
-    Args:
-        context: The ref and family.
-        target: The interpreter.
-        options: Where torch comes from, and its version.
-        rocm: Where a ROCm comes from that is no part of the run.
-
-    Raises:
-        MissingInputError: There is no torch, or a device package is missing.
-        EnvironmentSetupError: The sources have not all that is needed.
-        RocmError: They have ROCm packages of both layouts.
-    """
+    """Find what is tested: of the sources that are named, else of the run."""
     packages = named_source(options, context.common, context.gpu_family)
     if packages is not None:
         return _named(context, target, packages, options.version)
@@ -135,10 +115,6 @@ def wheels_of(context: Context, target: Interpreter) -> Sequence[FileRecord]:
     """Gather what the run's records promise for this ref, family and Python, ROCm included.
 
     Device packages are those of the targets that are tested, where the run has split packages.
-
-    Raises:
-        MissingInputError: No record names a wheel of the ref, or a device package is missing.
-        RocmError: The run has ROCm packages of both layouts.
     """
     common, outputs = context.common, context.common.outputs
     found = {one.name: one for one in _recorded(context, target)}
@@ -245,17 +221,7 @@ def _named(context: Context, target: Interpreter, packages: PackageSource, versi
 def planned(
     context: Context, target: Interpreter, what: Tested, *, tools: Install
 ) -> Iterator[tuple[Sequence[Install], str]]:
-    """Plan the installation: test tools, what others have, ours; addresses live as long as the context.
-
-    Args:
-        context: The ref and family.
-        target: The interpreter.
-        what: What is tested.
-        tools: Installs what the tests need, and what the sdist of `rocm` is built with.
-
-    Yields:
-        The calls, and a digest of what they install.
-    """
+    """Plan the installation: test tools, what others have, ours; addresses live as long as the context."""
     folder = context.common.cache / "locks"
     names = [one.distribution for one in what.files]
     # the tests' tools stay what they are locked to

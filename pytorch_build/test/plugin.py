@@ -53,14 +53,7 @@ class PlannedRule(Model):
 
 
 class Plan(Model):
-    """What the plugin is asked to do.
-
-    Attributes:
-        root: Folder that paths of test ids are relative to: the checkout.
-        mode: ``apply`` the rules, or ``try``: run only what skip and xfail rules take, unmarked.
-        only: Ids of the tests to run; None for all.
-        rules: The rules, of which the first that takes a test wins within its action.
-    """
+    """What the plugin is asked to do."""
 
     schema_: Literal[1] = Field(default=1, alias="schema")
     root: str
@@ -159,19 +152,7 @@ _COLLECTION = tuple(f'{{"kind": "{kind}", ' for kind in ("session", "collected",
 
 @dataclass(frozen=True, kw_only=True)
 class Session:
-    """One pytest session, as far as its journal goes.
-
-    Attributes:
-        began: Where and with what.
-        uncollected: Files that could not be collected, or skip themselves.
-        collected: Ids that were about to run; empty where collection did not end.
-        deselected: How many tests were deselected.
-        absent: Ids that were asked for and are not there.
-        rules: Rule -> every collected test that it matches.
-        started: Ids in the order in which they began, each once.
-        results: Every attempt that ended, in order.
-        end: How it ended; None where the interpreter died or was killed.
-    """
+    """One pytest session, as far as its journal goes."""
 
     began: Began
     uncollected: tuple[Uncollected, ...] = ()
@@ -202,12 +183,7 @@ def write_plan(path: Path, plan: Plan) -> None:
 
 
 def arguments(plan: Path | None, journal: Path) -> Sequence[str]:
-    """Give pytest's arguments for the plugin; `TARGET` must be on the process's PYTHONPATH.
-
-    Args:
-        plan: What `write_plan` wrote; None to keep a journal alone.
-        journal: Where the journal goes.
-    """
+    """Give pytest's arguments for the plugin; `TARGET` must be on the process's PYTHONPATH."""
     planned = () if plan is None else ("--wheel-test-plan", str(plan))
     return ("-p", PLUGIN, *planned, "--wheel-test-journal", str(journal))
 
@@ -216,10 +192,6 @@ def read_journal(path: Path) -> Sequence[Session]:
     """Read the sessions of a journal.
 
     A last line that was cut is left out: its writer died, and the session has no end.
-
-    Raises:
-        MissingInputError: There is no such file.
-        DataError: A line is no journal's, or nothing was ever written.
     """
     sessions: list[Session] = []
     lines: list[Line] = []
@@ -241,15 +213,7 @@ def read_journal(path: Path) -> Sequence[Session]:
 
 
 def keep_collection(journals: Sequence[Path], target: Path) -> Path | None:
-    """Keep what journals say of collections and rules, for ``skips check``, and leave each test's lines out.
-
-    Args:
-        journals: Journals of one file's processes.
-        target: The journal to write.
-
-    Returns:
-        `target`; None where nothing was collected.
-    """
+    """Keep what journals say of collections and rules, for ``skips check``, without each test's lines."""
     kept: list[str] = []
     for journal in journals:
         lines = read_text(journal).splitlines(keepends=True)

@@ -49,11 +49,7 @@ def report_key(outputs: RunOutputs, artifact_group: str, origin: Origin, shard: 
 
 
 def put_report(store: Store, outputs: RunOutputs, artifact_group: str, report: Report) -> Mapping[str, Any]:
-    """File a report; of the local run, take out what another number of shards left.
-
-    Returns:
-        What a record's ``details`` say of it, to be completed by the stage.
-    """
+    """File a report; of the local run, take out what another number of shards left."""
     if not outputs.immutable and MERGED not in report.document.properties:
         _withdraw_others(store, outputs, artifact_group, report)
     content = junit.write(document_of(report))
@@ -76,11 +72,7 @@ def totals(cases: Sequence[junit.Case]) -> Mapping[str, Any]:
 
 
 def require_passed(tested: Sequence[Tested], *, hint: str = "") -> None:
-    """Refuse results that failed, or that cannot be believed.
-
-    Raises:
-        CheckError: They are such; it names the first ones.
-    """
+    """Refuse results that failed, or that cannot be believed."""
     if said := why_not(tested):
         raise CheckError(said, hint=hint)
 
@@ -107,29 +99,14 @@ def why_not(tested: Sequence[Tested]) -> str:
 
 
 def require_report_passed(report: Report, *, hint: str = "") -> None:
-    """Refuse one shard's report that failed, or that cannot be believed; other shards are not missed.
-
-    Raises:
-        CheckError: As of `require_passed`.
-    """
+    """Refuse one shard's report that failed, or that cannot be believed; other shards are not missed."""
     require_passed(merged([replace(report, shard=None)]), hint=hint)
 
 
 def of_shards(
     found: Sequence[Record], tested: Tested, *, store: Store, outputs: RunOutputs, artifact_group: str
 ) -> Record:
-    """Make the record of all shards of a stage, and file the merged report.
-
-    Args:
-        found: The records of the run's tests.
-        tested: The merged results; a record of failure is made of those that did not pass.
-        store: Where the run is.
-        outputs: The run's paths.
-        artifact_group: The group.
-
-    Raises:
-        CheckError: The shards passed, but one has no record of it, or they did not test the same.
-    """
+    """Make the record of all shards of a stage, and file the merged report."""
     origin, count = tested.origin, tested.shards
     names = [stage_name(origin, Shard(index=at, count=count)) for at in range(1, count + 1)]
     of_cell = [records.record_name(name, origin.cell) for name in names]
@@ -154,11 +131,7 @@ def of_shards(
 
 
 def _shared_inputs(origin: Origin, mine: Sequence[Record]) -> dict[str, Any]:
-    """Give what all shards were made from.
-
-    Raises:
-        CheckError: They differ in what counts, or do not name the wheels.
-    """
+    """Give what all shards were made from."""
     first = mine[0].inputs
     for name in _AGREED:
         if any(one.inputs.get(name) != first.get(name) for one in mine):

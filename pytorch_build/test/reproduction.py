@@ -22,15 +22,7 @@ _STAGES = ("test_torch", "test_smoke", "test_rocm")
 
 
 def command(origin: Origin, case: Case) -> str:
-    """Write the command.
-
-    Args:
-        origin: What was tested.
-        case: The result; that of a whole file runs the whole file.
-
-    Returns:
-        One line for a shell; "" where nobody knows which stage ran the test.
-    """
+    """Write the command."""
     if origin.stage not in _STAGES:
         return ""
     python = _PYTHON.fullmatch(origin.python)

@@ -29,18 +29,7 @@ _NAMED = 5
 
 @dataclass(frozen=True, kw_only=True, order=True)
 class Origin:
-    """What was tested, by which stage, where; "" where a report does not say.
-
-    Attributes:
-        stage: ``test_torch``, ``test_smoke``, ``test_rocm``.
-        torch_ref: Torch ref.
-        python: ``cp312``.
-        gpu_family: GPU family.
-        group: The artifact group of several families that the wheels are of; "" where it is the family's.
-        config: Of `test_torch`: ``default``, ``distributed``, ``inductor``.
-        run_id: The run.
-        folder: Where reports lie that say nothing of this.
-    """
+    """What was tested, by which stage, where; "" where a report does not say."""
 
     stage: str = ""
     torch_ref: str = ""
@@ -72,16 +61,7 @@ class Origin:
 
 @dataclass(frozen=True, kw_only=True)
 class Report:
-    """What one shard, or a stage without shards, reported.
-
-    Attributes:
-        origin: What was tested.
-        document: The results.
-        shard: Which part of the tests; None where the report does not say.
-        plan: Digest of the plan that the shard comes from.
-        collected: How many tests the shard was to run; None where the report does not say.
-        where: The report's file, for people.
-    """
+    """What one shard, or a stage without shards, reported."""
 
     origin: Origin
     document: Document
@@ -93,16 +73,7 @@ class Report:
 
 @dataclass(frozen=True, kw_only=True)
 class Tested:
-    """All results of a stage on one cell.
-
-    Attributes:
-        origin: What was tested.
-        cases: A result a test, with the shard that ran it.
-        problems: Why the results cannot be believed; empty for those that can.
-        seconds: All shards together.
-        suites: Test files' own facts.
-        shards: How many shards there are to be; 0 where there is no report at all.
-    """
+    """All results of a stage on one cell."""
 
     __test__ = False  # pytest takes the name for a test's
 
@@ -130,13 +101,7 @@ class Tested:
 
 
 def report_of(document: Document, origin: Origin, *, where: str = "") -> Report:
-    """Read from a report's own properties what it is about.
-
-    Args:
-        document: The report.
-        origin: What is known otherwise; the report's own words count before it.
-        where: Its file, for people.
-    """
+    """Read from a report's own properties what it is about."""
     said = document.properties
     names = ("stage", "torch_ref", "python", "gpu_family", "group", "config", "run_id")
     known = replace(origin, **{name: said[name] for name in names if said.get(name)})

@@ -43,20 +43,7 @@ _LATE = re.compile(r"Timeout \(?>[0-9.]+s\)?")
 
 @dataclass(frozen=True, kw_only=True)
 class Setting:
-    """What all files of a run have in common.
-
-    Attributes:
-        python: The target environment's interpreter.
-        tree: The source tree.
-        env: The processes' whole environment.
-        folder: Where plans, journals, caches and reports of the processes lie.
-        logs: Folder of the logs.
-        limits: What a file may take.
-        rules: Skip rules that apply.
-        expression: pytest's ``-k``; "" for none.
-        arguments: More arguments for pytest.
-        workers: How many tests run side by side in files that allow it.
-    """
+    """What all files of a run have in common."""
 
     python: Path
     tree: Path
@@ -72,19 +59,7 @@ class Setting:
 
 @dataclass(frozen=True, kw_only=True)
 class FileRun:
-    """What became of a test file.
-
-    Attributes:
-        file: The test file.
-        cases: Its results.
-        collected: Ids of the tests that were to run.
-        whole: How many tests it has before shards take theirs; None where it ran as a whole.
-        seconds: How long all its processes took.
-        processes: How many there were.
-        log: What they printed.
-        matched: Rule -> tests of the file that it takes.
-        collection: A journal of what was collected and what rules took; None where nothing was.
-    """
+    """What became of a test file."""
 
     file: str
     cases: tuple[Case, ...]
@@ -98,12 +73,7 @@ class FileRun:
 
 
 class Stall:
-    """Says whether a test of a journal runs longer than it may; asked while journals grow.
-
-    Args:
-        journals: Finds the journals that there are by now.
-        seconds: What a test may take.
-    """
+    """Says whether a test of a journal runs longer than it may; asked while journals grow."""
 
     def __init__(self, journals: Callable[[], Iterable[Path]], seconds: float) -> None:
         self._journals = journals
@@ -323,17 +293,7 @@ def _timed_out(case: Case) -> Case:
 
 
 def run_file(file: TestFile, setting: Setting, *, part: Part | None = None, name: str = "") -> FileRun:
-    """Run a test file.
-
-    Args:
-        file: The file.
-        setting: What it runs in.
-        part: What this shard runs of it; None for all.
-        name: Name of its log (default: the file's, with ``.`` for ``/``).
-
-    Raises:
-        InterruptedStageError: A person stopped it.
-    """
+    """Run a test file."""
     running = _Running(file, setting, part, name or log_name(file.file))
     started = time.monotonic()
     running.perform()

@@ -40,11 +40,7 @@ class Shard:
 
 
 def parse_shard(text: str) -> Shard:
-    """Read ``k/n``.
-
-    Raises:
-        UsageError: It is not that, or there is no such shard.
-    """
+    """Read ``k/n``."""
     found = _SHARD.fullmatch(text)
     if not found:
         raise UsageError(f"--shard {text!r} is not K/N, such as 2/6.")
@@ -60,13 +56,7 @@ def parse_shard(text: str) -> Shard:
 
 @dataclass(frozen=True, kw_only=True, order=True)
 class Unit:
-    """What is run in one shard as a whole.
-
-    Attributes:
-        file: A test file.
-        part: The node id of a class or test in it; "" for the file, without what other units name.
-        seconds: How long its tests take.
-    """
+    """What is run in one shard as a whole."""
 
     file: str
     part: str = ""
@@ -80,13 +70,7 @@ class Unit:
 
 @dataclass(frozen=True, kw_only=True)
 class Part:
-    """What one shard runs of a file.
-
-    Attributes:
-        file: The test file.
-        keep: Node ids that it runs, with all below them.
-        drop: Node ids that other shards run; a longer one counts before a shorter one.
-    """
+    """What one shard runs of a file."""
 
     file: str
     keep: tuple[str, ...]
@@ -105,12 +89,7 @@ class Part:
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """All shards.
-
-    Attributes:
-        shards: The units of each, in the order in which they were placed.
-        seconds: How long each takes, with what it takes to start each file.
-    """
+    """All shards."""
 
     shards: tuple[tuple[Unit, ...], ...]
     seconds: tuple[float, ...]
@@ -140,16 +119,7 @@ class Plan:
 
 
 def plan(test_files: Iterable[str], durations: Durations, count: int) -> Plan:
-    """Put test files into shards.
-
-    Args:
-        test_files: Their names, as the durations have them.
-        durations: What is recorded; an unknown file is taken for the median of the known ones.
-        count: How many shards.
-
-    Raises:
-        MissingInputError: There is no file.
-    """
+    """Put test files into shards."""
     named = sorted(set(test_files))
     if not named:
         raise MissingInputError("There are no test files to put into shards.")

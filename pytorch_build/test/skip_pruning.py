@@ -26,18 +26,6 @@ def pruned(text: str, rules: Collection[str], tests: Mapping[str, Collection[str
     """Take rules and single tests out of a file.
 
     A rule goes with the comment directly above it.
-
-    Args:
-        text: The file's text.
-        rules: Tables that go.
-        tests: Table -> ids and patterns that go; each table must keep one.
-        where: The file, for errors.
-
-    Returns:
-        The new text; "" where no rule is left.
-
-    Raises:
-        DataError: The file is laid out so that it cannot be done line by line.
     """
     lines = text.splitlines(keepends=True)
     starts = [(number, _name(line)) for number, line in enumerate(lines) if _HEADER.match(line)]

@@ -24,12 +24,7 @@ def entries(rule: Rule) -> tuple[str, ...]:
 
 
 def listing(decisions: Sequence[Decision], *, everything: bool) -> Sequence[str]:
-    """Write out the rules that apply, or all, each with its tests and why it does not apply.
-
-    Args:
-        decisions: What was decided about every rule.
-        everything: Also those that do not apply.
-    """
+    """Write out the rules that apply, or all, each with its tests and why it does not apply."""
     lines = []
     for one in decisions:
         if one.applies or everything:
@@ -65,15 +60,7 @@ def as_json(decisions: Sequence[Decision]) -> list[dict[str, Any]]:
 
 
 def explained(test: str, decisions: Sequence[Decision]) -> Sequence[str]:
-    """Say what becomes of a test: the rules that take it, those that would elsewhere, and near misses.
-
-    Args:
-        test: Its id.
-        decisions: What was decided about every rule.
-
-    Raises:
-        UsageError: It is no test id.
-    """
+    """Say what becomes of a test: the rules that take it, those that would elsewhere, and near misses."""
     parts = TestId.parse(test)
     if not parts.names:
         raise UsageError(
@@ -113,13 +100,7 @@ def _near(rule: Rule, test: TestId) -> Iterable[str]:
 
 @dataclass(frozen=True, kw_only=True)
 class Evidence:
-    """Which tests there are, from collections or runs.
-
-    Attributes:
-        tests: Every id that was seen.
-        files: Files of which every test was seen.
-        complete: Whether every test file of the configuration was seen.
-    """
+    """Which tests there are, from collections or runs."""
 
     tests: frozenset[str]
     files: frozenset[str]
@@ -136,12 +117,7 @@ class Evidence:
 
 
 def evidence(sessions: Iterable[Session], *, complete: bool = False) -> Evidence:
-    """Gather what journals saw; a file that no session collected whole is no evidence of absence.
-
-    Args:
-        sessions: The journals' sessions.
-        complete: Whether they cover every test file of the configuration.
-    """
+    """Gather what journals saw; a file that no session collected whole is no evidence of absence."""
     tests: set[str] = set()
     whole: set[str] = set()
     known: set[str] = set()
@@ -159,13 +135,7 @@ def evidence(sessions: Iterable[Session], *, complete: bool = False) -> Evidence
 
 
 def silent(rules: Iterable[Rule], files: Collection[str], matched: Collection[str]) -> Sequence[Rule]:
-    """Find rules that took nothing in a run, although it had files that they name.
-
-    Args:
-        rules: Rules that apply.
-        files: Files whose tests were collected.
-        matched: Names of the rules that took a test.
-    """
+    """Find rules that took nothing in a run, although it had files that they name."""
     return [
         rule
         for rule in rules
@@ -175,14 +145,7 @@ def silent(rules: Iterable[Rule], files: Collection[str], matched: Collection[st
 
 @dataclass(frozen=True, kw_only=True)
 class Stale:
-    """A rule with entries that match nothing.
-
-    Attributes:
-        rule: The rule.
-        entries: Ids and patterns that match no test.
-        hints: Entry -> why the nearest test is not taken.
-        whole: Whether that is all of the rule.
-    """
+    """A rule with entries that match nothing."""
 
     rule: Rule
     entries: tuple[str, ...]
@@ -196,14 +159,7 @@ class Stale:
 
 @dataclass(frozen=True, kw_only=True)
 class Review:
-    """What was found about rules.
-
-    Attributes:
-        expired: Rules whose last day has passed, whatever they apply to.
-        stale: Rules that apply, with entries that match nothing.
-        judged: How many entries were held against tests.
-        unjudged: How many entries of rules that apply could not be: their files were not seen.
-    """
+    """What was found about rules."""
 
     expired: tuple[Rule, ...]
     stale: tuple[Stale, ...]
@@ -212,12 +168,7 @@ class Review:
 
 
 def review(decisions: Sequence[Decision], seen: Evidence) -> Review:
-    """Find what is stale.
-
-    Args:
-        decisions: What was decided about every rule.
-        seen: Which tests there are.
-    """
+    """Find what is stale."""
     stale, judged, unjudged = [], 0, 0
     for one in decisions:
         if not one.applies:

@@ -71,21 +71,6 @@ class RuleTable(Model):
     """One ``[rules.NAME]`` table: tests, conditions that must all hold, and why.
 
     A condition that is absent always holds; a list holds where one of its entries does.
-
-    Attributes:
-        tests: Exact test ids, nothing in them is special.
-        patterns: As `pytorch_build.test.ids` tells.
-        action: ``skip``, ``xfail`` (strict: an unexpected pass fails) or ``retry``.
-        retries: How often a failed test is tried again; of ``retry`` alone.
-        reason: What goes wrong.
-        issue: Where somebody works on it: a link, or ``OWNER/REPOSITORY#NUMBER``.
-        expires: The last day on which the rule holds; afterwards it is an error.
-        gpu: GPU families or gfx targets, ``any`` for every GPU, ``cpu`` for none.
-        os: Operating systems.
-        python: PEP 440 specifier of Python's version.
-        torch: PEP 440 specifier of torch's release; a nightly or candidate of 2.10 counts as 2.10.
-        torch_ref: Names of torch refs; ``release/*`` for all that begin so.
-        config: Test configurations.
     """
 
     tests: tuple[Annotated[str, AfterValidator(exact)], ...] = ()

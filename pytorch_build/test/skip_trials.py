@@ -30,15 +30,7 @@ _LAST_LINES = 15
 
 @dataclass(frozen=True, kw_only=True)
 class Trial:
-    """Where tests are collected or tried.
-
-    Attributes:
-        python: The interpreter of an environment with torch and pytest.
-        tree: The PyTorch source tree.
-        rules: Rules that apply.
-        gpu: Whether GPUs are used.
-        seconds: How long a file may take.
-    """
+    """Where tests are collected or tried."""
 
     python: Path
     tree: Path
@@ -48,15 +40,7 @@ class Trial:
 
 
 def named_files(tree: Path, decisions: Sequence[Decision]) -> Sequence[str]:
-    """List the test files that rules which apply name.
-
-    Args:
-        tree: The source tree.
-        decisions: What was decided about every rule.
-
-    Raises:
-        MissingInputError: The tree has no tests, or none of the rules names a file of it.
-    """
+    """List the test files that rules which apply name."""
     folder = tree / _TESTS
     files = sorted(path.relative_to(tree).as_posix() for path in folder.rglob("*.py"))
     if not files:
@@ -74,16 +58,7 @@ def named_files(tree: Path, decisions: Sequence[Decision]) -> Sequence[str]:
 
 
 def sessions(trial: Trial, files: Sequence[str], mode: Literal["collect", "try"]) -> Iterator[Session]:
-    """Collect files, or run the tests in them that rules hide.
-
-    Args:
-        trial: Where.
-        files: Test files of the tree.
-        mode: What to do.
-
-    Raises:
-        CheckError: pytest wrote nothing about a file.
-    """
+    """Collect files, or run the tests in them that rules hide."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         plan = folder / "plan.json"

@@ -37,17 +37,7 @@ SMOKE_TESTS = Path(__file__).parent / "smoke"
 
 @dataclass(frozen=True, kw_only=True)
 class SmokeOptions:
-    """How to test.
-
-    Attributes:
-        install: Install first; else the environment's content is tested.
-        allow_no_gpu: Skip the GPU tests of a GPU family where there is no GPU.
-        other_gpu: Take NVIDIA's GPUs for any family, ``cpu`` included.
-        source: Where torch comes from, instead of the run.
-        rocm: Where a ROCm comes from that is no part of the run, and what installs.
-        junit: A file that also gets the JUnit report.
-        pytest_arguments: More arguments for pytest.
-    """
+    """How to test."""
 
     install: bool = True
     allow_no_gpu: bool = False
@@ -59,13 +49,7 @@ class SmokeOptions:
 
 
 def test_run(context: Context, options: SmokeOptions) -> None:
-    """Test the run's wheels of one ref, family and Python.
-
-    Raises:
-        MissingInputError: The run holds no wheels for them, or no pages.
-        CheckError: A test failed, none ran, or a GPU family has no GPU to run on.
-        EnvironmentSetupError: The wheels cannot be installed as recorded.
-    """
+    """Test the run's wheels of one ref, family and Python."""
     target = require(context.common.python)
     gpu = _gpu(context, options)
     what = (
@@ -109,11 +93,7 @@ def test_run(context: Context, options: SmokeOptions) -> None:
 
 
 def _gpu(context: Context, options: SmokeOptions) -> Assignment:
-    """Choose the GPU to test on: the first of the family, as `test_torch` does.
-
-    Raises:
-        CheckError: A GPU family, and no visible GPU of it in this machine.
-    """
+    """Choose the GPU to test on: the first of the family, as `test_torch` does."""
     asked = TorchTests(allow_no_gpu=options.allow_no_gpu, other_gpu=options.other_gpu)
     first, *others = assignments(context, asked, environment())
     if first.devices:

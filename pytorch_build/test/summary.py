@@ -32,13 +32,7 @@ _FENCE = re.compile(r"`+")
 
 
 def markdown(tested: Sequence[Tested], *, title: str, limit: int = LIMIT) -> str:
-    """Write the summary.
-
-    Args:
-        tested: All results.
-        title: Its heading.
-        limit: Bytes that it may have.
-    """
+    """Write the summary."""
     blocks = [f"### {text(title)}: {verdict(tested)}", _totals(tested), *_problems(tested)]
     blocks += _failures(tested)
     blocks += _flaky(tested)

@@ -32,26 +32,7 @@ _OTHERS = (
 
 @dataclass(frozen=True, kw_only=True)
 class TorchTests:
-    """What is asked for.
-
-    Attributes:
-        config: The configuration.
-        shard: Which part of its tests.
-        include: Test files to run in the place of the configuration's.
-        exclude: Test files to leave out.
-        expression: pytest's ``-k``; "" for none.
-        pytest_arguments: More arguments for pytest.
-        tree: A source tree of the person's own; None for the lock's commit.
-        allow_version_mismatch: Run tests of another version.
-        allow_no_gpu: Run without a GPU where a GPU family has none.
-        other_gpu: Take NVIDIA's GPUs for any family.
-        gpus: How many GPUs a process gets; None for what the configuration says.
-        workers: How many tests run side by side in files that allow it.
-        skips: More files of skip rules.
-        durations: A table of durations; None for what the run's outputs have.
-        limits: What a file may take; None for the data's.
-        mirrors: Prefix of an origin -> what takes its place.
-    """
+    """What is asked for."""
 
     config: str = DEFAULT_CONFIG
     shard: Shard = field(default_factory=Shard)
@@ -84,11 +65,7 @@ class TorchTests:
 
 
 def assignments(context: Context, asked: TorchTests, env: Mapping[str, str]) -> Sequence[Assignment]:
-    """Choose the GPUs; one without any for family ``cpu``, and where that is allowed.
-
-    Raises:
-        CheckError: A GPU family, and no GPU of it to run on.
-    """
+    """Choose the GPUs; one without any for family ``cpu``, and where that is allowed."""
     if not context.gpu and not asked.other_gpu:
         return [gpu_selection.without_gpu()]
     try:
@@ -110,15 +87,7 @@ def assignments(context: Context, asked: TorchTests, env: Mapping[str, str]) -> 
 
 @dataclass(frozen=True, kw_only=True)
 class Bench:
-    """Where tests run: wheels are installed, the tree and the GPUs are chosen.
-
-    Attributes:
-        context: Ref and family.
-        target: The environment's interpreter.
-        tests: The source tree.
-        torch: The torch that is installed.
-        assignments: The GPUs.
-    """
+    """Where tests run: wheels are installed, the tree and the GPUs are chosen."""
 
     context: Context
     target: Interpreter
@@ -133,13 +102,7 @@ class Bench:
 
 
 def environment(bench: Bench, assigned: Assignment, folder: Path) -> Mapping[str, str]:
-    """Give the environment of a test file's processes: the GPUs, upstream's switches, caches of its own.
-
-    Args:
-        bench: Where the tests run.
-        assigned: The GPUs.
-        folder: A short path: sockets lie below it, and their names have a limit of about 100 characters.
-    """
+    """Give the environment of a test file's processes: the GPUs, upstream's switches, caches of its own."""
     target, tree = bench.target, bench.tests.tree
     folders = {
         "HOME": "home",

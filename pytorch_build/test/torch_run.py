@@ -43,17 +43,7 @@ LOGS = "logs"
 
 
 def perform_tests(bench: Bench, asked: TorchTests, inputs: Mapping[str, Any]) -> None:
-    """Run a shard, keep its report, logs and record; nothing where the same was tested before.
-
-    Args:
-        bench: Where.
-        asked: What.
-        inputs: What the results depend on: wheels by digest, and how they were installed.
-
-    Raises:
-        CheckError: A test failed, none ran, or the results cannot be believed.
-        SourceError: The tests are those of another torch.
-    """
+    """Run a shard, keep its report, logs and record; nothing where the same was tested before."""
     context = bench.context
     upstream_tests.require_match(bench.torch, bench.tests, allowed=asked.allow_version_mismatch)
     _require_code(bench)

@@ -56,14 +56,7 @@ print(json.dumps({
 
 @dataclass(frozen=True, kw_only=True)
 class Tests:
-    """A source tree with tests.
-
-    Attributes:
-        tree: Its folder.
-        version: What its ``version.txt`` says; "" where it has none.
-        commit: Its commit; "" where nobody knows.
-        own: Whether it is a person's own tree.
-    """
+    """A source tree with tests."""
 
     __test__ = False
 
@@ -75,16 +68,7 @@ class Tests:
 
 @dataclass(frozen=True, kw_only=True)
 class Torch:
-    """The torch that is tested, by its own words.
-
-    Attributes:
-        version: ``2.10.0a0+rocm7.1.0``.
-        commit: The commit that it was built from; "" where it does not say.
-        hip: The HIP version that it was built with; "" for none.
-        cuda: The CUDA version that it was built with; "" for none.
-        targets: The architectures that it has device code for; empty where it does not say.
-        lacks: What of the tests' tools its environment lacks.
-    """
+    """The torch that is tested, by its own words."""
 
     version: str
     commit: str = ""
@@ -95,11 +79,7 @@ class Torch:
 
 
 def checked_out(context: Context, lock: SourceLock, mirrors: Mapping[str, str]) -> Tests:
-    """Check upstream's tree out: one commit, without submodules, as upstream has it.
-
-    Raises:
-        SourceError: The commit cannot be fetched, or torch of this ref is prebuilt.
-    """
+    """Check upstream's tree out: one commit, without submodules, as upstream has it."""
     locked = lock.project("torch")
     options = replace(checkout_options(context, 1, mirrors, "torch"), submodules=False, hipify=False)
     path = tree_path(context.common.sources, context.ref.name, FOLDER)
@@ -109,11 +89,7 @@ def checked_out(context: Context, lock: SourceLock, mirrors: Mapping[str, str]) 
 
 
 def own_tree(tree: Path) -> Tests:
-    """Take a person's own tree, as it is; a managed one of a build counts by its upstream commit.
-
-    Raises:
-        SourceError: There is no such folder.
-    """
+    """Take a person's own tree, as it is; a managed one of a build counts by its upstream commit."""
     path = tree.expanduser().absolute()
     if not path.is_dir():
         raise SourceError(f"{path} is not there.", hint="Give a PyTorch source tree: --pytorch-dir DIR.")
@@ -130,11 +106,7 @@ def _version(tree: Path) -> str:
 
 
 def installed_torch(target: Interpreter, env: Mapping[str, str]) -> Torch:
-    """Ask the torch of an environment what it is.
-
-    Raises:
-        EnvironmentSetupError: It cannot be imported.
-    """
+    """Ask the torch of an environment what it is."""
     try:
         # isolated, so that no source tree in the working folder is taken for the wheel
         asked: list[str | Path] = [target.executable, "-I", "-c", _ASK, *_TOOLS, _SIDE_BY_SIDE]
@@ -156,11 +128,7 @@ def installed_torch(target: Interpreter, env: Mapping[str, str]) -> Torch:
 
 
 def require_tools(target: Interpreter, torch: Torch, *, workers: int) -> None:
-    """Refuse an environment that cannot run the tests: each file would say so in pytest's words.
-
-    Raises:
-        EnvironmentSetupError: Something is not installed there.
-    """
+    """Refuse an environment that cannot run the tests: each file would say so in pytest's words."""
     needed = (*_TOOLS, _SIDE_BY_SIDE) if workers > 1 else _TOOLS
     absent = [name for name in needed if name in torch.lacks]
     if absent:
@@ -171,11 +139,7 @@ def require_tools(target: Interpreter, torch: Torch, *, workers: int) -> None:
 
 
 def mismatch(torch: Torch, tests: Tests) -> str:
-    """Say how the torch and the tests differ: by commit where both are known, else by release.
-
-    Returns:
-        A sentence; "" where they fit.
-    """
+    """Say how the torch and the tests differ: by commit where both are known, else by release."""
     if torch.commit and tests.commit:
         if torch.commit == tests.commit:
             return ""
@@ -191,16 +155,7 @@ def mismatch(torch: Torch, tests: Tests) -> str:
 
 
 def require_match(torch: Torch, tests: Tests, *, allowed: bool) -> None:
-    """Refuse tests of another version.
-
-    Args:
-        torch: What is tested.
-        tests: The tests.
-        allowed: Only warn.
-
-    Raises:
-        SourceError: They do not fit.
-    """
+    """Refuse tests of another version."""
     said = mismatch(torch, tests)
     if not said:
         return

@@ -82,12 +82,7 @@ def load_toolchain() -> Toolchain:
 
 @dataclass(frozen=True, kw_only=True)
 class Places:
-    """Where `nox -s prepare` puts things, by what they are made from: a changed pin is another folder.
-
-    Attributes:
-        libuv: A prefix: ``include``, ``lib``, ``bin``, and libuv's licence.
-        openmp: A folder with the DLL and its licence.
-    """
+    """Where `nox -s prepare` puts things, by what they are made from: a changed pin is another folder."""
 
     libuv: Path
     openmp: Path

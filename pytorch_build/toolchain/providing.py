@@ -34,17 +34,7 @@ _MOST_BYTES = 64 << 20  # of one file out of a downloaded archive
 
 @dataclass(frozen=True, kw_only=True)
 class Step:
-    """One part that a platform's builds need and nothing else brings.
-
-    Attributes:
-        name: ``libuv`` or ``openmp``.
-        version: Its version.
-        source: Its address.
-        digest: The commit, or the archive's SHA-256.
-        license: Its licence.
-        target: Where it lies once it is provided.
-        commands: What runs, where it is built.
-    """
+    """One part that a platform's builds need and nothing else brings."""
 
     name: str
     version: str
@@ -56,13 +46,7 @@ class Step:
 
 
 def plan(cache_dir: Path, platform: str, *, only: Sequence[str] = ()) -> tuple[Step, ...]:
-    """Say what `provide` would do for a platform, from any platform.
-
-    Args:
-        cache_dir: The folder of what can be made again.
-        platform: ``linux`` or ``windows``.
-        only: Parts to provide whether the platform needs them or not; none for those that it needs.
-    """
+    """Say what `provide` would do for a platform, from any platform."""
     pins, at = load_toolchain(), places(cache_dir, platform)
     steps = []
     if "libuv" in only or (not only and platform in pins.libuv.platforms):
@@ -103,19 +87,7 @@ def _libuv_commands(pin: Libuv, cmake: PurePath, source: Path, prefix: Path) -> 
 
 
 def provide(steps: Sequence[Step], platform: str, *, target: Interpreter, mirrors: Mapping[str, str]) -> None:
-    """Provide what `plan` names and is not there yet.
-
-    Args:
-        steps: From `plan`.
-        platform: This machine's.
-        target: An environment with cmake and ninja.
-        mirrors: Prefix of an address to what takes its place.
-
-    Raises:
-        SourceError: libuv's origin does not answer, or has not the commit.
-        ServiceError: The download does not answer, or has another digest.
-        BuildError: What was built or unpacked is not what it should be.
-    """
+    """Provide what `plan` names and is not there yet."""
     made = {"libuv": _build_libuv, "openmp": _unpack_openmp}
     for step in steps:
         folder = Path(step.target)
@@ -184,11 +156,7 @@ def _mirrored(url: str, mirrors: Mapping[str, str]) -> str:
 
 
 def _member(path: Path, wanted: Member) -> bytes:
-    """Read a file out of an archive within an archive, both known by digest.
-
-    Raises:
-        DataError: The archive lacks it, or it has another digest.
-    """
+    """Read a file out of an archive within an archive, both known by digest."""
     try:
         with zipfile.ZipFile(path) as outer, outer.open(wanted.archive) as packed:
             stream = zstandard.ZstdDecompressor().stream_reader(packed)

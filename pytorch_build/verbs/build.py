@@ -129,12 +129,7 @@ def _told_inside(arguments: argparse.Namespace, env: Mapping[str, str]) -> tuple
 
 
 def plan(chosen: Context, choices: BuildChoices, *, target: Interpreter, project: str) -> Build:
-    """Find everything that the build follows from.
-
-    Raises:
-        MissingInputError: torch or ROCm is not there to build against.
-        SourceError: A ref or pin that does not resolve, or a tree that is none.
-    """
+    """Find everything that the build follows from."""
     own = choices.own_trees.get(project)
     if own is None:
         lock = source_lock(chosen, choices.rocm, update=choices.update, mirrors=choices.mirrors)

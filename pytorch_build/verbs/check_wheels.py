@@ -54,11 +54,7 @@ def run(arguments: argparse.Namespace) -> None:
 
 
 def run_wheels(chosen: Context) -> Sequence[Path]:
-    """Find the run's wheels of PyTorch projects.
-
-    Raises:
-        MissingInputError: There are none.
-    """
+    """Find the run's wheels of PyTorch projects."""
     store, outputs = chosen.common.open_for_reading(), chosen.common.outputs
     expected = expectations(chosen)
     found = [

@@ -87,11 +87,7 @@ def run(arguments: argparse.Namespace) -> None:
 
 
 def chosen_components(chosen: Context, given: str) -> Sequence[str]:
-    """Say which projects are checked out: those asked for, else the ref's components.
-
-    Raises:
-        UsageError: An unknown project, or one that is prebuilt.
-    """
+    """Say which projects are checked out: those asked for, else the ref's components."""
     names = [name for name in given.split(",") if name] or list(chosen.ref.components)
     ordered = chosen.ref.only(names).components
     for name in ordered:

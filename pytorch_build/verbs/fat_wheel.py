@@ -98,22 +98,14 @@ def run(arguments: argparse.Namespace) -> None:
 
 
 def _with_family(common: Common) -> Common:
-    """Choose the GPU family as other stages do; of a run's wheels there are none without one.
-
-    Raises:
-        UsageError: None is given, and this machine has no GPU.
-    """
+    """Choose the GPU family as other stages do; of a run's wheels there are none without one."""
     if common.gpu_family:
         return common
     return replace(common, gpu_family=chosen_family(common, chosen_ref(common)))
 
 
 def _given(paths: Sequence[Path]) -> Sequence[Path]:
-    """Put the torch wheel before its device wheels.
-
-    Raises:
-        UsageError: There is none, or there are several.
-    """
+    """Put the torch wheel before its device wheels."""
     hosts = [path for path in paths if not device_target(parse_wheel_name(path.name).distribution)]
     if len(hosts) != 1:
         raise UsageError(
@@ -124,14 +116,7 @@ def _given(paths: Sequence[Path]) -> Sequence[Path]:
 
 
 def _run_wheels(common: Common, targets: Sequence[str]) -> Sequence[Sequence[Path]]:
-    """Fetch the run's torch wheels of the family: of every Python, and of every ref or the one chosen.
-
-    Returns:
-        Each with the device wheels of the targets behind it.
-
-    Raises:
-        MissingInputError: There is none.
-    """
+    """Fetch the run's torch wheels of the family: of every Python, and of every ref or the one chosen."""
     group = common.artifact_group
     store = common.open_for_reading()
     found = [

@@ -151,11 +151,7 @@ def rows(lock: SourceLock, *, gpu: bool) -> Sequence[tuple[str, str, str, str]]:
 
 
 def explicit_refs(given: Sequence[str]) -> dict[str, str]:
-    """Read ``PROJECT=REF`` pairs.
-
-    Raises:
-        UsageError: A pair of another form, or an unknown project.
-    """
+    """Read ``PROJECT=REF`` pairs."""
     pairs = {}
     for pair in given:
         project, equals, ref = pair.partition("=")

@@ -35,11 +35,7 @@ def add_tested_sources(parser: argparse.ArgumentParser) -> None:
 
 
 def mirrors_from(arguments: argparse.Namespace) -> Mapping[str, str]:
-    """Read the mirrors.
-
-    Raises:
-        UsageError: One is not ``PREFIX=MIRROR``.
-    """
+    """Read the mirrors."""
     mirrors = {}
     for pair in arguments.git_mirror:
         prefix, equals, mirror = pair.partition("=")

@@ -149,11 +149,7 @@ def _refuse_other_torch(seen: Sequence[Session], under_test: UnderTest) -> None:
 
 
 def _torch_of(chosen: Context) -> str:
-    """Give the torch that the run builds, or the series in the ref's name.
-
-    Raises:
-        UsageError: Nobody knows.
-    """
+    """Give the torch that the run builds, or the series in the ref's name."""
     lock = stored_lock(chosen)
     if lock is not None and "torch" in lock.projects and not lock.project("torch").prebuilt:
         return lock.version("torch", gpu=chosen.gpu)

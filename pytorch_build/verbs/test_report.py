@@ -48,11 +48,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> None:
-    """Read, merge, tell, judge.
-
-    Raises:
-        CheckError: Something failed, is missing, or cannot be believed.
-    """
+    """Read, merge, tell, judge."""
     common = common_from(arguments)
     expected = [gathering.parse_expected(text) for text in arguments.expect]
     if arguments.input_dir:
@@ -92,11 +88,7 @@ def _gathered(common: Common, name: str) -> Group:
 
 
 def _file(common: Common, group: Group, *, keep_durations: bool) -> None:
-    """File what follows from a run's reports: data, durations, and the records that a promotion reads.
-
-    Raises:
-        CheckError: Shards that passed have no records of it, or did not test the same.
-    """
+    """File what follows from a run's reports: data, durations, and the records that a promotion reads."""
     store, outputs = common.open_store(), common.outputs
     content = report_data.data(outputs.run_id, group.tested).model_dump_json(indent=1)
     store.put_bytes(f"{outputs.reports_prefix(group.name)}/{DATA_NAME}", f"{content}\n".encode())

@@ -204,11 +204,7 @@ def _plain(target: Interpreter) -> Mapping[str, str]:
 
 
 def _in_container(arguments: argparse.Namespace) -> None:
-    """Run the same session in the image, with what it reads mounted.
-
-    Raises:
-        UsageError: Other GPUs than AMD's are asked for, whose devices are others.
-    """
+    """Run the same session in the image, with what it reads mounted."""
     if arguments.other_gpu:
         raise UsageError(
             "--container hands AMD's devices on, and --other-gpu wants others.", hint="Give one of them."

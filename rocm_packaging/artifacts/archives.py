@@ -72,15 +72,7 @@ class ArchiveName:
 
 @dataclass(frozen=True, kw_only=True)
 class Extracted:
-    """What an extraction left.
-
-    Attributes:
-        path: The artifact's folder.
-        sha256: The archive's hex SHA-256.
-        size: The archive's bytes.
-        expanded: The bytes that it expanded to.
-        files: How many files that were.
-    """
+    """What an extraction left."""
 
     path: Path
     sha256: str

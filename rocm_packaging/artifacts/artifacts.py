@@ -31,15 +31,7 @@ _OVERLAY = PurePosixPath("base/aux-overlay/stage/share/therock")
 
 @dataclass(frozen=True, kw_only=True)
 class Artifact:
-    """One artifact.
-
-    Attributes:
-        name: What it is, such as ``core-hip``.
-        component: Which slice of it, one of `COMPONENTS`.
-        target: ``generic``, a GPU family, or a gfx target; features (``:xnack+``) are taken off.
-        path: Its folder.
-        stages: The stage folders in it, relative to `path`.
-    """
+    """One artifact."""
 
     name: str
     component: str
@@ -50,14 +42,7 @@ class Artifact:
 
 @dataclass(frozen=True, kw_only=True)
 class Entry:
-    """A file or a symbolic link of ROCm's tree.
-
-    Attributes:
-        path: Its place in the tree, with forward slashes.
-        source: Where it lies.
-        link: What it points to, relative to its folder; empty for a plain file.
-        executable: Whether it is a program.
-    """
+    """A file or a symbolic link of ROCm's tree."""
 
     path: str
     source: Path
@@ -67,14 +52,7 @@ class Entry:
 
 @dataclass(frozen=True, kw_only=True)
 class BuildInfo:
-    """What a ROCm build says of itself.
-
-    Attributes:
-        split: Whether device code lies in packages of its own (``KPACK_SPLIT_ARTIFACTS``).
-        targets: The gfx targets that it was built for.
-        version: Its ROCm version; empty where the manifest names none.
-        commit: The git commit that it was built from; empty where the manifest names none.
-    """
+    """What a ROCm build says of itself."""
 
     split: bool
     targets: tuple[str, ...]
@@ -83,12 +61,7 @@ class BuildInfo:
 
 
 def scan(directory: Path) -> tuple[Artifact, ...]:
-    """List the artifacts of a directory, sorted by name, component and target.
-
-    Raises:
-        MissingInputError: There is no such directory, or no artifact in it.
-        ArtifactError: A folder's name or manifest is malformed.
-    """
+    """List the artifacts of a directory, sorted by name, component and target."""
     if not directory.is_dir():
         raise MissingInputError(
             f"{directory} is no directory.", hint="Fetch artifacts: nox -s fetch_artifacts."
@@ -138,11 +111,7 @@ def _stages(path: Path) -> tuple[str, ...]:
 
 
 def parse_stages(text: str, where: Path | str) -> tuple[str, ...]:
-    """Read a manifest: one stage folder a line, relative to the artifact.
-
-    Raises:
-        ArtifactError: A line leads out of the artifact, or is no folder in it.
-    """
+    """Read a manifest: one stage folder a line, relative to the artifact."""
     stages = [line.strip() for line in text.splitlines() if line.strip()]
     for stage in stages:
         first = stage.partition("/")[0]
@@ -152,11 +121,7 @@ def parse_stages(text: str, where: Path | str) -> tuple[str, ...]:
 
 
 def build_info(artifacts: Iterable[Artifact]) -> BuildInfo:
-    """Read what the build says of itself, from the base artifact.
-
-    Raises:
-        ArtifactError: The base artifact or its description is missing or malformed.
-    """
+    """Read what the build says of itself, from the base artifact."""
     base = next((a for a in artifacts if (a.name, a.component, a.target) == ("base", "lib", GENERIC)), None)
     if base is None:
         raise ArtifactError("The artifact base_lib_generic is missing.", hint="Fetch it: packaging needs it.")
@@ -191,11 +156,7 @@ def _read_json(path: Path) -> Mapping[str, object]:
 
 
 def merged(artifacts: Iterable[Artifact]) -> dict[str, Entry]:
-    """Lay artifacts over each other into one tree, by path, sorted.
-
-    Raises:
-        ArtifactError: Two artifacts hold different files of one path, or a link leaves the tree.
-    """
+    """Lay artifacts over each other into one tree, by path, sorted."""
     tree: dict[str, Entry] = {}
     for artifact in artifacts:
         for entry in entries(artifact):
@@ -204,11 +165,7 @@ def merged(artifacts: Iterable[Artifact]) -> dict[str, Entry]:
 
 
 def require_same(one: Entry, other: Entry) -> None:
-    """See that two entries of one path do not contradict each other.
-
-    Raises:
-        ArtifactError: Their contents or their links differ.
-    """
+    """See that two entries of one path do not contradict each other."""
     if one is not other and not _same(one, other):
         raise ArtifactError(
             f"{one.source} and {other.source} are different files for {one.path}.",
@@ -218,11 +175,7 @@ def require_same(one: Entry, other: Entry) -> None:
 
 
 def entries(artifact: Artifact) -> Iterator[Entry]:
-    """Walk the files and links of one artifact; listed stage folders may be absent.
-
-    Raises:
-        ArtifactError: A link leaves the tree, or something is neither a file nor a link.
-    """
+    """Walk the files and links of one artifact; listed stage folders may be absent."""
     for stage in artifact.stages:
         root = artifact.path / stage
         if root.is_dir():

@@ -37,18 +37,6 @@ def unpack(tar: TarStream, folder: Path, *, where: str) -> int:
 
     Permission bits are kept, except that the owner may always read and write; set-user-id,
     set-group-id and sticky bits are not. Files get the time at which they are written.
-
-    Args:
-        tar: The archive.
-        folder: An empty folder.
-        where: What to call the archive in errors.
-
-    Returns:
-        How many files were written, links not counted.
-
-    Raises:
-        ArtifactError: The manifest is not the first member, or a member is hostile or malformed.
-        FatalError: The disk is full, or the folder cannot be written.
     """
     members = tar.members()
     tree = _Tree(folder, where, _manifest(tar, members, folder, where))
@@ -115,11 +103,7 @@ class _Tree:
         return int(member.kind == "file")
 
     def link(self) -> None:
-        """Make the symbolic links, once all of them are known to stay inside.
-
-        Raises:
-            ArtifactError: One of them leaves the folder, be it by way of others.
-        """
+        """Make the symbolic links, once all of them are known to stay inside."""
         for name, target in self._links.items():
             self._require_inside(name, target)
         for name, target in self._links.items():
@@ -187,11 +171,7 @@ def _ancestors(stages: Iterable[str]) -> Iterator[str]:
 
 
 def _checked_name(name: str, where: str) -> None:
-    """Refuse names that are not plain relative paths, on this platform or another.
-
-    Raises:
-        ArtifactError: The name is absolute, leads upwards, or is not in its shortest form.
-    """
+    """Refuse names that are not plain relative paths, on this platform or another."""
     plain = name.removeprefix("./")
     if plain.startswith("/") or _DRIVE.match(plain):
         raise ArtifactError(f"{where}: {name!r} is an absolute path.")

@@ -21,20 +21,7 @@ COLUMNS = ("package", "path", "how", "soname", "aliases", "rpath", "devel", "sou
 
 @dataclass(frozen=True, kw_only=True)
 class Planned:
-    """One line of a plan.
-
-    Attributes:
-        package: The distribution that takes the file; empty: none.
-        path: Its place in ROCm's tree.
-        how: What becomes of it: written as it is, with another RPATH, as a program that starts
-            another one, as a link; or left out of this package.
-        soname: A library's SONAME.
-        aliases: Its other names, which only the development tree has.
-        rpath: The RPATH that it is to have, where that changes.
-        devel: How the development tree gets it: ``hard link`` to the runtime package, ``own``
-            file or link of the archive; empty: it does not.
-        source: The file that holds its content.
-    """
+    """One line of a plan."""
 
     package: str
     path: str

@@ -36,14 +36,7 @@ _WHEELS_AT_ONCE = 4
 
 @dataclass(frozen=True, kw_only=True)
 class BuiltPackages:
-    """What a build left.
-
-    Attributes:
-        version: The ROCm version of all packages.
-        families: The GPU families that were packaged; in a split build, the gfx targets.
-        files: The sdist and the wheels.
-        unused: Names of artifacts that belong to no package.
-    """
+    """What a build left."""
 
     version: str
     families: tuple[str, ...]
@@ -52,14 +45,7 @@ class BuiltPackages:
 
 
 def build(request: BuildRequest) -> BuiltPackages:
-    """Write the `rocm` sdist and the core, profiler, libraries, device and devel wheels.
-
-    Raises:
-        MissingInputError: There are no artifacts.
-        ArtifactError: The set of artifacts is incomplete, malformed or contradicts itself.
-        UsageError: The version or a family cannot be meant as written.
-        ProcessError: patchelf or the compiler failed.
-    """
+    """Write the `rocm` sdist and the core, profiler, libraries, device and devel wheels."""
     planned = make_plan(request)
     if planned.contradiction:
         raise ArtifactError(planned.contradiction, hint="Package one GPU family at a time.")
@@ -145,9 +131,6 @@ def inputs_digest(request: BuildRequest) -> str:
     """Digest everything that the packages follow from: artifacts, arguments and this code.
 
     Artifacts count by path, size and time of change, as they are gigabytes.
-
-    Raises:
-        MissingInputError: There are no artifacts.
     """
     root = request.artifact_dir
     listed = [

@@ -51,14 +51,7 @@ class Kernel:
 
 @dataclass(frozen=True, kw_only=True)
 class Archive:
-    """An opened archive.
-
-    Attributes:
-        group: What it belongs to: ``torch``.
-        targets: The gfx targets that it says it holds.
-        kernels: Code object -> where its bytes lie: offset and length.
-        packed: Whether these bytes are zstd frames.
-    """
+    """An opened archive."""
 
     group: str
     targets: tuple[str, ...]
@@ -66,11 +59,7 @@ class Archive:
     packed: bool
 
     def content(self, stream: BinaryIO, kernel: Kernel) -> bytes:
-        """Read a code object.
-
-        Raises:
-            KpackError: Its frame is damaged.
-        """
+        """Read a code object."""
         offset, length = self.kernels[kernel]
         stream.seek(offset)
         data = stream.read(length)

@@ -32,11 +32,7 @@ def is_rocm(name: str) -> bool:
 
 
 def libraries_package(layout: Layout, family: str) -> str:
-    """Return the name of the distribution that holds the libraries.
-
-    Raises:
-        UsageError: Several families and unsplit packages, which serve one.
-    """
+    """Return the name of the distribution that holds the libraries."""
     if layout == "split":
         return LIBRARIES
     if ";" in family:

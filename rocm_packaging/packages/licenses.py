@@ -23,27 +23,14 @@ _FILE = re.compile(
 
 @dataclass(frozen=True, kw_only=True)
 class Licenses:
-    """The licences of a package.
-
-    Attributes:
-        expression: The SPDX expression: all licences that something in it is under.
-        files: The files that hold their texts, by path in ROCm's tree.
-    """
+    """The licences of a package."""
 
     expression: str
     files: Mapping[str, Entry]
 
 
 def licenses_of(taken: Sequence[Artifact], found: Sequence[Artifact]) -> Licenses:
-    """Gather the licences of artifacts: what `packages.toml` names, and the files that they bring.
-
-    Args:
-        taken: What the package takes files of.
-        found: All artifacts; the documentation of those taken holds licence files.
-
-    Raises:
-        ArtifactError: Two artifacts hold different files of one path.
-    """
+    """Gather the licences of artifacts: what `packages.toml` names, and the files that they bring."""
     names = {one.name for one in taken}
     targets = {GENERIC, *(one.target for one in taken)}
     components = {"doc", *(one.component for one in taken)}

@@ -24,13 +24,7 @@ _C_COMPILERS = ("cc", "gcc", "clang", "c++", "g++", "clang++")
 
 @dataclass(frozen=True, kw_only=True)
 class Neighbours:
-    """Where a payload lies beside the core payload in site-packages.
-
-    Attributes:
-        payload: Name of the payload folder.
-        core: Name of the core payload folder.
-        folders: Folders of core that the payload's libraries may load from.
-    """
+    """Where a payload lies beside the core payload in site-packages."""
 
     payload: str
     core: str
@@ -59,11 +53,7 @@ def needs_patch(file: PayloadFile, neighbours: Neighbours) -> bool:
 
 
 def stub_template() -> bytes:
-    """Compile the program that starts another program beside it, and whose target is filled in later.
-
-    Raises:
-        MissingInputError: There is no C compiler.
-    """
+    """Compile the program that starts another program beside it, and whose target is filled in later."""
     compiler = next(filter(None, map(process.which, _C_COMPILERS)), None)
     if compiler is None:
         raise MissingInputError(
@@ -79,11 +69,7 @@ def stub_template() -> bytes:
 
 
 def stub(template: bytes, target: str) -> bytes:
-    """Fill a stub's target in: a path relative to the stub's own folder.
-
-    Raises:
-        BuildError: The path is too long, or the template has not exactly one place for it.
-    """
+    """Fill a stub's target in: a path relative to the stub's own folder."""
     room = _STUB_MARK.ljust(_STUB_ROOM, b"\0")
     text = target.encode()
     if template.count(room) != 1 or len(text) >= _STUB_ROOM:

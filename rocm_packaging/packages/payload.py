@@ -25,14 +25,7 @@ _MAX_LINKS = 40  # what Linux follows before it gives up
 
 @dataclass(frozen=True, kw_only=True)
 class PayloadFile:
-    """One file of a runtime wheel.
-
-    Attributes:
-        path: Its place below the payload folder.
-        entry: The file that holds its content.
-        facts: Its ELF facts, for files of the host's processor.
-        stub_for: For a stub, the program that it starts, relative to its own folder.
-    """
+    """One file of a runtime wheel."""
 
     path: str
     entry: Entry
@@ -42,13 +35,7 @@ class PayloadFile:
 
 @dataclass(frozen=True, kw_only=True)
 class Payload:
-    """The files of one runtime wheel, and the names that it cannot hold.
-
-    Attributes:
-        files: By path, sorted.
-        aliases: Other names of the files in `files`: path -> file name in the same folder.
-        dropped: Paths that it leaves out: by a pattern, links to folders, dangling links.
-    """
+    """The files of one runtime wheel, and the names that it cannot hold."""
 
     files: Mapping[str, PayloadFile]
     aliases: Mapping[str, str]
@@ -62,14 +49,7 @@ def plan(
     include: Sequence[str] = (),
     exclude: Sequence[str] = (),
 ) -> Payload:
-    """Choose the files of a runtime wheel.
-
-    Args:
-        tree: The entries that belong to the package, by path.
-        facts: ELF facts of plain files, by path.
-        include: Glob patterns of the paths to take; none: all.
-        exclude: Glob patterns of paths to leave out; ``**`` stands for any number of folders.
-    """
+    """Choose the files of a runtime wheel."""
     taken = re.compile("|".join(map(_pattern, include)) or r".*")
     refused = re.compile("|".join(map(_pattern, exclude)) or r"(?!)")
     kept = {p: entry for p, entry in tree.items() if taken.fullmatch(p) and not refused.fullmatch(p)}
@@ -123,11 +103,7 @@ def _pattern(glob: str) -> str:
 def devel_only(
     tree: Mapping[str, Entry], payloads: Iterable[Payload]
 ) -> tuple[dict[str, Entry], dict[str, str]]:
-    """Choose what the development tree holds beyond the runtime wheels.
-
-    Returns:
-        Plain files by path, and links by path with the text of each.
-    """
+    """Choose what the development tree holds beyond the runtime wheels."""
     carried: set[str] = set()
     links: dict[str, str] = {}
     for payload in payloads:
@@ -152,12 +128,7 @@ def devel_path(alias: str, name: str) -> str:
 
 
 def usual_links(tree: Mapping[str, Entry], links: Mapping[str, str]) -> dict[str, str]:
-    """Choose the links between folders that every ROCm tree has, and that this one lacks.
-
-    Args:
-        tree: The entries of the whole tree, by path.
-        links: Paths with the folder that each stands for.
-    """
+    """Choose the links between folders that every ROCm tree has, and that this one lacks."""
     folders = {folder for path in tree for folder in _parents(path)}
     return {
         path: folder

@@ -44,22 +44,7 @@ Kind = Literal["core", "libraries", "device", "profiler"]
 
 @dataclass(frozen=True, kw_only=True)
 class BuildRequest:
-    """What to package.
-
-    Attributes:
-        artifact_dir: The artifact directory.
-        output_dir: Where the packages go.
-        version: Their ROCm version; empty: the one that the artifacts name.
-        families: GPU families to package, the default one first; empty: all that are found, sorted.
-        platform: What the artifacts were built for.
-        epoch: SOURCE_DATE_EPOCH in seconds, or None.
-        jobs: How many threads and processes work; None: one a core.
-        level: How hard wheels are compressed, 0 (not at all) to 12; None: as small as zlib's level 6.
-        suffix: Appended to the names of payload folders, so that builds can be told apart.
-        platform_tag: Replaces the wheels' platform, such as ``manylinux_2_28_x86_64``.
-        linux_families: GPU families that the distribution offers on Linux, built here or elsewhere.
-        windows_families: The same for Windows.
-    """
+    """What to package."""
 
     artifact_dir: Path
     output_dir: Path
@@ -77,16 +62,7 @@ class BuildRequest:
 
 @dataclass(frozen=True, kw_only=True)
 class RuntimePlan:
-    """One wheel of files that programs need at run time.
-
-    Attributes:
-        kind: Which package.
-        family: Its GPU family or gfx target; empty where it has none.
-        folder: Its payload folder in site-packages.
-        payload: What lies there.
-        rpath: Folders of core that its libraries may load from.
-        licenses: The licences of its artifacts.
-    """
+    """One wheel of files that programs need at run time."""
 
     kind: Kind
     family: str
@@ -98,13 +74,7 @@ class RuntimePlan:
 
 @dataclass(frozen=True, kw_only=True)
 class DevelPlan:
-    """The development tree, beyond what the runtime wheels hold.
-
-    Attributes:
-        files: Plain files by path.
-        links: Links by path, with the text of each.
-        licenses: The licences of its artifacts.
-    """
+    """The development tree, beyond what the runtime wheels hold."""
 
     files: Mapping[str, Entry]
     links: Mapping[str, str]
@@ -113,16 +83,7 @@ class DevelPlan:
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """All packages of a build.
-
-    Attributes:
-        distribution: What they know of each other.
-        runtimes: The wheels, in the order they are reported.
-        devel: The development tree; of families that contradict each other, the first one's.
-        unused: Names of artifacts that no package takes anything of.
-        built: The families or gfx targets that were packaged, the default one first.
-        contradiction: Why there is no one development tree for all families, naming both files.
-    """
+    """All packages of a build."""
 
     distribution: Distribution
     runtimes: tuple[RuntimePlan, ...]
@@ -176,13 +137,7 @@ class _Shelf:
 
 
 def make_plan(request: BuildRequest) -> Plan:
-    """Decide what each package holds; files' heads are read, nothing is written.
-
-    Raises:
-        MissingInputError: There are no artifacts.
-        ArtifactError: The set of artifacts is incomplete, malformed or contradicts itself.
-        UsageError: The version or a family cannot be meant as written.
-    """
+    """Decide what each package holds; files' heads are read, nothing is written."""
     shelf = _Shelf(scan(request.artifact_dir))
     info = build_info(shelf.found)
     _require_names(request)
@@ -204,11 +159,7 @@ def make_plan(request: BuildRequest) -> Plan:
 
 
 def _require_names(request: BuildRequest) -> None:
-    """See that what becomes part of names can.
-
-    Raises:
-        UsageError: The suffix or the platform tag cannot.
-    """
+    """See that what becomes part of names can."""
     if not re.fullmatch(r"\w*", request.suffix, re.ASCII):
         raise UsageError(
             f"The suffix {request.suffix!r} cannot end a folder's name that Python imports.",
@@ -299,11 +250,7 @@ def _devel(shelf: _Shelf, targets: Iterable[str], payloads: Sequence[Payload]) -
 
 
 def _joined(trees: Sequence[DevelPlan]) -> tuple[DevelPlan, str]:
-    """Make one development tree of all families'.
-
-    Returns:
-        The tree, and the first contradiction; with one, the first family's tree.
-    """
+    """Make one development tree of all families'."""
     files: dict[str, Entry] = {}
     links: dict[str, str] = {}
     for tree in trees:
@@ -355,11 +302,7 @@ def _split_targets(shelf: _Shelf, info: BuildInfo, request: BuildRequest) -> tup
 
 
 def _require_apart(overlaid: Sequence[RuntimePlan]) -> None:
-    """See that no two packages that share a folder hold one path: an uninstall would take both's.
-
-    Raises:
-        ArtifactError: Two do.
-    """
+    """See that no two packages that share a folder hold one path: an uninstall would take both's."""
     owners: dict[str, Path] = {}
     for one in overlaid:
         for path, file in one.payload.files.items():

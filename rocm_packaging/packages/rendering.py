@@ -23,21 +23,7 @@ _DIST_INFO = TEMPLATES / "dist_info.py"
 
 @dataclass(frozen=True, kw_only=True)
 class Distribution:
-    """What all packages of one build know of each other.
-
-    Attributes:
-        version: The ROCm version.
-        platform: What the packages run on.
-        families: GPU family -> its gfx targets; the first is the default. In a split build each
-            gfx target is a family of its own.
-        libraries: Short names of the libraries that the packages hold.
-        split: Whether device code lies in packages of its own.
-        suffix: What payload folders' names end with.
-        profiler: Whether there is a profiler package.
-        linux: The families that there are packages of for Linux; empty: all, for `platform`.
-        windows: The same for Windows.
-        aliases: In a split build, names of GPU families -> their gfx targets among `families`.
-    """
+    """What all packages of one build know of each other."""
 
     version: str
     platform: Literal["linux", "windows"]
@@ -52,13 +38,7 @@ class Distribution:
 
 
 def dist_info(distribution: Distribution, package: str, family: str = "") -> bytes:
-    """Write ``_dist_info.py`` for one package; every value is a literal.
-
-    Args:
-        distribution: What it says of the whole.
-        package: Logical name of the package it is for; empty for the `rocm` package.
-        family: The package's GPU family, if it has one.
-    """
+    """Write ``_dist_info.py`` for one package; every value is a literal."""
     names = list(distribution.families)
     offered = {"linux": list(distribution.linux), "windows": list(distribution.windows)}
     if not any(offered.values()):
@@ -105,16 +85,7 @@ def _library_entries() -> Iterable[Any]:
 
 
 def libraries_in(package: str, paths: Iterable[str], platform: str) -> set[str]:
-    """Find which libraries of the `rocm_sdk` table a package holds.
-
-    Args:
-        package: ``core`` or ``libraries``.
-        paths: The files of its payload.
-        platform: ``linux`` or ``windows``.
-
-    Returns:
-        Their short names.
-    """
+    """Find which libraries of the `rocm_sdk` table a package holds."""
     known = list(paths)
     found = set()
     for entry in _library_entries():
@@ -125,11 +96,7 @@ def libraries_in(package: str, paths: Iterable[str], platform: str) -> set[str]:
 
 
 def scripts(programs: Mapping[str, Program], paths: Iterable[str], platform: str) -> dict[str, str]:
-    """Choose the console scripts of core: programs that the payload really holds.
-
-    Returns:
-        Script name -> path of its program below the payload.
-    """
+    """Choose the console scripts of core: programs that the payload really holds."""
     suffix = ".exe" if platform == "windows" else ""
     known = set(paths)
     return {name: f"bin/{name}{suffix}" for name in sorted(programs) if f"bin/{name}{suffix}" in known}
@@ -141,14 +108,7 @@ def function_of(script: str) -> str:
 
 
 def cli(package: str, found: Mapping[str, str], programs: Mapping[str, Program], suffix: str = "") -> bytes:
-    """Write the ``_cli.py`` of a package: one function a console script.
-
-    Args:
-        package: ``core`` or ``profiler``.
-        found: Script name -> its program's path below the payload.
-        programs: What the data says of each.
-        suffix: What payload folders' names end with.
-    """
+    """Write the ``_cli.py`` of a package: one function a console script."""
     text = (TEMPLATES / package / "_cli.py").read_text(encoding="utf-8")
     for name in ("core", "profiler"):
         text = text.replace(f"@{name.upper()}_PAYLOAD@", payload_folder(name, suffix=suffix))
@@ -159,11 +119,7 @@ def cli(package: str, found: Mapping[str, str], programs: Mapping[str, Program],
 
 
 def runtime_sources() -> Sequence[tuple[str, Path]]:
-    """List the files of the `rocm` source distribution, except ``_dist_info.py``.
-
-    Returns:
-        ``(path in the sdist, file)`` pairs, sorted.
-    """
+    """List the files of the `rocm` source distribution, except ``_dist_info.py``."""
     root = TEMPLATES / "rocm"
     files = sorted(path for path in root.rglob("*") if path.is_file() and "__pycache__" not in path.parts)
     return [(path.relative_to(root).as_posix(), path) for path in files]

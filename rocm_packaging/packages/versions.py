@@ -35,14 +35,7 @@ _FORMS: tuple[tuple[Kind, re.Pattern[str]], ...] = (
 
 @dataclass(frozen=True, kw_only=True)
 class RocmVersion:
-    """A ROCm version.
-
-    Attributes:
-        text: The version as packages carry it (normalised by PEP 440).
-        base: Its three numbers, ``10.1.0``.
-        kind: Which form it has.
-        local: What follows the ``+`` of a dev version: a git commit, or ``sample``.
-    """
+    """A ROCm version."""
 
     text: str
     base: str
@@ -129,19 +122,7 @@ def compute(
 def of_artifacts(
     named: str, release_type: str, *, commit: str = "", day: date, candidate: int | None = None
 ) -> str:
-    """Choose the version of packages where none is given.
-
-    Args:
-        named: The version that the artifacts name: three numbers, of which the release type makes
-            a version, or a whole version, which stands.
-        release_type: As `compute`.
-        commit: As `compute`.
-        day: As `compute`.
-        candidate: As `compute`.
-
-    Raises:
-        UsageError: The artifacts name none, or as `compute`.
-    """
+    """Choose the version of packages where none is given."""
     if not named:
         raise UsageError("The artifacts name no ROCm version.", hint="Give it with --version V.")
     if _BASE_FORM.fullmatch(named):

@@ -40,15 +40,7 @@ LICENSE = ROOT / "LICENSE"
 
 @dataclass(frozen=True, kw_only=True)
 class Output:
-    """Where packages go, and how.
-
-    Attributes:
-        folder: The folder for wheels and the sdist.
-        epoch: SOURCE_DATE_EPOCH, or None.
-        workers: The threads that compress.
-        level: How hard they do; None for the default.
-        platform_tag: The wheels' platform, in place of the usual one.
-    """
+    """Where packages go, and how."""
 
     folder: Path
     epoch: int | None
@@ -60,14 +52,7 @@ class Output:
 def runtime_wheel(
     distribution: Distribution, plan: RuntimePlan, members: Sequence[Member], output: Output
 ) -> WrittenFile:
-    """Write the wheel of a runtime package.
-
-    Args:
-        distribution: What all packages know of each other.
-        plan: Which package.
-        members: Its payload, by path below the payload folder.
-        output: Where it goes.
-    """
+    """Write the wheel of a runtime package."""
     if plan.kind == "device":
         return _device_wheel(distribution, plan, members, output)
     name, summary, programs = _described(plan)
@@ -121,11 +106,7 @@ def _device_wheel(
 
 
 def devel_links(plan: RuntimePlan) -> list[dict[str, str]]:
-    """List what a device package adds to the development tree.
-
-    Returns:
-        ``relpath`` in the tree, and ``target`` as a symbolic link there would have it.
-    """
+    """List what a device package adds to the development tree."""
     found = {}
     for path in plan.payload.files:
         up = "../" * (path.count("/") + 1)

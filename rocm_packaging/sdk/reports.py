@@ -17,15 +17,7 @@ _PREFIX = "rocm_sdk."
 
 @dataclass(frozen=True, kw_only=True)
 class Case:
-    """One check.
-
-    Attributes:
-        group: What it is about: ``base``, ``core``, ``libraries``, ``devel`` …
-        name: What it checks.
-        outcome: ``passed``, ``failed`` or ``skipped``.
-        text: Why it failed or was skipped.
-        seconds: How long it took.
-    """
+    """One check."""
 
     group: str
     name: str
@@ -64,11 +56,7 @@ class Report:
 
 
 def read(content: bytes) -> Report:
-    """Read a JUnit document of `rocm-sdk test`.
-
-    Raises:
-        CheckError: It is cut off, or holds no check.
-    """
+    """Read a JUnit document of `rocm-sdk test`."""
     document = junit_reading.read(content)
     if document.problems == (junit_reading.NO_TEST,):
         raise CheckError("The report of rocm-sdk test holds no check.")

@@ -47,20 +47,7 @@ _INSTALLED = (
 
 @dataclass(frozen=True, kw_only=True)
 class TestRequest:
-    """What to test.
-
-    Attributes:
-        common: The options of every stage.
-        families: GPU families, the one to use first.
-        targets: The gfx targets whose device packages are tested, of split packages.
-        source: What is installed; None to test the environment's content.
-        version: The version that must be tested; "" for any.
-        extras: Extras of ``rocm``.
-        backend: What installs.
-        cache_dir: The installer's cache; None for its default.
-        junit: A file that also gets the JUnit report.
-        group: The run's artifact group, where it is not the families' own; else "".
-    """
+    """What to test."""
 
     __test__ = False  # pytest takes the name for a test's
 
@@ -88,13 +75,7 @@ class TestRequest:
 
 
 def run_tests(request: TestRequest) -> None:
-    """Install the packages into the target environment, and test them there.
-
-    Raises:
-        MissingInputError: The run holds no ROCm packages of the families.
-        EnvironmentSetupError: They cannot be installed.
-        CheckError: A check failed, or none passed.
-    """
+    """Install the packages into the target environment, and test them there."""
     common, target, source = request.common, require(request.common.python), request.source
     inputs = {
         "packages": dict(source.digests) if source else None,
@@ -141,11 +122,7 @@ def _installed_layout(target: Interpreter) -> Layout:
 
 
 def _tested(request: TestRequest, target: Interpreter, layout: Layout) -> Mapping[str, Any]:
-    """Run `rocm-sdk test`, file its report, print the table.
-
-    Raises:
-        CheckError: A check failed, none passed, or something else was tested than what was asked for.
-    """
+    """Run `rocm-sdk test`, file its report, print the table."""
     env = process.inherited(
         **dict.fromkeys(_OTHER_ROCM),
         ROCM_SDK_TARGET_FAMILY=sdk_target(layout, request.families[0], request.targets) or None,
@@ -179,11 +156,7 @@ def _tested(request: TestRequest, target: Interpreter, layout: Layout) -> Mappin
 def _report(
     request: TestRequest, target: Interpreter, folder: Path, env: Mapping[str, str]
 ) -> tuple[bytes, ProcessError | None]:
-    """Run `rocm-sdk test`.
-
-    Returns:
-        Its JUnit report, and how it failed, if it did.
-    """
+    """Run `rocm-sdk test`."""
     command: list[str | Path] = [target.executable, "-m", "rocm_sdk", "test"]
     known = process.capture([*command, "--help"], cwd=folder, env=env, check=False)
     if "--junit" not in known.stdout:

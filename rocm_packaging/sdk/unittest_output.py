@@ -23,14 +23,7 @@ _RAN = re.compile(r"^Ran (?P<count>\d+) tests? in (?P<seconds>[\d.]+)s$", re.MUL
 
 
 def read(*streams: str) -> Report:
-    """Read the output of one run.
-
-    Args:
-        streams: What it wrote, to standard output and standard error: one of them is the runner's.
-
-    Raises:
-        CheckError: It ends before its sum, names other than as many tests as it ran, or none.
-    """
+    """Read the output of one run."""
     text = next((one for one in streams if _RAN.search(one)), "")
     ran = list(_RAN.finditer(text))
     if len(ran) != 1:

@@ -116,11 +116,7 @@ def _apart(request: BuildRequest, variant: str = "") -> tuple[BuildRequest, ...]
 
 
 def _require_layout(artifacts: Path, layout: Layout | None) -> None:
-    """See that artifacts are of the layout that was asked for.
-
-    Raises:
-        UsageError: They are of the other one.
-    """
+    """See that artifacts are of the layout that was asked for."""
     if layout and build_info(scan(artifacts)).split != (layout == "split"):
         raise UsageError(
             f"The artifacts in {artifacts} do not make {layout} packages.",
@@ -214,12 +210,7 @@ def _fetched(common: Common) -> tuple[Path, str]:
 
 
 def _what(common: Common, given: Path | None, version: str, layout: Layout) -> tuple[Path, str, str]:
-    """Say which artifacts, which version and which family; the sample has both layouts.
-
-    Raises:
-        MissingInputError: No artifact directory was given, none was fetched, and the ref is not the sample.
-        UsageError: No family was given, and neither the artifacts nor this machine name one.
-    """
+    """Say which artifacts, which version and which family; the sample has both layouts."""
     if given is not None:
         return given, version, common.gpu_family or _family_of(given)
     if common.torch_ref != SAMPLE:

@@ -57,14 +57,7 @@ _LONGEST_PAUSE = 4.0
 
 @dataclass(frozen=True, kw_only=True)
 class Indexed:
-    """What `write_index` did.
-
-    Attributes:
-        files: How many wheels and sdists the pages list.
-        written: Keys of the pages that were written or, in a dry run, would be.
-        removed: Keys of the pages that were deleted.
-        held: Wheels and sdists that are there and not listed, and why.
-    """
+    """What `write_index` did."""
 
     files: int
     written: tuple[str, ...] = ()
@@ -95,21 +88,7 @@ class _Snapshot:
 
 
 def write_index(store: Store, prefix: str, source: Source, *, title: str, strict: bool = True) -> Indexed:
-    """Make the pages of a folder list what is there; nothing is written where they do.
-
-    Args:
-        store: Where files and pages lie.
-        prefix: The folder, without a slash at its end; "" for the store's root.
-        source: What says what the files are.
-        title: What the flat page is headed with.
-        strict: Refuse what is wrong, with nothing written: a file that is named and absent, one that
-            differs from what names it, a name that is none. Else it is left out and held.
-
-    Raises:
-        StoreError: What `strict` refuses; or others wrote all the time.
-        WheelError: A name that is none, or that lies about the file's metadata.
-        DataError: A document or ``yanked.json`` breaks its form; nothing is written.
-    """
+    """Make the pages of a folder list what is there; nothing is written where they do."""
     writer = Writer(store, prefix)
     for attempt in range(_TRIES):
         found = _snapshot(store, prefix, source)

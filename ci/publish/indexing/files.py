@@ -24,14 +24,7 @@ _MAX_TEXT = 16 << 20
 
 @dataclass(frozen=True, kw_only=True)
 class Facts:
-    """What an index says of a file.
-
-    Attributes:
-        sha256: Hex SHA-256 of the file.
-        requires_python: Its Requires-Python; "" for none.
-        metadata: A wheel's METADATA; empty for an sdist, whose metadata need not hold.
-        metadata_sha256: Its hex SHA-256; "" for an sdist.
-    """
+    """What an index says of a file."""
 
     sha256: str
     requires_python: str = ""
@@ -40,11 +33,7 @@ class Facts:
 
 
 def read_distribution(path: Path) -> Facts:
-    """Read a wheel or sdist.
-
-    Raises:
-        WheelError: It is none, or its name says other than its metadata.
-    """
+    """Read a wheel or sdist."""
     if path.suffix == ".whl":
         metadata = wheels.read_metadata(path)
         _held(path, metadata.name, str(metadata.version), "METADATA")

@@ -27,13 +27,7 @@ _SDIST = re.compile(rf"(?P<name>[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?)-{_VE
 
 
 class FileName(NamedTuple):
-    """What a file's name says.
-
-    Attributes:
-        name: Distribution name, normalised as PEP 503 says.
-        version: Version, compared as PEP 440 says.
-        release: The version as it is written normally.
-    """
+    """What a file's name says."""
 
     name: str
     version: Version
@@ -42,11 +36,7 @@ class FileName(NamedTuple):
 
 @lru_cache(maxsize=1 << 15)
 def read_name(filename: str) -> FileName:
-    """Read the name of a wheel or an sdist.
-
-    Raises:
-        WheelError: It is none, or its version is no version.
-    """
+    """Read the name of a wheel or an sdist."""
     match = (_WHEEL if filename.endswith(".whl") else _SDIST).fullmatch(filename)
     if match is None or "__" in match["name"]:
         raise WheelError(

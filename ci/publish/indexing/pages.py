@@ -44,19 +44,7 @@ _DAY = 86400
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Entry:
-    """One file that a page lists.
-
-    Attributes:
-        filename: The file's name.
-        name: Its distribution's normalised name.
-        version: Its version.
-        sha256: Hex SHA-256 of the file.
-        size: Bytes.
-        modified: When it was put there, in seconds since 1970 UTC.
-        requires_python: Its ``Requires-Python``; "" for none.
-        metadata_sha256: Hex SHA-256 of its ``.metadata`` sidecar; "" where there is none.
-        yanked: Why it is yanked, which may be ""; None where it is not.
-    """
+    """One file that a page lists."""
 
     filename: str
     name: str
@@ -70,16 +58,7 @@ class Entry:
 
 
 def render(title: str, entries: Sequence[Entry]) -> Mapping[str, str]:
-    """Write every page of an index.
-
-    Args:
-        title: What the flat page is headed with.
-        entries: What is listed, in any order.
-
-    Returns:
-        Path beside the files to page: ``index.html``, ``simple/index.html``, ``simple/index.json``,
-        ``simple/{name}/index.html`` and ``simple/{name}/index.json``.
-    """
+    """Write every page of an index."""
     pages: dict[str, str] = {}
     blocks = []
     ordered = in_order(entries)

@@ -25,12 +25,7 @@ _Made = tuple[Entry, str, str]
 
 @dataclass(frozen=True, kw_only=True)
 class Held:
-    """A file that is there and not listed.
-
-    Attributes:
-        stored: The file.
-        why: What it lacks, as the end of a sentence.
-    """
+    """A file that is there and not listed."""
 
     stored: Stored
     why: str
@@ -38,14 +33,7 @@ class Held:
 
 @dataclass(frozen=True, kw_only=True)
 class Listed:
-    """What an index is to list.
-
-    Attributes:
-        documents: Etag, and number of files named, of each document.
-        projects: Listed files by normalised name, sorted; an unchanged project is the old state's own.
-        pending: What is named and not listed.
-        held: What is there and not listed.
-    """
+    """What an index is to list."""
 
     documents: Mapping[str, tuple[str, int]]
     projects: Mapping[str, Project]
@@ -55,19 +43,7 @@ class Listed:
 
 @dataclass(frozen=True, kw_only=True)
 class Asked:
-    """What a merge is made from.
-
-    Attributes:
-        prefix: The folder that is indexed, without a slash at its end; "" for the store's root.
-        url: The store, for messages.
-        old: What the index listed.
-        documents: The documents there are: name to etag.
-        files: The files there are, by how they are listed (`seen_of`).
-        yanked: Why files are yanked, by file name or ``name==version``.
-        strict: Refuse what is wrong; else leave it out and say so.
-        digest: Asks the store for the digest of a file.
-        always_hashed: Whether digests cost so little that each new file's is asked for.
-    """
+    """What a merge is made from."""
 
     prefix: str
     url: str
@@ -81,12 +57,7 @@ class Asked:
 
 
 def seen_of(stored: Sequence[Stored], prefix: str) -> dict[str, Stored]:
-    """Pair wheels and sdists with their sidecars: names and etags, which change when the files do.
-
-    Args:
-        stored: The objects directly in the folder.
-        prefix: The folder, without a slash at its end; "" for the store's root.
-    """
+    """Pair wheels and sdists with their sidecars: names and etags, which change when the files do."""
     cut = len(prefix) + 1 if prefix else 0
     sidecars = {one.key: one.etag for one in stored if one.key.endswith(SIDECAR)}
     return {
@@ -97,12 +68,7 @@ def seen_of(stored: Sequence[Stored], prefix: str) -> dict[str, Stored]:
 
 
 def merge(asked: Asked, source: Source) -> Listed:
-    """Say what an index lists now, reading only documents and files that are new.
-
-    Raises:
-        StoreError: A file that a document names is absent, or differs from what the document says.
-        WheelError: A file's name is none.
-    """
+    """Say what an index lists now, reading only documents and files that are new."""
     documents, promises, anew = _promises(asked, source)
     old: Mapping[str, Project] = {} if anew else asked.old.projects
     known = set() if anew else asked.old.seen()

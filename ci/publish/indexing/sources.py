@@ -28,15 +28,7 @@ _SHA256 = re.compile(r"[0-9a-f]{64}")
 
 
 class Promise(NamedTuple):
-    """What a file is to be.
-
-    Attributes:
-        key: Its key in the store.
-        size: Bytes.
-        sha256: Its hex SHA-256.
-        requires_python: A wheel's Requires-Python; "" for none.
-        metadata_sha256: Hex SHA-256 of a wheel's sidecar; "" where it has none.
-    """
+    """What a file is to be."""
 
     key: str
     size: int
@@ -73,14 +65,7 @@ class Source(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class Records:
-    """Files that JSON documents in a folder name: a run's records, or a release's decisions.
-
-    Attributes:
-        store: Where they lie.
-        prefix: The folder.
-        parse: Reads one document: its bytes and key to what it promises.
-        refuses_absent: False where files may go while what names them stays.
-    """
+    """Files that JSON documents in a folder name: a run's records, or a release's decisions."""
 
     store: Store
     prefix: str
@@ -121,11 +106,7 @@ def digest_in(store: Store) -> Callable[[Stored], str]:
 
 
 def promises_of_record(data: bytes, where: str) -> Sequence[Promise]:
-    """Read what a stage's record promises; a failed stage's promises nothing.
-
-    Raises:
-        DataError: It is no record, or of another schema.
-    """
+    """Read what a stage's record promises; a failed stage's promises nothing."""
     try:
         return _promises(json.loads(data))
     except (ValueError, KeyError, TypeError) as problem:
@@ -157,12 +138,7 @@ def _promise(one: Mapping[str, Any]) -> Promise:
 
 @dataclass(frozen=True, kw_only=True)
 class Files:
-    """Files that speak for themselves: read once, and their sidecars written beside them.
-
-    Attributes:
-        store: A store whose files lie on this machine.
-        folder: A folder for what a store has to copy first.
-    """
+    """Files that speak for themselves: read once, and their sidecars written beside them."""
 
     store: Store
     folder: Path
@@ -179,11 +155,7 @@ class Files:
         return ()
 
     def ask(self, found: Sequence[Stored]) -> Sequence[Promise]:
-        """Hash these files and read their metadata.
-
-        Raises:
-            WheelError: A wheel's name says other than its METADATA, or it is no wheel.
-        """
+        """Hash these files and read their metadata."""
         # listed again with the sidecars that were just written, they are not read again
         new = [stored for stored in found if (stored.key, stored.etag) not in self._read]
         for stored, promise in zip(new, each(self._promise, new), strict=True):

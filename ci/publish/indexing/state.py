@@ -30,17 +30,7 @@ class Page(NamedTuple):
 
 
 class Line(NamedTuple):
-    """What is remembered of a file.
-
-    Attributes:
-        seen: How it was listed: its name, its etag and its sidecar's, between spaces.
-        size: Bytes.
-        modified: When it was put there, in seconds since 1970 UTC.
-        sha256: Its hex SHA-256.
-        metadata_sha256: Its sidecar's; "" for none.
-        requires_python: Its Requires-Python; "" for none.
-        html: Its row of the flat page.
-    """
+    """What is remembered of a file."""
 
     seen: str
     size: int
@@ -68,16 +58,7 @@ class Line(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Project:
-    """The files of a project, in the pages' order, as sections.
-
-    Attributes:
-        newest: The version of the last.
-        count: How many there are.
-        seen: How they were listed, one a line.
-        facts: What was said of them, one a line.
-        rows: Their rows of the flat page, one a line.
-        entries: The same as entries of pages, where they are at hand.
-    """
+    """The files of a project, in the pages' order, as sections."""
 
     newest: str
     count: int
@@ -99,14 +80,7 @@ class Project:
 def project_of(
     entries: Sequence[Entry], *, seen: Sequence[str], rows: Sequence[str], version: str
 ) -> Project:
-    """Put a project's files together, in the order given.
-
-    Args:
-        entries: What pages say of them.
-        seen: How they were listed.
-        rows: Their rows of the flat page.
-        version: The version that a command to copy installs.
-    """
+    """Put a project's files together, in the order given."""
     facts = [
         f"{one.size}\t{one.modified:.0f}\t{one.sha256}\t{one.metadata_sha256}\t{one.requires_python}"
         for one in entries
@@ -123,17 +97,7 @@ def project_of(
 
 @dataclass(frozen=True, kw_only=True)
 class State:
-    """What the pages list, and from what.
-
-    Attributes:
-        form: The form of the pages (`ci.publish.indexing.pages.page_format`).
-        title: The flat page's title.
-        yanked: Why files are yanked, by file name or ``name==version``.
-        pages: The pages by path, as they were written.
-        documents: Etag, and how many files it names, of each document that names files.
-        projects: Listed files by normalised name, sorted.
-        pending: Files that a document names and no page lists.
-    """
+    """What the pages list, and from what."""
 
     form: str = ""
     title: str = ""

@@ -40,15 +40,7 @@ def is_page(key: str) -> bool:
 
 @dataclass(frozen=True, kw_only=True)
 class Changes:
-    """What is to be written, in this order.
-
-    Attributes:
-        projects: Pages of projects, by path.
-        roots: The pages that name all projects, by path.
-        flat: The flat page; None where it stays.
-        stale: Paths of pages that go.
-        state: What to remember; None where it stays.
-    """
+    """What is to be written, in this order."""
 
     projects: Mapping[str, bytes]
     roots: Mapping[str, bytes]
@@ -64,15 +56,7 @@ class Changes:
 def changes(
     old: State, new: State, present: Mapping[str, Stored], *, folders: bool = False, md5: bool = True
 ) -> Changes:
-    """Say which pages change.
-
-    Args:
-        old: What the index remembers.
-        new: What it is to list; its `pages` are filled in here.
-        present: The pages there are, by path.
-        folders: Whether a folder's page also lies under the folder's own name, ``simple/{name}/``.
-        md5: Whether the store's etags may be the MD5 of what was put.
-    """
+    """Say which pages change."""
     if not new.projects and not present:
         return Changes(projects={}, roots={}, flat=None, stale=(), state=None)
     paths = {name: _paths(f"{_ROOT}{name}/", folders=folders) for name in new.projects}
@@ -157,14 +141,7 @@ def _broken(known: Mapping[str, Page], present: Mapping[str, Stored], expected: 
 
 @dataclass
 class Writer:
-    """Writes pages by condition, and remembers conditions that held and were refused all the same.
-
-    Attributes:
-        store: Where pages lie.
-        prefix: The folder that is indexed.
-        written: Keys of pages that changed, in order.
-        removed: Keys of pages that went, in order.
-    """
+    """Writes pages by condition, and remembers conditions that held and were refused all the same."""
 
     store: Store
     prefix: str
@@ -173,11 +150,7 @@ class Writer:
     _refused: dict[str, str] = field(default_factory=dict)
 
     def write(self, todo: Changes, present: Mapping[str, Stored]) -> None:
-        """Write what changes.
-
-        Raises:
-            ConflictError: Somebody else wrote a page meanwhile.
-        """
+        """Write what changes."""
         jobs = 1 if is_local(self.store) else JOBS
         each(lambda path: self._put(path, todo.projects[path], present), todo.projects, jobs=jobs)
         for path, page in todo.roots.items():

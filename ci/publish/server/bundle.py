@@ -26,13 +26,7 @@ OURS = frozenset({"ci", "core"})
 
 @dataclass(frozen=True, kw_only=True)
 class Bundle:
-    """What the zip holds.
-
-    Attributes:
-        files: Path in the zip to the file it comes from.
-        modules: Our modules among them.
-        vendored: Name and version of the package that is not ours.
-    """
+    """What the zip holds."""
 
     files: Mapping[str, Path]
     modules: tuple[str, ...]
@@ -40,16 +34,7 @@ class Bundle:
 
 
 def bundle(root: Path, *, stdlib: frozenset[str], handler: str = HANDLER) -> Bundle:
-    """Collect the function's files.
-
-    Args:
-        root: The checkout.
-        stdlib: Names of the standard library's modules.
-        handler: The module that Lambda imports.
-
-    Raises:
-        BuildError: A module imports something that Lambda does not have, or that is not there.
-    """
+    """Collect the function's files."""
     modules = _closure(root, handler, stdlib)
     files = {path.relative_to(root).as_posix(): path for path in modules.values()}
     vendored = importlib.metadata.distribution(VENDORED)

@@ -24,11 +24,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Carried:
-    """Says what new files are, each by two requests; a wheel without a sidecar is not listed.
-
-    Attributes:
-        store: Where they lie.
-    """
+    """Says what new files are, each by two requests; a wheel without a sidecar is not listed."""
 
     store: Store
     names_files: ClassVar[bool] = False

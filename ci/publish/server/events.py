@@ -25,12 +25,7 @@ class EventError(ValueError):
 
 @dataclass(frozen=True, kw_only=True)
 class Change:
-    """An object that was put or deleted. Which of both does not matter: the bucket is looked at.
-
-    Attributes:
-        bucket: The bucket.
-        key: The object's key, as it is.
-    """
+    """An object that was put or deleted. Which of both does not matter: the bucket is looked at."""
 
     bucket: str
     key: str
@@ -38,13 +33,7 @@ class Change:
 
 @dataclass(frozen=True, kw_only=True)
 class Message:
-    """What one message says; the whole event, where no queue stands between.
-
-    Attributes:
-        message_id: The queue's name for it; "" where there is no queue.
-        changes: What changed; empty for a test event.
-        broken: Why the message tells nothing; "" if it does.
-    """
+    """What one message says; the whole event, where no queue stands between."""
 
     message_id: str
     changes: tuple[Change, ...] = ()
@@ -52,11 +41,7 @@ class Message:
 
 
 def messages(event: Mapping[str, Any]) -> Sequence[Message]:
-    """Read an event: each of a queue's messages by itself, so that a broken one spoils no other.
-
-    Raises:
-        EventError: It came through no queue, and tells nothing of a bucket.
-    """
+    """Read an event: each of a queue's messages by itself, so that a broken one spoils no other."""
     records = event.get("Records")
     if isinstance(records, list) and any(_source(record) == _SQS for record in records):
         return [_message(record) for record in records]

@@ -22,15 +22,7 @@ logging.getLogger("ci").setLevel(logging.INFO)
 
 
 def handler(event: Mapping[str, Any], _context: object) -> Mapping[str, Sequence[Mapping[str, str]]]:
-    """Bring the pages up to date with what an event tells of.
-
-    Args:
-        event: Of S3, of SQS around it (with SNS or not), or of EventBridge.
-        _context: Lambda's own, not needed.
-
-    Returns:
-        ``batchItemFailures``, which only a queue's event source reads.
-    """
+    """Bring the pages up to date with what an event tells of."""
     return pages.handle(event, open_bucket=_store, folders=_folders())
 
 

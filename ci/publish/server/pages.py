@@ -32,24 +32,14 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, kw_only=True)
 class Folder:
-    """A folder of wheels in a bucket.
-
-    Attributes:
-        bucket: The bucket.
-        prefix: Its key prefix, without a slash at the end.
-    """
+    """A folder of wheels in a bucket."""
 
     bucket: str
     prefix: str
 
 
 def folder_of(change: Change, folders: re.Pattern[str]) -> Folder | None:
-    """Give the folder whose pages follow a change; None for what no page lists, such as a page.
-
-    Args:
-        change: An object that was put or deleted.
-        folders: Which prefixes have pages.
-    """
+    """Give the folder whose pages follow a change; None for what no page lists, such as a page."""
     prefix, _, name = change.key.rpartition("/")
     if is_page(change.key) or not folders.fullmatch(prefix):
         return None
@@ -67,19 +57,7 @@ def title_of(prefix: str) -> str:
 def handle(
     event: Mapping[str, Any], *, open_bucket: Callable[[str], Store], folders: re.Pattern[str]
 ) -> Mapping[str, Sequence[Mapping[str, str]]]:
-    """Write the pages of every folder that an event tells of, each once.
-
-    Args:
-        event: What Lambda passes on.
-        open_bucket: Opens a bucket.
-        folders: Which prefixes have pages.
-
-    Returns:
-        ``batchItemFailures``: the messages of a queue that are to be delivered again.
-
-    Raises:
-        Exception: The first failure, where no queue stands between, so that Lambda tries again.
-    """
+    """Write the pages of every folder that an event tells of, each once."""
     told: dict[Folder, set[str]] = defaultdict(set)
     failed: set[str] = set()
     for message in messages(event):

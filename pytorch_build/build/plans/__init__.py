@@ -31,21 +31,7 @@ _PLANNERS: Mapping[str, Callable[[Context], BuildPlan]] = {
 def plan_build(
     request: BuildRequest, facts: BuildFacts, *, platform: Platform, base_env: Mapping[str, str]
 ) -> BuildPlan:
-    """Plan the build of one wheel.
-
-    Args:
-        request: What to build, for what.
-        facts: What exists in the tree, the SDK and the toolchain.
-        platform: What the wheel is for.
-        base_env: The environment that the plan's is laid over; read for what a person has set.
-
-    Raises:
-        UsageError: An unknown project, or flash attention where it cannot be.
-        SourceError: The tree is not the project's.
-        RocmError: The SDK lacks what the project cannot be built without.
-        MissingInputError: torch, or a file of the toolchain, is not there.
-        DataError: The ref's environment does what it must not.
-    """
+    """Plan the build of one wheel."""
     if request.project not in _PLANNERS:
         raise UsageError(f"{request.project!r} is no component.", hint=nearest(request.project, _PLANNERS))
     context = Context(request=request, facts=facts, platform=platform, base_env=base_env)

@@ -21,12 +21,7 @@ if TYPE_CHECKING:
 
 
 def plan(context: Context) -> BuildPlan:
-    """Plan apex's wheel.
-
-    Raises:
-        MissingInputError: torch is not installed.
-        SourceError: The tree is not apex's.
-    """
+    """Plan apex's wheel."""
     request = context.request
     needed_torch(context)
     env = common_env(context) | sysdeps_env(context)

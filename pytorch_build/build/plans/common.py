@@ -83,9 +83,6 @@ def build_requires(context: Context) -> tuple[str, ...]:
     """Give what the project's pyproject.toml asks for, less what this pipeline itself installs.
 
     Some projects name torch there; the installed one must stay, and no index may answer for it.
-
-    Raises:
-        SourceError: A line that is no requirement.
     """
     kept = []
     for line in context.facts.tree.build_requires:
@@ -101,17 +98,7 @@ def build_requires(context: Context) -> tuple[str, ...]:
 
 
 def gpu_targets(*, asked: str, inherited: str, sdk: Iterable[str]) -> tuple[str, ...]:
-    """Choose the GPU targets: the command line, else PYTORCH_ROCM_ARCH, else what the SDK is for.
-
-    Args:
-        asked: ``--pytorch-rocm-arch``: targets with commas, semicolons or blanks between.
-        inherited: PYTORCH_ROCM_ARCH, the same way.
-        sdk: ``rocm_sdk targets``.
-
-    Raises:
-        UsageError: A word that is no target.
-        RocmError: No target from any of the three.
-    """
+    """Choose the GPU targets: the command line, else PYTORCH_ROCM_ARCH, else what the SDK is for."""
     for source, text in (("--pytorch-rocm-arch", asked), ("PYTORCH_ROCM_ARCH", inherited)):
         words = tuple(dict.fromkeys(word for word in re.split(r"[,;\s]+", text) if word))
         wrong = [word for word in words if not _TARGET.fullmatch(word)]
@@ -185,9 +172,6 @@ def sysdeps_env(context: Context) -> dict[str, str]:
 
     Linking against ROCm's libraries, and running programs so linked, takes them. They go to
     the commands of the build alone, in front of what a person has set.
-
-    Raises:
-        RocmError: The SDK has none; torch's headers of rocm_smi need libdrm's.
     """
     rocm = context.request.rocm
     if rocm is None or context.windows:
@@ -216,9 +200,6 @@ def needed_torch(context: Context) -> str:
     """Give the installed torch's version, which the wheel is then pinned to.
 
     The full version, local part too: extensions hold for the one torch they are built against.
-
-    Raises:
-        MissingInputError: torch is not installed.
     """
     if not context.request.torch_version:
         raise MissingInputError(
@@ -229,11 +210,7 @@ def needed_torch(context: Context) -> str:
 
 
 def setup_command(context: Context, *arguments: str, folder: str = "") -> Command:
-    """Run setup.py in a folder of the tree.
-
-    Raises:
-        SourceError: There is no setup.py there.
-    """
+    """Run setup.py in a folder of the tree."""
     place = context.request.tree / folder if folder else context.request.tree
     if (f"{folder}/setup.py" if folder else "setup.py") not in context.facts.tree.files:
         raise SourceError(
@@ -244,11 +221,7 @@ def setup_command(context: Context, *arguments: str, folder: str = "") -> Comman
 
 
 def build_command(context: Context, *arguments: str) -> Command:
-    """Run ``python -m build --wheel`` in the tree.
-
-    Raises:
-        SourceError: There is neither pyproject.toml nor setup.py.
-    """
+    """Run ``python -m build --wheel`` in the tree."""
     if not context.facts.tree.files & {"pyproject.toml", "setup.py"}:
         raise SourceError(
             f"{context.request.tree} has neither pyproject.toml nor setup.py, so it is no source tree"
@@ -260,11 +233,7 @@ def build_command(context: Context, *arguments: str) -> Command:
 
 
 def close(context: Context, steps: Steps) -> BuildPlan:
-    """Turn a project's steps into its plan: the ref's environment last, nothing leaking in.
-
-    Raises:
-        DataError: The ref's environment gives GPU targets by a variable.
-    """
+    """Turn a project's steps into its plan: the ref's environment last, nothing leaking in."""
     request = context.request
     if _TARGET_VARIABLE in request.ref_env:
         raise DataError(

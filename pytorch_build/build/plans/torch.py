@@ -45,15 +45,6 @@ def flash_attention(
 
     A person's word counts. Else Linux needs triton for it, and some target must have kernels;
     Windows needs no triton.
-
-    Args:
-        wanted: What a person asked for, or None.
-        platform: What the wheel is for.
-        gpu_targets: Empty for family cpu.
-        triton_version: Empty where triton is not installed.
-
-    Raises:
-        UsageError: Asked for where it cannot be: without a GPU, or on Linux without triton.
     """
     needs_triton = platform.NAME == "linux" and not triton_version
     if wanted and not gpu_targets:
@@ -69,14 +60,7 @@ def flash_attention(
 
 
 def plan(context: Context) -> BuildPlan:
-    """Plan torch's wheel.
-
-    Raises:
-        UsageError: Flash attention was asked for where it cannot be.
-        RocmError: The SDK lacks what torch cannot be built without.
-        MissingInputError: Windows with ROCm, and there is no OpenMP DLL to ship.
-        SourceError: The tree is not torch's.
-    """
+    """Plan torch's wheel."""
     request = context.request
     flash = flash_attention(
         request.options.flash_attention,

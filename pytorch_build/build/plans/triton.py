@@ -24,12 +24,7 @@ _LLVM = "https://oaitriton.blob.core.windows.net/public/llvm-builds/llvm-{commit
 
 
 def plan(context: Context) -> BuildPlan:
-    """Plan triton's wheel.
-
-    Raises:
-        SourceError: There is no setup.py, or it would add a commit to a version that has none.
-        MissingInputError: Windows, and LLVM is not there.
-    """
+    """Plan triton's wheel."""
     tree = context.facts.tree
     env = common_env(context) | dict(tree.build_env)
     env[_SUFFIX] = env.get(_SUFFIX, "") + _version_suffix(context)

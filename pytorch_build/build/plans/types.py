@@ -47,14 +47,7 @@ class RocmPaths(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class BuildOptions:
-    """What a person may choose about a build.
-
-    Attributes:
-        compiler_cache: The cache that compilations go through, or None.
-        flash_attention: On or off as asked for; None follows the rule in `builds.torch`.
-        clean: Remove the project's build folder first.
-        max_jobs: Compilers at a time (`needs.max_jobs` computes it); None leaves MAX_JOBS alone.
-    """
+    """What a person may choose about a build."""
 
     compiler_cache: CompilerCache | None = None
     flash_attention: bool | None = None
@@ -64,21 +57,7 @@ class BuildOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class BuildRequest:
-    """One wheel to build.
-
-    Attributes:
-        project: ``triton``, ``torch``, ``audio``, ``vision`` or ``apex``.
-        version: The full version that the source lock promises.
-        tree: The source tree.
-        python: The target environment's interpreter.
-        rocm: The installed SDK; None for family cpu.
-        gpu_targets: ``gfx942`` and so on; empty for family cpu.
-        torch_version: Full version of the installed torch; empty for triton and torch.
-        triton_version: Full version of the installed triton; empty where there is none.
-        ref_env: The ref's own build environment: it has the last word.
-        build_requirements: What the ref's sources need beyond the project's own requirements.
-        options: What a person chose.
-    """
+    """One wheel to build."""
 
     project: str
     version: str
@@ -95,14 +74,7 @@ class BuildRequest:
 
 @dataclass(frozen=True, kw_only=True)
 class RocmFacts:
-    """What is there in an SDK.
-
-    Attributes:
-        device_libs: ``lib/llvm/amdgcn/bitcode``.
-        host_math: ``lib/host-math`` (OpenBLAS).
-        sysdeps: ``lib/rocm_sysdeps``.
-        libraries: Short names that ``rocm_sdk.find_libraries`` finds.
-    """
+    """What is there in an SDK."""
 
     device_libs: bool
     host_math: bool
@@ -112,17 +84,7 @@ class RocmFacts:
 
 @dataclass(frozen=True, kw_only=True)
 class TreeFacts:
-    """What is there in a source tree.
-
-    Attributes:
-        files: Those of the paths that builds ask about which exist, with forward slashes.
-        build_backend: ``[build-system] build-backend`` of pyproject.toml, or empty.
-        build_requires: ``[build-system] requires`` of pyproject.toml.
-        build_env: Content of ``build_env.json``, which checkout writes for triton.
-        reads_build_version: setup.py takes its version from BUILD_VERSION.
-        git_suffix: What triton's setup.py adds by itself (``+git0123abcd``), or empty.
-        llvm_hash: The LLVM commit in triton's ``cmake/llvm-hash.txt``, or empty.
-    """
+    """What is there in a source tree."""
 
     files: frozenset[str]
     build_backend: str = ""
@@ -135,16 +97,7 @@ class TreeFacts:
 
 @dataclass(frozen=True, kw_only=True)
 class BuildFacts:
-    """Everything that a plan has to know of the machine.
-
-    Attributes:
-        tree: Of the source tree.
-        rocm: Of the SDK; None for family cpu.
-        openmp: Windows: the OpenMP runtime that the wheel carries.
-        uv: Windows: ``bin/uv.dll`` of libuv's prefix.
-        licenses: Licences of what is carried: project to file.
-        llvm: Windows: the unpacked LLVM that triton is built against.
-    """
+    """Everything that a plan has to know of the machine."""
 
     tree: TreeFacts
     rocm: RocmFacts | None = None
@@ -159,11 +112,6 @@ class FileDrop:
     """A file that lies in the tree while it is built, and is taken away again afterwards.
 
     What was there under its name is put back. Exactly one of content and source is given.
-
-    Attributes:
-        path: Where, relative to the tree, with forward slashes.
-        content: Its text.
-        source: A file to copy.
     """
 
     path: str
@@ -181,31 +129,7 @@ class Command:
 
 @dataclass(frozen=True, kw_only=True)
 class BuildPlan:
-    """How to build one wheel. Executing it takes no further decision.
-
-    Attributes:
-        project: ``torch``.
-        distribution: ``torch``: the wheel's name.
-        version: The version that the wheel must have.
-        env: Additions over the base environment (`builds.environment` lays them over it). They
-            are for `commands` alone: the import check runs without them.
-        unset: Variables that the commands must not see.
-        uninstall: Distributions to take out of the target environment first.
-        requirements_files: The project's own, relative to the tree; each exists.
-        requirements: To install with them, in the same call.
-        as_locked: Distributions that must be the lock's, whatever the project's requirements brought.
-        removes: Globs relative to the tree: folders and files to remove before the build.
-        file_drops: Files to put into the tree for the time of the build.
-        commands: To run, in order.
-        wheel_dir: Where the wheel appears.
-        wheel_glob: Exactly one file there must match.
-        install: Later builds need the wheel installed.
-        import_check: Command that must succeed and print something once the wheel is installed;
-            to run outside the tree, without `env`.
-        notes: What people should know, a sentence each.
-        configuration: Digest of everything that a kept build folder depends on. A build folder
-            that was made with another one must be removed: CMake would keep its old settings.
-    """
+    """How to build one wheel. Executing it takes no further decision."""
 
     project: str
     distribution: str

@@ -21,12 +21,7 @@ if TYPE_CHECKING:
 
 
 def plan(context: Context) -> BuildPlan:
-    """Plan torchvision's wheel.
-
-    Raises:
-        MissingInputError: torch is not installed.
-        SourceError: The tree has no setup.py.
-    """
+    """Plan torchvision's wheel."""
     request = context.request
     env = common_env(context) | sysdeps_env(context) | windows_env(context)
     env |= {

@@ -23,11 +23,7 @@ _TEXTS = (".cuh", ".cmake", ".cpp", ".h", ".hpp", ".json", ".md", ".py", ".pyi",
 
 
 def read_binary(stream: BinaryIO, name: str) -> Binary | None:
-    """Read what a library or program of the host needs; None for any other file.
-
-    Raises:
-        ArtifactError: It is damaged.
-    """
+    """Read what a library or program of the host needs; None for any other file."""
     found = elf.read_needs(stream, name)
     if found is not None:
         return Binary(name=found.soname, needed=found.needed, search=found.search, is_rpath=found.is_rpath)
@@ -38,23 +34,13 @@ def read_binary(stream: BinaryIO, name: str) -> Binary | None:
 
 
 def read_file(file: RocmFile) -> Binary | None:
-    """Read a file of ROCm.
-
-    Raises:
-        ArtifactError: It is damaged.
-        WheelError: The wheel that holds it is.
-    """
+    """Read a file of ROCm."""
     with file.opened() as stream:
         return read_binary(stream, file.path)
 
 
 def read_members(wheel: Path, infos: Iterable[zipfile.ZipInfo]) -> Mapping[str, Binary]:
-    """Read the libraries and programs among a wheel's members: path -> what each needs.
-
-    Raises:
-        ArtifactError: One is damaged.
-        WheelError: The wheel is.
-    """
+    """Read the libraries and programs among a wheel's members: path -> what each needs."""
 
     def read(info: zipfile.ZipInfo) -> Binary | None:
         with MemberStream(wheel, info) as stream:

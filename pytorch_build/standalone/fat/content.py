@@ -30,14 +30,7 @@ _CORE, _LIBRARIES, _DEVICE = "rocm-sdk-core", "rocm-sdk-libraries", "rocm-sdk-de
 
 @dataclass(frozen=True, kw_only=True)
 class RocmFile:
-    """One file of ROCm.
-
-    Attributes:
-        path: Its place below the wheel's ROCm folder.
-        root: The first part of `path`, up to ROCm's own tree: ``_rocm_sdk_core/``, or nothing.
-        source: The file; or the wheel that holds it.
-        info: The member of that wheel; None for a plain file.
-    """
+    """One file of ROCm."""
 
     path: str
     root: str
@@ -72,14 +65,7 @@ class RocmFile:
 
 @dataclass(frozen=True, kw_only=True)
 class Rocm:
-    """All files of a ROCm that may be needed.
-
-    Attributes:
-        files: By path.
-        version: Its version; "" where a tree does not say.
-        family: The GPU family of its libraries, as the wheels name it; "" for a tree.
-        origin: Where it comes from, for people.
-    """
+    """All files of a ROCm that may be needed."""
 
     files: Mapping[str, RocmFile]
     version: str
@@ -90,19 +76,7 @@ class Rocm:
 def from_folder(
     folder: Path, *, platform: Platform, version: str = "", family: str = "", targets: Sequence[str] = ()
 ) -> Rocm:
-    """Read a folder: one with ``rocm-sdk-*`` wheels, or an installed tree.
-
-    Args:
-        folder: The folder.
-        platform: What the ROCm is for.
-        version: The version to choose among wheels; "" for the only one.
-        family: The GPU family to choose among wheels; "" for the only one.
-        targets: GPU targets whose device packages are needed, where ROCm has such.
-
-    Raises:
-        MissingInputError: There is no such folder, or no ROCm in it.
-        RocmError: The wheels are incomplete, of another version, or of several families.
-    """
+    """Read a folder: one with ``rocm-sdk-*`` wheels, or an installed tree."""
     if not folder.is_dir():
         raise MissingInputError(
             f"{folder} is no folder.", hint="Name a ROCm tree or a folder of rocm-sdk wheels: --rocm PATH."
@@ -114,11 +88,7 @@ def from_folder(
 
 
 def from_tree(root: Path, *, platform: Platform) -> Rocm:
-    """Read an installed tree, such as ``/opt/rocm``; links are followed.
-
-    Raises:
-        MissingInputError: It holds no HIP runtime.
-    """
+    """Read an installed tree, such as ``/opt/rocm``; links are followed."""
     files: dict[str, RocmFile] = {}
     for top in _TREE_FOLDERS:
         for folder, folders, names in os.walk(root / top, followlinks=False):
@@ -145,9 +115,6 @@ def from_wheels(
     """Read ROCm's wheels; paths keep the names of their folders, as search paths between them need.
 
     On Windows, where the folder of a library decides alone, they share one tree.
-
-    Raises:
-        RocmError: They are incomplete, of several versions or of several families.
     """
     named = [(path, parse_wheel_name(path.name)) for path in wheels]
     tag = "win" if platform == "windows" else "linux"

@@ -25,9 +25,6 @@ def standalone_version(version: Version, label: str) -> str:
     """Mark a version: ``2.10.0+rocm7.10.0`` becomes ``2.10.0+rocm7.10.0.standalone``.
 
     PEP 440 lets a local version have letters, digits and dots, and sorts the longer one later.
-
-    Raises:
-        WheelError: It is marked already.
     """
     if version.local and label in version.local.split("."):
         raise WheelError(f"Version {version} is that of a stand-alone wheel already.")
@@ -37,15 +34,7 @@ def standalone_version(version: Version, label: str) -> str:
 def standalone_metadata(
     content: bytes, version: str, *, expression: str = "", license_files: Sequence[str] = ()
 ) -> bytes:
-    """Edit METADATA: the version, no requirement on ROCm's packages or on those of device code, and licences.
-
-    Args:
-        content: The old file.
-        version: The new version.
-        expression: The SPDX expression of what the wheel holds of ROCm.
-        license_files: Its licence files. Both are added where METADATA has an expression of its own:
-            older metadata has no such fields.
-    """
+    """Edit METADATA: the version, no requirement on ROCm's packages or on those of device code, and licences."""
     head, gap, body = content.decode().partition("\n\n")
     lines: list[str] = []
     for field in _fields(head):

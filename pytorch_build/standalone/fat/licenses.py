@@ -20,12 +20,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Held:
-    """The licences of some wheels.
-
-    Attributes:
-        expression: The SPDX expression of them all; "" where none names one.
-        files: Wheel -> its licence files -> where each goes below ``.dist-info/licenses``.
-    """
+    """The licences of some wheels."""
 
     expression: str
     files: Mapping[Path, Mapping[str, str]]
@@ -37,11 +32,7 @@ class Held:
 
 
 def licenses_of(wheels: Iterable[Path]) -> Held:
-    """Gather the licences of wheels.
-
-    Raises:
-        WheelError: One of them is broken.
-    """
+    """Gather the licences of wheels."""
     expressions: list[str] = []
     files: dict[Path, Mapping[str, str]] = {}
     for wheel in sorted(wheels):

@@ -20,27 +20,14 @@ _DLL_INSERT = 'dll_paths.insert(0, os.path.join(th_dll_path, "rocm", "bin"))'
 
 @dataclass(frozen=True, kw_only=True)
 class Asked:
-    """What a wheel's ``_rocm_init.py`` asks of `rocm_sdk`.
-
-    Attributes:
-        names: Short names of the libraries to load first, in order.
-        version: The ROCm version that the wheel was built with; "" where it does not say.
-    """
+    """What a wheel's ``_rocm_init.py`` asks of `rocm_sdk`."""
 
     names: tuple[str, ...]
     version: str
 
 
 def read_rocm_init(text: str, where: str) -> Asked:
-    """Read ``_rocm_init.py``: the arguments of its one call of ``initialize_process``.
-
-    Args:
-        text: The file.
-        where: How to name it in an error.
-
-    Raises:
-        WheelError: There is no such call, or its arguments are no literals.
-    """
+    """Read ``_rocm_init.py``: the arguments of its one call of ``initialize_process``."""
     try:
         given = _arguments(text)
     except (SyntaxError, ValueError) as problem:
@@ -73,10 +60,6 @@ def standalone_init(paths: Sequence[str], *, windows: bool) -> str:
 
     Libraries are loaded with global symbols, as `rocm_sdk` does, so that torch's own find them by
     their SONAMEs; these need no search path into ROCm's folders, and stay as they are.
-
-    Args:
-        paths: The libraries to load, in order, below ROCm's folder.
-        windows: Whether to add the DLLs' folder to the search.
     """
     listed = "".join(f'    "{path}",\n' for path in paths)
     more = (
@@ -112,15 +95,7 @@ def standalone_init(paths: Sequence[str], *, windows: bool) -> str:
 
 
 def patched_torch_init(text: str, where: str) -> str:
-    """Let torch's ``__init__.py`` look for DLLs in the wheel's ROCm first.
-
-    Args:
-        text: The file.
-        where: How to name it in an error.
-
-    Raises:
-        WheelError: It has no loop over ``dll_paths``, or is patched already.
-    """
+    """Let torch's ``__init__.py`` look for DLLs in the wheel's ROCm first."""
     if _DLL_INSERT in text:
         raise WheelError(f"{where} looks into the wheel's own ROCm already: it is stand-alone.")
     patched, count = _DLL_LOOP.subn(rf"\g<indent>{_DLL_INSERT}\n\g<0>", text)

@@ -42,18 +42,7 @@ _INIT = "_rocm_init.py"
 
 @dataclass(frozen=True, kw_only=True)
 class Request:
-    """What is to be made.
-
-    Attributes:
-        wheel: The wheel, built against ROCm's wheels.
-        rocm: A ROCm tree, or a folder of ROCm's wheels.
-        output: The folder of the new wheel.
-        family: The GPU family to choose among ROCm's wheels; "" for the only one.
-        targets: GPU targets whose data goes in; none: all.
-        devices: The wheels with its device code, where it is a host wheel.
-        system_libraries: More patterns of libraries that every machine will have.
-        epoch: SOURCE_DATE_EPOCH, or None.
-    """
+    """What is to be made."""
 
     wheel: Path
     rocm: Path
@@ -67,14 +56,7 @@ class Request:
 
 @dataclass(frozen=True, kw_only=True)
 class Result:
-    """What was made.
-
-    Attributes:
-        file: The new wheel.
-        rocm: The ROCm that it holds, in words.
-        bundle: What of it.
-        own: How many files of the old wheel were read as libraries or programs.
-    """
+    """What was made."""
 
     file: WrittenFile
     rocm: str
@@ -84,17 +66,7 @@ class Result:
 
 @dataclass(frozen=True, kw_only=True)
 class _Wheel:
-    """A wheel as far as it must be known.
-
-    Attributes:
-        path: The file.
-        platform: What it is for.
-        package: The package that loads ROCm: ``torch``.
-        infos: Its files by path.
-        dist_info: Its ``.dist-info`` folder.
-        asked: What its loader asks for.
-        extras: Its extras that name device packages: what a host wheel has.
-    """
+    """A wheel as far as it must be known."""
 
     path: Path
     platform: Platform
@@ -106,13 +78,7 @@ class _Wheel:
 
 
 def make(request: Request) -> Result:
-    """Make a stand-alone wheel.
-
-    Raises:
-        WheelError: The wheel is broken, stand-alone already, or has no file that could be patched.
-        RocmError: The ROCm is of another version or lacks something that is needed.
-        MissingInputError: There is no wheel, or no ROCm.
-    """
+    """Make a stand-alone wheel."""
     table = load_table()
     old = parse_wheel_name(request.wheel.name).version
     new = described.standalone_version(old, table.label)
@@ -167,12 +133,7 @@ def make(request: Request) -> Result:
 
 
 def platform_of(path: Path) -> Platform:
-    """Say what a wheel is for, by its tags.
-
-    Raises:
-        UsageError: Neither Linux nor Windows.
-        WheelError: It is no wheel's name.
-    """
+    """Say what a wheel is for, by its tags."""
     platforms = {tag.platform for tag in parse_wheel_name(path.name).tags}
     if any(one.startswith("win") for one in platforms):
         return "windows"
@@ -208,11 +169,7 @@ def _read(path: Path) -> _Wheel:
 
 
 def _device_code(wheel: _Wheel, version: Version, request: Request) -> dict[Path, dict[str, str]]:
-    """List what comes of a host wheel's device wheels, each file to its own place.
-
-    Raises:
-        WheelError: A target's is missing, one is of another version, or the wheel is no host wheel.
-    """
+    """List what comes of a host wheel's device wheels, each file to its own place."""
     named = {path: parse_wheel_name(path.name) for path in request.devices}
     held = {device_target(name.distribution) for name in named.values()}
     known = [one.removeprefix("device-") for one in wheel.extras if one != "device-all"]
@@ -251,11 +208,7 @@ def _machine(platform: Platform, more: Sequence[str]) -> Machine:
 
 
 def _first(wheel: _Wheel, rocm: Rocm, follower: Follower, binaries: Mapping[str, Binary]) -> list[RocmFile]:
-    """List what is loaded before torch's own libraries: its loader's list, then what these need.
-
-    Raises:
-        RocmError: The loader asks for something that this ROCm lacks.
-    """
+    """List what is loaded before torch's own libraries: its loader's list, then what these need."""
     first = {one.path: one for one in _preloads(wheel, rocm, follower)}
     inside = _inside(binaries)
     for member, binary in sorted(binaries.items()):

@@ -28,14 +28,7 @@ _SHOWN = 5
 
 @dataclass(frozen=True, kw_only=True)
 class Binary:
-    """What a library says of itself.
-
-    Attributes:
-        name: Its SONAME or the name of its export table; "" where it has none.
-        needed: The libraries that it is linked to.
-        search: Its search path, as it is written; a DLL has none.
-        is_rpath: Whether that is a DT_RPATH.
-    """
+    """What a library says of itself."""
 
     name: str
     needed: tuple[str, ...]
@@ -45,14 +38,7 @@ class Binary:
 
 @dataclass(frozen=True, kw_only=True)
 class Machine:
-    """Which libraries a machine has.
-
-    Attributes:
-        promised: Patterns of names that every machine has.
-        has: Whether every machine has a library besides, by its name.
-        usual: Patterns of names that a machine may have to get from its own packages.
-        searches: Whether libraries look along a search path of their own, as on Linux.
-    """
+    """Which libraries a machine has."""
 
     promised: tuple[str, ...]
     has: Callable[[str], bool] = field(default=lambda _name: False)
@@ -62,14 +48,7 @@ class Machine:
 
 @dataclass(frozen=True, kw_only=True)
 class Bundle:
-    """What goes into the wheel.
-
-    Attributes:
-        libraries: By path.
-        data: Other files, by path.
-        search: Search paths that libraries must get, as they do not find what they need: by path.
-        machine: Libraries that the machine must have -> who needs them.
-    """
+    """What goes into the wheel."""
 
     libraries: Mapping[str, RocmFile]
     data: Mapping[str, RocmFile]
@@ -79,15 +58,7 @@ class Bundle:
 
 @dataclass
 class Follower:
-    """Follows needs through a ROCm.
-
-    Args:
-        rocm: The ROCm.
-        table: What libraries open by name.
-        machine: What the machine has.
-        targets: The chosen GPU targets; none: all.
-        read: Reads a library; None for a file that is none of the host's.
-    """
+    """Follows needs through a ROCm."""
 
     rocm: Rocm
     table: Table
@@ -133,11 +104,7 @@ class Follower:
         self._missing.setdefault(name, []).append(by)
 
     def follow(self, roots: Iterable[RocmFile]) -> Bundle:
-        """Take these libraries, and all that they need.
-
-        Raises:
-            RocmError: Something is needed that neither this ROCm nor the machine has.
-        """
+        """Take these libraries, and all that they need."""
         waiting = {one.path: one for one in roots}
         with ThreadPoolExecutor() as pool:
             while waiting:

@@ -18,17 +18,7 @@ _CHUNK = 1 << 20
 
 
 def with_search_path(file: RocmFile, search: Sequence[str], scratch: Path) -> Path | Edited:
-    """Return a library with a search path: what is to be written in its place.
-
-    Args:
-        file: The library.
-        search: The new DT_RPATH; none: it loses the one that it has.
-        scratch: A folder for what has to be written meanwhile.
-
-    Raises:
-        BuildError: patchelf left another path.
-        ProcessError: patchelf failed.
-    """
+    """Return a library with a search path: what is to be written in its place."""
     if file.info is None:
         target = scratch / file.path
         return rpath.edited(file.source, search) or rpath.patched(file.source, search, target)
@@ -36,13 +26,7 @@ def with_search_path(file: RocmFile, search: Sequence[str], scratch: Path) -> Pa
 
 
 def unpacked(file: RocmFile, search: Sequence[str], scratch: Path) -> Path:
-    """Unpack a library from its wheel into a folder, with a search path.
-
-    Raises:
-        BuildError: patchelf left another path.
-        ProcessError: patchelf failed.
-        WheelError: The wheel is broken.
-    """
+    """Unpack a library from its wheel into a folder, with a search path."""
     target = scratch / file.path
     target.parent.mkdir(parents=True, exist_ok=True)
     with file.opened() as stream, target.open("wb") as copy:

@@ -21,13 +21,7 @@ _TARGET = re.compile(r"gfx(?:[0-9]+(?:-[0-9]+)?-generic|[0-9a-f]{3,})")
 
 
 class Row(Model):
-    """What libraries need besides the ones that they are linked to.
-
-    Attributes:
-        names: Shell patterns of the libraries' file names, in any letter case.
-        opens: Paths of libraries that they open by name.
-        data: Paths of files that they read.
-    """
+    """What libraries need besides the ones that they are linked to."""
 
     names: tuple[str, ...]
     opens: tuple[str, ...] = ()
@@ -41,13 +35,7 @@ class System(Model):
 
 
 class Table(Model):
-    """The whole table.
-
-    Attributes:
-        label: What the local version of a stand-alone wheel ends with.
-        system: Libraries of the machine.
-        library: The rows; several may hold for one library.
-    """
+    """The whole table."""
 
     label: str
     system: System
@@ -56,11 +44,7 @@ class Table(Model):
 
 @cache
 def load_table() -> Table:
-    """Read the table beside this module.
-
-    Raises:
-        DataError: It breaks the schema.
-    """
+    """Read the table beside this module."""
     return load_toml(TABLE, Table)
 
 
@@ -84,12 +68,7 @@ def path_pattern(glob: str) -> re.Pattern[str]:
 
 
 def wanted_for(path: str, targets: Sequence[str]) -> bool:
-    """Whether a data file serves one of the chosen GPU targets, by the targets that its path names.
-
-    Args:
-        path: The file's path; one without a target serves all.
-        targets: The chosen gfx targets; none: all are.
-    """
+    """Whether a data file serves one of the chosen GPU targets, by the targets that its path names."""
     if not targets:
         return True
     named = {_processor(found) for found in _TARGET.findall(path)}

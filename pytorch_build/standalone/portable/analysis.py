@@ -27,14 +27,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Portability:
-    """What a wheel is worth on other machines.
-
-    Attributes:
-        satisfied: The highest policy that it satisfies as it is: its platform tags; ``linux_*`` for none.
-        reachable: The highest one that it would satisfy with `external` inside.
-        external: Libraries that `reachable` does not promise -> where this machine has them, or None.
-        needs: What each of the wheel's own files is linked to.
-    """
+    """What a wheel is worth on other machines."""
 
     satisfied: tuple[str, ...]
     reachable: tuple[str, ...]
@@ -48,24 +41,14 @@ class Portability:
 
 
 def excluded(needs: Mapping[str, Binary], policy: Policy) -> frozenset[str]:
-    """List patterns of the libraries that do not count: other wheels' own, and those inside.
-
-    Args:
-        needs: What each of the wheel's own files is linked to.
-        policy: Which libraries other wheels bring.
-    """
+    """List patterns of the libraries that do not count: other wheels' own, and those inside."""
     inside = {PurePosixPath(path).name for path in needs} | {one.name for one in needs.values() if one.name}
     others = (pattern for provider in policy.providers.values() for pattern in provider.brings)
     return frozenset({*inside, *others, "libpython3*.so*"})
 
 
 def analyse(wheel: Path) -> Portability:
-    """Analyse a wheel for Linux. Symbols, instruction sets and libraries all count.
-
-    Raises:
-        MissingInputError: auditwheel is not installed, as on Windows.
-        WheelError: The wheel is broken, or holds nothing compiled.
-    """
+    """Analyse a wheel for Linux. Symbols, instruction sets and libraries all count."""
     try:
         from auditwheel.error import AuditwheelError
         from auditwheel.wheel_abi import analyze_wheel_abi

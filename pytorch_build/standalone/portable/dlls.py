@@ -25,14 +25,7 @@ _PROMISED = {"system", "redistributable", "python"}
 
 @dataclass(frozen=True, kw_only=True)
 class DllNeeds:
-    """Where a wheel's DLLs come from: name, in small letters -> who in the wheel needs it.
-
-    Attributes:
-        inside: The wheel itself.
-        promised: Windows, Visual C++'s redistributable, Python.
-        others: torch's or ROCm's own wheels.
-        missing: Nothing.
-    """
+    """Where a wheel's DLLs come from: name, in small letters -> who in the wheel needs it."""
 
     inside: Mapping[str, tuple[str, ...]]
     promised: Mapping[str, tuple[str, ...]]
@@ -41,12 +34,7 @@ class DllNeeds:
 
 
 def analyse_dlls(wheel: Path) -> DllNeeds:
-    """Analyse a wheel for Windows.
-
-    Raises:
-        WheelError: It is broken.
-        ArtifactError: One of its DLLs is.
-    """
+    """Analyse a wheel for Windows."""
     with zip_members.opened(wheel) as archive:
         infos = [info for info, _ in require_listing(wheel, archive).files]
     return sort_needs(read_members(wheel, infos))
@@ -76,11 +64,7 @@ def sort_needs(binaries: Mapping[str, Binary]) -> DllNeeds:
 
 
 def require_brought(wheel: Path, needs: DllNeeds) -> None:
-    """Refuse a wheel that needs DLLs which nothing brings.
-
-    Raises:
-        CheckError: It does; each is named with who needs it.
-    """
+    """Refuse a wheel that needs DLLs which nothing brings."""
     if needs.missing:
         listed = ", ".join(f"{name} (for {', '.join(by[:3])})" for name, by in needs.missing.items())
         raise CheckError(

@@ -29,15 +29,7 @@ _CHUNK = 1 << 20
 
 @dataclass(frozen=True, kw_only=True)
 class Patch:
-    """What becomes of one file.
-
-    Attributes:
-        member: Its path in the new wheel.
-        source: The machine's library; None for a member of the wheel.
-        soname: Its new SONAME; "" for the old one.
-        renamed: Names that it needs -> what they become.
-        search: Its new search path.
-    """
+    """What becomes of one file."""
 
     member: str
     source: Path | None
@@ -53,15 +45,7 @@ def plan(
     needs: Mapping[str, Binary],
     more: Mapping[str, Binary],
 ) -> Sequence[Patch]:
-    """Decide what becomes of each file.
-
-    Args:
-        distribution: The wheel's name, as its file name spells it.
-        external: The libraries to take -> where this machine has them.
-        digests: Their SHA-256.
-        needs: What each of the wheel's own files is linked to.
-        more: The same of the libraries to take.
-    """
+    """Decide what becomes of each file."""
     folder = f"{distribution}.libs"
     names = {name: _unique(name, digests[name]) for name in external}
     patches = [
@@ -97,12 +81,7 @@ def digests_of(external: Mapping[str, Path]) -> dict[str, str]:
 
 
 def patched(wheel: Path, patches: Sequence[Patch], scratch: Path) -> tuple[Member, ...]:
-    """Make the changed files.
-
-    Raises:
-        BuildError: patchelf left something else.
-        ProcessError: patchelf failed.
-    """
+    """Make the changed files."""
     members = []
     with zip_members.opened(wheel) as archive:
         for number, patch in enumerate(patches):

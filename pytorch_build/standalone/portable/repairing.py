@@ -24,13 +24,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Repaired:
-    """What became of a wheel.
-
-    Attributes:
-        file: The new wheel; None where the old one is as good.
-        platform: Its platform tags, joined by dots.
-        grafted: Libraries of the machine that it holds now.
-    """
+    """What became of a wheel."""
 
     file: WrittenFile | None
     platform: str
@@ -40,18 +34,7 @@ class Repaired:
 def repair(
     wheel: Path, found: Portability, output: Path, *, graft: bool, epoch: int | None = None
 ) -> Repaired:
-    """Write a wheel again with the tag that it satisfies.
-
-    Args:
-        wheel: The wheel.
-        found: What `analysis.analyse` says of it.
-        output: The folder of the new one.
-        graft: Whether libraries of the machine may go in.
-        epoch: SOURCE_DATE_EPOCH, or None.
-
-    Raises:
-        CheckError: It needs libraries that manylinux does not promise, and they may not or cannot go in.
-    """
+    """Write a wheel again with the tag that it satisfies."""
     external = {} if found.portable and not graft else found.external
     if external or not found.portable:
         _require_graftable(wheel, found, graft=graft)

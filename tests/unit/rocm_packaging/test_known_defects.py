@@ -4,62 +4,62 @@ Each line names a defect and the tests that fail where it comes in; the numbers 
 list that this project was started with.
 
  1. A download that fails leaves an incomplete set and succeeds:
-    ci/test_fetching.py::test_a_wrong_digest_fails_by_name_after_the_others_ended
-    ci/test_fetching.py::test_all_that_fail_are_named
+    test_a_wrong_digest_fails_by_name_after_the_others_ended
+    test_all_that_fail_are_named
  2. Device packages own the libraries' `__init__.py`, and take it along:
-    rocm_packaging/test_split.py::test_device_packages_own_nothing_of_the_libraries
-    ../integration/test_rocm_split.py::test_without_a_device_package_the_libraries_still_work
+    test_device_packages_own_nothing_of_the_libraries
+    test_without_a_device_package_the_libraries_still_work
  3. A missing package is no clear error, a pattern that does not match crashes:
-    ../integration/test_rocm_packages.py::test_errors_say_what_to_install
-    ../integration/test_rocm_packages.py::test_versions_and_variables_are_checked
+    test_errors_say_what_to_install
+    test_versions_and_variables_are_checked
  4. Two first uses at once crash:
-    ../integration/test_rocm_packages.py::test_concurrent_first_uses_agree
+    test_concurrent_first_uses_agree
  5. `rocm[devel]` without libraries has dangling links that nothing repairs:
-    ../integration/test_rocm_packages.py::test_libraries_that_come_later_join_the_devel_tree
+    test_libraries_that_come_later_join_the_devel_tree
  6. What an uninstall leaves looks like an expanded tree:
-    ../integration/test_rocm_split.py::test_devel_installed_again_beside_a_device_package_expands_again
-    rocm_packaging/test_devel_template.py::test_a_left_over_folder_is_not_taken_for_an_expanded_tree
+    test_devel_installed_again_beside_a_device_package_expands_again
+    test_a_left_over_folder_is_not_taken_for_an_expanded_tree
  7. Console scripts without a function:
-    rocm_packaging/test_rendering.py::test_every_script_has_its_function
+    test_every_script_has_its_function
  8. `rocm[device]` takes a default in silence, and is offered where there is no such package:
-    rocm_packaging/test_split.py::test_no_gpu_and_no_choice_is_said_aloud
-    rocm_packaging/test_known_defects.py::test_extras_are_of_packages_that_exist
+    test_no_gpu_and_no_choice_is_said_aloud
+    test_extras_are_of_packages_that_exist
  9. Builds are not reproducible, and sets give families their order:
-    rocm_packaging/test_build.py::test_same_inputs_same_bytes
-    rocm_packaging/test_split.py::test_same_inputs_same_bytes
-    rocm_packaging/test_known_defects.py::test_the_first_gpu_decides
+    test_same_inputs_same_bytes
+    test_same_inputs_same_bytes
+    test_the_first_gpu_decides
 10. Links of the profiler become full copies:
-    rocm_packaging/test_known_defects.py::test_the_profilers_libraries_are_written_once
+    test_the_profilers_libraries_are_written_once
 11. Links of the development tree follow from the order of its archive:
-    rocm_packaging/test_devel_template.py::test_the_order_of_the_archive_does_not_show
+    test_the_order_of_the_archive_does_not_show
 12. `?` in a pattern stands for any length:
-    rocm_packaging/test_known_defects.py::test_a_question_mark_is_one_letter
+    test_a_question_mark_is_one_letter
 13. A prerelease without a number is `rcNone`:
-    rocm_packaging/test_versions.py::test_what_makes_no_version_is_refused
+    test_what_makes_no_version_is_refused
 14. A module's name holds `-`:
-    rocm_packaging/test_rendering.py::test_dist_info_knows_its_package
+    test_dist_info_knows_its_package
 15. What came meanwhile is not seen, by the cache of installed metadata:
-    ../integration/test_rocm_split.py::test_a_device_package_that_comes_later_joins_the_devel_tree
+    test_a_device_package_that_comes_later_joins_the_devel_tree
 
 Found by reading:
  - Downloads are not checked, files that are there are trusted:
-    rocm_packaging/test_archives.py::test_another_digest_is_refused_and_leaves_what_was_there
-    ci/test_fetching.py::test_what_is_there_is_not_fetched_again
+    test_another_digest_is_refused_and_leaves_what_was_there
+    test_what_is_there_is_not_fetched_again
  - The listing of a run takes its neighbours and its logs too, and hides errors:
-    ci/test_fetching.py::test_only_archives_directly_in_the_runs_folder_are_artifacts
-    ci/test_fetching.py::test_a_store_error_of_the_listing_is_not_hidden
+    test_only_archives_directly_in_the_runs_folder_are_artifacts
+    test_a_store_error_of_the_listing_is_not_hidden
  - The last artifact with a path wins:
-    rocm_packaging/test_artifacts.py::test_different_files_of_one_path_are_refused
-    rocm_packaging/test_split.py::test_files_of_two_packages_in_one_place_are_refused_by_both_names
+    test_different_files_of_one_path_are_refused
+    test_files_of_two_packages_in_one_place_are_refused_by_both_names
  - Metadata follows the machine without saying so:
-    rocm_packaging/test_build.py::test_the_sdist_says_that_its_requirements_are_made_later
+    test_the_sdist_says_that_its_requirements_are_made_later
  - Packages do not name core, nor their Pythons:
-    rocm_packaging/test_known_defects.py::test_every_wheel_names_what_it_needs
+    test_every_wheel_names_what_it_needs
  - Looking for a GPU unpacks the development tree:
-    ../integration/test_rocm_packages.py::test_console_scripts_run_the_programs
+    test_console_scripts_run_the_programs
  - A missing profiler goes unnoticed, files of no package are lost in silence:
-    rocm_packaging/test_split.py::test_the_profiler_is_made_where_there_is_one
-    rocm_packaging/test_build.py::test_the_packages
+    test_the_profiler_is_made_where_there_is_one
+    test_the_packages
 """
 
 from __future__ import annotations
@@ -74,6 +74,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from core.binaries.elf import ElfFacts
+from core.cli.options import ROOT
 from core.wheel.wheel_writer import Workers
 from rocm_packaging.artifacts.artifacts import Entry
 from rocm_packaging.packages import rendering, wheels
@@ -86,8 +87,8 @@ from rocm_packaging.packages.rendering import Distribution
 if TYPE_CHECKING:
     from core.wheel.wheel_writer import WrittenFile
 
-UNIT = Path(__file__).parent.parent
-NAMED = re.findall(r"^    (\S+\.py)::(test_\w+)$", __doc__ or "", re.MULTILINE)
+TESTS = ROOT / "tests"
+NAMED = re.findall(r"^    (test_\w+)$", __doc__ or "", re.MULTILINE)
 FAMILIES = {"gfx1100": ("gfx1100",), "gfx942": ("gfx942",)}
 LICENSES = Licenses(expression="MIT", files={})
 
@@ -109,9 +110,10 @@ def test_every_defect_is_listed() -> None:
     assert len(NAMED) > 25
 
 
-@pytest.mark.parametrize(("file", "test"), NAMED)
-def test_every_test_that_is_named_exists(file: str, test: str) -> None:
-    assert re.search(rf"^def {test}\(", (UNIT / file).read_text(encoding="utf-8"), re.MULTILINE)
+def test_every_test_that_is_named_exists() -> None:
+    texts = [path.read_text(encoding="utf-8") for path in TESTS.rglob("test_*.py")]
+    defined = {name for text in texts for name in re.findall(r"^def (test_\w+)\(", text, re.MULTILINE)}
+    assert set(NAMED) - defined == set()
 
 
 def test_extras_are_of_packages_that_exist(monkeypatch: pytest.MonkeyPatch) -> None:
