@@ -55,7 +55,7 @@ class Chosen:
 
 @contextmanager
 def others_index(group: RunGroup | None, url: str) -> Iterator[Sources | None]:
-    """Give where others' packages come from: the index that is named, else the store's own of dependencies."""
+    """Return the index of third-party packages: the one that is named, else the store's own."""
     cert = configured().cert
     if url or group is None or group.store.find(mirror().index_key) is None:
         yield Sources(index_url=url, cert=cert) if url else None

@@ -34,7 +34,7 @@ def standalone_version(version: Version, label: str) -> str:
 def standalone_metadata(
     content: bytes, version: str, *, expression: str = "", license_files: Sequence[str] = ()
 ) -> bytes:
-    """Edit METADATA: the version, no requirement on ROCm's packages or on those of device code, and licences."""
+    """Edit METADATA: the version and licences, without requirements on ROCm's or device packages."""
     head, gap, body = content.decode().partition("\n\n")
     lines: list[str] = []
     for field in _fields(head):
