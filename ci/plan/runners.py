@@ -85,7 +85,7 @@ class Runners(Model):
         return Runner()
 
     def unserved(self, label: str, owner: str) -> str:
-        """Return why a job for a label would queue for ever in this owner's repository; "" if it would not."""
+        """Return why a job for a label would never start in this owner's repository, or ""."""
         if label in self.out_of_service:
             return f"{label} is out of service: {self.out_of_service[label]}"
         if label in self.github:
