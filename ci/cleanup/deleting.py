@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from ci.cleanup.links import listed
 from ci.cleanup.units import DISTRIBUTIONS, SIDECAR, is_page
 from core import parallel
-from core.cli import progress
+from core.cli.progress import transfer
 from core.errors import StoreError
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ def carry_out(
     sizes = {one.key: one.size for decision in planned.goes for one in decision.unit.objects}
     keys, folders = list(sizes), _by_folder(planned)
     _require_unused(keys, in_use)
-    with progress.transfer(f"deletion in {store.url}", files=len(keys), size=planned.size) as shown:
+    with transfer(f"deletion in {store.url}", files=len(keys), size=planned.size) as shown:
 
         def delete(found: Iterable[str]) -> None:
             parallel.each(lambda key: _delete(store, key, sizes[key], shown), found)

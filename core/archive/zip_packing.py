@@ -21,7 +21,8 @@ from typing import IO, TYPE_CHECKING
 
 import deflate
 
-from core.archive import deflating, zip_sources
+from core.archive import deflating
+from core.archive.zip_sources import content_of, edited, edits_of, file_of, size_of, tail_of, unreadable
 from core.archive.zip_sources import Made, Member
 from core.errors import FatalError
 
@@ -157,7 +158,7 @@ def _alone(one: Sized) -> bool:
 
 def longest_first(members: Sequence[Member]) -> list[tuple[int, Sized]]:
     """Give the order to pack members in: the large ones by size, then the others as they come."""
-    sizes = [zip_sources.size_of(member) for member in members]
+    sizes = [size_of(member) for member in members]
     sized = [(index, Sized(member=members[index], size=size)) for index, size in enumerate(sizes)]
     large = [one for one in sized if one[1].size > LARGE]
     large.sort(key=lambda one: (-one[1].size, one[0]))
@@ -189,7 +190,7 @@ def _pack_all(batch: Sequence[Sized], workers: Workers, level: int) -> list[Pack
 
 def _pack(member: Member, held: int, workers: Workers, level: int) -> Packed:
     try:
-        with zip_sources.content_of(member) as data:
+        with content_of(member) as data:
             size = len(data)
             packed = _deflated_whole(data, level)
             smaller = packed is not None and len(packed) < size
@@ -227,16 +228,16 @@ def _pack_big(member: Member, workers: Workers, level: int, scratch: Path | None
     if isinstance(member.source, bytes):
         raise FatalError(f"{member.name} has {len(member.source)} bytes in memory; put them into a file.")
     try:
-        with zip_sources.file_of(member) as path, path.open("rb") as source:
+        with file_of(member) as path, path.open("rb") as source:
             return _packed_file(member, source, workers, level, scratch)
     except OSError as problem:
-        raise zip_sources.unreadable(member, problem) from problem
+        raise unreadable(member, problem) from problem
 
 
 def _packed_file(
     member: Member, source: IO[bytes], workers: Workers, level: int, scratch: Path | None
 ) -> Packed:
-    own, tail = os.fstat(source.fileno()).st_size, zip_sources.tail_of(member)
+    own, tail = os.fstat(source.fileno()).st_size, tail_of(member)
     size = own + len(tail)
     spool = tempfile.TemporaryFile(dir=scratch, prefix=".packed.")  # noqa: SIM115 - lives until the member is written
     digest, crc, packed_size = hashlib.sha256(), 0, 0
@@ -245,7 +246,7 @@ def _packed_file(
         for start in range(0, size, CHUNK):
             while not workers.take(CHUNK, wait=not waiting):
                 packed_size += spool.write(waiting.popleft().result())
-            data = zip_sources.edited(source.read(CHUNK), start, zip_sources.edits_of(member))
+            data = edited(source.read(CHUNK), start, edits_of(member))
             data += tail[max(0, start - own) : max(0, start + CHUNK - own)]
             last, chosen = start + CHUNK >= size, _level_for(size, level)
             waiting.append(workers.pool.submit(_deflated, data, workers, chosen, last=last))
@@ -261,7 +262,7 @@ def _packed_file(
             source.seek(0)
             shutil.copyfileobj(source, spool, _COPIED)
             spool.write(tail)
-            for offset, new in zip_sources.edits_of(member):
+            for offset, new in edits_of(member):
                 spool.seek(offset)
                 spool.write(new)
     except BaseException:

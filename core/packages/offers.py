@@ -12,7 +12,7 @@ from core.errors import MissingInputError, StoreError, UsageError
 from core.families import CPU, group_families
 from core.run import records
 from core.run.groups import artifact_groups
-from core.wheel import wheels
+from core.wheel.wheels import parse_wheel_name
 from core.wheel.distributions import SIDECAR
 
 if TYPE_CHECKING:
@@ -198,5 +198,5 @@ def fits(one: Offer, python_tag: str, platform: Platform | None = None) -> bool:
             or (tag.abi == "none" and tag.interpreter in {"py3", python_tag})
         )
         and (tag.platform == "any" or family in tag.platform)
-        for tag in wheels.parse_wheel_name(one.name).tags
+        for tag in parse_wheel_name(one.name).tags
     )

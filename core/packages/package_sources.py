@@ -28,7 +28,8 @@ from core.packages.remote_wheels import has_secret, open_url, without_secret
 from core.run.outputs import LOCAL_RUN
 from core.stores.page_waiting import fetch, links, unlisted, wait_for
 from core.stores.store_server import RemoteFiles, served_store
-from core.wheel import distributions, wheels
+from core.wheel import distributions
+from core.wheel.wheels import parse_sdist_name, parse_wheel_name, read_metadata
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -129,7 +130,7 @@ class PackageSource:
         if "://" in one.url:
             raw = remote_wheels.read_metadata(one.url, cert=configured().cert)
         else:
-            raw = wheels.read_metadata(Path(one.url)).raw
+            raw = read_metadata(Path(one.url)).raw
         return tuple(str(line) for line in message_from_bytes(raw).get_all("Requires-Dist", ()))
 
     def sealed(self, one: Offer) -> Offer:
@@ -232,7 +233,7 @@ def _offer(name: str, *, url: str, link: Link | None = None) -> Iterator[Offer]:
     if not distributions.is_distribution(name):
         return
     try:
-        parsed = wheels.parse_wheel_name(name) if name.endswith(".whl") else wheels.parse_sdist_name(name)
+        parsed = parse_wheel_name(name) if name.endswith(".whl") else parse_sdist_name(name)
     except WheelError:
         return
     if distributions.is_ours(parsed.distribution):

@@ -15,7 +15,7 @@ from core import files
 from core.data import Model, load_toml
 from core.errors import WheelError
 from core.run.records import FileRecord
-from core.wheel import wheels
+from core.wheel.wheels import parse_sdist_name, parse_wheel_name, read_metadata
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -71,7 +71,7 @@ def on_platform(filename: str, platform: Platform) -> bool:
     if not filename.endswith(".whl"):
         return True
     system = "win" if platform == "windows" else "linux"
-    tags = wheels.parse_wheel_name(filename).tags
+    tags = parse_wheel_name(filename).tags
     return any(tag.platform == "any" or system in tag.platform for tag in tags)
 
 
@@ -128,7 +128,7 @@ def describe(path: Path, *, key: str, sha256: str) -> Described:
         WheelError: Its name is malformed, or says something else than its metadata.
     """
     name, version, _ = _parse(path.name)
-    metadata = wheels.read_metadata(path) if path.suffix == ".whl" else None
+    metadata = read_metadata(path) if path.suffix == ".whl" else None
     if metadata and (canonicalize_name(metadata.name) != name or metadata.version != version):
         raise WheelError(
             f"{path.name} says in its METADATA that it is {metadata.name} {metadata.version}.",
@@ -177,7 +177,7 @@ def in_run(store: Store, outputs: RunOutputs, artifact_group: str) -> Sequence[D
 
 def _parse(filename: str) -> tuple[str, Version, frozenset[str]]:
     if filename.endswith(".whl"):
-        wheel = wheels.parse_wheel_name(filename)
+        wheel = parse_wheel_name(filename)
         return wheel.distribution, wheel.version, frozenset(str(tag) for tag in wheel.tags)
-    sdist = wheels.parse_sdist_name(filename)
+    sdist = parse_sdist_name(filename)
     return sdist.distribution, sdist.version, frozenset()

@@ -16,7 +16,7 @@ REST = "…"
 MOST_FOLDERS, DEPTH, MOST_LETTERS = 25, 2, 200
 
 
-def folders(wheel: Path) -> dict[str, list[int]]:
+def folder_sizes(wheel: Path) -> dict[str, list[int]]:
     """Add a wheel's members up by folder, from its central directory alone.
 
     Returns:

@@ -10,7 +10,7 @@ from core.errors import MissingInputError
 from core.packages.choosing import others_of
 from core.run import records
 from core.run.records import Cell
-from core.wheel import wheels
+from core.wheel.wheels import read_metadata
 from pytorch_build.refs.torch_refs import DISTRIBUTIONS
 
 if TYPE_CHECKING:
@@ -78,7 +78,7 @@ def _wheel(context: Context, target: Interpreter, project: str) -> Dependency | 
         requirement=str(path),
         version=wheel.version,
         digest=wheel.sha256,
-        others=others_of(wheels.read_metadata(path).requires_dist, where=path.name),
+        others=others_of(read_metadata(path).requires_dist, where=path.name),
     )
 
 

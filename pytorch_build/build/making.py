@@ -11,7 +11,7 @@ from core.env import environments
 from core.env.interpreters import installed_version
 from core.env.target_locks import locked_call
 from core.run.stage import Made
-from core.wheel import wheel_contents
+from core.wheel.wheel_contents import folder_sizes
 from core.wheel.wheel_contents import CONTENTS
 from core.wheel.wheels import parse_wheel_name
 from pytorch_build.build import facts, preflight
@@ -94,7 +94,7 @@ def _build(build: Build, tree: Path, sdk: RocmSdk | None, log: Path, course: Cou
             check_bare_import(build.target, plan, wheels[0], preloads=torch is not None and not torch.digest)
         for one in wheels:
             _check(build, one)
-    contents = {one.name: wheel_contents.folders(one) for one in wheels}
+    contents = {one.name: folder_sizes(one) for one in wheels}
     details: dict[str, Any] = {"source": build.tree.inputs, **course.details, CONTENTS: contents}
     return Made(files=wheels, details=details)
 

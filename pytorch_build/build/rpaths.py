@@ -18,7 +18,7 @@ from core.binaries import rpath
 from core.wheel.wheel_editing import Additions, edit_wheel
 from core.wheel.wheel_record import require_listing
 from core.wheel.wheels import parse_wheel_name
-from pytorch_build.check import view
+from pytorch_build.check.view import Member
 from pytorch_build.standalone.fat.binaries import read_members
 from pytorch_build.standalone.fat.content import RocmFile
 from pytorch_build.standalone.fat.search_paths import unpacked
@@ -63,7 +63,7 @@ def planned(
     """
     changes = {}
     for name, binary in binaries.items():
-        installed = view.Member(name=name, size=0).installed
+        installed = Member(name=name, size=0).installed
         wanted = search_paths(installed, layout, family, binary.search)
         right = binary.search == wanted and (binary.is_rpath or not wanted)
         if not right and (binary.needed or binary.search):

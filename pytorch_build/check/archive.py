@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 _EXTENSION = re.compile(r"\.(?:cpython-|cp)(\d+t?)[^/.]*\.(?:so|pyd)$")
 
 
-def check(view: WheelView) -> Iterator[Finding]:
+def check_archive(view: WheelView) -> Iterator[Finding]:
     """Compare file name, METADATA, WHEEL and extension modules."""
     yield from _check_metadata(view)
     yield from _check_requirements(view)

@@ -77,7 +77,7 @@ def _stated(view: WheelView) -> Iterator[Requirement]:
         try:
             yield Requirement(text)
         except InvalidRequirement:
-            continue  # `archive.check` reports it
+            continue  # `check_archive` reports it
 
 
 def _same(stated: Requirement, wanted: Requirement) -> bool:

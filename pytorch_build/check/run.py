@@ -146,7 +146,7 @@ def judge(
         for message in binary.problems:
             subject = _subject(binary.member.name)
             yield view.finding("error", subject, message, binary.member.name)
-    yield from archive.check(view)
+    yield from archive.check_archive(view)
     if expectation is not None:
         yield from expectations.check(view, expectation)
     yield from contents.check(view, expectation, policy)

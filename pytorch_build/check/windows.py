@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from pytorch_build.check.policy import Windows
 
 Origin = Literal["system", "redistributable", "debug", "python", ""]
-_MACHINES = {"amd64": "AMD64", "arm64": "ARM64"}
+_DELVEWHEEL = {"amd64": "AMD64", "arm64": "ARM64"}
 _PYTHON = re.compile(r"python3\d*t?(_d)?\.dll")
 _DEBUG_PYTHON = re.compile(r"python3\d*t?_d\.dll")
 _ABI = re.compile(r"cp(3\d+)(t?)")
@@ -34,7 +34,7 @@ def system_dlls(machine: str) -> tuple[frozenset[str], tuple[re.Pattern[str], ..
             "delvewheel, which knows the DLLs of Windows, is not installed.",
             hint="It is part of the tool: pip install -r requirements.txt.",
         ) from problem
-    names = data.ignore_names[data.MachineType[_MACHINES[machine]]]
+    names = data.ignore_names[data.MachineType[_DELVEWHEEL[machine]]]
     patterns = tuple(one for one in data.ignore_regexes if not one.fullmatch("python312.dll"))
     return frozenset(names), patterns
 

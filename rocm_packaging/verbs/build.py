@@ -16,7 +16,7 @@ from core.run import records, stage
 from core.run.outputs import group_name
 from core.run.records import Cell
 from core.run.stage import Made, Stage
-from core.wheel import wheel_contents
+from core.wheel.wheel_contents import CONTENTS, folder_sizes
 from rocm_packaging.artifacts import listing
 from rocm_packaging.artifacts.artifacts import build_info, families_of, scan
 from rocm_packaging.packages import versions
@@ -181,7 +181,7 @@ def _print_plan(plan: Plan, *, as_json: bool) -> None:
 def _made(request: BuildRequest) -> Made:
     built = build(request)
     made = tuple(one.path for one in built.files)
-    contents = {path.name: wheel_contents.folders(path) for path in made if path.suffix == ".whl"}
+    contents = {path.name: folder_sizes(path) for path in made if path.suffix == ".whl"}
     commit = build_info(scan(request.artifact_dir)).commit
     return Made(
         files=made,
@@ -191,7 +191,7 @@ def _made(request: BuildRequest) -> Made:
             **({"commit": commit} if commit else {}),
             "families": list(built.families),
             "unused": list(built.unused),
-            wheel_contents.CONTENTS: contents,
+            CONTENTS: contents,
         },
     )
 

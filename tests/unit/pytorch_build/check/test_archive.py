@@ -26,7 +26,7 @@ def sound(view: Callable[..., WheelView]) -> WheelView:
 
 
 def found(view: WheelView) -> list[tuple[str, str]]:
-    return [(one.severity, one.message) for one in archive.check(view)]
+    return [(one.severity, one.message) for one in archive.check_archive(view)]
 
 
 def test_a_sound_wheel(sound: WheelView) -> None:

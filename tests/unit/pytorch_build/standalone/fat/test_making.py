@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from core.archive import zip_sources
+    from core.archive.zip_sources import Edited
     from pytorch_build.standalone.fat.content import RocmFile
 
 ROCM = "torch/lib/rocm"
@@ -56,7 +56,7 @@ def unpatched_fixture(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, tuple[
     """Note search paths instead of setting them, as files of tests have no room for patchelf."""
     noted: list[tuple[str, tuple[str, ...]]] = []
 
-    def note(file: RocmFile, search: tuple[str, ...], _scratch: Path) -> zip_sources.Edited | Path:
+    def note(file: RocmFile, search: tuple[str, ...], _scratch: Path) -> Edited | Path:
         noted.append((file.path, search))
         return file.source
 
