@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, BinaryIO, Protocol, cast
 import zstandard
 
 from core import files
-from core.archive.decompression import XZ, ZSTD
+from core.archive.tar import XZ, ZSTD
 from core.errors import ArtifactError, FatalError
 from rocm_packaging.artifacts.archives import SIDECAR, parse_name
 from rocm_packaging.artifacts.artifacts import MANIFEST, parse_stages

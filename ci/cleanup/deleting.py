@@ -14,14 +14,14 @@ from typing import TYPE_CHECKING
 from ci.cleanup.links import listed
 from ci.cleanup.units import DISTRIBUTIONS, SIDECAR, is_page
 from core import parallel
-from core.cli.progress import transfer
+from core.console import transfer
 from core.errors import StoreError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from ci.cleanup.plan import Plan
-    from core.cli.progress import Transfer
+    from core.console import Transfer
     from core.stores import Store
 
     Rewrite = Callable[[Store, str, frozenset[str]], object]

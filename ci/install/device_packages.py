@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
     from packaging.requirements import Requirement
 
-    from core.env.interpreters import Interpreter
+    from core.env import Interpreter
     from core.packages.offers import Offer
     from core.packages.package_sources import PackageSource
 

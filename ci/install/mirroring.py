@@ -25,7 +25,7 @@ from core.packages.offers import fits, required_by
 from core.packages.resolving import Question, resolve
 from core.parallel import each
 from core.run.records import FileRecord
-from core.wheel.wheels import read_metadata
+from core.wheel import read_metadata
 from core.wheel.distributions import SIDECAR, is_ours
 
 if TYPE_CHECKING:

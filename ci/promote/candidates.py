@@ -11,9 +11,9 @@ from ci.promote.execution import Rewritten
 from ci.promote.rewriting import new_version, plan_set, rewrite_set
 from core import console, files, parallel
 from core.errors import MissingInputError, StoreError
+from core.wheel import read_metadata
 from core.wheel.distributions import SIDECAR
-from core.wheel.wheels import read_metadata
-from pytorch_build.check.view import Expectation
+from pytorch_build.check import Expectation
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -12,7 +12,7 @@ from packaging.version import InvalidVersion, Version
 from ci.promote import keeping, metadata_edits
 from ci.promote.rewriting_rules import rules
 from core.errors import WheelError
-from core.wheel.wheel_editing import TEXT_LIMIT, is_text
+from core.wheel.editor import TEXT_LIMIT, is_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -29,7 +29,7 @@ _REQUIRES = re.compile(r".*\.egg-info/requires\.txt")
 
 
 class MemberEdits:
-    """The edits of one package, and what they found wrong: an `Edit` of `core.wheel.wheel_editing`."""
+    """The edits of one package, and what they found wrong: an `Edit` of `core.wheel.editor`."""
 
     def __init__(self, plan: Renamed, change: RocmChange, kept: Kept | None = None) -> None:
         self._plan, self._change, self._kept = plan, change, kept

@@ -17,7 +17,7 @@ from packaging.version import Version
 
 from ci.promote.rewriting_rules import rules
 from core.errors import MissingInputError, UsageError, WheelError
-from core.wheel.wheels import parse_sdist_name, parse_wheel_name
+from core.wheel import parse_sdist_name, parse_wheel_name
 from pytorch_build.lock.versions import version_suffix
 from rocm_packaging.packages import versions
 

@@ -22,19 +22,18 @@ from ci.promote.renaming import Renamed, RocmChange, final_of, new_version, plan
 from core import console
 from core.errors import MissingInputError, WheelError
 from core.files import made, sha256
-from core.wheel.sdist_editing import edit_sdist
-from core.wheel.wheel_editing import edit_wheel
-from core.wheel.wheel_record import Tap, verify_record
-from core.wheel.wheel_writer import WrittenFile
-from core.wheel.wheels import read_metadata
-from pytorch_build.check.findings import require_no_errors
+from core.wheel import read_metadata
+from core.wheel.editor import edit_sdist, edit_wheel
+from core.wheel.record import Tap, verify_record
+from core.wheel.writer import WrittenFile
+from pytorch_build.check import require_no_errors
 from pytorch_build.check.run import CheckOptions, check_wheel
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from ci.promote.keeping import Kept
-    from pytorch_build.check.view import Expectation
+    from pytorch_build.check import Expectation
 
 __all__ = ["Renamed", "Rewritten", "RocmChange", "final_of", "new_version", "plan_set", "rewrite_set"]
 

@@ -13,8 +13,8 @@ from ci.promote.documents import StagedFile, StagingRecord
 from core import parallel
 from core.errors import ConflictError, MissingInputError, StoreError, UsageError, nearest
 from core.run import records
+from core.wheel import parse_wheel_name
 from core.wheel.distributions import SIDECAR
-from core.wheel.wheels import parse_wheel_name
 from rocm_packaging.packages.layouts import is_rocm
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Protocol
 from urllib.parse import quote, unquote, urlsplit, urlunsplit
 
 from core import files, stores
-from core.cli.progress import transfer
+from core.console import transfer
 from core.errors import MissingInputError, ServiceError, UsageError
 from core.stores.directory import DirectoryStore
 

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from ci.install.run_install import Chosen
     from core.cli.options import Common
-    from core.env.interpreters import Interpreter
+    from core.env import Interpreter
     from core.packages.offers import Offer
 
 WAIT = 600.0

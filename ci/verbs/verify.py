@@ -60,7 +60,7 @@ def run(arguments: argparse.Namespace) -> None:
 
 def _verified(located: Located) -> dict[str, Any]:
     from ci.provenance import checking, evidence
-    from core.wheel import distributions, wheel_record
+    from core.wheel import distributions, record
 
     path = located.path
     if not distributions.is_distribution(path.name):
@@ -71,7 +71,7 @@ def _verified(located: Located) -> dict[str, Any]:
     found = evidence.gather(located.run, described.record, located.group)
     by, _ = checking.check_file(described.record, found.promised)
     if path.suffix == ".whl":
-        wheel_record.require_sound(path)
+        record.require_sound(path)
     statement, where = found.statement(by, path.name)
     if statement is None:
         raise checking.require_statement(path.name, by)

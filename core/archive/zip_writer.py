@@ -1,6 +1,6 @@
 """Zip files written fast and the same every time, front to back.
 
-Members are compressed by `core.archive.zip_packing`, on all cores. Members of another archive can be
+Members are compressed by `core.archive.compression`, on all cores. Members of another archive can be
 taken over as they are compressed there. Format: APPNOTE.TXT of PKWARE, with ZIP64.
 """
 
@@ -14,16 +14,16 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, BinaryIO
 
-from core.archive.zip_members import CHUNK
-from core.archive.zip_packing import DEFLATED, LEVEL, STORED, Packed, Workers, longest_first, packed_in_order
-from core.archive.zip_sources import Made, Member
+from core.archive import Made, Member
+from core.archive.compression import DEFLATED, LEVEL, STORED, Packed, Workers, longest_first, packed_in_order
+from core.archive.zip_reader import CHUNK
 from core.errors import WheelError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from pathlib import Path
 
-    from core.archive.zip_members import Span
+    from core.archive.zip_reader import Span
 
 __all__ = ["EARLIEST", "HashingStream", "Made", "Member", "Workers", "Written", "ZipWriter"]
 
@@ -127,7 +127,7 @@ class ZipWriter:
         """Take a member of another archive over as it is compressed there.
 
         Nothing is inflated, so what the other archive says of it is believed; see that
-        `core.wheel.wheel_record.require_listing` holds for it, and `require_sound` for one from elsewhere.
+        `core.wheel.record.require_listing` holds for it, and `require_sound` for one from elsewhere.
 
         Args:
             source: The other archive.

@@ -17,8 +17,7 @@ from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from packaging.utils import canonicalize_name
 from packaging.version import Version
 
-from core import locks
-from core.env import installer
+from core.env import installer, locks
 from core.env.installer import Install, configured
 from core.errors import EnvironmentSetupError, MissingInputError, WheelError
 from core.packages.offers import fits
@@ -28,8 +27,8 @@ from core.wheel.distributions import is_ours
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from core.env import Interpreter
     from core.env.installer import Sources
-    from core.env.interpreters import Interpreter
     from core.packages.offers import Offer
     from core.packages.package_sources import PackageSource
     from core.run.outputs import Platform

@@ -9,7 +9,7 @@ from http.client import HTTPException
 from typing import TYPE_CHECKING
 
 from core import files
-from core.cli.progress import transfer
+from core.console import transfer
 from core.errors import ServiceError
 
 if TYPE_CHECKING:

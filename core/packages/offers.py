@@ -12,7 +12,7 @@ from core.errors import MissingInputError, StoreError, UsageError
 from core.families import CPU, group_families
 from core.run import records
 from core.run.groups import artifact_groups
-from core.wheel.wheels import parse_wheel_name
+from core.wheel import parse_wheel_name
 from core.wheel.distributions import SIDECAR
 
 if TYPE_CHECKING:

@@ -28,8 +28,7 @@ from core.packages.remote_wheels import has_secret, open_url, without_secret
 from core.run.outputs import LOCAL_RUN
 from core.stores.page_waiting import fetch, links, unlisted, wait_for
 from core.stores.store_server import RemoteFiles, served_store
-from core.wheel import distributions
-from core.wheel.wheels import parse_sdist_name, parse_wheel_name, read_metadata
+from core.wheel import distributions, parse_sdist_name, parse_wheel_name, read_metadata
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence

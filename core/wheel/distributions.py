@@ -15,7 +15,7 @@ from core import files
 from core.data import Model, load_toml
 from core.errors import WheelError
 from core.run.records import FileRecord
-from core.wheel.wheels import parse_sdist_name, parse_wheel_name, read_metadata
+from core.wheel import parse_sdist_name, parse_wheel_name, read_metadata
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

@@ -10,13 +10,13 @@ from core.errors import MissingInputError
 from core.packages.choosing import others_of
 from core.run import records
 from core.run.records import Cell
-from core.wheel.wheels import read_metadata
+from core.wheel import read_metadata
 from pytorch_build.refs.torch_refs import DISTRIBUTIONS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from core.env.interpreters import Interpreter
+    from core.env import Interpreter
     from pytorch_build.context import Context
 
 # what each project's build stands on

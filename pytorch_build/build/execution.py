@@ -11,7 +11,7 @@ from core import console, files, process
 from core.env import installer
 from core.env.installer import Install
 from core.errors import BuildError
-from core.wheel.wheels import parse_wheel_name
+from core.wheel import parse_wheel_name
 from pytorch_build.build.course import Course
 from pytorch_build.build.plans import environment
 from pytorch_build.check.imports import import_command, read_report
@@ -19,8 +19,8 @@ from pytorch_build.check.imports import import_command, read_report
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
+    from core.env import Interpreter
     from core.env.installer import Backend
-    from core.env.interpreters import Interpreter
     from pytorch_build.build.compiler_cache_use import CacheInUse
     from pytorch_build.build.plans.types import BuildPlan, FileDrop
     from pytorch_build.platforms import Platform

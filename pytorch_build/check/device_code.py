@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
+from pytorch_build.check import DeviceFacts
 from pytorch_build.check.bundles import COMPRESSED_MAGIC, PLAIN_MAGIC, BundleError, read_bundles, targets_of
-from pytorch_build.check.view import DeviceFacts
 from rocm_packaging.packages import kpack
 from rocm_packaging.packages.layouts import covers, device_target
 
@@ -17,10 +17,9 @@ if TYPE_CHECKING:
     from elftools.elf.elffile import ELFFile
 
     from core.binaries.pe import PeFacts
+    from pytorch_build.check import Expectation, Finding, WheelView
     from pytorch_build.check.bundles import Data
-    from pytorch_build.check.findings import Finding
     from pytorch_build.check.policy import Policy
-    from pytorch_build.check.view import Expectation, WheelView
 
 CHECK = "device_code"
 MAGICS = (PLAIN_MAGIC, COMPRESSED_MAGIC)

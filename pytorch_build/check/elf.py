@@ -10,17 +10,16 @@ from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING
 
-from pytorch_build.check.providers import matches, places, provided, some, unasked
-from pytorch_build.check.view import ElfFacts
+from pytorch_build.check import ElfFacts
+from pytorch_build.check.policy import matches, places, provided, some, unasked
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
     from elftools.elf.elffile import ELFFile
 
-    from pytorch_build.check.findings import Finding, Severity
+    from pytorch_build.check import Binary, Finding, Severity, WheelView
     from pytorch_build.check.policy import Policy
-    from pytorch_build.check.view import Binary, WheelView
 
 CHECK = "elf"
 MAGIC = b"\x7fELF"

@@ -7,7 +7,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Literal
 
-from core.env.interpreters import interpreter, require
+from core.env import interpreter, require
 from core.errors import MissingInputError
 from core.packages.package_sources import PackageSource
 from core.packages.source_options import SourceOptions, add_package_source, source_options

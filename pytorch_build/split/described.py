@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 from packaging.requirements import Requirement
 
 from core.families import parents
-from core.wheel.wheel_writer import file_stem
+from core.wheel.writer import file_stem
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
 
-    from core.wheel.wheels import WheelMetadata
+    from core.wheel import WheelMetadata
 
 _HEADERS_END = "\n\n"
 # Fields of the host's metadata that hold for its device code as well.

@@ -8,13 +8,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from core.archive import zip_members
+from core.archive import zip_reader
 from core.archive.zip_writer import is_executable
 from core.errors import UsageError, WheelError
-from core.wheel.wheel_editing import Additions, assemble_wheel, edit_wheel
-from core.wheel.wheel_record import require_listing
-from core.wheel.wheel_writer import Made, Member, WheelSpec, file_stem
-from core.wheel.wheels import read_metadata, read_wheel_info
+from core.wheel import read_metadata, read_wheel_info
+from core.wheel.editor import Additions, assemble_wheel, edit_wheel
+from core.wheel.record import require_listing
+from core.wheel.writer import Made, Member, WheelSpec, file_stem
 from pytorch_build.check.device_code import processor
 from pytorch_build.split import described
 from pytorch_build.split.checking import require_whole
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     import zipfile
     from collections.abc import Iterator, Mapping, Sequence
 
-    from core.wheel.wheels import WheelMetadata
+    from core.wheel import WheelMetadata
     from pytorch_build.split.reading import Code, Contents
 
 
@@ -72,7 +72,7 @@ def plan(fat_wheel: Path, scratch: Path, *, rocm_version: str = "") -> Plan:
             f"{fat_wheel.name} does not say which ROCm it was built against.",
             hint="Say it: --rocm-version V.",
         )
-    with zip_members.opened(fat_wheel) as archive:
+    with zip_reader.opened(fat_wheel) as archive:
         listing = require_listing(fat_wheel, archive)
     infos = {info.filename: info for info, _ in listing.files}
     contents = take_apart(fat_wheel, scratch)

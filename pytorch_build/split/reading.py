@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING
 import zstandard
 
 from core.errors import WheelError
-from core.wheel.wheel_record import Tap, verify_record
-from core.wheel.wheels import parse_wheel_name
+from core.wheel import parse_wheel_name
+from core.wheel.record import Tap, verify_record
 from pytorch_build.check.bundles import BundleError, code_objects, read_bundles
 from pytorch_build.check.device_code import processor
 from pytorch_build.split.libraries import MAGICS, mapped, side_of

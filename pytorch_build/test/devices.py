@@ -13,7 +13,7 @@ from rocm_packaging.packages.layouts import LIBRARIES, device_target, layout_of,
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
-    from core.env.interpreters import Interpreter
+    from core.env import Interpreter
     from pytorch_build.context import Context
     from pytorch_build.test.gpu_selection import Assignment
 

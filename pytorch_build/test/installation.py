@@ -18,7 +18,7 @@ from core.packages.choosing import choose, others_question, pinned_call, require
 from core.packages.offers import offer_of
 from core.parallel import each
 from core.run import records
-from pytorch_build.check.expected import run_lock
+from pytorch_build.check.expectations import run_lock
 from pytorch_build.refs.torch_refs import DISTRIBUTIONS
 from pytorch_build.rocm.options import packages_of
 from pytorch_build.test.devices import PREFIXES, targets_of, told_to_sdist
@@ -43,8 +43,8 @@ from rocm_packaging.sdk.sources import (
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
+    from core.env import Interpreter
     from core.env.installer import Install
-    from core.env.interpreters import Interpreter
     from core.packages.offers import Offer
     from core.packages.package_sources import PackageSource
     from core.packages.source_options import SourceOptions

@@ -16,10 +16,9 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING
 
-from core import console, junit_reading
-from core.env import supervision
-from core.env.supervision import Limits, supervise
+from core import console, junit_reading, supervision
 from core.errors import DataError, MissingInputError
+from core.supervision import Limits, supervise
 from pytorch_build.test import file_results, plugin
 from pytorch_build.test.file_results import Ended
 from pytorch_build.test.plugin import Plan, PlannedRule

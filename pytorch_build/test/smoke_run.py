@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from core import console, files, junit_reading, process
 from core.cli.options import environment
-from core.env import environments, installer
-from core.env.interpreters import installed_version, require
-from core.env.target_locks import locked_call
+from core.env import installed_version, installer, require
+from core.env.locks import locked_call
 from core.errors import CheckError, ProcessError
 from core.packages.source_options import SourceOptions
 from core.run import records, stage
@@ -25,7 +24,7 @@ from pytorch_build.test.torch_request import TorchTests, assignments
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from core.env.interpreters import Interpreter
+    from core.env import Interpreter
     from pytorch_build.context import Context
     from pytorch_build.test.gpu_selection import Assignment
     from pytorch_build.test.installation import Tested
@@ -76,7 +75,7 @@ def test_run(context: Context, options: SmokeOptions) -> None:
         tools = locked_call(context.common, target, only=SMOKE_REQUIREMENTS)
         with installation.planned(context, target, what, tools=tools) as (calls, known):
             digest = files.digest_of({"inputs": inputs, "python": target.version, "calls": known})
-            with environments.prepared(
+            with installer.prepared(
                 target,
                 calls,
                 digest=digest,

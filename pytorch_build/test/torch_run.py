@@ -9,8 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from core import console, files, parallel
-from core.env import supervision
+from core import console, files, parallel, supervision
 from core.errors import CheckError
 from core.junit import Document, Suite, counts
 from core.run import records

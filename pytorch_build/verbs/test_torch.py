@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from core import console, files, process
 from core.cli.options import Once, add_group, common_from, environment
-from core.env import engines, environments, installer
-from core.env.interpreters import require
-from core.env.target_locks import TORCH_TESTS, locked_call
+from core.env import engines, installer, require
+from core.env.locks import TORCH_TESTS, locked_call
 from core.errors import MissingInputError, UsageError
 from core.packages.source_options import source_options
 from pytorch_build.containers.running import this_user
@@ -29,7 +28,7 @@ if TYPE_CHECKING:
     import argparse
     from collections.abc import Iterator, Mapping
 
-    from core.env.interpreters import Interpreter
+    from core.env import Interpreter
     from pytorch_build.context import Context
     from pytorch_build.rocm.options import RocmOptions
     from pytorch_build.test.installation import Tested
@@ -186,7 +185,7 @@ def _installed(
     tools = locked_call(chosen.common, target, lock=TORCH_TESTS)
     with installation.planned(chosen, target, what, tools=tools) as (calls, known):
         digest = files.digest_of({"inputs": inputs, "python": target.version, "calls": known})
-        with environments.prepared(
+        with installer.prepared(
             target,
             calls,
             digest=digest,

@@ -13,8 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from core.archive.decompression import XZ, ZSTD, HashedSource, Policy, open_reader
-from core.archive.tar_members import TarStream
+from core.archive.tar import XZ, ZSTD, HashedSource, Policy, TarStream, open_reader
 from core.errors import ArtifactError, FatalError, nearest
 from core.run.outputs import this_platform
 from rocm_packaging.artifacts.artifacts import COMPONENTS

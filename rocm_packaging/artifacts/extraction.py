@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
     from pathlib import Path
 
-    from core.archive.tar_members import Member, TarStream
+    from core.archive.tar import Member, TarStream
 
 _DRIVE = re.compile(r"[A-Za-z]:")
 _LONGEST_MANIFEST = 1 << 20

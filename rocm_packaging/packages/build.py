@@ -15,7 +15,7 @@ from core.cli.options import ROOT
 from core.errors import ArtifactError
 from core.families import FAMILIES_FILE
 from core.files import digest_of, sha256
-from core.wheel.wheel_writer import Made, Member, Workers
+from core.wheel.writer import Made, Member, Workers
 from rocm_packaging.artifacts import artifacts as artifact_directory
 from rocm_packaging.packages import patching, rendering, wheels
 from rocm_packaging.packages.packages import payload_folder
@@ -25,7 +25,7 @@ from rocm_packaging.packages.planning import BuildRequest, Plan, RuntimePlan, ma
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from core.wheel.wheel_writer import WrittenFile
+    from core.wheel.writer import WrittenFile
     from rocm_packaging.artifacts.artifacts import Entry
     from rocm_packaging.packages.payload import PayloadFile
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from core.cli.options import ROOT
-from core.wheel.wheel_writer import (
+from core.wheel.writer import (
     LEVEL,
     Member,
     WheelSpec,
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
     from pathlib import Path
 
-    from core.wheel.wheel_writer import WrittenFile
+    from core.wheel.writer import WrittenFile
     from rocm_packaging.packages.licenses import Licenses
     from rocm_packaging.packages.packages import Program
     from rocm_packaging.packages.planning import DevelPlan, RuntimePlan

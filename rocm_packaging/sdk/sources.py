@@ -38,8 +38,8 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping, Sequence
 
     from core.cli.options import Common
+    from core.env import Interpreter
     from core.env.installer import Install
-    from core.env.interpreters import Interpreter
     from core.packages.choosing import SdistRequires
     from core.packages.offers import Offer
     from core.packages.source_options import SourceOptions

@@ -9,9 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from core import console, files, process
-from core.env import environments, installer
-from core.env.interpreters import require
-from core.env.target_locks import locked_call
+from core.env import installer, require
+from core.env.locks import locked_call
 from core.errors import CheckError, MissingInputError, ProcessError
 from core.families import group_families
 from core.run import records, stage
@@ -25,8 +24,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from core.cli.options import Common
+    from core.env import Interpreter
     from core.env.installer import Backend
-    from core.env.interpreters import Interpreter
     from rocm_packaging.packages.layouts import Layout
     from rocm_packaging.sdk.sources import RocmSource
 
@@ -101,10 +100,10 @@ def run_tests(request: TestRequest) -> None:
         locks = common.cache / "locks"
         with source.opened_call(locks, request.families[0], request.targets) as rocm:
             calls = (locked_call(common, target, only=_BUILD_REQUIREMENTS), rocm)
-            with environments.prepared(
+            with installer.prepared(
                 target,
                 calls,
-                digest=environments.digest_of_calls(target, calls, salt=inputs),
+                digest=installer.digest_of_calls(target, calls, salt=inputs),
                 backend=request.backend,
                 cache_dir=request.cache_dir,
                 force=run.common.force,

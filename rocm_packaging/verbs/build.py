@@ -16,7 +16,7 @@ from core.run import records, stage
 from core.run.outputs import group_name
 from core.run.records import Cell
 from core.run.stage import Made, Stage
-from core.wheel.wheel_contents import CONTENTS, folder_sizes
+from core.wheel import CONTENTS, folder_sizes
 from rocm_packaging.artifacts import listing
 from rocm_packaging.artifacts.artifacts import build_info, families_of, scan
 from rocm_packaging.packages import versions

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING
 from core import console
 from core.cli.options import ROOT
 from core.errors import FatalError
-from core.wheel.wheel_record import verify_record
-from core.wheel.wheel_writer import Member, WheelSpec, write_wheel
+from core.wheel.record import verify_record
+from core.wheel.writer import Member, WheelSpec, write_wheel
 from tests.bench import fat_wheel, indexes, promotion, rewriting, rocm, split, uploads
 from tests.bench.measuring import Figure, paired, quiet, seconds
 

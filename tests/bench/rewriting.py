@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from core import console, process
 from core.cli.options import ROOT
-from core.wheel.wheel_writer import Member, WheelSpec, metadata_text, write_wheel
+from core.wheel.writer import Member, WheelSpec, metadata_text, write_wheel
 from tests.bench.baselines import program
 from tests.bench.measuring import Figure, quiet, seconds
 
@@ -29,7 +29,7 @@ import sys
 from pathlib import Path
 from ci.promote.member_edits import MemberEdits
 from ci.promote.rewriting import final_of, plan_set
-from core.wheel.wheel_editing import edit_wheel
+from core.wheel.editor import edit_wheel
 source, folder, candidate = Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3]
 change = final_of(candidate)
 plan = plan_set([source.name], change)[0]

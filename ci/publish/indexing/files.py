@@ -14,7 +14,7 @@ from packaging.version import InvalidVersion, Version
 from ci.publish.indexing.names import read_name
 from core import files
 from core.errors import WheelError
-from core.wheel.wheels import read_metadata
+from core.wheel import read_metadata
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -5,7 +5,7 @@ from __future__ import annotations
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
-from core.archive.zip_streams import MemberStream
+from core.archive.zip_reader import MemberStream
 from core.binaries import elf, pe
 from pytorch_build.standalone.fat.needs import Binary
 

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 
 from packaging.licenses import InvalidLicenseExpression, canonicalize_license_expression
 
-from core.archive import zip_members
-from core.wheel.wheel_record import require_listing
-from core.wheel.wheels import parse_wheel_name, read_metadata
+from core.archive import zip_reader
+from core.wheel import parse_wheel_name, read_metadata
+from core.wheel.record import require_listing
 from rocm_packaging.packages.licenses import joined
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ def licenses_of(wheels: Iterable[Path]) -> Held:
     expressions: list[str] = []
     files: dict[Path, Mapping[str, str]] = {}
     for wheel in sorted(wheels):
-        with zip_members.opened(wheel) as archive:
+        with zip_reader.opened(wheel) as archive:
             listing = require_listing(wheel, archive)
         prefix, name = f"{listing.folder}/licenses/", parse_wheel_name(wheel.name).distribution
         names = (info.filename for info, _ in listing.files if info.filename.startswith(prefix))

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from core.archive.zip_sources import Edited
+    from core.archive import Edited
     from pytorch_build.standalone.fat.content import RocmFile
 
 _CHUNK = 1 << 20

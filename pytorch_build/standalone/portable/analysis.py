@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
-from core.archive import zip_members
+from core.archive import zip_reader
 from core.errors import MissingInputError, WheelError
-from core.wheel.wheel_record import require_listing
+from core.wheel.record import require_listing
 from pytorch_build.check.policy import load_policy
 from pytorch_build.standalone.fat.binaries import read_members
 
@@ -57,7 +57,7 @@ def analyse(wheel: Path) -> Portability:
             "auditwheel, which knows manylinux' policies, is not installed.",
             hint="It is part of the tool on Linux: pip install -r requirements.txt.",
         ) from problem
-    with zip_members.opened(wheel) as archive:
+    with zip_reader.opened(wheel) as archive:
         infos = [info for info, _ in require_listing(wheel, archive).files]
     needs = read_members(wheel, infos)
     skip = excluded(needs, load_policy())

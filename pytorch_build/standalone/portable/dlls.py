@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING
 
-from core.archive import zip_members
+from core.archive import zip_reader
 from core.errors import CheckError
-from core.wheel.wheel_record import require_listing
-from pytorch_build.check import windows
+from core.wheel.record import require_listing
+from pytorch_build.check import dlls
 from pytorch_build.check.policy import load_policy
 from pytorch_build.standalone.fat.binaries import read_members
 from pytorch_build.standalone.fat.table import matches
@@ -35,7 +35,7 @@ class DllNeeds:
 
 def analyse_dlls(wheel: Path) -> DllNeeds:
     """Analyse a wheel for Windows."""
-    with zip_members.opened(wheel) as archive:
+    with zip_reader.opened(wheel) as archive:
         infos = [info for info, _ in require_listing(wheel, archive).files]
     return sort_needs(read_members(wheel, infos))
 
@@ -52,7 +52,7 @@ def sort_needs(binaries: Mapping[str, Binary]) -> DllNeeds:
                 "inside"
                 if name.lower() in own
                 else "promised"
-                if windows.origin(name, policy.windows) in _PROMISED
+                if dlls.origin(name, policy.windows) in _PROMISED
                 else "others"
                 if matches(name, others)
                 else "missing"

@@ -11,9 +11,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from core import files, process
-from core.archive import zip_members
-from core.archive.zip_sources import Member
-from core.archive.zip_streams import MemberStream
+from core.archive import Member, zip_reader
+from core.archive.zip_reader import MemberStream
 from core.binaries import elf, rpath
 from core.errors import BuildError
 
@@ -83,7 +82,7 @@ def digests_of(external: Mapping[str, Path]) -> dict[str, str]:
 def patched(wheel: Path, patches: Sequence[Patch], scratch: Path) -> tuple[Member, ...]:
     """Make the changed files."""
     members = []
-    with zip_members.opened(wheel) as archive:
+    with zip_reader.opened(wheel) as archive:
         for number, patch in enumerate(patches):
             target = scratch / f"{number}.so"
             executable = True

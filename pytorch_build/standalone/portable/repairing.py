@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from core.errors import CheckError
-from core.wheel.wheel_editing import Additions, edit_wheel
-from core.wheel.wheels import parse_wheel_name
+from core.wheel import parse_wheel_name
+from core.wheel.editor import Additions, edit_wheel
 from pytorch_build.standalone.fat.binaries import read_binary
 from pytorch_build.standalone.fat.needs import Binary
 from pytorch_build.standalone.portable import grafting
@@ -18,7 +18,7 @@ from pytorch_build.standalone.portable.analysis import platform_text
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from core.wheel.wheel_writer import WrittenFile
+    from core.wheel.writer import WrittenFile
     from pytorch_build.standalone.portable.analysis import Portability
 
 

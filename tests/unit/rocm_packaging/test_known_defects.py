@@ -75,7 +75,7 @@ import pytest
 
 from core.binaries.elf import ElfFacts
 from core.cli.options import ROOT
-from core.wheel.wheel_writer import Workers
+from core.wheel.writer import Workers
 from rocm_packaging.artifacts.artifacts import Entry
 from rocm_packaging.packages import rendering, wheels
 from rocm_packaging.packages.licenses import Licenses
@@ -85,7 +85,7 @@ from rocm_packaging.packages.planning import DevelPlan, Kind, RuntimePlan
 from rocm_packaging.packages.rendering import Distribution
 
 if TYPE_CHECKING:
-    from core.wheel.wheel_writer import WrittenFile
+    from core.wheel.writer import WrittenFile
 
 TESTS = ROOT / "tests"
 NAMED = re.findall(r"^    (test_\w+)$", __doc__ or "", re.MULTILINE)

@@ -14,7 +14,7 @@ from core.run.outputs import RunOutputs
 from core.run.records import Cell, FileRecord, Record
 from core.stores.directory import DirectoryStore
 from core.wheel import distributions
-from core.wheel.wheel_writer import Member, WheelSpec, metadata_text, write_sdist, write_wheel
+from core.wheel.writer import Member, WheelSpec, metadata_text, write_sdist, write_wheel
 from pytorch_build.lock.source_lock import SourceLock
 from pytorch_build.split.described import Wheels
 

@@ -21,7 +21,7 @@ from ci.promote.rewriting import final_of
 from core.cli.frontdoor import Verb, main
 from core.errors import CheckError, MissingInputError
 from core.stores.directory import DirectoryStore
-from core.wheel.wheels import read_metadata
+from core.wheel import read_metadata
 from tests.unit.ci.promote.conftest import DATE
 from tests.unit.ci.promote.memory_store import MemoryStore, stopped_everywhere
 

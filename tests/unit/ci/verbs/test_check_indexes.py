@@ -16,7 +16,7 @@ from core.cli.frontdoor import Verb, main
 from core.run import records
 from core.run.records import FileRecord, Record
 from core.stores.directory import DirectoryStore
-from core.wheel.wheels import read_metadata
+from core.wheel import read_metadata
 
 if TYPE_CHECKING:
     from collections.abc import Callable

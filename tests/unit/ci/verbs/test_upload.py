@@ -19,7 +19,7 @@ from core.run import records
 from core.run.records import Cell
 from core.stores.directory import DirectoryStore
 from core.wheel import distributions
-from core.wheel.wheel_writer import Member, WheelSpec, write_wheel
+from core.wheel.writer import Member, WheelSpec, write_wheel
 
 if TYPE_CHECKING:
     from core.run.outputs import RunOutputs

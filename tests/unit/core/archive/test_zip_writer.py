@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from core.archive.zip_members import span_of
+from core.archive.zip_reader import span_of
 from core.archive.zip_writer import HashingStream, Member, ZipWriter
 from core.errors import WheelError
 

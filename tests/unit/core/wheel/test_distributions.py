@@ -10,9 +10,8 @@ from core import files
 from core.errors import StoreError, WheelError
 from core.run.outputs import Platform, RunOutputs
 from core.stores.directory import DirectoryStore
-from core.wheel import distributions
-from core.wheel.wheel_writer import Member, WheelSpec, write_wheel
-from core.wheel.wheels import read_metadata
+from core.wheel import distributions, read_metadata
+from core.wheel.writer import Member, WheelSpec, write_wheel
 
 MakeWheel = Callable[..., Path]
 LOCAL = RunOutputs(run_id="local", platform="linux")

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from core.errors import MissingInputError, WheelError
-from core.wheel import sdist_editing
-from core.wheel.sdist_editing import edit_sdist
-from core.wheel.wheel_writer import Member, write_sdist
+from core.wheel import editor
+from core.wheel.editor import edit_sdist
+from core.wheel.writer import Member, write_sdist
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -105,7 +105,7 @@ def test_hostile_sdists_are_refused(
 
 
 def test_one_that_unpacks_to_too_much_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sdist_editing, "LIMIT", 4096)
+    monkeypatch.setattr(editor, "LIMIT", 4096)
     source = tar(tmp_path, ("demo-1.0rc1/zeros", bytes(8000)))
     with pytest.raises(WheelError, match="unpacks to more than 4096 bytes"):
         edit_sdist(source, tmp_path / "new", version="1.0", edit=finalize)

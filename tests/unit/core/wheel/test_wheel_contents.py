@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from core.errors import WheelError
-from core.wheel.wheel_contents import MOST_FOLDERS, REST, folders
+from core.wheel import MOST_FOLDERS, REST, folder_sizes
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -16,11 +16,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from core.archive import zip_writer
-from core.archive.zip_sources import Member
+from core.archive import Member, zip_writer
 from core.errors import MissingInputError, WheelError
-from core.wheel.wheel_editing import TEXT_LIMIT, Additions, edit_wheel
-from core.wheel.wheel_record import verify_record
+from core.wheel.editor import TEXT_LIMIT, Additions, edit_wheel
+from core.wheel.record import verify_record
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING
 import pytest
 
 from core import process
-from core.env.interpreters import interpreter
+from core.env import interpreter
 from core.errors import BuildError
 from pytorch_build.build.bare_import import check_bare_import
 from tests.unit.pytorch_build.build.test_execution import VERSION, WHEEL, plan
 
 if TYPE_CHECKING:
-    from core.env.interpreters import Interpreter
+    from core.env import Interpreter
 
 pytestmark = pytest.mark.processes
 

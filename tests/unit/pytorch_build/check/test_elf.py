@@ -7,15 +7,14 @@ import pytest
 from elftools.elf.elffile import ELFFile
 
 from core import process
-from pytorch_build.check import elf
+from pytorch_build.check import ElfFacts, elf
 from pytorch_build.check.policy import Policy, Provider, load_policy
-from pytorch_build.check.view import ElfFacts
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from pytorch_build.check.view import WheelView
+    from pytorch_build.check import WheelView
 
     MakeView = Callable[..., WheelView]
 

@@ -6,7 +6,7 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.version import Version
 
-from core.wheel.wheels import WheelMetadata
+from core.wheel import WheelMetadata
 from pytorch_build.split.described import (
     Wheels,
     device_metadata,

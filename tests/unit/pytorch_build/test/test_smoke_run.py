@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from core import process
-from core.env import environments, installer
+from core.env import installer
 from core.env.installer import Install, Sources
 from core.errors import CheckError, EnvironmentSetupError, MissingInputError, RocmError
 from core.packages import choosing, package_sources
@@ -70,7 +70,7 @@ def target(run: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
     def prepared(*_: Any, **__: Any) -> Iterator[None]:
         yield
 
-    monkeypatch.setattr(environments, "prepared", prepared)
+    monkeypatch.setattr(installer, "prepared", prepared)
     return interpreter
 
 

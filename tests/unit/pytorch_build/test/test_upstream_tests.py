@@ -15,7 +15,7 @@ from pytorch_build.test import upstream_tests
 from pytorch_build.test.upstream_tests import Tests, Torch, mismatch, own_tree, require_match
 
 if TYPE_CHECKING:
-    from core.env.interpreters import Interpreter
+    from core.env import Interpreter
 
 ONE, TWO = "1" * 40, "2" * 40
 TREE = Path("/src/pytorch")

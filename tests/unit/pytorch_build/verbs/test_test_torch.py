@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from core import process
-from core.env import engines, environments, installer
+from core.env import engines, installer
 from core.env.installer import Sources
 from core.packages import choosing, package_sources
 from pytorch_build.test import configurations, container, torch_request, upstream_tests
@@ -42,7 +42,7 @@ def done(run: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[Any]
     folder.mkdir()
     (folder / "torch-tests-linux-3.12.txt").write_text("pytest==8.4.2 \\\n    --hash=sha256:aa\n")
     monkeypatch.setattr(verb, "require", lambda _python: run.target())
-    monkeypatch.setattr(environments, "prepared", prepared)
+    monkeypatch.setattr(installer, "prepared", prepared)
     monkeypatch.setattr(installer, "missing_dependencies", lambda _target: ())
     monkeypatch.setattr(verb, "perform_tests", perform)
     for module in (package_sources, choosing):

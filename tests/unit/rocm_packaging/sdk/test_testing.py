@@ -11,7 +11,7 @@ import pytest
 
 from core import files, process
 from core.cli.options import Common, add_common
-from core.env import environments, installer
+from core.env import installer
 from core.errors import CheckError, MissingInputError, ProcessError, UsageError
 from core.packages import package_sources
 from core.packages.package_sources import PackageSource
@@ -74,7 +74,7 @@ class Machine:
 @pytest.fixture
 def machine(monkeypatch: pytest.MonkeyPatch) -> Machine:
     made = Machine()
-    monkeypatch.setattr(environments, "prepared", made.prepared)
+    monkeypatch.setattr(installer, "prepared", made.prepared)
     monkeypatch.setattr(process, "run", made.run)
     monkeypatch.setattr(process, "capture", made.capture)
     monkeypatch.setattr(installer, "missing_dependencies", lambda _: [])

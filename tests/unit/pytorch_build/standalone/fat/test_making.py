@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from core.errors import FatalError, MissingInputError, RocmError, UsageError, WheelError
-from core.wheel.wheel_record import verify_record
-from core.wheel.wheels import read_metadata
+from core.wheel import read_metadata
+from core.wheel.record import verify_record
 from pytorch_build.standalone.fat import making
 from pytorch_build.standalone.fat.making import Request, make
 from tests.unit.pytorch_build.check.conftest import elf_file, write_wheel
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from core.archive.zip_sources import Edited
+    from core.archive import Edited
     from pytorch_build.standalone.fat.content import RocmFile
 
 ROCM = "torch/lib/rocm"

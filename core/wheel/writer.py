@@ -21,8 +21,8 @@ import deflate
 from packaging.tags import parse_tag
 from packaging.utils import canonicalize_version
 
-from core.archive.zip_packing import LEVEL, Workers
-from core.archive.zip_sources import Edited, Made, Member, file_of
+from core.archive import Edited, Made, Member, file_of
+from core.archive.compression import LEVEL, Workers
 from core.archive.zip_writer import EARLIEST, HashingStream, Written, ZipWriter
 from core.errors import WheelError
 from core.files import atomic

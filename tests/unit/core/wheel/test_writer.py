@@ -11,17 +11,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from core.archive import zip_packing, zip_writer
+from core.archive import compression, zip_writer
 from core.errors import MissingInputError, WheelError
-from core.wheel.wheel_writer import (
-    Member,
-    WheelSpec,
-    file_stem,
-    metadata_text,
-    write_sdist,
-    write_tar,
-    write_wheel,
-)
+from core.wheel.writer import Member, WheelSpec, file_stem, metadata_text, write_sdist, write_tar, write_wheel
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -86,8 +78,8 @@ def test_same_inputs_same_bytes_whatever_the_order_and_the_cores(tmp_path: Path)
 def test_large_members_become_one_ordinary_stream(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, compressible: bool
 ) -> None:
-    monkeypatch.setattr(zip_packing, "BIG", 1 << 16)
-    monkeypatch.setattr(zip_packing, "CHUNK", 1 << 16)
+    monkeypatch.setattr(compression, "BIG", 1 << 16)
+    monkeypatch.setattr(compression, "CHUNK", 1 << 16)
     data = b"".join(b"%d," % number for number in range(60_000)) if compressible else os.urandom(200_001)
     source = tmp_path / "big"
     source.write_bytes(data)

@@ -9,10 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from core import process
-from core.env import supervision
-from core.env.supervision import Limits, supervise, tail
+from core import process, supervision
 from core.errors import InterruptedStageError, ProcessError
+from core.supervision import Limits, supervise, tail
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -21,10 +21,10 @@ from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, Literal
 
-from core.archive import zip_members
-from core.archive.zip_members import MemberError, Span
+from core.archive import zip_reader
+from core.archive.zip_reader import MemberError, Span
 from core.errors import FatalError, WheelError
-from core.wheel.wheels import find_dist_info, read_text_member
+from core.wheel import find_dist_info, read_text_member
 
 if TYPE_CHECKING:
     import zipfile
@@ -106,7 +106,7 @@ def verify_record(
         MissingInputError: There is no such file.
         FatalError: The disk failed or is full.
     """
-    with zip_members.opened(path) as archive:
+    with zip_reader.opened(path) as archive:
         listing, problems = _list(path, archive)
         if listing is not None:
             problems += _read_all(path, listing, tap=tap, jobs=jobs or os.cpu_count() or 1)
@@ -187,10 +187,10 @@ def _survey(archive: zipfile.ZipFile) -> tuple[list[RecordProblem], list[zipfile
         )
         return problems, []
     for info in archive.infolist():
-        why = zip_members.unsafe_path(info.orig_filename)
+        why = zip_reader.unsafe_path(info.orig_filename)
         if why:
             problems.append(_problem(info.filename, "path", f"{info.orig_filename!r} is {why}."))
-        kind = zip_members.unsafe_kind(info)
+        kind = zip_reader.unsafe_kind(info)
         if kind:
             problems.append(_problem(info.filename, "path", f"{info.filename} is {kind}."))
         elif info.is_dir() and info.file_size:
@@ -264,7 +264,7 @@ def _place(
     with path.open("rb") as stream:
         for info in files:
             try:
-                placed.append((info, zip_members.span_of(stream, info)))
+                placed.append((info, zip_reader.span_of(stream, info)))
             except MemberError as problem:
                 problems.append(_problem(info.filename, "data", f"{info.filename} has {problem}."))
     for (_, span), (info, following) in pairwise(sorted(placed, key=lambda pair: pair[1].header)):
@@ -315,7 +315,7 @@ def _consume(
     stream: BinaryIO, info: zipfile.ZipInfo, span: Span, update: Callable[[bytes], object], tap: Tap | None
 ) -> None:
     """Feed a member to the hasher and, where it is wanted, to the tap."""
-    pieces = zip_members.chunks(stream, info, span)
+    pieces = zip_reader.chunks(stream, info, span)
     first = next(pieces, b"")
     update(first)
     wanted = tap is not None and tap.wanted(info.filename, first)

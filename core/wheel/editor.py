@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import base64
 import csv
+import gzip
 import hashlib
 import io
+import tarfile
 import zlib
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
@@ -18,21 +20,22 @@ from typing import TYPE_CHECKING, BinaryIO, Protocol
 
 from packaging.version import InvalidVersion, Version
 
-from core.archive import zip_members
-from core.archive.zip_packing import DEFLATED, LEVEL
-from core.archive.zip_writer import HashingStream, Member, Workers, ZipWriter, is_executable
-from core.errors import WheelError
+from core.archive import Member, zip_reader
+from core.archive.compression import DEFLATED, LEVEL, Workers
+from core.archive.zip_writer import HashingStream, ZipWriter, is_executable
+from core.errors import MissingInputError, WheelError
 from core.files import atomic
-from core.wheel.wheel_record import Entry, require_listing
-from core.wheel.wheel_writer import WheelSpec, WrittenFile, file_stem, info_files
-from core.wheel.wheels import parse_wheel_name, read_text_member
+from core.wheel import parse_sdist_name, parse_wheel_name, read_text_member
+from core.wheel.record import Entry, require_listing
+from core.wheel.writer import WheelSpec, WrittenFile, file_stem, info_files, write_sdist
 
 if TYPE_CHECKING:
     import zipfile
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
-    from core.archive.zip_members import Span
+    from core.archive.zip_reader import Span
+
 
 TEXT_LIMIT = 1 << 20
 _SNIFFED_PACKED, _SNIFFED = 4 << 10, 1 << 10
@@ -101,7 +104,7 @@ def edit_wheel(
 
     The old wheels' paths, kinds, names and sizes are held against each other first, and small
     text files of this one are inflated. The others are not: what RECORD says of them is as true of
-    the new wheel as it was of the old one, and `core.wheel.wheel_record` says of the new one, in the one
+    the new wheel as it was of the old one, and `core.wheel.record` says of the new one, in the one
     pass that a new wheel needs anyway, whether that is so.
 
     Args:
@@ -176,7 +179,7 @@ def _own_steps(
     source: Path, version: str, edit: Edit | None, *, left_out: set[str]
 ) -> tuple[list[_Step], str]:
     """Decide what becomes of each member of the old wheel."""
-    with zip_members.opened(source) as archive, source.open("rb") as stream:
+    with zip_reader.opened(source) as archive, source.open("rb") as stream:
         listing = require_listing(source, archive)
         dropped = {f"{listing.folder}/{one}" for one in _DROPPED} | left_out
         steps = []
@@ -203,7 +206,7 @@ def _own_steps(
 
 
 def _borrowed(source: Path, names: Mapping[str, str]) -> list[_Step]:
-    with zip_members.opened(source) as archive:
+    with zip_reader.opened(source) as archive:
         listing = require_listing(source, archive)
     found = {info.filename: (info, span) for info, span in listing.files}
     missing = sorted(set(names) - set(found))
@@ -226,7 +229,7 @@ def _retagged(step: _Step, platform: str) -> _Step:
     """Put a platform into the tags of WHEEL."""
     if not step.name.endswith(".dist-info/WHEEL"):
         return step
-    with zip_members.opened(step.source) as archive:
+    with zip_reader.opened(step.source) as archive:
         content = step.content or read_text_member(step.source, archive, step.info.filename)
     lines: list[str] = []
     for line in content.decode().splitlines():
@@ -356,3 +359,78 @@ class _CopyingWriter(ZipWriter):
         stream = self._sources[step.source]
         digest = step.entry.digest if step.entry else b""
         self.copy(step.source, stream, step.info, step.span, name=step.name, sha256=digest)
+
+
+LIMIT = 64 << 20
+_PKG_INFO = "PKG-INFO"
+
+
+def edit_sdist(source: Path, folder: Path, *, version: str, edit: Edit, epoch: int | None = None) -> Edited:
+    """Write an sdist again under another version.
+
+    The top folder and the file name follow the version; who may run a file stays.
+
+    Args:
+        source: The old sdist.
+        folder: Where the new one goes.
+        version: The new version.
+        edit: What becomes of each file, by its path below the top folder.
+        epoch: The time that every member carries (default: 1980-01-01).
+
+    Raises:
+        MissingInputError: There is no old sdist.
+        WheelError: It is broken or hostile, or unpacks to more than `LIMIT` bytes.
+    """
+    name = parse_sdist_name(source.name)
+    old = _read(source)
+    if _PKG_INFO not in old:
+        raise WheelError(f"{source.name} holds no {_PKG_INFO}.")
+    new = {path: (edit(path, content), executable) for path, (content, executable) in old.items()}
+    members = [
+        Member(name=path, source=content, executable=executable)
+        for path, (content, executable) in new.items()
+        if path != _PKG_INFO
+    ]
+    try:
+        metadata = new[_PKG_INFO][0].decode()
+    except UnicodeDecodeError as problem:
+        raise WheelError(f"{source.name}: {_PKG_INFO} is not UTF-8: {problem}.") from problem
+    file = write_sdist(folder, name.distribution, version, members, metadata=metadata, epoch=epoch)
+    changed = tuple(sorted(path for path in old if new[path] != old[path]))
+    return Edited(file=file, members=tuple(old), changed=changed)
+
+
+def _read(source: Path) -> dict[str, tuple[bytes, bool]]:
+    """Read every file: path below the top folder -> its bytes, and whether it is executable."""
+    top = source.name.removesuffix(".tar.gz")
+    found: dict[str, tuple[bytes, bool]] = {}
+    try:
+        with gzip.open(source) as stream:
+            data = stream.read(LIMIT + 1)
+        if len(data) > LIMIT:
+            raise WheelError(f"{source.name} unpacks to more than {LIMIT} bytes.")
+        with tarfile.open(fileobj=io.BytesIO(data), mode="r:") as archive:
+            for one in archive:
+                if one.isdir():
+                    continue
+                path = _path(source, one, top)
+                if path in found:
+                    raise WheelError(f"{source.name} holds {one.name} twice.")
+                reader = archive.extractfile(one)
+                found[path] = (reader.read() if reader else b"", bool(one.mode & 0o111))
+    except FileNotFoundError:
+        raise MissingInputError(f"{source} does not exist.") from None
+    except (tarfile.TarError, EOFError, OSError, zlib.error) as problem:
+        raise WheelError(f"{source.name} is no readable sdist: {problem}.") from problem
+    return found
+
+
+def _path(source: Path, one: tarfile.TarInfo, top: str) -> str:
+    why = zip_reader.unsafe_path(one.name)
+    if not one.isreg():
+        why = "neither a file nor a folder"
+    elif not why and not one.name.startswith(f"{top}/"):
+        why = f"outside of {top}"
+    if why:
+        raise WheelError(f"{source.name} holds {one.name!r}: {why}.")
+    return one.name.removeprefix(f"{top}/")

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from core import console
-from core.cli.progress import transfer
+from core.console import transfer
 
 if TYPE_CHECKING:
     from core.console import Mode

@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from core.errors import FatalError, WheelError
-from core.wheel import wheel_record
-from core.wheel.wheel_record import Tap, require_sound, verify_record
+from core.wheel import record
+from core.wheel.record import Tap, require_sound, verify_record
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -214,7 +214,7 @@ def test_data_short_of_the_declared_size(tmp_path: Path) -> None:
 
 
 def test_an_archive_that_declares_too_much(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(wheel_record, "MAX_UNPACKED", 1000)
+    monkeypatch.setattr(record, "MAX_UNPACKED", 1000)
     path = write(tmp_path, members(), record_of(members()))
     assert ("data", "") in kinds(path)
 

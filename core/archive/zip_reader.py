@@ -8,12 +8,13 @@ the central directory says, with its CRC, and no two members may share bytes
 
 from __future__ import annotations
 
+import io
 import stat
 import struct
 import zipfile
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO, Self
 
 from zlib_ng import zlib_ng  # inflates half again as fast as zlib
 
@@ -22,6 +23,7 @@ from core.errors import MissingInputError, WheelError
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
+
 
 CHUNK = 1 << 20
 _PACKED_CHUNK = 256 << 10  # what is not inflated at once is copied, so less of it is fed
@@ -161,3 +163,99 @@ def _inflated(stream: BinaryIO, span: Span) -> Iterator[bytes]:
         raise MemberError(f"a damaged deflate stream ({problem})") from problem
     if inflater.unused_data:
         raise MemberError("data behind the end of its deflate stream")
+
+
+KEPT = 32 << 20
+"""How many of a member's first bytes stay in memory, where headers and names mostly lie."""
+
+
+class MemberStream(io.RawIOBase, BinaryIO):
+    """A member's bytes, for reading only.
+
+    Args:
+        path: The archive.
+        info: The member; stored or deflated.
+
+    Raises:
+        WheelError: The archive has no such member where it says, or it is damaged; also while reading.
+    """
+
+    def __init__(self, path: Path, info: zipfile.ZipInfo) -> None:
+        self._name = f"{path.name}: {info.filename}"
+        self._raw = path.open("rb")
+        self._info = info
+        self._at = 0
+        self._kept = bytearray()
+        try:
+            self._span = span_of(self._raw, info)
+        except MemberError as problem:
+            self._raw.close()
+            raise WheelError(f"{self._name} has {problem}.") from problem
+        self._restart()
+
+    def _restart(self) -> None:
+        self._pieces: Iterator[bytes] = chunks(self._raw, self._info, self._span)
+        self._piece, self._start = b"", 0
+
+    def _advance(self) -> bool:
+        """Take the next piece; False at the end."""
+        try:
+            piece = next(self._pieces, b"")
+        except MemberError as problem:
+            raise WheelError(f"{self._name} has {problem}.", hint="Build or download it again.") from problem
+        self._start += len(self._piece)
+        self._piece = piece
+        if self._start == len(self._kept) and self._start < KEPT:
+            self._kept += piece
+        return bool(piece)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def readable(self) -> bool:
+        """Say that it can be read."""
+        return True
+
+    def seekable(self) -> bool:
+        """Say that it can be read at any place."""
+        return True
+
+    def tell(self) -> int:
+        """Give the place of the next read."""
+        return self._at
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        """Choose the place of the next read."""
+        base = {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._info.file_size}[whence]
+        self._at = max(0, base + offset)
+        return self._at
+
+    def read(self, size: int | None = -1) -> bytes:
+        """Read from the chosen place on: `size` bytes, fewer only at the end."""
+        left = self._info.file_size - self._at
+        wanted = max(0, left if size is None or size < 0 else min(size, left))
+        data = bytes(self._kept[self._at : self._at + wanted])
+        self._at += len(data)
+        if len(data) == wanted:
+            return data
+        if self._at < self._start:
+            self._restart()
+        parts, missing = [data], wanted - len(data)
+        while missing:
+            inside = self._at - self._start
+            if inside >= len(self._piece):
+                if not self._advance():
+                    break
+                continue
+            part = self._piece[inside : inside + missing]
+            parts.append(part)
+            self._at += len(part)
+            missing -= len(part)
+        if self._at == self._info.file_size:
+            self._advance()  # past the last piece, where lengths and the CRC are compared
+        return b"".join(parts)
+
+    def close(self) -> None:
+        """Close the archive."""
+        self._raw.close()
+        super().close()

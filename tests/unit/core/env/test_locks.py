@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from core.cli.options import ROOT
+from core.env.locks import kept, parse_lock, subset, without
 from core.errors import DataError
-from core.locks import kept, only, parse_lock, without
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -78,10 +78,10 @@ def test_a_part_is_its_roots_and_all_they_require(
     uv: bool,  # noqa: FBT001 - hypothesis gives it
 ) -> None:
     text = lock_of(graph, uv=uv)
-    part = only(text, roots)
+    part = subset(text, roots)
     assert {one.name for one in parse_lock(part)} == closure(graph, roots)
     assert parse_lock(part) == [one for one in parse_lock(text) if one.name in closure(graph, roots)]
-    assert only(part, roots) == part
+    assert subset(part, roots) == part
 
 
 @given(graphs(), st.sets(st.sampled_from(NAMES)))
@@ -101,7 +101,7 @@ def test_a_compiled_lock_is_read_with_its_annotations() -> None:
 
 
 def test_a_part_keeps_hashes_and_markers_and_no_settings() -> None:
-    assert only(COMPILED, ["Viable", "setuptools"]) == (
+    assert subset(COMPILED, ["Viable", "setuptools"]) == (
         "packaging==26.3 \\\n    --hash=sha256:cc\n    # via\n    #   -r target.in\n    #   build\n"
         '    #   viable\nviable[extra]==1.0 ; python_version < "3.12" \\\n    --hash=sha256:ee\n'
         "    # via -r target.in\nsetuptools==80 \\\n    --hash=sha256:ff\n    # via -r target.in\n"
@@ -115,7 +115,7 @@ def test_names_are_compared_as_packages_are() -> None:
 
 def test_what_the_lock_lacks_is_named() -> None:
     with pytest.raises(DataError, match=r"The lock has no 'bild'\. Did you mean 'build'\?"):
-        only(COMPILED, ["bild", "build"])
+        subset(COMPILED, ["bild", "build"])
 
 
 @pytest.mark.parametrize("path", REAL, ids=lambda path: path.name)
