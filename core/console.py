@@ -105,14 +105,7 @@ def detail(text: str) -> None:
 
 
 def warn(text: str, *, title: str = "", file: str = "", line: int = 0) -> None:
-    """Print a warning, marked for the reader and for GitHub's annotations.
-
-    Args:
-        text: What is wrong.
-        title: The annotation's title.
-        file: The file of the repository that it is about.
-        line: The line in it.
-    """
+    """Print a warning, marked for the reader and for GitHub's annotations."""
     _marked("warning", "33", text, {"title": title, "file": file, "line": str(line or "")})
 
 
@@ -281,13 +274,7 @@ class _Bar:
 
 @contextmanager
 def transfer(title: str, *, files: int, size: int) -> Iterator[Transfer]:
-    """Show a transfer while it goes on.
-
-    Args:
-        title: What is transferred.
-        files: How many files.
-        size: Their bytes.
-    """
+    """Show a transfer while it goes on."""
     if mode() != "terminal":
         with group(title):
             yield _Lines(files)

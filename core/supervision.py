@@ -67,20 +67,7 @@ def supervise(
     limits: Limits,
     stalled: Callable[[], str] = str,
 ) -> Ended:
-    """Run a process to its end, or to a limit.
-
-    Args:
-        argv: Program and arguments.
-        cwd: Folder to run in.
-        env: Its whole environment.
-        log: The file that its output is added to.
-        limits: What it may take.
-        stalled: Asked again and again; a sentence stops the process, "" lets it run.
-
-    Raises:
-        ProcessError: It could not be started.
-        InterruptedStageError: A person stopped it; nothing that it started is left.
-    """
+    """Run a process to its end, or to a limit."""
     cookie = uuid.uuid4().hex
     started = time.monotonic()
     child = process.start(argv, cwd=cwd, env={**env, COOKIE: cookie}, output=log)
@@ -144,13 +131,7 @@ def _strays(cookie: str, proc: Path) -> Iterator[tuple[int, str]]:
 
 
 def tail(log: Path, *, lines: int = 20, limit: int = 1 << 16) -> str:
-    """Give the last lines of a log, whatever its size.
-
-    Args:
-        log: The file; one that is not there says nothing.
-        lines: How many.
-        limit: How many bytes of its end are read.
-    """
+    """Give the last lines of a log, whatever its size."""
     if not log.is_file():
         return ""
     with log.open("rb") as stream:

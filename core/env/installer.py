@@ -124,11 +124,7 @@ def parse_configuration(listed: str) -> Sources:
 def install(
     target: Interpreter, call: Install, *, backend: Backend = "uv", cache_dir: Path | None = None
 ) -> None:
-    """Install into a target environment.
-
-    Raises:
-        EnvironmentSetupError: The installer could not satisfy the call.
-    """
+    """Install into a target environment."""
     sources = call.sources or configured()
     argv = _uv(target, call, sources) if backend == "uv" else _pip(target, call, sources)
     # pip's cache of built wheels knows nothing of settings or of the family chosen
@@ -238,11 +234,7 @@ def missing_dependencies(target: Interpreter) -> Sequence[str]:
 
 
 def require_complete(target: Interpreter) -> None:
-    """See that everything that installed packages require is there, in the version they ask for.
-
-    Raises:
-        CheckError: Something is missing, or does not fit.
-    """
+    """See that everything that installed packages require is there, in the version they ask for."""
     missing = missing_dependencies(target)
     if missing:
         raise CheckError("The installed packages do not fit together:\n" + "\n".join(missing))
@@ -265,13 +257,7 @@ MARKER = "build-environment.json"
 
 
 def digest_of_calls(target: Interpreter, calls: Sequence[Install], *, salt: object = None) -> str:
-    """Hash what an environment is made from: interpreter, requirements, files' contents, sources.
-
-    Args:
-        target: The environment's interpreter.
-        calls: The installer calls, in order.
-        salt: Anything else the contents depend on, such as digests of wheels given by path.
-    """
+    """Hash what an environment is made from: interpreter, requirements, files' contents, sources."""
     content = [
         {**asdict(call), "files": [files.sha256(path) for path in call.files], "env": dict(call.env)}
         for call in calls
@@ -291,20 +277,7 @@ def prepared(
     cache_dir: Path | None = None,
     force: bool = False,
 ) -> Iterator[None]:
-    """Make an environment hold what `calls` install and nothing else, and hold its lock while it is used.
-
-    Args:
-        target: The environment's interpreter.
-        calls: The installer calls, in order.
-        digest: What the environment is known by (see `digest_of_calls`): the same digest is used as it
-            is, another one is emptied first.
-        backend: What installs.
-        cache_dir: The installer's cache; None for its default.
-        force: Make it anew in any case.
-
-    Raises:
-        EnvironmentSetupError: It cannot be made, or is no virtual environment.
-    """
+    """Make an environment hold what `calls` install and nothing else, and hold its lock while it is used."""
     if not target.virtual:
         raise EnvironmentSetupError(
             f"{target.executable} is no virtual environment; a bare interpreter is left alone.",

@@ -45,13 +45,6 @@ def locked_call(
 ) -> Install:
     """Plan the installation of locked requirements.
 
-    Args:
-        common: The options.
-        target: The environment's interpreter.
-        only: Names to take, with what they require; all where none is given.
-        replaced: Requirements that take the place of locked ones of the same name.
-        lock: Which lock.
-
     Returns:
         A call with hashes; for a Python that has no lock, the unlocked requirements.
     """

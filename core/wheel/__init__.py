@@ -101,11 +101,7 @@ class WheelInfo:
 
 
 def parse_wheel_name(filename: str) -> WheelName:
-    """Read a wheel's file name.
-
-    Raises:
-        WheelError: It is no valid wheel name.
-    """
+    """Read a wheel's file name."""
     try:
         name, version, build, tags = parse_wheel_filename(filename)
     except (InvalidWheelFilename, InvalidVersion, ValueError) as problem:
@@ -117,11 +113,7 @@ def parse_wheel_name(filename: str) -> WheelName:
 
 
 def parse_sdist_name(filename: str) -> SdistName:
-    """Read an sdist's file name.
-
-    Raises:
-        WheelError: It is no valid sdist name.
-    """
+    """Read an sdist's file name."""
     try:
         name, version = parse_sdist_filename(filename)
     except (InvalidSdistFilename, InvalidVersion, ValueError) as problem:
@@ -133,12 +125,7 @@ def parse_sdist_name(filename: str) -> SdistName:
 
 
 def read_metadata(path: Path) -> WheelMetadata:
-    """Read a wheel's METADATA, and nothing else of it but the central directory.
-
-    Raises:
-        WheelError: The file is no wheel, has no METADATA of its own name, or METADATA lacks
-            a name or a valid version.
-    """
+    """Read a wheel's METADATA, and nothing else of it but the central directory."""
     from packaging.metadata import parse_email
 
     with zip_reader.opened(path) as archive:
@@ -164,11 +151,7 @@ def _license(fields: RawMetadata) -> str:
 
 
 def read_wheel_info(path: Path) -> WheelInfo:
-    """Read a wheel's WHEEL file.
-
-    Raises:
-        WheelError: The file is no wheel, or its WHEEL file is absent or says too little.
-    """
+    """Read a wheel's WHEEL file."""
     from email.parser import BytesParser
 
     with zip_reader.opened(path) as archive:
@@ -209,11 +192,7 @@ def find_dist_info(path: Path, archive: zipfile.ZipFile) -> str:
 
 
 def read_text_member(path: Path, archive: zipfile.ZipFile, member: str) -> bytes:
-    """Read one small member whole.
-
-    Raises:
-        WheelError: It is absent, damaged, or larger than any such file can be.
-    """
+    """Read one small member whole."""
     try:
         info = archive.getinfo(member)
     except KeyError:
@@ -266,9 +245,6 @@ def folder_sizes(wheel: Path) -> dict[str, list[int]]:
     Returns:
         Folder (up to `DEPTH` names) to its files, their bytes, and their bytes in the wheel; the largest
         in the wheel first, at most `MOST_FOLDERS` of them and `REST` for all others.
-
-    Raises:
-        WheelError: It is no zip file.
     """
     found: dict[str, list[int]] = defaultdict(lambda: [0, 0, 0])
     with opened(wheel) as archive:

@@ -76,11 +76,7 @@ def on_platform(filename: str, platform: Platform) -> bool:
 
 
 def require_platform(filenames: Iterable[str], outputs: RunOutputs) -> None:
-    """Refuse wheels of another platform than a run's.
-
-    Raises:
-        WheelError: There are some; the message names them.
-    """
+    """Refuse wheels of another platform than a run's."""
     others = [name for name in filenames if not on_platform(name, outputs.platform)]
     if others:
         raise WheelError(
@@ -117,16 +113,7 @@ class Described:
 
 
 def describe(path: Path, *, key: str, sha256: str) -> Described:
-    """Read what a wheel or sdist says of itself.
-
-    Args:
-        path: The file.
-        key: The key that it has or gets.
-        sha256: Its hex SHA-256.
-
-    Raises:
-        WheelError: Its name is malformed, or says something else than its metadata.
-    """
+    """Read what a wheel or sdist says of itself."""
     name, version, _ = _parse(path.name)
     metadata = read_metadata(path) if path.suffix == ".whl" else None
     if metadata and (canonicalize_name(metadata.name) != name or metadata.version != version):

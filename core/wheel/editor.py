@@ -106,19 +106,6 @@ def edit_wheel(
     text files of this one are inflated. The others are not: what RECORD says of them is as true of
     the new wheel as it was of the old one, and `core.wheel.record` says of the new one, in the one
     pass that a new wheel needs anyway, whether that is so.
-
-    Args:
-        source: The old wheel.
-        folder: Where the new one goes.
-        version: The new version; the old one where additions are what is new.
-        edit: What becomes of text files (default: they stay).
-        additions: What it gets besides.
-        epoch: The time that every member carries (default: 1980-01-01, the earliest a zip holds).
-
-    Raises:
-        MissingInputError: There is no old wheel.
-        WheelError: One of the wheels is broken or hostile, lacks a member that is to be taken, or this
-            one has that version already.
     """
     name = parse_wheel_name(source.name)
     added = additions or Additions()
@@ -153,19 +140,7 @@ def assemble_wheel(
     borrowed: Mapping[Path, Mapping[str, str]],
     epoch: int | None = None,
 ) -> WrittenFile:
-    """Write a new wheel of members that are stored as they are, and members of other wheels.
-
-    Args:
-        folder: Where the file goes; its name follows from the spec.
-        spec: What the wheel says of itself.
-        members: Its own files outside ``.dist-info``, which compressing would make no smaller.
-        borrowed: Other wheels, with the members to take from them -> their names in the new one. They
-            are copied as they are compressed.
-        epoch: The time that every member carries (default: 1980-01-01, the earliest a zip holds).
-
-    Raises:
-        WheelError: One of the wheels is broken or lacks a member, or two members share a name.
-    """
+    """Write a new wheel of members that are stored as they are, and members of other wheels."""
     stem = file_stem(spec.distribution, spec.version)
     target, info = folder / f"{stem}-{spec.tag}.whl", f"{stem}.dist-info"
     described = [Member(name=f"{info}/{name}", source=text.encode()) for name, text in info_files(spec)]
@@ -369,17 +344,6 @@ def edit_sdist(source: Path, folder: Path, *, version: str, edit: Edit, epoch: i
     """Write an sdist again under another version.
 
     The top folder and the file name follow the version; who may run a file stays.
-
-    Args:
-        source: The old sdist.
-        folder: Where the new one goes.
-        version: The new version.
-        edit: What becomes of each file, by its path below the top folder.
-        epoch: The time that every member carries (default: 1980-01-01).
-
-    Raises:
-        MissingInputError: There is no old sdist.
-        WheelError: It is broken or hostile, or unpacks to more than `LIMIT` bytes.
     """
     name = parse_sdist_name(source.name)
     old = _read(source)

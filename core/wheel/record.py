@@ -93,18 +93,8 @@ def verify_record(
 ) -> tuple[RecordProblem, ...]:
     """Check a wheel's members against its RECORD and against what is safe to unpack.
 
-    Args:
-        path: The wheel.
-        tap: Who else wants members of this pass.
-        jobs: Threads (default: one a core).
-
     Returns:
         Every problem found, sorted; none for a sound wheel.
-
-    Raises:
-        WheelError: The file is no zip file or its name is no wheel's.
-        MissingInputError: There is no such file.
-        FatalError: The disk failed or is full.
     """
     with zip_reader.opened(path) as archive:
         listing, problems = _list(path, archive)
@@ -118,9 +108,6 @@ def require_listing(path: Path, archive: zipfile.ZipFile) -> Listing:
 
     Paths, kinds, names and bytes that members would share are judged; of the members only RECORD
     is inflated, so what RECORD says of the others is not known to be true.
-
-    Raises:
-        WheelError: The wheel is broken, or hostile.
     """
     listing, problems = _list(path, archive)
     _require_none(path, problems)
@@ -130,11 +117,7 @@ def require_listing(path: Path, archive: zipfile.ZipFile) -> Listing:
 
 
 def require_sound(path: Path) -> None:
-    """Raise for the first problem that `verify_record` finds.
-
-    Raises:
-        WheelError: The wheel is broken.
-    """
+    """Raise for the first problem that `verify_record` finds."""
     _require_none(path, verify_record(path))
 
 

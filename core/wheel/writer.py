@@ -95,15 +95,7 @@ def file_stem(distribution: str, version: str) -> str:
 
 
 def metadata_text(fields: Iterable[tuple[str, str]], description: str = "") -> str:
-    """Write core metadata (version 2.4: the first with ``License-Expression``).
-
-    Args:
-        fields: ``(field, value)`` pairs in order, without Metadata-Version.
-        description: The body, plain text.
-
-    Raises:
-        WheelError: A value holds a line break, which would start another field.
-    """
+    """Write core metadata (version 2.4: the first with ``License-Expression``)."""
     lines = ["Metadata-Version: 2.4"]
     for field, value in fields:
         if "\n" in value or "\r" in value:
@@ -122,21 +114,7 @@ def write_wheel(
     workers: Workers | None = None,
     level: int = LEVEL,
 ) -> WrittenFile:
-    """Write a wheel: `members` sorted by name, then ``.dist-info``, RECORD last.
-
-    Args:
-        folder: Where the file goes; its name follows from the spec.
-        spec: What the wheel says of itself.
-        members: The files outside ``.dist-info``.
-        epoch: SOURCE_DATE_EPOCH, in seconds (default: 1980-01-01, the earliest a zip holds).
-        jobs: How many threads compress (default: one a core), unless `workers` are given.
-        workers: Threads shared with other archives.
-        level: How hard to compress, 1 to 12; 0 not at all.
-
-    Raises:
-        WheelError: Two members share a name, or a name leaves the archive.
-        MissingInputError: A member's source does not exist.
-    """
+    """Write a wheel: `members` sorted by name, then ``.dist-info``, RECORD last."""
     stem = file_stem(spec.distribution, spec.version)
     target = folder / f"{stem}-{spec.tag}.whl"
     content = _sorted(target, members)
@@ -161,12 +139,7 @@ def write_sdist(
     metadata: str,
     epoch: int | None = None,
 ) -> WrittenFile:
-    """Write ``{name}-{version}.tar.gz`` with everything under one folder, and PKG-INFO.
-
-    Raises:
-        WheelError: Two members share a name, or a name leaves the archive.
-        MissingInputError: A member's source does not exist.
-    """
+    """Write ``{name}-{version}.tar.gz`` with everything under one folder, and PKG-INFO."""
     stem = file_stem(distribution, version)
     target = folder / f"{stem}.tar.gz"
     described = [Member(name="PKG-INFO", source=metadata.encode()), *members]
@@ -189,14 +162,7 @@ def write_tar(
     links: Mapping[str, str] | None = None,
     epoch: int | None = None,
 ) -> None:
-    """Write an uncompressed tar without owners, with one time and fixed modes, in name order.
-
-    Args:
-        stream: Where the bytes go.
-        members: Plain files; they are written without edits.
-        links: Symbolic links: name -> target, as it is to be written.
-        epoch: The time that every member carries.
-    """
+    """Write an uncompressed tar without owners, with one time and fixed modes, in name order."""
     entries: dict[str, Member | str] = {member.name: member for member in members}
     entries.update(links or {})
     moment = EARLIEST if epoch is None else epoch

@@ -181,11 +181,7 @@ def findings_json(findings: Iterable[Finding]) -> list[dict[str, str]]:
 
 
 def require_no_errors(findings: Iterable[Finding]) -> None:
-    """Fail the stage if any finding is an error.
-
-    Raises:
-        CheckError: There are error findings; the first ones are in the message.
-    """
+    """Fail the stage if any finding is an error."""
     errors = [found for found in ordered(findings) if found.severity == "error"]
     if not errors:
         return

@@ -134,12 +134,7 @@ def check_wheel(
     policy: Policy | None = None,
     options: CheckOptions | None = None,
 ) -> tuple[Finding, ...]:
-    """Check one wheel. A file that is no wheel at all is an error finding, as the others go on.
-
-    Raises:
-        MissingInputError: There is no such file.
-        DataError: The expectation or the policy cannot be read.
-    """
+    """Check one wheel. A file that is no wheel at all is an error finding, as the others go on."""
     policy, options = policy or load_policy(), options or CheckOptions()
     try:
         view, problems = gather(
