@@ -56,7 +56,6 @@ def rewrite_set(
     *,
     expected: Mapping[str, Expectation] | None = None,
     kept: Kept | None = None,
-    epoch: int | None = None,
 ) -> tuple[Rewritten, ...]:
     """Write every wheel and sdist of a set again under its new version, and check the results.
 
@@ -70,7 +69,7 @@ def rewrite_set(
         done = []
         for plan in plans:
             started = time.monotonic()
-            one = _rewrite(sources[plan.source], place, plan, MemberEdits(plan, change, kept), epoch=epoch)
+            one = _rewrite(sources[plan.source], place, plan, MemberEdits(plan, change, kept))
             if one.file.path.suffix == ".whl":
                 _check(one, change, (expected or {}).get(plan.distribution))
             done.append(one)
@@ -93,15 +92,13 @@ def _by_name(files: Sequence[Path]) -> Mapping[str, Path]:
     return found
 
 
-def _rewrite(
-    source: Path, folder: Path, plan: Renamed, edits: MemberEdits, *, epoch: int | None
-) -> Rewritten:
+def _rewrite(source: Path, folder: Path, plan: Renamed, edits: MemberEdits) -> Rewritten:
     if plan.kind == "constant":
         path = shutil.copyfile(source, folder / plan.target)
         file = WrittenFile(path=path, sha256=sha256(path), size=path.stat().st_size)
         return Rewritten(plan=plan, file=file, changed=())
     edit_file = edit_wheel if plan.source.endswith(".whl") else edit_sdist
-    edited = edit_file(source, folder, version=plan.new, edit=edits, epoch=epoch)
+    edited = edit_file(source, folder, version=plan.new, edit=edits)
     edits.see_paths(edited.members)
     edits.require_done()
     if edited.file.path.name != plan.target:

@@ -1,10 +1,16 @@
 """Members of zip files, compressed and hashed on all cores, and handed out in order.
 
-A member is deflated whole by libdeflate, many at a time. One beyond `BIG` is cut into chunks
-that are deflated side by side and joined into one ordinary stream; what they take compressed
-lies in a scratch file until the member is complete, as its header comes first and holds its
-size. Where the cuts lie depends on the size alone, so the number of cores never shows in the
-bytes. `Workers` bounds the memory that all archives written at one time take together.
+A member is deflated whole by libdeflate, many at a time. One beyond `BIG` is cut into chunks that are
+deflated side by side and joined into one ordinary stream; compressed, they lie in a scratch file until
+the member is complete, as its header comes first and holds its size. Where the cuts lie depends on the
+size alone, so the number of cores never shows in the bytes.
+
+libdeflate packs better and faster than zlib, but only whole buffers: each of its streams ends with a
+block that is marked as the last. To join the streams of neighbouring chunks, that mark is taken out and
+an empty stored block is added, which ends on a byte boundary (as zlib's sync flush does). The last block
+is found by inflating the chunk: a decoder puts nothing out while it reads the code tables at a block's
+start. Every joint is proved by inflating the changed block to the chunk's own bytes; where that fails
+(such as for a last block without tables), zlib packs the chunk. Format: RFC 1951, section 3.2.3.
 """
 
 from __future__ import annotations
@@ -23,16 +29,15 @@ from typing import IO, TYPE_CHECKING, Any
 import deflate
 from zlib_ng import zlib_ng  # inflates half again as fast as zlib
 
-from core.archive import Made, Member, content_of, edited, edits_of, file_of, size_of, tail_of, unreadable
+from core.archive import Edited, Made, Member
 from core.errors import FatalError
 
 if TYPE_CHECKING:
-    import mmap
     from collections.abc import Callable, Generator, Iterator, Sequence
     from pathlib import Path
-    from types import TracebackType
     from typing import Self
 
+    Sized = tuple[Member, int]
 
 BIG = 128 << 20
 CHUNK = 16 << 20
@@ -49,13 +54,15 @@ MEMORY = 256 << 20
 _COPIED = 1 << 20
 STORED, DEFLATED = 0, 8
 
-
-@dataclass(frozen=True, kw_only=True)
-class Sized:
-    """A member, and about how many bytes it has."""
-
-    member: Member
-    size: int
+_INFLATE: Any = zlib_ng  # whose stubs know neither copies nor its error
+_RAW = -zlib.MAX_WBITS
+_PIECE = 64 << 10
+_STEP = 16  # bytes; most tables fill two of these, and other data puts something out in one
+_WINDOWS = (160 << 10, 64 << 10, 24 << 10)  # the last block begins in the last bytes; rarely before the first
+_EMPTY_STORED = b"\x00\x00\xff\xff"
+_FINAL_EMPTY_STORED = b"\x01\x00\x00\xff\xff"
+_FINAL_WITH_TABLES = 0b101  # BFINAL is set, BTYPE is 2; the lowest bit comes first
+_ZLIB_LEVEL = 6
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,13 +96,11 @@ class Workers:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, problem: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.pool.shutdown(cancel_futures=True)
 
     def take(self, size: int, *, wait: bool) -> bool:
-        """Take memory; without `wait`, say whether there was enough."""
+        """Take memory; without `wait`, return whether there was enough."""
         with self._changed:
             while self._held and self._held + size > self.memory:
                 if not wait:
@@ -114,19 +119,16 @@ class Workers:
 def packed_in_order(
     members: Sequence[Sized], workers: Workers, *, level: int, scratch: Path | None
 ) -> Generator[Packed, None, None]:
-    """Compress members ahead of who writes them, within the memory that there is.
-
-    Who takes one calls its `release` when it is written.
-    """
+    """Compress members ahead of the writer, within the memory there is; it calls `release` of each."""
     waiting: deque[tuple[Future[list[Packed]], int]] = deque()
     try:
         for batch in _batches(members):
-            if batch[0].size > BIG:
+            if batch[0][1] > BIG:
                 while waiting:
                     yield from waiting.popleft()[0].result()
-                yield _pack_big(batch[0].member, workers, level, scratch)
+                yield _pack_big(batch[0][0], workers, level, scratch)
                 continue
-            size = sum(one.size for one in batch)
+            size = sum(size for _, size in batch)
             while not workers.take(size, wait=not waiting):
                 yield from waiting.popleft()[0].result()
             waiting.append((workers.pool.submit(_pack_all, batch, workers, level), size))
@@ -138,35 +140,8 @@ def packed_in_order(
         _abandon(waiting, workers)
 
 
-def _batches(members: Sequence[Sized]) -> Iterator[list[Sized]]:
-    """Put neighbours that are small together: handing one to a thread takes longer than packing it."""
-    batch: list[Sized] = []
-    held = 0
-    for one in members:
-        if batch and (held + one.size > BATCH or _alone(one) or _alone(batch[-1])):
-            yield batch
-            batch, held = [], 0
-        batch.append(one)
-        held += one.size
-    if batch:
-        yield batch
-
-
-def _alone(one: Sized) -> bool:
-    return one.size > min(SMALL, BIG) or isinstance(one.member.source, Made)
-
-
-def longest_first(members: Sequence[Member]) -> list[tuple[int, Sized]]:
-    """Give the order to pack members in: the large ones by size, then the others as they come."""
-    sizes = [size_of(member) for member in members]
-    sized = [(index, Sized(member=members[index], size=size)) for index, size in enumerate(sizes)]
-    large = [one for one in sized if one[1].size > LARGE]
-    large.sort(key=lambda one: (-one[1].size, one[0]))
-    return [*large, *(one for one in sized if one[1].size <= LARGE)]
-
-
 def _abandon(waiting: deque[tuple[Future[list[Packed]], int]], workers: Workers) -> None:
-    """Give back what nobody will write: other archives may wait for the memory."""
+    """Give back what will not be written: other archives may wait for the memory."""
     for future, size in waiting:
         if future.cancel():
             workers.give(size)
@@ -175,24 +150,48 @@ def _abandon(waiting: deque[tuple[Future[list[Packed]], int]], workers: Workers)
                 packed.release()
 
 
+def _batches(members: Sequence[Sized]) -> Iterator[list[Sized]]:
+    """Put small neighbours together: handing one to a thread takes longer than packing it."""
+    batch: list[Sized] = []
+    held = 0
+    for one in members:
+        if batch and (held + one[1] > BATCH or _alone(one) or _alone(batch[-1])):
+            yield batch
+            batch, held = [], 0
+        batch.append(one)
+        held += one[1]
+    if batch:
+        yield batch
+
+
+def _alone(one: Sized) -> bool:
+    return one[1] > min(SMALL, BIG) or isinstance(one[0].source, Made)
+
+
+def longest_first(members: Sequence[Member]) -> list[tuple[int, Sized]]:
+    """Return the order to pack members in: the large ones by size, then the others as they come."""
+    sized = [(index, (member, member.size)) for index, member in enumerate(members)]
+    return sorted(sized, key=lambda one: -one[1][1] if one[1][1] > LARGE else 0)
+
+
 def _pack_all(batch: Sequence[Sized], workers: Workers, level: int) -> list[Packed]:
     packed: list[Packed] = []
     try:
-        for one in batch:
-            packed.append(_pack(one.member, one.size, workers, level))  # noqa: PERF401 - kept when one fails
+        for member, size in batch:
+            packed.append(_pack(member, size, workers, level))
     except BaseException:
         for done in packed:
             done.release()
-        workers.give(sum(one.size for one in batch[len(packed) + 1 :]))
+        workers.give(sum(size for _, size in batch[len(packed) + 1 :]))
         raise
     return packed
 
 
 def _pack(member: Member, held: int, workers: Workers, level: int) -> Packed:
     try:
-        with content_of(member) as data:
+        with member.content() as data:
             size = len(data)
-            packed = _deflated_whole(data, level)
+            packed = deflate.deflate_compress(data, _level_for(size, level)) if level and data else None
             smaller = packed is not None and len(packed) < size
             kept = packed if packed is not None and smaller else bytes(data)
             result = Packed(
@@ -212,13 +211,6 @@ def _pack(member: Member, held: int, workers: Workers, level: int) -> Packed:
     return result
 
 
-def _deflated_whole(data: bytes | bytearray | mmap.mmap, level: int) -> bytes | bytearray | None:
-    if not level or not data:
-        return None
-    packed: bytes | bytearray = deflate.deflate_compress(data, _level_for(len(data), level))
-    return packed
-
-
 def _level_for(size: int, level: int) -> int:
     return level - (level == LEVEL and size > BULK)
 
@@ -228,17 +220,17 @@ def _pack_big(member: Member, workers: Workers, level: int, scratch: Path | None
     if isinstance(member.source, bytes):
         raise FatalError(f"{member.name} has {len(member.source)} bytes in memory; put them into a file.")
     try:
-        with file_of(member) as path, path.open("rb") as source:
-            return _packed_file(member, source, workers, level, scratch)
+        with member.file() as file, file.path.open("rb") as source:
+            return _packed_file(member, file, source, workers, level, scratch)
     except OSError as problem:
-        raise unreadable(member, problem) from problem
+        raise member.unreadable(problem) from problem
 
 
 def _packed_file(
-    member: Member, source: IO[bytes], workers: Workers, level: int, scratch: Path | None
+    member: Member, file: Edited, source: IO[bytes], workers: Workers, level: int, scratch: Path | None
 ) -> Packed:
-    own, tail = os.fstat(source.fileno()).st_size, tail_of(member)
-    size = own + len(tail)
+    own = os.fstat(source.fileno()).st_size
+    size = own + len(file.tail)
     spool = tempfile.TemporaryFile(dir=scratch, prefix=".packed.")  # noqa: SIM115 - lives until the member is written
     digest, crc, packed_size = hashlib.sha256(), 0, 0
     waiting: deque[Future[bytes]] = deque()
@@ -246,8 +238,8 @@ def _packed_file(
         for start in range(0, size, CHUNK):
             while not workers.take(CHUNK, wait=not waiting):
                 packed_size += spool.write(waiting.popleft().result())
-            data = edited(source.read(CHUNK), start, edits_of(member))
-            data += tail[max(0, start - own) : max(0, start + CHUNK - own)]
+            data = file.apply(source.read(CHUNK), start)
+            data += file.tail[max(0, start - own) : max(0, start + CHUNK - own)]
             last, chosen = start + CHUNK >= size, _level_for(size, level)
             waiting.append(workers.pool.submit(_deflated, data, workers, chosen, last=last))
             digest.update(data)
@@ -258,11 +250,12 @@ def _packed_file(
             packed_size += spool.write(waiting.popleft().result())
         smaller = bool(level) and packed_size < size
         if not smaller:
+            packed_size = size
             spool.seek(0)
             source.seek(0)
             shutil.copyfileobj(source, spool, _COPIED)
-            spool.write(tail)
-            for offset, new in edits_of(member):
+            spool.write(file.tail)
+            for offset, new in file.edits:
                 spool.seek(offset)
                 spool.write(new)
     except BaseException:
@@ -274,8 +267,8 @@ def _packed_file(
     return Packed(
         member=member,
         method=DEFLATED if smaller else STORED,
-        packed_size=packed_size if smaller else size,
-        pieces=lambda: _read_back(spool, packed_size if smaller else size),
+        packed_size=packed_size,
+        pieces=lambda: _read_back(spool, packed_size),
         crc=crc,
         size=size,
         sha256=digest.digest(),
@@ -298,37 +291,24 @@ def _read_back(spool: IO[bytes], size: int) -> Iterator[bytes]:
         yield piece
 
 
-_INFLATE: Any = zlib_ng  # whose stubs know neither copies nor its error
-_RAW = -zlib.MAX_WBITS
-_PIECE = 64 << 10
-_STEP = 16  # bytes; most tables fill two of these, and other data gives something out in one
-_WINDOWS = (160 << 10, 64 << 10, 24 << 10)  # the last block begins in the last bytes; rarely before the first
-_EMPTY_STORED = b"\x00\x00\xff\xff"
-_FINAL_EMPTY_STORED = b"\x01\x00\x00\xff\xff"
-_FINAL_WITH_TABLES = 0b101  # BFINAL is set, BTYPE is 2; the lowest bit comes first
-_ZLIB_LEVEL = 6
-
-
-def deflate_chunk(data: bytes | memoryview, level: int, *, last: bool) -> bytes:
+def deflate_chunk(data: bytes, level: int, *, last: bool) -> bytes:
     """Deflate one chunk of a larger stream, without reference to what is before it."""
     packed = bytes(deflate.deflate_compress(data, level))
-    if last:
-        return packed
-    return _opened(packed, data) or _by_zlib(data)
+    return packed if last else _opened(packed, data) or _by_zlib(data)
 
 
-def _by_zlib(data: bytes | memoryview) -> bytes:
+def _by_zlib(data: bytes) -> bytes:
     deflater = zlib.compressobj(_ZLIB_LEVEL, zlib.DEFLATED, _RAW, 9)
     return deflater.compress(data) + deflater.flush(zlib.Z_SYNC_FLUSH)
 
 
-def _opened(packed: bytes, data: bytes | memoryview) -> bytes | None:
-    """Give a stream whose last block is no longer marked as such; None where none was found."""
+def _opened(packed: bytes, data: bytes) -> bytes | None:
+    """Return the stream with its last block no longer marked as such; None where none was found."""
     found = _before_last_tables(packed)
     if found is None:
         return None
-    before, start, given = found
-    wanted = bytes(data[given:])
+    before, start, count = found
+    wanted = data[count:]
     for bit in _final_marks(packed[start : start + 4 * _STEP]):
         changed = bytearray(packed[start:])
         changed[bit >> 3] ^= 1 << (bit & 7)
@@ -341,25 +321,25 @@ def _opened(packed: bytes, data: bytes | memoryview) -> bytes | None:
 
 
 def _before_last_tables(packed: bytes) -> tuple[Any, int, int] | None:
-    """Find the last place where a decoder reads tables."""
-    inflater, given, at = _INFLATE.decompressobj(_RAW), 0, 0
+    """Find the last place where a decoder reads tables: its state before, the place, the bytes put out."""
+    inflater, count, at = _INFLATE.decompressobj(_RAW), 0, 0
     seen = []
     for window in _WINDOWS:
         start = max(at, len(packed) - window)
-        given += sum(len(inflater.decompress(packed[one:start][:_PIECE])) for one in range(at, start, _PIECE))
+        count += sum(len(inflater.decompress(packed[one:start][:_PIECE])) for one in range(at, start, _PIECE))
         at = start
-        seen.append((inflater.copy(), start, given))
+        seen.append((inflater.copy(), start, count))
     ends = [*(start for _, start, _ in seen[1:]), len(packed) - _STEP]
-    for (state, start, count), end in zip(reversed(seen), reversed(ends), strict=True):
+    for (state, start, before), end in zip(reversed(seen), reversed(ends), strict=True):
         tables = _last_silence(state.copy(), packed, start, end)
         if tables is not None and tables > start:  # else they may have begun before this window
             begin = max(start, tables - 2 * _STEP)
-            return state, begin, count + len(state.decompress(packed[start:begin]))
+            return state, begin, before + len(state.decompress(packed[start:begin]))
     return None
 
 
 def _last_silence(inflater: Any, packed: bytes, start: int, end: int) -> int | None:  # noqa: ANN401 - as below
-    """Find the offset from which a decoder begins to read without giving anything out."""
+    """Find the offset from which a decoder begins to read without putting anything out."""
     last, reading = None, False
     for at in range(start, end, _STEP):
         silent = not inflater.decompress(packed[at : at + _STEP])
@@ -370,11 +350,9 @@ def _last_silence(inflater: Any, packed: bytes, start: int, end: int) -> int | N
 
 
 def _final_marks(window: bytes) -> Iterator[int]:
-    """List the bits that could mark a last block with tables of its own: 1, then 0 1."""
+    """Return the bits that could mark a last block with tables of its own: 1, then 0 1."""
     bits = int.from_bytes(window, "little")
-    for bit in range(8 * len(window) - 2):
-        if bits >> bit & 0b111 == _FINAL_WITH_TABLES:
-            yield bit
+    return (bit for bit in range(8 * len(window) - 2) if bits >> bit & 0b111 == _FINAL_WITH_TABLES)
 
 
 def _inflates_to(before: Any, joined: bytes, wanted: bytes) -> bool:  # noqa: ANN401 - the class has no public name

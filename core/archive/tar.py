@@ -1,4 +1,8 @@
-"""Compressed streams of unknown origin: hashed as they are read, decompressed within bounds."""
+"""Compressed tar streams of unknown origin: hashed as they are read, expanded within bounds, read strictly.
+
+The standard library's reader takes a broken header in mid-archive, and an archive that ends too early, for
+the end. Here everything that is not as POSIX (pax) or GNU tar write it is an error that names the member.
+"""
 
 from __future__ import annotations
 
@@ -17,22 +21,44 @@ from core.errors import ArtifactError, FatalError, StoreError
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-
 ZSTD = ".tar.zst"
 XZ = ".tar.xz"
 _READ = 1 << 18
+Kind = Literal["file", "folder", "symlink", "hardlink"]
+
+_BLOCK = tarfile.BLOCKSIZE
+_BUFFER = 1 << 20
+_ZEROS = bytes(_BLOCK)
+_SIZE = re.compile(r"[0-9]{1,20}")
+_LONGEST_EXTENSION = 1 << 16
+_KINDS: dict[bytes, Kind] = {
+    tarfile.REGTYPE: "file",
+    tarfile.AREGTYPE: "file",
+    tarfile.DIRTYPE: "folder",
+    tarfile.SYMTYPE: "symlink",
+    tarfile.LNKTYPE: "hardlink",
+}
+_REFUSED = {
+    tarfile.CHRTYPE: "a character device",
+    tarfile.BLKTYPE: "a block device",
+    tarfile.FIFOTYPE: "a named pipe",
+    tarfile.GNUTYPE_SPARSE: "a sparse file",
+}
+_GNU_EXTENSIONS = {tarfile.GNUTYPE_LONGNAME: "path", tarfile.GNUTYPE_LONGLINK: "linkpath"}
+_EXTENSIONS = {*_GNU_EXTENSIONS, tarfile.XHDTYPE, tarfile.SOLARIS_XHDTYPE, tarfile.XGLTYPE}
+_MEANT = {"path", "linkpath", "size"}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Policy:
-    """How much an archive may ask for before it is taken for an attack.
+    """How much an archive may expand to before it counts as an attack; sizes in bytes.
 
     Attributes:
-        max_bytes: Bytes that it may expand to.
-        max_members: Members that it may hold.
+        max_bytes: What it may expand to.
+        max_members: How many members it may hold.
         max_ratio: How many times its own size it may expand to, once it is past `ratio_from`.
-        ratio_from: Bytes up to which the ratio is nobody's concern.
-        max_memory: Bytes of memory that decompressing may take.
+        ratio_from: Where the ratio begins to count.
+        max_memory: What decompressing may take.
     """
 
     max_bytes: int = 256 << 30
@@ -42,20 +68,8 @@ class Policy:
     max_memory: int = 128 << 20
 
 
-class Reader(Protocol):
-    """Decompressed bytes, forward only."""
-
-    def readinto(self, buffer: memoryview, /) -> int:
-        """Fill a part of `buffer`, and say how much; 0 is the end."""
-        ...
-
-
 class HashedSource:
-    """A stream of compressed bytes that hashes and counts what it gives.
-
-    Attributes:
-        count: Bytes read so far.
-    """
+    """A stream of compressed bytes that hashes and counts what is read from it."""
 
     def __init__(self, stream: BinaryIO, *, where: str, on_bytes: Callable[[int], object] | None) -> None:
         self.count = 0
@@ -82,17 +96,20 @@ class HashedSource:
         return data
 
     def finish(self) -> str:
-        """Read what is left, which nothing asked for, and give the SHA-256 of all."""
+        """Read to the end, and return the SHA-256 of everything."""
         while self.read():
             pass
         return self._hash.hexdigest()
 
 
+class _Reader(Protocol):
+    def readinto(self, buffer: memoryview, /) -> int: ...
+
+
 class _Zstd:
     def __init__(self, source: HashedSource, where: str, policy: Policy) -> None:
         self._where = where
-        window = zstandard.ZstdDecompressor(max_window_size=policy.max_memory)
-        self._reader = window.stream_reader(
+        self._reader = zstandard.ZstdDecompressor(max_window_size=policy.max_memory).stream_reader(
             cast("BinaryIO", source), read_size=_READ, read_across_frames=True, closefd=False
         )
 
@@ -125,10 +142,10 @@ class _Xz:
     def _input(self) -> bytes:
         if not self._stream.needs_input:
             return b""
-        given, self._rest = self._rest or self._source.read(), b""
-        if not given:
+        data, self._rest = self._rest or self._source.read(), b""
+        if not data:
             raise ArtifactError(f"{self._where} is truncated.", hint="Fetch it again.")
-        return given
+        return data
 
     def _another(self) -> bool:
         """Begin the next of several streams, which zeros may part."""
@@ -147,48 +164,13 @@ class _Xz:
 
 
 def _damaged(where: str, problem: Exception) -> ArtifactError:
-    said = str(problem).removeprefix("zstd decompress error: ") or "it asks for too much memory"
-    return ArtifactError(f"{where} is damaged: {said}.", hint="Fetch it again.")
-
-
-def open_reader(source: HashedSource, suffix: str, *, where: str, policy: Policy) -> Reader:
-    """Decompress a source by the file's suffix, `ZSTD` or `XZ`."""
-    return _Xz(source, where, policy) if suffix == XZ else _Zstd(source, where, policy)
-
-
-Kind = Literal["file", "folder", "symlink", "hardlink"]
-
-_BLOCK = tarfile.BLOCKSIZE
-_BUFFER = 1 << 20
-_ZEROS = bytes(_BLOCK)
-_SIZE = re.compile(r"[0-9]{1,20}")
-_LONGEST_EXTENSION = 1 << 16
-_KINDS: dict[bytes, Kind] = {
-    tarfile.REGTYPE: "file",
-    tarfile.AREGTYPE: "file",
-    tarfile.DIRTYPE: "folder",
-    tarfile.SYMTYPE: "symlink",
-    tarfile.LNKTYPE: "hardlink",
-}
-_REFUSED = {
-    tarfile.CHRTYPE: "a character device",
-    tarfile.BLKTYPE: "a block device",
-    tarfile.FIFOTYPE: "a named pipe",
-    tarfile.GNUTYPE_SPARSE: "a sparse file",
-}
+    why = str(problem).removeprefix("zstd decompress error: ") or "it needs too much memory"
+    return ArtifactError(f"{where} is damaged: {why}.", hint="Fetch it again.")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Member:
-    """One member, as its headers describe it.
-
-    Attributes:
-        name: Its path as written, without a folder's last slash.
-        kind: What it is.
-        size: Bytes of data that follow; 0 for all but files.
-        mode: Permission bits, set-user-id and the like included.
-        link: What a link points to.
-    """
+    """One member as its headers describe it; `mode` includes set-user-id bits."""
 
     name: str
     kind: Kind
@@ -198,15 +180,14 @@ class Member:
 
 
 class TarStream:
-    """The members of a tar stream, each with its data, in their order.
+    """The members of a tar stream (suffix `ZSTD` or `XZ`), each with its data, in their order.
 
-    Attributes:
-        expanded: Bytes that the archive has expanded to so far.
+    A truncated xz stream is an error of its own; a zstd stream just ends, and the tar format tells.
     """
 
-    def __init__(self, reader: Reader, source: HashedSource, *, where: str, policy: Policy) -> None:
+    def __init__(self, source: HashedSource, suffix: str, *, where: str, policy: Policy) -> None:
         self.expanded = 0
-        self._reader = reader
+        self._reader: _Reader = (_Xz if suffix == XZ else _Zstd)(source, where, policy)
         self._source = source
         self._where = where
         self._policy = policy
@@ -216,7 +197,7 @@ class TarStream:
         self._last = ""
 
     def members(self) -> Iterator[Member]:
-        """Give the members up to the archive's end, behind which nothing but zeros may be."""
+        """Return the members up to the archive's end, behind which only zeros may be."""
         count = 0
         extensions: dict[str, str] = {}
         while (info := self._header()) is not None:
@@ -235,7 +216,7 @@ class TarStream:
             raise self._bad("ends after an extended header")
 
     def chunks(self) -> Iterator[memoryview]:
-        """Give the current member's data, piece by piece; a piece is valid until the next one."""
+        """Return the current member's data piece by piece; a piece is valid until the next one."""
         while self._left:
             if self._start == self._end:
                 self._fill()
@@ -245,26 +226,20 @@ class TarStream:
             yield self._buffer[start : self._start]
 
     def data(self) -> bytes:
-        """Give the current member's data whole; the caller has looked at its size."""
+        """Return the current member's data whole; the caller has checked its size."""
         return b"".join(self.chunks())
 
     def _expect(self, size: int) -> None:
         self._left, self._padding = size, -size % _BLOCK
 
     def _skip(self) -> None:
-        """Go to the next header; what pads the data is zeros, or the data is longer than said."""
+        """Go to the next header; the padding must be zeros, or the data is longer than its header says."""
         for _ in self.chunks():
             pass
-        padding = self._padding
-        while padding:
-            if self._start == self._end:
-                self._fill()
-            part = bytes(self._buffer[self._start : min(self._end, self._start + padding)])
-            if part.strip(b"\0"):
+        self._left, self._padding = self._padding, 0
+        for part in self.chunks():
+            if bytes(part).strip(b"\0"):
                 raise self._bad(f"has more data at {self._last!r} than its header says")
-            self._start += len(part)
-            padding -= len(part)
-        self._padding = 0
 
     def _header(self) -> tarfile.TarInfo | None:
         block = self._block()
@@ -294,10 +269,8 @@ class TarStream:
         data = self.data()
         self._skip()
         try:
-            if info.type == tarfile.GNUTYPE_LONGNAME:
-                return {"path": data.rstrip(b"\0").decode()}
-            if info.type == tarfile.GNUTYPE_LONGLINK:
-                return {"linkpath": data.rstrip(b"\0").decode()}
+            if info.type in _GNU_EXTENSIONS:
+                return {_GNU_EXTENSIONS[info.type]: data.rstrip(b"\0").decode()}
             found = pax_records(data)
         except ValueError as problem:
             raise self._bad(f"has a malformed extended header after {self._last!r} ({problem})") from problem
@@ -333,21 +306,17 @@ class TarStream:
         return bytes(self._buffer[self._start - _BLOCK : self._start])
 
     def _fill(self, *, required: bool = True) -> bool:
-        """Read more behind what is still unread; say whether there was any."""
+        """Read more behind what is still unread; return whether there was any."""
         rest = self._end - self._start
         if rest:
             self._buffer[:rest] = bytes(self._buffer[self._start : self._end])
         self._start, self._end = 0, rest
-        got = self._reader.readinto(self._buffer[rest:])
-        if not got and required:
+        read = self._reader.readinto(self._buffer[rest:])
+        if not read and required:
             after = f" after {self._last!r}" if self._last else ""
             raise self._bad(f"is truncated{after}", hint="Fetch it again.")
-        self._end += got
-        self.expanded += got
-        self._check_expansion()
-        return bool(got)
-
-    def _check_expansion(self) -> None:
+        self._end += read
+        self.expanded += read
         policy = self._policy
         bomb = self.expanded > policy.ratio_from and self.expanded > policy.max_ratio * self._source.count
         if bomb or self.expanded > policy.max_bytes:
@@ -355,21 +324,10 @@ class TarStream:
                 f"expands to more than {console.size(self.expanded - 1)} from "
                 f"{console.size(self._source.count)}, at {self._last!r}: a decompression bomb"
             )
+        return bool(read)
 
     def _bad(self, what: str, *, hint: str = "") -> ArtifactError:
         return ArtifactError(f"{self._where} {what}.", hint=hint)
-
-
-_EXTENSIONS = frozenset(
-    {
-        tarfile.XHDTYPE,
-        tarfile.SOLARIS_XHDTYPE,
-        tarfile.XGLTYPE,
-        tarfile.GNUTYPE_LONGNAME,
-        tarfile.GNUTYPE_LONGLINK,
-    }
-)
-_MEANT = {"path", "linkpath", "size"}
 
 
 def pax_records(data: bytes) -> dict[str, str]:
@@ -383,11 +341,7 @@ def pax_records(data: bytes) -> dict[str, str]:
         keyword, equals, value = record[len(digits) + 1 : -1].partition(b"=")
         if len(record) != int(digits) or not record.endswith(b"\n") or not equals:
             raise ValueError("cut off")
-        found[keyword.decode()] = _text(keyword, value)
+        name = keyword.decode()
+        # times and attributes are not used, and may be of any bytes
+        found[name] = value.decode("utf-8", "strict" if name in _MEANT else "replace")
     return found
-
-
-def _text(keyword: bytes, value: bytes) -> str:
-    """Decode a value; those that nobody looks at (times, attributes) may be of any bytes."""
-    meant = keyword.decode() in _MEANT
-    return value.decode("utf-8", "strict" if meant else "replace")

@@ -1,9 +1,8 @@
 """Zip members from elsewhere, read strictly and without unpacking the archive.
 
-`zipfile` cuts a member off at the size its header declares, so it cannot tell a lie
-from the truth. Here a member's bytes are inflated by hand: they must end exactly where
-the central directory says, with its CRC, and no two members may share bytes
-(overlapping members are how small archives unpack to petabytes).
+`zipfile` cuts a member off at the size its header declares, so it cannot tell a lie from the truth. Here
+a member's bytes are inflated by hand: they must end exactly where the central directory says, with its
+CRC, and no two members may share bytes (overlapping members are how small archives unpack to petabytes).
 """
 
 from __future__ import annotations
@@ -24,8 +23,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-
 CHUNK = 1 << 20
+KEPT = 32 << 20
+"""How many of a member's first bytes a `MemberStream` keeps, where headers and names mostly lie."""
 _PACKED_CHUNK = 256 << 10  # what is not inflated at once is copied, so less of it is fed
 _RAW_DEFLATE = -15
 _DAMAGED: Any = zlib_ng.error  # its stub takes the class for an instance
@@ -69,7 +69,7 @@ def opened(path: Path) -> Iterator[zipfile.ZipFile]:
 
 
 def unsafe_path(name: str) -> str:
-    """Say why a member's name may not be unpacked, or nothing."""
+    """Return why a member's name may not be unpacked, or ""."""
     if not name or "\0" in name:
         return "an empty or cut-off name"
     if "\\" in name:
@@ -79,13 +79,11 @@ def unsafe_path(name: str) -> str:
     parts = name.removesuffix("/").split("/")
     if ".." in parts:
         return "a path that leaves its folder"
-    if "" in parts or "." in parts:
-        return "a path that is not in its shortest form"
-    return ""
+    return "a path that is not in its shortest form" if {"", "."} & {*parts} else ""
 
 
 def unsafe_kind(info: zipfile.ZipInfo) -> str:
-    """Say why a member is not a plain file or folder, or nothing."""
+    """Return why a member is not a plain file or folder, or ""."""
     if info.flag_bits & _ENCRYPTED_FLAG:
         return "encrypted"
     if info.compress_type not in {zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED}:
@@ -93,9 +91,12 @@ def unsafe_kind(info: zipfile.ZipInfo) -> str:
     kind = stat.S_IFMT(info.external_attr >> 16) if info.create_system == _UNIX else 0
     if kind == stat.S_IFLNK:
         return "a symbolic link"
-    if kind not in {0, stat.S_IFREG, stat.S_IFDIR}:
-        return "neither a file nor a folder"
-    return ""
+    return "" if kind in {0, stat.S_IFREG, stat.S_IFDIR} else "neither a file nor a folder"
+
+
+def is_executable(info: zipfile.ZipInfo) -> bool:
+    """Return whether a member has an executable bit."""
+    return bool(info.external_attr >> 16 & 0o111)
 
 
 def span_of(stream: BinaryIO, info: zipfile.ZipInfo) -> Span:
@@ -113,8 +114,8 @@ def span_of(stream: BinaryIO, info: zipfile.ZipInfo) -> Span:
 
 
 def chunks(stream: BinaryIO, info: zipfile.ZipInfo, span: Span) -> Iterator[bytes]:
-    """Yield a member's bytes, never more than its header declares, `CHUNK` at a time."""
-    pieces = _inflated if info.compress_type == zipfile.ZIP_DEFLATED else _raw
+    """Return a member's bytes, never more than its header declares, `CHUNK` at a time."""
+    pieces = _inflated if info.compress_type == zipfile.ZIP_DEFLATED else compressed
     left, crc = info.file_size, 0
     for piece in filter(None, pieces(stream, span)):
         left -= len(piece)
@@ -128,7 +129,8 @@ def chunks(stream: BinaryIO, info: zipfile.ZipInfo, span: Span) -> Iterator[byte
         raise MemberError("data that its CRC does not match")
 
 
-def _raw(stream: BinaryIO, span: Span, size: int = CHUNK) -> Iterator[bytes]:
+def compressed(stream: BinaryIO, span: Span, size: int = CHUNK) -> Iterator[bytes]:
+    """Return a member's bytes as the archive holds them."""
     stream.seek(span.start)
     left = span.end - span.start
     while left:
@@ -142,7 +144,7 @@ def _raw(stream: BinaryIO, span: Span, size: int = CHUNK) -> Iterator[bytes]:
 def _inflated(stream: BinaryIO, span: Span) -> Iterator[bytes]:
     inflater = zlib_ng.decompressobj(_RAW_DEFLATE)
     try:
-        for piece in _raw(stream, span, _PACKED_CHUNK):
+        for piece in compressed(stream, span, _PACKED_CHUNK):
             if inflater.eof:
                 raise MemberError("data behind the end of its deflate stream")
             pending = piece
@@ -160,12 +162,12 @@ def _inflated(stream: BinaryIO, span: Span) -> Iterator[bytes]:
         raise MemberError("data behind the end of its deflate stream")
 
 
-KEPT = 32 << 20
-"""How many of a member's first bytes stay in memory, where headers and names mostly lie."""
-
-
 class MemberStream(io.RawIOBase, BinaryIO):
-    """A member's bytes, for reading only."""
+    """A member, read like a file: forwards fast, backwards by starting over.
+
+    Headers of compiled files are read here and there, and libraries are gigabytes: nothing is unpacked to
+    disk, and only as much is inflated as is read.
+    """
 
     def __init__(self, path: Path, info: zipfile.ZipInfo) -> None:
         self._name = f"{path.name}: {info.filename}"
@@ -181,7 +183,7 @@ class MemberStream(io.RawIOBase, BinaryIO):
         self._restart()
 
     def _restart(self) -> None:
-        self._pieces: Iterator[bytes] = chunks(self._raw, self._info, self._span)
+        self._pieces = chunks(self._raw, self._info, self._span)
         self._piece, self._start = b"", 0
 
     def _advance(self) -> bool:
@@ -200,15 +202,15 @@ class MemberStream(io.RawIOBase, BinaryIO):
         return self
 
     def readable(self) -> bool:
-        """Say that it can be read."""
+        """Return True."""
         return True
 
     def seekable(self) -> bool:
-        """Say that it can be read at any place."""
+        """Return True."""
         return True
 
     def tell(self) -> int:
-        """Give the place of the next read."""
+        """Return the place of the next read."""
         return self._at
 
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:

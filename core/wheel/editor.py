@@ -1,16 +1,14 @@
-"""A wheel written again under another version or tag, with some text files edited, others added.
+"""A wheel or sdist written again under another version or tag, with text files edited and others added.
 
-All other members are copied as they are compressed, so the time follows the size of the file and
-not of its contents, and memory follows neither. Members of other wheels join in the same way. What
-RECORD says of copied members is taken over. Format: the binary distribution format (PEP 427).
+All other members of a wheel are copied as they are compressed, so the time follows the size of the file
+and not of its contents, and memory follows neither. Members of other wheels join in the same way. What
+RECORD says of copied members is taken over. Sdists of ours hold sources only, so they are read whole, up
+to a limit. Formats: the binary (PEP 427) and source (PEP 625) distribution formats.
 """
 
 from __future__ import annotations
 
-import base64
-import csv
 import gzip
-import hashlib
 import io
 import tarfile
 import zlib
@@ -22,12 +20,12 @@ from packaging.version import InvalidVersion, Version
 
 from core.archive import Member, zip_reader
 from core.archive.compression import DEFLATED, LEVEL, Workers
-from core.archive.zip_writer import HashingStream, ZipWriter, is_executable
+from core.archive.zip_writer import HashingStream, ZipWriter
 from core.errors import MissingInputError, WheelError
 from core.files import atomic
 from core.wheel import parse_sdist_name, parse_wheel_name, read_text_member
 from core.wheel.record import Entry, require_listing
-from core.wheel.writer import WheelSpec, WrittenFile, file_stem, info_files, write_sdist
+from core.wheel.writer import WheelSpec, WrittenFile, record_member, record_row, write_sdist
 
 if TYPE_CHECKING:
     import zipfile
@@ -36,18 +34,19 @@ if TYPE_CHECKING:
 
     from core.archive.zip_reader import Span
 
-
 TEXT_LIMIT = 1 << 20
+LIMIT = 64 << 20
 _SNIFFED_PACKED, _SNIFFED = 4 << 10, 1 << 10
 # RECORD is written anew; a signature of the old one would no longer hold.
 _DROPPED = ("RECORD", "RECORD.jws", "RECORD.p7s")
+_PKG_INFO = "PKG-INFO"
 
 
 class Edit(Protocol):
     """Says what becomes of a text file; it sees every one up to `TEXT_LIMIT`, and all of `.dist-info`."""
 
     def __call__(self, member: str, content: bytes, /) -> bytes:
-        """Give the new content of a member, by its path in the old wheel; the same for no change."""
+        """Return the new content of a member, by its path in the old wheel; the same for no change."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,8 +55,7 @@ class Additions:
 
     Attributes:
         members: Files to compress; one with the name of an old member takes its place.
-        borrowed: Other wheels, with the members to take from them -> their names in the new one. They
-            are copied as they are compressed.
+        borrowed: Other wheels, with the members to copy from them -> their names in the new one.
         dropped: Members of the old wheel that it does not get.
         platform: The platform part of the tags in its name and in WHEEL; "" for the old one.
     """
@@ -69,7 +67,7 @@ class Additions:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Edited:
+class EditedFile:
     """A wheel or sdist that was written again."""
 
     file: WrittenFile
@@ -83,8 +81,8 @@ class _Step:
     info: zipfile.ZipInfo
     span: Span
     name: str
-    content: bytes | None
     entry: Entry | None
+    content: bytes | None = None
 
 
 def edit_wheel(
@@ -95,40 +93,36 @@ def edit_wheel(
     edit: Edit | None = None,
     additions: Additions | None = None,
     epoch: int | None = None,
-) -> Edited:
+) -> EditedFile:
     """Write a wheel again under another version, or with additions: also onto itself.
 
-    ``.dist-info`` and ``.data`` folders and the file name follow the version; RECORD is written
-    anew and last; signatures are left out; who may run a file stays. All edits are made before
-    anything is written. Additions come behind the old members and before ``.dist-info``.
+    ``.dist-info`` and ``.data`` folders and the file name follow the version; RECORD is written anew and
+    last; signatures are left out; modes stay. All edits are made before anything is written. Additions
+    come behind the old members and before ``.dist-info``.
 
-    The old wheels' paths, kinds, names and sizes are held against each other first, and small
-    text files of this one are inflated. The others are not: what RECORD says of them is as true of
-    the new wheel as it was of the old one, and `core.wheel.record` says of the new one, in the one
-    pass that a new wheel needs anyway, whether that is so.
+    The old wheels' paths, kinds, names and sizes are verified first, and small text files of this one are
+    inflated. The others are not: what RECORD says of them is as true of the new wheel as it was of the old
+    one, and `core.wheel.record` verifies it in the one pass that a new wheel needs anyway.
     """
     name = parse_wheel_name(source.name)
     added = additions or Additions()
     target = folder / _file_name(source.name, version, added.platform)
     if name.version == Version(version) and additions is None:
         raise WheelError(f"{source.name} has version {version} already.")
-    steps, info = _own_steps(
-        source, version, edit, left_out={*added.dropped, *(one.name for one in added.members)}
-    )
+    steps, info = _own_steps(source, version, edit, {*added.dropped, *(one.name for one in added.members)})
     more = [step for wheel, names in sorted(added.borrowed.items()) for step in _borrowed(wheel, names)]
     _require_distinct(source, [*(step.name for step in (*steps, *more)), *(m.name for m in added.members)])
-    own = [step for step in steps if not step.name.startswith(f"{info}/")]
-    described = [step for step in steps if step.name.startswith(f"{info}/")]
-    if added.platform:
-        described = [_retagged(step, added.platform) for step in described]
-    first, last = ([*own, *more], described) if additions else (steps, [])
-    file = _write(target, first, added.members, last, record=f"{info}/RECORD", epoch=epoch)
-    every = [*(step.name for step in first), *(m.name for m in added.members), *(s.name for s in last)]
+    first, last = steps, []
+    if additions:
+        first = [*(step for step in steps if not step.name.startswith(f"{info}/")), *more]
+        last = [_retagged(step, added.platform) for step in steps if step.name.startswith(f"{info}/")]
+    file = _write(target, first, added.members, last, info=info, epoch=epoch)
+    new = [member.name for member in added.members]
     changed = {step.name for step in (*first, *last) if step.content is not None}
-    return Edited(
+    return EditedFile(
         file=file,
-        members=tuple(every),
-        changed=tuple(sorted(changed | {member.name for member in added.members})),
+        members=(*(step.name for step in first), *new, *(step.name for step in last)),
+        changed=tuple(sorted(changed.union(new))),
     )
 
 
@@ -140,43 +134,52 @@ def assemble_wheel(
     borrowed: Mapping[Path, Mapping[str, str]],
     epoch: int | None = None,
 ) -> WrittenFile:
-    """Write a new wheel of members that are stored as they are, and members of other wheels."""
-    stem = file_stem(spec.distribution, spec.version)
-    target, info = folder / f"{stem}-{spec.tag}.whl", f"{stem}.dist-info"
-    described = [Member(name=f"{info}/{name}", source=text.encode()) for name, text in info_files(spec)]
+    """Write a new wheel of members that are stored uncompressed, and members of other wheels."""
+    target = folder / spec.filename
     steps = [step for wheel, names in sorted(borrowed.items()) for step in _borrowed(wheel, names)]
-    every = [*members, *described]
+    every = [*members, *spec.info_files]
     _require_distinct(target, [*(step.name for step in steps), *(one.name for one in every)])
-    return _write(target, steps, every, [], record=f"{info}/RECORD", epoch=epoch, level=0)
+    return _write(target, steps, every, [], info=spec.info, epoch=epoch, level=0)
 
 
-def _own_steps(
-    source: Path, version: str, edit: Edit | None, *, left_out: set[str]
-) -> tuple[list[_Step], str]:
-    """Decide what becomes of each member of the old wheel."""
+def edit_sdist(source: Path, folder: Path, *, version: str, edit: Edit) -> EditedFile:
+    """Write an sdist again under another version; top folder and file name follow it, modes stay."""
+    name = parse_sdist_name(source.name)
+    old = _read_sdist(source)
+    if _PKG_INFO not in old:
+        raise WheelError(f"{source.name} holds no {_PKG_INFO}.")
+    new = {path: (edit(path, content), executable) for path, (content, executable) in old.items()}
+    members = [
+        Member(name=path, source=content, executable=executable)
+        for path, (content, executable) in new.items()
+        if path != _PKG_INFO
+    ]
+    try:
+        metadata = new[_PKG_INFO][0].decode()
+    except UnicodeDecodeError as problem:
+        raise WheelError(f"{source.name}: {_PKG_INFO} is not UTF-8: {problem}.") from problem
+    file = write_sdist(folder, name.distribution, version, members, metadata=metadata)
+    changed = tuple(sorted(path for path in old if new[path] != old[path]))
+    return EditedFile(file=file, members=tuple(old), changed=changed)
+
+
+def _own_steps(source: Path, version: str, edit: Edit | None, left_out: set[str]) -> tuple[list[_Step], str]:
+    """Decide what becomes of each member of the old wheel; also return the new ``.dist-info`` folder."""
+    steps = []
     with zip_reader.opened(source) as archive, source.open("rb") as stream:
         listing = require_listing(source, archive)
         dropped = {f"{listing.folder}/{one}" for one in _DROPPED} | left_out
-        steps = []
         for info, span in listing.files:
-            if info.filename in dropped:
+            member = info.filename
+            if member in dropped:
                 continue
             new = None
-            described = info.filename.startswith(f"{listing.folder}/")
-            if edit is not None and (described or _is_small_text(stream, info, span)):
-                old = read_text_member(source, archive, info.filename)
-                new = edit(info.filename, old)
+            if edit and (member.startswith(f"{listing.folder}/") or _is_small_text(stream, info, span)):
+                old = read_text_member(source, archive, member)
+                new = edit(member, old)
                 new = None if new == old else new
-            steps.append(
-                _Step(
-                    source=source,
-                    info=info,
-                    span=span,
-                    name=_renamed(info.filename, version),
-                    content=new,
-                    entry=listing.entries[info.filename],
-                )
-            )
+            name, entry = _renamed(member, version), listing.entries[member]
+            steps.append(_Step(source=source, info=info, span=span, name=name, entry=entry, content=new))
     return steps, _renamed(f"{listing.folder}/", version).removesuffix("/")
 
 
@@ -184,25 +187,17 @@ def _borrowed(source: Path, names: Mapping[str, str]) -> list[_Step]:
     with zip_reader.opened(source) as archive:
         listing = require_listing(source, archive)
     found = {info.filename: (info, span) for info, span in listing.files}
-    missing = sorted(set(names) - set(found))
-    if missing:
+    if missing := sorted(set(names) - set(found)):
         raise WheelError(f"{source.name} holds no {missing[0]}.")
     return [
-        _Step(
-            source=source,
-            info=found[old][0],
-            span=found[old][1],
-            name=new,
-            content=None,
-            entry=listing.entries[old],
-        )
+        _Step(source=source, info=found[old][0], span=found[old][1], name=new, entry=listing.entries[old])
         for old, new in sorted(names.items(), key=lambda pair: pair[1])
     ]
 
 
 def _retagged(step: _Step, platform: str) -> _Step:
-    """Put a platform into the tags of WHEEL."""
-    if not step.name.endswith(".dist-info/WHEEL"):
+    """Put a platform into the tags of WHEEL, if one is given."""
+    if not platform or not step.name.endswith(".dist-info/WHEEL"):
         return step
     with zip_reader.opened(step.source) as archive:
         content = step.content or read_text_member(step.source, archive, step.info.filename)
@@ -222,7 +217,7 @@ def _file_name(filename: str, version: str, platform: str) -> str:
     try:
         normal = str(Version(version))
     except InvalidVersion:
-        raise WheelError(f"{version!r} is no version.") from None
+        raise WheelError(f"{version!r} is not a version.") from None
     distribution, _, *rest = filename.split("-")
     name = "-".join([distribution, normal, *rest])
     return f"{name.rpartition('-')[0]}-{platform}.whl" if platform else name
@@ -247,7 +242,7 @@ def _require_distinct(source: Path, names: Sequence[str]) -> None:
 
 
 def _is_small_text(stream: BinaryIO, info: zipfile.ZipInfo, span: Span) -> bool:
-    """Whether a member is small and begins like a text."""
+    """Return whether a member is small and begins like a text."""
     if not 0 < info.file_size <= TEXT_LIMIT:
         return False
     stream.seek(span.start)
@@ -256,12 +251,12 @@ def _is_small_text(stream: BinaryIO, info: zipfile.ZipInfo, span: Span) -> bool:
         try:
             head = zlib.decompressobj(-zlib.MAX_WBITS).decompress(head, _SNIFFED)
         except zlib.error:
-            return True  # reading it whole says what is wrong with it
+            return True  # reading it whole reports what is wrong with it
     return is_text(head)
 
 
 def is_text(head: bytes) -> bool:
-    """Whether a file begins like a text: without a zero byte."""
+    """Return whether a file begins like a text: without a zero byte."""
     return b"\0" not in head[:_SNIFFED]
 
 
@@ -271,100 +266,49 @@ def _write(
     added: Sequence[Member],
     last: Sequence[_Step],
     *,
-    record: str,
+    info: str,
     epoch: int | None,
     level: int = LEVEL,
 ) -> WrittenFile:
-    rows = io.StringIO()
-    table = csv.writer(rows, lineterminator="\n")
+    rows: list[tuple[str, str, str]] = []
     with atomic(target) as raw, Workers(jobs=None if added else 1) as workers, ExitStack() as opened:
         hashing = HashingStream(raw)
-        archive = _CopyingWriter(
-            hashing, opened, epoch=epoch, workers=workers, level=level, scratch=target.parent
-        )
+        archive = ZipWriter(hashing, epoch=epoch, workers=workers, level=level, scratch=target.parent)
+        streams: dict[Path, BinaryIO] = {}
+
+        def add(members: Sequence[Member]) -> None:
+            rows.extend(record_row(one.name, one.sha256, one.size) for one in archive.add(members))
+
+        def take(step: _Step) -> None:
+            """Write a member, copied or edited."""
+            if step.content is not None:
+                executable = zip_reader.is_executable(step.info)
+                add([Member(name=step.name, source=step.content, executable=executable)])
+                return
+            if step.source not in streams:
+                streams[step.source] = opened.enter_context(step.source.open("rb"))
+            entry = step.entry
+            archive.copy(
+                *(step.source, streams[step.source], step.info, step.span),
+                name=step.name,
+                sha256=entry.digest if entry else b"",
+            )
+            size = step.info.file_size
+            rows.append(
+                record_row(step.name, entry.digest, size, entry.algorithm) if entry else (step.name, "", "")
+            )
+
         for step in first:
-            table.writerow((step.name, *archive.take(step)))
-        for one in archive.add(sorted(added, key=lambda member: member.name)):
-            made = Entry(algorithm="sha256", digest=one.sha256, size=None)
-            table.writerow((one.name, *_row(made, one.size)))
+            take(step)
+        add(sorted(added, key=lambda member: member.name))
         for step in last:
-            table.writerow((step.name, *archive.take(step)))
-        table.writerow((record, "", ""))
-        archive.add([Member(name=record, source=rows.getvalue().encode())])
+            take(step)
+        archive.add([record_member(info, rows)])
         archive.finish()
     return WrittenFile(path=target, sha256=hashing.sha256, size=hashing.size)
 
 
-def _row(entry: Entry | None, size: int) -> tuple[str, int | str]:
-    if entry is None:
-        return "", ""
-    return f"{entry.algorithm}={base64.urlsafe_b64encode(entry.digest).decode().rstrip('=')}", size
-
-
-class _CopyingWriter(ZipWriter):
-    """Also takes members over under another name."""
-
-    def __init__(
-        self,
-        stream: HashingStream,
-        opened: ExitStack,
-        *,
-        epoch: int | None,
-        workers: Workers,
-        level: int,
-        scratch: Path,
-    ) -> None:
-        super().__init__(stream, epoch=epoch, workers=workers, level=level, scratch=scratch)
-        self._opened = opened
-        self._sources: dict[Path, BinaryIO] = {}
-
-    def take(self, step: _Step) -> tuple[str, int | str]:
-        """Write a member, copied or edited; give the rest of its row in RECORD."""
-        if step.content is None:
-            self._copy(step)
-            return _row(step.entry, step.info.file_size)
-        self.add([Member(name=step.name, source=step.content, executable=is_executable(step.info))])
-        made = Entry(algorithm="sha256", digest=hashlib.sha256(step.content).digest(), size=None)
-        return _row(made, len(step.content))
-
-    def _copy(self, step: _Step) -> None:
-        """Write a member as it is compressed in the old wheel."""
-        if step.source not in self._sources:
-            self._sources[step.source] = self._opened.enter_context(step.source.open("rb"))
-        stream = self._sources[step.source]
-        digest = step.entry.digest if step.entry else b""
-        self.copy(step.source, stream, step.info, step.span, name=step.name, sha256=digest)
-
-
-LIMIT = 64 << 20
-_PKG_INFO = "PKG-INFO"
-
-
-def edit_sdist(source: Path, folder: Path, *, version: str, edit: Edit, epoch: int | None = None) -> Edited:
-    """Write an sdist again under another version.
-
-    The top folder and the file name follow the version; who may run a file stays.
-    """
-    name = parse_sdist_name(source.name)
-    old = _read(source)
-    if _PKG_INFO not in old:
-        raise WheelError(f"{source.name} holds no {_PKG_INFO}.")
-    new = {path: (edit(path, content), executable) for path, (content, executable) in old.items()}
-    members = [
-        Member(name=path, source=content, executable=executable)
-        for path, (content, executable) in new.items()
-        if path != _PKG_INFO
-    ]
-    try:
-        metadata = new[_PKG_INFO][0].decode()
-    except UnicodeDecodeError as problem:
-        raise WheelError(f"{source.name}: {_PKG_INFO} is not UTF-8: {problem}.") from problem
-    file = write_sdist(folder, name.distribution, version, members, metadata=metadata, epoch=epoch)
-    changed = tuple(sorted(path for path in old if new[path] != old[path]))
-    return Edited(file=file, members=tuple(old), changed=changed)
-
-
-def _read(source: Path) -> dict[str, tuple[bytes, bool]]:
+def _read_sdist(source: Path) -> dict[str, tuple[bytes, bool]]:
     """Read every file: path below the top folder -> its bytes, and whether it is executable."""
     top = source.name.removesuffix(".tar.gz")
     found: dict[str, tuple[bytes, bool]] = {}
@@ -385,7 +329,7 @@ def _read(source: Path) -> dict[str, tuple[bytes, bool]]:
     except FileNotFoundError:
         raise MissingInputError(f"{source} does not exist.") from None
     except (tarfile.TarError, EOFError, OSError, zlib.error) as problem:
-        raise WheelError(f"{source.name} is no readable sdist: {problem}.") from problem
+        raise WheelError(f"{source.name} is not a readable sdist: {problem}.") from problem
     return found
 
 
@@ -394,7 +338,7 @@ def _path(source: Path, one: tarfile.TarInfo, top: str) -> str:
     if not one.isreg():
         why = "neither a file nor a folder"
     elif not why and not one.name.startswith(f"{top}/"):
-        why = f"outside of {top}"
+        why = f"outside {top}"
     if why:
         raise WheelError(f"{source.name} holds {one.name!r}: {why}.")
     return one.name.removeprefix(f"{top}/")

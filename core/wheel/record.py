@@ -1,8 +1,7 @@
 """Whether a wheel's RECORD holds: every member listed, with its digest and size, and safe to unpack.
 
-Each member is decompressed once, largest first, on all cores; hashing and inflating let
-go of the interpreter lock. Who else needs a member's bytes (ELF checks) takes them from
-the same pass, by a `Tap`.
+Each member is decompressed once, largest first, on all cores; hashing and inflating let go of the
+interpreter lock. Checks that need a member's bytes take them from the same pass, by a `Tap`.
 """
 
 from __future__ import annotations
@@ -41,13 +40,7 @@ _RECORD_FIELDS = 3
 
 @dataclass(frozen=True, kw_only=True, order=True)
 class RecordProblem:
-    """One thing that is wrong with a wheel as an archive.
-
-    Attributes:
-        member: The member, or an empty text for the archive as a whole.
-        kind: What sort of problem.
-        message: A sentence.
-    """
+    """One thing that is wrong with a wheel as an archive; `member` is "" for the archive as a whole."""
 
     member: str
     kind: Kind
@@ -91,23 +84,23 @@ class Listing:
 def verify_record(
     path: Path, *, tap: Tap | None = None, jobs: int | None = None
 ) -> tuple[RecordProblem, ...]:
-    """Check a wheel's members against its RECORD and against what is safe to unpack.
-
-    Returns:
-        Every problem found, sorted; none for a sound wheel.
-    """
+    """Compare a wheel's members with its RECORD and with what is safe to unpack; return every problem."""
     with zip_reader.opened(path) as archive:
         listing, problems = _list(path, archive)
-        if listing is not None:
-            problems += _read_all(path, listing, tap=tap, jobs=jobs or os.cpu_count() or 1)
+    if listing is not None:
+        # largest first
+        files = sorted(listing.files, key=lambda pair: (-pair[0].file_size, pair[1].header))
+        with ThreadPoolExecutor(jobs or os.cpu_count() or 1) as pool:
+            found = pool.map(lambda pair: _read_member(path, pair[0], pair[1], listing, tap), files)
+            problems += [problem for one in found for problem in one]
     return tuple(sorted(set(problems)))
 
 
 def require_listing(path: Path, archive: zipfile.ZipFile) -> Listing:
     """Read how a wheel describes itself; raise for what is wrong with that alone.
 
-    Paths, kinds, names and bytes that members would share are judged; of the members only RECORD
-    is inflated, so what RECORD says of the others is not known to be true.
+    Paths, kinds, names and bytes that members would share are judged; of the members only RECORD is
+    inflated, so what RECORD says of the others is not known to be true.
     """
     listing, problems = _list(path, archive)
     _require_none(path, problems)
@@ -123,9 +116,10 @@ def require_sound(path: Path) -> None:
 
 def _require_none(path: Path, problems: Sequence[RecordProblem]) -> None:
     if problems:
-        first = min(problems)
         more = f" ({len(problems) - 1} more problems)" if len(problems) > 1 else ""
-        raise WheelError(f"{path.name}: {first.message}{more}", hint="Build or download the wheel again.")
+        raise WheelError(
+            f"{path.name}: {min(problems).message}{more}", hint="Build or download the wheel again."
+        )
 
 
 def _list(path: Path, archive: zipfile.ZipFile) -> tuple[Listing | None, list[RecordProblem]]:
@@ -143,7 +137,12 @@ def _list(path: Path, archive: zipfile.ZipFile) -> tuple[Listing | None, list[Re
         for name in ("METADATA", "WHEEL")
         if f"{folder}/{name}" not in present
     ]
-    problems += _compare_names(listed, present, folder)
+    unlisted = present - set(listed) - {f"{folder}/{name}" for name in _SIGNATURES}
+    problems += [_problem(name, "unlisted", f"{name} is not listed in RECORD.") for name in unlisted]
+    problems += [
+        _problem(name, "absent", f"RECORD lists {name}, which the wheel does not hold.")
+        for name in set(listed) - present
+    ]
     placed, overlaps = _place(path, files)
     if overlaps:
         return None, problems + overlaps
@@ -155,26 +154,22 @@ def _problem(member: str, kind: Kind, message: str) -> RecordProblem:
 
 
 def _survey(archive: zipfile.ZipFile) -> tuple[list[RecordProblem], list[zipfile.ZipInfo]]:
-    """Judge the central directory alone; give the files that may be read."""
+    """Judge the central directory alone; return the files that may be read."""
     files: list[zipfile.ZipInfo] = []
     counted = Counter(info.filename for info in archive.infolist())
     problems = [
         _problem(name, "duplicate", f"{name} is in the archive {count} times.")
-        for name, count in sorted(counted.items())
+        for name, count in counted.items()
         if count > 1
     ]
     total = sum(info.file_size for info in archive.infolist())
     if total > MAX_UNPACKED:
-        problems.append(
-            _problem("", "data", f"The archive declares {total} bytes, more than {MAX_UNPACKED}.")
-        )
-        return problems, []
+        message = f"The archive declares {total} bytes, more than {MAX_UNPACKED}."
+        return [*problems, _problem("", "data", message)], []
     for info in archive.infolist():
-        why = zip_reader.unsafe_path(info.orig_filename)
-        if why:
+        if why := zip_reader.unsafe_path(info.orig_filename):
             problems.append(_problem(info.filename, "path", f"{info.orig_filename!r} is {why}."))
-        kind = zip_reader.unsafe_kind(info)
-        if kind:
+        if kind := zip_reader.unsafe_kind(info):
             problems.append(_problem(info.filename, "path", f"{info.filename} is {kind}."))
         elif info.is_dir() and info.file_size:
             problems.append(_problem(info.filename, "data", f"The folder {info.filename} has data."))
@@ -220,26 +215,12 @@ def _entry(digest: str, size: str) -> Entry:
     except binascii.Error:
         raise ValueError("a digest that is not urlsafe base64") from None
     if size and not (size.isascii() and size.isdigit()):
-        raise ValueError(f"a size that is no number ({size!r})")
+        raise ValueError(f"a size that is not a number ({size!r})")
     return Entry(algorithm=algorithm, digest=value, size=int(size) if size else None)
 
 
-def _compare_names(listed: Iterable[str], present: set[str], folder: str) -> list[RecordProblem]:
-    exempt = {f"{folder}/{name}" for name in _SIGNATURES}
-    names = set(listed)
-    unlisted = [
-        _problem(name, "unlisted", f"{name} is not listed in RECORD.")
-        for name in sorted(present - names - exempt)
-    ]
-    absent = [
-        _problem(name, "absent", f"RECORD lists {name}, which the wheel does not hold.")
-        for name in sorted(names - present)
-    ]
-    return unlisted + absent
-
-
 def _place(
-    path: Path, files: Sequence[zipfile.ZipInfo]
+    path: Path, files: Iterable[zipfile.ZipInfo]
 ) -> tuple[tuple[tuple[zipfile.ZipInfo, Span], ...], list[RecordProblem]]:
     """Find where each member's bytes lie, by its local header; no two may share any."""
     problems: list[RecordProblem] = []
@@ -256,21 +237,10 @@ def _place(
     return tuple(placed), problems
 
 
-def _read_all(path: Path, listing: Listing, *, tap: Tap | None, jobs: int) -> list[RecordProblem]:
-    """Read every member once."""
-    largest_first = sorted(listing.files, key=lambda pair: (-pair[0].file_size, pair[1].header))
-    with ThreadPoolExecutor(jobs) as pool:
-        results = pool.map(
-            lambda pair: _read_member(path, pair[0], pair[1], listing.entries.get(pair[0].filename), tap),
-            largest_first,
-        )
-        return [problem for found in results for problem in found]
-
-
 def _read_member(
-    path: Path, info: zipfile.ZipInfo, span: Span, entry: Entry | None, tap: Tap | None
+    path: Path, info: zipfile.ZipInfo, span: Span, listing: Listing, tap: Tap | None
 ) -> list[RecordProblem]:
-    name = info.filename
+    name, entry = info.filename, listing.entries.get(info.filename)
     hasher = hashlib.new(entry.algorithm if entry else "sha256")
     try:
         with path.open("rb") as stream:
@@ -283,14 +253,12 @@ def _read_member(
             hint="Check the disk and the free space of the temporary folder.",
         ) from problem
     problems: list[RecordProblem] = []
-    if entry and entry.size is not None and entry.size != info.file_size:
-        problems.append(
-            _problem(name, "size", f"{name} has {info.file_size} bytes; RECORD says {entry.size}.")
-        )
+    if entry and entry.size not in {None, info.file_size}:
+        message = f"{name} has {info.file_size} bytes; RECORD says {entry.size}."
+        problems.append(_problem(name, "size", message))
     if entry and hasher.digest() != entry.digest:
-        problems.append(
-            _problem(name, "digest", f"{name} does not have the {entry.algorithm} that RECORD says.")
-        )
+        message = f"{name} does not have the {entry.algorithm} that RECORD says."
+        problems.append(_problem(name, "digest", message))
     return problems
 
 

@@ -1,8 +1,8 @@
 """Wheels and sdists written so that the same inputs give the same bytes.
 
-Members are sorted, carry one fixed time and fixed modes, and are hashed in the pass that
-compresses them. Formats: the binary distribution format (PEP 427, RECORD and WHEEL) and the
-source distribution format (PEP 625 names, PKG-INFO in the top folder).
+Members are sorted, carry one fixed time and fixed modes, and are hashed in the pass that compresses them.
+Formats: the binary distribution format (PEP 427, RECORD and WHEEL) and the source distribution format
+(PEP 625 names, PKG-INFO in the top folder).
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ import deflate
 from packaging.tags import parse_tag
 from packaging.utils import canonicalize_version
 
-from core.archive import Edited, Made, Member, file_of
-from core.archive.compression import LEVEL, Workers
-from core.archive.zip_writer import EARLIEST, HashingStream, Written, ZipWriter
+from core.archive import Member
+from core.archive.compression import LEVEL
+from core.archive.zip_writer import EARLIEST, HashingStream, ZipWriter
 from core.errors import WheelError
 from core.files import atomic
 
@@ -31,20 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
     from typing import BinaryIO
 
-__all__ = [
-    "LEVEL",
-    "Edited",
-    "Made",
-    "Member",
-    "WheelSpec",
-    "Workers",
-    "WrittenFile",
-    "file_stem",
-    "metadata_text",
-    "write_sdist",
-    "write_tar",
-    "write_wheel",
-]
+    from core.archive.compression import Workers
 
 _GENERATOR = "rocm-pytorch-wheels"
 _GZIP_LEVEL = 6
@@ -52,13 +39,7 @@ _GZIP_LEVEL = 6
 
 @dataclass(frozen=True, kw_only=True)
 class WrittenFile:
-    """A finished file.
-
-    Attributes:
-        path: Where it lies.
-        sha256: The hex SHA-256 of its bytes.
-        size: Its size in bytes.
-    """
+    """A finished file, with the hex SHA-256 of its bytes."""
 
     path: Path
     sha256: str
@@ -74,7 +55,7 @@ class WheelSpec:
         version: Its version, already normalised.
         tag: Its compatibility tag, such as ``py3-none-linux_x86_64``, or a compressed set of them.
         metadata: The text of METADATA.
-        purelib: Whether the root is installed into purelib (WHEEL's Root-Is-Purelib).
+        purelib: WHEEL's Root-Is-Purelib.
         console_scripts: Script name -> ``module:function``.
         license_files: What METADATA's License-File fields name.
     """
@@ -87,21 +68,48 @@ class WheelSpec:
     console_scripts: Mapping[str, str] | None = None
     license_files: Sequence[Member] = ()
 
+    @property
+    def filename(self) -> str:
+        """The wheel's file name."""
+        return f"{file_stem(self.distribution, self.version)}-{self.tag}.whl"
+
+    @property
+    def info(self) -> str:
+        """Its ``.dist-info`` folder."""
+        return f"{file_stem(self.distribution, self.version)}.dist-info"
+
+    @property
+    def info_files(self) -> list[Member]:
+        """The files of its ``.dist-info`` folder, without RECORD and licences."""
+        wheel = (
+            "Wheel-Version: 1.0\n"
+            f"Generator: {_GENERATOR}\n"
+            f"Root-Is-Purelib: {'true' if self.purelib else 'false'}\n"
+            + "".join(f"Tag: {tag}\n" for tag in sorted(map(str, parse_tag(self.tag))))
+        )
+        files = {"METADATA": self.metadata, "WHEEL": wheel}
+        if self.console_scripts:
+            lines = (f"{name} = {target}\n" for name, target in sorted(self.console_scripts.items()))
+            files["entry_points.txt"] = "[console_scripts]\n" + "".join(lines)
+        return [
+            Member(name=f"{self.info}/{name}", source=text.encode()) for name, text in sorted(files.items())
+        ]
+
 
 def file_stem(distribution: str, version: str) -> str:
-    """Give ``name-version`` as wheel and sdist file names spell it (PEP 427, PEP 625)."""
+    """Return ``name-version`` as wheel and sdist file names spell it (PEP 427, PEP 625)."""
     name = re.sub(r"[-_.]+", "_", distribution).lower()
     return f"{name}-{canonicalize_version(version, strip_trailing_zero=False)}"
 
 
-def metadata_text(fields: Iterable[tuple[str, str]], description: str = "") -> str:
+def metadata_text(fields: Iterable[tuple[str, str]]) -> str:
     """Write core metadata (version 2.4: the first with ``License-Expression``)."""
     lines = ["Metadata-Version: 2.4"]
     for field, value in fields:
         if "\n" in value or "\r" in value:
             raise WheelError(f"The metadata field {field} holds a line break: {value!r}.")
         lines.append(f"{field}: {value}")
-    return "\n".join(lines) + "\n" + (f"\n{description.strip()}\n" if description else "")
+    return "\n".join(lines) + "\n"
 
 
 def write_wheel(
@@ -114,18 +122,15 @@ def write_wheel(
     workers: Workers | None = None,
     level: int = LEVEL,
 ) -> WrittenFile:
-    """Write a wheel: `members` sorted by name, then ``.dist-info``, RECORD last."""
-    stem = file_stem(spec.distribution, spec.version)
-    target = folder / f"{stem}-{spec.tag}.whl"
-    content = _sorted(target, members)
-    info = f"{stem}.dist-info"
-    described = [Member(name=f"{info}/{name}", source=text.encode()) for name, text in info_files(spec)]
-    described += [replace(one, name=f"{info}/licenses/{one.name}") for one in spec.license_files]
+    """Write a wheel: `members` sorted by name, then ``.dist-info``, RECORD last (options: `ZipWriter`)."""
+    target = folder / spec.filename
+    licenses = [replace(one, name=f"{spec.info}/licenses/{one.name}") for one in spec.license_files]
+    content = [*_sorted(target, members), *_sorted(target, [*spec.info_files, *licenses])]
     with atomic(target) as raw:
         stream = HashingStream(raw)
         archive = ZipWriter(stream, epoch=epoch, jobs=jobs, workers=workers, level=level, scratch=folder)
-        written = archive.add([*content, *_sorted(target, described)])
-        archive.add([Member(name=f"{info}/RECORD", source=_record(written, info).encode())])
+        rows = [record_row(one.name, one.sha256, one.size) for one in archive.add(content)]
+        archive.add([record_member(spec.info, rows)])
         archive.finish()
     return WrittenFile(path=target, sha256=stream.sha256, size=stream.size)
 
@@ -143,11 +148,8 @@ def write_sdist(
     stem = file_stem(distribution, version)
     target = folder / f"{stem}.tar.gz"
     described = [Member(name="PKG-INFO", source=metadata.encode()), *members]
-    rooted = [
-        Member(name=f"{stem}/{member.name}", source=member.source, executable=member.executable)
-        for member in described
-    ]
     raw = io.BytesIO()
+    rooted = [replace(member, name=f"{stem}/{member.name}") for member in described]
     write_tar(raw, _sorted(target, rooted), epoch=epoch)
     with atomic(target) as out:
         stream = HashingStream(out)
@@ -162,14 +164,15 @@ def write_tar(
     links: Mapping[str, str] | None = None,
     epoch: int | None = None,
 ) -> None:
-    """Write an uncompressed tar without owners, with one time and fixed modes, in name order."""
-    entries: dict[str, Member | str] = {member.name: member for member in members}
-    entries.update(links or {})
-    moment = EARLIEST if epoch is None else epoch
+    """Write an uncompressed tar without owners, with one time and fixed modes, in name order.
+
+    Members are written without edits; `links` are symbolic links: name -> target as written.
+    """
+    entries: dict[str, Member | str] = {member.name: member for member in members} | dict(links or {})
     with tarfile.open(fileobj=stream, mode="w", format=tarfile.PAX_FORMAT) as archive:
         for name, entry in sorted(entries.items()):
             info = tarfile.TarInfo(name)
-            info.mtime = moment
+            info.mtime = EARLIEST if epoch is None else epoch
             if isinstance(entry, str):
                 info.type, info.linkname, info.mode = tarfile.SYMTYPE, entry, 0o777
                 archive.addfile(info)
@@ -179,34 +182,21 @@ def write_tar(
                 info.size = len(entry.source)
                 archive.addfile(info, io.BytesIO(entry.source))
                 continue
-            with file_of(entry) as path, path.open("rb") as content:
-                info.size = path.stat().st_size
+            with entry.file() as file, file.path.open("rb") as content:
+                info.size = file.path.stat().st_size
                 archive.addfile(info, content)
 
 
-def info_files(spec: WheelSpec) -> list[tuple[str, str]]:
-    """Return the names and texts of a wheel's ``.dist-info`` files, without RECORD."""
-    wheel = (
-        "Wheel-Version: 1.0\n"
-        f"Generator: {_GENERATOR}\n"
-        f"Root-Is-Purelib: {'true' if spec.purelib else 'false'}\n"
-        + "".join(f"Tag: {tag}\n" for tag in sorted(map(str, parse_tag(spec.tag))))
-    )
-    files = [("METADATA", spec.metadata), ("WHEEL", wheel)]
-    if spec.console_scripts:
-        lines = [f"{name} = {target}" for name, target in sorted(spec.console_scripts.items())]
-        files.append(("entry_points.txt", "[console_scripts]\n" + "\n".join(lines) + "\n"))
-    return sorted(files)
+def record_row(name: str, digest: bytes, size: int, algorithm: str = "sha256") -> tuple[str, str, str]:
+    """Return a file's row in RECORD."""
+    return name, f"{algorithm}={base64.urlsafe_b64encode(digest).decode().rstrip('=')}", str(size)
 
 
-def _record(written: Sequence[Written], info: str) -> str:
+def record_member(info: str, rows: Iterable[tuple[str, str, str]]) -> Member:
+    """Return RECORD with these rows and its own."""
     text = io.StringIO()
-    rows = csv.writer(text, lineterminator="\n")
-    for entry in written:
-        digest = base64.urlsafe_b64encode(entry.sha256).decode().rstrip("=")
-        rows.writerow((entry.name, f"sha256={digest}", entry.size))
-    rows.writerow((f"{info}/RECORD", "", ""))
-    return text.getvalue()
+    csv.writer(text, lineterminator="\n").writerows([*rows, (f"{info}/RECORD", "", "")])
+    return Member(name=f"{info}/RECORD", source=text.getvalue().encode())
 
 
 def _sorted(target: Path, members: Iterable[Member]) -> list[Member]:
@@ -218,7 +208,7 @@ def _sorted(target: Path, members: Iterable[Member]) -> list[Member]:
     for member in ordered:
         path = PurePosixPath(member.name)
         if path.is_absolute() or ".." in path.parts or "\\" in member.name or str(path) != member.name:
-            raise WheelError(f"{target.name} would hold {member.name!r}, which is no plain relative path.")
+            raise WheelError(f"{target.name} would hold {member.name!r}, which is not a plain relative path.")
     if not ordered:
         raise WheelError(f"{target.name} would hold no files.")
     return ordered

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from core import console
 from core.archive import Made, Member, zip_reader
-from core.archive.zip_writer import is_executable
+from core.archive.zip_reader import is_executable
 from core.binaries import rpath
 from core.wheel import parse_wheel_name
 from core.wheel.editor import Additions, edit_wheel

@@ -8,13 +8,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from core.archive import zip_reader
-from core.archive.zip_writer import is_executable
+from core.archive import Made, Member, zip_reader
+from core.archive.zip_reader import is_executable
 from core.errors import UsageError, WheelError
 from core.wheel import read_metadata, read_wheel_info
 from core.wheel.editor import Additions, assemble_wheel, edit_wheel
 from core.wheel.record import require_listing
-from core.wheel.writer import Made, Member, WheelSpec, file_stem
+from core.wheel.writer import WheelSpec, file_stem
 from pytorch_build.check.device_code import processor
 from pytorch_build.split import described
 from pytorch_build.split.checking import require_whole

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from core.archive.tar import XZ, ZSTD, HashedSource, Policy, TarStream, open_reader
+from core.archive.tar import XZ, ZSTD, HashedSource, Policy, TarStream
 from core.errors import ArtifactError, FatalError, nearest
 from core.run.outputs import this_platform
 from rocm_packaging.artifacts.artifacts import COMPONENTS
@@ -150,8 +150,7 @@ def extract(
     """
     granted = policy or Policy()
     source = HashedSource(stream, where=archive.filename, on_bytes=on_bytes)
-    reader = open_reader(source, archive.suffix, where=archive.filename, policy=granted)
-    tar = TarStream(reader, source, where=archive.filename, policy=granted)
+    tar = TarStream(source, archive.suffix, where=archive.filename, policy=granted)
     target = directory / archive.folder(this_platform())
     try:
         directory.mkdir(parents=True, exist_ok=True)

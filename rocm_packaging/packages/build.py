@@ -10,12 +10,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from core import console
+from core.archive import Made, Member
+from core.archive.compression import Workers
 from core.binaries import rpath
 from core.cli.options import ROOT
 from core.errors import ArtifactError
 from core.families import FAMILIES_FILE
 from core.files import digest_of, sha256
-from core.wheel.writer import Made, Member, Workers
 from rocm_packaging.artifacts import artifacts as artifact_directory
 from rocm_packaging.packages import patching, rendering, wheels
 from rocm_packaging.packages.packages import payload_folder

@@ -8,17 +8,10 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from core.archive import Member
+from core.archive.compression import LEVEL, Workers
 from core.cli.options import ROOT
-from core.wheel.writer import (
-    LEVEL,
-    Member,
-    WheelSpec,
-    Workers,
-    metadata_text,
-    write_sdist,
-    write_tar,
-    write_wheel,
-)
+from core.wheel.writer import WheelSpec, metadata_text, write_sdist, write_tar, write_wheel
 from rocm_packaging.packages import rendering
 from rocm_packaging.packages.packages import identifier, packages, payload_folder
 

@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from core import console, process
+from core.archive import Member
 from core.cli.options import ROOT
-from core.wheel.writer import Member, WheelSpec, metadata_text, write_wheel
+from core.wheel.writer import WheelSpec, metadata_text, write_wheel
 from tests.bench.baselines import program
 from tests.bench.measuring import Figure, quiet, seconds
 

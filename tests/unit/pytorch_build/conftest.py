@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from core.archive import Member
 from core.cli.options import Common
 from core.families import family
 from core.run import records
 from core.run.records import Cell, FileRecord, Record
 from core.wheel import distributions
-from core.wheel.writer import Member, WheelSpec, metadata_text, write_sdist, write_wheel
+from core.wheel.writer import WheelSpec, metadata_text, write_sdist, write_wheel
 from pytorch_build.context import Context
 from pytorch_build.lock.source_lock import LockedProject, SourceLock
 from pytorch_build.refs.torch_refs import DISTRIBUTIONS, PROJECTS, torch_ref

@@ -73,9 +73,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from core.archive.compression import Workers
 from core.binaries.elf import ElfFacts
 from core.cli.options import ROOT
-from core.wheel.writer import Workers
 from rocm_packaging.artifacts.artifacts import Entry
 from rocm_packaging.packages import rendering, wheels
 from rocm_packaging.packages.licenses import Licenses

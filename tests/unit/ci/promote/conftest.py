@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from core.archive import Member
 from core.families import parents
 from core.run import records
 from core.run.outputs import RunOutputs
 from core.run.records import Cell, FileRecord, Record
 from core.stores.directory import DirectoryStore
 from core.wheel import distributions
-from core.wheel.writer import Member, WheelSpec, metadata_text, write_sdist, write_wheel
+from core.wheel.writer import WheelSpec, metadata_text, write_sdist, write_wheel
 from pytorch_build.lock.source_lock import SourceLock
 from pytorch_build.split.described import Wheels
 

@@ -15,11 +15,12 @@ from packaging.version import Version
 from ci.promote import member_edits, rewriting_rules
 from ci.promote.member_edits import literals
 from ci.promote.rewriting import Rewritten, RocmChange, final_of, rewrite_set
+from core.archive import Member
 from core.errors import CheckError, FatalError, MissingInputError, WheelError
 from core.files import sha256
 from core.wheel import read_metadata
 from core.wheel.record import verify_record
-from core.wheel.writer import Member, WheelSpec, metadata_text, write_sdist, write_wheel
+from core.wheel.writer import WheelSpec, metadata_text, write_sdist, write_wheel
 from pytorch_build.build.rocm_init import Preloads, rocm_init_text
 from pytorch_build.check import Expectation
 
@@ -58,7 +59,7 @@ class Package:
             distribution=self.name,
             version=self.version,
             tag=self.tag,
-            metadata=metadata_text(fields, "The body."),
+            metadata=metadata_text(fields) + "\nThe body.\n",
             purelib=self.tag.startswith("py3"),
         )
         found = [Member(name=name, source=data) for name, data in self.members.items()]

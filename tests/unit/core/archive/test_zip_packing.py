@@ -154,7 +154,7 @@ def test_what_takes_longest_is_packed_first_and_listed_in_its_place(monkeypatch:
     contents = {"a": 10, "b": 2000, "c": 20, "d": 5000, "e": 2000}
     members = [Member(name=name, source=os.urandom(size)) for name, size in contents.items()]
     order = compression.longest_first(members)
-    assert [one.member.name for _, one in order] == ["d", "b", "e", "a", "c"]
+    assert [member.name for _, (member, _) in order] == ["d", "b", "e", "a", "c"]
     raw = io.BytesIO()
     writer = ZipWriter(HashingStream(raw))
     written = writer.add(members)

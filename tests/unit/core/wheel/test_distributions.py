@@ -7,11 +7,12 @@ from typing import get_args
 import pytest
 
 from core import files
+from core.archive import Member
 from core.errors import StoreError, WheelError
 from core.run.outputs import Platform, RunOutputs
 from core.stores.directory import DirectoryStore
 from core.wheel import distributions, read_metadata
-from core.wheel.writer import Member, WheelSpec, write_wheel
+from core.wheel.writer import WheelSpec, write_wheel
 
 MakeWheel = Callable[..., Path]
 LOCAL = RunOutputs(run_id="local", platform="linux")

@@ -293,7 +293,7 @@ def test_nothing_is_left_where_an_edit_or_the_disk_fails(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize(
-    ("version", "said"), [("1.0rc1", "already"), ("1.0.0-rc.1", "already"), ("new", "no version")]
+    ("version", "said"), [("1.0rc1", "already"), ("1.0.0-rc.1", "already"), ("new", "not a version")]
 )
 def test_versions_that_are_none_or_not_new(tmp_path: Path, version: str, said: str) -> None:
     with pytest.raises(WheelError, match=said):

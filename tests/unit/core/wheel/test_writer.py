@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from core.archive import compression, zip_writer
+from core.archive import Member, compression, zip_writer
 from core.errors import MissingInputError, WheelError
-from core.wheel.writer import Member, WheelSpec, file_stem, metadata_text, write_sdist, write_tar, write_wheel
+from core.wheel.writer import WheelSpec, file_stem, metadata_text, write_sdist, write_tar, write_wheel
 
 if TYPE_CHECKING:
     from pathlib import Path
