@@ -1,4 +1,7 @@
-"""Wheel."""
+"""Wheel and sdist files: their names, METADATA, WHEEL and sizes by folder, without unpacking anything.
+
+Names follow the binary (PEP 427) and source (PEP 625) distribution formats, normalised by PEP 503.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,7 @@ from packaging.utils import (
 from packaging.version import InvalidVersion, Version
 
 from core.archive import zip_reader
-from core.archive.zip_reader import MemberError, opened
+from core.archive.zip_reader import MemberError
 from core.errors import WheelError
 
 if TYPE_CHECKING:
@@ -26,14 +29,17 @@ if TYPE_CHECKING:
     from packaging.metadata import RawMetadata
     from packaging.tags import Tag
 
-
 # METADATA of torch, with its whole README, is 30 kB. More than this is an attack.
 _MAX_TEXT = 16 << 20
+# what a record's details call it: file name of a wheel -> its folders
+CONTENTS = "contents"
+REST = "…"
+MOST_FOLDERS, DEPTH, MOST_LETTERS = 25, 2, 200
 
 
 @dataclass(frozen=True, kw_only=True)
 class WheelName:
-    """What a wheel's file name says.
+    """What the file name of a wheel or sdist says; an sdist has no tags.
 
     Attributes:
         distribution: Name, normalised by PEP 503.
@@ -45,32 +51,18 @@ class WheelName:
 
     distribution: str
     version: Version
-    build_tag: tuple[()] | tuple[int, str]
-    tags: frozenset[Tag]
-    filename: str
-
-
-@dataclass(frozen=True, kw_only=True)
-class SdistName:
-    """What an sdist's file name says."""
-
-    distribution: str
-    version: Version
+    build_tag: tuple[()] | tuple[int, str] = ()
+    tags: frozenset[Tag] = frozenset()
     filename: str
 
 
 @dataclass(frozen=True, kw_only=True)
 class WheelMetadata:
-    """What a wheel's METADATA says.
+    """What a wheel's METADATA says; names, requirements and extras as written.
 
     Attributes:
-        name: Name as written.
-        version: Version.
-        requires_dist: Requirements as written, in their order.
-        requires_python: Specifier, or an empty text.
-        provides_extra: Names of extras as written.
         license: Its License-Expression (SPDX), else the first line of License, else its licence
-            classifiers' last parts; empty where it says nothing.
+            classifiers' last parts.
         raw: The file's bytes, as a `.metadata` sidecar holds them (PEP 658).
     """
 
@@ -85,14 +77,7 @@ class WheelMetadata:
 
 @dataclass(frozen=True, kw_only=True)
 class WheelInfo:
-    """What a wheel's WHEEL file says.
-
-    Attributes:
-        wheel_version: Version of the wheel format.
-        root_is_purelib: Whether the files at the root go to purelib.
-        tags: Expanded tags, such as ``cp312-cp312-linux_x86_64``.
-        build: Build tag, or an empty text.
-    """
+    """What a wheel's WHEEL file says; tags are expanded, such as ``cp312-cp312-linux_x86_64``."""
 
     wheel_version: str
     root_is_purelib: bool
@@ -101,7 +86,7 @@ class WheelInfo:
 
 
 def parse_wheel_name(filename: str) -> WheelName:
-    """Read a wheel's file name."""
+    """Parse a wheel's file name."""
     try:
         name, version, build, tags = parse_wheel_filename(filename)
     except (InvalidWheelFilename, InvalidVersion, ValueError) as problem:
@@ -112,8 +97,8 @@ def parse_wheel_name(filename: str) -> WheelName:
     return WheelName(distribution=name, version=version, build_tag=build, tags=tags, filename=filename)
 
 
-def parse_sdist_name(filename: str) -> SdistName:
-    """Read an sdist's file name."""
+def parse_sdist_name(filename: str) -> WheelName:
+    """Parse an sdist's file name."""
     try:
         name, version = parse_sdist_filename(filename)
     except (InvalidSdistFilename, InvalidVersion, ValueError) as problem:
@@ -121,7 +106,12 @@ def parse_sdist_name(filename: str) -> SdistName:
             f"{filename} is not an sdist's file name: {problem}.",
             hint="An sdist is named NAME-VERSION.tar.gz.",
         ) from problem
-    return SdistName(distribution=name, version=version, filename=filename)
+    return WheelName(distribution=name, version=version, filename=filename)
+
+
+def parse_name(filename: str) -> WheelName:
+    """Parse the file name of a wheel or sdist."""
+    return parse_wheel_name(filename) if filename.endswith(".whl") else parse_sdist_name(filename)
 
 
 def read_metadata(path: Path) -> WheelMetadata:
@@ -131,9 +121,16 @@ def read_metadata(path: Path) -> WheelMetadata:
     with zip_reader.opened(path) as archive:
         raw = read_text_member(path, archive, f"{find_dist_info(path, archive)}/METADATA")
     fields, _unparsed = parse_email(raw)
+    if not fields.get("name"):
+        raise WheelError(f"{path.name}: METADATA has no Name.")
+    try:
+        version = Version(fields.get("version", ""))
+    except InvalidVersion:
+        found = fields.get("version", "")
+        raise WheelError(f"{path.name}: METADATA has no valid Version ({found!r}).") from None
     return WheelMetadata(
-        name=_required_name(path, fields),
-        version=_required_version(path, fields),
+        name=fields["name"],
+        version=version,
         requires_dist=tuple(fields.get("requires_dist", ())),
         requires_python=fields.get("requires_python", ""),
         provides_extra=tuple(fields.get("provides_extra", ())),
@@ -143,7 +140,7 @@ def read_metadata(path: Path) -> WheelMetadata:
 
 
 def _license(fields: RawMetadata) -> str:
-    """Say which licence core metadata names, by PEP 639's order."""
+    """Return the licence that core metadata names, by PEP 639's order."""
     text = fields.get("license", "").strip()
     kinds = (one.split(" :: ") for one in fields.get("classifiers", ()))
     classified = [kind[-1] for kind in kinds if kind[0] == "License"]
@@ -172,18 +169,17 @@ def read_wheel_info(path: Path) -> WheelInfo:
 def find_dist_info(path: Path, archive: zipfile.ZipFile) -> str:
     """Find a wheel's one `.dist-info` folder, which must carry the file's name and version."""
     name = parse_wheel_name(path.name)
-    folders = sorted(
-        {
-            first
-            for member in archive.namelist()
-            for first, slash, _ in [member.partition("/")]
-            if slash and first.endswith(".dist-info")
-        }
-    )
+    firsts = {first for first, slash, _ in (one.partition("/") for one in archive.namelist()) if slash}
+    folders = sorted(first for first in firsts if first.endswith(".dist-info"))
     if len(folders) != 1:
         found = ", ".join(folders) or "none"
         raise WheelError(f"{path.name} must hold exactly one .dist-info folder; it holds {found}.")
-    if not _is_named(folders[0].removesuffix(".dist-info"), name):
+    distribution, _, version = folders[0].removesuffix(".dist-info").rpartition("-")
+    try:
+        fits = canonicalize_name(distribution) == name.distribution and Version(version) == name.version
+    except InvalidVersion:
+        fits = False
+    if not fits:
         raise WheelError(
             f"{path.name}: {folders[0]} does not carry the file's name and version.",
             hint="A wheel is renamed by rewriting its metadata, not by renaming the file.",
@@ -197,46 +193,15 @@ def read_text_member(path: Path, archive: zipfile.ZipFile, member: str) -> bytes
         info = archive.getinfo(member)
     except KeyError:
         raise WheelError(f"{path.name} holds no {member}.") from None
-    why = zip_reader.unsafe_kind(info)
-    if why:
+    if why := zip_reader.unsafe_kind(info):
         raise WheelError(f"{path.name}: {member} is {why}.")
     if info.file_size > _MAX_TEXT:
         raise WheelError(f"{path.name}: {member} declares {info.file_size} bytes, more than {_MAX_TEXT}.")
     try:
         with path.open("rb") as stream:
-            span = zip_reader.span_of(stream, info)
-            return b"".join(zip_reader.chunks(stream, info, span))
+            return b"".join(zip_reader.chunks(stream, info, zip_reader.span_of(stream, info)))
     except MemberError as problem:
         raise WheelError(f"{path.name}: {member} has {problem}.") from problem
-
-
-def _is_named(stem: str, name: WheelName) -> bool:
-    distribution, _, version = stem.rpartition("-")
-    try:
-        return canonicalize_name(distribution) == name.distribution and Version(version) == name.version
-    except InvalidVersion:
-        return False
-
-
-def _required_name(path: Path, fields: RawMetadata) -> str:
-    name = fields.get("name", "")
-    if not name:
-        raise WheelError(f"{path.name}: METADATA has no Name.")
-    return name
-
-
-def _required_version(path: Path, fields: RawMetadata) -> Version:
-    version = fields.get("version", "")
-    try:
-        return Version(version)
-    except InvalidVersion:
-        raise WheelError(f"{path.name}: METADATA has no valid Version ({version!r}).") from None
-
-
-# what a record's details call it: file name of a wheel -> its folders
-CONTENTS = "contents"
-REST = "…"
-MOST_FOLDERS, DEPTH, MOST_LETTERS = 25, 2, 200
 
 
 def folder_sizes(wheel: Path) -> dict[str, list[int]]:
@@ -247,23 +212,14 @@ def folder_sizes(wheel: Path) -> dict[str, list[int]]:
         in the wheel first, at most `MOST_FOLDERS` of them and `REST` for all others.
     """
     found: dict[str, list[int]] = defaultdict(lambda: [0, 0, 0])
-    with opened(wheel) as archive:
+    with zip_reader.opened(wheel) as archive:
         for member in archive.infolist():
             if not member.is_dir():
-                names = member.filename.split("/")[:-1][:DEPTH]
-                _add(
-                    found["/".join(names)[:MOST_LETTERS] or "."], (1, member.file_size, member.compress_size)
-                )
+                folder = "/".join(member.filename.split("/")[:-1][:DEPTH])[:MOST_LETTERS] or "."
+                added = (1, member.file_size, member.compress_size)
+                found[folder] = [sum(pair) for pair in zip(found[folder], added, strict=True)]
     ordered = sorted(found.items(), key=lambda item: (-item[1][2], item[0]))
     kept = dict(ordered[:MOST_FOLDERS])
-    if ordered[MOST_FOLDERS:]:
-        rest = [0, 0, 0]
-        for _, numbers in ordered[MOST_FOLDERS:]:
-            _add(rest, numbers)
-        kept[REST] = rest
+    if rest := [numbers for _, numbers in ordered[MOST_FOLDERS:]]:
+        kept[REST] = [sum(column) for column in zip(*rest, strict=True)]
     return kept
-
-
-def _add(total: list[int], numbers: tuple[int, ...] | list[int]) -> None:
-    for at, number in enumerate(numbers):
-        total[at] += number

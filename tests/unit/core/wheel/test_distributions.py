@@ -91,7 +91,7 @@ def test_a_group_is_listed_by_name_and_version_and_nothing_else(
         ("torch", "2.10.0a0"),
         ("torch", "2.10.0"),
     ]
-    assert all(one.is_wheel and one.tags == {"py3-none-any"} for one in listed)
+    assert all(one.is_wheel for one in listed)
 
 
 def test_a_wheel_that_says_otherwise_than_its_name_never_arrives(
