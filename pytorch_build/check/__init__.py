@@ -15,6 +15,7 @@ from rocm_packaging.packages.layouts import device_target
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from core.binaries.elf import ElfFacts
     from core.binaries.pe import PeFacts
     from core.wheel import WheelInfo, WheelMetadata, WheelName
     from pytorch_build.check.bundles import Bundle
@@ -60,21 +61,6 @@ class WheelMember:
         if len(parts) > 1 and parts[0].endswith(".data"):
             return "/".join(parts[2:]) if parts[1] in {"purelib", "platlib"} else ""
         return self.name
-
-
-@dataclass(frozen=True, kw_only=True)
-class ElfFacts:
-    """What an ELF file says about itself."""
-
-    machine: str
-    kind: str
-    program: bool = False
-    soname: str = ""
-    needed: tuple[str, ...] = ()
-    rpath: tuple[str, ...] = ()
-    stack: str = ""
-    debug_bytes: int = 0
-    glibc: tuple[int, int] = (0, 0)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -148,7 +148,7 @@ def test_the_profilers_libraries_are_written_once() -> None:
     tree = {path: Entry(path=path, source=Path(path), link=link) for path, link in links.items()}
     real = "lib/librocprof-sys.so.1.0"
     tree[real] = Entry(path=real, source=Path(real))
-    facts = ElfFacts(soname="librocprof-sys.so.1", search=(), is_rpath=False, dynamic=True, program=False)
+    facts = ElfFacts(soname="librocprof-sys.so.1", is_rpath=False, dynamic=True, program=False)
     payload = plan(tree, {real: facts}, include=packages().profiler.include)
     assert list(payload.files) == ["lib/librocprof-sys.so.1"]
 

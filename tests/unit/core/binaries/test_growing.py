@@ -36,7 +36,7 @@ def compiled(folder: Path, *flags: str) -> Path:
 
 
 def written(source: Path, search: str) -> Path:
-    edited = rpath.grown(source, search)
+    edited = rpath.extended(source, search)
     assert edited is not None
     data = bytearray(source.read_bytes())
     for offset, new in edited.edits:
@@ -79,11 +79,11 @@ def test_sections_tell_the_same_as_segments(tmp_path: Path) -> None:
 
 
 def test_programs_and_libraries_without_a_path_are_left_to_patchelf(tmp_path: Path) -> None:
-    assert rpath.grown(compiled(tmp_path, "-shared"), RPATH) is None
-    assert rpath.grown(compiled(tmp_path, "-DMAIN", "-shared", "-nostdlib"), RPATH) is None
+    assert rpath.extended(compiled(tmp_path, "-shared"), RPATH) is None
+    assert rpath.extended(compiled(tmp_path, "-DMAIN", "-shared", "-nostdlib"), RPATH) is None
     program = tmp_path / "program"
     (tmp_path / "m.c").write_text("int main(void) { return 0; }\n", encoding="utf-8")
     compiler = process.which("cc") or process.which("c++")
     assert compiler is not None
     process.capture([compiler, "-Wl,-rpath,$ORIGIN", tmp_path / "m.c", "-o", program])
-    assert rpath.grown(program, RPATH) is None
+    assert rpath.extended(program, RPATH) is None

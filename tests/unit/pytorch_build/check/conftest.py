@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING
 import pytest
 import zstandard
 
+from core.binaries.elf import ElfFacts
 from core.wheel import WheelInfo, WheelMetadata, parse_wheel_name
-from pytorch_build.check import Binary, DeviceFacts, ElfFacts, WheelMember, WheelView
+from pytorch_build.check import Binary, DeviceFacts, WheelMember, WheelView
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

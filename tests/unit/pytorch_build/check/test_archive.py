@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING
 import pytest
 from packaging.version import Version
 
-from pytorch_build.check import ElfFacts, contents
+from core.binaries.elf import ElfFacts
+from pytorch_build.check import contents
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -4,7 +4,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from pytorch_build.check import ElfFacts, Expectation, contents
+from core.binaries.elf import ElfFacts
+from pytorch_build.check import Expectation, contents
 from pytorch_build.check.policy import Policy, SizeLimit, load_policy
 
 if TYPE_CHECKING:

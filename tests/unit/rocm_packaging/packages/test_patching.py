@@ -23,7 +23,7 @@ CORE = Neighbours(payload="_rocm_sdk_core", core="_rocm_sdk_core", folders=("lib
 
 
 def file(path: str, *search: str, is_rpath: bool = False, dynamic: bool = True) -> PayloadFile:
-    facts = ElfFacts(soname="x.so.1", search=search, is_rpath=is_rpath, dynamic=dynamic, program=False)
+    facts = ElfFacts(soname="x.so.1", rpath=search, is_rpath=is_rpath, dynamic=dynamic, program=False)
     return PayloadFile(path=path, entry=Entry(path=path, source=Path(path)), facts=facts)
 
 

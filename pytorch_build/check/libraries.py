@@ -10,84 +10,20 @@ from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING
 
-from pytorch_build.check import ElfFacts
 from pytorch_build.check.policy import matches, places, provided, some, unasked
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
-    from elftools.elf.elffile import ELFFile
-
+    from core.binaries.elf import ElfFacts
     from pytorch_build.check import Binary, Finding, Severity, WheelView
     from pytorch_build.check.policy import Policy
 
 CHECK = "elf"
-MAGIC = b"\x7fELF"
 _MACHINES = {"x86_64": "EM_X86_64", "aarch64": "EM_AARCH64"}
-_GLIBC = re.compile(r"GLIBC_(\d+)\.(\d+)")
 _MANYLINUX = re.compile(r"manylinux_(\d+)_(\d+)_")
 _LEGACY = {"manylinux1_": (2, 5), "manylinux2010_": (2, 12), "manylinux2014_": (2, 17)}
 _ORIGIN = re.compile(r"^\$(ORIGIN|\{ORIGIN\})(/|$)")
-_TEXT_TAGS = {"DT_NEEDED": "needed", "DT_SONAME": "soname", "DT_RPATH": "rpath", "DT_RUNPATH": "runpath"}
-
-
-def facts(elf: ELFFile) -> ElfFacts:
-    """Read an opened ELF file's headers, dynamic section and symbol versions."""
-    soname, needed, search = _dynamic(elf)
-    debug = sum(
-        section["sh_size"]
-        for section in elf.iter_sections()
-        if section.name.startswith((".debug_", ".zdebug_"))
-    )
-    return ElfFacts(
-        machine=str(elf["e_machine"]),
-        kind=str(elf["e_type"]),
-        program=any(True for _ in elf.iter_segments("PT_INTERP")),
-        soname=soname,
-        needed=needed,
-        rpath=() if search is None else tuple(search.split(":")),
-        stack=_stack(elf),
-        debug_bytes=debug,
-        glibc=_glibc(elf),
-    )
-
-
-def _dynamic(elf: ELFFile) -> tuple[str, tuple[str, ...], str | None]:
-    """Read SONAME, needed libraries and the search path, of which DT_RUNPATH wins."""
-    from elftools.elf.dynamic import DynamicSegment
-
-    values: dict[str, list[str]] = {}
-    for segment in elf.iter_segments("PT_DYNAMIC"):
-        if not isinstance(segment, DynamicSegment):
-            continue
-        for tag in segment.iter_tags():
-            attribute = _TEXT_TAGS.get(str(tag.entry.d_tag))
-            if attribute:
-                values.setdefault(attribute, []).append(str(getattr(tag, attribute)))
-    search = values.get("runpath") or values.get("rpath")
-    return values.get("soname", [""])[0], tuple(values.get("needed", ())), search[0] if search else None
-
-
-def _stack(elf: ELFFile) -> str:
-    for segment in elf.iter_segments("PT_GNU_STACK"):
-        flags = segment["p_flags"]
-        return "".join(letter for letter, bit in (("R", 4), ("W", 2), ("E", 1)) if flags & bit) or "-"
-    return ""
-
-
-def _glibc(elf: ELFFile) -> tuple[int, int]:
-    from elftools.elf.gnuversions import GNUVerNeedSection
-
-    section = elf.get_section_by_name(".gnu.version_r")
-    newest = (0, 0)
-    if not isinstance(section, GNUVerNeedSection):
-        return newest
-    for _, versions in section.iter_versions():
-        for version in versions:
-            found = _GLIBC.match(version.name)
-            if found:
-                newest = max(newest, (int(found.group(1)), int(found.group(2))))
-    return newest
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -4,10 +4,11 @@ import io
 from typing import TYPE_CHECKING
 
 import pytest
-from elftools.elf.elffile import ELFFile
 
 from core import process
-from pytorch_build.check import ElfFacts, elf
+from core.binaries import elf
+from core.binaries.elf import ElfFacts
+from pytorch_build.check import libraries
 from pytorch_build.check.policy import Policy, Provider, load_policy
 
 if TYPE_CHECKING:
@@ -42,11 +43,13 @@ def library(
 
 
 def found(view: WheelView, policy: Policy = POLICY) -> list[tuple[str, str, str]]:
-    return [(one.severity, one.where, one.message) for one in elf.check(view, policy)]
+    return [(one.severity, one.where, one.message) for one in libraries.check(view, policy)]
 
 
 def read(data: bytes) -> ElfFacts:
-    return elf.facts(ELFFile(io.BytesIO(data)))
+    facts = elf.read_all(io.BytesIO(data), "demo.so")
+    assert facts is not None
+    return facts
 
 
 def test_headers_are_read(elf_bytes: Callable[..., bytes]) -> None:
@@ -67,10 +70,14 @@ def test_headers_are_read(elf_bytes: Callable[..., bytes]) -> None:
         soname="libdemo.so.1",
         needed=("libc10.so", "libc.so.6"),
         rpath=("$ORIGIN", "$ORIGIN/../lib"),
+        dynamic=True,
+        runpath_at=facts.runpath_at,
         stack="RWE",
         debug_bytes=15,
         glibc=(2, 34),
+        sections=facts.sections,
     )
+    assert facts.sections[".text"][1] == 100
 
 
 def test_the_old_rpath_and_none(elf_bytes: Callable[..., bytes]) -> None:
