@@ -40,7 +40,7 @@ def copy(
             }
             copied = target.connection.copy(target.place, said)
         else:
-            transfer.copy(target, place, etag, seen.size, condition=condition, part=sizes.copy_part)
+            transfer.copy_parts(target, place, etag, seen.size, condition=condition, part=sizes.copy_part)
             copied = ""
     except ClientError as problem:
         if code_of(problem) in LOST:

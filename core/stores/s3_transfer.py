@@ -119,7 +119,7 @@ def changed(source: Path, sha256: str) -> StoreError:
     )
 
 
-def copy(
+def copy_parts(
     target: Target,
     source: Mapping[str, str],
     etag: str,
