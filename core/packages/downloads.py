@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 _CHUNK = 1 << 20
-_SECONDS = 60
+_DOWNLOAD_SECONDS = 60
 
 
 def download(url: str, path: Path, *, sha256: str) -> None:
@@ -54,7 +54,7 @@ def download(url: str, path: Path, *, sha256: str) -> None:
 @contextmanager
 def _answer(url: str) -> Iterator[HTTPResponse]:
     try:
-        answer = urllib.request.urlopen(url, timeout=_SECONDS)  # noqa: S310 - HTTP, as the caller has seen
+        answer = urllib.request.urlopen(url, timeout=_DOWNLOAD_SECONDS)  # noqa: S310 - HTTP, as the caller has seen
     except (OSError, ValueError, HTTPException) as problem:
         raise _broken(url, problem) from problem
     with answer:

@@ -46,7 +46,7 @@ _BUSY = frozenset(
         "XAmzContentSHA256Mismatch",
     }
 )
-_TOO_MANY, _NOT_IMPLEMENTED, _SERVER_FAILS = 429, 501, 500
+_TOO_MANY, _NOT_IMPLEMENTED, _FAILING = 429, 501, 500
 
 
 def register(client: S3Client) -> None:
@@ -80,5 +80,5 @@ def _passes(answer: Mapping[str, Any], problem: Exception | None) -> bool:
         return isinstance(problem, _BROKEN) and not isinstance(problem, _NEVER)
     status: int = answer.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
     code: str = answer.get("Error", {}).get("Code", "")
-    failing = status >= _SERVER_FAILS and status != _NOT_IMPLEMENTED
+    failing = status >= _FAILING and status != _NOT_IMPLEMENTED
     return failing or status == _TOO_MANY or code in _BUSY
