@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
     from core.env.interpreters import Interpreter
     from core.packages.offers import Offer
-    from core.packages.package_sources import PackageSource
+    from core.packages.sources import PackageSource
 
 _EXTRA = "device-"
 

@@ -10,8 +10,8 @@ from ci.publish.buckets import buckets
 from core import stores
 from core.cli.options import DEFAULT_STORE
 from core.errors import MissingInputError
+from core.run.locations import location
 from core.run.outputs import LOCAL_RUN
-from core.run.run_locations import location
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -13,7 +13,7 @@ from ci.promote.run_records import read_group, read_locks
 from ci.promote.staging import Choice, chosen_files, planned_record, stage_group
 from core import console, stores
 from core.cli.options import add_group, common_from
-from core.run.groups import artifact_groups
+from core.run.outputs import artifact_groups
 from pytorch_build.refs.torch_refs import load_refs
 
 if TYPE_CHECKING:

@@ -22,7 +22,7 @@ from core.cli.options import (
     placed,
 )
 from core.errors import FatalError, UsageError, nearest
-from core.stores.overlay import answers
+from core.stores.location import answers
 
 if TYPE_CHECKING:
     import argparse
@@ -176,7 +176,7 @@ def write_pages(common: Common, put: Mapping[str, Sequence[FileRecord]]) -> None
 
 def _await_pages(common: Common, put: Mapping[str, Sequence[FileRecord]]) -> None:
     from core.packages.offers import Offer
-    from core.stores.page_waiting import Answer, wait_for
+    from core.packages.pages import Answer, wait_for
 
     store, outputs = common.open_store(), common.outputs
 

@@ -93,7 +93,7 @@ class Common:
     @functools.cached_property
     def _planned(self) -> Store:
         if self.unread:
-            from core.stores.dry_run import unread
+            from core.stores.location import unread
 
             return unread(self.store)
         return stores.open_store(self.store, root=self.root, dry_run=True)
@@ -108,7 +108,7 @@ class Common:
         store = self.open_store()
         if not self.read_store:
             return store
-        from core.stores.overlay import OverlayStore
+        from core.stores.location import OverlayStore
 
         return OverlayStore(
             store,
@@ -325,7 +325,7 @@ def placed(common: Common, env: Mapping[str, str], *, named: bool) -> Common:
     shared = common.store.startswith(_BUCKET) and bool(env.get("GITHUB_REPOSITORY"))
     if not auto and not (from_ci if here else shared):
         return common
-    from core.run.run_locations import location, origin_from, run_buckets
+    from core.run.locations import location, origin_from, run_buckets
 
     data = run_buckets()
     origin = origin_from(env, data)

@@ -11,7 +11,7 @@ from core import stores
 from core.errors import MissingInputError, StoreError, UsageError
 from core.families import CPU, group_families
 from core.run import records
-from core.run.groups import artifact_groups
+from core.run.outputs import artifact_groups
 from core.wheel import wheels
 from core.wheel.distributions import SIDECAR
 

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Literal
 
 from core.env.interpreters import interpreter, require
 from core.errors import MissingInputError
-from core.packages.package_sources import PackageSource
-from core.packages.source_options import SourceOptions, add_package_source, source_options
+from core.packages.options import SourceOptions, add_package_source, source_options
+from core.packages.sources import PackageSource
 from pytorch_build.rocm.sdk import installed
 from rocm_packaging.sdk.sources import for_build, has_rocm, named_source, newest, own_run, release_index_url
 

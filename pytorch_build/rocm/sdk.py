@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from core import process
 from core.env.interpreters import interpreter
 from core.errors import ProcessError, RocmError
-from core.packages.package_sources import PackageSource
+from core.packages.sources import PackageSource
 from rocm_packaging.packages.layouts import sdk_target
 from rocm_packaging.sdk.sources import RocmSource
 

@@ -13,8 +13,8 @@ from core import files, process
 from core.cli.options import Common, add_common
 from core.env import environments, installer
 from core.errors import CheckError, MissingInputError, ProcessError, UsageError
-from core.packages import package_sources
-from core.packages.package_sources import PackageSource
+from core.packages import sources
+from core.packages.sources import PackageSource
 from rocm_packaging.sdk import reports, testing
 from rocm_packaging.sdk.sources import RocmSource
 from rocm_packaging.sdk.testing import TestRequest, run_tests
@@ -79,7 +79,7 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> Machine:
     monkeypatch.setattr(process, "capture", made.capture)
     monkeypatch.setattr(installer, "missing_dependencies", lambda _: [])
     monkeypatch.setattr(testing, "require", lambda _: PYTHON)
-    monkeypatch.setattr(package_sources, "configured", installer.Sources)
+    monkeypatch.setattr(sources, "configured", installer.Sources)
     return made
 
 

@@ -1,4 +1,4 @@
-"""A store over HTTP on this machine: installers read what this process may read, or has not written yet."""
+"""A folder over HTTP on this machine, so that installers read an index as users do."""
 
 from __future__ import annotations
 
@@ -7,20 +7,47 @@ from contextlib import contextmanager, suppress
 from functools import partial
 from http import HTTPStatus
 from http.client import HTTPException
-from http.server import BaseHTTPRequestHandler
+from http.server import BaseHTTPRequestHandler, SimpleHTTPRequestHandler, ThreadingHTTPServer
 from io import BytesIO
+from threading import Thread
 from typing import TYPE_CHECKING, Any, BinaryIO, Protocol, cast
 from urllib.parse import unquote, urlsplit
 
 from core import console
 from core.errors import FatalError, ServiceError
-from core.packages.remote_wheels import open_url, without_secret
+from core.http import open_url, without_secret
 from core.stores import Stored, headers_for
-from core.stores.serving import answering
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping
     from http.client import HTTPResponse
+    from pathlib import Path
+
+
+class _Quiet(SimpleHTTPRequestHandler):
+    def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the base class's name
+        """Say nothing: the installer tells what it fetches."""
+
+
+@contextmanager
+def served(folder: Path) -> Iterator[str]:
+    """Serve a folder on a free port of the loopback interface."""
+    with answering(partial(_Quiet, directory=str(folder))) as address:
+        yield address
+
+
+@contextmanager
+def answering(handler: Callable[..., BaseHTTPRequestHandler]) -> Iterator[str]:
+    """Let a handler answer on a free port of the loopback interface, each request in a thread of its own."""
+    server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
+    thread = Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{server.server_port}"
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()
 
 
 class Readable(Protocol):

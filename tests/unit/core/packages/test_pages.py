@@ -9,8 +9,8 @@ from packaging.version import Version
 from ci.publish.indexing.pages import Entry, render
 from core.errors import MissingInputError
 from core.packages.offers import Offer
-from core.stores.page_waiting import Answer, Link, fetch, links, unlisted, wait_for
-from core.stores.serving import served
+from core.packages.pages import Answer, Link, fetch, links, unlisted, wait_for
+from core.packages.server import served
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from core.errors import DataError, UsageError
-from core.run.run_locations import Origin, is_own, location, origin_from, run_buckets
+from core.run.locations import Origin, is_own, location, origin_from, run_buckets
 
 if TYPE_CHECKING:
     from pathlib import Path

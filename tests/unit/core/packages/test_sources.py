@@ -11,10 +11,9 @@ import pytest
 from core import files
 from core.env.installer import Sources
 from core.errors import MissingInputError, ServiceError
-from core.packages import package_sources
-from core.packages.package_sources import PackageSource
-from core.stores import store_server
-from core.stores.serving import answering, served
+from core.packages import server, sources
+from core.packages.server import answering, served
+from core.packages.sources import PackageSource
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -27,7 +26,7 @@ PASSWORD = "s3cret"  # noqa: S105 - of a server of the test's own
 
 @pytest.fixture(autouse=True)
 def _configuration(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(package_sources, "configured", Sources)
+    monkeypatch.setattr(sources, "configured", Sources)
 
 
 class Guarded(SimpleHTTPRequestHandler):
@@ -126,7 +125,7 @@ def test_a_password_stays_with_this_process(
     torch, rocm = wheels_in(tmp_path / "dist", make_wheel)
     index_of(tmp_path, torch, rocm)
     asked: list[str] = []
-    monkeypatch.setattr(store_server._Handler, "log_request", lambda one, *_: asked.append(one.path))
+    monkeypatch.setattr(server._Handler, "log_request", lambda one, *_: asked.append(one.path))
     with answering(partial(Guarded, directory=str(tmp_path))) as url:
         secret = url.replace("//", f"//me:{PASSWORD}@")
         source = PackageSource(index_urls=(f"{secret}/simple/",))

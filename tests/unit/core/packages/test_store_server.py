@@ -9,8 +9,8 @@ from urllib.request import Request, urlopen
 import pytest
 
 from core.errors import StoreError
+from core.packages.server import served_store
 from core.stores.directory import DirectoryStore
-from core.stores.store_server import served_store
 
 if TYPE_CHECKING:
     from pathlib import Path

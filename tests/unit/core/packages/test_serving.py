@@ -6,7 +6,7 @@ from urllib.request import urlopen
 
 import pytest
 
-from core.stores.serving import served
+from core.packages.server import served
 
 if TYPE_CHECKING:
     from pathlib import Path

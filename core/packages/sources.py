@@ -19,23 +19,22 @@ from urllib.parse import quote, urljoin, urlsplit
 
 from packaging.version import Version
 
-from core import files
+from core import files, http
 from core.env.installer import Sources, configured
 from core.errors import MissingInputError, ServiceError, WheelError
-from core.packages import remote_wheels
+from core.http import has_secret, open_url, without_secret
 from core.packages.offers import Offer, fits, offered, required_by
-from core.packages.remote_wheels import has_secret, open_url, without_secret
+from core.packages.pages import fetch, links, unlisted, wait_for
+from core.packages.server import RemoteFiles, served_store
 from core.run.outputs import LOCAL_RUN
-from core.stores.page_waiting import fetch, links, unlisted, wait_for
-from core.stores.store_server import RemoteFiles, served_store
 from core.wheel import distributions, wheels
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from core.packages.offers import RunGroup
+    from core.packages.pages import Answer, Link
     from core.stores import Store
-    from core.stores.page_waiting import Answer, Link
 
 _REFUSED = frozenset({401, 403, 404, 410})  # how servers say that there is nothing for whoever asks
 _FAILED = 500
@@ -127,7 +126,7 @@ class PackageSource:
         if not one.name.endswith(".whl"):
             return ()
         if "://" in one.url:
-            raw = remote_wheels.read_metadata(one.url, cert=configured().cert)
+            raw = http.read_metadata(one.url, cert=configured().cert)
         else:
             raw = wheels.read_metadata(Path(one.url)).raw
         return tuple(str(line) for line in message_from_bytes(raw).get_all("Requires-Dist", ()))

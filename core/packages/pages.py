@@ -13,7 +13,7 @@ from urllib.parse import parse_qs, unquote, urlsplit
 
 from core import console
 from core.errors import MissingInputError
-from core.packages.remote_wheels import open_url, without_secret
+from core.http import open_url, without_secret
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
