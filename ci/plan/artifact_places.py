@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from ci.plan import fetching
 from ci.publish.buckets import buckets
-from core import stores
+from core.stores.location import open_store
 from core.cli.options import DEFAULT_STORE
 from core.errors import MissingInputError
 from core.run.locations import location
@@ -42,7 +42,7 @@ def find_place(common: Common, source: str, repository: str, *, fork: bool) -> P
     outputs = common.outputs
     looked_at = []
     for named, external_repo in _stores(common, source, repository, fork=fork):
-        store = stores.open_store(named, root=common.root)
+        store = open_store(named, root=common.root)
         for folder in dict.fromkeys((external_repo, "")):
             prefix = replace(outputs, external_repo=folder).prefix
             place = Place(

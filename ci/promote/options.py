@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ci.publish.buckets import buckets, distribution_store
-from core import stores
+from core.stores.location import open_store
 
 if TYPE_CHECKING:
     import argparse
@@ -43,7 +43,7 @@ def add_distribution_store(parser: argparse.ArgumentParser) -> None:
 def distribution_store_of(arguments: argparse.Namespace, common: Common) -> Store:
     """Open the store that wheels are handed out from."""
     named = arguments.distribution_store or distribution_store(buckets(), common.release_type)
-    return stores.open_store(named, root=common.root, dry_run=common.dry_run)
+    return open_store(named, root=common.root, dry_run=common.dry_run)
 
 
 def listed(words: str) -> tuple[str, ...]:

@@ -24,7 +24,8 @@ from ci.promote.policy import decide
 from ci.promote.rewriting import final_of
 from ci.publish.buckets import buckets, distribution_store
 from ci.verbs.cells import TESTS, expand, load_matrix
-from core import files, stores
+from core import files
+from core.stores.location import open_store
 from core.cli.options import DEFAULT_STORE, common_from, environment
 from core.errors import UsageError
 from core.run import records
@@ -184,13 +185,13 @@ def _override(arguments: argparse.Namespace) -> Override | None:
 def _candidates(arguments: argparse.Namespace, common: Common) -> Store:
     """Open the store that has the release candidate staged."""
     named = arguments.from_store or distribution_store(buckets(), arguments.from_release_type)
-    return stores.open_store(named, root=common.root)
+    return open_store(named, root=common.root)
 
 
 def _open_run(common: Common, address: str) -> Store:
     """Open a run's store: where it was staged from, unless another one is named."""
     named = common.store if common.store != DEFAULT_STORE else address
-    return stores.open_store(named, root=common.root)
+    return open_store(named, root=common.root)
 
 
 def _request(

@@ -15,7 +15,8 @@ from ci.cleanup.inventory import Rules
 from ci.cleanup.plan import require_modest
 from ci.cleanup.policy import retention
 from ci.publish.buckets import buckets, distribution_store
-from core import console, stores
+from core import console
+from core.stores.location import open_store
 from core.cli.options import add_store_names, common_from
 from core.errors import MissingInputError, UsageError
 
@@ -74,9 +75,9 @@ def run(arguments: argparse.Namespace) -> None:
     if arguments.yes and (common.dry_run or arguments.today):
         raise UsageError("--yes deletes, and --dry-run and --today only plan.", hint="Leave one of them out.")
     data = retention()
-    store = stores.open_store(common.store, root=common.root)
+    store = open_store(common.store, root=common.root)
     named = arguments.distribution_store or releases_of(buckets(), common.store)
-    others = [stores.open_store(one, root=common.root) for one in named]
+    others = [open_store(one, root=common.root) for one in named]
     name = arguments.policy or common.release_type
     rules = Rules(
         policy=data.policy(name),

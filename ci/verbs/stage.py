@@ -11,7 +11,8 @@ from ci.promote import layout, release_pages
 from ci.promote.options import add_distribution_store, distribution_store_of, listed
 from ci.promote.run_records import read_group, read_locks
 from ci.promote.staging import Choice, chosen_files, planned_record, stage_group
-from core import console, stores
+from core import console
+from core.stores.location import open_store
 from core.cli.options import add_group, common_from
 from core.run.outputs import artifact_groups
 from pytorch_build.refs.torch_refs import load_refs
@@ -56,10 +57,10 @@ def run(arguments: argparse.Namespace) -> None:
 
 def _source(common: Common, outputs: RunOutputs) -> Store:
     """Open the store that has the run, as it is: copies on the server need both ends to be buckets."""
-    here = stores.open_store(common.store, root=common.root)
+    here = open_store(common.store, root=common.root)
     if not common.read_store or here.list(outputs.manifests_prefix("")):
         return here
-    return stores.open_store(common.read_store, root=common.root)
+    return open_store(common.read_store, root=common.root)
 
 
 def _planned(common: Common, source: Store, outputs: RunOutputs, group: str, choice: Choice) -> StagingRecord:

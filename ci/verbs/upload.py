@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ci.publish.digests import Digests
-from core import console, files, stores
+from core import console, files
+from core.stores.location import open_store
 from core.cli.options import (
     DEFAULT_STORE,
     add_group,
@@ -113,7 +114,7 @@ def upload_from_out(common: Common, chosen: Sequence[str], group: str) -> Mappin
         replace(common, store=DEFAULT_STORE, read_store="", external_repo=""), environment(), named=False
     )
     source = runs.Source(
-        store=stores.open_store(DEFAULT_STORE, root=common.root), outputs=replace(here.outputs, bucket="")
+        store=open_store(DEFAULT_STORE, root=common.root), outputs=replace(here.outputs, bucket="")
     )
     digests = _digests(common, common.root / DEFAULT_STORE)
     return runs.upload_run(common, source, chosen, group, digests)

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, get_args
 
-from core import stores
+from core.stores.location import open_store
 from core.errors import UsageError, nearest
 from core.run.outputs import LOCAL_RUN, PLAIN, Platform, RunOutputs, group_name, this_platform
 
@@ -88,7 +88,7 @@ class Common:
 
     def open_store(self) -> Store:
         """Open the store that is written to; of a dry run the same each time, as it keeps its plan there."""
-        return self._planned if self.dry_run else stores.open_store(self.store, root=self.root)
+        return self._planned if self.dry_run else open_store(self.store, root=self.root)
 
     @functools.cached_property
     def _planned(self) -> Store:
@@ -96,7 +96,7 @@ class Common:
             from core.stores.location import unread
 
             return unread(self.store)
-        return stores.open_store(self.store, root=self.root, dry_run=True)
+        return open_store(self.store, root=self.root, dry_run=True)
 
     @property
     def address(self) -> str:
@@ -112,7 +112,7 @@ class Common:
 
         return OverlayStore(
             store,
-            opened=lambda: stores.open_store(self.read_store, root=self.root),
+            opened=lambda: open_store(self.read_store, root=self.root),
             where=self.read_store,
             address=_address(self.read_store, environment()),
         )
