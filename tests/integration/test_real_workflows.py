@@ -20,8 +20,8 @@ from urllib.request import urlopen
 import pytest
 
 from rocm_packaging.artifacts.artifacts import scan
-from rocm_packaging.packing import pack
 from rocm_packaging.sample import ensure_artifacts
+from tests.artifact_archives import pack
 from tests.integration.workflow_engine import ACT, FAMILY, SERIES, TAG, Engine, Ran, others, pull_request
 
 if TYPE_CHECKING:
