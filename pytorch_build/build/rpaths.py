@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     import zipfile
     from collections.abc import Mapping, Sequence
 
-    from pytorch_build.standalone.fat.needs import Binary
+    from pytorch_build.standalone.fat.binaries import Binary
     from rocm_packaging.packages.layouts import Layout
 
 _WINDOWS = (".dll", ".pyd", ".exe")

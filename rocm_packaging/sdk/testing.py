@@ -186,7 +186,7 @@ def _report_of_others(
     asked = dict.fromkeys((*request.families, *request.targets))
     families = [one for one in asked if f"{LIBRARIES}-{one.lower()}" in names or device_package(one) in names]
     report = replace(
-        unittest_output.read(said.stdout, said.stderr),
+        unittest_output.parse_unittest(said.stdout, said.stderr),
         properties={"rocm": version, "families": ";".join(families), "packages": ";".join(names)},
     )
     failure = None

@@ -22,7 +22,7 @@ _EXCEPTION = re.compile(r"^[A-Za-z_][\w.]*(?:: .*)?$", re.MULTILINE)
 _RAN = re.compile(r"^Ran (?P<count>\d+) tests? in (?P<seconds>[\d.]+)s$", re.MULTILINE)
 
 
-def read(*streams: str) -> Report:
+def parse_unittest(*streams: str) -> Report:
     """Read the output of one run."""
     text = next((one for one in streams if _RAN.search(one)), "")
     ran = list(_RAN.finditer(text))
@@ -34,7 +34,7 @@ def read(*streams: str) -> Report:
         )
     listed, _, told = text[: ran[0].start()].removesuffix(f"{_LINE}\n").partition(f"\n{_RULE}\n")
     why = _reasons(f"{_RULE}\n{told}") if told else {}
-    cases = _cases(listed, why)
+    cases = _unittest_cases(listed, why)
     tests = [case for case in cases if not case.name.startswith(_SET_UP)]
     count = len(tests)
     # Python 3.12.1 counted no skipped tests; those before and after it do
@@ -47,13 +47,16 @@ def read(*streams: str) -> Report:
     return Report(cases=tuple(cases), properties={})
 
 
-def _cases(listed: str, why: dict[str, str]) -> list[Case]:
+def _unittest_cases(listed: str, why: dict[str, str]) -> list[Case]:
     starts = list(_TEST.finditer(listed))
     ends = [*(start.start() for start in starts[1:]), len(listed)]
-    return [_case(start, listed[start.end() : end], why) for start, end in zip(starts, ends, strict=False)]
+    return [
+        _unittest_case(start, listed[start.end() : end], why)
+        for start, end in zip(starts, ends, strict=False)
+    ]
 
 
-def _case(start: re.Match[str], said: str, why: dict[str, str]) -> Case:
+def _unittest_case(start: re.Match[str], said: str, why: dict[str, str]) -> Case:
     # sub-tests have sections of their own, whose names go on
     reasons = [reason for what, reason in why.items() if what.startswith(start[0])]
     skipped = _SKIPPED.search(said)

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from core.archive.zip_streams import MemberStream
 from core.binaries import elf, pe
-from pytorch_build.standalone.fat.needs import Binary
 
 if TYPE_CHECKING:
     import zipfile
@@ -20,6 +20,16 @@ if TYPE_CHECKING:
 _LEAST = 64  # bytes of the smallest header
 # torch has ten thousand of these, and none is compiled
 _TEXTS = (".cuh", ".cmake", ".cpp", ".h", ".hpp", ".json", ".md", ".py", ".pyi", ".txt", ".yaml")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Binary:
+    """What a library says of itself."""
+
+    name: str
+    needed: tuple[str, ...]
+    search: tuple[str, ...] = ()
+    is_rpath: bool = False
 
 
 def read_binary(stream: BinaryIO, name: str) -> Binary | None:

@@ -33,9 +33,10 @@ if TYPE_CHECKING:
     from packaging.version import Version
 
     from core.wheel.wheel_writer import WrittenFile
+    from pytorch_build.standalone.fat.binaries import Binary
     from pytorch_build.standalone.fat.content import Platform, Rocm, RocmFile
     from pytorch_build.standalone.fat.licenses import Held
-    from pytorch_build.standalone.fat.needs import Binary, Bundle
+    from pytorch_build.standalone.fat.needs import Bundle
 
 _INIT = "_rocm_init.py"
 

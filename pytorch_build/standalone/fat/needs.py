@@ -14,26 +14,18 @@ from typing import TYPE_CHECKING
 
 from core.binaries import rpath
 from core.errors import RocmError
+from pytorch_build.standalone.fat.binaries import Binary
 from pytorch_build.standalone.fat.table import matches, path_pattern, rows_of, wanted_for
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
+    from pytorch_build.standalone.fat.binaries import Binary
     from pytorch_build.standalone.fat.content import Rocm, RocmFile
-    from pytorch_build.standalone.fat.table import Table
+from pytorch_build.standalone.fat.table import Table
 
 _ORIGINS = ("$ORIGIN", "${ORIGIN}")
 _SHOWN = 5
-
-
-@dataclass(frozen=True, kw_only=True)
-class Binary:
-    """What a library says of itself."""
-
-    name: str
-    needed: tuple[str, ...]
-    search: tuple[str, ...] = ()
-    is_rpath: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)

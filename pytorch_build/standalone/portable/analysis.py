@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from pytorch_build.check.policy import Policy
-    from pytorch_build.standalone.fat.needs import Binary
+    from pytorch_build.standalone.fat.binaries import Binary
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
-    from pytorch_build.standalone.fat.needs import Binary
+    from pytorch_build.standalone.fat.binaries import Binary
 
 _PROMISED = {"system", "redistributable", "python"}
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
-    from pytorch_build.standalone.fat.needs import Binary
+    from pytorch_build.standalone.fat.binaries import Binary
 
 _HASH = 8
 _CHUNK = 1 << 20

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING
 from core.errors import CheckError
 from core.wheel.wheel_editing import Additions, edit_wheel
 from core.wheel.wheels import parse_wheel_name
-from pytorch_build.standalone.fat.binaries import read_binary
-from pytorch_build.standalone.fat.needs import Binary
+from pytorch_build.standalone.fat.binaries import Binary, read_binary
 from pytorch_build.standalone.portable import grafting
 from pytorch_build.standalone.portable.analysis import platform_text
 

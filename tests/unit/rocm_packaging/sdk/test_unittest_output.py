@@ -67,7 +67,7 @@ def core() -> list[unittest.TestCase]:
 
 
 def test_every_result_is_read_with_its_reason() -> None:
-    report = unittest_output.read(output(*core()))
+    report = unittest_output.parse_unittest(output(*core()))
     assert {case.name: (case.outcome, case.text) for case in report.cases} == {
         "test_a": ("passed", ""),
         "test_b": ("failed", "AssertionError: the layout is another one"),
@@ -82,7 +82,7 @@ def test_every_result_is_read_with_its_reason() -> None:
 
 def test_a_class_that_cannot_be_set_up_has_failed() -> None:
     said = output(CoreTest("test_a"), BrokenTest("test_never"))
-    report = unittest_output.read(said)
+    report = unittest_output.parse_unittest(said)
     assert [(case.name, case.outcome, case.text) for case in report.cases] == [
         ("test_a", "passed", ""),
         ("setUpClass", "failed", "ValueError: no folder"),
@@ -91,7 +91,7 @@ def test_a_class_that_cannot_be_set_up_has_failed() -> None:
 
 def test_an_unexpected_success_has_failed() -> None:
     said = "test_x (m.core_test.T.test_x) ... unexpected success\n\n" + "-" * 70 + "\nRan 1 test in 0.0s\n"
-    (case,) = unittest_output.read(said).cases
+    (case,) = unittest_output.parse_unittest(said).cases
     assert (case.group, case.outcome, case.text) == ("core", "failed", "... unexpected success")
 
 
@@ -99,25 +99,25 @@ def test_an_unexpected_success_has_failed() -> None:
 def test_output_that_breaks_off_is_no_result(lines: int) -> None:
     broken = "\n".join(output(*core()).splitlines()[:lines])
     with pytest.raises(CheckError, match="without saying how many ran"):
-        unittest_output.read(broken)
+        unittest_output.parse_unittest(broken)
 
 
 def test_tests_that_are_not_listed_are_no_result() -> None:
     with pytest.raises(CheckError, match="say that 31 ran, and list 0"):
-        unittest_output.read("-" * 70 + "\nRan 31 tests in 1.5s\n\nOK\n")
+        unittest_output.parse_unittest("-" * 70 + "\nRan 31 tests in 1.5s\n\nOK\n")
 
 
 @pytest.mark.parametrize("ran", [7, 8])
 def test_skipped_tests_are_counted_or_not(ran: int) -> None:
     """Python 3.12.1 does not, others do."""
     said = re.sub(r"Ran \d tests", f"Ran {ran} tests", output(*core()))
-    assert len(unittest_output.read(said).cases) == 8
+    assert len(unittest_output.parse_unittest(said).cases) == 8
     with pytest.raises(CheckError, match="say that 6 ran, and list 8"):
-        unittest_output.read(said.replace(f"Ran {ran}", "Ran 6"))
+        unittest_output.parse_unittest(said.replace(f"Ran {ran}", "Ran 6"))
 
 
 def test_it_becomes_a_report_like_our_own() -> None:
-    report = unittest_output.read(output(*core()))
+    report = unittest_output.parse_unittest(output(*core()))
     again = reports.read(reports.write(report))
     assert again.counts == {"passed": 4, "failed": 3, "skipped": 1}
     assert [case.text for case in again.cases] == [case.text for case in report.cases]

@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from core.errors import RocmError
+from pytorch_build.standalone.fat.binaries import Binary
 from pytorch_build.standalone.fat.content import Rocm, RocmFile
-from pytorch_build.standalone.fat.needs import Binary, Follower, Machine
+from pytorch_build.standalone.fat.needs import Follower, Machine
 from pytorch_build.standalone.fat.table import Row, System, Table
 
 if TYPE_CHECKING:

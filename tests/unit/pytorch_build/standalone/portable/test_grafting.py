@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from pytorch_build.standalone.fat.needs import Binary
+from pytorch_build.standalone.fat.binaries import Binary
 from pytorch_build.standalone.portable.grafting import Patch, plan
 
 FOO, BAR = Path("/lib/libfoo.so.1.2"), Path("/lib/libbar.so.3")

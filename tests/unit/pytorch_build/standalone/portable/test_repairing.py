@@ -12,7 +12,7 @@ from core.errors import CheckError, WheelError
 from core.wheel.wheel_record import verify_record
 from core.wheel.wheels import read_wheel_info
 from pytorch_build.check.policy import load_policy
-from pytorch_build.standalone.fat.needs import Binary
+from pytorch_build.standalone.fat.binaries import Binary
 from pytorch_build.standalone.portable.analysis import Portability, analyse, excluded, platform_text
 from pytorch_build.standalone.portable.repairing import repair
 from tests.unit.pytorch_build.check.conftest import elf_file, write_wheel
