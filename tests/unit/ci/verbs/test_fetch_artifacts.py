@@ -17,7 +17,7 @@ from core.files import digest_of
 from core.run import records
 from core.run.outputs import RunOutputs, this_platform
 from core.stores.directory import DirectoryStore
-from rocm_packaging.artifacts.artifacts import scan
+from rocm_packaging.artifacts import scan
 from tests.artifact_archives import pack
 
 if TYPE_CHECKING:
