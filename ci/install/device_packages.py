@@ -28,7 +28,7 @@ from rocm_packaging.packages.layouts import (
     sdk_target,
     tested_targets,
 )
-from rocm_packaging.sdk.sources import require_devices
+from rocm_packaging.rocm_sources import require_devices
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence

@@ -31,7 +31,7 @@ from rocm_packaging.packages.layouts import (
     layout_of,
     serves,
 )
-from rocm_packaging.sdk.sources import (
+from rocm_packaging.rocm_sources import (
     for_tests,
     named_source,
     own_run,

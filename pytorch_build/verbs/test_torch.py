@@ -23,7 +23,7 @@ from pytorch_build.test.sharding import parse_shard
 from pytorch_build.test.torch_request import Bench, TorchTests, assignments
 from pytorch_build.test.torch_run import perform_tests
 from pytorch_build.verbs.shared import add_source_options, add_tested_sources, mirrors_from
-from rocm_packaging.sdk.sources import named_source
+from rocm_packaging.rocm_sources import named_source
 
 if TYPE_CHECKING:
     import argparse

@@ -24,7 +24,7 @@ from pytorch_build.build.plans.types import BuildFacts, TreeFacts
 from pytorch_build.check.findings import Finding
 from pytorch_build.rocm.options import RocmOptions
 from pytorch_build.rocm.sdk import RocmSdk
-from rocm_packaging.sdk.sources import RocmSource
+from rocm_packaging.rocm_sources import RocmSource
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
