@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, TypeVar
 
 from pydantic import Field
@@ -15,6 +16,18 @@ if TYPE_CHECKING:
 
 Rule = Literal["tests", "bypass", "override"]
 Digest = Field(pattern=r"^[0-9a-f]{64}$")
+
+
+@dataclass(frozen=True, kw_only=True, order=True)
+class Cell:
+    """A part of a set that is tested together."""
+
+    family: str
+    platform: str
+    python: str = ""
+
+    def __str__(self) -> str:
+        return " ".join(part for part in (self.family, self.platform, self.python) if part)
 
 
 class Document(Model):

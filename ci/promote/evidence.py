@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from ci.promote.documents import Document, Evidence
-from ci.promote.facts import Cell, Test
+from ci.promote.documents import Cell, Document, Evidence
+from ci.promote.run_records import Test
 from core.families import CPU, families, group_families
 
 if TYPE_CHECKING:

@@ -9,9 +9,9 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from ci.promote import documents, layout
-from ci.promote.documents import StagingRecord
+from ci.promote.documents import Cell, StagingRecord
 from ci.promote.evidence import tests_of
-from ci.promote.facts import Cell, Facts, FailedBuild, Wheel
+from ci.promote.facts import Facts, FailedBuild, Wheel
 from ci.promote.run_records import RunGroup, lock_of, read_group
 from core import parallel
 from core.errors import MissingInputError, WheelError, nearest

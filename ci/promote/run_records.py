@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from ci.promote.documents import Document, Lock, document
+from ci.promote.documents import Cell, Document, Evidence, Lock, document
 from core import parallel
 from core.data import parse_json
 from core.families import CPU
@@ -44,6 +44,21 @@ class RunGroup:
     def promised(self) -> Mapping[str, frozenset[str]]:
         """The digests that successful stages recorded, by key."""
         return records.promised([one.record for one in self.records])
+
+
+@dataclass(frozen=True, kw_only=True)
+class Test:
+    """A test's record, read."""
+
+    __test__ = False  # pytest takes the name for a test's
+
+    cell: Cell
+    torch_ref: str
+    outcome: str
+    why: str
+    files: Mapping[str, str]
+    targets: tuple[str, ...] = ()
+    evidence: Evidence
 
 
 def read_group(store: Store, outputs: RunOutputs, artifact_group: str) -> RunGroup:

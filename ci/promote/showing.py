@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ci.promote import execution, layout
-from ci.promote.facts import Cell
+from ci.promote.documents import Cell
 from ci.promote.policy import by_cell
 from core import console
 from core.errors import CheckError

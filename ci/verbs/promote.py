@@ -15,12 +15,11 @@ from ci.plan import data
 from ci.promote import execution, showing
 from ci.promote.candidates import new_set_name, promised, renamed, rewritten
 from ci.promote.deciding import Circumstances, decision_of, promoted_files
-from ci.promote.documents import Override
-from ci.promote.facts import Cell, Rules, gates
+from ci.promote.documents import Cell, Override
 from ci.promote.gathering import SetRequest, gather, staged_versions
 from ci.promote.keeping import Kept, kept_facts
 from ci.promote.options import add_distribution_store, distribution_store_of, listed
-from ci.promote.policy import decide
+from ci.promote.policy import Rules, decide, gates
 from ci.promote.rewriting import final_of
 from ci.publish.buckets import buckets, distribution_store
 from ci.verbs.cells import TESTS, expand, load_matrix

@@ -13,10 +13,10 @@ from ci.plan.runners import runners
 from ci.promote import documents, execution, layout
 from ci.promote.candidates import promised, renamed, rewritten
 from ci.promote.deciding import Circumstances, decision_of, promoted_files
-from ci.promote.documents import Decision
-from ci.promote.facts import Cell, Facts, Rules, gates
+from ci.promote.documents import Cell, Decision
+from ci.promote.facts import Facts
 from ci.promote.gathering import SetRequest, gather
-from ci.promote.policy import decide
+from ci.promote.policy import Rules, decide, gates
 from ci.promote.rewriting import final_of
 from core.cli.frontdoor import Verb, main
 from core.errors import CheckError, MissingInputError

@@ -12,9 +12,8 @@ from ci.plan.runners import runners
 from ci.promote import documents, execution, layout, release_pages
 from ci.promote.deciding import Circumstances, decision_of, promoted_files
 from ci.promote.documents import Decision
-from ci.promote.facts import Rules, gates
 from ci.promote.gathering import SetRequest, gather
-from ci.promote.policy import decide
+from ci.promote.policy import Rules, decide, gates
 from ci.promote.run_records import read_group, read_locks
 from ci.promote.staging import Choice, chosen_files, planned_record, stage_group
 from core.errors import StoreError
