@@ -32,4 +32,4 @@ class _Without:
 def rewrite(store: Store, folder: str, going: frozenset[str]) -> Indexed:
     """Write a staging folder's pages without these keys; what stays is listed as it was."""
     seen = cast("Store", _Without(store=store, going=going))
-    return release_pages.write(seen, layout.STAGING, folder.removeprefix(f"{layout.STAGING}/"), expected=())
+    return release_pages.write_pages(seen, layout.STAGING, folder.removeprefix(f"{layout.STAGING}/"), expected=())

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ci.promote import layout
-from ci.promote.execution import Rewritten
+from ci.promote.execution import Local
 from ci.promote.rewriting import new_version, plan_set, rewrite_set
 from core import console, files, parallel
 from core.errors import MissingInputError, StoreError
@@ -35,7 +35,7 @@ class Final:
     """The files of a release that were made of a candidate's."""
 
     files: tuple[PromotedFile, ...]
-    origin: Rewritten
+    origin: Local
 
 
 def renamed(candidates: Sequence[PromotedFile], change: RocmChange) -> tuple[PromotedFile, ...]:
@@ -112,7 +112,7 @@ def rewritten(
             made.append(target.model_copy(update=changes))
     return Final(
         files=tuple(sorted(made, key=lambda one: one.key)),
-        origin=Rewritten(paths=paths, sidecars=sidecars),
+        origin=Local(paths=paths, sidecars=sidecars),
     )
 
 

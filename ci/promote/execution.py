@@ -92,7 +92,7 @@ class Staged:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Rewritten:
+class Local:
     """Files that were made on this machine."""
 
     paths: dict[str, Path]
@@ -240,4 +240,4 @@ def _list(bucket: Store, decision: Decision, family: str) -> None:
     key, record = _record(decision, family)
     bucket.put_bytes(key, documents.serialized(record))
     keys = {one.key for one in record.files}
-    release_pages.write(bucket, layout.RELEASE, family, expected=keys)
+    release_pages.write_pages(bucket, layout.RELEASE, family, expected=keys)

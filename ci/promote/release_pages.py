@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from core.stores import Store
 
 
-def write(store: Store, area: str, family: str, *, expected: Collection[str]) -> Indexed:
+def write_pages(store: Store, area: str, family: str, *, expected: Collection[str]) -> Indexed:
     """Write the pages that changed.
 
     A file that no manifest names is not listed: it may be half of a promotion that goes on.

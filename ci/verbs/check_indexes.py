@@ -62,7 +62,7 @@ def folders(store: Store) -> Mapping[str, Callable[[], Indexed]]:
     for area in (layout.RELEASE, layout.STAGING):
         families = {one.key.split("/")[1] for one in store.list(f"{area}/")}
         for family in sorted(families):
-            found[layout.folder(area, family)] = lambda area=area, family=family: release_pages.write(  # type: ignore[misc]
+            found[layout.folder(area, family)] = lambda area=area, family=family: release_pages.write_pages(  # type: ignore[misc]
                 store, area, family, expected=()
             )
     return found

@@ -74,7 +74,7 @@ def _stage(common: Common, source: Store, target: Store, planned: StagingRecord,
         staged = stage_group(source, target, planned, jobs=jobs)
         if not common.dry_run:
             keys = {file.key for file in planned.files}
-            release_pages.write(target, layout.STAGING, planned.family, expected=keys)
+            release_pages.write_pages(target, layout.STAGING, planned.family, expected=keys)
     console.table(
         ("file", "size", "sha256"),
         [(file.name, console.size(file.size), file.sha256[:12]) for file in planned.files],

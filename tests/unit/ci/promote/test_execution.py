@@ -41,7 +41,7 @@ def stage_all(runs: Any, bucket: MemoryStore) -> None:
         planned = planned_record(runs.store, group, files, read_locks(runs.store, runs.outputs, family, {}))
         planned = planned.model_copy(update={"staged": NOW})
         stage_group(runs.store, bucket, planned)
-        release_pages.write(bucket, layout.STAGING, family, expected={one.key for one in files})
+        release_pages.write_pages(bucket, layout.STAGING, family, expected={one.key for one in files})
 
 
 def promote(bucket: Store, runs: Any, by: str = "one", decided: str = NOW) -> Done:

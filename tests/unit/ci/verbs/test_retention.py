@@ -83,7 +83,7 @@ def stage(store: Store, paths: list[Path]) -> None:
         one = distributions.publish(store, _Folder(STAGED), FAMILY, path)  # type: ignore[arg-type]
         files.append(one.model_dump(mode="json"))
     staging_record(store, files)
-    release_pages.write(store, layout.STAGING, FAMILY, expected=())
+    release_pages.write_pages(store, layout.STAGING, FAMILY, expected=())
 
 
 class _Folder:
