@@ -17,7 +17,7 @@ from packaging.utils import canonicalize_name
 from pydantic import model_validator
 
 from ci.promote.documents import Cell, Override, Ruling
-from ci.promote.staging import is_sample
+from ci.promote.staging_area import is_sample
 from core.cli.options import RELEASE_TYPES
 from core.data import Model, merged, read_toml, validated
 from core.errors import nearest
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from ci.plan.runners import Runners
     from ci.promote.documents import Evidence, Rule
     from ci.promote.facts import Facts, Wheel
-    from ci.promote.run_records import Test
+    from ci.promote.runs import Test
 
 _PART = re.compile(r"-\d+-of-\d+\Z")
 _EXTRA = re.compile(r"""extra *== *["']([^"']+)["']""")
