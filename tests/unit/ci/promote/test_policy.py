@@ -11,7 +11,7 @@ from ci.plan.runners import Runners
 from ci.promote.documents import Cell, Document, Evidence, Override, StagedFile
 from ci.promote.facts import Facts, FailedBuild, Wheel
 from ci.promote.policy import Gate, Gates, Required, Rules, Verdict, decide, gates
-from ci.promote.run_records import Test
+from ci.promote.runs import Test
 from pytorch_build.test import configurations
 from pytorch_build.test.recording import stage_name
 from pytorch_build.test.results import Origin
