@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 import pytest
 from packaging.utils import canonicalize_name
 
+from ci.promote.candidates import RocmChange, rewrite_set
 from ci.promote.keeping import Kept
-from ci.promote.rewriting import RocmChange, rewrite_set
 from core import process
 from core.cli.options import ROOT, environment
 from core.env import installer

@@ -10,8 +10,8 @@ from urllib.parse import quote
 
 import pytest
 
-from ci.provenance.names import statement_path
-from ci.provenance.writing import write_provenance
+from ci.provenance.facts import statement_path
+from ci.provenance.statements import write_provenance
 from core.cli.frontdoor import Verb, main
 from core.errors import DataError, MissingInputError, ProvenanceError, ServiceError, WheelError
 from core.packages.server import served

@@ -12,9 +12,9 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, Protocol
 
-from ci.promote import documents, layout, release_pages
-from ci.promote.documents import Decision, ReleaseRecord
-from core import parallel
+from ci.promote import documents
+from ci.promote.documents import Decision, PromotedFile, ReleaseRecord
+from core import files, parallel
 from core.errors import ConflictError, MissingInputError, StoreError
 from core.wheel.distributions import SIDECAR
 
@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from pathlib import Path
 
+    from ci.promote.facts import Facts
+    from ci.promote.policy import Verdict
     from core.stores import Outcome, Store
 
 
@@ -92,7 +94,7 @@ class Staged:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Rewritten:
+class Local:
     """Files that were made on this machine."""
 
     paths: dict[str, Path]
@@ -145,7 +147,7 @@ def require_same_targets(bucket: Store, decision: Decision) -> None:
     They may have gone out with another set: several versions of torch have one ROCm.
     """
     keys = {one.key for one in decision.files}
-    for one in bucket.list(layout.DECISIONS) if decision.to_version else ():
+    for one in bucket.list(documents.DECISIONS) if decision.to_version else ():
         before = documents.read(bucket, one.key, Decision)[0]
         same = keys & {file.key for file in before.files}
         other = set(before.gpu_targets) != set(decision.gpu_targets)
@@ -166,7 +168,7 @@ def is_done(bucket: Store, decision: Decision) -> bool:
 
 def missing(bucket: Store, decision: Decision) -> Sequence[str]:
     """List the keys of a decision's files that are not there, or not in their size."""
-    folders = [layout.folder(layout.RELEASE, family) for family in plan(decision).families]
+    folders = [documents.folder(documents.RELEASE, family) for family in plan(decision).families]
     listings = parallel.each(lambda folder: bucket.list(folder, recursive=False), folders)
     sizes = {one.key: one.size for listing in listings for one in listing}
     absent = [one.key for one in decision.files if sizes.get(one.key) != one.size]
@@ -176,13 +178,13 @@ def missing(bucket: Store, decision: Decision) -> Sequence[str]:
 
 def unfinished(bucket: Store) -> Sequence[Decision]:
     """Read the promotions that go on, or were interrupted."""
-    keys = [one.key for one in bucket.list(layout.INTENTS) if one.key.endswith(".json")]
+    keys = [one.key for one in bucket.list(documents.INTENTS) if one.key.endswith(".json")]
     return [found for key in keys if (found := _maybe(bucket, key)) is not None]
 
 
 def decided(bucket: Store, decision: Decision) -> Decision | None:
     """Find the decision record of what this decision promotes, if it was promoted before."""
-    return _maybe(bucket, layout.decision(decision.set_name, decision.identity))
+    return _maybe(bucket, documents.decision(decision.set_name, decision.identity))
 
 
 def _maybe(bucket: Store, key: str) -> Decision | None:
@@ -195,12 +197,12 @@ def _maybe(bucket: Store, key: str) -> Decision | None:
 
 def _claimed(bucket: Store, decision: Decision) -> Decision:
     """Leave the intent; where an earlier attempt left one, that one holds, with its grounds."""
-    return _first(bucket, layout.intent(decision.set_name, decision.identity), decision)
+    return _first(bucket, documents.intent(decision.set_name, decision.identity), decision)
 
 
 def _written(bucket: Store, decision: Decision) -> Decision:
     """Write the decision, once; who comes second takes the first one's."""
-    return _first(bucket, layout.decision(decision.set_name, decision.identity), decision)
+    return _first(bucket, documents.decision(decision.set_name, decision.identity), decision)
 
 
 def _first(bucket: Store, key: str, decision: Decision) -> Decision:
@@ -212,7 +214,7 @@ def _first(bucket: Store, key: str, decision: Decision) -> Decision:
 
 
 def _withdraw_intent(bucket: Store, decision: Decision) -> None:
-    key = layout.intent(decision.set_name, decision.identity)
+    key = documents.intent(decision.set_name, decision.identity)
     if bucket.find(key) is not None:
         bucket.delete(key)
 
@@ -228,10 +230,10 @@ def _require_there(bucket: Store, decision: Decision) -> None:
 
 
 def _record(decision: Decision, family: str) -> tuple[str, ReleaseRecord]:
-    key = layout.release_record(family, decision.set_name, decision.identity)
+    key = documents.release_record(family, decision.set_name, decision.identity)
     files = tuple(one for one in decision.files if one.family == family)
     return key, ReleaseRecord(
-        family=family, decision=layout.decision(decision.set_name, decision.identity), files=files
+        family=family, decision=documents.decision(decision.set_name, decision.identity), files=files
     )
 
 
@@ -240,4 +242,70 @@ def _list(bucket: Store, decision: Decision, family: str) -> None:
     key, record = _record(decision, family)
     bucket.put_bytes(key, documents.serialized(record))
     keys = {one.key for one in record.files}
-    release_pages.write(bucket, layout.RELEASE, family, expected=keys)
+    documents.write_pages(bucket, documents.RELEASE, family, expected=keys)
+
+
+_IDENTITY_DIGITS = 16
+
+
+def promoted_files(facts: Facts) -> tuple[PromotedFile, ...]:
+    """Say what becomes of staged files that are released as they are: the same names and bytes."""
+    found = {}
+    for wheel in facts.wheels:
+        one, family = wheel.file, wheel.cell.family
+        found[one.key] = PromotedFile(
+            family=family,
+            name=one.name,
+            key=f"{documents.folder(documents.RELEASE, family)}/{one.name}",
+            size=one.size,
+            sha256=one.sha256,
+            distribution=one.distribution,
+            version=one.version,
+            requires_python=one.requires_python,
+            metadata_sha256=one.metadata_sha256,
+            staged_key=one.key,
+            staged_sha256=one.sha256,
+        )
+    return tuple(found[key] for key in sorted(found))
+
+
+def identity_of(promoted: Sequence[PromotedFile]) -> str:
+    """Digest what is promoted: target keys and the bytes that were tested; not who, when or why."""
+    pairs = sorted((one.key, one.staged_sha256) for one in promoted)
+    return files.digest_of(pairs)[:_IDENTITY_DIGITS]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Circumstances:
+    """Who promotes what to where, and when."""
+
+    set_name: str
+    release_type: str
+    by: str
+    decided: str
+    from_version: str = ""
+    to_version: str = ""
+    gpu_targets: tuple[str, ...] = ()
+    left_out: tuple[str, ...] = ()
+
+
+def decision_of(
+    facts: Facts, verdict: Verdict, promoted: Sequence[PromotedFile], told: Circumstances
+) -> Decision:
+    """Write the decision down."""
+    return Decision(
+        set_name=told.set_name,
+        identity=identity_of(promoted),
+        status="promoting",
+        release_type=told.release_type,
+        from_version=told.from_version,
+        to_version=told.to_version,
+        gpu_targets=told.gpu_targets,
+        left_out=told.left_out,
+        decided=told.decided,
+        by=told.by,
+        staging=facts.staging,
+        rulings=verdict.rulings,
+        override=verdict.override,
+        files=tuple(promoted),
+    )

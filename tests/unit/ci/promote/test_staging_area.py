@@ -7,10 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ci.promote import documents
-from ci.promote.deciding import identity_of, promoted_files
-from ci.promote.documents import Document, PromotedFile, StagedFile, StagingRecord
-from ci.promote.facts import Cell, Facts, Wheel
-from ci.promote.staging import is_sample, merged, python_of
+from ci.promote.documents import Cell, Document, PromotedFile, StagedFile, StagingRecord
+from ci.promote.facts import Facts, Wheel
+from ci.promote.promotion import identity_of, promoted_files
+from ci.promote.staging_area import is_sample, merged, python_of
 from core.data import parse_json
 from core.errors import StoreError
 

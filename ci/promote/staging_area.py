@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Literal
 from packaging.utils import canonicalize_name
 from packaging.version import InvalidVersion, Version
 
-from ci.promote import documents, layout
+from ci.promote import documents
 from ci.promote.documents import StagedFile, StagingRecord
 from core import parallel
 from core.errors import ConflictError, MissingInputError, StoreError, UsageError, nearest
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
 
     from ci.promote.documents import Document, Lock
-    from ci.promote.run_records import RunGroup
+    from ci.promote.runs import RunGroup
     from core.run.records import FileRecord
     from core.stores import Outcome, Store
 
@@ -153,7 +153,7 @@ def _together(old: Collection[Document], new: Collection[Document]) -> tuple[Doc
 
 def _recorded(target: Store, planned: StagingRecord) -> StagingRecord:
     """Write the staging record, with what another job has staged of the run meanwhile."""
-    key = layout.staging_record(planned.family, planned.prefix)
+    key = documents.staging_record(planned.family, planned.prefix)
     for _ in range(_TRIES):
         found = target.find(key)
         whole = planned
@@ -178,7 +178,7 @@ def _staged(file: FileRecord, family: str, torch_ref: str) -> StagedFile:
     rocm = is_rocm(file.distribution)
     return StagedFile(
         name=file.name,
-        key=f"{layout.folder(layout.STAGING, family)}/{file.name}",
+        key=f"{documents.folder(documents.STAGING, family)}/{file.name}",
         source_key=file.key,
         size=file.size,
         sha256=file.sha256,
