@@ -15,10 +15,6 @@ from core.env.installer import Install, Sources, configured
 from core.packages import resolution
 from core.packages.resolution import others_question, pinned_call, resolve_others
 from core.packages.sources import PackageSource, store_address
-from rocm_packaging.sdk.sources import sdist_requires
-from core.packages import choosing
-from core.packages.choosing import others_question, pinned_call, resolve_others
-from core.packages.package_sources import PackageSource, store_address
 from rocm_packaging.rocm_sources import sdist_requires
 
 if TYPE_CHECKING:

@@ -29,8 +29,6 @@ if TYPE_CHECKING:
     from ci.plan.runs import Run, RunSource
     from core.run.outputs import Platform
     from core.run.plan import RocmPackages
-    from rocm_packaging.sdk.sources import RocmSource
-    from core.run.plans import RocmPackages
     from rocm_packaging.rocm_sources import RocmSource
 
 _VERSIONS = 10  # of an index, the newest: one may be there for some platforms or families alone

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING
 from ci.cleanup.plan import Rules, carry_out, in_promotion, planned, require_modest, retention, rewrite
 from ci.publish.buckets import buckets, distribution_store
 from core import console
-from core.stores.location import open_store
 from core.cli.options import add_store_names, common_from
 from core.errors import MissingInputError, UsageError
+from core.stores import open_store
 
 if TYPE_CHECKING:
     import argparse

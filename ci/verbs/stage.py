@@ -7,12 +7,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ci.promote import layout, release_pages
-from ci.promote.options import add_distribution_store, distribution_store_of, listed
-from ci.promote.run_records import read_group, read_locks
-from ci.promote.staging import Choice, chosen_files, planned_record, stage_group
-from core import console
-from core.stores.location import open_store
 from ci.promote import documents
 from ci.promote.runs import read_group, read_locks
 from ci.promote.staging_area import Choice, chosen_files, planned_record, stage_group
@@ -20,6 +14,7 @@ from ci.publish.buckets import buckets, distribution_store
 from core import console, stores
 from core.cli.options import add_group, common_from
 from core.run.outputs import artifact_groups
+from core.stores import open_store
 from pytorch_build.refs.torch_refs import load_refs
 
 if TYPE_CHECKING:

@@ -13,9 +13,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, get_args
 
-from core.stores.location import open_store
 from core.errors import UsageError, nearest
 from core.run.outputs import LOCAL_RUN, PLAIN, Platform, RunOutputs, group_name, this_platform
+from core.stores import open_store
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -10,10 +10,6 @@ import pytest
 
 from core import process
 from core.packages import server
-from pytorch_build.standalone.fat.making import Request, make
-from pytorch_build.standalone.portable.analysis import analyse
-from pytorch_build.standalone.portable.repairing import repair
-from core.stores import serving
 from pytorch_build.standalone.fat import Request, make
 from pytorch_build.standalone.portable import analyse, repair
 from tests.unit.pytorch_build.check.conftest import write_wheel

@@ -20,7 +20,7 @@ from core.cli.frontdoor import Verb, main
 from core.cli.options import Common
 from core.env import installer
 from core.env.interpreters import Interpreter, interpreter
-from core.stores.location import open_store
+from core.stores import open_store
 
 if TYPE_CHECKING:
     import io

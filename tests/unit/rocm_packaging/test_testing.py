@@ -15,11 +15,6 @@ from core.env import environments, installer
 from core.errors import CheckError, MissingInputError, ProcessError, UsageError
 from core.packages import sources
 from core.packages.sources import PackageSource
-from rocm_packaging.sdk import reports, testing
-from rocm_packaging.sdk.sources import RocmSource
-from rocm_packaging.sdk.testing import TestRequest, run_tests
-from core.packages import package_sources
-from core.packages.package_sources import PackageSource
 from rocm_packaging import selftest
 from rocm_packaging.rocm_sources import RocmSource
 from rocm_packaging.selftest import TestRequest, run_tests

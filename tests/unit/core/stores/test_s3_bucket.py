@@ -8,7 +8,7 @@ import pytest
 from botocore.exceptions import ClientError
 
 from core.errors import StoreError
-from core.stores.location import open_store
+from core.stores import open_store
 from core.stores.s3 import S3Store
 from core.stores.s3_conditions import PROBE
 

@@ -8,7 +8,7 @@ import pytest
 
 from core.cli.options import environment
 from core.errors import StoreError, UsageError
-from core.stores.location import open_store
+from core.stores import open_store
 from core.stores.s3 import S3Store
 from core.stores.s3_client import connect, connection_for, moment
 

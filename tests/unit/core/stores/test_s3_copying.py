@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from core.errors import StoreError
-from core.stores import s3_client
-from core.stores.location import open_store
+from core.stores import open_store, s3_client
 from core.stores.s3 import S3Store
 from core.stores.s3_transfer import MIB, Sizes
 

@@ -9,7 +9,7 @@ import pytest
 from botocore import exceptions as boto
 
 from core.errors import ServiceError, StoreError
-from core.stores.location import open_store
+from core.stores import open_store
 from core.stores.s3 import S3Store
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from core.errors import StoreError
-from core.stores.location import open_store
+from core.stores import open_store
 from core.stores.s3 import S3Store
 from core.stores.s3_transfer import MAX_PARTS, MIB, PART, Sizes, part_size
 

@@ -6,8 +6,7 @@ import pytest
 from botocore.exceptions import ClientError
 
 from core.errors import ConflictError, StoreError
-from core.stores import s3_conditions
-from core.stores.location import open_store
+from core.stores import open_store, s3_conditions
 from core.stores.s3 import S3Store
 from core.stores.s3_client import Conditions
 

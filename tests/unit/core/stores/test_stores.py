@@ -5,8 +5,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from core.errors import UsageError
-from core.stores import headers_for
-from core.stores.location import open_store
+from core.stores import headers_for, open_store
 from core.stores.directory import DirectoryStore
 from core.stores.location import DryRunStore
 

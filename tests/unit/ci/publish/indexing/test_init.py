@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from core import parallel
 from core.errors import ConflictError, DataError, StoreError, WheelError
-from core.stores.location import open_store
+from core.stores import open_store
 from core.stores.directory import DirectoryStore
 
 if TYPE_CHECKING:
