@@ -135,7 +135,7 @@ class _Reader:
             raise SplitError(
                 f"a wrapper points to offset {strays[0]} of its device code, where no bundle begins"
             )
-        reference = kpack.packed_reference(kpack.reference(self.package, below))
+        reference = kpack.reference(self.package, below).packed()
         cut = side.without_code(data, fat, indexes, reference)
         number = hashlib.sha256(member.encode()).hexdigest()[:16]
         host = self.scratch / f"{number}.host"

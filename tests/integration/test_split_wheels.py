@@ -126,7 +126,7 @@ def test_the_loader_sees_references_in_place_of_bundles(
         "data that follows",
     ]
     host = unpacked(parts[0], "torch/lib/libtorch_hip.so", tmp_path)
-    reference = kpack.packed_reference(kpack.reference("torch", "lib/libtorch_hip.so"))[:4].hex()
+    reference = kpack.reference("torch", "lib/libtorch_hip.so").packed()[:4].hex()
     assert loaded(host) == [
         *(f"0x4b504948 {index} {reference}" for index in (1, 0, 0)),
         "data that follows",

@@ -79,7 +79,7 @@ def split(data: bytes, tmp_path: Path) -> bytes:
     assert fat is not None
     bundles = read_bundles(memoryview(data)[fat.start : fat.start + fat.size])
     indexes = {bundle.offset: index for index, bundle in enumerate(bundles)}
-    reference = kpack.packed_reference(kpack.reference("torch", "lib/x.dll"))
+    reference = kpack.reference("torch", "lib/x.dll").packed()
     source, target = tmp_path / "fat.dll", tmp_path / "host.dll"
     source.write_bytes(data)
     pe_host.without_code(data, fat, indexes, reference).written(source, target)
