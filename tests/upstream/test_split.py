@@ -17,7 +17,7 @@ from core.wheel.wheel_record import require_sound
 from core.wheel.wheel_writer import Member, WheelSpec, write_wheel
 from pytorch_build.check.run import check_wheels
 from pytorch_build.split.kernels import library_of, reference_of
-from pytorch_build.split.wheels import split
+from pytorch_build.split.parts import split
 from rocm_packaging.packages import kpack
 
 if TYPE_CHECKING:

@@ -248,11 +248,7 @@ def device_metadata(host: WheelMetadata, wheels: Wheels, gpu: str) -> str:
         f"Version: {wheels.version}",
         f"Summary: Device code of {wheels.distribution} for {', '.join(served)}",
         *(f"{name.title()}: {value}" for name, value in fields if name in _KEPT),
-        *(
-            f"Classifier: {value}"
-            for name, value in fields
-            if (name, value[:9]) == ("classifier", "License :")
-        ),
+        *(f"Classifier: {value}" for value in classifiers if value.startswith("License ::")),
         *(f"Requires-Dist: {one}" for one in wheels.requirements(gpu)),
     ]
     return "\n".join(lines) + "\n"
