@@ -75,7 +75,7 @@ def _families(common: Common) -> tuple[str, ...]:
         name = next(iter(FAMILIES))
     chosen = family(name or default_family(detect()))
     if chosen.name == CPU:
-        raise UsageError("Family cpu has no ROCm to test.", hint="Give a GPU family with --gpu-family.")
+        raise UsageError("Family cpu has no ROCm to test.", hint="Choose a GPU family with --gpu-family.")
     return tuple(chosen.name.split(";"))
 
 

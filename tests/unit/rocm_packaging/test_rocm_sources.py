@@ -141,7 +141,7 @@ def test_builds_take_no_device_code(folder: Callable[..., PackageSource]) -> Non
     assert all(len(one) == 64 for one in found.digests.values())
     with pytest.raises(MissingInputError, match=r"no rocm-sdk-device-gfx950 7\.1\.0 at"):
         for_build(source, "7.1.0", FAMILY, ("device-gfx950",), "linux")
-    with pytest.raises(UsageError, match="no ROCm version"):
+    with pytest.raises(UsageError, match="Invalid ROCm version"):
         for_build(source, "latest", FAMILY, (), "linux")
 
 

@@ -17,7 +17,7 @@ from core.stores.directory import DirectoryStore
 from core.wheel import distributions
 from core.wheel.writer import WheelSpec, metadata_text, write_sdist, write_wheel
 from pytorch_build.lock.source_lock import SourceLock
-from pytorch_build.split.wheels import Wheels
+from pytorch_build.split.parts import Wheels
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -12,7 +12,7 @@ from packaging.requirements import Requirement
 from ci.promote.keeping import Kept, dist_info, kept_facts, metadata_lines, requires_lines
 from core.errors import FatalError, WheelError
 from core.families import families, parents
-from pytorch_build.split.wheels import Wheels, host_metadata
+from pytorch_build.split.parts import Wheels, host_metadata
 from rocm_packaging.packages.layouts import device_target
 from rocm_packaging.packages.plan import Distribution
 from rocm_packaging.packages.wheels import dist_info as rendered

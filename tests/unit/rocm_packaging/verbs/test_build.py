@@ -8,7 +8,7 @@ import pytest
 
 from core.cli.frontdoor import verb_parser
 from core.cli.options import Common, common_from
-from core.errors import UsageError
+from core.errors import MissingInputError, UsageError
 from core.run import records
 from core.run.records import Record
 from rocm_packaging.__main__ import VERBS
@@ -112,3 +112,16 @@ def test_the_record_says_which_build_of_rocm_it_was(artifacts: Path, monkeypatch
     overlay = artifacts / "base_lib_generic" / "base/aux-overlay/stage/share/therock"
     (overlay / "therock_manifest.json").write_text('{"flags": {"KPACK_SPLIT_ARTIFACTS": false}}', "utf-8")
     assert "commit" not in verb._made(request(artifacts, "--version", "1")).details
+
+
+@pytest.mark.parametrize(
+    ("family", "group"), [("gfx110X-all", "gfx110X-all"), ("gfx110X-all,gfx1151", "gfx110X-all-gfx1151")]
+)
+def test_what_was_fetched_for_the_run_and_family_is_packaged(tmp_path: Path, family: str, group: str) -> None:
+    common = Common(root=tmp_path, run_id="17", gpu_family=family)
+    folder = common.outputs.artifacts_folder(tmp_path / ".cache", group)
+    with pytest.raises(MissingInputError, match=f"no artifacts were fetched into .*/{group}") as caught:
+        verb._fetched(common)
+    assert "nox -s fetch_artifacts" in caught.value.hint
+    folder.mkdir(parents=True)
+    assert verb._fetched(common) == (folder, family.replace(",", ";"))

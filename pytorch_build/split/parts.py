@@ -6,6 +6,7 @@ import calendar
 import re
 import tempfile
 from dataclasses import dataclass
+from email.parser import BytesHeaderParser
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -41,14 +42,18 @@ class Plan:
     metadata: WheelMetadata
     folder: str
     infos: Mapping[str, zipfile.ZipInfo]
-    epoch: int
     contents: Contents
     files: Mapping[str, Sequence[str]]
     wheels: Wheels
 
+    @property
+    def epoch(self) -> int:
+        """The time that the wheel's own metadata has."""
+        return calendar.timegm((*self.infos[f"{self.folder}/METADATA"].date_time, 0, 0, 0))
+
 
 def split(fat_wheel: Path, out_dir: Path, *, rocm_version: str = "") -> tuple[Path, ...]:
-    """Split a fat wheel, and check that the parts hold what it held."""
+    """Split a fat wheel, and verify that the parts hold what it held."""
     if out_dir.resolve() == fat_wheel.resolve().parent:
         raise UsageError(
             f"The host wheel takes the name of {fat_wheel.name}, so it needs another folder.",
@@ -59,8 +64,7 @@ def split(fat_wheel: Path, out_dir: Path, *, rocm_version: str = "") -> tuple[Pa
         planned = plan(fat_wheel, Path(scratch), rocm_version=rocm_version)
         finished = Path(scratch) / "wheels"
         finished.mkdir()
-        gpus = (*planned.wheels.targets, *planned.wheels.groups)
-        made = [_host(planned, finished), *(_device(planned, gpu, finished) for gpu in gpus)]
+        made = [_host(planned, finished), *(_device(planned, gpu, finished) for gpu in planned.wheels.gpus)]
         require_whole(fat_wheel, made, planned.contents.code)
         # only wheels that passed get their names in the folder
         return tuple(one.replace(out_dir / one.name) for one in made)
@@ -73,20 +77,24 @@ def plan(fat_wheel: Path, scratch: Path, *, rocm_version: str = "") -> Plan:
     if not rocm:
         raise UsageError(
             f"{fat_wheel.name} does not say which ROCm it was built against.",
-            hint="Say it: --rocm-version V.",
+            hint="Set --rocm-version V.",
         )
     with zip_reader.opened(fat_wheel) as archive:
         listing = require_listing(fat_wheel, archive)
     infos = {info.filename: info for info, _ in listing.files}
     contents = take_apart(fat_wheel, scratch)
-    files = _files(infos, contents)
-    moment = infos[f"{listing.folder}/METADATA"].date_time
+    inside = f"{contents.package}/"
+    files: dict[str, list[str]] = {}
+    for name in sorted(infos):
+        if name.startswith(inside) and name not in contents.hosts:
+            gpu = gpu_of(name.removeprefix(inside), contents.targets)
+            if gpu:
+                files.setdefault(gpu, []).append(name)
     return Plan(
         path=fat_wheel,
         metadata=metadata,
         folder=listing.folder,
         infos=infos,
-        epoch=calendar.timegm((*moment, 0, 0, 0)),
         contents=contents,
         files=files,
         wheels=Wheels(
@@ -99,23 +107,9 @@ def plan(fat_wheel: Path, scratch: Path, *, rocm_version: str = "") -> Plan:
     )
 
 
-def _files(infos: Mapping[str, zipfile.ZipInfo], contents: Contents) -> Mapping[str, Sequence[str]]:
-    """Say which members besides libraries go into whose wheel."""
-    inside = f"{contents.package}/"
-    found: dict[str, list[str]] = {}
-    for name in sorted(infos):
-        if name.startswith(inside) and name not in contents.hosts:
-            gpu = gpu_of(name.removeprefix(inside), contents.targets)
-            if gpu:
-                found.setdefault(gpu, []).append(name)
-    return found
-
-
 def _host(fat: Plan, folder: Path) -> Path:
     def edit(member: str, content: bytes) -> bytes:
-        if member != f"{fat.folder}/METADATA":
-            return content
-        return host_metadata(content, fat.wheels)
+        return host_metadata(content, fat.wheels) if member == f"{fat.folder}/METADATA" else content
 
     members = tuple(
         Member(name=name, source=path, executable=is_executable(fat.infos[name]))
@@ -129,37 +123,28 @@ def _host(fat: Plan, folder: Path) -> Path:
 
 
 def _device(fat: Plan, gpu: str, folder: Path) -> Path:
-    name = device_package(fat.wheels.distribution, gpu)
+    name, version = fat.wheels.name(gpu), fat.wheels.version
     spec = WheelSpec(
         distribution=name,
-        version=fat.wheels.version,
-        tag=tag_of(fat.path.name),
+        version=version,
+        tag=_tag_of(fat.path.name),
         metadata=device_metadata(fat.metadata, fat.wheels, gpu),
         purelib=read_wheel_info(fat.path).root_is_purelib,
     )
     code = [one for one in fat.contents.code if processor(one.target) == gpu]
     members = [_archive(fat.contents.package, gpu, code, folder)] if code else []
-    borrowed = {
-        **{file: file for file in fat.files.get(gpu, ())},
-        **licence_members(fat.infos, fat.folder, f"{file_stem(name, fat.wheels.version)}.dist-info"),
-    }
+    licences = licence_members(fat.infos, fat.folder, f"{file_stem(name, version)}.dist-info")
+    borrowed = {**{file: file for file in fat.files.get(gpu, ())}, **licences}
     return assemble_wheel(folder, spec, members, borrowed={fat.path: borrowed}, epoch=fat.epoch).path
 
 
 def _archive(package: str, gpu: str, code: Sequence[Code], folder: Path) -> Member:
-    """Give the kernel archive of a target; all its variants share it, so no name holds their colon."""
+    """Return the kernel archive of a target; all its variants share it, so no name holds their colon."""
 
     def make() -> Path:
         path = folder / f"{gpu}{kpack.SUFFIX}"
         kernels = [
-            (
-                kpack.Kernel(
-                    binary=f"{one.member.removeprefix(f'{package}/')}#{one.index}",
-                    target=one.target,
-                    size=one.size,
-                ),
-                one.length,
-            )
+            (kpack.Kernel(binary=one.binary(package), target=one.target, size=one.size), one.length)
             for one in code
         ]
         with path.open("wb") as stream:
@@ -183,23 +168,10 @@ def _frames(code: Sequence[Code]) -> Iterator[bytes]:
 _HEADERS_END = "\n\n"
 # Fields of the host's metadata that hold for its device code as well.
 _KEPT = (
-    *(
-        "license-expression",
-        "license",
-        "license-file",
-        "requires-python",
-        "home-page",
-        "author",
-        "author-email",
-    ),
-    *("maintainer", "maintainer-email", "project-url"),
+    *("license-expression", "license", "license-file", "requires-python", "home-page"),
+    *("author", "author-email", "maintainer", "maintainer-email", "project-url"),
 )
 _OLDEST = (2, 1)  # Provides-Extra
-
-
-def device_package(distribution: str, gpu: str) -> str:
-    """Return the name of the distribution with a wheel's device code for a target, sub-family or family."""
-    return f"amd-{distribution}-device-{gpu}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -212,26 +184,32 @@ class Wheels:
     groups: tuple[str, ...]
     rocm: str
 
+    @property
+    def gpus(self) -> tuple[str, ...]:
+        """The targets, and the sub-families and families with files of their own."""
+        return (*self.targets, *self.groups)
+
+    def name(self, gpu: str) -> str:
+        """Return the name of the distribution with the device code of a target, sub-family or family."""
+        return f"amd-{self.distribution}-device-{gpu}"
+
     def chain(self, target: str) -> tuple[str, ...]:
         """Return whose wheels a GPU needs: its target's, and those of the groups that it is in."""
         return (target, *(group for group in parents(target) if group in self.groups))
 
     def file_names(self, host: str) -> Sequence[str]:
         """Return the names of all files, by the name of the host wheel, which comes first."""
-        stems = [
-            file_stem(device_package(self.distribution, gpu), self.version)
-            for gpu in (*self.targets, *self.groups)
-        ]
-        return (host, *(f"{stem}-{tag_of(host)}.whl" for stem in stems))
+        stems = (file_stem(self.name(gpu), self.version) for gpu in self.gpus)
+        return (host, *(f"{stem}-{_tag_of(host)}.whl" for stem in stems))
 
     def _pin(self, gpu: str) -> str:
-        return f"{device_package(self.distribution, gpu)} == {self.version}"
+        return f"{self.name(gpu)} == {self.version}"
 
     def host_lines(self) -> Sequence[str]:
         """Write the host's extras: one a target, and all."""
-        lines: list[str] = []
         extras = {f"device-{target}": self.chain(target) for target in self.targets}
-        for extra, gpus in {**extras, "device-all": (*self.targets, *self.groups)}.items():
+        lines: list[str] = []
+        for extra, gpus in {**extras, "device-all": self.gpus}.items():
             lines.append(f"Provides-Extra: {extra}")
             lines += [f'Requires-Dist: {self._pin(gpu)}; extra == "{extra}"' for gpu in gpus]
         return lines
@@ -244,8 +222,7 @@ class Wheels:
         return (host, f"rocm-sdk-device-{gpu} == {self.rocm}", *map(self._pin, self.chain(gpu)[1:]))
 
 
-def tag_of(wheel: str) -> str:
-    """Return the compatibility tag in a wheel's file name."""
+def _tag_of(wheel: str) -> str:
     return "-".join(wheel.removesuffix(".whl").split("-")[-3:])
 
 
@@ -258,32 +235,23 @@ def host_metadata(old: bytes, wheels: Wheels) -> bytes:
 
 def device_metadata(host: WheelMetadata, wheels: Wheels, gpu: str) -> str:
     """Write the METADATA of the wheel of a target or group; who may use it follows the host."""
-    fields = _fields(host.raw)
-    version = dict(fields).get("metadata-version", "2.1")
+    # a licence's text may fill several lines, which a header continues by indenting them
+    message = BytesHeaderParser().parsebytes(host.raw)
+    fields = [(name.lower(), str(value)) for name, value in message.items()]
+    classifiers = (value for name, value in fields if name == "classifier")
+    version = message.get("metadata-version", "2.1")
     newest = max(_OLDEST, tuple(int(part) for part in version.split(".")))
     served = [target for target in wheels.targets if gpu in wheels.chain(target)]
     lines = [
         f"Metadata-Version: {'.'.join(map(str, newest))}",
-        f"Name: {device_package(wheels.distribution, gpu)}",
+        f"Name: {wheels.name(gpu)}",
         f"Version: {wheels.version}",
         f"Summary: Device code of {wheels.distribution} for {', '.join(served)}",
         *(f"{name.title()}: {value}" for name, value in fields if name in _KEPT),
-        *(
-            f"Classifier: {value}"
-            for name, value in fields
-            if name == "classifier" and value.startswith("License ::")
-        ),
+        *(f"Classifier: {value}" for value in classifiers if value.startswith("License ::")),
         *(f"Requires-Dist: {one}" for one in wheels.requirements(gpu)),
     ]
     return "\n".join(lines) + "\n"
-
-
-def _fields(raw: bytes) -> Sequence[tuple[str, str]]:
-    from email.parser import BytesHeaderParser
-
-    message = BytesHeaderParser().parsebytes(raw)
-    # a licence's text may fill several lines, which a header continues by indenting them
-    return [(name.lower(), str(value)) for name, value in message.items()]
 
 
 def required_rocm(requires: Collection[str]) -> str:
@@ -295,14 +263,10 @@ def required_rocm(requires: Collection[str]) -> str:
 
 
 def licence_members(names: Collection[str], folder: str, new: str) -> Mapping[str, str]:
-    """Say which licence files go along: old member -> new one."""
+    """Choose the licence files that go along: old member -> new one."""
     starts = ("licenses/", "LICENSE", "LICENCE", "NOTICE", "COPYING", "AUTHORS")
-    inside = [name for name in names if name.startswith(f"{folder}/")]
-    return {
-        name: f"{new}/{name.removeprefix(f'{folder}/')}"
-        for name in inside
-        if name.removeprefix(f"{folder}/").startswith(starts)
-    }
+    prefixes = tuple(f"{folder}/{start}" for start in starts)
+    return {name: f"{new}/{name.removeprefix(f'{folder}/')}" for name in names if name.startswith(prefixes)}
 
 
 TABLE = Path(__file__).with_name("files.toml")
@@ -310,15 +274,13 @@ _FAMILY = re.compile(r"gfx([0-9]+)xx")
 _SUB_FAMILY = re.compile(r"gfx([0-9]+)([0-9a-f])x")
 
 
-class Rule(Model):
-    """One kind of files."""
-
+class _Rule(Model):
     holds: str
     pattern: str
 
 
 class _Table(Model):
-    files: tuple[Rule, ...]
+    files: tuple[_Rule, ...]
 
 
 @cache
@@ -327,12 +289,9 @@ def _rules() -> tuple[re.Pattern[str], ...]:
 
 
 def gpu_of(path: str, targets: Iterable[str]) -> str | None:
-    """Say which wheel of device code a file belongs to."""
-    for rule in _rules():
-        found = rule.fullmatch(path)
-        if found:
-            return _named(found["gpu"], tuple(targets))
-    return None
+    """Return the GPU target or group whose wheel a file belongs into; None for the host's."""
+    found = next(filter(None, (rule.fullmatch(path) for rule in _rules())), None)
+    return _named(found["gpu"], tuple(targets)) if found else None
 
 
 def _named(word: str, targets: tuple[str, ...]) -> str | None:

@@ -1,7 +1,10 @@
 from __future__ import annotations
 
 import argparse
+import io
 import json
+import re
+import unittest
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -9,15 +12,18 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from core import files, process
+from core import files, junit, process
 from core.cli.options import Common, add_common
 from core.env import installer
 from core.errors import CheckError, MissingInputError, ProcessError, UsageError
 from core.packages import sources
 from core.packages.sources import PackageSource
+from core.junit import Document
+from core.packages import package_sources
+from core.packages.package_sources import PackageSource
 from rocm_packaging import selftest
 from rocm_packaging.rocm_sources import RocmSource
-from rocm_packaging.selftest import TestRequest, run_tests
+from rocm_packaging.selftest import TestRequest, parse_unittest, results, run_tests
 from rocm_packaging.verbs import test as verb
 from tests.unit.target_samples import target_in
 
@@ -104,8 +110,8 @@ def source_in(folder: Path, layout: Layout) -> RocmSource:
 def test_named_packages_are_installed_tested_and_reported(
     machine: Machine, request_: TestRequest, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    junit = tmp_path / "reports" / "rocm.xml"
-    run_tests(replace(request_, junit=junit))
+    report_file = tmp_path / "reports" / "rocm.xml"
+    run_tests(replace(request_, junit=report_file))
     tools, rocm = machine.calls
     assert tools.files[0].read_text().startswith("setuptools==80.0")
     (pin,) = rocm.files[0].read_text().splitlines()
@@ -113,17 +119,17 @@ def test_named_packages_are_installed_tested_and_reported(
     assert rocm.sources is not None
     assert (rocm.hashed, rocm.dependencies, rocm.sources.no_index) == (True, False, True)
     assert machine.env["ROCM_SDK_TARGET_FAMILY"] == FAMILY
-    assert selftest.read(junit.read_bytes()).counts == {"passed": 1, "failed": 0, "skipped": 1}
+    assert results(selftest.read(report_file.read_bytes()).cases) == {"passed": 1, "failed": 0, "skipped": 1}
     kept = list((tmp_path / "out").glob(f"local-*/reports/{FAMILY}/rocm-cp312.xml"))
-    assert [path.read_bytes() for path in kept] == [junit.read_bytes()]
+    assert [path.read_bytes() for path in kept] == [report_file.read_bytes()]
     (recorded,) = (tmp_path / "out").glob(f"local-*/manifests/{FAMILY}/test_rocm-cp312.json")
     assert json.loads(recorded.read_text())["details"]["report"]["sha256"] == files.sha256(kept[0])
     said = capsys.readouterr().err
     assert "core           1       0       0        1.5" in said
-    junit.unlink()
-    run_tests(replace(request_, junit=junit))
+    report_file.unlink()
+    run_tests(replace(request_, junit=report_file))
     assert machine.runs == 1
-    assert junit.is_file()
+    assert report_file.is_file()
 
 
 def test_a_changed_folder_or_an_address_is_tested_again(
@@ -157,7 +163,7 @@ def test_another_rocm_of_the_machine_is_out_of_reach(
         (PASSED + FAILED, 1, "1 of 2 checks failed"),
         (PASSED + FAILED, 0, "1 of 2 checks failed"),
         (SKIPPED, 0, "no check passed"),
-        (PASSED, 1, "it failed, and its report names no check"),
+        (PASSED, 1, "it failed, and its report names no failed check"),
         ("<testcase", 0, "cannot be read"),
         (" ", 0, "holds no check"),
         ("", 1, "without a report"),
@@ -262,11 +268,11 @@ def test_packages_that_others_built_are_tested_by_their_own_words(
     on_stderr: bool,  # noqa: FBT001 - a parameter
 ) -> None:
     said_by_others(machine, tests=UNITTEST, names=f"rocm rocm-sdk-core {libraries}", on_stderr=on_stderr)
-    junit = tmp_path / "rocm.xml"
+    report_file = tmp_path / "rocm.xml"
     assert request_.source is not None
-    run_tests(replace(request_, junit=junit, source=replace(request_.source, layout=layout)))
-    report = selftest.read(junit.read_bytes())
-    assert report.counts == {"passed": 1, "failed": 0, "skipped": 1}
+    run_tests(replace(request_, junit=report_file, source=replace(request_.source, layout=layout)))
+    report = selftest.read(report_file.read_bytes())
+    assert results(report.cases) == {"passed": 1, "failed": 0, "skipped": 1}
     assert (report.properties["rocm"], report.properties["families"]) == ("7.1.0", tested)
     assert machine.runs == 0
 
@@ -275,8 +281,8 @@ def test_packages_that_others_built_are_tested_by_their_own_words(
     ("tests", "status", "names", "why"),
     [
         (UNITTEST.replace("... ok", "... FAIL"), 1, "rocm-sdk-device-gfx942", "1 of 2 checks failed"),
-        (UNITTEST, 1, "rocm-sdk-device-gfx942", "names no check"),
-        (UNITTEST[:80], 1, "rocm-sdk-device-gfx942", "no result is known"),
+        (UNITTEST, 1, "rocm-sdk-device-gfx942", "names no failed check"),
+        (UNITTEST[:80], 1, "rocm-sdk-device-gfx942", "the result is unknown"),
         (UNITTEST, 0, "rocm-sdk-core", "libraries of gfx94X-dcgpu were not installed"),
     ],
 )
@@ -286,3 +292,120 @@ def test_what_others_say_is_not_taken_for_a_success(
     said_by_others(machine, tests=tests, status=status, names=names)
     with pytest.raises(CheckError, match=why):
         run_tests(request_)
+
+
+class CoreTest(unittest.TestCase):
+    __test__ = False
+    noise: io.StringIO
+
+    def test_a(self) -> None:
+        self.noise.write("a child's words\nover two lines\n")
+
+    def test_b(self) -> None:
+        raise AssertionError("the layout is another one\n\n- two\n+ lines")
+
+    @unittest.skip("it's no GPU")
+    def test_c(self) -> None:
+        raise AssertionError
+
+    def test_d(self) -> None:
+        """Has a docstring."""
+
+    def test_e(self) -> None:
+        for number in range(3):
+            with self.subTest(number=number):
+                self.assertNotEqual(number, 1)  # noqa: PT009 - pytest would word it anew
+
+    @unittest.expectedFailure
+    def test_f(self) -> None:
+        raise AssertionError
+
+    def test_g(self) -> None:
+        raise OSError("libx.so: cannot open")
+
+    def test_h(self) -> None:
+        self.noise.write("no line end")
+
+
+class BrokenTest(unittest.TestCase):
+    __test__ = False
+
+    @classmethod
+    def setUpClass(cls) -> None:
+        raise ValueError("no folder")
+
+    def test_never(self) -> None:
+        raise AssertionError
+
+
+def output(*cases: unittest.TestCase) -> str:
+    stream = io.StringIO()
+    CoreTest.noise = stream
+    unittest.TextTestRunner(stream=stream, verbosity=2).run(unittest.TestSuite(cases))
+    return stream.getvalue()
+
+
+def core() -> list[unittest.TestCase]:
+    return [CoreTest(f"test_{letter}") for letter in "abcdefgh"]
+
+
+def test_every_result_is_read_with_its_reason() -> None:
+    assert {case.test: (case.outcome, case.text) for case in parse_unittest(output(*core()))} == {
+        "rocm_sdk.base::test_a": ("passed", ""),
+        "rocm_sdk.base::test_b": ("failed", "AssertionError: the layout is another one"),
+        "rocm_sdk.base::test_c": ("skipped", "it's no GPU"),
+        "rocm_sdk.base::test_d": ("passed", ""),
+        "rocm_sdk.base::test_e": ("failed", "AssertionError: 1 == 1"),
+        "rocm_sdk.base::test_f": ("passed", ""),
+        "rocm_sdk.base::test_g": ("failed", "OSError: libx.so: cannot open"),
+        "rocm_sdk.base::test_h": ("passed", ""),
+    }
+
+
+def test_a_class_that_cannot_be_set_up_has_failed() -> None:
+    passed, failed = parse_unittest(output(CoreTest("test_a"), BrokenTest("test_never")))
+    assert passed.outcome == "passed"
+    assert (failed.test[-12:], failed.outcome, failed.text) == (
+        "::setUpClass",
+        "failed",
+        "ValueError: no folder",
+    )
+
+
+def test_an_unexpected_success_has_failed() -> None:
+    said = "test_x (m.core_test.T.test_x) ... unexpected success\n\n" + "-" * 70 + "\nRan 1 test in 0.0s\n"
+    (case,) = parse_unittest(said)
+    assert (case.test, case.outcome, case.text) == (
+        "rocm_sdk.core::test_x",
+        "failed",
+        "... unexpected success",
+    )
+
+
+@pytest.mark.parametrize("lines", range(3, 30, 4))
+def test_output_that_breaks_off_is_no_result(lines: int) -> None:
+    broken = "\n".join(output(*core()).splitlines()[:lines])
+    with pytest.raises(CheckError, match="without one total"):
+        parse_unittest(broken)
+
+
+def test_tests_that_are_not_listed_are_no_result() -> None:
+    with pytest.raises(CheckError, match="report that 31 ran, and list 0"):
+        parse_unittest("-" * 70 + "\nRan 31 tests in 1.5s\n\nOK\n")
+
+
+@pytest.mark.parametrize("ran", [7, 8])
+def test_skipped_tests_are_counted_or_not(ran: int) -> None:
+    """Python 3.12.1 does not, others do."""
+    said = re.sub(r"Ran \d tests", f"Ran {ran} tests", output(*core()))
+    assert len(parse_unittest(said)) == 8
+    with pytest.raises(CheckError, match="report that 6 ran, and list 8"):
+        parse_unittest(said.replace(f"Ran {ran}", "Ran 6"))
+
+
+def test_it_becomes_a_report_like_our_own() -> None:
+    cases = parse_unittest(output(*core()))
+    again = selftest.read(junit.write(Document(cases=cases, properties={"rocm": "<7.1>"})))
+    assert results(again.cases) == {"passed": 4, "failed": 3, "skipped": 1}
+    assert [case.text for case in again.cases] == [case.text for case in cases]
+    assert again.properties == {"rocm": "<7.1>"}
