@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from core.cli.options import Common
     from core.env import Interpreter
     from core.env.installer import Backend
-    from core.env.interpreters import Interpreter
     from core.junit import Case, Document, Outcome
     from rocm_packaging.packages.layouts import Layout
     from rocm_packaging.rocm_sources import RocmSource

@@ -19,8 +19,6 @@ from core.cli.options import ROOT
 from core.errors import ArtifactError, BuildError, MissingInputError
 from core.families import FAMILIES_FILE
 from core.files import digest_of, sha256
-from rocm_packaging import artifacts as artifact_directory
-from core.wheel.wheel_writer import Made, Member, Workers
 from rocm_packaging.artifacts import entries, scan
 from rocm_packaging.packages import wheels
 from rocm_packaging.packages.layouts import TEMPLATES

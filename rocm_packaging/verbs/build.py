@@ -192,9 +192,7 @@ def _made(request: BuildRequest) -> Made:
         **({"commit": commit} if commit else {}),
         "families": list(built.families),
         "unused": list(built.unused),
-        wheel_contents.CONTENTS: {
-            path.name: wheel_contents.folders(path) for path in made if path.suffix == ".whl"
-        },
+        CONTENTS: {path.name: folder_sizes(path) for path in made if path.suffix == ".whl"},
     }
     return Made(files=made, details=details)
 

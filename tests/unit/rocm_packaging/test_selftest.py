@@ -16,11 +16,9 @@ from core import files, junit, process
 from core.cli.options import Common, add_common
 from core.env import installer
 from core.errors import CheckError, MissingInputError, ProcessError, UsageError
+from core.junit import Document
 from core.packages import sources
 from core.packages.sources import PackageSource
-from core.junit import Document
-from core.packages import package_sources
-from core.packages.package_sources import PackageSource
 from rocm_packaging import selftest
 from rocm_packaging.rocm_sources import RocmSource
 from rocm_packaging.selftest import TestRequest, parse_unittest, results, run_tests
