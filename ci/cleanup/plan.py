@@ -15,7 +15,6 @@ from pydantic import Field, field_validator, model_validator
 from ci.cleanup import units
 from ci.cleanup.units import DISTRIBUTIONS, SIDECAR, is_page, listed
 from ci.promote import documents
-from ci.promote.documents import StagingRecord
 from ci.promote.promotion import unfinished
 from core import parallel
 from core.cli import progress
@@ -242,13 +241,9 @@ def _staged_runs(bucket: Store, url: str) -> frozenset[str]:
     Its promotion reads the run's reports, so the run stays until staging lets go of it.
     """
     there = {one.key for one in bucket.list(documents.STAGING)}
-    keys = [
-        one.key for one in bucket.list(documents.manifests(documents.STAGING)) if one.key.endswith(".json")
-    ]
-    records = parallel.each(lambda key: documents.read(bucket, key, StagingRecord)[0], keys)
     return frozenset(
         record.prefix
-        for record in records
+        for record, _ in documents.staging_records(bucket)
         if record.store == url and any(file.key in there for file in record.files)
     )
 

@@ -28,7 +28,7 @@ REWRITE = """
 import sys
 from pathlib import Path
 from ci.promote.edits import MemberEdits
-from ci.promote.candidates import final_of, plan_set
+from ci.promote.version_change import final_of, plan_set
 from core.wheel.wheel_editing import edit_wheel
 source, folder, candidate = Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3]
 change = final_of(candidate)
@@ -40,7 +40,8 @@ edits.require_done()
 PROMOTE = """
 import sys
 from pathlib import Path
-from ci.promote.candidates import final_of, rewrite_set
+from ci.promote.candidates import rewrite_set
+from ci.promote.version_change import final_of
 rewrite_set([Path(sys.argv[1])], Path(sys.argv[2]), final_of(sys.argv[3]))
 """
 PEAK = """
