@@ -52,7 +52,7 @@ def call(verb: str, runs: Runs, bucket: str, *more: str) -> str:
 
 def require_released(bucket: Store, runs: Runs) -> None:
     (one,) = bucket.list(documents.DECISIONS)
-    decision = documents.read(bucket, one.key, Decision)[0]
+    decision = documents.read(bucket, one.key, Decision)
     assert decision.status == "promoted"
     assert promotion.missing(bucket, decision) == []
     assert promotion.unfinished(bucket) == []
@@ -109,7 +109,7 @@ def test_a_process_that_is_killed_leaves_an_intent_that_the_next_one_ends(
     assert bucket.list(documents.DECISIONS) == []
     (intent,) = promotion.unfinished(bucket)
     assert intent.status == "promoting"
-    assert "was interrupted; this one goes on with it" in call("promote", runs, name)
+    assert "was interrupted; this promotion continues it" in call("promote", runs, name)
     require_released(bucket, runs)
 
 

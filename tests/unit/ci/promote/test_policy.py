@@ -235,8 +235,8 @@ def test_families_may_have_gates_of_their_own() -> None:
 
 
 def test_the_data_has_gates_for_both_kinds() -> None:
-    assert gates().of("gfx94X-dcgpu").pytorch == ("test_smoke",)
-    assert gates().of("gfx94X-dcgpu").rocm == ("test_rocm",)
+    assert gates().of(wheel()).pytorch == ("test_smoke",)
+    assert gates().of(wheel()).rocm == ("test_rocm",)
     assert gates().stages(wheel(name="rocm-sdk-core"), "nightly") == ("test_rocm",)
 
 

@@ -165,7 +165,7 @@ def test_what_a_promotion_works_with_stays_until_it_ends(staged: Store, later: C
         rulings=(),
         files=(file,),
     )
-    intent = documents.intent("set", "1")
+    intent = f"{documents.INTENTS}/set/1.json"
     staged.put_bytes(intent, documents.serialized(decision))
     later(130)
     assert door(staged.url, "--yes") == 0

@@ -229,7 +229,7 @@ def cut_statement(run: Run) -> None:
         (wrong_digest, ProvenanceError, "has another SHA-256 than its record manifests/"),
         (another_subject, ProvenanceError, "is about another file: apex-1.whl"),
         (another_file_of_the_name, ProvenanceError, "the statement  " + "0" * 64),
-        (another_predicate, ProvenanceError, "is no provenance but 'https://example.com/v1'"),
+        (another_predicate, ProvenanceError, "is not provenance but 'https://example.com/v1'"),
         (record_written_again, ProvenanceError, "does not follow from the record manifests/"),
         (another_commit, ProvenanceError, f"and the record manifests/{GROUP}/"),
         (record_of_another_version, ProvenanceError, f"its version is '{VERSION}', and its record"),

@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from packaging.requirements import Requirement
 
-from ci.promote.keeping import Kept, dist_info, kept_facts, metadata_lines, requires_lines
+from ci.promote.edits import dist_info, metadata_lines, requires_lines
+from ci.promote.version_change import RocmChange, kept_facts
 from core.errors import FatalError, WheelError
 from core.families import families, parents
 from pytorch_build.split.parts import Wheels, host_metadata
@@ -22,6 +23,12 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 TORCH = "2.10.0+rocm7.10.0rc2"
+
+
+def keeping(*targets: str) -> RocmChange:
+    return RocmChange(old="7.10.0rc2", new="7.10.0", targets=targets)
+
+
 TARGETS = ("gfx942", "gfx1100", "gfx1101", "gfx1200", "gfx1201")
 EVERY = sorted({target for one in families().values() for target in one.targets})
 
@@ -46,7 +53,7 @@ def needed(fields: Any) -> set[str]:
 
 def test_groups_that_upstream_loses_stay_with_their_targets() -> None:
     """TheRock's keep-list gfx1201,gfx1100 drops gfx12-0, gfx110x and gfx11, and flash attention with them."""
-    left = metadata_lines(lines(*TARGETS), Kept(targets=("gfx1201", "gfx1100")))
+    left = metadata_lines(lines(*TARGETS), keeping("gfx1201", "gfx1100"))
     groups = ("gfx12-0", "gfx12", "gfx110x", "gfx11")
     device = {f"amd-torch-device-{one}" for one in ("gfx1201", "gfx1100", *groups)}
     assert needed(left) == {"rocm-bootstrap", *device}
@@ -57,7 +64,7 @@ def test_groups_that_upstream_loses_stay_with_their_targets() -> None:
 @given(st.lists(st.sampled_from(EVERY), min_size=1, max_size=6, unique=True), st.data())
 def test_what_is_left_is_what_a_split_for_these_targets_says(targets: list[str], data: st.DataObject) -> None:
     kept = data.draw(st.lists(st.sampled_from(targets), min_size=1, unique=True))
-    left = metadata_lines(lines(*sorted(targets)), Kept(targets=tuple(kept)))
+    left = metadata_lines(lines(*sorted(targets)), keeping(*kept))
     assert list(left) == lines(*sorted(kept))
 
 
@@ -96,7 +103,7 @@ rocm-sdk-device-gfx942==7.10.0rc2
 
 
 def test_the_sdist_names_another_default_where_its_own_is_left_out() -> None:
-    kept = Kept(targets=("gfx942",))
+    kept = keeping("gfx942")
     left = metadata_lines(PKG_INFO.splitlines(), kept)
     assert [line for line in left if "gfx1100" in line] == []
     assert 'Requires-Dist: rocm-sdk-device-gfx942==7.10.0rc2; extra == "device"' in left
@@ -104,11 +111,11 @@ def test_the_sdist_names_another_default_where_its_own_is_left_out() -> None:
     assert "gfx1100" not in text
     assert "[device]\nrocm-sdk-device-gfx942==7.10.0rc2\n" in text
     assert '[device-gfx942:sys_platform == "linux"]\nrocm-sdk-device-gfx942==7.10.0rc2\n' in text
-    same = Kept(targets=("gfx942", "gfx1100"))
+    same = keeping("gfx942", "gfx1100")
     assert list(metadata_lines(PKG_INFO.splitlines(), same)) == PKG_INFO.splitlines()
     assert "\n".join(requires_lines(REQUIRES.split("\n"), same)) == REQUIRES
-    with pytest.raises(WheelError, match="names no rocm-sdk-device- of gfx90a"):
-        metadata_lines(PKG_INFO.splitlines(), Kept(targets=("gfx90a",)))
+    with pytest.raises(WheelError, match="does not name rocm-sdk-device- of gfx90a"):
+        metadata_lines(PKG_INFO.splitlines(), keeping("gfx90a"))
 
 
 THEROCK = """\
@@ -135,7 +142,7 @@ def run(content: bytes, folder: Path) -> dict[str, Any]:
 
 
 def test_lists_of_targets_in_both_builders_files(tmp_path: Path) -> None:
-    kept = Kept(targets=("gfx90a", "gfx1200"))
+    kept = keeping("gfx90a", "gfx1200")
     theirs = run(dist_info(THEROCK.encode(), kept), tmp_path)
     assert theirs["AVAILABLE_TARGET_FAMILIES"] == ["gfx90a", "gfx90a:xnack+", "gfx1200"]
     assert theirs["WINDOWS_TARGET_FAMILIES"] == ["gfx1200"]
@@ -161,14 +168,14 @@ def test_lists_of_targets_in_both_builders_files(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "said"),
     [
-        (b"__version__ = '7'\n", "lists no gfx target that is kept"),
-        (b"AVAILABLE_TARGET_FAMILIES = ['gfx942']\n", "lists no gfx target that is kept"),
+        (b"__version__ = '7'\n", "does not list a gfx target that is kept"),
+        (b"AVAILABLE_TARGET_FAMILIES = ['gfx942']\n", "does not list a gfx target that is kept"),
         (b"AVAILABLE_TARGET_FAMILIES = [a for a in b]\n", "by a program"),
     ],
 )
 def test_a_file_that_does_not_list_kept_targets_is_refused(content: bytes, said: str) -> None:
     with pytest.raises(WheelError, match=said):
-        dist_info(content, Kept(targets=("gfx90a",)))
+        dist_info(content, keeping("gfx90a"))
 
 
 def test_facts_without_what_is_left_out() -> None:
@@ -178,19 +185,18 @@ def test_facts_without_what_is_left_out() -> None:
     names = [f"amd-torch-device-{one}" for one in (*TARGETS, *wheels(*TARGETS).groups)]
     rocm = [wheel(name=f"rocm-sdk-device-{one}", version="7.10.0", python="") for one in TARGETS]
     whole = facts(host, *(wheel(name=one) for one in names), *rocm)
-    less, left = kept_facts(whole, Kept(targets=("gfx1201",)))
+    less, left = kept_facts(whole, keeping("gfx1201"))
     found = {device_target(one.file.distribution) for one in less.wheels}
     assert found == {"", "gfx1201", "gfx12-0", "gfx12"}
     assert len(left) == len(whole.wheels) - len(less.wheels)
     assert all("gfx12" in one or "bootstrap" in one for one in less.wheels[0].requires)
-    assert kept_facts(whole, Kept(targets=TARGETS)) == (whole, ())
+    assert kept_facts(whole, keeping(*TARGETS)) == (whole, ())
 
 
 @pytest.mark.parametrize(
     ("targets", "said"),
     [
-        ((), "names no gfx target"),
-        (("gfx12-0",), "gfx12-0 is no gfx target"),
+        (("gfx12-0",), "gfx12-0 is not a gfx target"),
         (("gfx90a",), "no device code of .* would be left; it has device packages of gfx1100, gfx942"),
         (("gfx942", "gfx90a"), "has no device packages of ROCm for gfx90a"),
         (("gfx942", "gfx1100"), "has no device packages of torch for gfx1100"),
@@ -202,5 +208,5 @@ def test_lists_that_a_set_does_not_have(targets: tuple[str, ...], said: str) -> 
         wheel(name=f"rocm-sdk-device-{one}", version="7.10.0", python="") for one in ("gfx942", "gfx1100")
     ]
     with pytest.raises(FatalError, match=said) as refused:
-        kept_facts(facts(*found), Kept(targets=targets))
+        kept_facts(facts(*found), keeping(*targets))
     assert "\n" not in refused.value.message

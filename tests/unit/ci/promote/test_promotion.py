@@ -4,19 +4,18 @@ from __future__ import annotations
 
 from functools import partial
 from threading import Barrier, Thread
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 
-from ci.plan.runners import runners
 from ci.promote import documents, promotion
 from ci.promote.documents import Decision
 from ci.promote.facts import SetRequest, gather
-from ci.promote.policy import Rules, decide, gates
-from ci.promote.promotion import Circumstances, decision_of, promoted_files
+from ci.promote.promotion import promoted_files
 from ci.promote.runs import read_group, read_locks
-from ci.promote.staging_area import Choice, chosen_files, planned_record, stage_group
+from ci.promote.staging_area import chosen_files, planned_record, stage_group
 from core.errors import StoreError
+from tests.unit.ci.promote.conftest import decided
 from tests.unit.ci.promote.memory_store import (
     KilledError,
     MemoryStore,
@@ -28,42 +27,39 @@ from tests.unit.ci.promote.memory_store import (
 if TYPE_CHECKING:
     from ci.promote.promotion import Done
     from core.stores import Store
+    from tests.unit.ci.promote.conftest import Runs
 
 FAMILIES = ("gfx94X-dcgpu", "gfx1151")
 NOW = "2026-11-21T13:00:00+00:00"
 
 
-def stage_all(runs: Any, bucket: MemoryStore) -> None:
+def stage_all(runs: Runs, bucket: MemoryStore) -> None:
     """Stage every family, as the verb does."""
     for family in FAMILIES:
         group = read_group(runs.store, runs.outputs, family)
-        files = chosen_files(group, Choice())
+        files = chosen_files(group)
         planned = planned_record(runs.store, group, files, read_locks(runs.store, runs.outputs, family, {}))
-        planned = planned.model_copy(update={"staged": NOW})
-        stage_group(runs.store, bucket, planned)
+        stage_group(runs.store, bucket, planned.model_copy(update={"staged": NOW}))
         documents.write_pages(bucket, documents.STAGING, family, expected={one.key for one in files})
 
 
-def promote(bucket: Store, runs: Any, by: str = "one", decided: str = NOW) -> Done:
+def promote(bucket: Store, runs: Runs, by: str = "one", at: str = NOW) -> Done:
     """Gather, decide and carry out, as the verb does."""
     request = SetRequest(distribution="torch", version=runs.torch)
     facts = gather(bucket, request, lambda _address: runs.store)
-    verdict = decide(facts, Rules(runners=runners(), gates=gates()))
-    assert verdict.reasons == ()
-    told = Circumstances(set_name=request.set_name, release_type="nightly", by=by, decided=decided)
-    decision = decision_of(facts, verdict, promoted_files(facts), told)
+    decision = decided(facts, promoted_files(facts), by=by, decided=at)
     return promotion.carry_out(bucket, decision, promotion.Staged(store=bucket), now=lambda: NOW, jobs=2)
 
 
 @pytest.fixture
-def whole(runs: Any) -> Any:
+def whole(runs: Runs) -> Runs:
     for family in FAMILIES:
         runs.whole(family)
     return runs
 
 
 @pytest.fixture
-def staged(whole: Any) -> MemoryStore:
+def staged(whole: Runs) -> MemoryStore:
     """Give a bucket in which everything is staged."""
     bucket = MemoryStore()
     stage_all(whole, bucket)
@@ -71,19 +67,18 @@ def staged(whole: Any) -> MemoryStore:
 
 
 def test_a_promotion_that_is_killed_at_any_write_is_run_again_and_ends_the_same(
-    whole: Any, staged: MemoryStore
+    whole: Runs, staged: MemoryStore
 ) -> None:
     ended = stopped_everywhere(staged, partial(promote, runs=whole), "v2")
-    promoted = [key for key in ended.objects if key.startswith(documents.DECISIONS)]
-    assert len(promoted) == 1
-    assert not [key for key in ended.objects if key.startswith(documents.INTENTS)]
+    assert len(decisions(ended)) == 1
+    assert promotion.unfinished(ended) == []
 
 
-def test_staging_that_is_killed_at_any_write_is_run_again_and_ends_the_same(whole: Any) -> None:
+def test_staging_that_is_killed_at_any_write_is_run_again_and_ends_the_same(whole: Runs) -> None:
     stopped_everywhere(MemoryStore(), partial(stage_all, whole), "v2-staging")
 
 
-def test_the_order_of_writes_lets_nobody_see_half(whole: Any, staged: MemoryStore) -> None:
+def test_the_order_of_writes_lets_nobody_see_half(whole: Runs, staged: MemoryStore) -> None:
     keys: list[str] = []
     staged.on_write = lambda _number, key: keys.append(key)
     staged.after_write = lambda _number, _key: audit(staged)
@@ -107,22 +102,21 @@ def test_the_order_of_writes_lets_nobody_see_half(whole: Any, staged: MemoryStor
         assert "v2" not in own[own.index("page") :]
 
 
-def test_an_interrupted_promotion_is_seen_as_such(whole: Any, staged: MemoryStore) -> None:
+def test_an_interrupted_promotion_is_seen_as_such(whole: Runs, staged: MemoryStore) -> None:
     killed_at(5, after=True)(staged)
     with pytest.raises(KilledError):
         promote(staged, whole, by="the first")
     left = staged.copy_of()
     (intent,) = promotion.unfinished(left)
     assert (intent.status, intent.by) == ("promoting", "the first")
-    done = promote(left, whole, by="the second", decided="2026-11-22T09:00:00+00:00")
+    done = promote(left, whole, by="the second", at="2026-11-22T09:00:00+00:00")
     # what was decided first holds, with its grounds
     assert (done.decision.by, done.decision.decided, done.decision.status) == ("the first", NOW, "promoted")
     assert promotion.unfinished(left) == []
 
 
 def decisions(store: MemoryStore) -> list[Decision]:
-    keys = [key for key in store.objects if key.startswith(documents.DECISIONS)]
-    return [documents.read(store, key, Decision)[0] for key in keys]
+    return [documents.read(store, one.key, Decision) for one in store.list(documents.DECISIONS)]
 
 
 def same_but_for_who(store: MemoryStore, other: MemoryStore) -> bool:
@@ -134,7 +128,7 @@ def same_but_for_who(store: MemoryStore, other: MemoryStore) -> bool:
 
 @pytest.mark.parametrize("ignores_conditions", [False, True])
 def test_another_promotion_of_the_set_between_any_two_writes_ends_with_one_result(
-    whole: Any, staged: MemoryStore, *, ignores_conditions: bool
+    whole: Runs, staged: MemoryStore, *, ignores_conditions: bool
 ) -> None:
     staged.ignores_conditions = ignores_conditions
     undisturbed = staged.copy_of()
@@ -157,7 +151,7 @@ def test_another_promotion_of_the_set_between_any_two_writes_ends_with_one_resul
         assert same_but_for_who(store, undisturbed), number
 
 
-def test_two_promotions_at_once_end_with_one_result(whole: Any, staged: MemoryStore) -> None:
+def test_two_promotions_at_once_end_with_one_result(whole: Runs, staged: MemoryStore) -> None:
     undisturbed = staged.copy_of()
     promote(undisturbed, whole)
     start, done = Barrier(4), []
@@ -179,7 +173,7 @@ def test_two_promotions_at_once_end_with_one_result(whole: Any, staged: MemorySt
 
 
 def test_a_wheel_that_is_overwritten_while_it_is_promoted_is_not_listed(
-    whole: Any, staged: MemoryStore
+    whole: Runs, staged: MemoryStore
 ) -> None:
     key = next(key for key in staged.objects if key.startswith("v2-staging") and key.endswith(".whl"))
 
@@ -194,7 +188,7 @@ def test_a_wheel_that_is_overwritten_while_it_is_promoted_is_not_listed(
     assert len(promotion.unfinished(staged)) == 1
 
 
-def test_a_name_that_the_release_has_with_other_bytes_is_refused(whole: Any, staged: MemoryStore) -> None:
+def test_a_name_that_the_release_has_with_other_bytes_is_refused(whole: Runs, staged: MemoryStore) -> None:
     key = next(key for key in staged.objects if key.startswith("v2-staging") and key.endswith(".whl"))
     taken = key.replace("v2-staging", "v2")
     staged.objects[taken] = b"released before"
@@ -204,7 +198,12 @@ def test_a_name_that_the_release_has_with_other_bytes_is_refused(whole: Any, sta
     assert decisions(staged) == []
 
 
-def test_half_of_a_promotion_is_not_listed_by_another_one(whole: Any, staged: MemoryStore) -> None:
+def listed(version: str, store: MemoryStore) -> bool:
+    pages = [data for key, data in store.objects.items() if key.startswith("v2/") and key.endswith(".html")]
+    return version.encode() in b"".join(pages)
+
+
+def test_half_of_a_promotion_is_not_listed_by_another_one(whole: Runs, staged: MemoryStore) -> None:
     """The wheels of an interrupted set lie there, and no other set's pages show them."""
     killed_at(14, after=True)(staged)
     with pytest.raises(KilledError):
@@ -217,22 +216,15 @@ def test_half_of_a_promotion_is_not_listed_by_another_one(whole: Any, staged: Me
         whole.whole(family)
     stage_all(whole, left)
     promote(left, whole)
-    pages = b"".join(
-        data for key, data in left.objects.items() if key.startswith("v2/") and key.endswith(".html")
-    )
-    assert b"20251122" in pages
-    assert b"20251120" not in pages
+    assert (listed("20251122", left), listed("20251120", left)) == (True, False)
     whole.run_id, whole.rocm = "17", "7.10.0a20251120"
     promote(left, whole)
-    pages = b"".join(
-        data for key, data in left.objects.items() if key.startswith("v2/") and key.endswith(".html")
-    )
-    assert b"20251120" in pages
-    assert b"20251122" in pages
+    assert listed("20251122", left)
+    assert listed("20251120", left)
 
 
 def test_what_was_taken_out_of_the_release_comes_back_when_it_is_promoted_again(
-    whole: Any, staged: MemoryStore
+    whole: Runs, staged: MemoryStore
 ) -> None:
     promote(staged, whole)
     before = dict(staged.objects)
@@ -245,15 +237,3 @@ def test_what_was_taken_out_of_the_release_comes_back_when_it_is_promoted_again(
         del staged.objects[f"v2/{FAMILIES[0]}/{lost}"]
     assert promote(staged, whole).outcome == "already"
     assert staged.objects == before
-
-
-def test_the_plan_holds_every_file_and_sidecar_once(whole: Any, staged: MemoryStore) -> None:
-    decision = promote(staged, whole).decision
-    planned = promotion.plan(decision)
-    assert len(planned.wheels) == 8
-    assert len(planned.sidecars) == 6
-    assert planned.families == tuple(sorted(FAMILIES))
-    assert planned.size == sum(one.size for one in decision.files)
-    for one in (*planned.wheels, *planned.sidecars):
-        assert one.key == one.source_key.replace("v2-staging/", "v2/")
-        assert staged.digest(one.source_key) == one.sha256 == staged.digest(one.key)
