@@ -1,7 +1,7 @@
 """What goes from a store and what stays, and why; and its deletion.
 
 The plan is a pure function of a listing, pages, policy and the day. Deletion takes pages first, then
-sidecars, then wheels, so that no page lists what is not there. Each step may be the last one before the process
+sidecars, then wheels, so that no page lists what is not there. Any step may be the last one before it
 is killed: run again, the rest is as old as before, so the new plan completes what this one began.
 """
 
@@ -21,8 +21,7 @@ from ci.cleanup import units
 from ci.cleanup.units import DISTRIBUTIONS, SIDECAR, is_page, listed
 from ci.promote import documents
 from ci.promote.promotion import unfinished
-from core import parallel
-from core.console import transfer
+from core import console, parallel
 from core.data import Model, load_toml
 from core.errors import StoreError, UsageError, nearest
 
@@ -275,7 +274,7 @@ def carry_out(
     sizes = {one.key: one.size for decision in plan.goes for one in decision.unit.objects}
     keys, folders = list(sizes), _by_folder(plan)
     _require_unused(keys, in_use)
-    with progress.transfer(f"deletion in {store.url}", files=len(keys), size=plan.size) as shown:
+    with console.transfer(f"deletion in {store.url}", files=len(keys), size=plan.size) as shown:
 
         def delete(found: Iterable[str]) -> None:
             def one(key: str) -> None:

@@ -23,7 +23,6 @@ from ci.promote.promotion import Local
 from ci.promote.version_change import Renamed, RocmChange, plan_set
 from core import console, files, parallel
 from core.errors import MissingInputError, StoreError, WheelError
-from core.files import made, sha256
 from core.wheel import read_metadata
 from core.wheel.distributions import SIDECAR
 from core.wheel.editor import edit_sdist, edit_wheel

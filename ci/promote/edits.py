@@ -19,7 +19,6 @@ from packaging.version import InvalidVersion, Version
 from ci.promote.version_change import new_version, rules
 from core.errors import WheelError
 from core.wheel.editor import TEXT_LIMIT, is_text
-from core.wheel.wheel_editing import TEXT_LIMIT, is_text
 from rocm_packaging.packages.layouts import device_target
 
 if TYPE_CHECKING:

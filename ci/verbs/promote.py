@@ -21,8 +21,7 @@ from ci.promote.version_change import final_of, kept_facts, new_version
 from ci.publish.buckets import buckets, distribution_store
 from ci.verbs.cells import TESTS, expand, load_matrix
 from ci.verbs.stage import add_distribution_store, distribution_store_of, listed
-from core import console, files
-from core import console, stores
+from core import console
 from core.cli.options import DEFAULT_STORE, common_from, environment
 from core.errors import CheckError, UsageError
 from core.files import made

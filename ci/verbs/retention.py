@@ -79,7 +79,7 @@ def run(arguments: argparse.Namespace) -> None:
         policy=data.policy(name),
         run_ids=data.run_ids,
         now=arguments.today or _now(),
-        distribution_stores=tuple(stores.open_store(one, root=common.root) for one in named),
+        distribution_stores=tuple(open_store(one, root=common.root) for one in named),
     )
     plan = planned(store, rules)
     if not plan.goes and not plan.stays:

@@ -14,7 +14,6 @@ from ci.publish.buckets import buckets, distribution_store
 from core import console, stores
 from core.cli.options import add_group, common_from
 from core.run.outputs import artifact_groups
-from core.stores import open_store
 from pytorch_build.refs.torch_refs import load_refs
 
 if TYPE_CHECKING:

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from core.archive import Member
 from ci.plan.runners import runners
 from ci.promote import documents, promotion
 from ci.promote.documents import Decision
 from ci.promote.policy import Rules, decide, gates
+from core.archive import Member
 from core.cli.frontdoor import Verb, main
 from core.families import parents
 from core.run import records

@@ -15,8 +15,8 @@ from packaging.version import Version
 from ci.promote import edits, version_change
 from ci.promote.candidates import Rewritten, rewrite_set
 from ci.promote.edits import literals
-from core.archive import Member
 from ci.promote.version_change import RocmChange, final_of
+from core.archive import Member
 from core.errors import CheckError, FatalError, MissingInputError, WheelError
 from core.files import sha256
 from core.wheel import read_metadata
