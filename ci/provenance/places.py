@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Protocol
 from urllib.parse import quote, unquote, urlsplit, urlunsplit
 
 from core import files
-from core.stores.location import open_store
 from core.cli.progress import transfer
 from core.errors import MissingInputError, ServiceError, UsageError
 from core.stores.directory import DirectoryStore
+from core.stores.location import open_store
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

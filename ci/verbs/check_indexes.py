@@ -9,9 +9,9 @@ from ci.promote import layout, release_pages
 from ci.publish.indexing import write_index
 from ci.verbs.mirror_deps import source_of
 from core import console
-from core.stores.location import open_store
 from core.cli.options import common_from
 from core.errors import MissingInputError, StoreError
+from core.stores.location import open_store
 
 if TYPE_CHECKING:
     import argparse

@@ -25,11 +25,11 @@ from ci.promote.rewriting import final_of
 from ci.publish.buckets import buckets, distribution_store
 from ci.verbs.cells import TESTS, expand, load_matrix
 from core import files
-from core.stores.location import open_store
 from core.cli.options import DEFAULT_STORE, common_from, environment
 from core.errors import UsageError
 from core.run import records
 from core.run.outputs import group_name
+from core.stores.location import open_store
 from pytorch_build.lock.versions import python_tag
 from pytorch_build.refs.torch_refs import load_refs
 

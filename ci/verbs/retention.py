@@ -16,9 +16,9 @@ from ci.cleanup.plan import require_modest
 from ci.cleanup.policy import retention
 from ci.publish.buckets import buckets, distribution_store
 from core import console
-from core.stores.location import open_store
 from core.cli.options import add_store_names, common_from
 from core.errors import MissingInputError, UsageError
+from core.stores.location import open_store
 
 if TYPE_CHECKING:
     import argparse

@@ -12,9 +12,9 @@ from ci.promote.options import add_distribution_store, distribution_store_of, li
 from ci.promote.run_records import read_group, read_locks
 from ci.promote.staging import Choice, chosen_files, planned_record, stage_group
 from core import console
-from core.stores.location import open_store
 from core.cli.options import add_group, common_from
 from core.run.outputs import artifact_groups
+from core.stores.location import open_store
 from pytorch_build.refs.torch_refs import load_refs
 
 if TYPE_CHECKING:

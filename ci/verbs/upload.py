@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 
 from ci.publish.digests import Digests
 from core import console, files
-from core.stores.location import open_store
 from core.cli.options import (
     DEFAULT_STORE,
     add_group,
@@ -23,7 +22,7 @@ from core.cli.options import (
     placed,
 )
 from core.errors import FatalError, UsageError, nearest
-from core.stores.location import answers
+from core.stores.location import answers, open_store
 
 if TYPE_CHECKING:
     import argparse

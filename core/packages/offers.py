@@ -7,11 +7,11 @@ from dataclasses import dataclass, replace
 from email import message_from_bytes
 from typing import TYPE_CHECKING
 
-from core.stores.location import open_store
 from core.errors import MissingInputError, StoreError, UsageError
 from core.families import CPU, group_families
 from core.run import records
 from core.run.outputs import artifact_groups
+from core.stores.location import open_store
 from core.wheel import wheels
 from core.wheel.distributions import SIDECAR
 

@@ -174,7 +174,7 @@ def _taken(stage: Stage, digest: str) -> Record | None:
     here, there = stage.common.open_store(), stage.common.open_for_reading()
     found = _made_alike(stage, here, digest)
     if found is None and isinstance(there, OverlayStore):
-        found = there.asked(lambda behind: _made_alike(stage, behind, digest))
+        found = there.query(lambda behind: _made_alike(stage, behind, digest))
     if found is None:
         return None
     store, record = found

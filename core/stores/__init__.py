@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, Literal, Protocol
 
-from core.errors import StoreError, UsageError
+from core.errors import StoreError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -212,38 +212,3 @@ def refuse_other_digest(source: Store, source_key: str, found: str, sha256: str)
         f"{source_key} in {source.url} has the digest {found}, and {sha256} was to be copied.",
         hint="Somebody replaced it; find out who, then test and copy again.",
     )
-
-
-def open_store(location: str, *, root: Path, dry_run: bool = False) -> Store:
-    """Open a store by what ``--store`` says: a folder, ``s3://bucket`` or ``s3://bucket/prefix``.
-
-    Args:
-        location: A path (relative to `root`) or an ``s3://`` URI; its endpoint, profile, region and
-            credentials come from the usual AWS settings.
-        root: The checkout.
-        dry_run: Plan writes and print them instead.
-
-    Raises:
-        UsageError: No store is of that form.
-        StoreError: The AWS settings cannot be meant.
-    """
-    from core.stores.location import DryRunStore
-
-    store = _opened(location, root)
-    return DryRunStore(store) if dry_run else store
-
-
-def _opened(location: str, root: Path) -> Store:
-    if location.startswith("s3://"):
-        from core.cli import options
-        from core.stores import s3
-
-        return s3.open_bucket(location, options.environment())
-    if "://" in location:
-        raise UsageError(
-            f"--store {location!r} is no store that this version can open.",
-            hint="Give a folder, or s3://bucket.",
-        )
-    from core.stores.directory import DirectoryStore
-
-    return DirectoryStore((root / location).resolve())

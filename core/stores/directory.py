@@ -136,7 +136,7 @@ class DirectoryStore:
             if present is not None and not replace:
                 raise refuse_other_bytes(key, self.url)
             if if_match is not None and (present.etag if present else "") != if_match:
-                raise ConflictError(f"{key} in {self.url} was written by somebody else meanwhile.")
+                raise ConflictError(f"{key} in {self.url} was written by another process meanwhile.")
             with files.atomic(path) as stream:
                 stream.write(data)
         return "written"
@@ -181,7 +181,7 @@ class DirectoryStore:
 
 def _require_key(key: str, url: str) -> None:
     if key.startswith("/") or "/." in f"/{key}".replace("\\", "/"):
-        raise UsageError(f"{key!r} is no key of the store {url}.")
+        raise UsageError(f"{key!r} is not a key of the store {url}.")
 
 
 def _scan(root: str, folder: str, found: list[Stored], *, recursive: bool) -> None:

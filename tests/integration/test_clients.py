@@ -25,8 +25,8 @@ from core.packages.server import served_store
 from core.run import records
 from core.run.outputs import RunOutputs
 from core.run.records import Record
-from core.stores.location import open_store
 from core.stores.directory import DirectoryStore
+from core.stores.location import open_store
 from core.wheel import distributions
 from tests.integration.recorded_runs import indexed
 

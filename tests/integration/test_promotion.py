@@ -17,8 +17,8 @@ from core.cli.frontdoor import Verb, main
 from core.cli.options import ROOT
 from core.env.installer import uv_program
 from core.packages import server
-from core.stores.location import open_store
 from core.stores.directory import DirectoryStore
+from core.stores.location import open_store
 from tests.integration.s3_proxy import proxied
 from tests.unit.ci.promote.conftest import Runs
 

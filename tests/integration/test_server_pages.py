@@ -17,9 +17,9 @@ import pytest
 from ci.publish.server.bundle import bundle
 from ci.verbs import lambda_zip
 from core import process
-from core.stores.location import open_store
 from core.cli.options import ROOT
 from core.run.outputs import RunOutputs
+from core.stores.location import open_store
 from core.wheel import distributions
 
 if TYPE_CHECKING:

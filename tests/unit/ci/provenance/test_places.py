@@ -120,7 +120,7 @@ def test_a_file_in_a_bucket_is_of_the_run_there(
         asked.append(location)
         return store
 
-    monkeypatch.setattr("core.stores.open_store", open_store)
+    monkeypatch.setattr("ci.provenance.places.open_store", open_store)
     found = locate(f"s3://bucket/{KEY}", common, tmp_path, named=False)
     assert "s3://bucket" in asked
     assert isinstance(found.run, StoredRun)

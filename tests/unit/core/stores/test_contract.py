@@ -11,8 +11,7 @@ import pytest
 
 from core.errors import ConflictError, MissingInputError, StoreError, UsageError
 from core.stores import s3_conditions
-from core.stores.location import open_store
-from core.stores.location import DryRunStore
+from core.stores.location import DryRunStore, open_store
 from core.stores.s3_client import Conditions
 
 if TYPE_CHECKING:
@@ -118,7 +117,7 @@ def test_no_key_leaves_the_store(store: Store, put: Callable[..., str], key: str
         partial(store.delete, key),
     ]
     for call in calls:
-        with pytest.raises(UsageError, match="is no key of the store"):
+        with pytest.raises(UsageError, match="is not a key of the store"):
             call()
 
 
@@ -161,7 +160,7 @@ def test_other_bytes_are_refused_where_nothing_is_replaced(store: Store, put: Ca
 
 def test_a_conditional_write_needs_the_object_that_was_seen(store: Store) -> None:
     assert store.put_bytes("r/index.html", b"one", if_match="") == "written"
-    with pytest.raises(ConflictError, match="written by somebody else"):
+    with pytest.raises(ConflictError, match="written by another process"):
         store.put_bytes("r/index.html", b"two", if_match="")
     seen = store.find("r/index.html")
     assert seen is not None

@@ -6,11 +6,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from core.cli.options import environment
 from core.errors import StoreError, UsageError
 from core.stores.location import open_store
 from core.stores.s3 import S3Store
-from core.stores.s3_client import connect, connection_for, moment
+from core.stores.s3_client import connect, moment, shared_connection
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -33,10 +32,12 @@ def test_times_are_read_in_every_form(text: str | float, expected: datetime) -> 
 
 
 @pytest.mark.usefixtures("aws")
-def test_the_same_settings_give_the_same_connection() -> None:
-    settings = environment()
-    assert connection_for(settings) is connection_for({**settings, "UNRELATED": "x"})
-    assert connection_for({**settings, "AWS_REGION": "eu-west-1"}) is not connection_for(settings)
+def test_the_same_settings_give_the_same_connection(monkeypatch: pytest.MonkeyPatch) -> None:
+    first = shared_connection()
+    monkeypatch.setenv("UNRELATED", "x")
+    assert shared_connection() is first
+    monkeypatch.setenv("AWS_REGION", "eu-west-1")
+    assert shared_connection() is not first
 
 
 @pytest.mark.usefixtures("aws")
@@ -107,5 +108,5 @@ def test_who_writes_can_be_told_without_a_secret(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("location", ["s3://", "s3:///x", "s3://bucket//x", "s3://bucket/../x"])
 def test_what_names_no_bucket_is_refused(location: str, tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="is no bucket"):
+    with pytest.raises(UsageError, match="is not a bucket"):
         open_store(location, root=tmp_path)

@@ -5,10 +5,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from botocore.exceptions import ClientError
 
-from core.cli.options import environment
 from core.stores import s3_client
-from core.stores.s3_client import AMAZON, Conditions, connection_for
-from core.stores.s3_conditions import conditions_of
+from core.stores.s3_client import Conditions, shared_connection
+from core.stores.s3_conditions import AMAZON, conditions_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -24,7 +23,7 @@ def elsewhere_fixture(s3: S3Client, monkeypatch: pytest.MonkeyPatch) -> S3Client
 
 def found(behaviour: Callable[[Mapping[str, Any]], str], monkeypatch: pytest.MonkeyPatch) -> Conditions:
     """Find out what a server does: "" for what moto does, "ignore", or the code of a refusal."""
-    connection = connection_for(environment())
+    connection = shared_connection()
     client: Any = connection.client
     real: Callable[..., Any] = client.put_object
 
@@ -39,21 +38,21 @@ def found(behaviour: Callable[[Mapping[str, Any]], str], monkeypatch: pytest.Mon
     return conditions_of(connection, "bucket", "run/")
 
 
-NOTHING = Conditions(if_none_match=False, if_match=False, completion=False)
+NOTHING = Conditions(if_none_match=False, if_match=False)
 
 
 @pytest.mark.parametrize(
     ("behaviour", "expected"),
     [
-        (lambda _: "", Conditions(if_none_match=True, if_match=True, completion=False)),
+        (lambda _: "", Conditions(if_none_match=True, if_match=True)),
         (lambda _: "ignore", NOTHING),
         (
             lambda asked: "PreconditionFailed" if "IfMatch" in asked else "",
-            Conditions(if_none_match=True, if_match=False, completion=False),
+            Conditions(if_none_match=True, if_match=False),
         ),
         (
             lambda asked: "ignore" if "IfMatch" in asked else "",
-            Conditions(if_none_match=True, if_match=False, completion=False),
+            Conditions(if_none_match=True, if_match=False),
         ),
     ],
     ids=["held", "ignored", "refused though right", "half"],
@@ -70,15 +69,15 @@ def test_what_a_server_holds_to_is_found_out_without_a_trace(
 
 def test_it_is_found_out_once(elsewhere: S3Client, monkeypatch: pytest.MonkeyPatch) -> None:
     first = found(lambda _: "", monkeypatch)
-    monkeypatch.setattr(connection_for(environment()).client, "put_object", None)
-    assert conditions_of(connection_for(environment()), "bucket", "other/") is first
+    monkeypatch.setattr(shared_connection().client, "put_object", None)
+    assert conditions_of(shared_connection(), "bucket", "other/") is first
     assert elsewhere.list_buckets()["Buckets"]
 
 
 @pytest.mark.usefixtures("s3")
 def test_what_amazons_service_holds_to_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connection_for(environment()).client, "put_object", None)
-    assert conditions_of(connection_for(environment()), "bucket", "") is AMAZON
+    monkeypatch.setattr(shared_connection().client, "put_object", None)
+    assert conditions_of(shared_connection(), "bucket", "") is AMAZON
 
 
 @pytest.mark.parametrize("code", ["NotImplemented", "501"])

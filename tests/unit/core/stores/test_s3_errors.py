@@ -41,12 +41,12 @@ def answer(
         (answer("NoSuchKey", 404), MissingInputError, "a.whl is not in the store s3://bucket/run."),
         (answer("404", 404), MissingInputError, "a.whl is not in the store"),
         (answer("ExpiredToken", 400), StoreError, f"credentials have expired ({IDENTITY})"),
-        (answer("InvalidAccessKeyId", 403), StoreError, "they are not known there"),
+        (answer("InvalidAccessKeyId", 403), StoreError, "unknown access key"),
         (answer("SignatureDoesNotMatch", 403), StoreError, "their secret is wrong"),
         (answer("RequestTimeTooSkewed", 403), StoreError, "clock is wrong"),
-        (answer("BadDigest", 400), StoreError, "the bytes that arrived were not those that were sent"),
-        (answer("SlowDown", 503), ServiceError, "went on answering 503 SlowDown"),
-        (answer("InternalError", 500), ServiceError, "went on answering 500"),
+        (answer("BadDigest", 400), StoreError, "the bytes were damaged on their way"),
+        (answer("SlowDown", 503), ServiceError, "the server kept answering 503 SlowDown"),
+        (answer("InternalError", 500), ServiceError, "the server kept answering 500"),
         (answer("EntityTooLarge", 400, message="Too large"), StoreError, "EntityTooLarge Too large."),
     ],
 )
@@ -64,7 +64,7 @@ def test_what_s3_answers_is_one_message(problem: ClientError, kind: type[FatalEr
         ("GetObject", "s3:GetObject"),
         ("ListObjectsV2", "s3:ListBucket"),
         ("DeleteObject", "s3:DeleteObject"),
-        ("CopyObject", "s3:PutObject (and s3:GetObject on what is copied)"),
+        ("CopyObject", "s3:PutObject (and s3:GetObject on the source)"),
     ],
 )
 def test_a_missing_permission_is_named_with_bucket_key_and_identity(operation: str, permission: str) -> None:

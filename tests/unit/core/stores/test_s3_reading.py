@@ -108,7 +108,7 @@ def test_a_server_that_ignores_ranges_and_conditions_is_read_right_all_the_same(
     client: Any = store.connection.client
     real: Callable[..., Any] = client.get_object
     monkeypatch.setattr(client, "get_object", lambda **asked: real(Bucket=asked["Bucket"], Key=asked["Key"]))
-    etag = store.existing("a.whl").stored.etag
+    etag = store._existing("a.whl").stored.etag
     with store.stream("a.whl", start=2_500_000, etag=etag) as stream:
         assert stream.read() == DATA[2_500_000:]
     store.put_bytes("a.whl", b"other")
@@ -145,6 +145,6 @@ def test_what_does_not_have_its_digest_is_not_given(store: S3Store, s3: S3Client
     sha256 = hashlib.sha256(b"meant").hexdigest()
     s3.put_object(Bucket="bucket", Key="b.whl", Body=b"is", Metadata={"sha256": sha256})
     for read in (lambda: store.read("b.whl"), lambda: store.fetch("b.whl", tmp_path / "wheels")):
-        with pytest.raises(StoreError, match=f"has not the digest that it carries .{sha256}"):
+        with pytest.raises(StoreError, match=f"does not have the digest that it carries .{sha256}"):
             read()
     assert list((tmp_path / "wheels").iterdir()) == []

@@ -76,7 +76,7 @@ def test_a_file_that_is_not_what_its_digest_says_is_never_seen(
     store: S3Store, s3: S3Client, large: Path, sizes: Sizes
 ) -> None:
     store = dataclasses.replace(store, sizes=sizes)
-    with pytest.raises(StoreError, match=r"large\.whl is not the file with the digest"):
+    with pytest.raises(StoreError, match=r"large\.whl does not have the digest"):
         store.put_file("r/large.whl", large, sha256=sha(b"other"), replace=False)
     assert store.find("r/large.whl") is None
     assert unfinished(s3) == []

@@ -6,9 +6,8 @@ import pytest
 
 from core.errors import UsageError
 from core.stores import headers_for
-from core.stores.location import open_store
 from core.stores.directory import DirectoryStore
-from core.stores.location import DryRunStore
+from core.stores.location import DryRunStore, open_store
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -24,7 +23,7 @@ def test_a_dry_run_opens_a_store_that_only_says_what_it_would_do(tmp_path: Path)
 
 
 def test_an_address_of_no_known_kind_is_no_store(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="'ftp://host/x' is no store"):
+    with pytest.raises(UsageError, match="'ftp://host/x' is not a store"):
         open_store("ftp://host/x", root=tmp_path)
 
 

@@ -41,7 +41,7 @@ def test_the_usual_settings_lead_to_a_service(aws: pytest.MonkeyPatch) -> None:
     aws.setenv("AWS_ACCESS_KEY_ID", "AKIA")
     aws.setenv("AWS_SECRET_ACCESS_KEY", SECRET)
     aws.setenv("AWS_SESSION_TOKEN", "token")
-    found = s3_access("bucket", environment())
+    found = s3_access("bucket")
     assert (found.endpoint, found.region) == ("http://127.0.0.1:9000", "eu-9")
     assert (found.access_key, found.secret_key, found.token) == ("AKIA", SECRET, "token")
     assert not found.anonymous
@@ -49,7 +49,7 @@ def test_the_usual_settings_lead_to_a_service(aws: pytest.MonkeyPatch) -> None:
 
 def test_without_credentials_what_is_public_is_read(aws: pytest.MonkeyPatch) -> None:
     aws.setenv("AWS_ENDPOINT_URL_S3", "http://127.0.0.1:9000")
-    found = s3_access("bucket", environment())
+    found = s3_access("bucket")
     assert (found.access_key, found.anonymous, found.region) == ("", True, "us-east-1")
 
 
@@ -67,8 +67,8 @@ def test_amazons_bucket_says_where_it_lies(aws: pytest.MonkeyPatch, *, allowed: 
                 "head_bucket", "403", http_status_code=403, response_meta=headers["ResponseMetadata"]
             )
         connection = s3_client.Connection(client=client)
-        aws.setattr(compiler_cache_s3, "connection_for", lambda _env: connection)
-        found = s3_access("bucket", environment())
+        aws.setattr(compiler_cache_s3, "shared_connection", lambda: connection)
+        found = s3_access("bucket")
     assert (found.endpoint, found.region) == ("https://s3.eu-west-9.amazonaws.com", "eu-west-9")
 
 
