@@ -13,7 +13,7 @@ from core.env import engines, environments, installer
 from core.env.interpreters import require
 from core.env.target_locks import TORCH_TESTS, locked_call
 from core.errors import MissingInputError, UsageError
-from core.packages.options import source_options
+from core.packages.sources import source_options
 from pytorch_build.containers.running import this_user
 from pytorch_build.context import context
 from pytorch_build.lock.stored import stored_lock

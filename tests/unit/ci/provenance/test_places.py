@@ -11,8 +11,9 @@ import pytest
 from ci.provenance.places import RunPlace, ServedRun, StoredRun, locate
 from core.cli.options import Common
 from core.errors import MissingInputError, ServiceError, UsageError
-from core.packages.server import answering, served
+from core.packages.pages import answering
 from core.stores.directory import DirectoryStore
+from tests.folders import served
 
 if TYPE_CHECKING:
     from collections.abc import Callable

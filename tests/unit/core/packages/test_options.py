@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from core.packages.options import SourceOptions, absolute, add_package_source, below, source_options
+from core.packages.sources import SourceOptions, absolute, add_package_source, below, source_options
 
 
 def parsed(words: list[str], *prefixes: str, env: dict[str, str] | None = None) -> SourceOptions:

@@ -8,9 +8,10 @@ from packaging.version import Version
 
 from ci.publish.indexing.pages import Entry, render
 from core.errors import MissingInputError
+from core.http import Answer, fetch
 from core.packages.offers import Offer
-from core.packages.pages import Answer, Link, fetch, links, unlisted, wait_for
-from core.packages.server import served
+from core.packages.pages import Link, links, unlisted, wait_for
+from tests.folders import served
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -80,7 +81,7 @@ def test_pages_are_asked_again_until_each_lists_its_files(capfd: pytest.CaptureF
     assert 2 <= time.now < 5
     assert asked.count("rocm") < asked.count("torch"), "a page that is complete is not asked again"
     said = capfd.readouterr().err
-    assert f"rocm: it answers 404 Not Found; it is to list {ROCM.name}." in said
+    assert f"rocm: it answers 404 Not Found; it should list {ROCM.name}." in said
     assert f"torch lacks {TORCH.name}." in said
 
 

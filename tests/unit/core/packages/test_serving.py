@@ -6,7 +6,7 @@ from urllib.request import urlopen
 
 import pytest
 
-from core.packages.server import served
+from tests.folders import served
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -11,9 +11,10 @@ import pytest
 from core import files
 from core.env.installer import Sources
 from core.errors import MissingInputError, ServiceError
-from core.packages import server, sources
-from core.packages.server import answering, served
+from core.packages import pages, sources
+from core.packages.pages import answering
 from core.packages.sources import PackageSource
+from tests.folders import served
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -104,7 +105,7 @@ def test_what_does_not_answer_is_told_from_what_lacks_a_package(tmp_path: Path) 
         assert "--index-url" in caught.value.hint
     with pytest.raises(ServiceError, match="cannot be reached"):
         source.__class__(index_urls=(f"{url}/simple/",)).versions("rocm")
-    with pytest.raises(MissingInputError, match="is no folder"):
+    with pytest.raises(MissingInputError, match="is not a folder"):
         PackageSource(find_links=(str(tmp_path / "absent"),)).versions("rocm")
 
 
@@ -125,7 +126,7 @@ def test_a_password_stays_with_this_process(
     torch, rocm = wheels_in(tmp_path / "dist", make_wheel)
     index_of(tmp_path, torch, rocm)
     asked: list[str] = []
-    monkeypatch.setattr(server._Handler, "log_request", lambda one, *_: asked.append(one.path))
+    monkeypatch.setattr(pages._Handler, "log_request", lambda one, *_: asked.append(one.path))
     with answering(partial(Guarded, directory=str(tmp_path))) as url:
         secret = url.replace("//", f"//me:{PASSWORD}@")
         source = PackageSource(index_urls=(f"{secret}/simple/",))

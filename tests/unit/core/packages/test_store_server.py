@@ -9,7 +9,7 @@ from urllib.request import Request, urlopen
 import pytest
 
 from core.errors import StoreError
-from core.packages.server import served_store
+from core.packages.pages import served_store
 from core.stores.directory import DirectoryStore
 
 if TYPE_CHECKING:
