@@ -19,15 +19,17 @@ from urllib.parse import quote
 from botocore.exceptions import ClientError
 
 from core import files
-from core.errors import ConflictError, FatalError, StoreError, UsageError
+from core.errors import FatalError, StoreError, UsageError
 from core.stores import (
     Outcome,
     Store,
     Stored,
+    absent_error,
+    conflict,
     headers_for,
     refuse_other_bytes,
-    refuse_other_digest,
     require_digest,
+    require_key,
 )
 from core.stores import s3_transfer as transfer
 from core.stores.s3_client import (
@@ -36,7 +38,6 @@ from core.stores.s3_client import (
     Connection,
     code_of,
     explained,
-    missing,
     no_credentials,
     shared_connection,
 )
@@ -106,8 +107,7 @@ class S3Store:
 
     def place(self, key: str) -> dict[str, Any]:
         """Return bucket and whole key, as arguments of a request."""
-        if key.startswith("/") or any(part.startswith(".") for part in key.split("/")):
-            raise UsageError(f"{key!r} is not a key of the store {self.url}.")
+        require_key(key, self.url)
         return {"Bucket": self.bucket, "Key": f"{self.prefix}/{key}" if self.prefix else key}
 
     def keeps_folder_pages(self, prefix: str) -> bool:
@@ -216,9 +216,7 @@ class S3Store:
                 path = source.fetch(source_key, Path(folder))
                 return self.put_file(key, path, sha256=sha256, replace=replace)
         seen = source._existing(source_key)  # noqa: SLF001 - of this class
-        found = source._digest_of(seen)  # noqa: SLF001 - of this class
-        if found != sha256:
-            raise refuse_other_digest(source, source_key, found, sha256)
+        require_digest(source, source_key, sha256, found=source._digest_of(seen))  # noqa: SLF001 - of this class
 
         def send(target: transfer.Target) -> None:
             self._copy(target, source, seen.stored)
@@ -284,7 +282,7 @@ class S3Store:
             if present is not None and not replace:
                 raise refusal
             if if_match is not None:
-                refusal = ConflictError(f"{key} in {self.url} was written by another process meanwhile.")
+                refusal = conflict(key, self.url)
             if etag is not None and (present.stored.etag if present else "") != etag:
                 raise refusal
             with self._writing(key):
@@ -374,7 +372,7 @@ class S3Store:
     def _existing(self, key: str) -> _Seen:
         seen = self._look(key)
         if seen is None:
-            raise missing(key, self.url)
+            raise absent_error(key, self.url)
         return seen
 
     def _digest_of(self, seen: _Seen) -> str:

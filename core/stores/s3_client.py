@@ -22,7 +22,8 @@ from botocore.parsers import ResponseParserError
 from urllib3.exceptions import HTTPError
 
 from core import process
-from core.errors import FatalError, MissingInputError, ServiceError, StoreError
+from core.errors import FatalError, ServiceError, StoreError
+from core.stores import absent_error
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -252,11 +253,6 @@ def _status(answer: Mapping[str, Any]) -> int:
     return int(answer.get("ResponseMetadata", {}).get("HTTPStatusCode", 0))
 
 
-def missing(key: str, url: str) -> MissingInputError:
-    """Return the error of an object that does not exist."""
-    return MissingInputError(f"{key} is not in the store {url}.")
-
-
 def no_credentials(url: str) -> StoreError:
     """Return the error of a write without credentials."""
     return StoreError(f"Writing to {url} needs AWS credentials, and there are none.", hint=_LOGIN)
@@ -292,7 +288,7 @@ def _answered(problem: ClientError, url: str, key: str, identity: str) -> FatalE
     code, status, said = code_of(problem), _status(problem.response), str(error.get("Message") or "")
     where, bucket = f"{url}/{key}" if key else url, url.removeprefix("s3://").partition("/")[0]
     if code in ABSENT:
-        return missing(key, url)
+        return absent_error(key, url)
     if code in _REFUSALS:
         words, hint = _REFUSALS[code]
         whose = f" ({identity})" if identity else ""
