@@ -74,7 +74,7 @@ class DirectoryStore:
     def find(self, key: str) -> Stored | None:
         """Look one object up."""
         path = self._path(key)
-        return _stored(key, path.stat()) if path.is_file() else None
+        return _stored(path.relative_to(self.root).as_posix(), path.stat()) if path.is_file() else None
 
     def digest(self, key: str) -> str:
         """Return an object's hex SHA-256, from memory where the file has not changed since."""
