@@ -60,11 +60,8 @@ def test_paths_are_lines_also_after_an_open_one(files: JobFiles, tmp_path: Path)
     (tmp_path / "path").write_text("/somebody/elses")
     files.add_path(tmp_path / "a")
     files.add_path(tmp_path / "b")
-    assert (tmp_path / "path").read_text().splitlines() == [
-        "/somebody/elses",
-        str(tmp_path / "a"),
-        str(tmp_path / "b"),
-    ]
+    lines = (tmp_path / "path").read_text().splitlines()
+    assert lines == ["/somebody/elses", str(tmp_path / "a"), str(tmp_path / "b")]
     with pytest.raises(UsageError, match="search path"):
         files.add_path(tmp_path / "a\n/evil")
 
