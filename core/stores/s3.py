@@ -18,19 +18,9 @@ from urllib.parse import quote
 
 from botocore.exceptions import ClientError
 
-from core import files
+from core import files, stores
 from core.errors import FatalError, StoreError, UsageError
-from core.stores import (
-    Outcome,
-    Store,
-    Stored,
-    absent_error,
-    conflict,
-    headers_for,
-    refuse_other_bytes,
-    require_digest,
-    require_key,
-)
+from core.stores import Outcome, Store, Stored
 from core.stores import s3_transfer as transfer
 from core.stores.s3_client import (
     ABSENT,
@@ -107,7 +97,7 @@ class S3Store:
 
     def place(self, key: str) -> dict[str, Any]:
         """Return bucket and whole key, as arguments of a request."""
-        require_key(key, self.url)
+        stores.require_key(key, self.url)
         return {"Bucket": self.bucket, "Key": f"{self.prefix}/{key}" if self.prefix else key}
 
     def keeps_folder_pages(self, prefix: str) -> bool:
@@ -211,12 +201,12 @@ class S3Store:
     def copy(self, key: str, source: Store, source_key: str, *, sha256: str, replace: bool) -> Outcome:
         """Copy an object: on the server from a bucket of the same service, else through this machine."""
         if not isinstance(source, S3Store) or source.connection is not self.connection:
-            require_digest(source, source_key, sha256)
+            stores.require_digest(source, source_key, sha256)
             with tempfile.TemporaryDirectory(prefix="copy.") as folder:
                 path = source.fetch(source_key, Path(folder))
                 return self.put_file(key, path, sha256=sha256, replace=replace)
         seen = source._existing(source_key)  # noqa: SLF001 - of this class
-        require_digest(source, source_key, sha256, found=source._digest_of(seen))  # noqa: SLF001 - of this class
+        stores.require_digest(source, source_key, sha256, found=source._digest_of(seen))  # noqa: SLF001 - of this class
 
         def send(target: transfer.Target) -> None:
             self._copy(target, source, seen.stored)
@@ -270,7 +260,7 @@ class S3Store:
     ) -> Outcome:
         """Write an object on its condition: over the ETag `if_match`, or over nothing to replace nothing."""
         etag = "" if if_match is None and not replace else if_match
-        place, refusal = self.place(key), refuse_other_bytes(key, self.url)
+        place, refusal = self.place(key), stores.refuse_other_bytes(key, self.url)
         known = None if etag is None else known_conditions(self.connection, self.bucket)
         held = etag is None or known is None or known.hold(etag, whole=whole)
         turn = f"{self.connection.endpoint}/{self.bucket}/{place['Key']}"
@@ -282,7 +272,7 @@ class S3Store:
             if present is not None and not replace:
                 raise refusal
             if if_match is not None:
-                refusal = conflict(key, self.url)
+                refusal = stores.conflict(key, self.url)
             if etag is not None and (present.stored.etag if present else "") != etag:
                 raise refusal
             with self._writing(key):
@@ -302,7 +292,7 @@ class S3Store:
     def _send(
         self, key: str, sha256: str, send: Send, condition: Mapping[str, Any], refusal: StoreError
     ) -> None:
-        said = headers_for(key)
+        said = stores.headers_for(key)
         headers = {
             "ContentType": said.content_type,
             "CacheControl": said.cache_control,
@@ -372,7 +362,7 @@ class S3Store:
     def _existing(self, key: str) -> _Seen:
         seen = self._look(key)
         if seen is None:
-            raise absent_error(key, self.url)
+            raise stores.absent_error(key, self.url)
         return seen
 
     def _digest_of(self, seen: _Seen) -> str:

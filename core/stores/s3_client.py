@@ -26,7 +26,7 @@ from core.errors import FatalError, ServiceError, StoreError
 from core.stores import absent_error
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Container, Iterator, Mapping
 
     from types_boto3_s3 import S3Client
 
@@ -45,31 +45,18 @@ _NEVER = (boto.SSLError, boto.ProxyConnectionError)
 _TOO_MANY, _NOT_IMPLEMENTED, _SERVER_FAILS = 429, 501, 500
 # the bytes changed on their way
 _CHANGED = frozenset({"BadDigest", "IncompleteBody", "XAmzContentSHA256Mismatch"})
-_BUSY = _CHANGED | {
-    "SlowDown",
-    "Throttling",
-    "ThrottlingException",
-    "RequestThrottled",
-    "RequestLimitExceeded",
-    "BandwidthLimitExceeded",
-    "PriorRequestNotComplete",
-    "RequestTimeout",
-    "RequestTimeoutException",
-    "OperationAborted",
-}
+_BUSY = _CHANGED.union(
+    ("SlowDown", "Throttling", "ThrottlingException", "RequestThrottled", "RequestLimitExceeded"),
+    ("BandwidthLimitExceeded", "PriorRequestNotComplete", "OperationAborted"),
+    ("RequestTimeout", "RequestTimeoutException"),
+)
 
 ABSENT = frozenset({"404", "NoSuchKey", "NotFound"})
 # a conditional write that did not happen, because the condition did not hold
 LOST = frozenset({"412", "PreconditionFailed", "409", "ConditionalRequestConflict"})
 _DENIED = frozenset({"403", "AccessDenied", "AllAccessDisabled", "AccountProblem", "Forbidden"})
-_ELSEWHERE = frozenset(
-    {
-        "301",
-        "PermanentRedirect",
-        "AuthorizationHeaderMalformed",
-        "IllegalLocationConstraintException",
-        "IncorrectEndpoint",
-    }
+_ELSEWHERE = frozenset({"301", "PermanentRedirect", "IncorrectEndpoint"}).union(
+    ("AuthorizationHeaderMalformed", "IllegalLocationConstraintException")
 )
 _PERMISSIONS = {
     "HeadBucket": "s3:ListBucket",
@@ -84,26 +71,31 @@ _PERMISSIONS = {
 _AGAIN = "Run the same command again; what is done stays done."
 _REACH = "Check AWS_ENDPOINT_URL_S3 and the network, then run the same command again."
 _LOGIN = "Set AWS_PROFILE, or AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or run 'aws sso login'."
-_EXPIRED = ("{where}: the AWS credentials have expired{whose}.", f"Get new ones. {_LOGIN}")
-_UNKNOWN = ("{where}: the AWS credentials were refused{whose}: unknown access key.", _LOGIN)
-_REFUSALS = {
-    "NoSuchBucket": (
+# codes, message and hint
+_REFUSALS: tuple[tuple[Container[str], str, str], ...] = (
+    (
+        {"NoSuchBucket"},
         "There is no bucket {bucket!r} ({where}).",
         "Check --store and AWS_ENDPOINT_URL_S3, or create the bucket.",
     ),
-    **dict.fromkeys(
-        ("ExpiredToken", "ExpiredTokenException", "TokenRefreshRequired", "RequestExpired"), _EXPIRED
+    (
+        {"ExpiredToken", "ExpiredTokenException", "TokenRefreshRequired", "RequestExpired"},
+        "{where}: the AWS credentials have expired{whose}.",
+        f"Get new ones. {_LOGIN}",
     ),
-    **dict.fromkeys(("InvalidAccessKeyId", "InvalidToken", "InvalidSecurity"), _UNKNOWN),
-    "SignatureDoesNotMatch": (
+    (
+        {"InvalidAccessKeyId", "InvalidToken", "InvalidSecurity"},
+        "{where}: the AWS credentials were refused{whose}: unknown access key.",
+        _LOGIN,
+    ),
+    (
+        {"SignatureDoesNotMatch"},
         "{where}: the AWS credentials were refused{whose}: their secret is wrong.",
         _LOGIN,
     ),
-    "RequestTimeTooSkewed": ("{where}: this machine's clock is wrong.", "Set the clock."),
-    **dict.fromkeys(
-        (*_CHANGED, "InvalidDigest"), ("{where}: the bytes were damaged on their way to the server.", _AGAIN)
-    ),
-}
+    ({"RequestTimeTooSkewed"}, "{where}: this machine's clock is wrong.", "Set the clock."),
+    (_CHANGED | {"InvalidDigest"}, "{where}: the bytes were damaged on their way to the server.", _AGAIN),
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -260,12 +252,7 @@ def no_credentials(url: str) -> StoreError:
 
 @contextmanager
 def explained(url: str, *, key: str = "", identity: str = "") -> Iterator[None]:
-    """Turn what botocore raises within into our errors.
-
-    Args:
-        url: The store.
-        key: The object, if it is one.
-        identity: Whose credentials are used, if that is known.
+    """Turn what botocore raises within into our errors, which name store, object and identity if known.
 
     Raises:
         MissingInputError: There is no such object.
@@ -289,10 +276,10 @@ def _answered(problem: ClientError, url: str, key: str, identity: str) -> FatalE
     where, bucket = f"{url}/{key}" if key else url, url.removeprefix("s3://").partition("/")[0]
     if code in ABSENT:
         return absent_error(key, url)
-    if code in _REFUSALS:
-        words, hint = _REFUSALS[code]
-        whose = f" ({identity})" if identity else ""
-        return StoreError(words.format(where=where, bucket=bucket, whose=whose), hint=hint)
+    for codes, words, hint in _REFUSALS:
+        if code in codes:
+            whose = f" ({identity})" if identity else ""
+            return StoreError(words.format(where=where, bucket=bucket, whose=whose), hint=hint)
     if code in _DENIED:
         found = re.search(r"not authorized to perform: (s3:\w+)", said)
         permission = found[1] if found else _PERMISSIONS.get(problem.operation_name, "s3:PutObject")
