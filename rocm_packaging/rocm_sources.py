@@ -17,9 +17,8 @@ from core.cli.options import DEFAULT_STORE, environment, placed
 from core.data import Dated, Model, load_toml
 from core.errors import MissingInputError, RocmError, UsageError, nearest
 from core.packages.offers import RunGroup, find_group, fits
-from core.packages.options import below
 from core.packages.resolution import choose, pinned_call
-from core.packages.sources import PackageSource
+from core.packages.sources import PackageSource, below
 from core.parallel import each
 from core.run.outputs import group_name
 from rocm_packaging.packages import versions
@@ -41,8 +40,8 @@ if TYPE_CHECKING:
     from core.env import Interpreter
     from core.env.installer import Install
     from core.packages.offers import Offer
-    from core.packages.options import SourceOptions
     from core.packages.resolution import SdistRequires
+    from core.packages.sources import SourceOptions
     from core.run.outputs import Platform
     from rocm_packaging.packages.layouts import Layout
 

@@ -12,8 +12,14 @@ from ci.promote.runs import read_group, read_locks
 from ci.promote.staging_area import chosen_files, planned_record, stage_group
 from ci.publish.buckets import buckets, distribution_store
 from core import console, stores
+from ci.promote import layout, release_pages
+from ci.promote.options import add_distribution_store, distribution_store_of, listed
+from ci.promote.run_records import read_group, read_locks
+from ci.promote.staging import Choice, chosen_files, planned_record, stage_group
+from core import console
 from core.cli.options import add_group, common_from
 from core.run.outputs import artifact_groups
+from core.stores.location import open_store
 from pytorch_build.refs.torch_refs import load_refs
 
 if TYPE_CHECKING:

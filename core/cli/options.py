@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, get_args
 from core.errors import UsageError, nearest
 from core.run.outputs import LOCAL_RUN, PLAIN, Platform, RunOutputs, group_name, this_platform
 from core.stores import open_store
+from core.stores.location import OverlayStore, open_store, unread
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -93,8 +94,6 @@ class Common:
     @functools.cached_property
     def _planned(self) -> Store:
         if self.unread:
-            from core.stores.location import unread
-
             return unread(self.store)
         return open_store(self.store, root=self.root, dry_run=True)
 
@@ -108,8 +107,6 @@ class Common:
         store = self.open_store()
         if not self.read_store:
             return store
-        from core.stores.location import OverlayStore
-
         return OverlayStore(
             store,
             opened=lambda: open_store(self.read_store, root=self.root),

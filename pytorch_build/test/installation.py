@@ -46,8 +46,7 @@ if TYPE_CHECKING:
     from core.env import Interpreter
     from core.env.installer import Install
     from core.packages.offers import Offer
-    from core.packages.options import SourceOptions
-    from core.packages.sources import PackageSource
+    from core.packages.sources import PackageSource, SourceOptions
     from core.run.records import FileRecord
     from pytorch_build.context import Context
     from pytorch_build.rocm.options import RocmOptions

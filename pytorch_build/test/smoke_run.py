@@ -14,7 +14,7 @@ from core.cli.options import environment
 from core.env import installed_version, installer, require
 from core.env.locks import locked_call
 from core.errors import CheckError, ProcessError
-from core.packages.options import SourceOptions
+from core.packages.sources import SourceOptions
 from core.run import records, stage
 from core.run.stage import Made, Stage
 from pytorch_build.rocm.options import RocmOptions

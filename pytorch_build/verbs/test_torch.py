@@ -12,7 +12,7 @@ from core.cli.options import Once, add_group, common_from, environment
 from core.env import engines, installer, require
 from core.env.locks import TORCH_TESTS, locked_call
 from core.errors import MissingInputError, UsageError
-from core.packages.options import source_options
+from core.packages.sources import source_options
 from pytorch_build.containers.running import this_user
 from pytorch_build.context import context
 from pytorch_build.lock.stored import stored_lock

@@ -17,7 +17,7 @@ from core.cli.options import Common
 from core.env import installer, interpreter
 from core.env.installer import Install
 from core.errors import CheckError, EnvironmentSetupError, MissingInputError, RocmError
-from core.packages.options import SourceOptions
+from core.packages.sources import SourceOptions
 from core.run.outputs import RunOutputs
 from core.stores.directory import DirectoryStore
 from pytorch_build.context import Context

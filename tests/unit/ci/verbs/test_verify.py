@@ -14,13 +14,13 @@ from ci.provenance.facts import statement_path
 from ci.provenance.statements import write_provenance
 from core.cli.frontdoor import Verb, main
 from core.errors import DataError, MissingInputError, ProvenanceError, ServiceError, WheelError
-from core.packages.server import served
 from core.run import records
 from core.run.outputs import RunOutputs
 from core.run.records import Cell, Record
 from core.stores.directory import DirectoryStore
 from core.wheel import distributions
 from tests import provenance_samples as samples
+from tests.folders import served
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

@@ -13,8 +13,8 @@ from core.env import installer
 from core.env.installer import Install, Sources
 from core.errors import CheckError, EnvironmentSetupError, MissingInputError, RocmError
 from core.packages import resolution, sources
-from core.packages.options import SourceOptions
 from core.packages.resolution import Resolved, ResolvedFile
+from core.packages.sources import SourceOptions
 from core.run import records
 from pytorch_build.context import context
 from pytorch_build.rocm.options import RocmOptions

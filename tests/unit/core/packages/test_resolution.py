@@ -1,20 +1,30 @@
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from packaging.version import Version
 
+from core import process
+from core.env import installer
 from core.env.installer import Sources
-from core.errors import EnvironmentSetupError
+from core.errors import DataError, EnvironmentSetupError, ProcessError
 from core.packages import resolution, sources
-from core.packages.resolution import Question, Resolved, ResolvedFile, choose, pinned_call, resolve_others
+from core.packages.resolution import (
+    Question,
+    Resolved,
+    ResolvedFile,
+    choose,
+    parse_pylock,
+    pinned_call,
+    resolve,
+    resolve_others,
+)
 from core.packages.sources import PackageSource
 from tests.unit.target_samples import target_in
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
-    from pathlib import Path
 
     MakeWheel = Callable[..., Path]
 
@@ -75,13 +85,13 @@ def test_extras_count_where_they_are_asked_for(chosen: Any) -> None:
 
 def test_an_older_version_is_taken_where_the_newest_does_not_fit(chosen: Any) -> None:
     offered = [
-        ("torch", "2.10.0", ()),
-        ("torch", "2.9.0", ()),
+        *(("torch", version, ()) for version in ("2.10.0a1", "2.10.0.dev5", "2.9.0")),
         ("torchvision", "0.25.0", ["torch==2.11.0"]),
         ("torchvision", "0.24.0", ["torch==2.9.0"]),
     ]
-    assert chosen(offered, "torchvision", "torch").versions == {"torchvision": "0.24.0", "torch": "2.9.0"}
-    assert chosen(offered, "torch", "torchvision").versions == {"torchvision": "0.24.0", "torch": "2.9.0"}
+    assert chosen(offered, "torch").versions == {"torch": "2.10.0a1"}, "the newest of PEP 440"
+    for wanted in (["torchvision", "torch"], ["torch", "torchvision"]):
+        assert chosen(offered, *wanted).versions == {"torchvision": "0.24.0", "torch": "2.9.0"}
 
 
 @pytest.mark.parametrize(
@@ -156,7 +166,103 @@ def test_both_sides_are_pinned_by_digest(chosen: Any, tmp_path: Path) -> None:
     assert dict(call.env) == {"ROCM_SDK_TARGET_FAMILY": "gfx942"}
 
 
-def test_newest_means_pep_440(chosen: Any) -> None:
-    versions = ["2.9.0", "2.10.0a1", "2.10.0.dev5"]
-    found = chosen([("torch", one, ()) for one in versions], "torch")
-    assert Version(found.versions["torch"]) == max(map(Version, versions))
+A, B = "a" * 64, "b" * 64
+LOCK = f"""
+lock-version = "1.0"
+[[packages]]
+name = "Torch"
+version = "2.10.0+rocm7.1"
+wheels = [{{ url = "http://one/torch-2.10.0%2Brocm7.1-py3-none-any.whl", hashes = {{ sha256 = "{A}" }} }}]
+[[packages]]
+name = "rocm"
+version = "7.1"
+sdist = {{ path = "../wheels/rocm-7.1.tar.gz", hashes = {{ sha256 = "{B}" }} }}
+"""
+
+
+def test_a_lock_is_read_with_names_as_they_are_compared_and_addresses_unquoted() -> None:
+    rocm, torch = parse_pylock(LOCK)
+    assert torch.name == "torch"
+    assert torch.files == (
+        ResolvedFile(
+            filename="torch-2.10.0+rocm7.1-py3-none-any.whl",
+            url="http://one/torch-2.10.0%2Brocm7.1-py3-none-any.whl",
+            sha256=A,
+        ),
+    )
+    assert rocm.files[0].filename == "rocm-7.1.tar.gz"
+    assert rocm.pinned == f"rocm==7.1 --hash=sha256:{B}"
+    both = Resolved(name="x", version="1", files=(*torch.files, *rocm.files))
+    assert both.pinned == f"x==1 --hash=sha256:{A} --hash=sha256:{B}"
+
+
+def test_an_answer_without_digests_or_that_is_not_a_lock_is_an_error() -> None:
+    for package in ('wheels = [{ url = "http://one/x-1-py3-none-any.whl" }]', 'directory = { path = "x" }'):
+        with pytest.raises(EnvironmentSetupError, match="x was resolved to no file whose digest is known"):
+            parse_pylock(f'[[packages]]\nname = "x"\nversion = "1"\n{package}\n')
+    with pytest.raises(DataError, match="uv's answer"):
+        parse_pylock("error: [")
+
+
+@pytest.fixture(name="asked")
+def asked_fixture(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    asked: dict[str, Any] = {}
+
+    def capture(argv: list[str], *, env: dict[str, str]) -> process.Completed:
+        asked["argv"], asked["env"] = argv, env
+        asked["required"], asked["constraints"] = Path(argv[-1]).read_text(), Path(argv[-2]).read_text()
+        return process.Completed(returncode=0, stdout=LOCK, stderr="")
+
+    monkeypatch.setattr(process, "capture", capture)
+    monkeypatch.setattr(installer, "uv_program", lambda: "uv")
+    return asked
+
+
+def test_the_question_is_asked_of_its_sources_alone(
+    asked: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("UV_INDEX", "http://other")
+    monkeypatch.delenv("SSL_CERT_FILE", raising=False)
+    question = Question(
+        requirements=("torch==2.10.0+rocm7.1", "numpy"),
+        constraints=("rocm==7.1",),
+        sources=Sources(index_url="http://deps/", extra_index_urls=("http://run/",), cert="/ca.pem"),
+        python=Path("/env/bin/python"),
+        excludes=("rocm",),
+    )
+    assert [one.name for one in resolve(question)] == ["rocm", "torch"]
+    assert asked["required"] == "torch==2.10.0+rocm7.1\nnumpy\n"
+    assert asked["constraints"] == "rocm==7.1\n"
+    words = " ".join(asked["argv"])
+    assert "--index-url http://deps/ --extra-index-url http://run/" in words
+    assert "--python /env/bin/python" in words
+    assert "--excludes" in words
+    assert "--only-binary" not in words
+    assert "--prerelease allow" not in words
+    assert "UV_INDEX" not in asked["env"]
+    assert asked["env"]["SSL_CERT_FILE"] == "/ca.pem"
+
+
+def test_another_python_and_platform_are_resolved_for_with_wheels_alone(asked: dict[str, Any]) -> None:
+    question = Question(
+        requirements=("numpy",),
+        sources=Sources(),
+        python_version="3.13",
+        platform="x86_64-pc-windows-msvc",
+        only_wheels=True,
+        pre=True,
+    )
+    resolve(question)
+    words = " ".join(asked["argv"])
+    assert "--python-version 3.13 --python-platform x86_64-pc-windows-msvc --prerelease allow" in words
+    assert "--only-binary :all:" in words
+    assert "--python " not in words
+
+
+def test_a_refusal_ends_with_the_resolvers_own_words(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_words: object, **_options: object) -> None:
+        raise ProcessError("uv ended with status 1.", output="no version of torch")
+
+    monkeypatch.setattr(process, "capture", refuse)
+    with pytest.raises(EnvironmentSetupError, match="torch cannot be resolved: no version of torch"):
+        resolve(Question(requirements=("torch",), sources=Sources()))
