@@ -16,8 +16,6 @@ from urllib.parse import unquote, urlsplit, urlunsplit
 
 from core import files
 from core.console import transfer
-from core.errors import ServiceError, WheelError
-from core.cli.progress import transfer
 from core.errors import ServiceError
 
 if TYPE_CHECKING:

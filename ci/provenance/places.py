@@ -15,9 +15,7 @@ from urllib.parse import quote, unquote, urlsplit, urlunsplit
 
 from core import files
 from core.console import transfer
-from core.cli.progress import transfer
 from core.errors import MissingInputError, ServiceError, UsageError
-from core.stores import open_store
 from core.stores.directory import DirectoryStore
 from core.stores.location import open_store
 

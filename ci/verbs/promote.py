@@ -22,13 +22,11 @@ from ci.publish.buckets import buckets, distribution_store
 from ci.verbs.cells import TESTS, expand, load_matrix
 from ci.verbs.stage import add_distribution_store, distribution_store_of, listed
 from core import console
-from core import files
 from core.cli.options import DEFAULT_STORE, common_from, environment
 from core.errors import CheckError, UsageError
 from core.files import made
 from core.run import records
 from core.run.outputs import group_name
-from core.stores import open_store
 from core.stores.location import open_store
 from pytorch_build.lock.versions import python_tag
 from pytorch_build.refs.torch_refs import load_refs

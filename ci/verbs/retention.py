@@ -14,7 +14,6 @@ from ci.publish.buckets import buckets, distribution_store
 from core import console
 from core.cli.options import add_store_names, common_from
 from core.errors import MissingInputError, UsageError
-from core.stores import open_store
 from core.stores.location import open_store
 
 if TYPE_CHECKING:

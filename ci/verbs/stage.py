@@ -11,11 +11,6 @@ from ci.promote import documents
 from ci.promote.runs import read_group, read_locks
 from ci.promote.staging_area import chosen_files, planned_record, stage_group
 from ci.publish.buckets import buckets, distribution_store
-from core import console, stores
-from ci.promote import layout, release_pages
-from ci.promote.options import add_distribution_store, distribution_store_of, listed
-from ci.promote.run_records import read_group, read_locks
-from ci.promote.staging import Choice, chosen_files, planned_record, stage_group
 from core import console
 from core.cli.options import add_group, common_from
 from core.run.outputs import artifact_groups
@@ -70,7 +65,7 @@ def add_distribution_store(parser: argparse.ArgumentParser) -> None:
 def distribution_store_of(arguments: argparse.Namespace, common: Common, *, dry_run: bool) -> Store:
     """Open the store that wheels are handed out from."""
     named = arguments.distribution_store or distribution_store(buckets(), common.release_type)
-    return stores.open_store(named, root=common.root, dry_run=dry_run)
+    return open_store(named, root=common.root, dry_run=dry_run)
 
 
 def listed(words: str) -> tuple[str, ...]:
@@ -84,9 +79,9 @@ def run(arguments: argparse.Namespace) -> None:
     outputs = common.outputs
     target = distribution_store_of(arguments, common, dry_run=common.dry_run)
     # as they are: copies on the server need both ends to be buckets
-    source = stores.open_store(common.store, root=common.root)
+    source = open_store(common.store, root=common.root)
     if common.read_store and not source.list(outputs.manifests_prefix("")):
-        source = stores.open_store(common.read_store, root=common.root)
+        source = open_store(common.read_store, root=common.root)
     refs = load_refs(common.refs_file, common.root, platform=outputs.platform)
     planned = []
     # everything is chosen before anything is copied: one group's refusal leaves nothing behind

@@ -22,8 +22,6 @@ from core.cli.options import (
     placed,
 )
 from core.errors import FatalError, UsageError, nearest
-from core.stores import open_store
-from core.stores.location import answers
 from core.stores.location import answers, open_store
 
 if TYPE_CHECKING:

@@ -32,7 +32,7 @@ from core.packages.offers import (
 )
 from core.packages.pages import RemoteFiles, flat_page, served_store, unlisted, wait_for
 from core.run.outputs import LOCAL_RUN
-from core.wheel import distributions, parse_sdist_name, parse_wheel_name, read_metadata
+from core.wheel import distributions
 
 if TYPE_CHECKING:
     import argparse
@@ -274,9 +274,7 @@ class PackageSource:
             return ()
         remote = "://" in one.url
         return requirements_in(
-            remote_metadata(one.url, cert=configured().cert)
-            if remote
-            else wheels.read_metadata(Path(one.url)).raw
+            remote_metadata(one.url, cert=configured().cert) if remote else read_metadata(Path(one.url)).raw
         )
 
     def sealed(self, one: Offer) -> Offer:

@@ -25,7 +25,6 @@ from core.packages.pages import served_store
 from core.run import records
 from core.run.outputs import RunOutputs
 from core.run.records import Record
-from core.stores import open_store
 from core.stores.directory import DirectoryStore
 from core.stores.location import open_store
 from core.wheel import distributions

@@ -19,7 +19,7 @@ from core import files, process
 from core.cli.frontdoor import Verb, main
 from core.cli.options import Common
 from core.env import Interpreter, installer, interpreter
-from core.stores import open_store
+from core.stores.location import open_store
 
 if TYPE_CHECKING:
     import io

@@ -16,8 +16,6 @@ from core import process
 from core.cli.frontdoor import Verb, main
 from core.cli.options import ROOT
 from core.env.installer import uv_program
-from core.packages import server
-from core.stores import open_store
 from core.stores.directory import DirectoryStore
 from core.stores.location import open_store
 from tests.folders import served

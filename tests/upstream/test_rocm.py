@@ -14,13 +14,10 @@ from core import process
 from core.cli.options import ROOT
 from core.env import installer
 from core.files import sha256
-from core.packages import server
 from core.wheel.record import require_sound
-from core.wheel.wheel_record import require_sound
 from pytorch_build.check.device_code import file_facts
 from rocm_packaging import selftest
 from rocm_packaging.packages.build import BuildRequest, build
-from rocm_packaging.sdk import reports
 from tests.folders import served
 from tests.venvs import Venv
 

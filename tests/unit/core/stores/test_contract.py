@@ -10,8 +10,6 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from core.errors import ConflictError, MissingInputError, StoreError, UsageError
-from core.stores import open_store, s3_conditions
-from core.stores.location import DryRunStore
 from core.stores import s3_conditions
 from core.stores.location import DryRunStore, open_store
 from core.stores.s3_client import Conditions

@@ -10,9 +10,6 @@ from botocore.exceptions import ClientError
 from botocore.parsers import ResponseParserError
 from urllib3.exceptions import ProtocolError
 
-from core.cli.options import environment
-from core.errors import StoreError, UsageError
-from core.stores import open_store
 from core.errors import FatalError, MissingInputError, ServiceError, StoreError, UsageError
 from core.stores.location import open_store
 from core.stores.s3 import S3Store
