@@ -5,6 +5,7 @@ Ours come from their source alone, others' from the person's own indexes alone; 
 
 from __future__ import annotations
 
+import json
 import re
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -12,8 +13,9 @@ from typing import TYPE_CHECKING
 
 from packaging.requirements import Requirement
 
-from core import console, files
-from core.errors import MissingInputError
+from core import console, files, process
+from core.errors import CheckError, MissingInputError
+from core.families import detect
 from core.packages.choosing import choose, others_question, pinned_call, required_by_files, resolve_others
 from core.packages.offers import offer_of
 from core.parallel import each
@@ -21,7 +23,6 @@ from core.run import records
 from pytorch_build.check.expected import run_lock
 from pytorch_build.refs.torch_refs import DISTRIBUTIONS
 from pytorch_build.rocm.options import packages_of
-from pytorch_build.test.devices import PREFIXES, targets_of, told_to_sdist
 from rocm_packaging.packages.layouts import (
     BOOTSTRAP,
     LIBRARIES,
@@ -29,7 +30,9 @@ from rocm_packaging.packages.layouts import (
     device_target,
     is_rocm,
     layout_of,
+    sdk_target,
     serves,
+    tested_targets,
 )
 from rocm_packaging.sdk.sources import (
     for_tests,
@@ -41,7 +44,7 @@ from rocm_packaging.sdk.sources import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Collection, Iterator, Mapping, Sequence
 
     from core.env.installer import Install
     from core.env.interpreters import Interpreter
@@ -51,6 +54,8 @@ if TYPE_CHECKING:
     from core.run.records import FileRecord
     from pytorch_build.context import Context
     from pytorch_build.rocm.options import RocmOptions
+    from pytorch_build.test.gpus import Assignment
+
 
 _PIN = re.compile(r"^[\w.-]+==[^\s;\\]+", re.MULTILINE)
 
@@ -240,3 +245,76 @@ def planned(
 def prebuilt_names(what: Tested) -> Sequence[str]:
     """Name the distributions that are installed instead of built."""
     return [Requirement(one).name for one in what.prebuilt]
+
+
+# distributions whose device code may lie in packages of its own, and the names of these
+PREFIXES = {
+    LIBRARIES: "rocm-sdk-device-",
+    "torch": "amd-torch-device-",
+    "torchvision": "amd-torchvision-device-",
+}
+_INSTALLED = """
+import importlib.metadata, json, re, sys
+found = {}
+for one in importlib.metadata.distributions():
+    name = re.sub("[-_.]+", "-", one.name).lower()
+    found[name] = [one.version, one.metadata.get_all("Provides-Extra") or []]
+json.dump(found, sys.stdout)
+"""
+
+
+def targets_of(context: Context, names: Collection[str] = ()) -> tuple[str, ...]:
+    """Return the gfx targets whose device packages are tested: this machine's, else those there are."""
+    if not context.gpu:
+        return ()
+    here = detect()
+    wanted = tested_targets(context.gpu_family, here)
+    built = {device_target(one) for one in names if one.startswith(PREFIXES["torch"])}
+    return wanted if set(wanted) & set(here) else tuple(one for one in wanted if one in built) or wanted
+
+
+def amd_targets(assigned: Sequence[Assignment]) -> tuple[str, ...]:
+    """Return the gfx targets of the GPUs that tests run on; none without a GPU, or on others' GPUs."""
+    return tuple(dict.fromkeys(one.target for one in assigned if one.target.startswith("gfx")))
+
+
+def told_to_sdist(names: Collection[str], gpu_family: str) -> str:
+    """Return what the sdist of `rocm` is told: the family, or a target of split packages; "" without ROCm."""
+    layout = layout_of(names, where="The installation")
+    devices = sorted(device_target(one) for one in names if one.startswith(PREFIXES[LIBRARIES]))
+    return sdk_target(layout, gpu_family, devices) if layout else ""
+
+
+def require_device_code(target: Interpreter, targets: Sequence[str]) -> None:
+    """Require device packages for whatever is installed without device code of its own.
+
+    Such a torch imports, and fails at its first kernel.
+
+    Args:
+        target: The environment.
+        targets: The gfx targets that are tested; none on processors.
+
+    Raises:
+        CheckError: A device package is missing, or of another version.
+    """
+    if not targets:
+        return
+    held = json.loads(process.capture([target.executable, "-c", _INSTALLED]).stdout)
+    for name, prefix in PREFIXES.items():
+        version, extras = held.get(name, ("", ()))
+        if name != LIBRARIES and not any(one.startswith("device-gfx") for one in extras):
+            continue
+        for gpu in targets if version else ():
+            package = f"{prefix}{gpu}"
+            said = f'Install it: pip install "{package}=={version}", from where {name} came.'
+            if package not in held:
+                raise CheckError(
+                    f"{name} {version} in {target.prefix} holds no device code, and {package} is not "
+                    f"installed: the first kernel on {gpu} would fail.",
+                    hint=said,
+                )
+            if held[package][0] != version:
+                raise CheckError(
+                    f"{package} {held[package][0]} in {target.prefix} does not fit {name} {version}.",
+                    hint=said,
+                )

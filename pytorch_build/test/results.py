@@ -11,10 +11,9 @@ from collections import defaultdict
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from core.junit import Document, counts, last_attempt
-from core.junit_reading import NO_TEST
+from core.junit import NO_TEST, Document, counts, last_attempt
 from core.run.records import Cell, record_name
-from pytorch_build.test.sharding import Shard, parse_shard
+from pytorch_build.test.shards import Shard, parse_shard
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence

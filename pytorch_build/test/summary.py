@@ -7,18 +7,22 @@ and the rest is counted. Names and messages come from tests, and may hold anythi
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
+import shlex
+from typing import TYPE_CHECKING, Literal
 
 from core import console
+from core.data import Model
 from core.junit import FAILING, OUTCOMES, clean, counts
 from core.run.job_files import table, text
-from pytorch_build.test.reproduction import command
+from core.run.outputs import LOCAL_RUN
+from pytorch_build.test.results import DEFAULT_CONFIG, Origin
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from core.junit import Case
     from pytorch_build.test.results import Tested
+
 
 MOST_FAILURES = 300
 MOST_LISTED = 50
@@ -172,3 +176,173 @@ def _fitted(blocks: Sequence[str], limit: int) -> str:
         kept += 1
     left = len(blocks) - kept
     return "\n\n".join(blocks[:kept]) + (end.format(left) if left else "\n")
+
+
+_SLOWEST = 50
+
+
+class CaseEntry(Model):
+    """One test that somebody wants to know of.
+
+    Attributes:
+        test: Its node id.
+        outcome: Its outcome.
+        seconds: How long it took.
+        shard: The shard that ran it; "" without shards.
+        attempts: How often it ran.
+        rule: The rule by which it was tried again, and its reason; "" for none.
+        line: The first line that matters.
+        text: All that was said.
+        command: What runs it again; "" where nobody knows.
+    """
+
+    test: str
+    outcome: str
+    seconds: float
+    shard: str = ""
+    attempts: int = 1
+    rule: str = ""
+    line: str = ""
+    text: str = ""
+    command: str = ""
+
+
+class GroupEntry(Model):
+    """The results of one stage on one cell.
+
+    Attributes:
+        stage: The stage; the next ones are its cell.
+        passed: Whether they can be believed, and none failed.
+        totals: By outcome.
+        problems: Why they cannot be believed.
+        failures: What stands against the wheels.
+        flaky: What failed and then passed.
+        slowest: What took longest.
+        skipped: Node id -> why it did not run.
+    """
+
+    stage: str
+    torch_ref: str = ""
+    python: str = ""
+    gpu_family: str = ""
+    config: str = ""
+    run_id: str = ""
+    passed: bool
+    shards: int
+    seconds: float
+    totals: dict[str, int]
+    problems: tuple[str, ...] = ()
+    failures: tuple[CaseEntry, ...] = ()
+    flaky: tuple[CaseEntry, ...] = ()
+    slowest: tuple[CaseEntry, ...] = ()
+    skipped: dict[str, str] = {}  # noqa: RUF012 - pydantic copies it
+
+
+class ReportData(Model):
+    """All results of a run.
+
+    Attributes:
+        passed: Whether everything passed.
+        tests: One entry a stage and cell.
+    """
+
+    schema_version: Literal[1] = 1
+    run_id: str
+    passed: bool
+    tests: tuple[GroupEntry, ...]
+
+
+def data(run_id: str, tested: Sequence[Tested]) -> ReportData:
+    """Put the data together."""
+    entries = tuple(_entry(one) for one in tested)
+    return ReportData(
+        run_id=run_id, passed=bool(entries) and all(one.passed for one in entries), tests=entries
+    )
+
+
+def _entry(one: Tested) -> GroupEntry:
+    origin = one.origin
+    flaky = [(case, shard) for case, shard in one.cases if case.outcome == "flaky"]
+    return GroupEntry(
+        stage=origin.stage or origin.folder,
+        torch_ref=origin.torch_ref,
+        python=origin.python,
+        gpu_family=origin.gpu_family,
+        config=origin.config,
+        run_id=origin.run_id,
+        passed=one.passed,
+        shards=one.shards,
+        seconds=round(one.seconds, 3),
+        totals=one.counts,
+        problems=one.problems,
+        failures=tuple(_test(one, case, shard) for case, shard in one.failing),
+        flaky=tuple(_test(one, case, shard) for case, shard in flaky),
+        slowest=tuple(_test(one, case, "") for _, case in slowest([one], _SLOWEST)),
+        skipped={case.test: case.line for case, _ in one.cases if case.outcome in {"skipped", "xfailed"}},
+    )
+
+
+def _test(one: Tested, case: Case, shard: str) -> CaseEntry:
+    told = case.outcome != "passed"
+    return CaseEntry(
+        test=case.test,
+        outcome=case.outcome,
+        seconds=round(case.seconds, 3),
+        shard=shard,
+        attempts=case.attempts,
+        rule=case.rule,
+        line=case.line,
+        text=case.text,
+        command=command(one.origin, case) if told else "",
+    )
+
+
+# what an expression for -k may hold: https://docs.pytest.org/en/stable/how-to/usage.html
+_WORD = re.compile(r"[\w:+\-.\\/]+")
+_PYTHON = re.compile(r"cp(\d)(\d+t?)")
+# the folder of upstream's tests, which its own runner leaves out of their names
+_TESTS = "test/"
+_STAGES = ("test_torch", "test_smoke", "test_rocm")
+
+
+def command(origin: Origin, case: Case) -> str:
+    """Write the command."""
+    if origin.stage not in _STAGES:
+        return ""
+    python = _PYTHON.fullmatch(origin.python)
+    words = ["nox", "-s", origin.stage, *(["-P", f"{python[1]}.{python[2]}"] if python else []), "--"]
+    run_id = "" if origin.run_id == LOCAL_RUN else origin.run_id
+    named = {"--run-id": run_id, "--torch-ref": origin.torch_ref, "--gpu-family": origin.gpu_family}
+    named["--artifact-group"] = origin.group
+    for option, value in named.items():
+        words += [option, value] if value else []
+    if origin.stage == "test_torch":
+        words += ["--config", origin.config] if origin.config not in {"", DEFAULT_CONFIG} else []
+        if case.file:
+            words += ["--include", module(case.file)]
+    if origin.stage != "test_rocm" and (chosen := expression(case)):
+        words += ["-k", chosen]
+    if origin.stage != "test_torch" and origin.run_id:
+        words += ["--force"]
+    return shlex.join(words)
+
+
+def module(file: str) -> str:
+    """Name a test file as upstream's runner does: ``test/dynamo/test_misc.py`` is ``dynamo/test_misc``.
+
+    Where several architectures were tested, a file's name has the one (``test/test_nn.py@gfx942``).
+    """
+    return file.partition("@")[0].removeprefix(_TESTS).removesuffix(".py")
+
+
+def expression(case: Case) -> str:
+    """Write pytest's ``-k`` for one test: its class and name, and what parameters it can hold."""
+    path, _, names = case.test.partition("::")
+    if not names or path == case.test:
+        return ""
+    plain, bracket, parameters = names.partition("[")
+    words = [part for part in plain.split("::") if _WORD.fullmatch(part) and part not in {"and", "or", "not"}]
+    whole = parameters.removesuffix("]")
+    if words and bracket and _WORD.fullmatch(whole):
+        words[-1] += f"[{whole}]"
+    return " and ".join(words)

@@ -5,37 +5,40 @@ from __future__ import annotations
 import datetime as dt
 import shutil
 import tempfile
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from core import console, files, parallel
+from core import console, files, parallel, process
 from core.env import supervision
 from core.errors import CheckError
 from core.junit import Document, Suite, counts
 from core.run import records
 from core.run.stage import Made, Stage, perform
 from pytorch_build.test import (
-    conditions,
-    configurations,
-    durations,
-    recording,
-    running,
-    sharding,
+    file_run,
+    gpus,
+    plugin,
+    reports,
+    shards,
     skip_review,
     skip_rules,
     upstream_tests,
 )
+from pytorch_build.test.file_run import FileRun, Setting
+from pytorch_build.test.gpus import this_machine
 from pytorch_build.test.results import DEFAULT_CONFIG, WHOLE, Origin, Report
-from pytorch_build.test.running import FileRun, Setting
-from pytorch_build.test.torch_request import environment
+from pytorch_build.test.shards import Shard
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from pytorch_build.test.configurations import TestFile
+    from core.env.interpreters import Interpreter
+    from pytorch_build.context import Context
+    from pytorch_build.test.gpus import Assignment, Policy
     from pytorch_build.test.plugin import PlannedRule
-    from pytorch_build.test.torch_request import Bench, TorchTests
+    from pytorch_build.test.upstream_tests import LimitsTable, TestFile, Tests, Torch
+
 
 # a log of a run is for reading; the beginning and the end of a longer one say what there is to say
 _LOG_BYTES = 8 << 20
@@ -57,7 +60,7 @@ def perform_tests(bench: Bench, asked: TorchTests, inputs: Mapping[str, Any]) ->
         run_id=context.common.outputs.run_id,
     )
     stage = Stage(
-        name=recording.stage_name(origin, asked.shard),
+        name=reports.stage_name(origin, asked.shard),
         common=context.common,
         artifact_group=context.artifact_group,
         cell=context.cell(bench.target.tag),
@@ -96,9 +99,9 @@ def _rules(bench: Bench, asked: TorchTests) -> Sequence[tuple[PlannedRule, ...]]
     """Give the skip rules that apply, for each assignment."""
     rules = skip_rules.load(asked.skips)
     return [
-        conditions.planned(
+        skip_rules.planned(
             rules,
-            conditions.UnderTest(
+            skip_rules.UnderTest(
                 gpu_targets=(one.target,) if one.target.startswith("gfx") else bench.context.gpu_targets,
                 platform=bench.context.common.outputs.platform,
                 python=bench.target.version,
@@ -113,10 +116,10 @@ def _rules(bench: Bench, asked: TorchTests) -> Sequence[tuple[PlannedRule, ...]]
 
 
 def _files(bench: Bench, asked: TorchTests) -> Mapping[str, TestFile]:
-    configuration, tree = configurations.configuration(asked.config), bench.tests.tree
-    chosen = configurations.chosen_files(
+    configuration, tree = upstream_tests.configuration(asked.config), bench.tests.tree
+    chosen = upstream_tests.chosen_files(
         configuration,
-        (*configurations.scripts_of(configuration, tree), *configurations.modules_of(tree)),
+        (*upstream_tests.scripts_of(configuration, tree), *upstream_tests.modules_of(tree)),
         gpu=bench.gpu,
         scripts=not asked.expression,
         include=asked.include,
@@ -125,28 +128,28 @@ def _files(bench: Bench, asked: TorchTests) -> Mapping[str, TestFile]:
     return {one.file: one for one in chosen}
 
 
-def _plan(bench: Bench, asked: TorchTests) -> sharding.Plan:
+def _plan(bench: Bench, asked: TorchTests) -> shards.Plan:
     common = bench.context.common
     if asked.durations:
-        known = durations.read_durations(asked.durations)
+        known = shards.read_durations(asked.durations)
     else:
-        known = durations.for_run(
+        known = shards.for_run(
             common.open_store(), common.outputs, bench.context.artifact_group, asked.config
         )
-    return sharding.plan(_files(bench, asked), known, asked.shard.count)
+    return shards.plan(_files(bench, asked), known, asked.shard.count)
 
 
 def _tested(
     bench: Bench,
     asked: TorchTests,
     origin: Origin,
-    plan: sharding.Plan,
+    plan: shards.Plan,
     rules: Sequence[tuple[PlannedRule, ...]],
 ) -> Mapping[str, Any]:
     """Run the shard's files on each GPU, and keep what they gave."""
     common, group = bench.context.common, bench.context.artifact_group
     if asked.shard.count > 1:
-        sharding.show(plan, asked.shard)
+        shards.show(plan, asked.shard)
     started = records.now()
     with tempfile.TemporaryDirectory(prefix="pt-", ignore_cleanup_errors=True) as scratch:
         runs: list[FileRun] = []
@@ -154,7 +157,7 @@ def _tested(
             runs.extend(_runs(bench, asked, plan, rules, Path(scratch)))
         finally:
             # of a run that was interrupted, too
-            _put_logs(bench, recording.stage_name(origin, asked.shard), Path(scratch) / LOGS)
+            _put_logs(bench, reports.stage_name(origin, asked.shard), Path(scratch) / LOGS)
         report = Report(
             origin=origin,
             document=Document(
@@ -168,12 +171,12 @@ def _tested(
             collected=sum(len(one.collected) for one in runs),
         )
         store = common.open_store()
-        details = recording.put_report(store, common.outputs, group, report)
+        details = reports.put_report(store, common.outputs, group, report)
     _show(runs)
     _warn_of_silent_rules(asked, rules, runs)
-    recording.require_report_passed(report, hint=_hint(bench, asked))
+    reports.require_report_passed(report, hint=_hint(bench, asked))
     found = counts(report.document.cases)
-    console.done(f"{recording.stage_name(origin, asked.shard)}: {found['passed'] + found['flaky']} passed")
+    console.done(f"{reports.stage_name(origin, asked.shard)}: {found['passed'] + found['flaky']} passed")
     matched = {rule: len(tests) for one in runs for rule, tests in one.matched.items() if tests}
     return {**details, "rules": matched}
 
@@ -181,7 +184,7 @@ def _tested(
 def _runs(
     bench: Bench,
     asked: TorchTests,
-    plan: sharding.Plan,
+    plan: shards.Plan,
     rules: Sequence[tuple[PlannedRule, ...]],
     scratch: Path,
 ) -> Iterator[FileRun]:
@@ -196,20 +199,20 @@ def _runs(
             env={},
             folder=scratch / f"{number}",
             logs=scratch / LOGS,
-            limits=asked.limits or configurations.load().limits,
+            limits=asked.limits or upstream_tests.load().limits,
             rules=rules[number],
             expression=asked.expression,
             arguments=asked.pytest_arguments,
             workers=asked.workers,
         )
         for at, part in enumerate(parts, start=1):
-            name = running.log_name(part.file) + (f"@{assigned.target}" if several else "")
+            name = file_run.log_name(part.file) + (f"@{assigned.target}" if several else "")
             own = scratch / f"{number}-{at}"
             env = environment(bench, assigned, own)
             with console.group(f"{at}/{len(parts)} {part.file}"):
-                made = running.run_file(known[part.file], replace(setting, env=env), part=part, name=name)
+                made = file_run.run_file(known[part.file], replace(setting, env=env), part=part, name=name)
                 _tell(made)
-            yield running.on(assigned.target, made) if several else made
+            yield file_run.on(assigned.target, made) if several else made
             shutil.rmtree(own, ignore_errors=True)
 
 
@@ -296,3 +299,123 @@ def _hint(bench: Bench, asked: TorchTests) -> str:
         "The logs are among the run's outputs (logs/). One test again: nox -s test_torch -- "
         f"--torch-ref {ref} --gpu-family {family}{config} --include MODULE -k EXPR"
     )
+
+
+# what of the caller's own could change what is tested, or where it writes
+_OTHERS = (
+    *("PYTHONPATH", "PYTHONHOME", "PYTHONSTARTUP", "PYTHONWARNINGS", "PYTEST_ADDOPTS", "PYTEST_PLUGINS"),
+    *("CI", "GITHUB_ACTIONS", "TEST_CONFIG", "PYTORCH_TEST_WITH_INDUCTOR", "PYTORCH_TEST_WITH_DYNAMO"),
+    *("LD_LIBRARY_PATH", "ROCM_PATH", "ROCM_HOME", "HIP_PATH"),
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TorchTests:
+    """What is asked for."""
+
+    config: str = DEFAULT_CONFIG
+    shard: Shard = field(default_factory=Shard)
+    include: tuple[str, ...] = ()
+    exclude: tuple[str, ...] = ()
+    expression: str = ""
+    pytest_arguments: tuple[str, ...] = ()
+    tree: Path | None = None
+    allow_version_mismatch: bool = False
+    allow_no_gpu: bool = False
+    other_gpu: bool = False
+    gpus: Policy | None = None
+    workers: int = 1
+    skips: tuple[Path, ...] = ()
+    durations: Path | None = None
+    limits: LimitsTable | None = None
+    mirrors: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def choices(self) -> list[str]:
+        """What was chosen among the tests, or put in their place: no promotion rests on such results."""
+        words = [word for name in self.include for word in ("--include", name)]
+        words += [word for name in self.exclude for word in ("--exclude", name)]
+        words += ["-k", self.expression] if self.expression else []
+        words += ["--pytorch-dir", str(self.tree)] if self.tree else []
+        words += ["--allow-version-mismatch"] if self.allow_version_mismatch else []
+        words += ["--other-gpu"] if self.other_gpu else []
+        words += [word for path in self.skips for word in ("--skips", str(path))]
+        return [*words, *self.pytest_arguments]
+
+
+def assignments(context: Context, asked: TorchTests, env: Mapping[str, str]) -> Sequence[Assignment]:
+    """Choose the GPUs; one without any for family ``cpu``, and where that is allowed."""
+    if not context.gpu and not asked.other_gpu:
+        return [gpus.without_gpu()]
+    try:
+        return gpus.select(
+            this_machine(),
+            env,
+            gpu_family=context.gpu_family,
+            targets=context.gpu_targets,
+            policy=asked.gpus or upstream_tests.configuration(asked.config).gpus,
+            any_vendor=asked.other_gpu,
+        )
+    except CheckError as problem:
+        # the sample's device code is none that a GPU could run
+        if not (asked.allow_no_gpu or context.ref.local_label):
+            raise
+        console.say(f"{problem.message} Tests run without a GPU.")
+        return [gpus.without_gpu()]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Bench:
+    """Where tests run: wheels are installed, the tree and the GPUs are chosen."""
+
+    context: Context
+    target: Interpreter
+    tests: Tests
+    torch: Torch
+    assignments: Sequence[Assignment]
+
+    @property
+    def gpu(self) -> bool:
+        """Whether there is a GPU to run on."""
+        return any(one.devices for one in self.assignments)
+
+
+def environment(bench: Bench, assigned: Assignment, folder: Path) -> Mapping[str, str]:
+    """Give the environment of a test file's processes: the GPUs, upstream's switches, caches of its own."""
+    target, tree = bench.target, bench.tests.tree
+    folders = {
+        "HOME": "home",
+        "USERPROFILE": "home",
+        "XDG_CACHE_HOME": "cache",
+        "TMPDIR": "tmp",
+        "TEMP": "tmp",
+        "TMP": "tmp",
+        "TORCHINDUCTOR_CACHE_DIR": "inductor",
+        "TRITON_CACHE_DIR": "triton",
+        "TRITON_HOME": "home",
+        "TORCH_HOME": "torch",
+        "TORCH_EXTENSIONS_DIR": "extensions",
+        "MIOPEN_CUSTOM_CACHE_DIR": "miopen",
+        "MIOPEN_USER_DB_PATH": "miopen",
+    }
+    for name in set(folders.values()):
+        (folder / name).mkdir(parents=True, exist_ok=True)
+    changes: dict[str, str | None] = {
+        **dict.fromkeys(_OTHERS),
+        **{name: str(folder / below) for name, below in folders.items()},
+        **assigned.env,
+        "PATH": f"{target.scripts}{_separator(bench)}{process.inherited().get('PATH', '')}",
+        "VIRTUAL_ENV": str(target.prefix),
+        "PYTHONPATH": _separator(bench).join((str(tree / "test"), str(plugin.TARGET))),
+        "PYTHONUNBUFFERED": "1",
+        "PYTORCH_TESTING_DEVICE_ONLY_FOR": "cuda" if assigned.devices else "cpu",
+        "PYTORCH_PRINT_REPRO_ON_FAILURE": "0",
+        "PYTORCH_TEST_WITH_ROCM": "1" if bench.torch.hip else "0",
+        # one thread a process, because matrices of tests are small and machines are shared
+        "OPENBLAS_NUM_THREADS": "1",
+    }
+    return process.inherited(**changes)
+
+
+def _separator(bench: Bench) -> str:
+    return ";" if bench.context.common.outputs.platform == "windows" else ":"

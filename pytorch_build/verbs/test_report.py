@@ -10,7 +10,7 @@ from core import console, files
 from core.cli.options import add_platform, common_from
 from core.errors import CheckError
 from core.run import records
-from pytorch_build.test import durations, gathering, recording, report_data, results, summary
+from pytorch_build.test import reports, results, shards, summary
 
 if TYPE_CHECKING:
     import argparse
@@ -50,20 +50,20 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> None:
     """Read, merge, tell, judge."""
     common = common_from(arguments)
-    expected = [gathering.parse_expected(text) for text in arguments.expect]
+    expected = [reports.parse_expected(text) for text in arguments.expect]
     if arguments.input_dir:
         groups: list[Group] = []
-        tested = results.merged(gathering.in_folder(arguments.input_dir))
+        tested = results.merged(reports.in_folder(arguments.input_dir))
         title = f"Tests in {arguments.input_dir.name or arguments.input_dir}"
     else:
-        groups = [_gathered(common, name) for name in gathering.groups_of(common)]
+        groups = [_gathered(common, name) for name in reports.groups_of(common)]
         tested = tuple(one for group in groups for one in group.tested)
         title = f"Tests of run {common.run_id}"
-    whole = gathering.require_expected(tested, expected)
+    whole = reports.require_expected(tested, expected)
     _tell(whole, title, arguments, common.run_id)
     for group in groups:
         _file(common, group, keep_durations=arguments.record_durations)
-    if why := recording.why_not(whole):
+    if why := reports.why_not(whole):
         raise CheckError(why.partition("\n")[0], hint="What and why stands above, and in the summary.")
     console.done(f"{title}: {summary.verdict(whole)}")
 
@@ -80,23 +80,23 @@ class Group:
 
 def _gathered(common: Common, name: str) -> Group:
     store, outputs = common.open_for_reading(), common.outputs
-    reports, found = gathering.in_store(store, outputs, name)
-    tested = gathering.held_against(
-        results.merged(reports), found, store=store, outputs=outputs, artifact_group=name
+    mine, found = reports.in_store(store, outputs, name)
+    tested = reports.held_against(
+        results.merged(mine), found, store=store, outputs=outputs, artifact_group=name
     )
-    return Group(name=name, reports=reports, records=found, tested=tested)
+    return Group(name=name, reports=mine, records=found, tested=tested)
 
 
 def _file(common: Common, group: Group, *, keep_durations: bool) -> None:
     """File what follows from a run's reports: data, durations, and the records that a promotion reads."""
     store, outputs = common.open_store(), common.outputs
-    content = report_data.data(outputs.run_id, group.tested).model_dump_json(indent=1)
+    content = summary.data(outputs.run_id, group.tested).model_dump_json(indent=1)
     store.put_bytes(f"{outputs.reports_prefix(group.name)}/{DATA_NAME}", f"{content}\n".encode())
     if keep_durations:
         _keep_durations(common, group.name, group.reports)
     for one in group.tested:
         if one.shards > 1 and one.origin.stage:
-            record = recording.of_shards(
+            record = reports.of_shards(
                 group.records, one, store=store, outputs=outputs, artifact_group=group.name
             )
             records.write(store, outputs, group.name, record)
@@ -105,9 +105,9 @@ def _file(common: Common, group: Group, *, keep_durations: bool) -> None:
 def _keep_durations(common: Common, group: str, reports: Sequence[Report]) -> None:
     ours = [one for one in reports if one.origin.stage == "test_torch" and not one.document.problems]
     for config in sorted({one.origin.config for one in ours}):
-        found = durations.of_documents(one.document for one in ours if one.origin.config == config)
+        found = shards.of_documents(one.document for one in ours if one.origin.config == config)
         name = config or results.DEFAULT_CONFIG
-        durations.record(common.open_store(), common.outputs, group, name, found)
+        shards.record(common.open_store(), common.outputs, group, name, found)
 
 
 def _tell(tested: Sequence[Tested], title: str, arguments: argparse.Namespace, run_id: str) -> None:
@@ -124,7 +124,7 @@ def _tell(tested: Sequence[Tested], title: str, arguments: argparse.Namespace, r
     if arguments.summary:
         files.write_text(arguments.summary, console.mask(markdown))
     if arguments.json:
-        content = report_data.data(run_id, tested).model_dump_json(indent=1)
+        content = summary.data(run_id, tested).model_dump_json(indent=1)
         files.write_text(arguments.json, console.mask(f"{content}\n"))
     for one in tested:
         for said in one.problems:

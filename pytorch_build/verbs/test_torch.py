@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
+import shlex
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,26 +16,28 @@ from core.env.interpreters import require
 from core.env.target_locks import TORCH_TESTS, locked_call
 from core.errors import MissingInputError, UsageError
 from core.packages.source_options import source_options
-from pytorch_build.containers.running import this_user
+from pytorch_build.containers.running import CACHE, this_user
 from pytorch_build.context import context
 from pytorch_build.lock.stored import stored_lock
 from pytorch_build.rocm.options import rocm_options_from
-from pytorch_build.test import configurations, container, devices, installation, upstream_tests
-from pytorch_build.test.sharding import parse_shard
-from pytorch_build.test.torch_request import Bench, TorchTests, assignments
-from pytorch_build.test.torch_run import perform_tests
+from pytorch_build.test import installation, upstream_tests
+from pytorch_build.test.gpus import HIDING
+from pytorch_build.test.shards import parse_shard
+from pytorch_build.test.torch_run import Bench, TorchTests, assignments, perform_tests
 from pytorch_build.verbs.shared import add_source_options, add_tested_sources, mirrors_from
 from rocm_packaging.sdk.sources import named_source
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator, Mapping, Sequence
 
+    from core.env.engines import Engine
     from core.env.interpreters import Interpreter
     from pytorch_build.context import Context
     from pytorch_build.rocm.options import RocmOptions
     from pytorch_build.test.installation import Tested
     from pytorch_build.test.upstream_tests import Tests
+
 
 PASSES_REST = True
 CONFIGS = ("default", "distributed", "inductor")
@@ -96,9 +100,7 @@ def _add_running(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--test-timeout", type=float, metavar="SECONDS", help="limit of a test")
     group.add_argument("--file-timeout", type=float, metavar="SECONDS", help="limit of a test file")
     group.add_argument("--container", action="store_true", help="run in the image that GPU machines test in")
-    group.add_argument(
-        "--image", default=container.IMAGE, metavar="NAME", help="another image for --container"
-    )
+    group.add_argument("--image", default=IMAGE, metavar="NAME", help="another image for --container")
 
 
 def run(arguments: argparse.Namespace) -> None:
@@ -122,7 +124,7 @@ def run(arguments: argparse.Namespace) -> None:
     tests = _tests(chosen, asked)
     with _installed(chosen, target, what, rocm) as inputs:
         if arguments.no_install:
-            devices.require_device_code(target, devices.amd_targets(gpus))
+            installation.require_device_code(target, installation.amd_targets(gpus))
         torch = upstream_tests.installed_torch(target, _plain(target))
         upstream_tests.require_tools(target, torch, workers=asked.workers)
         console.say(f"torch {torch.version} on {'; '.join(one.words for one in gpus)}, tests of {tests.tree}")
@@ -134,7 +136,7 @@ def run(arguments: argparse.Namespace) -> None:
 
 
 def _asked(arguments: argparse.Namespace) -> TorchTests:
-    limits = configurations.load().limits
+    limits = upstream_tests.load().limits
     given = {"test_seconds": arguments.test_timeout, "file_seconds": arguments.file_timeout}
     for name, value in given.items():
         if value is not None and value <= 0:
@@ -195,7 +197,7 @@ def _installed(
             force=chosen.common.force,
         ):
             installer.require_complete(target)
-            devices.require_device_code(target, what.targets)
+            installation.require_device_code(target, what.targets)
             yield inputs
 
 
@@ -210,13 +212,13 @@ def _in_container(arguments: argparse.Namespace) -> None:
             "--container hands AMD's devices on, and --other-gpu wants others.", hint="Give one of them."
         )
     common = common_from(arguments)
-    devices, groups = container.devices_here() if common.gpu_family != "cpu" else ((), ())
+    devices, groups = devices_here() if common.gpu_family != "cpu" else ((), ())
     folders = [arguments.pytorch_dir, arguments.durations, *arguments.skips]
     folders += [Path(link) for link in arguments.find_links if "://" not in link]
     folders += [Path(common.store)] if "://" not in common.store else []
     outside = [path.resolve() for path in folders if path is not None]
     series = require(common.python).series if common.python else ""
-    made = container.Container(
+    made = Container(
         engine=engines.find_engine(*engines.RUNNERS, otherwise="Or leave --container out."),
         image=arguments.image,
         root=common.root,
@@ -224,9 +226,109 @@ def _in_container(arguments: argparse.Namespace) -> None:
         user=this_user(),
         devices=devices,
         groups=groups,
-        variables=container.passed_on(environment()),
+        variables=passed_on(environment()),
     )
-    words = container.inside(arguments.words, flags=("--container",), options=("--python", "--image"))
-    for folder in container.caches(common.root).values():
+    words = inside(arguments.words, flags=("--container",), options=("--python", "--image"))
+    for folder in caches(common.root).values():
         files.made(Path(folder))
-    process.run(container.command(made, words, python=series))
+    process.run(command(made, words, python=series))
+
+
+IMAGE = "ghcr.io/rocm/no_rocm_image_ubuntu24_04:latest"
+DEVICES = (Path("/dev/kfd"), Path("/dev/dri"))
+_HOME = "/tmp/home"  # noqa: S108 - the container's own
+_GROUPS = ("video", "render", "110")
+# what people set for the tool, and what chooses among GPUs; none that names a file of the machine
+_PASSED = re.compile(
+    r"AWS_(?!\w*(?:_FILE|CA_BUNDLE)$)\w+|(?:PIP|UV)_(?:\w*INDEX\w*|FIND_LINKS|NO_\w+)|\w+_(?:proxy|PROXY)"
+    r"|SOURCE_LOCK|RELEASE_TYPE|CI|GITHUB_(?:ACTIONS|REPOSITORY|RUN_ID|RUN_ATTEMPT|SHA|REF|SERVER_URL)"
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Container:
+    """A container that runs a stage."""
+
+    engine: Engine
+    image: str = IMAGE
+    root: Path
+    folders: tuple[Path, ...] = ()
+    user: tuple[int, int]
+    devices: tuple[Path, ...] = DEVICES
+    groups: tuple[int, ...] = ()
+    variables: tuple[str, ...] = ()
+
+
+def passed_on(env: Mapping[str, str]) -> tuple[str, ...]:
+    """Choose the variables that the stage needs inside, by name."""
+    return tuple(sorted(name for name in env if _PASSED.fullmatch(name) or name in HIDING))
+
+
+def inside(words: Sequence[str], *, flags: Sequence[str], options: Sequence[str]) -> tuple[str, ...]:
+    """Take what is about this machine out of a stage's words."""
+    kept: list[str] = []
+    skip = False
+    for at, word in enumerate(words):
+        if skip or word in flags or word.partition("=")[0] in options:
+            skip = not skip and word in options
+            continue
+        if word == "--":  # what follows is pytest's
+            return (*kept, *words[at:])
+        kept.append(word)
+    return tuple(kept)
+
+
+def command(container: Container, words: Sequence[str], *, python: str = "") -> tuple[str, ...]:
+    """Write the command line that runs a session of this project in the container."""
+    argv = [container.engine, "run", "--rm", "--init", "--ipc=host"]
+    # podman without root has other numbers inside unless it is told to keep the person's and their groups'
+    keeps = container.engine == "podman" and container.user[0] != 0
+    argv += ["--userns=keep-id"] if keeps else []
+    argv += [f"--user={container.user[0]}:{container.user[1]}"]
+    if container.devices:
+        argv += [f"--device={device}" for device in container.devices]
+        groups = ("keep-groups",) if keeps else dict.fromkeys((*_GROUPS, *map(str, container.groups)))
+        argv += [f"--group-add={group}" for group in groups]
+        argv += ["--security-opt=seccomp=unconfined"]
+    for folder in dict.fromkeys((container.root, *container.folders)):
+        argv += ["--volume", f"{folder}:{folder}"]
+    # a number that the image does not know has no home and no name
+    own = {"HOME": _HOME, "USER": "tests", **caches(container.root)}
+    for name, value in own.items():
+        argv += ["--env", f"{name}={value}"]
+    for name in container.variables:
+        argv += ["--env", name]
+    argv += ["--workdir", str(container.root), container.image]
+    return (*argv, "bash", "-euc", script(words, python=python))
+
+
+def caches(root: Path) -> Mapping[str, str]:
+    """Give the caches that outlive the container: wheels of ROCm are gigabytes."""
+    return {"PIP_CACHE_DIR": f"{root / CACHE}/pip", "UV_CACHE_DIR": f"{root / CACHE}/uv"}
+
+
+def devices_here(devices: Sequence[Path] = DEVICES) -> tuple[tuple[Path, ...], tuple[int, ...]]:
+    """Find which devices this machine has, and the numbers of the groups that may open them.
+
+    An engine refuses to start with a device that is not there; inside, the stage says what is missing.
+    """
+    there = tuple(one for one in devices if one.exists())
+    nodes = [
+        node for one in there for node in ((one, *sorted(one.glob("render*"))) if one.is_dir() else (one,))
+    ]
+    return there, tuple(dict.fromkeys(node.stat().st_gid for node in nodes if not node.is_dir()))
+
+
+def script(words: Sequence[str], *, python: str = "") -> str:
+    """Write what the container runs: the tool's environment, outside of the checkout, then the session."""
+    session = ["nox", "-s", "test_torch", *(["-P", python] if python else []), "--", *words]
+    return "; ".join(
+        (
+            f"mkdir -p {_HOME}",
+            "python3 -m venv /tmp/tool",
+            ". /tmp/tool/bin/activate",
+            "pip install --quiet --require-hashes -r requirements.txt",
+            # the machine's own environments are made for its own libraries
+            f"NOX_ENVDIR=/tmp/nox exec {shlex.join(session)}",
+        )
+    )

@@ -6,7 +6,7 @@ import xml.etree.ElementTree as ET
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from core import console, junit, junit_reading
+from core import console, junit
 from core.errors import CheckError
 
 if TYPE_CHECKING:
@@ -57,8 +57,8 @@ class Report:
 
 def read(content: bytes) -> Report:
     """Read a JUnit document of `rocm-sdk test`."""
-    document = junit_reading.read(content)
-    if document.problems == (junit_reading.NO_TEST,):
+    document = junit.read(content)
+    if document.problems == (junit.NO_TEST,):
         raise CheckError("The report of rocm-sdk test holds no check.")
     if document.problems:
         raise CheckError(f"The report of rocm-sdk test cannot be read: {document.problems[0]}.")

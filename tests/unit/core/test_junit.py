@@ -7,8 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from core import junit
-from core.junit import FAILING, OUTCOMES, Case, Document, Suite, counts, first_line, last_attempt, worst
-from core.junit_reading import read
+from core.junit import FAILING, OUTCOMES, Case, Document, Suite, counts, first_line, last_attempt, read, worst
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -9,9 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from core import junit_reading, process
-from core.junit import TEXT_LIMIT, counts
-from core.junit_reading import node_id, read, read_file
+from core import junit, process
+from core.junit import TEXT_LIMIT, counts, node_id, read, read_file
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -110,11 +109,11 @@ def test_a_huge_output_takes_no_memory() -> None:
 
 
 def test_limits_are_held(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(junit_reading, "MAX_CASES", 3)
+    monkeypatch.setattr(junit, "MAX_CASES", 3)
     document = read(suite("".join(f'<testcase name="{at}"/>' for at in range(5))))
     assert "more than 3 tests" in document.problems[0]
     assert len(document.cases) == 3
-    monkeypatch.setattr(junit_reading, "MAX_BYTES", 64)
+    monkeypatch.setattr(junit, "MAX_BYTES", 64)
     assert "larger than" in read(GOOD).problems[0]
 
 

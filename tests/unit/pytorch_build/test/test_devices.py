@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from core.errors import CheckError
-from pytorch_build.test.devices import amd_targets, require_device_code, told_to_sdist
-from pytorch_build.test.gpu_selection import Assignment
+from pytorch_build.test.gpus import Assignment
+from pytorch_build.test.installation import amd_targets, require_device_code, told_to_sdist
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

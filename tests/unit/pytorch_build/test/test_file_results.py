@@ -6,10 +6,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from core import process
-from core.junit import Case, Document
-from core.junit_reading import read_file
+from core.junit import Case, Document, read_file
 from pytorch_build.test import plugin
-from pytorch_build.test.file_results import Ended, FileResults, of_file, of_script
+from pytorch_build.test.file_run import Ended, FileResults, of_file, of_script
 from pytorch_build.test.plugin import Began, End, Result, Session, Uncollected
 
 if TYPE_CHECKING:

@@ -8,10 +8,10 @@ from core import junit
 from core.errors import MissingInputError, UsageError
 from core.junit import Case, Document
 from core.run import records
-from pytorch_build.test import gathering, recording
-from pytorch_build.test.gathering import Expected, in_folder, in_store, parse_expected, require_expected
+from pytorch_build.test import reports
+from pytorch_build.test.reports import Expected, in_folder, in_store, parse_expected, require_expected
 from pytorch_build.test.results import Origin, Report, Tested, merged
-from pytorch_build.test.sharding import Shard
+from pytorch_build.test.shards import Shard
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -31,8 +31,8 @@ def put(run: Any, stage: str, *outcomes: Any, shard: Shard | None = None, status
     origin = Origin(stage=stage, torch_ref="sample", python="cp312", gpu_family=GROUP, run_id="local")
     name = str(shard.index) if shard else "x"
     report = Report(origin=origin, document=document(*outcomes, name=name), shard=shard)
-    details = recording.put_report(run.store, run.common().outputs, GROUP, report)
-    write(run, recording.stage_name(origin, shard), status, details=dict(details))
+    details = reports.put_report(run.store, run.common().outputs, GROUP, report)
+    write(run, reports.stage_name(origin, shard), status, details=dict(details))
     return str(details["report"]["key"])
 
 
@@ -45,10 +45,8 @@ def write(run: Any, stage: str, status: str = "ok", **facts: Any) -> None:
 
 def gathered(run: Any) -> Sequence[Tested]:
     outputs = run.common().outputs
-    reports, found = in_store(run.store, outputs, GROUP)
-    return gathering.held_against(
-        merged(reports), found, store=run.store, outputs=outputs, artifact_group=GROUP
-    )
+    mine, found = in_store(run.store, outputs, GROUP)
+    return reports.held_against(merged(mine), found, store=run.store, outputs=outputs, artifact_group=GROUP)
 
 
 def test_a_run_that_passed(run: Any) -> None:
@@ -59,7 +57,7 @@ def test_a_run_that_passed(run: Any) -> None:
         ("test_smoke", 1, True),
         ("test_torch", 2, True),
     ]
-    assert gathering.groups_of(run.common()) == [GROUP]
+    assert reports.groups_of(run.common()) == [GROUP]
 
 
 def test_a_report_that_says_nothing_of_itself_is_known_by_its_record(run: Any) -> None:
@@ -114,12 +112,12 @@ def test_a_shard_that_died_without_a_report(run: Any) -> None:
 def test_the_merged_report_is_not_counted_again(run: Any) -> None:
     put(run, "test_torch", "passed", shard=Shard(index=1, count=2))
     put(run, "test_torch", "passed", shard=Shard(index=2, count=2))
-    merged_one = Document(cases=document("passed").cases, properties={recording.MERGED: "2"})
-    details = recording.put_report(
+    merged_one = Document(cases=document("passed").cases, properties={reports.MERGED: "2"})
+    details = reports.put_report(
         run.store, run.common().outputs, GROUP, Report(origin=ORIGIN, document=merged_one)
     )
-    write(run, "test_torch", details={**details, recording.MERGED: 2})
-    write(run, "test_torch", "failed", error="no report of shard 2/2", details={recording.MERGED: 2})
+    write(run, "test_torch", details={**details, reports.MERGED: 2})
+    write(run, "test_torch", "failed", error="no report of shard 2/2", details={reports.MERGED: 2})
     (tested,) = gathered(run)
     assert (tested.passed, len(tested.cases), tested.shards) == (True, 2, 2)
 
@@ -128,15 +126,15 @@ def test_configurations_are_apart(run: Any) -> None:
     for config in ("default", "inductor"):
         origin = Origin(**{**vars_of(ORIGIN), "config": config})
         report = Report(origin=origin, document=document("passed"))
-        details = recording.put_report(run.store, run.common().outputs, GROUP, report)
-        write(run, recording.stage_name(origin), details=dict(details), inputs={"config": config})
+        details = reports.put_report(run.store, run.common().outputs, GROUP, report)
+        write(run, reports.stage_name(origin), details=dict(details), inputs={"config": config})
     assert [(one.origin.config, one.passed) for one in gathered(run)] == [("", True), ("inductor", True)]
 
 
 def test_a_run_without_tests_is_an_error(run: Any) -> None:
     run.store.put_bytes(f"local-linux/reports/{GROUP}/findings.json", b"{}")
     with pytest.raises(MissingInputError, match="no test reports"):
-        gathering.groups_of(run.common())
+        reports.groups_of(run.common())
 
 
 def test_a_folder_of_anybodys(tmp_path: Path) -> None:

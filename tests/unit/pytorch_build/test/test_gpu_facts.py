@@ -8,8 +8,8 @@ import pytest
 
 from core import process
 from core.process import Completed
-from pytorch_build.test import gpu_facts
-from pytorch_build.test.gpu_facts import (
+from pytorch_build.test import gpus
+from pytorch_build.test.gpus import (
     Gpu,
     Machine,
     amd_smi_gpus,
@@ -115,11 +115,11 @@ def said(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> dict[str, str]:
     """Give a machine without devices, whose programs say what a test puts here."""
     answers: dict[str, str] = {}
     for name in ("KFD", "NVIDIA", "NODES", "RENDER_NODES"):
-        monkeypatch.setattr(gpu_facts, name, tmp_path / name)
+        monkeypatch.setattr(gpus, name, tmp_path / name)
     monkeypatch.setattr(process, "which", lambda name: Path(name) if name in answers else None)
 
     def capture(argv: Any, *, env: Any, **_: Any) -> Completed:
-        assert not set(gpu_facts.HIDING) & set(env)
+        assert not set(gpus.HIDING) & set(env)
         text = answers[str(argv[0])]
         return Completed(returncode=int(not text), stdout=text, stderr="")
 
@@ -134,7 +134,7 @@ def test_a_machine_without_a_driver_has_no_vendor() -> None:
 
 
 def test_a_program_that_knows_nothing_is_followed_by_the_next(said: dict[str, str]) -> None:
-    gpu_facts.KFD.touch()
+    gpus.KFD.touch()
     assert this_machine() == Machine(vendor="amd")
     said |= {"rocminfo": "", "rocm_agent_enumerator": "gfx000\ngfx942\n"}
     assert [one.target for one in this_machine().gpus] == ["gfx942"]
@@ -144,14 +144,14 @@ def test_a_program_that_knows_nothing_is_followed_by_the_next(said: dict[str, st
 
 @pytest.mark.usefixtures("said")
 def test_the_kernel_is_asked_first_in_the_order_of_its_nodes() -> None:
-    gpu_facts.KFD.touch()
+    gpus.KFD.touch()
     for number, text in {"0": CPU_NODE, "10": MI300X, "9": NAVI31}.items():
-        folder = gpu_facts.NODES / number
+        folder = gpus.NODES / number
         folder.mkdir(parents=True)
         (folder / "properties").write_text(text)
     assert [one.target for one in this_machine().gpus] == ["gfx1100", "gfx942"]
-    gpu_facts.RENDER_NODES.mkdir()
-    (gpu_facts.RENDER_NODES / "renderD128").touch()
+    gpus.RENDER_NODES.mkdir()
+    (gpus.RENDER_NODES / "renderD128").touch()
     assert [one.target for one in this_machine().gpus] == ["gfx942"]
 
 
@@ -178,5 +178,5 @@ def test_nvidias_machines_are_asked_with_their_own_program(said: dict[str, str])
     found = this_machine()
     assert (found.vendor, [one.target for one in found.gpus]) == ("nvidia", ["sm_90"])
     said["nvidia-smi"] = ""
-    gpu_facts.NVIDIA.touch()
+    gpus.NVIDIA.touch()
     assert this_machine() == Machine(vendor="nvidia")

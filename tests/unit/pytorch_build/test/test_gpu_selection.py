@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 
 from core.errors import CheckError, UsageError
 from core.families import gpu_targets
-from pytorch_build.test.gpu_facts import Gpu, Machine
-from pytorch_build.test.gpu_selection import Assignment, select, visible, without_gpu
+from pytorch_build.test.gpus import Assignment, Gpu, Machine, select, visible, without_gpu
 
 MI300 = [Gpu(target="gfx942", uuid=f"GPU-942{number:x}", name="AMD Instinct MI300X") for number in range(2)]
 NAVI = Gpu(target="gfx1100", uuid="GPU-1100", name="AMD Radeon RX 7900 XTX")

@@ -13,10 +13,10 @@ import pytest
 
 from core import process
 from core.errors import InterruptedStageError
-from pytorch_build.test import plugin, running
-from pytorch_build.test.configurations import LimitsTable, TestFile
-from pytorch_build.test.running import FileRun, Setting, Stall, log_name, on, run_file
-from pytorch_build.test.sharding import Part
+from pytorch_build.test import file_run, plugin
+from pytorch_build.test.file_run import FileRun, Setting, Stall, log_name, on, run_file
+from pytorch_build.test.shards import Part
+from pytorch_build.test.upstream_tests import LimitsTable, TestFile
 
 FILE = "test/test_it.py"
 PASSES = "def test_one():\n    assert True\n"
@@ -149,7 +149,7 @@ def test_pytest_stops_a_test_at_its_limit_and_the_file_goes_on(setting: Setting)
 def test_a_test_that_cannot_be_interrupted_is_stopped_with_its_stack(
     setting: Setting, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(running, "_SECOND_CHANCE", 1.0)
+    monkeypatch.setattr(file_run, "_SECOND_CHANCE", 1.0)
     # a child in its own session, which must not outlive the file either
     text = "import pathlib, signal, subprocess, sys, time\n"
     text += "def test_hangs():\n"
@@ -283,7 +283,7 @@ def test_side_by_side_a_crash_is_found_by_going_on_one_by_one(setting: Setting) 
     text += "    signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGALRM])\n    time.sleep(60)\n"
     running_limit = limited(replace(setting, workers=2), file_seconds=60, test_seconds=2)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(running, "_SECOND_CHANCE", 1.0)
+        patch.setattr(file_run, "_SECOND_CHANCE", 1.0)
         made = run(running_limit, text, parallel=True)
     found = outcomes(made)
     assert found.pop("test_hangs") == "timeout"

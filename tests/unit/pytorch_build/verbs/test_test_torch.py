@@ -11,9 +11,10 @@ from core import process
 from core.env import engines, environments, installer
 from core.env.installer import Sources
 from core.packages import choosing, package_sources
-from pytorch_build.test import configurations, container, torch_request, upstream_tests
-from pytorch_build.test.gpu_facts import Machine
+from pytorch_build.test import torch_run, upstream_tests
+from pytorch_build.test.gpus import Machine
 from pytorch_build.test.upstream_tests import Tests, Torch
+from pytorch_build.verbs import test_torch
 from pytorch_build.verbs import test_torch as verb
 
 if TYPE_CHECKING:
@@ -47,7 +48,7 @@ def done(run: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[Any]
     monkeypatch.setattr(verb, "perform_tests", perform)
     for module in (package_sources, choosing):
         monkeypatch.setattr(module, "configured", Sources)
-    monkeypatch.setattr(torch_request, "this_machine", Machine)
+    monkeypatch.setattr(torch_run, "this_machine", Machine)
     torch = Torch(version="2.10.0a0+cpu.sample", commit=ONE)
     monkeypatch.setattr(upstream_tests, "installed_torch", lambda *_: torch)
     tests = Tests(tree=tmp_path, version="2.10.0a0", commit=ONE)
@@ -149,7 +150,7 @@ def test_bad_input_is_told_before_anything_is_installed(
 
 
 def test_the_options_configurations_are_those_of_the_data() -> None:
-    assert set(verb.CONFIGS) == set(configurations.load().configurations)
+    assert set(verb.CONFIGS) == set(upstream_tests.load().configurations)
 
 
 def test_a_family_without_a_gpu_is_told_before_gigabytes_are_fetched(front: Front, done: list[Any]) -> None:
@@ -173,7 +174,7 @@ def test_a_container_runs_the_same_words(
     ran: list[Any] = []
     monkeypatch.setattr(engines, "find_engine", lambda *names, **_: names[0])
     monkeypatch.setattr(process, "run", lambda argv, **_: ran.append(argv))
-    monkeypatch.setattr(container, "devices_here", lambda: ((Path("/dev/kfd"),), (992,)))
+    monkeypatch.setattr(test_torch, "devices_here", lambda: ((Path("/dev/kfd"),), (992,)))
     words = ("--container", "--image", "mine:1", "--find-links", "/data/wheels", f"--python={sys.executable}")
     answer = front("test-torch", "--gpu-family", "gfx950-dcgpu", *words, "-k", "nn", "--", "-x")
     assert answer.code == 0, answer.said
