@@ -212,7 +212,7 @@ def _runs(
             with console.group(f"{at}/{len(parts)} {part.file}"):
                 made = file_run.run_file(known[part.file], replace(setting, env=env), part=part, name=name)
                 _tell(made)
-            yield file_run.on(assigned.target, made) if several else made
+            yield made.on(assigned.target) if several else made
             shutil.rmtree(own, ignore_errors=True)
 
 

@@ -357,24 +357,19 @@ def sessions(trial: Trial, files: Sequence[str], mode: Literal["collect", "try"]
     """Collect files, or run the tests in them that rules hide."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        plan = folder / "plan.json"
         applied: Literal["apply", "try"] = "apply" if mode == "collect" else "try"
-        plugin.write_plan(plan, Plan(root=str(trial.tree), mode=applied, rules=trial.rules))
         for number, file in enumerate(files):
-            yield from _file(trial, file, plan, folder / str(number), mode)
+            plan, journal = folder / f"{number}.json", folder / f"{number}.jsonl"
+            plugin.write_plan(
+                plan, Plan(root=str(trial.tree), journal=str(journal), mode=applied, rules=trial.rules)
+            )
+            yield from _file(trial, file, plan, journal, mode)
 
 
-def _file(trial: Trial, file: str, plan: Path, folder: Path, mode: str) -> Sequence[Session]:
-    journal, log = folder / "journal.jsonl", folder / "log"
-    argv: list[str | Path] = [
-        trial.python,
-        "-m",
-        "pytest",
-        *plugin.arguments(plan, journal),
-        "-p",
-        "no:cacheprovider",
-        "-q",
-    ]
+def _file(trial: Trial, file: str, plan: Path, journal: Path, mode: str) -> Sequence[Session]:
+    log = journal.with_suffix(".log")
+    argv: list[str | Path] = [trial.python, "-m", "pytest", *plugin.arguments(plan)]
+    argv += ["-p", "no:cacheprovider", "-q"]
     argv += ["--rootdir", trial.tree, *(("--collect-only",) if mode == "collect" else ())]
     console.say(f"{mode}: {file}")
     child = process.start(
