@@ -1,8 +1,9 @@
 """Running one of upstream's test files: a process under limits, and others after it where it dies.
 
 A test that takes its interpreter down costs that test. What had not run yet runs in another process, up to
-a limit; what hangs is stopped with the stacks of its threads in the log. The plugin's journal has the results.
-A file that ended in any way in which pytest does not end by itself has failed, whatever its tests said before.
+a limit; what hangs is stopped with the stacks of its threads in the log. The plugin's journal has the
+results. A file that ended in any way in which pytest does not end by itself has failed, whatever its tests
+said before.
 """
 
 from __future__ import annotations

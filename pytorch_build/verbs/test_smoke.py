@@ -9,9 +9,10 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from packaging.requirements import Requirement
+
 from core import console, files, junit, process
 from core.cli.options import add_group, common_from, environment
-from core.env import environments, installer
 from core.env.interpreters import installed_version, require
 from core.env.target_locks import locked_call
 from core.errors import CheckError, ProcessError
@@ -21,7 +22,7 @@ from core.run.stage import Made, Stage
 from pytorch_build.context import context
 from pytorch_build.rocm.options import RocmOptions, rocm_options_from
 from pytorch_build.test import installation, reports
-from pytorch_build.test.torch_run import TorchTests, assignments
+from pytorch_build.test.gpus import assignments
 from pytorch_build.verbs.shared import add_tested_sources
 
 if TYPE_CHECKING:
@@ -33,8 +34,10 @@ if TYPE_CHECKING:
     from pytorch_build.test.gpus import Assignment
     from pytorch_build.test.installation import Tested
 
-
 PASSES_REST = True
+# the tests, and what builds the rocm sdist
+SMOKE_REQUIREMENTS = ("pytest", "setuptools")
+SMOKE_TESTS = Path(__file__).parents[1] / "test" / "smoke"
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -53,6 +56,19 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.epilog = "Options that are not known here go to pytest."
 
 
+@dataclass(frozen=True, kw_only=True)
+class SmokeOptions:
+    """How to test."""
+
+    install: bool = True
+    allow_no_gpu: bool = False
+    other_gpu: bool = False
+    source: SourceOptions = field(default_factory=SourceOptions)
+    rocm: RocmOptions = field(default_factory=RocmOptions)
+    junit: Path | None = None
+    pytest_arguments: tuple[str, ...] = ()
+
+
 def run(arguments: argparse.Namespace) -> None:
     """Install and test."""
     options = SmokeOptions(
@@ -67,27 +83,9 @@ def run(arguments: argparse.Namespace) -> None:
     test_run(context(common_from(arguments), group=arguments.artifact_group), options)
 
 
-# the tests, and what builds the rocm sdist
-SMOKE_REQUIREMENTS = ("pytest", "setuptools")
-SMOKE_TESTS = Path(__file__).parents[1] / "test" / "smoke"
-
-
-@dataclass(frozen=True, kw_only=True)
-class SmokeOptions:
-    """How to test."""
-
-    install: bool = True
-    allow_no_gpu: bool = False
-    other_gpu: bool = False
-    source: SourceOptions = field(default_factory=SourceOptions)
-    rocm: RocmOptions = field(default_factory=RocmOptions)
-    junit: Path | None = None
-    pytest_arguments: tuple[str, ...] = ()
-
-
 def test_run(context: Context, options: SmokeOptions) -> None:
     """Test the run's wheels of one ref, family and Python."""
-    target = require(context.common.python)
+    target, common = require(context.common.python), context.common
     gpu = _gpu(context, options)
     what = (
         installation.tested(context, target, options.source, options.rocm)
@@ -101,38 +99,31 @@ def test_run(context: Context, options: SmokeOptions) -> None:
         "gpu": gpu.target,
         "installed": options.install,
     }
-    cell = context.cell(target.tag)
-    # nobody knows what has happened to an environment that this stage did not fill
-    common = context.common if options.install else replace(context.common, force=True)
-    run = Stage(name="test_smoke", common=common, artifact_group=context.artifact_group, cell=cell)
 
     def work() -> Made:
         if not options.install:
             installation.require_device_code(target, installation.amd_targets([gpu]))
             return Made(files=(), details=_pytest(context, target, what, options, gpu))
-        tools = locked_call(context.common, target, only=SMOKE_REQUIREMENTS)
-        with installation.planned(context, target, what, tools=tools) as (calls, known):
-            digest = files.digest_of({"inputs": inputs, "python": target.version, "calls": known})
-            with environments.prepared(
-                target,
-                calls,
-                digest=digest,
-                backend=options.rocm.installer,
-                cache_dir=options.rocm.pip_cache_dir,
-                force=context.common.force,
-            ):
-                installer.require_complete(target)
-                installation.require_device_code(target, what.targets)
-                return Made(files=(), details=_pytest(context, target, what, options, gpu))
+        tools = locked_call(common, target, only=SMOKE_REQUIREMENTS)
+        with installation.prepared(context, target, what, tools=tools, inputs=inputs, rocm=options.rocm):
+            return Made(files=(), details=_pytest(context, target, what, options, gpu))
 
-    stage.perform(run, inputs, work)
+    made = Stage(
+        name="test_smoke",
+        # an environment that this stage did not fill may have changed
+        common=common if options.install else replace(common, force=True),
+        artifact_group=context.artifact_group,
+        cell=context.cell(target.tag),
+    )
+    stage.perform(made, inputs, work)
     _copy_report(context, target, options)
 
 
 def _gpu(context: Context, options: SmokeOptions) -> Assignment:
     """Choose the GPU to test on: the first of the family, as `test_torch` does."""
-    asked = TorchTests(allow_no_gpu=options.allow_no_gpu, other_gpu=options.other_gpu)
-    first, *others = assignments(context, asked, environment())
+    first, *others = assignments(
+        context, environment(), allow_no_gpu=options.allow_no_gpu, other_gpu=options.other_gpu
+    )
     if first.devices:
         console.say(f"Smoke tests on {first.words}.")
     if others:
@@ -142,14 +133,10 @@ def _gpu(context: Context, options: SmokeOptions) -> Assignment:
 
 
 def _pytest(
-    context: Context,
-    target: Interpreter,
-    what: Tested,
-    options: SmokeOptions,
-    gpu: Assignment,
+    context: Context, target: Interpreter, what: Tested, options: SmokeOptions, gpu: Assignment
 ) -> Mapping[str, Any]:
     expect = {one.distribution: one.version for one in what.files if not one.distribution.startswith("rocm-")}
-    for name in installation.prebuilt_names(what):
+    for name in (Requirement(one).name for one in what.prebuilt):
         expect[name] = installed_version(target, name)
     # the environment's own programs, and nothing of the tool's interpreter
     changes: dict[str, str | None] = {
@@ -162,25 +149,20 @@ def _pytest(
         "VIRTUAL_ENV": str(target.prefix),
         "PYTHONDONTWRITEBYTECODE": "1",
     }
-    env = process.inherited(**changes)
+    failure: ProcessError | None = None
     with tempfile.TemporaryDirectory() as folder:
-        written = Path(folder) / "junit.xml"
-        argv: list[str | Path] = [
-            target.executable,
-            "-m",
-            "pytest",
-            "-c",
-            SMOKE_TESTS / "pytest.ini",
-            "--rootdir",
-            SMOKE_TESTS,
-        ]
-        argv += ["-p", "no:cacheprovider", f"--junitxml={written}", *options.pytest_arguments, SMOKE_TESTS]
-        failure: ProcessError | None = None
+        path = Path(folder) / "junit.xml"
+        argv: list[str | Path] = [target.executable, "-m", "pytest", "-c", SMOKE_TESTS / "pytest.ini"]
+        argv += ["--rootdir", SMOKE_TESTS, "-p", "no:cacheprovider", f"--junitxml={path}"]
         try:
-            process.run(argv, cwd=Path(folder), env=env)
+            process.run(
+                [*argv, *options.pytest_arguments, SMOKE_TESTS],
+                cwd=Path(folder),
+                env=process.inherited(**changes),
+            )
         except ProcessError as problem:
             failure = problem
-        totals, report = _totals(written, failure), written.read_bytes()
+        totals, report = _totals(path, failure), path.read_bytes()
     key = _report_key(context, target)
     context.common.open_store().put_bytes(key, report)
     if failure is not None or totals["tests"] == totals["skipped"]:
@@ -192,19 +174,19 @@ def _pytest(
             hint="Again, with pytest's arguments at the end: nox -s test_smoke -- "
             f"--torch-ref {context.ref.name} --gpu-family {context.gpu_family} -k EXPR",
         ) from failure
-    # the digest, because whoever promotes by this record reads the report again
+    # the digest, because a promotion by this record reads the report again
     return {"tests": totals, "report": {"key": key, "sha256": hashlib.sha256(report).hexdigest()}}
 
 
-def _totals(written: Path, failure: ProcessError | None) -> dict[str, int]:
+def _totals(path: Path, failure: ProcessError | None) -> dict[str, int]:
     """Read the totals of a JUnit report; pytest that could not even write one is a failure of its own."""
-    if not written.is_file():
+    if not path.is_file():
         raise CheckError("pytest ended without a report, so no test result is known.") from failure
-    document = junit.read_file(written)
+    document = junit.read_file(path)
     if not document.cases:
         raise CheckError("No smoke test ran.", hint="See the arguments that went to pytest.") from failure
     if document.problems:
-        raise CheckError(f"The report of the smoke tests is none: {document.problems[0]}.") from failure
+        raise CheckError(f"The report of the smoke tests is invalid: {document.problems[0]}.") from failure
     return dict(reports.totals(document.cases)["tests"])
 
 
@@ -214,7 +196,7 @@ def _report_key(context: Context, target: Interpreter) -> str:
 
 
 def _copy_report(context: Context, target: Interpreter, options: SmokeOptions) -> None:
-    """Give the JUnit report where it was asked for; an unchanged stage gives that of its last run."""
+    """Copy the JUnit report to ``--junit``; an unchanged stage has that of its last run."""
     store, key = context.common.open_store(), _report_key(context, target)
     if options.junit is not None and store.find(key) is not None:
         files.write_text(options.junit, store.read(key).decode())

@@ -12,11 +12,11 @@ from core import junit
 from core.errors import CheckError, SourceError
 from core.junit import Case
 from core.run import records
-from pytorch_build.test import file_run, torch_run
+from pytorch_build.test import file_run, gpus, torch_run
 from pytorch_build.test.file_run import FileRun
-from pytorch_build.test.gpus import Gpu, Machine, without_gpu
+from pytorch_build.test.gpus import Gpu, Machine, assignments, without_gpu
 from pytorch_build.test.shards import Shard
-from pytorch_build.test.torch_run import Bench, TorchTests, assignments, environment, perform_tests
+from pytorch_build.test.torch_run import Bench, TorchTests, environment, perform_tests
 from pytorch_build.test.upstream_tests import Tests, Torch
 
 ONE = "1" * 40
@@ -134,11 +134,11 @@ def test_tests_of_another_torch_are_refused(bench: Bench, ran: list[Any]) -> Non
 
 
 def on_gpus(bench: Bench, run: Any, monkeypatch: pytest.MonkeyPatch, *targets: str) -> Bench:
-    monkeypatch.setattr(torch_run, "this_machine", lambda: MI300)
+    monkeypatch.setattr(gpus, "this_machine", lambda: MI300)
     context = run.context("gfx94X-dcgpu;gfx110X-all")
     torch = Torch(version="2.10.0a0+rocm", commit=ONE, hip="7.1", targets=targets)
     (bench.tests.tree / "test" / "test_cuda.py").write_text("")
-    return replace(bench, context=context, torch=torch, assignments=assignments(context, TorchTests(), {}))
+    return replace(bench, context=context, torch=torch, assignments=assignments(context, {}))
 
 
 def test_each_architecture_runs_every_file(
@@ -169,35 +169,8 @@ def test_a_gpu_that_the_wheel_has_no_code_for_is_an_error(
     assert ran == []
 
 
-def test_a_family_without_a_gpu_fails_unless_told_otherwise(
-    run: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(torch_run, "this_machine", Machine)
-    chosen = run.context("gfx950-dcgpu", ref="nightly")
-    with pytest.raises(CheckError, match="no GPU driver is loaded"):
-        assignments(chosen, TorchTests(), {})
-    for asked in (TorchTests(allow_no_gpu=True),):
-        assert [one.target for one in assignments(chosen, asked, {})] == [""]
-    # the sample's device code is none
-    assert [one.target for one in assignments(run.context("gfx950-dcgpu"), TorchTests(), {})] == [""]
-    assert [one.target for one in assignments(run.context("cpu", ref="nightly"), TorchTests(), {})] == [""]
-
-
-def test_a_configuration_says_how_many_gpus_a_process_gets(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    twice = Machine(gpus=(Gpu(target="gfx942"), Gpu(target="gfx942")), vendor="amd")
-    monkeypatch.setattr(torch_run, "this_machine", lambda: twice)
-    chosen = run.context("gfx94X-dcgpu")
-    for asked, words in (
-        (TorchTests(), "0"),
-        (TorchTests(config="distributed"), "0,1"),
-        (TorchTests(gpus="all"), "0,1"),
-        (TorchTests(config="distributed", gpus="unique"), "0"),
-    ):
-        assert assignments(chosen, asked, {})[0].env["HIP_VISIBLE_DEVICES"] == words
-
-
 def test_what_was_chosen_among_the_tests_is_told() -> None:
-    assert TorchTests(shard=Shard(index=2, count=6), workers=4, allow_no_gpu=True).choices == []
+    assert TorchTests(shard=Shard(index=2, count=6), workers=4).choices == []
     asked = TorchTests(
         include=("test_nn",),
         exclude=("test_torch",),

@@ -11,7 +11,7 @@ from core import process
 from core.env import engines, environments, installer
 from core.env.installer import Sources
 from core.packages import choosing, package_sources
-from pytorch_build.test import torch_run, upstream_tests
+from pytorch_build.test import gpus, upstream_tests
 from pytorch_build.test.gpus import Machine
 from pytorch_build.test.upstream_tests import Tests, Torch
 from pytorch_build.verbs import test_torch
@@ -48,7 +48,7 @@ def done(run: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[Any]
     monkeypatch.setattr(verb, "perform_tests", perform)
     for module in (package_sources, choosing):
         monkeypatch.setattr(module, "configured", Sources)
-    monkeypatch.setattr(torch_run, "this_machine", Machine)
+    monkeypatch.setattr(gpus, "this_machine", Machine)
     torch = Torch(version="2.10.0a0+cpu.sample", commit=ONE)
     monkeypatch.setattr(upstream_tests, "installed_torch", lambda *_: torch)
     tests = Tests(tree=tmp_path, version="2.10.0a0", commit=ONE)
@@ -133,7 +133,7 @@ def test_what_is_installed_is_tested_each_time(run: Any, front: Front, done: lis
         (("--shard", "7/6"), 2, "there is no shard 7 of 6"),
         (("--config", "inducter"), 2, "invalid choice"),
         (("--workers", "0"), 2, "--workers 0"),
-        (("--test-timeout", "-1"), 2, "--test-timeout -1 is no limit"),
+        (("--test-timeout", "-1"), 2, "--test-timeout -1 is not a limit"),
         (("--gpus", "both"), 2, "invalid choice"),
         ((), 4, "has no wheels of sample for cpu and Python 3.12"),
         (("--no-install",), 4, "has no source lock of sample"),

@@ -18,7 +18,7 @@ from core.packages.source_options import SourceOptions
 from core.run import records
 from pytorch_build.context import context
 from pytorch_build.rocm.options import RocmOptions
-from pytorch_build.test import installation, torch_run
+from pytorch_build.test import gpus, installation
 from pytorch_build.test.gpus import Gpu, Machine
 from pytorch_build.test.installation import planned, wheels_of
 from pytorch_build.verbs import test_smoke
@@ -44,7 +44,7 @@ def _machine(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     requirements.mkdir()
     text = "".join(f"{name}==1 \\\n    --hash=sha256:aa\n" for name in ("pytest", "setuptools"))
     (requirements / "target-linux-3.12.txt").write_text(text)
-    monkeypatch.setattr(torch_run, "this_machine", Machine)
+    monkeypatch.setattr(gpus, "this_machine", Machine)
     monkeypatch.setattr(installation, "detect", lambda: ())
     for module in (package_sources, choosing):
         monkeypatch.setattr(module, "configured", Sources)
@@ -434,7 +434,7 @@ def test_wheels_for_a_gpu_are_not_passed_without_one(run: Any) -> None:
 @pytest.mark.usefixtures("target")
 def test_a_family_that_no_gpu_here_has_is_refused(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     here = Machine(gpus=(Gpu(target="gfx1201"),), vendor="amd")
-    monkeypatch.setattr(torch_run, "this_machine", lambda: here)
+    monkeypatch.setattr(gpus, "this_machine", lambda: here)
     with pytest.raises(CheckError, match=r"No visible GPU is of gfx110X-all .*: here is .*gfx1201"):
         smoke(run.context("gfx110X-all", ref="nightly"), SmokeOptions())
 
@@ -473,7 +473,7 @@ def test_the_tests_are_told_which_gpu_torch_must_see(
     told: dict[str, str | None],
 ) -> None:
     chosen = run.context(family, ref="nightly")
-    monkeypatch.setattr(torch_run, "this_machine", lambda: machine)
+    monkeypatch.setattr(gpus, "this_machine", lambda: machine)
     monkeypatch.setattr(installation, "prebuilt", lambda _context: ())
     monkeypatch.setattr(installation, "wheels_of", lambda *_: [run.built("torch", gpu_family=family)])
     seen: dict[str, str] = {}
