@@ -9,7 +9,7 @@ from core.errors import MissingInputError, UsageError
 from core.junit import Case, Document
 from core.run import records
 from pytorch_build.test import reports
-from pytorch_build.test.reports import Expected, in_folder, in_store, parse_expected, require_expected
+from pytorch_build.test.reports import checked, in_folder, in_store, parse_expected, require_expected
 from pytorch_build.test.results import Origin, Report, Tested, merged
 from pytorch_build.test.shards import Shard
 
@@ -46,7 +46,7 @@ def write(run: Any, stage: str, status: str = "ok", **facts: Any) -> None:
 def gathered(run: Any) -> Sequence[Tested]:
     outputs = run.common().outputs
     mine, found = in_store(run.store, outputs, GROUP)
-    return reports.held_against(merged(mine), found, store=run.store, outputs=outputs, artifact_group=GROUP)
+    return checked(merged(mine), found, store=run.store, outputs=outputs, artifact_group=GROUP)
 
 
 def test_a_run_that_passed(run: Any) -> None:
@@ -160,7 +160,7 @@ def test_a_folder_without_reports_is_an_error(tmp_path: Path) -> None:
     [("smoke-nightly-cp312", ("smoke-nightly-cp312", 1)), ("torch-cp312=6", ("torch-cp312", 6))],
 )
 def test_expectations(text: str, expected: tuple[str, int]) -> None:
-    assert parse_expected(text) == Expected(name=expected[0], shards=expected[1])
+    assert parse_expected(text) == expected
 
 
 @pytest.mark.parametrize("text", ["", "=6", "a=", "a=0", "a=x", "a=-1"])
@@ -171,8 +171,8 @@ def test_what_cannot_be_expected(text: str) -> None:
 
 def test_what_was_expected_and_is_not_there() -> None:
     (there,) = merged([Report(origin=ORIGIN, document=document("passed"))])
-    expected = [Expected(name="torch-sample-cp312", shards=6), Expected(name="smoke-sample-cp312")]
+    expected = [("torch-sample-cp312", 6), ("smoke-sample-cp312", 1)]
     first, second = require_expected([there], expected)
     assert first.problems == ("6 shards were expected, and 1 are reported",)
     assert (second.problems, second.origin.folder) == (("there is no report",), "smoke-sample-cp312")
-    assert require_expected([there], [Expected(name="torch-sample-cp312")]) == (there,)
+    assert require_expected([there], [("torch-sample-cp312", 1)]) == (there,)

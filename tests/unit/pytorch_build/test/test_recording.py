@@ -153,7 +153,7 @@ def test_results_that_did_not_pass_are_refused() -> None:
         require_passed(
             merged([Report(origin=ORIGIN, document=Document(cases=(case(outcome="failed", line="no"),)))])
         )
-    with pytest.raises(CheckError, match=r"cannot be believed.\n.*: no report of shard 2/2"):
+    with pytest.raises(CheckError, match=r"cannot be trusted.\n.*: no report of shard 2/2"):
         require_passed(merged([one(1)]))
     require_passed([shards("passed", "flaky")])
 

@@ -121,7 +121,7 @@ def test_a_pass_says_so() -> None:
     text = summary.markdown([results(case(seconds=0.9), seconds=1)], title="Tests")
     assert text.startswith("### Tests: 1 passed\n")
     assert "Failures" not in text
-    assert "cannot be believed" not in text
+    assert "cannot be trusted" not in text
     assert "Slowest" not in text
 
 
