@@ -1,9 +1,12 @@
-"""Which shard runs which test: whole files by recorded durations, longest first; big files in parts.
+"""Which shard runs which test, by what tests took in earlier runs.
 
-Pure and deterministic: the same files, durations and number of shards give the same plan on every machine,
-whatever the order they come in. A file is taken apart only where the shards would differ by more than
-`BALANCE` otherwise: first into its classes, then into tests. What nobody has recorded (a new class,
-a new test) belongs to the rest of its file, and so to exactly one shard.
+A plan is pure and deterministic: the same files, durations and number of shards give the same plan on every
+machine. Whole files go where the time stays shortest, longest first. A file is taken apart only where the
+shards would differ by more than `BALANCE` otherwise: first into its classes, then into tests. What has no
+recorded duration (a new class, a new test) belongs to the rest of its file, and so to exactly one shard.
+
+All shards of a run must read the same durations, or tests would run twice or never: `for_run` keeps the
+ones that the first shard found among the run's outputs. Reports name the plan that they come from.
 """
 
 from __future__ import annotations
@@ -11,6 +14,7 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from dataclasses import dataclass, replace
+from functools import partial
 from statistics import median
 from typing import TYPE_CHECKING, Literal
 
@@ -28,11 +32,37 @@ if TYPE_CHECKING:
     from core.run.outputs import RunOutputs
     from core.stores import Store
 
-
 # how much longer than their mean the longest shard may take
 BALANCE = 1.1
+# tests that take less stay with their class: a plan of every test would be megabytes
+LISTED_SECONDS = 1.0
 _SHARD = re.compile(r"([0-9]{1,4})/([0-9]{1,4})")
 _UNKNOWN_SECONDS = 1.0
+
+
+class FileDuration(Model):
+    """What one test file took."""
+
+    seconds: float = Field(ge=0, allow_inf_nan=False)
+    starting: float = Field(default=0.0, ge=0, allow_inf_nan=False)
+    parts: dict[str, float] = {}  # noqa: RUF012 - pydantic copies it
+
+
+class Durations(Model):
+    """A table of durations: what ``--durations FILE`` takes."""
+
+    schema_version: Literal[1] = 1
+    files: dict[str, FileDuration] = {}  # noqa: RUF012 - pydantic copies it
+
+    def below(self, file: str, part: str) -> Sequence[tuple[str, float]]:
+        """Return the parts directly below a file or class, sorted."""
+        known = self.files.get(file, FileDuration(seconds=0))
+        above, depth = f"{part or file}::", (part or file).count("::") + 1
+        return sorted(
+            (name, seconds)
+            for name, seconds in known.parts.items()
+            if name.startswith(above) and name.count("::") == depth
+        )
 
 
 @dataclass(frozen=True, kw_only=True, order=True)
@@ -63,7 +93,7 @@ def parse_shard(text: str) -> Shard:
 
 @dataclass(frozen=True, kw_only=True, order=True)
 class Unit:
-    """What is run in one shard as a whole."""
+    """What runs in one shard as a whole: a file, or what is at or below a node id of it."""
 
     file: str
     part: str = ""
@@ -77,7 +107,7 @@ class Unit:
 
 @dataclass(frozen=True, kw_only=True)
 class Part:
-    """What one shard runs of a file."""
+    """What one shard runs of a file: the tests that are nearer to `keep` than to `drop`."""
 
     file: str
     keep: tuple[str, ...]
@@ -89,9 +119,15 @@ class Part:
         return not self.drop
 
     def takes(self, test: str) -> bool:
-        """Say whether the shard runs a test, by its node id."""
-        keep, drop = _nearest(test, self.keep), _nearest(test, self.drop)
-        return keep > drop
+        """Whether the shard runs a test, by its node id."""
+        return _nearest(test, self.keep) > _nearest(test, self.drop)
+
+
+def _nearest(test: str, prefixes: Iterable[str]) -> int:
+    """Return the length of the longest of these node ids that a test is, or is below; 0 for none."""
+    return max(
+        (len(one) for one in prefixes if test == one or test.startswith((f"{one}::", f"{one}["))), default=0
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -113,16 +149,20 @@ class Plan:
         return max(self.seconds) / mean if mean else 1.0
 
     def parts(self, shard: Shard) -> tuple[Part, ...]:
-        """Give what a shard runs, the longest file first."""
+        """Return what a shard runs, the longest file first."""
         everywhere: dict[str, set[str]] = defaultdict(set)
         for units in self.shards:
             for unit in units:
                 everywhere[unit.file].add(unit.prefix)
-        mine: dict[str, list[Unit]] = defaultdict(list)
+        seconds: dict[str, float] = defaultdict(float)
+        mine: dict[str, set[str]] = defaultdict(set)
         for unit in self.shards[shard.index - 1]:
-            mine[unit.file].append(unit)
-        ordered = sorted(mine, key=lambda file: (-sum(unit.seconds for unit in mine[file]), file))
-        return tuple(_part(file, {unit.prefix for unit in mine[file]}, everywhere[file]) for file in ordered)
+            seconds[unit.file] += unit.seconds
+            mine[unit.file].add(unit.prefix)
+        return tuple(
+            Part(file=file, keep=tuple(sorted(mine[file])), drop=tuple(sorted(everywhere[file] - mine[file])))
+            for file in sorted(mine, key=lambda file: (-seconds[file], file))
+        )
 
 
 def plan(test_files: Iterable[str], durations: Durations, count: int) -> Plan:
@@ -131,55 +171,26 @@ def plan(test_files: Iterable[str], durations: Durations, count: int) -> Plan:
     if not named:
         raise MissingInputError("There are no test files to put into shards.")
     known = {name: one for name, one in durations.files.items() if name in named} or durations.files
-    typical = median([one.seconds for one in known.values()] or [_UNKNOWN_SECONDS])
-    typical_start = median([one.starting for one in known.values()] or [0.0])
-    units = [Unit(file=name, seconds=known[name].seconds if name in known else typical) for name in named]
-    starting = {name: known[name].starting if name in known else typical_start for name in named}
-    best = _placed(units, starting, count)
-    tried = best
+    typical = FileDuration(
+        seconds=median([one.seconds for one in known.values()] or [_UNKNOWN_SECONDS]),
+        starting=median([one.starting for one in known.values()] or [0.0]),
+    )
+    units = [Unit(file=name, seconds=known.get(name, typical).seconds) for name in named]
+    placed = partial(
+        _placed, starting={name: known.get(name, typical).starting for name in named}, count=count
+    )
+    best = tried = placed(units)
     while tried.imbalance > BALANCE:
         apart = _apart(units, durations, total=sum(tried.seconds) / count)
         if apart is None:
             break
         units = apart
-        tried = _placed(units, starting, count)
-        if max(tried.seconds) < max(best.seconds):
-            best = tried
+        tried = placed(units)
+        best = min(best, tried, key=lambda one: max(one.seconds))
     return best
 
 
-def show(made: Plan, mine: Shard) -> None:
-    """Print a row a shard, and what this one runs."""
-    rows = []
-    for at, (units, seconds) in enumerate(zip(made.shards, made.seconds, strict=True), start=1):
-        name = f"{at}/{len(made.shards)}"
-        test_files = {unit.file for unit in units}
-        parts = sum(bool(unit.part) for unit in units)
-        rows.append(
-            (
-                f"{name} (this one)" if at == mine.index else name,
-                str(len(test_files)),
-                str(parts),
-                console.duration(seconds),
-            )
-        )
-    console.table(("shard", "files", "parts of files", "expected"), rows)
-    for part in made.parts(mine):
-        console.detail(part.file if part.whole else f"{part.file}: {', '.join(part.keep)}")
-
-
-def _part(file: str, mine: set[str], everywhere: set[str]) -> Part:
-    return Part(file=file, keep=tuple(sorted(mine)), drop=tuple(sorted(everywhere - mine)))
-
-
-def _nearest(test: str, prefixes: Iterable[str]) -> int:
-    """Give the length of the longest of these node ids that a test is, or is below; 0 for none."""
-    return max(
-        (len(one) for one in prefixes if test == one or test.startswith((f"{one}::", f"{one}["))), default=0
-    )
-
-
-def _placed(units: Sequence[Unit], starting: Mapping[str, float], count: int) -> Plan:
+def _placed(units: Sequence[Unit], *, starting: Mapping[str, float], count: int) -> Plan:
     """Put the longest unit where the shard stays shortest, and so on; starting a file is part of its time."""
     loads = [0.0] * count
     shards: list[list[Unit]] = [[] for _ in range(count)]
@@ -189,7 +200,7 @@ def _placed(units: Sequence[Unit], starting: Mapping[str, float], count: int) ->
             load + unit.seconds + (0 if unit.file in held[at] else starting[unit.file])
             for at, load in enumerate(loads)
         ]
-        # of equal ones the one with fewer files: what takes no time known takes some
+        # of equal ones the one with fewer files: what takes no known time takes some
         best = min(range(count), key=lambda at: (after[at], len(held[at]), at))
         loads[best] = after[best]
         shards[best].append(unit)
@@ -210,40 +221,26 @@ def _apart(units: Sequence[Unit], durations: Durations, *, total: float) -> list
             if name not in named
         ]
         if inner:
-            rest = replace(unit, seconds=max(0.0, unit.seconds - sum(one.seconds for one in inner)))
             # the rest stays what it was, less what is named now, so that nothing is lost
+            rest = replace(unit, seconds=max(0.0, unit.seconds - sum(one.seconds for one in inner)))
             return [*(one for one in units if one != unit), rest, *inner]
     return None
 
 
-# tests that take less stay with their class: a plan of every test would be megabytes
-LISTED_SECONDS = 1.0
-
-
-class FileDuration(Model):
-    """What one test file took."""
-
-    seconds: float = Field(ge=0, allow_inf_nan=False)
-    starting: float = Field(default=0.0, ge=0, allow_inf_nan=False)
-    parts: dict[str, float] = {}  # noqa: RUF012 - pydantic copies it
-
-
-class Durations(Model):
-    """A table of durations: what ``--durations FILE`` takes."""
-
-    schema_version: Literal[1] = 1
-    files: dict[str, FileDuration] = {}  # noqa: RUF012 - pydantic copies it
-
-    def below(self, file: str, part: str) -> Sequence[tuple[str, float]]:
-        """Give the parts directly below a file or class, sorted."""
-        known = self.files.get(file)
-        above, depth = f"{part or file}::", (part or file).count("::") + 1
-        listed = known.parts.items() if known else ()
-        return sorted(
-            (name, seconds)
-            for name, seconds in listed
-            if name.startswith(above) and name.count("::") == depth
+def show(made: Plan, mine: Shard) -> None:
+    """Print a row per shard, and what this one runs."""
+    rows = [
+        (
+            f"{at}/{len(made.shards)}{' (this one)' if at == mine.index else ''}",
+            str(len({unit.file for unit in units})),
+            str(sum(bool(unit.part) for unit in units)),
+            console.duration(seconds),
         )
+        for at, (units, seconds) in enumerate(zip(made.shards, made.seconds, strict=True), start=1)
+    ]
+    console.table(("shard", "files", "parts of files", "expected"), rows)
+    for part in made.parts(mine):
+        console.detail(part.file if part.whole else f"{part.file}: {', '.join(part.keep)}")
 
 
 def of_documents(documents: Iterable[Document]) -> Durations:
@@ -253,23 +250,39 @@ def of_documents(documents: Iterable[Document]) -> Durations:
     for document in documents:
         spent: dict[str, float] = defaultdict(float)
         for case in document.cases:
-            file = _plain(case.file)
+            # GPUs run a file one after the other
+            file = case.file.partition("@")[0]
             spent[file] += case.seconds
             if case.outcome not in {"crashed", "timeout"}:
                 names = case.test.partition("[")[0].partition("::")[2]
                 tests[file][f"{file}::{names}" if names else file] += case.seconds
         for suite_name, suite in document.suites.items():
-            # pytest names its suite after nothing, which is of one file where there is but one
-            name = next(iter(spent)) if len(spent) == 1 else _plain(suite_name)
+            # pytest's suite does not name the file, which is clear where there is but one
+            name = next(iter(spent)) if len(spent) == 1 else suite_name.partition("@")[0]
             # shards that share a file start it once each
             started[name] = max(started[name], suite.seconds - spent.get(name, 0.0), 0.0)
-    # what is no file (a report of one that could not be collected) cannot be put into a shard
+    # what is not a file (a report of one that could not be collected) cannot be put into a shard
     named = sorted(name for name in tests if name.endswith(".py"))
     return Durations(files={name: _of_file(tests[name], started[name]) for name in named})
 
 
+def _of_file(tests: dict[str, float], starting: float) -> FileDuration:
+    parts: dict[str, float] = defaultdict(float)
+    for test, seconds in tests.items():
+        file, *names = test.split("::")
+        if len(names) > 1:
+            parts[f"{file}::{names[0]}"] += seconds
+        if seconds >= LISTED_SECONDS and names:
+            parts[test] += seconds
+    return FileDuration(
+        seconds=round(sum(tests.values()), 3),
+        starting=round(starting, 3),
+        parts={name: round(seconds, 3) for name, seconds in sorted(parts.items())},
+    )
+
+
 def read_durations(path: Path) -> Durations:
-    """Read a table that a person names."""
+    """Read a table that the user names."""
     return parse_json(read_text(path), Durations, where=path)
 
 
@@ -284,16 +297,14 @@ def run_key(outputs: RunOutputs, artifact_group: str, config: str) -> str:
 
 
 def for_run(store: Store, outputs: RunOutputs, artifact_group: str, config: str) -> Durations:
-    """Give the durations that a run is planned by: its own, which the first shard takes from the last run."""
-    own = run_key(outputs, artifact_group, config)
-    latest = latest_key(outputs, artifact_group, config)
+    """Return the durations that plan a run: its own, which its first shard takes from the last run."""
+    own, latest = (key(outputs, artifact_group, config) for key in (run_key, latest_key))
     if not outputs.immutable:
-        # the local run is planned anew each time, and its report says if its shards disagree
+        # the local run is planned anew each time, and its report shows if its shards disagree
         return _read(store, latest)
     if store.find(own) is None:
-        found = _read(store, latest)
         try:
-            store.put_bytes(own, _serialized(found), if_match="")
+            store.put_bytes(own, _serialized(_read(store, latest)), if_match="")
         except ConflictError:
             console.say("Another shard was first to choose the durations; they are taken.")
     return _read(store, own)
@@ -303,32 +314,11 @@ def record(store: Store, outputs: RunOutputs, artifact_group: str, config: str, 
     """Keep what a whole run took, for later ones; files that it did not run keep what was known."""
     key = latest_key(outputs, artifact_group, config)
     before = store.find(key)
-    known = _read(store, key)
-    merged = Durations(files=dict(sorted({**known.files, **found.files}.items())))
+    merged = Durations(files=dict(sorted({**_read(store, key).files, **found.files}.items())))
     try:
         store.put_bytes(key, _serialized(merged), if_match=before.etag if before else "")
     except ConflictError:
         console.say(f"{key}: another run recorded its durations at this moment; its own stay.")
-
-
-def _plain(file: str) -> str:
-    """Give a test file without the GPU that it ran on, which is one run after the other."""
-    return file.partition("@")[0]
-
-
-def _of_file(tests: dict[str, float], starting: float) -> FileDuration:
-    parts: dict[str, float] = defaultdict(float)
-    for test, seconds in tests.items():
-        pieces = test.split("::")
-        if len(pieces) > 2:  # noqa: PLR2004 - file, class, test
-            parts["::".join(pieces[:2])] += seconds
-        if seconds >= LISTED_SECONDS and len(pieces) > 1:
-            parts[test] += seconds
-    return FileDuration(
-        seconds=round(sum(tests.values()), 3),
-        starting=round(starting, 3),
-        parts={name: round(seconds, 3) for name, seconds in sorted(parts.items())},
-    )
 
 
 def _read(store: Store, key: str) -> Durations:
