@@ -32,7 +32,7 @@ from core.packages.offers import (
 )
 from core.packages.pages import RemoteFiles, flat_page, served_store, unlisted, wait_for
 from core.run.outputs import LOCAL_RUN
-from core.wheel import distributions
+from core.wheel import distributions, read_metadata
 
 if TYPE_CHECKING:
     import argparse

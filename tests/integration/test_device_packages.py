@@ -24,7 +24,7 @@ from pytorch_build.context import Context
 from pytorch_build.refs.torch_refs import torch_ref
 from pytorch_build.rocm.options import RocmOptions
 from pytorch_build.test import installation
-from pytorch_build.test.devices import require_device_code
+from pytorch_build.test.installation import require_device_code
 from tests.integration.recorded_runs import indexed
 
 if TYPE_CHECKING:

@@ -14,6 +14,11 @@ from ci.promote.policy import Gate, Gates, Required, Rules, Verdict, decide, gat
 from ci.promote.runs import Test
 from pytorch_build.test import configurations
 from pytorch_build.test.recording import stage_name
+from ci.promote.documents import Document, Evidence, Override, StagedFile
+from ci.promote.facts import Cell, Facts, FailedBuild, Gate, Gates, Required, Rules, Test, Wheel, gates
+from ci.promote.policy import Verdict, decide
+from pytorch_build.test import upstream_tests
+from pytorch_build.test.reports import stage_name
 from pytorch_build.test.results import Origin
 from tests.unit.ci.plan.planning import planned
 
@@ -305,7 +310,7 @@ def test_what_is_required_is_what_plans_of_these_release_types_test() -> None:
             for family in row.families:
                 for platform in row.platforms:
                     assert {(family, platform, one, row.stage) for one in row.pythons} <= tested
-    known = {"test_smoke", "test_rocm", *(stage_of(name) for name in configurations.load().configurations)}
+    known = {"test_smoke", "test_rocm", *(stage_of(name) for name in upstream_tests.load().configurations)}
     every = (gates().gates, *gates().families.values())
     assert {one for gate in every for one in (*gate.rocm, *gate.pytorch, *gate.where_run)} <= known
     assert {row.stage for row in gates().required} <= known

@@ -4,8 +4,8 @@ import shlex
 from pathlib import Path
 from typing import Any
 
-from pytorch_build.test import container
-from pytorch_build.test.container import Container, command, devices_here, inside, passed_on
+from pytorch_build.verbs import test_torch
+from pytorch_build.verbs.test_torch import Container, command, devices_here, inside, passed_on
 
 ROOT = Path("/home/me/checkout")
 
@@ -26,7 +26,7 @@ def test_devices_groups_and_memory_are_those_that_gpu_machines_pass_on() -> None
         "--group-add=44",
         "--group-add=992",
     ]
-    assert words[words.index("--workdir") + 2] == container.IMAGE
+    assert words[words.index("--workdir") + 2] == test_torch.IMAGE
 
 
 def test_without_a_gpu_no_device_is_asked_for() -> None:

@@ -7,18 +7,25 @@ import threading
 import time
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from core import process
+from core.env.supervision import Ended
 from core.errors import InterruptedStageError
-from pytorch_build.test import plugin, running
-from pytorch_build.test.configurations import LimitsTable, TestFile
-from pytorch_build.test.running import FileRun, Setting, Stall, log_name, on, run_file
-from pytorch_build.test.sharding import Part
+from core.junit import Case
+from pytorch_build.test import file_run, plugin
+from pytorch_build.test.file_run import FileRun, Setting, Stall, log_name, of_file, of_script, run_file
+from pytorch_build.test.plugin import Began, End, Result, Session, Uncollected
+from pytorch_build.test.shards import Part
+from pytorch_build.test.upstream_tests import LimitsTable, TestFile
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 FILE = "test/test_it.py"
+BEGAN = Began(kind="session", schema=1, time=0.0, python="3.12", torch="")
 PASSES = "def test_one():\n    assert True\n"
 
 
@@ -149,7 +156,7 @@ def test_pytest_stops_a_test_at_its_limit_and_the_file_goes_on(setting: Setting)
 def test_a_test_that_cannot_be_interrupted_is_stopped_with_its_stack(
     setting: Setting, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(running, "_SECOND_CHANCE", 1.0)
+    monkeypatch.setattr(file_run, "_SECOND_CHANCE", 1.0)
     # a child in its own session, which must not outlive the file either
     text = "import pathlib, signal, subprocess, sys, time\n"
     text += "def test_hangs():\n"
@@ -283,7 +290,7 @@ def test_side_by_side_a_crash_is_found_by_going_on_one_by_one(setting: Setting) 
     text += "    signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGALRM])\n    time.sleep(60)\n"
     running_limit = limited(replace(setting, workers=2), file_seconds=60, test_seconds=2)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(running, "_SECOND_CHANCE", 1.0)
+        patch.setattr(file_run, "_SECOND_CHANCE", 1.0)
         made = run(running_limit, text, parallel=True)
     found = outcomes(made)
     assert found.pop("test_hangs") == "timeout"
@@ -365,8 +372,6 @@ def test_a_test_that_hangs_is_named_from_a_growing_journal(tmp_path: Path) -> No
 
 
 def test_results_name_the_architecture_where_there_are_several() -> None:
-    from core.junit import Case
-
     made = FileRun(
         file=FILE,
         cases=(
@@ -376,7 +381,7 @@ def test_results_name_the_architecture_where_there_are_several() -> None:
         ),
         collected=(f"{FILE}::test_x",),
     )
-    named = on("gfx942", made)
+    named = made.on("gfx942")
     assert [case.test for case in named.cases] == [
         f"{FILE}@gfx942::test_x",
         f"{FILE}@gfx942",
@@ -385,3 +390,122 @@ def test_results_name_the_architecture_where_there_are_several() -> None:
     assert named.collected == (f"{FILE}@gfx942::test_x",)
     assert {case.file for case in named.cases} == {named.file}
     assert log_name("test/dynamo/test_misc.py") == "dynamo.test_misc"
+
+
+def result(name: str, outcome: Any = "passed", message: str = "", attempt: int = 1) -> Result:
+    return Result(
+        kind="test",
+        test=f"{FILE}::{name}",
+        outcome=outcome,
+        seconds=1.0,
+        attempt=attempt,
+        rule="",
+        message=message,
+    )
+
+
+def session(*results: Result, exit_status: int | None = 0, **facts: Any) -> Session:
+    end = None if exit_status is None else End(kind="end", exit=exit_status)
+    started = facts.pop("started", tuple(dict.fromkeys(one.test for one in results)))
+    return Session(began=BEGAN, results=results, started=started, end=end, **facts)
+
+
+def named(found: Sequence[Case]) -> dict[str, str]:
+    return {one.test.rpartition("::")[2]: one.outcome for one in found}
+
+
+def put(returncode: int, sessions: Sequence[Session], **facts: Any) -> tuple[Case, ...]:
+    empty = facts.pop("may_be_empty", False)
+    ended = Ended(returncode=returncode, seconds=9.0, **facts)
+    return of_file(FILE, ended, sessions, "the end", may_be_empty=empty)
+
+
+def test_a_failure_has_the_journals_line_and_text() -> None:
+    heard = result("y", "failed", "AssertionError: no").model_copy(update={"text": "traceback"})
+    passed, failed = put(1, [session(result("x"), heard, exit_status=1)])
+    assert (passed.test, passed.outcome, passed.text, passed.file) == (f"{FILE}::x", "passed", "", FILE)
+    assert (failed.outcome, failed.line, failed.text) == (
+        "failed",
+        "AssertionError: no",
+        "traceback",
+    )
+
+
+@pytest.mark.parametrize(
+    ("ended", "output", "outcome", "line"),
+    [
+        (Ended(returncode=0), "All checks passed\n", "passed", ""),
+        (Ended(returncode=1), "Traceback\nVerifyError: no ROCm\n", "failed", "VerifyError: no ROCm"),
+        (Ended(returncode=3), "", "failed", "it ended with status 3"),
+        (Ended(returncode=-11), "", "crashed", "the interpreter died of signal SIGSEGV"),
+        (Ended(returncode=-9, late=True, seconds=5), "", "timeout", "killed after 5 s"),
+    ],
+)
+def test_a_programs_status_is_its_result(ended: Ended, output: str, outcome: str, line: str) -> None:
+    case = of_script("tools/x.py", ended, output)
+    assert (case.test, case.file, case.outcome, case.line) == ("tools/x.py", "tools/x.py", outcome, line)
+
+
+def test_attempts_make_a_flaky_test() -> None:
+    heard = session(result("x", "rerun", "first"), result("x", attempt=2), result("z", "xpassed"))
+    found = put(0, [heard])
+    assert named(found) == {"x": "flaky", "z": "passed"}
+    assert (found[0].attempts, found[0].line) == (2, "first")
+
+
+@pytest.mark.parametrize(
+    ("returncode", "facts", "outcome", "words"),
+    [
+        (-11, {}, "crashed", r"died of signal SIGSEGV; 1 tests after it did not run"),
+        (-999, {}, "crashed", "signal 999"),
+        (0, {}, "crashed", "status 0 before pytest did"),
+        (3, {}, "crashed", "status 3 before pytest did"),
+        (-9, {"late": True}, "timeout", "killed after 9 s"),
+    ],
+)
+def test_a_test_that_takes_the_interpreter_with_it_is_named(
+    returncode: int, facts: dict[str, Any], outcome: str, words: str
+) -> None:
+    started = (f"{FILE}::x", f"{FILE}::y")
+    heard = session(result("x"), exit_status=None, started=started, collected=(*started, f"{FILE}::z"))
+    found = put(returncode, [heard], **facts)
+    assert named(found) == {"x": "passed", "y": outcome}
+    assert words.split(";", maxsplit=1)[0] in found[1].line
+    assert "; 1 tests after it did not run" in found[1].line
+    assert found[1].text == "the end"
+
+
+@pytest.mark.parametrize(
+    ("returncode", "sessions", "outcome", "words"),
+    [
+        (0, [], "crashed", "status 0 before pytest did"),
+        (1, [], "error", "pytest did not begin (status 1): the end"),
+        (4, [], "error", "refused its arguments"),
+        (-6, [], "crashed", "SIGABRT"),
+        (-11, [session(result("x"))], "crashed", "SIGSEGV"),
+        (134, [session(result("x"))], "crashed", "status 134 after the last test"),
+        (3, [session(result("x"), exit_status=3)], "error", "internal error"),
+        (1, [session(result("x"), exit_status=1)], "error", "named none of 1 tests"),
+        (5, [session(exit_status=5)], "error", "no test ran"),
+        (0, [session()], "error", "no test ran"),
+    ],
+)
+def test_a_file_that_failed_as_a_whole(
+    returncode: int, sessions: Sequence[Session], outcome: str, words: str
+) -> None:
+    found = put(returncode, sessions)
+    whole = found[-1]
+    assert (whole.test, whole.outcome) == (FILE, outcome)
+    assert words in whole.line
+
+
+def test_an_empty_part_of_a_file_is_right() -> None:
+    assert put(5, [session(exit_status=5)], may_be_empty=True) == ()
+
+
+def test_a_file_that_cannot_be_collected() -> None:
+    broken = Uncollected(kind="collect", file=FILE, outcome="error", message="ImportError: x")
+    found = put(2, [session(exit_status=2, uncollected=(broken,))])
+    assert [(one.test, one.outcome, one.line) for one in found] == [(FILE, "error", "ImportError: x")]
+    skipped = Uncollected(kind="collect", file=FILE, outcome="skipped", message="no GPU")
+    assert named(put(5, [session(exit_status=5, uncollected=(skipped,))])) == {FILE: "skipped"}

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from core.errors import CheckError
-from pytorch_build.test.devices import amd_targets, require_device_code, told_to_sdist
-from pytorch_build.test.gpu_selection import Assignment
+from pytorch_build.test.gpus import Assignment
+from pytorch_build.test.installation import amd_targets, require_device_code, sdist_target
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -92,7 +92,7 @@ def test_without_targets_nobody_is_asked(run: Any) -> None:
 def test_the_sdist_is_told_a_target_of_split_packages_and_else_the_family(
     names: Sequence[str], told: str
 ) -> None:
-    assert told_to_sdist(names, "gfx94X-dcgpu") == told
+    assert sdist_target(names, "gfx94X-dcgpu") == told
 
 
 def test_other_makers_gpus_have_no_device_packages() -> None:

@@ -18,11 +18,12 @@ from core.packages.sources import SourceOptions
 from core.run import records
 from pytorch_build.context import context
 from pytorch_build.rocm.options import RocmOptions
-from pytorch_build.test import devices, installation, smoke_run, torch_request
-from pytorch_build.test.gpu_facts import Gpu, Machine
+from pytorch_build.test import gpus, installation
+from pytorch_build.test.gpus import Gpu, Machine
 from pytorch_build.test.installation import planned, wheels_of
-from pytorch_build.test.smoke_run import SmokeOptions
-from pytorch_build.test.smoke_run import test_run as smoke
+from pytorch_build.verbs import test_smoke
+from pytorch_build.verbs.test_smoke import SmokeOptions
+from pytorch_build.verbs.test_smoke import test_run as smoke
 from tests.unit.pytorch_build.conftest import ROCM
 
 if TYPE_CHECKING:
@@ -43,8 +44,8 @@ def _machine(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     requirements.mkdir()
     text = "".join(f"{name}==1 \\\n    --hash=sha256:aa\n" for name in ("pytest", "setuptools"))
     (requirements / "target-linux-3.12.txt").write_text(text)
-    monkeypatch.setattr(torch_request, "this_machine", Machine)
-    monkeypatch.setattr(devices, "detect", lambda: ())
+    monkeypatch.setattr(gpus, "this_machine", Machine)
+    monkeypatch.setattr(installation, "detect", lambda: ())
     for module in (sources, resolution):
         monkeypatch.setattr(module, "configured", Sources)
 
@@ -55,7 +56,7 @@ def tests(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     folder.mkdir()
     (folder / "pytest.ini").write_text("[pytest]\naddopts = -ra\n")
     (folder / "test_it.py").write_text(PASSES)
-    monkeypatch.setattr(smoke_run, "SMOKE_TESTS", folder)
+    monkeypatch.setattr(test_smoke, "SMOKE_TESTS", folder)
     return folder
 
 
@@ -63,7 +64,7 @@ def tests(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def target(run: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
     """Give this interpreter in the place of an installed environment, and keep what would be installed."""
     interpreter = run.target(executable=Path(sys.executable))
-    monkeypatch.setattr(smoke_run, "require", lambda _python: interpreter)
+    monkeypatch.setattr(test_smoke, "require", lambda _python: interpreter)
     monkeypatch.setattr(installer, "missing_dependencies", lambda _target: ())
 
     @contextmanager
@@ -167,7 +168,7 @@ def test_an_environment_filled_by_hand_is_tested_each_time_and_is_no_tested_run(
         ran.append(1)
         return {"tests": 1, "failures": 0, "errors": 0, "skipped": 0}
 
-    monkeypatch.setattr(smoke_run, "_pytest", pytests)
+    monkeypatch.setattr(test_smoke, "_pytest", pytests)
     for _ in range(2):
         smoke(run.context("cpu"), SmokeOptions(install=False))
     assert len(ran) == 2
@@ -243,7 +244,7 @@ def put_split(run: Any, *devices: str) -> None:
 def test_device_packages_are_those_of_this_machine_or_of_the_family(
     run: Any, monkeypatch: pytest.MonkeyPatch, here: tuple[str, ...], wanted: tuple[str, ...]
 ) -> None:
-    monkeypatch.setattr(devices, "detect", lambda: here)
+    monkeypatch.setattr(installation, "detect", lambda: here)
     names = [f"{kind}-device-{one}" for kind in KINDS for one in ("gfx1100", "gfx1101", "gfx942")]
     put_split(run, *names, "amd-torch-device-gfx11", "amd-torch-device-gfx12-0")
     found = wheels_of(run.context(ALL), run.target())
@@ -270,7 +271,7 @@ def test_each_family_of_a_group_has_a_record_and_report_of_its_own(
     cell = {"torch_ref": "sample", "python": "cp312", "gpu_family": "gfx942;gfx1100"}
     run.record("build_torch", torch, *put, group=group, **cell)
     put_page(run, torch, *put, group=group)
-    monkeypatch.setattr(devices, "require_device_code", lambda *_: None)
+    monkeypatch.setattr(installation, "require_device_code", lambda *_: None)
     for family in ("gfx942", "gfx1100"):
         chosen = context(run.common(gpu_family=family), group=group)
         smoke(chosen, SmokeOptions(allow_no_gpu=True))
@@ -299,7 +300,7 @@ def test_what_a_run_lacks_is_told_before_anything_is_installed(
     put: tuple[str, ...],
     words: str,
 ) -> None:
-    monkeypatch.setattr(devices, "detect", lambda: here)
+    monkeypatch.setattr(installation, "detect", lambda: here)
     put_split(run, *put)
     with pytest.raises((MissingInputError, RocmError), match=words) as caught:
         wheels_of(run.context(family), run.target())
@@ -433,7 +434,7 @@ def test_wheels_for_a_gpu_are_not_passed_without_one(run: Any) -> None:
 @pytest.mark.usefixtures("target")
 def test_a_family_that_no_gpu_here_has_is_refused(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     here = Machine(gpus=(Gpu(target="gfx1201"),), vendor="amd")
-    monkeypatch.setattr(torch_request, "this_machine", lambda: here)
+    monkeypatch.setattr(gpus, "this_machine", lambda: here)
     with pytest.raises(CheckError, match=r"No visible GPU is of gfx110X-all .*: here is .*gfx1201"):
         smoke(run.context("gfx110X-all", ref="nightly"), SmokeOptions())
 
@@ -472,7 +473,7 @@ def test_the_tests_are_told_which_gpu_torch_must_see(
     told: dict[str, str | None],
 ) -> None:
     chosen = run.context(family, ref="nightly")
-    monkeypatch.setattr(torch_request, "this_machine", lambda: machine)
+    monkeypatch.setattr(gpus, "this_machine", lambda: machine)
     monkeypatch.setattr(installation, "prebuilt", lambda _context: ())
     monkeypatch.setattr(installation, "wheels_of", lambda *_: [run.built("torch", gpu_family=family)])
     seen: dict[str, str] = {}
@@ -514,7 +515,7 @@ def test_a_torch_that_does_not_see_the_machines_gpu_is_no_skip(
     tmp_path: Path, gpu: str, outcome: str, said: str
 ) -> None:
     for name in ("conftest.py", "pytest.ini"):
-        (tmp_path / name).write_text((smoke_run.SMOKE_TESTS / name).read_text())
+        (tmp_path / name).write_text((test_smoke.SMOKE_TESTS / name).read_text())
     (tmp_path / "torch.py").write_text(NO_GPU)
     (tmp_path / "test_it.py").write_text(ON_GPU)
     env = process.inherited(PYTHONPATH=str(tmp_path), SMOKE_GPU=gpu or None, SMOKE_EXPECT='{"torch": "2.10"}')

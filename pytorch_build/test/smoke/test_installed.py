@@ -1,3 +1,4 @@
+# What is installed: the versions, and what each companion of torch computes.
 import math
 
 import pytest
