@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from core import console, files, junit, junit_reading, process
+from core import console, files, junit, process
 from core.env import installer, require
 from core.env.locks import locked_call
 from core.errors import CheckError, MissingInputError, ProcessError
@@ -229,8 +229,8 @@ def _copy_report(request: TestRequest, target: Interpreter) -> None:
 
 def read(content: bytes) -> Document:
     """Read a JUnit document of `rocm-sdk test`."""
-    document = junit_reading.read(content)
-    if document.problems == (junit_reading.NO_TEST,):
+    document = junit.read(content)
+    if document.problems == (junit.NO_TEST,):
         raise CheckError("The report of rocm-sdk test holds no check.")
     if document.problems:
         raise CheckError(f"The report of rocm-sdk test cannot be read: {document.problems[0]}.")

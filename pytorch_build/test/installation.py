@@ -12,15 +12,10 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from packaging.requirements import Requirement
-
-from core import console, files
-from core.errors import MissingInputError
 from core import console, files, process
-from core.env import environments, installer
+from core.env import installer
 from core.errors import CheckError, MissingInputError
 from core.families import detect
-from core.packages.choosing import choose, others_question, pinned_call, required_by_files, resolve_others
 from core.packages.offers import offer_of
 from core.packages.resolution import choose, others_question, pinned_call, required_by_files, resolve_others
 from core.parallel import each
@@ -264,7 +259,7 @@ def prepared(
     """Make the environment hold what is tested, and keep it while it is tested."""
     with planned(context, target, what, tools=tools) as (calls, known):
         digest = files.digest_of({"inputs": inputs, "python": target.version, "calls": known})
-        with environments.prepared(
+        with installer.prepared(
             target,
             calls,
             digest=digest,

@@ -13,11 +13,10 @@ from packaging.requirements import Requirement
 
 from core import console, files, junit, process
 from core.cli.options import add_group, common_from, environment
-from core.packages.sources import source_options
-from core.env.interpreters import installed_version, require
-from core.env.target_locks import locked_call
+from core.env import installed_version, require
+from core.env.locks import locked_call
 from core.errors import CheckError, ProcessError
-from core.packages.source_options import SourceOptions, source_options
+from core.packages.sources import SourceOptions, source_options
 from core.run import records, stage
 from core.run.stage import Made, Stage
 from pytorch_build.context import context
@@ -30,7 +29,7 @@ if TYPE_CHECKING:
     import argparse
     from collections.abc import Mapping
 
-    from core.env.interpreters import Interpreter
+    from core.env import Interpreter
     from pytorch_build.context import Context
     from pytorch_build.test.gpus import Assignment
     from pytorch_build.test.installation import Tested

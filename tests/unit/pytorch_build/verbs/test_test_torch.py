@@ -11,9 +11,6 @@ from core import process
 from core.env import engines, installer
 from core.env.installer import Sources
 from core.packages import resolution, sources
-from pytorch_build.test import configurations, container, torch_request, upstream_tests
-from pytorch_build.test.gpu_facts import Machine
-from core.packages import choosing, package_sources
 from pytorch_build.test import gpus, upstream_tests
 from pytorch_build.test.gpus import Machine
 from pytorch_build.test.upstream_tests import Tests, Torch
