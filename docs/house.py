@@ -71,7 +71,7 @@ class House:
         return below or {node.module} & set(self.modules)
 
     def circle(self) -> list[str]:
-        """Return modules that import each other in a circle, or none; imports for types alone do not count."""
+        """Return modules that import each other in a circle, or none; type imports do not count."""
         try:
             TopologicalSorter({name: self.imports(name, types=False) for name in self.modules}).prepare()
         except CycleError as problem:

@@ -14,9 +14,11 @@ from typing import TYPE_CHECKING
 import pytest
 
 from core import process
+from pytorch_build.refs.torch_refs import PROJECTS
 from pytorch_build.sample.repositories import ensure_repositories
-from rocm_packaging.artifacts.artifacts import scan
+from rocm_packaging.artifacts import scan
 from rocm_packaging.sample import ensure_artifacts
+from tests.artifact_archives import pack
 from tests.integration.workflow_engine import ACT, SERIES, Engine
 
 if TYPE_CHECKING:
@@ -40,7 +42,7 @@ store = "s3://{bucket}"
 region = "us-east-1"
 
 [runners.self_hosted]
-our-gpu = "example"
+our-mi300 = "example"
 
 [runners.machines.linux]
 build = "ubuntu-24.04"
@@ -70,8 +72,10 @@ def mirrors(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Make the hosts' repositories: nightly has newer companions than release/2.10, as upstream's has."""
     scratch = tmp_path_factory.mktemp("trees")
     repositories = ensure_repositories(scratch / "sample")
-    hosts = {f"sample:{name}": f"https://github.com/{owner}/{name}"
-             for name, owner in (("apex", "ROCm"), ("vision", "pytorch"), ("audio", "pytorch"))}
+    hosts = {
+        f"sample:{name}": f"https://github.com/{owner}/{name}"
+        for name, owner in (("apex", "ROCm"), ("vision", "pytorch"), ("audio", "pytorch"))
+    }
     related = process.capture(
         [*GIT, "--git-dir", repositories["torch"], "show", "main:related_commits"]
     ).stdout
@@ -94,7 +98,9 @@ def mirrors(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def site(rclone_server: S3Server, mirrors: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Engine, Path]:
+def site(
+    rclone_server: S3Server, mirrors: Path, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[Engine, Path]:
     bucket = rclone_server.make_bucket()
     assert rclone_server.folder is not None
     folder = rclone_server.folder / bucket
@@ -110,17 +116,18 @@ def site(rclone_server: S3Server, mirrors: Path, tmp_path_factory: pytest.TempPa
     return engine, folder
 
 
-def read_locks(folder: Path) -> dict[str, dict[str, str]]:
+def read_locks(folder: Path) -> dict[str, str]:
     found = {}
     for ref in REFS:
         lock = json.loads((folder / f"source-lock-{ref.replace('/', '-')}.json").read_text(encoding="utf-8"))
-        found[ref] = {name: project["versions"]["rocm"].partition("+")[0] for name, project in lock["projects"].items()}
+        versions = {name: one["versions"]["rocm"].partition("+")[0] for name, one in lock["projects"].items()}
+        found[ref] = ", ".join(f"{name} {versions[name]}" for name in PROJECTS)
     return found
 
 
 LOCKED = {
-    "nightly": {"triton": "3.6.0", "torch": "2.14.0a0", "audio": "2.10.0a0", "vision": "0.28.0a0", "apex": "1.14.0"},
-    "release/2.10": {"triton": "3.6.0", "torch": "2.10.0", "audio": "2.10.0a0", "vision": "0.25.0a0", "apex": "1.10.0"},
+    "nightly": "triton 3.6.0, torch 2.14.0a0, audio 2.10.0a0, vision 0.28.0a0, apex 1.14.0",
+    "release/2.10": "triton 3.6.0, torch 2.10.0, audio 2.10.0a0, vision 0.25.0a0, apex 1.10.0",
 }
 
 
@@ -133,7 +140,12 @@ def compiled_and_refused(log: str) -> int:
 def test_a_release_from_a_laptop(site: tuple[Engine, Path], tmp_path: Path) -> None:
     engine, folder = site
     words = ["invoke", "release", "--type=nightly", f"--gpu-family={';'.join(FAMILIES)}"]
-    words += [f"--torch-ref={','.join(REFS)}", f"--python={SERIES}", f"--store={tmp_path / 'store'}", "--keep-going"]
+    words += [
+        f"--torch-ref={','.join(REFS)}",
+        f"--python={SERIES}",
+        f"--store={tmp_path / 'store'}",
+        "--keep-going",
+    ]
     words += [f"--distribution-store={tmp_path / 'distribution'}", f"--input=artifact_run_id={RUN}"]
     words += [f"--input=artifact_store=s3://{folder.name}"]
     env = {**engine.env(), **engine.variables}
