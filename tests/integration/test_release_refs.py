@@ -63,7 +63,7 @@ def branch(repository: Path, scratch: Path, name: str, edits: dict[str, dict[str
             text = text.replace(old, new)
         (tree / file).write_text(text, encoding="utf-8")
     process.capture([*GIT, "commit", "--quiet", "--all", "-m", f"Branch {name}"], cwd=tree)
-    process.capture([*GIT, "push", "--quiet", "origin", f"HEAD:refs/heads/{name}"], cwd=tree)
+    process.capture([*GIT, "push", "--quiet", "--force", "origin", f"HEAD:refs/heads/{name}"], cwd=tree)
     return process.capture([*GIT, "rev-parse", "HEAD"], cwd=tree).stdout.strip()
 
 
