@@ -7,13 +7,13 @@ Formats (of the PyTorch tree): ``related_commits`` holds pipe-delimited rows
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from packaging.version import InvalidVersion, Version
 
 from core.errors import SourceError
+from pytorch_build.sources.git import is_commit
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -27,7 +27,6 @@ SETUP_FILES = ("setup.py", "python/setup.py")
 
 _FIELDS = ("os", "source", "project", "branch", "commit", "origin")
 _OS = "ubuntu"
-_COMMIT = re.compile(r"[0-9a-f]{40}", re.ASCII)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,11 +37,6 @@ class RelatedCommit:
     branch: str
     commit: str
     origin: str
-
-
-def is_commit(text: str) -> bool:
-    """Say whether a text is a whole commit hash: 40 lower-case hex digits."""
-    return _COMMIT.fullmatch(text) is not None
 
 
 def adds_commit(setup: str) -> bool:
