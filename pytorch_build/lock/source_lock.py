@@ -105,7 +105,7 @@ class SourceLock(Model):
         return self.projects[name]
 
     def version(self, project: str, *, gpu: bool) -> str:
-        """Give the full version of a wheel to come.
+        """Return the full version of a wheel to come.
 
         Raises:
             SourceError: The project is not locked, is prebuilt, or the lock has no ROCm version.

@@ -74,7 +74,7 @@ class SourceTree:
 
 
 def tree_path(sources: Path, torch_ref: str, project: str) -> Path:
-    """Say where a project's managed tree lies below the folder of source trees."""
+    """Return where a project's managed tree lies below the folder of source trees."""
     return sources / key_name(torch_ref) / project
 
 
@@ -94,7 +94,7 @@ def checkout(locked: LockedProject, tree: Path, options: CheckoutOptions) -> Sou
 
 
 def upstream_commit(tree: Path) -> str:
-    """Give the upstream commit of a managed tree: what versions and ``git_version`` name."""
+    """Return the upstream commit of a managed tree: what versions and ``git_version`` name."""
     commit = Repository(path=tree).commit_of(UPSTREAM_TAG) if (tree / ".git").exists() else ""
     if not commit:
         raise SourceError(f"{tree} has no tag {UPSTREAM_TAG}.", hint="Run `nox -s checkout` first.")

@@ -47,12 +47,12 @@ class Stash:
 
 
 def identity(date: str) -> Mapping[str, str]:
-    """Give the environment of a commit of ours: who, and when (any date that git reads)."""
+    """Return the environment of a commit of ours: who, and when (any date that git reads)."""
     return {**_IDENTITY, "GIT_AUTHOR_DATE": date, "GIT_COMMITTER_DATE": date}
 
 
 def is_clean(git: Repository, *, submodules: bool = False) -> bool:
-    """Say whether a repository has no edits and no untracked files.
+    """Return whether a repository has no edits and no untracked files.
 
     A repository of a person's own inside the tree is nothing that git would stash, so it
     is no edit either.
@@ -160,7 +160,7 @@ SCRIPT = "tools/amd_build/build_amd.py"
 
 
 def can_hipify(tree: Path) -> bool:
-    """Say whether a tree brings the script; of upstream's projects only torch does."""
+    """Return whether a tree brings the script; of upstream's projects only torch does."""
     return (tree / SCRIPT).is_file()
 
 

@@ -67,7 +67,7 @@ class Origins:
     mirrors: Mapping[str, str] = field(default_factory=dict)
 
     def address(self, origin: str) -> str:
-        """Give what git is to be told for an origin: itself, or the path of a sample repository."""
+        """Return what git is to be told for an origin: itself, or the path of a sample repository."""
         if not origin.startswith(SAMPLE_SCHEME):
             return origin
         name = origin.removeprefix(SAMPLE_SCHEME)
@@ -76,7 +76,7 @@ class Origins:
         return str(self.repositories[name])
 
     def settings(self, origin: str) -> tuple[str, ...]:
-        """Give the settings (``name=value``) that git needs to reach an origin and its submodules."""
+        """Return the settings (``name=value``) that git needs to reach an origin and its submodules."""
         rewrites = [f"url.{mirror}.insteadOf={prefix}" for prefix, mirror in self.mirrors.items()]
         # git refuses submodules from paths by default; an origin that is a path was given by a person
         local = any(is_path(place) for place in (self.address(origin), *self.mirrors.values()))
@@ -84,7 +84,7 @@ class Origins:
 
 
 def is_path(address: str) -> bool:
-    """Say whether git would take an address for a folder of this machine."""
+    """Return whether git would take an address for a folder of this machine."""
     if address.startswith("file://") or re.match(r"[A-Za-z]:[\\/]", address):
         return True
     return "://" not in address and ":" not in address.partition("/")[0]
@@ -141,13 +141,13 @@ class Repository:
         return self.names("ls-files", "-z", "--others", "--exclude-standard")
 
     def commit_of(self, name: str) -> str:
-        """Give the commit that a name stands for, or nothing where there is no such commit."""
+        """Return the commit that a name stands for, or nothing where there is no such commit."""
         found = self.run("rev-parse", "--verify", "--quiet", f"{name}^{{commit}}", check=False)
         return found.stdout.strip() if found.returncode == 0 else ""
 
 
 def environment() -> dict[str, str]:
-    """Give git's environment: ours without what would steer git, no prompts, messages in English."""
+    """Return git's environment: ours without what would steer git, no prompts, messages in English."""
     ours = process.inherited(GIT_TERMINAL_PROMPT="0", LC_ALL="C", LANGUAGE=None, GCM_INTERACTIVE="never")
     kept = {
         name: value
@@ -159,7 +159,7 @@ def environment() -> dict[str, str]:
 
 
 def last_words(problem: ProcessError) -> str:
-    """Give the line of a failed git call that says most: the last that is no hint or blank."""
+    """Return the line of a failed git call that says most: the last that is no hint or blank."""
     said = problem.output or problem.message
     lines = [line.strip() for line in said.splitlines() if line.strip()]
     telling = [line for line in lines if not _WORDLESS.search(line)]
@@ -188,7 +188,7 @@ def unreachable(origin: str, problem: ProcessError) -> SourceError:
 
 
 def refuses_commits(problem: ProcessError) -> bool:
-    """Say whether a server refused a fetch because it was for a commit, or for one it lacks."""
+    """Return whether a server refused a fetch because it was for a commit, or for one it lacks."""
     return _REFUSED_WANT.search(problem.output) is not None
 
 
@@ -278,7 +278,7 @@ def _fetch(git: Repository, origin: str, commit: str) -> None:
 
 
 def submodules(git: Repository) -> Iterator[Repository]:
-    """Give a tree's checked-out submodules at every depth, inner ones before their parents."""
+    """Return a tree's checked-out submodules at every depth, inner ones before their parents."""
     for _, folder in listed(git):
         if (folder / ".git").exists():
             inner = replace(git, path=folder)
@@ -287,7 +287,7 @@ def submodules(git: Repository) -> Iterator[Repository]:
 
 
 def direct_submodules(git: Repository) -> Iterator[Repository]:
-    """Give a tree's own checked-out submodules, not theirs."""
+    """Return a tree's own checked-out submodules, not theirs."""
     for _, folder in listed(git):
         if (folder / ".git").exists():
             yield replace(git, path=folder)

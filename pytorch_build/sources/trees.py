@@ -112,7 +112,7 @@ class DevelopersTree:
 def checkout_options(
     context: Context, choices_depth: int, mirrors: Mapping[str, str], project: str
 ) -> CheckoutOptions:
-    """Say how a ref's project is checked out."""
+    """Return how a ref's project is checked out."""
     return CheckoutOptions(
         depth=choices_depth,
         hipify=context.ref.projects[project].hipify,
@@ -151,12 +151,12 @@ def developers_tree(
 
 
 def own_path(common: Common, tree: Path, project: str) -> Path:
-    """Say where the copy of a developer's tree lies: one a tree and project, whatever ref it is built for."""
+    """Return where the copy of a developer's tree lies: one a tree and project, whatever ref it is built for."""
     return common.sources / ".own" / f"{project}-{files.sha256_text(str(tree))[:12]}"
 
 
 def tags_itself(tree: Path, project: str) -> bool:
-    """Say whether the build of a developer's tree adds the commit to the version, as triton's does."""
+    """Return whether the build of a developer's tree adds the commit to the version, as triton's does."""
     setups = (tree / name for name in pins.SETUP_FILES)
     return project == "triton" and any(pins.adds_commit(read_text(one)) for one in setups if one.is_file())
 
@@ -324,7 +324,7 @@ def _sync(tree: Path, work: Path, stamps: Mapping[str, Stamp], state: Mapping[st
 
 
 def _same(source: Path, target: Path, stamp: Stamp) -> bool:
-    """Say whether a file is there already: then it keeps its time, and nothing is built again for it."""
+    """Return whether a file is there already: then it keeps its time, and nothing is built again for it."""
     if source.is_symlink() or target.is_symlink() or not target.is_file():
         return False
     found = target.stat()
@@ -345,7 +345,7 @@ def _copy(source: Path, target: Path, work: Path) -> None:
 
 
 def _edits(git: Repository, top: Repository, scratch: Path) -> Iterator[bytes]:
-    """Give what a repository's edits consist of: its diff, and its untracked files."""
+    """Return what a repository's edits consist of: its diff, and its untracked files."""
     place = git.path.relative_to(top.path).as_posix().encode()
     index = scratch / "index"
     original = git.path / git.out("rev-parse", "--git-path", "index")

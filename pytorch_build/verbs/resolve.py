@@ -136,7 +136,7 @@ def _run_plan(arguments: argparse.Namespace, common: Common) -> None:
 
 
 def rows(lock: SourceLock, *, gpu: bool) -> Sequence[tuple[str, str, str, str]]:
-    """Give a row a project: name, short commit, the version to come, where it comes from."""
+    """Return a row a project: name, short commit, the version to come, where it comes from."""
     return [
         (name, "prebuilt", locked.prebuilt, "")
         if locked.prebuilt
