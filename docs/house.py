@@ -6,6 +6,7 @@ Product is core, rocm_packaging, pytorch_build and ci, without sample and templa
 from __future__ import annotations
 
 import ast
+import re
 import sys
 from collections import Counter
 from dataclasses import dataclass
@@ -33,6 +34,11 @@ LIMITS: Mapping[str, int] = {
     "lines of noxfile.py": 250,
     "test lines": 45_000,
 }
+_WORD = re.compile(r"[A-Za-z_]\w*")
+_COMMENT = re.compile(r"^ *#.*$", re.MULTILINE)
+_CALLED = re.compile(
+    r"__|test_|pytest_|visit_|do_[A-Z]|handle_|log_message$|readall$|redirect_request$|writable$|_generate_next_value_"
+)
 _STEM = 4  # letters that a gerund shares with its verb: `uploading`, `upload`
 
 
@@ -93,6 +99,19 @@ class House:
             if stem.endswith("ing") and any(stem.startswith(one[:_STEM]) for one in verbs - {stem})
         )
 
+    def unused(self) -> list[str]:
+        """Return the functions, classes and constants that no product code, task or session names.
+
+        What a framework calls by name (`test_*`, visitors, handlers) is left out, as are templates' own.
+        """
+        folders = [self.root / one for one in (*LAYERS, "docs", "requirements", "tests/bench")]
+        files = [*(path for folder in folders for path in folder.rglob("*.py")), *self.root.glob("*.py")]
+        words: Counter[str] = Counter()
+        for path in files:
+            words.update(_WORD.findall(_COMMENT.sub("", path.read_text(encoding="utf-8"))))
+        defined = ((name, one) for name, tree in self.trees.items() for one in _definitions(tree))
+        return [f"{name}.{one}" for name, one in defined if words[one] == 1 and not _CALLED.match(one)]
+
     def figures(self) -> Mapping[str, int]:
         """Measure what `LIMITS` limits."""
         lines = {name: _lines(path) for name, path in self.modules.items()}
@@ -116,6 +135,17 @@ def _nodes(tree: ast.AST, *, types: bool) -> Iterator[ast.AST]:
             yield from _nodes(node, types=types)
 
 
+def _definitions(tree: ast.Module) -> Iterator[str]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            # a decorator may be what calls it: validators, sessions
+            calls = [ast.unparse(one) for one in node.decorator_list if isinstance(one, ast.Call)]
+            yield from () if any("dataclass" not in one for one in calls) else (node.name,)
+    for statement in tree.body:
+        if isinstance(statement, ast.Assign):
+            yield from (target.id for target in statement.targets if isinstance(target, ast.Name))
+
+
 def _lines(path: Path) -> int:
     return len(path.read_text(encoding="utf-8").splitlines())
 
@@ -129,6 +159,7 @@ def main() -> int:
         [(name, f"{value:,}", f"{LIMITS[name]:,}") for name, value in figures.items()],
     )
     console.say(f"median module: {median(map(_lines, house.modules.values())):.0f} lines")
+    console.say(f"named by tests alone: {', '.join(house.unused()) or 'nothing'}")
     for what, named in (("circle", house.circle()), ("one importer", house.of_one_importer())):
         console.say(f"{what}: {', '.join(named) or 'none'}")
     return int(any(value > LIMITS[name] for name, value in figures.items()))

@@ -40,7 +40,7 @@ class RelatedCommit:
 
 
 def adds_commit(setup: str) -> bool:
-    """Return whether a setup.py of triton's adds the commit to the version: all do, but on release branches."""
+    """Return whether triton's setup.py adds the commit to the version: not on release branches."""
     return "def get_git_commit_hash" in setup
 
 

@@ -151,7 +151,7 @@ def developers_tree(
 
 
 def own_path(common: Common, tree: Path, project: str) -> Path:
-    """Return where the copy of a developer's tree lies: one a tree and project, whatever ref it is built for."""
+    """Return where the copy of a developer's tree lies: one per tree and project, for all refs."""
     return common.sources / ".own" / f"{project}-{files.sha256_text(str(tree))[:12]}"
 
 

@@ -133,8 +133,7 @@ LOCKED = {
 
 def compiled_and_refused(log: str) -> int:
     """Count the builds whose compiled wheel was refused for its size alone."""
-    assert "The checks found 1 errors" in log
-    return len(re.findall(r"error: The checks found 1 errors", log))
+    return log.count("The checks found 1 errors")
 
 
 def test_a_release_from_a_laptop(site: tuple[Engine, Path], tmp_path: Path) -> None:
