@@ -20,14 +20,13 @@ from pytorch_build.build.making import jobs
 from pytorch_build.build.plans import plan_build
 from pytorch_build.build.plans.types import BuildFacts, RocmFacts
 from pytorch_build.build.request import build_request, environment_calls
-from pytorch_build.lock.remote import Reader
 from pytorch_build.lock.stored import origins, source_lock
 from pytorch_build.refs.torch_refs import DISTRIBUTIONS
 from pytorch_build.rocm.options import find_source, packages_of
-from pytorch_build.sources.git import Repository
-from pytorch_build.sources.own_tree import OwnTree
+from pytorch_build.sources.git import Reader, Repository
 from pytorch_build.sources.trees import (
     DevelopersTree,
+    OwnTree,
     base_version_of,
     managed_tree,
     own_path,

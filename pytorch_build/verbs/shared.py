@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from core.cli.options import GIT_MIRRORS, environment
 from core.errors import UsageError
 from core.packages.sources import add_package_source
 from pytorch_build.rocm.options import add_rocm_options
@@ -18,9 +19,10 @@ def add_source_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--git-mirror",
         action="append",
-        default=[],
+        default=environment().get(GIT_MIRRORS, "").split(),
         metavar="PREFIX=MIRROR",
-        help="fetch from MIRROR what origins have under PREFIX (https://github.com/=/mirrors/); repeatable",
+        help="fetch from MIRROR what origins have under PREFIX (https://github.com/=/mirrors/); repeatable "
+        f"(besides those of {GIT_MIRRORS})",
     )
 
 

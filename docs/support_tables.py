@@ -9,8 +9,7 @@ from pytorch_build.refs.torch_refs import DISTRIBUTIONS, PLATFORMS
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from pytorch_build.refs.schema import FeatureRow, HistoryRow, RefsFile
-    from pytorch_build.refs.torch_refs import ProjectSource, TorchRef
+    from pytorch_build.refs.torch_refs import FeatureRow, HistoryRow, ProjectSource, RefsFile, TorchRef
 
 PIN_FILES: Mapping[str, str] = {
     "related_commits": "related_commits",

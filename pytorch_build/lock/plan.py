@@ -28,7 +28,7 @@ class LockOf(Protocol):
     """Gives the source lock of a torch ref as a platform builds it."""
 
     def __call__(self, platform: Platform, torch_ref: str, gpu_family: str) -> SourceLock:
-        """Give the lock; `gpu_family` is one that it is built for, ``cpu`` only where there is no other."""
+        """Return the lock; `gpu_family` is one that it is built for, ``cpu`` only where there is no other."""
         ...
 
 
@@ -129,7 +129,7 @@ def _key(cell: Cell) -> tuple[Platform, str, str, str]:
 
 
 def _versions(cell: Cell, lock: SourceLock) -> dict[str, str]:
-    """Give the versions of the wheels that a job builds, by distribution."""
+    """Return the versions of the wheels that a job builds, by distribution."""
     return {
         distribution: lock.version(project, gpu=cell.gpu_family != CPU)
         for project, distribution in DISTRIBUTIONS.items()

@@ -1,12 +1,12 @@
 from __future__ import annotations
 
-from pytorch_build.refs import support_table
+from docs import support_tables
 from pytorch_build.refs import torch_refs as refs
 
 
 def tables() -> str:
     by_platform = {platform: refs.load_refs(platform=platform) for platform in refs.PLATFORMS}
-    return support_table.support_tables(refs.embedded(), by_platform)
+    return support_tables.support_tables(refs.embedded(), by_platform)
 
 
 def row(start: str) -> list[str]:

@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from core.errors import SourceError
-from pytorch_build.lock.remote import Reader
 from pytorch_build.sources import git as git_module
+from pytorch_build.sources.git import Reader
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
