@@ -47,7 +47,7 @@ class Samples:
         return {"peak": self.peak, "total": self.total, "used": used}
 
 
-def parse(text: str) -> tuple[int, int] | None:
+def memory_use(text: str) -> tuple[int, int] | None:
     """Read ``/proc/meminfo``: bytes in use and bytes there are; None where it does not say."""
     said = {name: int(count) * _KIB for name, count in _FIELD.findall(text)}
     if said.keys() != {"MemTotal", "MemAvailable"}:
@@ -62,7 +62,7 @@ def watched(meminfo: Path = MEMINFO) -> Iterator[Samples]:
 
     def look() -> bool:
         try:
-            found = parse(meminfo.read_text(encoding="ascii", errors="replace"))
+            found = memory_use(meminfo.read_text(encoding="ascii", errors="replace"))
         except OSError:
             return False
         if found is not None:

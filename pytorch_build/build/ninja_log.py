@@ -59,7 +59,7 @@ def summaries(folder: Path, before: Mapping[str, frozenset[str]]) -> list[dict[s
             continue
         name = path.parent.relative_to(folder).as_posix()
         known = before.get(name, frozenset())
-        edges = parse(line for line in _lines(path) if line.startswith(_HEADER) or line not in known)
+        edges = parse_log(line for line in _lines(path) if line.startswith(_HEADER) or line not in known)
         if edges:
             found.append(summary(edges, folder=f"{folder.name}/{name}".removesuffix("/."), root=str(folder)))
     found.sort(key=lambda one: (-one["busy_seconds"], one["folder"]))
@@ -80,7 +80,7 @@ def _lines(path: Path) -> list[str]:
     return path.read_text(encoding="utf-8", errors="replace").split("\n")
 
 
-def parse(lines: Iterable[str]) -> tuple[Edge, ...]:
+def parse_log(lines: Iterable[str]) -> tuple[Edge, ...]:
     """Read a log's commands, in its order; a line that was cut off is no command."""
     edges: dict[tuple[int, int, str], Edge] = {}
     known = False

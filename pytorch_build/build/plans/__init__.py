@@ -22,9 +22,9 @@ if TYPE_CHECKING:
 _PLANNERS: Mapping[str, Callable[[Context], BuildPlan]] = {
     "triton": triton.plan,
     "torch": torch.plan,
-    "audio": audio.plan,
-    "vision": vision.plan,
-    "apex": apex.plan,
+    "audio": audio.audio_plan,
+    "vision": vision.vision_plan,
+    "apex": apex.apex_plan,
 }
 
 

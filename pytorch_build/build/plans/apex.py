@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from pytorch_build.build.plans.types import BuildPlan
 
 
-def plan(context: Context) -> BuildPlan:
+def apex_plan(context: Context) -> BuildPlan:
     """Plan apex's wheel."""
     request = context.request
     needed_torch(context)

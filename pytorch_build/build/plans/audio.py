@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from pytorch_build.build.plans.types import BuildPlan
 
 
-def plan(context: Context) -> BuildPlan:
+def audio_plan(context: Context) -> BuildPlan:
     """Plan torchaudio's wheel."""
     request = context.request
     env = common_env(context) | sysdeps_env(context) | windows_env(context)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytorch_build.build.memory_use import MOST_SAMPLES, Samples, parse, watched
+from pytorch_build.build.memory_use import MOST_SAMPLES, Samples, memory_use, watched
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -15,9 +15,9 @@ SAID = "MemTotal:       16384 kB\nMemFree:  1 kB\nMemAvailable:    4096 kB\n"
 
 
 def test_what_is_used_is_what_is_not_available() -> None:
-    assert parse(SAID) == ((16384 - 4096) * 1024, 16384 * 1024)
-    assert parse("MemTotal: 5 kB\n") is None
-    assert parse("") is None
+    assert memory_use(SAID) == ((16384 - 4096) * 1024, 16384 * 1024)
+    assert memory_use("MemTotal: 5 kB\n") is None
+    assert memory_use("") is None
 
 
 @given(st.lists(st.integers(0, 1 << 40), min_size=1, max_size=3 * MOST_SAMPLES))

@@ -35,7 +35,7 @@ def log(folder: Path, *lines: str, version: int = 5, name: str = ".") -> None:
 
 @pytest.mark.parametrize("version", [5, 6, 7])
 def test_a_command_is_one_whatever_its_outputs(version: int) -> None:
-    assert ninja_log.parse([HEADER.format(version), *LINES]) == EDGES
+    assert ninja_log.parse_log([HEADER.format(version), *LINES]) == EDGES
 
 
 @pytest.mark.parametrize(
@@ -50,7 +50,7 @@ def test_a_command_is_one_whatever_its_outputs(version: int) -> None:
     ],
 )
 def test_what_is_no_command_of_a_known_version_is_left_out(lines: list[str]) -> None:
-    assert ninja_log.parse(lines) == ()
+    assert ninja_log.parse_log(lines) == ()
 
 
 def test_a_logs_summary() -> None:
@@ -122,7 +122,7 @@ def test_a_summary_is_bounded_and_adds_up(found: list[Edge]) -> None:
 
 @given(st.lists(st.one_of(st.text(max_size=40), st.sampled_from(LINES), st.just(HEADER.format(5)))))
 def test_no_text_is_too_much_for_the_parser(lines: list[str]) -> None:
-    for edge in ninja_log.parse(lines):
+    for edge in ninja_log.parse_log(lines):
         assert 0 <= edge.start <= edge.end
 
 
