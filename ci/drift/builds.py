@@ -15,12 +15,12 @@ from ci.drift.tree import Python, found, strings
 from ci.plan.data import TRIGGERS_FILE, load
 from core.cli.options import ROOT
 from core.data import read_text, read_toml
+from pytorch_build.build.toolchain import FILE as TOOLCHAIN_FILE
 from pytorch_build.platforms import linux, windows
 from pytorch_build.refs.torch_refs import load_refs
 from pytorch_build.test import skip_rules
 from pytorch_build.test.configurations import DATA as CONFIGURATIONS_FILE
 from pytorch_build.test.skip_review import entries
-from pytorch_build.toolchain.pins import FILE as TOOLCHAIN_FILE
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import shutil
+import tempfile
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -12,18 +14,21 @@ from core.env import installer
 from core.env.installer import Install
 from core.errors import BuildError
 from core.wheel import wheels
-from pytorch_build.build.course import Course
+from pytorch_build.build.metrics import Course
 from pytorch_build.build.plans import environment
+from pytorch_build.build.plans.torch import PATH
 from pytorch_build.check.imports import import_command, read_report
+from rocm_packaging.packages.packages import DEVEL_PAYLOAD
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from core.env.installer import Backend
     from core.env.interpreters import Interpreter
-    from pytorch_build.build.compiler_cache_use import CacheInUse
-    from pytorch_build.build.plans.types import BuildPlan, FileDrop
+    from pytorch_build.build.cache_use import CacheUse
+    from pytorch_build.build.plans.common import BuildPlan, FileDrop
     from pytorch_build.platforms import Platform
+
 
 CONFIGURATION_MARKER = ".configuration"
 
@@ -36,7 +41,7 @@ def execute(
     base_env: Mapping[str, str],
     log: Path,
     course: Course | None = None,
-    cache: CacheInUse | None = None,
+    cache: CacheUse | None = None,
 ) -> Path:
     """Run a plan's commands and give the one wheel they leave; `course` keeps how it went."""
     for note in plan.notes:
@@ -196,3 +201,34 @@ def _uninstall(target: Interpreter, names: Sequence[str]) -> None:
         ]
         # what is not installed is no error to uv
         process.capture(argv)
+
+
+_NO_PRELOADS = "def initialize():\n    pass\n"
+_WHERE = ", where ROCm's development tree is not installed and nothing was loaded before"
+
+
+def check_bare_import(target: Interpreter, plan: BuildPlan, wheel: Path, *, preloads: bool) -> None:
+    """Import an installed wheel without ROCm's development tree, and without torch's preloads.
+
+    The environment is copied with hard links, which is a matter of a second for tens of thousands of files.
+    """
+    prefix = target.prefix
+    with tempfile.TemporaryDirectory(prefix=".bare-", dir=prefix.parent) as folder:
+        bare = Path(folder) / prefix.name
+        ignored = shutil.ignore_patterns(f"{DEVEL_PAYLOAD}*", "rocm_sdk_devel*")
+        shutil.copytree(prefix, bare, symlinks=True, ignore=ignored, copy_function=_link)
+        init = bare / target.purelib.relative_to(prefix) / PATH
+        if init.is_file() and not preloads:
+            files.write_text(init, _NO_PRELOADS)
+        python = bare / target.scripts.relative_to(prefix) / target.executable.name
+        require_import(plan, wheel, python, cwd=bare, where=_WHERE)
+    console.say(f"{wheel.name} imports beside ROCm's run-time packages")
+
+
+def _link(source: str, target: str) -> str:
+    """Link a file; copy it where the file system has no hard links."""
+    try:
+        os.link(source, target)
+    except OSError:
+        shutil.copy2(source, target)
+    return target

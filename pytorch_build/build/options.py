@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING
 from core import process
 from core.cli.options import environment
 from core.errors import EnvironmentSetupError, UsageError, nearest
-from pytorch_build.build.compiler_cache import KINDS, CompilerCache
-from pytorch_build.build.compiler_cache_storage import require_usable
-from pytorch_build.rocm.options import RocmOptions, add_rocm_options, rocm_options_from
+from pytorch_build.build.cache import KINDS, CompilerCache, asked_storage
+from pytorch_build.rocm import RocmOptions, add_rocm_options, rocm_options_from
 from pytorch_build.verbs.shared import add_source_options, mirrors_from
 
 if TYPE_CHECKING:
@@ -133,7 +132,8 @@ def _cache(arguments: argparse.Namespace) -> CompilerCache | None:
         return None
     if kind not in KINDS:  # argparse does not look at what a variable says
         raise UsageError(f"COMPILER_CACHE={kind!r} is no compiler cache.", hint=nearest(kind, KINDS))
-    require_usable(kind, arguments.compiler_cache_store)
+    if arguments.compiler_cache_store:
+        asked_storage(kind, arguments.compiler_cache_store)
     program = process.which(kind)
     if program is None:
         raise EnvironmentSetupError(

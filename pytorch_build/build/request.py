@@ -6,14 +6,14 @@ from typing import TYPE_CHECKING
 
 from core.env.installer import Install
 from core.env.target_locks import locked_call
-from pytorch_build.build.plans.types import BuildOptions, BuildRequest
+from pytorch_build.build.plans.common import BuildOptions, BuildRequest
 
 if TYPE_CHECKING:
     from pathlib import PurePath
 
     from pytorch_build.build.build import Build
-    from pytorch_build.build.compiler_cache import CompilerCache
-    from pytorch_build.build.plans.types import RocmPaths
+    from pytorch_build.build.cache import CompilerCache
+    from pytorch_build.build.plans.common import RocmPaths
 
 
 def environment_calls(build: Build, rocm: Install | None) -> list[Install]:

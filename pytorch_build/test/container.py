@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pytorch_build.containers.running import CACHE
+from pytorch_build.build.container import CACHE
 from pytorch_build.test.gpu_facts import HIDING
 
 if TYPE_CHECKING:

@@ -20,7 +20,7 @@ from core.parallel import each
 from core.run import records
 from pytorch_build.check.expected import run_lock
 from pytorch_build.refs.torch_refs import DISTRIBUTIONS
-from pytorch_build.rocm.options import packages_of
+from pytorch_build.rocm import packages_of
 from pytorch_build.test.devices import PREFIXES, targets_of, told_to_sdist
 from rocm_packaging.packages.layouts import (
     BOOTSTRAP,
@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     from core.packages.source_options import SourceOptions
     from core.run.records import FileRecord
     from pytorch_build.context import Context
-    from pytorch_build.rocm.options import RocmOptions
+    from pytorch_build.rocm import RocmOptions
 
 _PIN = re.compile(r"^[\w.-]+==[^\s;\\]+", re.MULTILINE)
 

@@ -18,7 +18,7 @@ from core.errors import CheckError, ProcessError
 from core.packages.source_options import SourceOptions
 from core.run import records, stage
 from core.run.stage import Made, Stage
-from pytorch_build.rocm.options import RocmOptions
+from pytorch_build.rocm import RocmOptions
 from pytorch_build.test import devices, installation, recording
 from pytorch_build.test.torch_request import TorchTests, assignments
 

@@ -13,14 +13,13 @@ from core.env.interpreters import require
 from core.errors import MissingInputError, UsageError, nearest
 from core.run.job_files import job_files
 from core.run.outputs import this_platform
-from pytorch_build.build import building
-from pytorch_build.build.build import Build
-from pytorch_build.build.dependencies import dependencies
+from pytorch_build.build.build import Build, dependencies
 from pytorch_build.build.options import add_build_options, build_choices_from
+from pytorch_build.build.stage import perform
 from pytorch_build.context import context
 from pytorch_build.lock.stored import source_lock, with_components
 from pytorch_build.refs.torch_refs import DISTRIBUTIONS, PROJECTS
-from pytorch_build.rocm.options import find_source, find_version
+from pytorch_build.rocm import find_source, find_version
 from pytorch_build.sources.trees import base_version_of, developers_tree, managed_tree
 
 if TYPE_CHECKING:
@@ -70,7 +69,7 @@ def run(arguments: argparse.Namespace) -> None:
         _foresee(chosen, choices, target, project, as_json=arguments.json)
         return
     made = plan(chosen, choices, target=target, project=project)
-    building.perform(made)
+    perform(made)
     files = job_files(environment())
     if files.outputs:
         files.set_output(f"{DISTRIBUTIONS[project]}_version", made.tree.version)
@@ -80,32 +79,32 @@ def _foresee(
     chosen: Context, choices: BuildChoices, target: Interpreter, project: str, *, as_json: bool
 ) -> None:
     """Print the plan, and whether a record says that it has been done."""
-    from pytorch_build.build import foreseeing
+    from pytorch_build.build import forecast
 
-    data = foreseeing.as_data(foreseeing.foresee(chosen, choices, target=target, project=project))
+    data = forecast.as_data(forecast.foresee(chosen, choices, target=target, project=project))
     if as_json:
         console.result(json.dumps(data, indent=2))
         return
-    foreseeing.show(data)
+    forecast.show(data)
     if chosen.common.outputs.platform != this_platform() or project in choices.own_trees:
         return
     try:
-        building.perform(plan(chosen, choices, target=target, project=project))
+        perform(plan(chosen, choices, target=target, project=project))
     except MissingInputError as problem:
         console.say(f"build_{project} cannot be run yet: {problem.message}")
 
 
 def _in_container(arguments: argparse.Namespace, project: str, python: str, common: Common) -> None:
     """Run the same session in the manylinux image, which has the same checkout and run."""
-    from pytorch_build.containers import running
+    from pytorch_build.build import container
 
     env, named = environment(), arguments.container
-    job = running.Job(
+    job = container.Job(
         session=f"build_{project}",
         python=".".join(python.split(".")[:2]),
-        words=(*running.inner_words(sys.argv[2:], project=project), *_told_inside(arguments, env)),
+        words=(*container.inner_words(sys.argv[2:], project=project), *_told_inside(arguments, env)),
         root=common.root,
-        user=running.this_user(),
+        user=container.this_user(),
         present=frozenset(env),
     )
     engine = next((one for one in engines.RUNNERS if one == named), None) or engines.find_engine(
@@ -113,10 +112,10 @@ def _in_container(arguments: argparse.Namespace, project: str, python: str, comm
         otherwise="Or build without --container; the wheel is then for machines like this one.",
     )
     if common.dry_run:
-        data = running.load_container()
-        console.say(" ".join(running.command(engine, data, job, running.mounts_of(job.words, job.root))))
+        data = container.load_container()
+        console.say(" ".join(container.command(engine, data, job, container.mounts_of(job.words, job.root))))
         return
-    running.run(engine, job, env=env)
+    container.run(engine, job, env=env)
 
 
 def _told_inside(arguments: argparse.Namespace, env: Mapping[str, str]) -> tuple[str, ...]:

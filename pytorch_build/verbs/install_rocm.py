@@ -11,8 +11,7 @@ from core.env.interpreters import require
 from core.env.target_locks import locked_call
 from core.errors import UsageError
 from pytorch_build.context import context
-from pytorch_build.rocm.options import add_rocm_options, find_source, find_version, rocm_options_from
-from pytorch_build.rocm.sdk import ask
+from pytorch_build.rocm import add_rocm_options, ask, find_source, find_version, rocm_options_from
 
 if TYPE_CHECKING:
     import argparse

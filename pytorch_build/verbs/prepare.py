@@ -13,7 +13,7 @@ from core.env.interpreters import require
 from core.env.target_locks import locked_call
 from core.errors import UsageError
 from core.run.outputs import this_platform
-from pytorch_build.toolchain.providing import plan, provide
+from pytorch_build.build.toolchain import plan, provide
 from pytorch_build.verbs.shared import add_source_options, mirrors_from
 
 if TYPE_CHECKING:

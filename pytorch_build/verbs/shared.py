@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from core.errors import UsageError
 from core.packages.source_options import add_package_source
-from pytorch_build.rocm.options import add_rocm_options
+from pytorch_build.rocm import add_rocm_options
 
 if TYPE_CHECKING:
     import argparse

@@ -14,10 +14,10 @@ from core.env.interpreters import require
 from core.env.target_locks import TORCH_TESTS, locked_call
 from core.errors import MissingInputError, UsageError
 from core.packages.source_options import source_options
-from pytorch_build.containers.running import this_user
+from pytorch_build.build.container import this_user
 from pytorch_build.context import context
 from pytorch_build.lock.stored import stored_lock
-from pytorch_build.rocm.options import rocm_options_from
+from pytorch_build.rocm import rocm_options_from
 from pytorch_build.test import configurations, container, devices, installation, upstream_tests
 from pytorch_build.test.sharding import parse_shard
 from pytorch_build.test.torch_request import Bench, TorchTests, assignments
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from core.env.interpreters import Interpreter
     from pytorch_build.context import Context
-    from pytorch_build.rocm.options import RocmOptions
+    from pytorch_build.rocm import RocmOptions
     from pytorch_build.test.installation import Tested
     from pytorch_build.test.upstream_tests import Tests
 

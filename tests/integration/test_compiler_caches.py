@@ -15,10 +15,8 @@ import pytest
 
 from core import process
 from core.cli.options import environment
-from pytorch_build.build.compiler_cache import CompilerCache
-from pytorch_build.build.compiler_cache_server import Patience
-from pytorch_build.build.compiler_cache_storage import Storage
-from pytorch_build.build.compiler_cache_use import BaseDirs, in_use
+from pytorch_build.build.cache import CompilerCache, Storage
+from pytorch_build.build.cache_use import Patience, in_use
 from tests.integration.s3_servers import program, rclone_serving
 
 if TYPE_CHECKING:
@@ -149,7 +147,7 @@ class Shop:
         root = self.folder / tree
         (root / "build").mkdir(parents=True)
         (root / "own.h").write_text("inline int own() { return 1; }\n")
-        dirs = BaseDirs(tree=root, environment=root / "env", root=root)
+        dirs = (root, root / "env", root)
         base_env = process.inherited()
         with in_use(cache, base_dirs=dirs, base_env=base_env, patience=patience) as used:
             assert used is not None
@@ -206,7 +204,7 @@ def test_a_store_that_is_not_there(
     assert "SignatureDoesNotMatch" in shop.compiled("wrong", shop.cache())["lost"]
     told = capsys.readouterr().err
     assert told.count(f"warning: sccache cannot use s3://{shop.bucket}/{PREFIX}: ") == 2
-    assert told.count("This build goes on with a local cache.") == 2
+    assert told.count("This build uses a local cache instead.") == 2
 
 
 def signalled(shop: Shop, number: int) -> None:
@@ -220,7 +218,7 @@ def test_a_store_that_dies_while_the_build_runs(shop: Shop, capsys: pytest.Captu
     assert "sccache failed 1 times to read or store an entry in s3://" in capsys.readouterr().err
 
 
-def test_a_store_that_stops_to_answer_while_the_build_runs(
+def test_a_store_that_stops_answering_while_the_build_runs(
     shop: Shop, capsys: pytest.CaptureFixture[str]
 ) -> None:
     try:
@@ -233,8 +231,8 @@ def test_a_store_that_stops_to_answer_while_the_build_runs(
     finally:
         signalled(shop, signal.SIGCONT)
     # sccache itself would wait for minutes
-    assert "does not answer: the build goes on with a local cache" in capsys.readouterr().err
-    assert said["lost"] == "it stopped to answer while the build ran"
+    assert "does not answer: the build continues with a local cache" in capsys.readouterr().err
+    assert said["lost"] == "it stopped answering during the build"
     assert said["misses"] >= SOURCES - 1
 
 

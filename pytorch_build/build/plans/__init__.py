@@ -10,21 +10,21 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from core.errors import UsageError, nearest
-from pytorch_build.build.plans import apex, audio, torch, triton, vision
+from pytorch_build.build.plans import extensions, torch, triton
 from pytorch_build.build.plans.common import Context
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from pytorch_build.build.plans.types import BuildFacts, BuildPlan, BuildRequest
+    from pytorch_build.build.plans.common import BuildFacts, BuildPlan, BuildRequest
     from pytorch_build.platforms import Platform
 
 _PLANNERS: Mapping[str, Callable[[Context], BuildPlan]] = {
     "triton": triton.plan,
     "torch": torch.plan,
-    "audio": audio.audio_plan,
-    "vision": vision.vision_plan,
-    "apex": apex.apex_plan,
+    "audio": extensions.audio_plan,
+    "vision": extensions.vision_plan,
+    "apex": extensions.apex_plan,
 }
 
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from packaging.requirements import Requirement
 
-from core.errors import MissingInputError, UsageError
-from pytorch_build.build.needs import load_needs
+from core.errors import MissingInputError, RocmError, UsageError
+from pytorch_build.build.machine import load_needs
 from pytorch_build.build.plans.common import (
+    FileDrop,
     Steps,
     build_command,
     build_requires,
@@ -17,15 +19,14 @@ from pytorch_build.build.plans.common import (
     sysdeps_env,
     windows_env,
 )
-from pytorch_build.build.plans.types import FileDrop
-from pytorch_build.build.rocm_init import PATH as ROCM_INIT
-from pytorch_build.build.rocm_init import preload_names, rocm_init_text
-from pytorch_build.toolchain.pins import load_toolchain
+from pytorch_build.build.toolchain import load_toolchain
 
 if TYPE_CHECKING:
-    from pytorch_build.build.plans.common import Context
-    from pytorch_build.build.plans.types import BuildPlan, RocmFacts, RocmPaths
+    from collections.abc import Collection
+
+    from pytorch_build.build.plans.common import BuildPlan, Context, RocmFacts, RocmPaths
     from pytorch_build.platforms import Platform
+
 
 # GPU targets that the attention kernels (aotriton) exist for; one of them is enough.
 _FLASH_TARGETS = ("gfx90a", "gfx942", "gfx950", "gfx11", "gfx12")
@@ -83,7 +84,7 @@ def plan(context: Context) -> BuildPlan:
         # older wheels of ninja loop (1.11.1) or break link.exe's response files (1.13.0) on Windows
         as_locked=("ninja",) if context.windows else (),
         # A file of an earlier build for ROCm would make this wheel ask for rocm_sdk.
-        removes=() if request.rocm else (ROCM_INIT, f"build/lib*/{ROCM_INIT}"),
+        removes=() if request.rocm else (PATH, f"build/lib*/{PATH}"),
         file_drops=drops,
         install=True,
         notes=notes,
@@ -178,7 +179,7 @@ def _file_drops(context: Context) -> tuple[tuple[FileDrop, ...], tuple[str, ...]
 def _rocm_init(platform: Platform, rocm: RocmPaths, facts: RocmFacts) -> tuple[FileDrop, tuple[str, ...]]:
     preloads = preload_names(platform, facts.libraries)
     text = rocm_init_text(preloads, rocm_version=rocm.version)
-    return FileDrop(path=ROCM_INIT, content=text), preloads.absent
+    return FileDrop(path=PATH, content=text), preloads.absent
 
 
 def _force_includes(context: Context, drops: tuple[FileDrop, ...], *, flash: bool) -> list[str]:
@@ -187,3 +188,71 @@ def _force_includes(context: Context, drops: tuple[FileDrop, ...], *, flash: boo
     if context.windows and flash:
         paths += [f"torch/lib/{name}" for name in _FLASH_DLLS]
     return [f"-Cwheel.force-include.{path}={path}" for path in paths]
+
+
+# Without these torch cannot work, so their absence is an error of the SDK.
+REQUIRED = ("amdhip64", "hiprtc", "hipblas")
+PATH = "torch/_rocm_init.py"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Preloads:
+    """Libraries that torch loads first."""
+
+    names: tuple[str, ...]
+    absent: tuple[str, ...]
+
+
+def preload_names(platform: Platform, available: Collection[str]) -> Preloads:
+    """Choose the libraries to load first, out of those that the SDK really has.
+
+    One name in the list that the SDK cannot find breaks ``import torch`` for everybody,
+    so the list follows the SDK, as long as it has what torch cannot do without.
+    """
+    lacking = [name for name in REQUIRED if name not in available]
+    if lacking:
+        raise RocmError(
+            f"The ROCm SDK has no {', '.join(lacking)}, without which torch cannot be imported.",
+            hint="Install rocm[libraries,devel] completely: nox -s install_rocm.",
+        )
+    names = tuple(name for name in platform.PRELOADS if name in available)
+    return Preloads(names=names, absent=tuple(name for name in platform.PRELOADS if name not in names))
+
+
+def rocm_init_text(preloads: Preloads, *, rocm_version: str) -> str:
+    """Write the file for an SDK: what to load, and the version to compare with at run time."""
+    if not preloads.names or not rocm_version:
+        raise RocmError("A torch wheel for ROCm needs libraries to load first and a ROCm version.")
+    listed = "".join(f"            {name!r},\n" for name in preloads.names)
+    return (
+        '"""Loads ROCm\'s libraries before torch\'s own. Written when this wheel was built."""\n'
+        "\n\n"
+        "def initialize():\n"
+        "    import rocm_sdk\n"
+        "\n"
+        "    rocm_sdk.initialize_process(\n"
+        "        preload_shortnames=[\n"
+        f"{listed}"
+        "        ],\n"
+        f"        check_version={rocm_version!r},\n"
+        "    )\n"
+    )
+
+
+def query_code(platform: Platform) -> str:
+    """Give Python code for the target environment that prints which libraries its SDK has.
+
+    It prints one short name a line; its lines are what `preload_names` takes. A name that the
+    SDK does not know, has no file for, or skips on this platform is not printed; an SDK
+    without its libraries' wheel fails in several ways, and each means the same here.
+    """
+    return (
+        "import rocm_sdk\n"
+        f"for name in {platform.PRELOADS!r}:\n"
+        "    try:\n"
+        "        found = rocm_sdk.find_libraries(name)\n"
+        "    except Exception:\n"
+        "        continue\n"
+        "    if found:\n"
+        "        print(name)\n"
+    )

@@ -15,8 +15,7 @@ from pytorch_build.build.plans.common import (
 )
 
 if TYPE_CHECKING:
-    from pytorch_build.build.plans.common import Context
-    from pytorch_build.build.plans.types import BuildPlan
+    from pytorch_build.build.plans.common import BuildPlan, Context
 
 _SUFFIX = "TRITON_WHEEL_VERSION_SUFFIX"
 # upstream's builds of LLVM for triton, by the first digits of LLVM's commit

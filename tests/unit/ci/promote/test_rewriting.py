@@ -20,7 +20,7 @@ from core.files import sha256
 from core.wheel.wheel_record import verify_record
 from core.wheel.wheel_writer import Member, WheelSpec, metadata_text, write_sdist, write_wheel
 from core.wheel.wheels import read_metadata
-from pytorch_build.build.rocm_init import Preloads, rocm_init_text
+from pytorch_build.build.plans.torch import Preloads, rocm_init_text
 from pytorch_build.check.view import Expectation
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ import pytest
 from core import process
 from core.env import interpreters
 from core.errors import BuildError
-from pytorch_build.build.bare_import import check_bare_import
+from pytorch_build.build.execution import check_bare_import
 from tests.unit.pytorch_build.build.test_execution import VERSION, WHEEL, plan
 
 if TYPE_CHECKING:

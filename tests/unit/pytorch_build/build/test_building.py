@@ -14,19 +14,18 @@ from core.packages.package_sources import PackageSource
 from core.run import records
 from core.run.records import Cell
 from core.run.stage import Made
-from pytorch_build.build import building
-from pytorch_build.build.build import Build
-from pytorch_build.build.building import inputs, perform
-from pytorch_build.build.dependencies import Dependency
+from pytorch_build.build import stage
+from pytorch_build.build.build import Build, Dependency
 from pytorch_build.build.options import BuildChoices
-from pytorch_build.rocm.options import RocmOptions
+from pytorch_build.build.stage import inputs, perform
+from pytorch_build.rocm import RocmOptions
 from rocm_packaging.sdk.sources import RocmSource
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from contextlib import AbstractContextManager
 
-    from pytorch_build.build.course import Course
+    from pytorch_build.build.metrics import Course
 
 FILE = Offer(name="rocm.whl", distribution="rocm", version="7.1", sha256="aa", url="/somewhere/rocm.whl")
 ROCM = RocmSource(version="7.1", packages=PackageSource(find_links=("/somewhere",)), files=(FILE,))
@@ -175,13 +174,13 @@ def test_a_python_without_a_lock_counts_its_unlocked_requirements(build: Build, 
 def test_a_changed_rule_is_a_changed_input(build: Build, tmp_path: Path, monkeypatch: Any) -> None:
     package = tmp_path / "pytorch_build"
     ignored = shutil.ignore_patterns("__pycache__", "sample", "smoke")
-    shutil.copytree(Path(building.__file__).parents[1], package, ignore=ignored)
+    shutil.copytree(Path(stage.__file__).parents[1], package, ignore=ignored)
     original = digest(build)
-    monkeypatch.setattr(building, "__file__", str(package / "build" / "building.py"))
+    monkeypatch.setattr(stage, "__file__", str(package / "build" / "stage.py"))
     # where the checkout lies does not count
     assert digest(build) == original
-    rules = [package / "build" / name for name in ("rocm_init.py", "execution.py", "making.py")]
-    for path in [*rules, *package.glob("builds/plans/*.py"), *package.glob("platforms/*.py")]:
+    rules = [package / "build" / name for name in ("rpaths.py", "execution.py", "stage.py")]
+    for path in [*rules, *package.glob("build/plans/*.py"), *package.glob("platforms/*.py")]:
         text = path.read_text()
         path.write_text(text + "# changed\n")
         assert digest(build) != original, path
@@ -212,7 +211,7 @@ def made(run: Any, monkeypatch: pytest.MonkeyPatch) -> list[str]:
         calls.append(name)
         return Made(files=(run.wheel("torch", build.tree.version),), details={"source": "x"})
 
-    monkeypatch.setattr("pytorch_build.build.making.make", make)
+    monkeypatch.setattr("pytorch_build.build.stage.make", make)
     return calls
 
 
@@ -262,7 +261,7 @@ def test_a_failure_is_recorded_with_the_front_doors_code(
         course.details["reached"] = {"done": 7, "total": 9, "failed": ["a.o"]}
         raise problem
 
-    monkeypatch.setattr("pytorch_build.build.making.make", fails)
+    monkeypatch.setattr("pytorch_build.build.stage.make", fails)
     with pytest.raises(type(problem)):
         perform(build)
     outputs = run.common().outputs

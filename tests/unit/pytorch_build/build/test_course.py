@@ -4,8 +4,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from pytorch_build.build import memory_use
-from pytorch_build.build.course import Course
+from pytorch_build.build import metrics
+from pytorch_build.build.metrics import Course
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -24,9 +24,7 @@ ninja: build stopped: subcommand failed.
 def meminfo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "meminfo"
     path.write_text("MemTotal: 100 kB\nMemAvailable: 40 kB\n")
-    monkeypatch.setattr(
-        "pytorch_build.build.course.memory_use.watched", lambda watched=memory_use.watched: watched(path)
-    )
+    monkeypatch.setattr(metrics, "watched", lambda watched=metrics.watched: watched(path))
 
 
 def build_in(folder: Path, log: Path, problem: BaseException | None = None) -> None:
@@ -64,7 +62,7 @@ def test_a_build_that_ends_well_has_not_reached_but_done_it(tmp_path: Path) -> N
 def test_a_build_that_fails_before_its_first_command_says_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(memory_use, "MEMINFO", tmp_path / "absent")
+    monkeypatch.setattr(metrics, "MEMINFO", tmp_path / "absent")
     course = Course()
     with pytest.raises(ValueError, match="early"), course.followed(tmp_path / "build", tmp_path / "none.log"):
         raise ValueError("early")

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from core.errors import MissingInputError
-from pytorch_build.build.dependencies import dependencies, dependency_inputs
+from pytorch_build.build.build import dependencies, dependency_inputs
 
 
 def names(found: Any) -> list[str]:

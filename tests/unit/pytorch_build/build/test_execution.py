@@ -20,7 +20,7 @@ from pytorch_build.build.execution import (
     install_requirements,
     the_wheel,
 )
-from pytorch_build.build.plans.types import BuildPlan, Command, FileDrop
+from pytorch_build.build.plans.common import BuildPlan, Command, FileDrop
 from pytorch_build.platforms import platform_named
 
 if TYPE_CHECKING:

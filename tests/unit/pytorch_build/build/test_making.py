@@ -14,16 +14,14 @@ from core.packages import package_sources
 from core.packages.offers import Offer
 from core.packages.package_sources import PackageSource
 from core.process import Completed
-from pytorch_build.build import compiler_cache_use, facts, making, preflight
-from pytorch_build.build.build import Build
-from pytorch_build.build.compiler_cache import CompilerCache
-from pytorch_build.build.course import Course
-from pytorch_build.build.dependencies import Dependency
+from pytorch_build.build import cache_use, site, stage
+from pytorch_build.build.build import Build, Dependency
+from pytorch_build.build.cache import CompilerCache
+from pytorch_build.build.metrics import Course
 from pytorch_build.build.options import BuildChoices
-from pytorch_build.build.plans.types import BuildFacts, TreeFacts
+from pytorch_build.build.plans.common import BuildFacts, TreeFacts
 from pytorch_build.check.findings import Finding
-from pytorch_build.rocm.options import RocmOptions
-from pytorch_build.rocm.sdk import RocmSdk
+from pytorch_build.rocm import RocmOptions, RocmSdk
 from rocm_packaging.sdk.sources import RocmSource
 
 if TYPE_CHECKING:
@@ -32,7 +30,7 @@ if TYPE_CHECKING:
 
     from core.env.installer import Install
     from core.run.stage import Made
-    from pytorch_build.build.plans.types import BuildRequest
+    from pytorch_build.build.plans.common import BuildRequest
     from pytorch_build.check.view import Expectation
 
 VERSION = "2.10.0a0+devrocm7.99.0.dev0.sample"
@@ -71,7 +69,7 @@ class Workshop:
 
 
 def make(build: Build, name: str) -> Made:
-    return making.make(build, name, Course())
+    return stage.make(build, name, Course())
 
 
 @pytest.fixture
@@ -132,20 +130,20 @@ def shop(run: Any, monkeypatch: pytest.MonkeyPatch) -> Workshop:
         version="7.1.0", layout="split", root=run.root, bin=run.root, cmake=run.root, targets=("gfx942",)
     )
     monkeypatch.setattr(environments, "prepared", prepared)
-    monkeypatch.setattr(making, "ask", lambda *_, **__: sdk)
+    monkeypatch.setattr(stage, "ask", lambda *_, **__: sdk)
     monkeypatch.setattr(package_sources, "configured", lambda: Sources(index_url="https://mine"))
-    monkeypatch.setattr(making, "plan_build", plan)
-    monkeypatch.setattr(facts, "build_facts", lambda *_, **__: BuildFacts(tree=TreeFacts(files=frozenset())))
-    monkeypatch.setattr(facts, "machine_facts", lambda *_, **__: None)
-    monkeypatch.setattr(facts, "cores", lambda: 4)
-    monkeypatch.setattr(facts, "memory_bytes", lambda: 64 << 30)
-    monkeypatch.setattr(preflight, "check", lambda *_, **__: ())
-    monkeypatch.setattr(making, "execute", execute)
-    monkeypatch.setattr(making, "install_requirements", lambda *_, **__: shop.done.append("requirements"))
-    monkeypatch.setattr(making, "check_import", lambda *_, **__: shop.done.append("imported"))
-    monkeypatch.setattr(making, "check_bare_import", lambda *_, **how: shop.bare.append(how["preloads"]))
-    monkeypatch.setattr(making, "check_wheel", check)
-    monkeypatch.setattr(making, "split", split)
+    monkeypatch.setattr(stage, "plan_build", plan)
+    monkeypatch.setattr(site, "build_facts", lambda *_, **__: BuildFacts(tree=TreeFacts(files=frozenset())))
+    monkeypatch.setattr(site, "machine_facts", lambda *_, **__: None)
+    monkeypatch.setattr(site, "cores", lambda: 4)
+    monkeypatch.setattr(site, "memory_bytes", lambda: 64 << 30)
+    monkeypatch.setattr(stage, "check", lambda *_, **__: ())
+    monkeypatch.setattr(stage, "execute", execute)
+    monkeypatch.setattr(stage, "install_requirements", lambda *_, **__: shop.done.append("requirements"))
+    monkeypatch.setattr(stage, "check_import", lambda *_, **__: shop.done.append("imported"))
+    monkeypatch.setattr(stage, "check_bare_import", lambda *_, **how: shop.bare.append(how["preloads"]))
+    monkeypatch.setattr(stage, "check_wheel", check)
+    monkeypatch.setattr(stage, "split", split)
     answer = Completed(returncode=0, stdout="amdhip64\nhipblas\n", stderr="")
     monkeypatch.setattr(process, "capture", lambda *_, **__: answer)
     return shop
@@ -212,7 +210,7 @@ def test_a_refs_requirements_replace_locked_ones(build: Build, shop: Workshop) -
 def test_family_cpu_installs_and_asks_no_rocm(
     build: Build, run: Any, shop: Workshop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(making, "ask", lambda *_, **__: pytest.fail("there is none"))
+    monkeypatch.setattr(stage, "ask", lambda *_, **__: pytest.fail("there is none"))
     cpu = replace(build, context=run.context("cpu"), rocm=None, dependencies=())
     make(cpu, "build_torch")
     assert len(shop.calls) == 1
@@ -294,15 +292,14 @@ def test_a_build_goes_through_the_compiler_cache_and_records_what_it_did(
         yield CacheInUse(cache, said)
         shop.done.append("cache gone")
 
-    monkeypatch.setattr(compiler_cache_use, "in_use", in_use)
+    monkeypatch.setattr(cache_use, "in_use", in_use)
     cache = CompilerCache(kind="sccache", program=run.root / "sccache")
     choices = replace(build.choices, compiler_cache=cache, compiler_cache_store="s3://mine")
     details = make(replace(build, choices=choices), "build_torch").details
     assert details.get("compiler_cache") == said
     ((used, how),) = asked
     assert str(used.storage) == "s3://mine/compiler-cache/ci/sccache"
-    assert how["base_dirs"].tree == build.tree.path  # type: ignore[attr-defined]
-    assert (how["base_dirs"].environment, how["base_dirs"].root) == (run.root / "env", run.root)
+    assert how["base_dirs"] == (build.tree.path, run.root / "env", run.root)  # type: ignore[attr-defined]
     assert shop.request is not None
     assert shop.request.options.compiler_cache == used
     assert shop.cache.cache == used
@@ -312,7 +309,7 @@ def test_a_build_goes_through_the_compiler_cache_and_records_what_it_did(
 def test_a_compiler_cache_that_cannot_be_had_is_none(
     build: Build, run: Any, shop: Workshop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(compiler_cache_use, "in_use", lambda *_, **__: nullcontext())
+    monkeypatch.setattr(cache_use, "in_use", lambda *_, **__: nullcontext())
     cache = CompilerCache(kind="sccache", program=run.root / "sccache")
     choices = replace(build.choices, compiler_cache=cache)
     details = make(replace(build, choices=choices), "build_torch").details
@@ -330,7 +327,7 @@ def test_a_failing_build_leaves_its_log_among_the_outputs(
         log.write_text("error: no such header\n")
         raise BuildError("no wheel")
 
-    monkeypatch.setattr(making, "execute", fails)
+    monkeypatch.setattr(stage, "execute", fails)
     with pytest.raises(BuildError):
         make(build, "build_torch")
     assert "no such header" in log_of(run).read_text()
@@ -344,7 +341,7 @@ def test_a_log_is_of_one_build(build: Build, run: Any, shop: Workshop, monkeypat
     def fails(*_: Any, **__: Any) -> Any:
         raise ProcessError("stopped before the first command")
 
-    monkeypatch.setattr(making, "execute", fails)
+    monkeypatch.setattr(stage, "execute", fails)
     with pytest.raises(ProcessError):
         make(build, "build_torch")
     # the log of the last build that wrote one stays readable
@@ -365,7 +362,7 @@ def test_what_will_fail_later_is_said_first(build: Build, shop: Workshop, monkey
     def refuses(_problems: Any) -> None:
         raise EnvironmentSetupError("There is no compiler.")
 
-    monkeypatch.setattr(preflight, "require", refuses)
+    monkeypatch.setattr(stage, "require", refuses)
     with pytest.raises(EnvironmentSetupError, match="no compiler"):
         make(build, "build_torch")
     assert shop.calls == ()

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytorch_build.build.memory_use import MOST_SAMPLES, Samples, memory_use, watched
+from pytorch_build.build.metrics import MOST_SAMPLES, Samples, memory_use, watched
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from core.errors import UsageError
-from pytorch_build.build.needs import load_needs, max_jobs, need_of
+from pytorch_build.build.machine import load_needs, max_jobs, need_of
 
 
 def test_every_project_has_its_needs() -> None:

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytorch_build.build import ninja_log
-from pytorch_build.build.ninja_log import Edge
+from pytorch_build.build import metrics
+from pytorch_build.build.metrics import Edge
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -28,14 +28,14 @@ EDGES = (
 
 
 def log(folder: Path, *lines: str, version: int = 5, name: str = ".") -> None:
-    path = folder / name / ninja_log.NAME
+    path = folder / name / metrics.NAME
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text("\n".join([HEADER.format(version), *lines, ""]))
 
 
 @pytest.mark.parametrize("version", [5, 6, 7])
 def test_a_command_is_one_whatever_its_outputs(version: int) -> None:
-    assert ninja_log.parse_log([HEADER.format(version), *LINES]) == EDGES
+    assert metrics.parse_log([HEADER.format(version), *LINES]) == EDGES
 
 
 @pytest.mark.parametrize(
@@ -50,52 +50,52 @@ def test_a_command_is_one_whatever_its_outputs(version: int) -> None:
     ],
 )
 def test_what_is_no_command_of_a_known_version_is_left_out(lines: list[str]) -> None:
-    assert ninja_log.parse_log(lines) == ()
+    assert metrics.parse_log(lines) == ()
 
 
 def test_a_logs_summary() -> None:
-    said = ninja_log.summary(EDGES, folder="build")
+    said = metrics.summary(EDGES, folder="build")
     assert said["edges"] == 3
     assert said["seconds"] == 4.0
     assert said["busy_seconds"] == 5.0
     assert said["slowest"] == [["b.o", 3.0], ["a.o", 1.0], ["lib.so", 1.0]]
-    assert len(said["parallelism"]) == ninja_log.MOST_PARTS
+    assert len(said["parallelism"]) == metrics.MOST_PARTS
     assert said["parallelism"][0] == 2.0
     assert said["parallelism"][-1] == 1.0
 
 
 def test_only_what_was_not_there_before_counts(tmp_path: Path) -> None:
     log(tmp_path, *LINES[:2])
-    before = ninja_log.logs(tmp_path)
-    assert ninja_log.summaries(tmp_path, before) == []
+    before = metrics.logs(tmp_path)
+    assert metrics.summaries(tmp_path, before) == []
     # written anew in another order, with one file compiled again
     log(tmp_path, LINES[2], LINES[1], "0\t500\t1700000009\ta.o\t1111111111111111")
-    (said,) = ninja_log.summaries(tmp_path, before)
+    (said,) = metrics.summaries(tmp_path, before)
     assert [name for name, _ in said["slowest"]] == ["lib.so", "a.o"]
 
 
 def test_several_logs_the_one_with_most_work_first(tmp_path: Path) -> None:
-    assert ninja_log.summaries(tmp_path / "absent", {}) == []
+    assert metrics.summaries(tmp_path / "absent", {}) == []
     log(tmp_path, LINES[0], name="temp.linux")
     log(tmp_path, *LINES, name="third_party/a", version=7)
     for at in range(5):
         log(tmp_path, LINES[0], name=f"more/{at}")
-    found = ninja_log.summaries(tmp_path, {})
-    assert len(found) == ninja_log.MOST_GRAPHS
+    found = metrics.summaries(tmp_path, {})
+    assert len(found) == metrics.MOST_GRAPHS
     assert found[0]["folder"] == f"{tmp_path.name}/third_party/a"
 
 
 def test_several_calls_of_ninja_follow_each_other() -> None:
     again = (*EDGES, Edge(output="c.o", start=10, end=500))
-    assert ninja_log.in_sequence(again)[-1] == Edge(output="c.o", start=4010, end=4500)
+    assert metrics.in_sequence(again)[-1] == Edge(output="c.o", start=4010, end=4500)
 
 
 def test_paths_are_told_without_the_machines_own_folders() -> None:
     outputs = ("/src/torch/build/x/a.o", "/home/me/elsewhere/deep/b.o", r"C:\src\c.obj", "d" * 900)
     edges = [Edge(output=output, start=0, end=9 - at) for at, output in enumerate(outputs)]
-    said = [name for name, _ in ninja_log.summary(edges, folder="build", root="/src/torch/build")["slowest"]]
+    said = [name for name, _ in metrics.summary(edges, folder="build", root="/src/torch/build")["slowest"]]
     assert said[:3] == ["x/a.o", "…/elsewhere/deep/b.o", "…/C:/src/c.obj"]
-    assert len(said[3]) == ninja_log.MOST_LETTERS
+    assert len(said[3]) == metrics.MOST_LETTERS
 
 
 moments = st.integers(0, 10**7)
@@ -109,9 +109,9 @@ edges = st.builds(
 
 @given(st.lists(edges, min_size=1, max_size=60))
 def test_a_summary_is_bounded_and_adds_up(found: list[Edge]) -> None:
-    said = ninja_log.summary(found, folder="f" * 500)
+    said = metrics.summary(found, folder="f" * 500)
     assert len(json.dumps(said)) < 60_000
-    assert len(said["parallelism"]) <= ninja_log.MOST_PARTS
+    assert len(said["parallelism"]) <= metrics.MOST_PARTS
     if said["parallelism"]:
         width = said["seconds"] / len(said["parallelism"])
         # each part is rounded to hundredths, which are seconds in a build of hours
@@ -122,7 +122,7 @@ def test_a_summary_is_bounded_and_adds_up(found: list[Edge]) -> None:
 
 @given(st.lists(st.one_of(st.text(max_size=40), st.sampled_from(LINES), st.just(HEADER.format(5)))))
 def test_no_text_is_too_much_for_the_parser(lines: list[str]) -> None:
-    for edge in ninja_log.parse_log(lines):
+    for edge in metrics.parse_log(lines):
         assert 0 <= edge.start <= edge.end
 
 
@@ -141,4 +141,4 @@ def test_no_text_is_too_much_for_the_parser(lines: list[str]) -> None:
     ],
 )
 def test_what_ninja_printed_says_how_far_it_came(output: str, said: object) -> None:
-    assert ninja_log.reached(output) == said
+    assert metrics.reached(output) == said

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from core.errors import EnvironmentSetupError, UsageError
-from pytorch_build.build.preflight import MachineFacts, Problem, check, require
+from pytorch_build.build.machine import MachineFacts, Problem, check, require
 
 LINUX = MachineFacts(
     platform="linux",

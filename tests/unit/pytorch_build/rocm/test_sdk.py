@@ -8,8 +8,8 @@ import pytest
 
 from core.errors import RocmError, UsageError
 from core.packages.package_sources import PackageSource
-from pytorch_build.rocm import sdk
-from pytorch_build.rocm.sdk import RocmSdk, ask, installed, link
+from pytorch_build import rocm
+from pytorch_build.rocm import RocmSdk, ask, installed, link
 from rocm_packaging.packages.layouts import is_rocm
 from rocm_packaging.sdk.sources import RocmSource, release_index_url, requirements
 
@@ -194,7 +194,7 @@ def test_an_images_rocm_is_linked_and_nothing_else(
         (base / name).mkdir(parents=True)
     (base / "rocm-7.1.0.dist-info" / "METADATA").write_text("Name: rocm")
     own.mkdir()
-    monkeypatch.setattr(sdk, "interpreter", lambda _: replace(run.target(), purelib=base))
+    monkeypatch.setattr(rocm, "interpreter", lambda _: replace(run.target(), purelib=base))
     target = replace(run.target(), purelib=own)
     for _ in range(2):
         link(target)

@@ -17,7 +17,7 @@ from core.packages.resolving import Resolved, ResolvedFile
 from core.packages.source_options import SourceOptions
 from core.run import records
 from pytorch_build.context import context
-from pytorch_build.rocm.options import RocmOptions
+from pytorch_build.rocm import RocmOptions
 from pytorch_build.test import devices, installation, smoke_run, torch_request
 from pytorch_build.test.gpu_facts import Gpu, Machine
 from pytorch_build.test.installation import planned, wheels_of

@@ -7,10 +7,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from core.errors import MissingInputError, SourceError
-from pytorch_build.build import building
 from pytorch_build.build.options import BuildChoices
 from pytorch_build.lock import stored as locking
-from pytorch_build.rocm.options import RocmOptions
+from pytorch_build.rocm import RocmOptions
 from pytorch_build.sources.git import Origins
 from pytorch_build.verbs import build as verb
 
@@ -37,7 +36,7 @@ def _no_sample(monkeypatch: pytest.MonkeyPatch) -> None:
 def planned(run: Any, monkeypatch: pytest.MonkeyPatch) -> list[Build]:
     """Keep what would be built."""
     builds: list[Build] = []
-    monkeypatch.setattr(building, "perform", builds.append)
+    monkeypatch.setattr(verb, "perform", builds.append)
     monkeypatch.setattr(verb, "require", lambda _python: run.target())
     return builds
 

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Any, Protocol
 import pytest
 
 from pytorch_build.build.plans import plan_build
-from pytorch_build.build.plans.types import BuildFacts, BuildOptions, BuildRequest, RocmFacts, TreeFacts
+from pytorch_build.build.plans.common import BuildFacts, BuildOptions, BuildRequest, RocmFacts, TreeFacts
 from pytorch_build.platforms import platform_named
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from pytorch_build.build.plans.types import BuildPlan
+    from pytorch_build.build.plans.common import BuildPlan
 
 BOTH = frozenset(platform_named("windows").PRELOADS)
 ALL = BOTH | frozenset(platform_named("linux").PRELOADS)

@@ -9,10 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from core.errors import DataError, RocmError, SourceError, UsageError
-from pytorch_build.build.compiler_cache import CompilerCache
+from pytorch_build.build.cache import CompilerCache
 from pytorch_build.build.plans import environment, plan_build
-from pytorch_build.build.plans.common import gpu_targets
-from pytorch_build.build.plans.types import BuildFacts, BuildRequest, TreeFacts
+from pytorch_build.build.plans.common import BuildFacts, BuildRequest, TreeFacts, gpu_targets
 from pytorch_build.platforms import platform_named
 
 if TYPE_CHECKING:

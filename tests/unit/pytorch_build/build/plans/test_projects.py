@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from core.errors import MissingInputError, SourceError
-from pytorch_build.build.plans.types import FileDrop
+from pytorch_build.build.plans.common import FileDrop
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -8,11 +8,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from core.errors import MissingInputError, RocmError, UsageError
-from pytorch_build.build.compiler_cache import CompilerCache
+from pytorch_build.build.cache import CompilerCache
+from pytorch_build.build.plans.common import RocmFacts
 from pytorch_build.build.plans.torch import flash_attention
-from pytorch_build.build.plans.types import RocmFacts
 from pytorch_build.platforms import platform_named
-from tests.unit.pytorch_build.toolchain.test_pins import listing
+from tests.unit.pytorch_build.build.listings import listing
 
 if TYPE_CHECKING:
     from tests.unit.pytorch_build.build.plans.conftest import Plan

@@ -13,7 +13,7 @@ from pytorch_build.refs.torch_refs import load_refs
 from tests.unit.pytorch_build.build.plans.conftest import sdk
 
 if TYPE_CHECKING:
-    from pytorch_build.build.plans.types import BuildPlan
+    from pytorch_build.build.plans.common import BuildPlan
     from tests.unit.pytorch_build.build.plans.conftest import Plan
 
 FACTS = read_toml(Path(__file__).with_name("upstream.toml"))

@@ -13,17 +13,17 @@ from core import console
 from core.cli.options import environment
 from core.env.installer import Install
 from core.run.outputs import key_name, this_platform
-from pytorch_build.build.build import Build
-from pytorch_build.build.dependencies import NEEDS, Dependency
-from pytorch_build.build.facts import ASKED, facts_of_texts, tree_facts
-from pytorch_build.build.making import jobs
+from pytorch_build.build.build import NEEDS, Build, Dependency
 from pytorch_build.build.plans import plan_build
-from pytorch_build.build.plans.types import BuildFacts, RocmFacts
+from pytorch_build.build.plans.common import BuildFacts, RocmFacts
 from pytorch_build.build.request import build_request, environment_calls
+from pytorch_build.build.site import ASKED, facts_of_texts, tree_facts
+from pytorch_build.build.stage import jobs
+from pytorch_build.build.toolchain import LICENSE, load_toolchain, places
 from pytorch_build.lock.remote import Reader
 from pytorch_build.lock.stored import origins, source_lock
 from pytorch_build.refs.torch_refs import DISTRIBUTIONS
-from pytorch_build.rocm.options import find_source, packages_of
+from pytorch_build.rocm import find_source, packages_of
 from pytorch_build.sources.git import Repository
 from pytorch_build.sources.own_tree import OwnTree
 from pytorch_build.sources.trees import (
@@ -34,7 +34,6 @@ from pytorch_build.sources.trees import (
     own_version,
     tags_itself,
 )
-from pytorch_build.toolchain.pins import LICENSE, load_toolchain, places
 from rocm_packaging.packages.layouts import sdk_target
 from rocm_packaging.sdk.sources import RocmSource, requirements
 
@@ -43,7 +42,7 @@ if TYPE_CHECKING:
 
     from core.env.interpreters import Interpreter
     from pytorch_build.build.options import BuildChoices
-    from pytorch_build.build.plans.types import BuildPlan, TreeFacts
+    from pytorch_build.build.plans.common import BuildPlan, TreeFacts
     from pytorch_build.context import Context
     from pytorch_build.lock.source_lock import SourceLock
     from pytorch_build.sources.trees import Tree

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from core.errors import RocmError
-from pytorch_build.build.rocm_init import REQUIRED, Preloads, preload_names, query_code, rocm_init_text
+from pytorch_build.build.plans.torch import REQUIRED, Preloads, preload_names, query_code, rocm_init_text
 from pytorch_build.platforms import Platform, platform_named
 
 BOTH = {

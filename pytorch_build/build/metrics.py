@@ -1,21 +1,126 @@
-"""What ninja did in a build: which files took longest, how many commands ran at a time.
-
-Format: ``.ninja_log`` of version 5, 6 and 7: a line an output, with start and end in milliseconds since
-ninja began, the output's time, its path and its command's hash, separated by tabs
-(https://ninja-build.org/manual.html#ref_log). ninja appends to it, and now and then writes it anew in
-any order, so what a build did is what was not there before.
-"""
+"""How a build goes: followed from its first command on, and known also where it ends early."""
 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+import threading
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from operator import attrgetter
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
-    from pathlib import Path
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+
+_TAIL = 4 << 20  # bytes of a log's end: the last command's errors may be long
+
+
+@dataclass
+class Course:
+    """What can be said of a build, for its record."""
+
+    details: dict[str, Any] = field(default_factory=dict)
+
+    @contextmanager
+    def followed(self, build: Path, log: Path) -> Iterator[None]:
+        """Follow a build while the block runs, however it ends."""
+        before = logs(build)
+        with watched() as used:
+            try:
+                yield
+            except BaseException:
+                self._keep("reached", reached(_end_of(log)))
+                raise
+            finally:
+                self._keep("ninja", summaries(build, before))
+                self._keep("memory", used.details)
+
+    def _keep(self, name: str, said: object) -> None:
+        if said:
+            self.details[name] = said
+
+
+def _end_of(log: Path) -> str:
+    if not log.is_file():
+        return ""
+    with log.open("rb") as stream:
+        stream.seek(max(0, log.stat().st_size - _TAIL))
+        return stream.read().decode("utf-8", "replace")
+
+
+MEMINFO = Path("/proc/meminfo")
+MOST_SAMPLES = 100
+_PERIOD = 1.0  # seconds between two looks, doubled whenever there are too many of them
+_KIB = 1024
+_FIELD = re.compile(r"^(MemTotal|MemAvailable):\s+(\d+) kB$", re.MULTILINE)
+
+
+class Samples:
+    """Memory in use, looked at from time to time; at most `MOST_SAMPLES` of them, evenly spread."""
+
+    def __init__(self) -> None:
+        self.total = 0
+        self.peak = 0
+        self.period = _PERIOD
+        self._sums: list[int] = []
+
+    def add(self, used: int, total: int) -> None:
+        """Take a look's result, in bytes."""
+        self.total, self.peak = total, max(self.peak, used)
+        self._sums.append(used)
+        if len(self._sums) >= 2 * MOST_SAMPLES:
+            # the higher of two, because peaks are what is asked for
+            self._sums = [max(pair) for pair in zip(self._sums[::2], self._sums[1::2], strict=True)]
+            self.period *= 2
+
+    @property
+    def details(self) -> dict[str, Any] | None:
+        """What a record keeps as ``details.memory``; None where nothing was seen."""
+        if not self._sums:
+            return None
+        used = self._sums
+        if len(used) > MOST_SAMPLES:
+            used = [max(used[at : at + 2]) for at in range(0, len(used), 2)]
+        return {"peak": self.peak, "total": self.total, "used": used}
+
+
+def memory_use(text: str) -> tuple[int, int] | None:
+    """Read ``/proc/meminfo``: bytes in use and bytes there are; None where it does not say."""
+    said = {name: int(count) * _KIB for name, count in _FIELD.findall(text)}
+    if said.keys() != {"MemTotal", "MemAvailable"}:
+        return None
+    return said["MemTotal"] - said["MemAvailable"], said["MemTotal"]
+
+
+@contextmanager
+def watched(meminfo: Path = MEMINFO) -> Iterator[Samples]:
+    """Look at the machine's memory while the block runs; where it cannot be seen, there are no samples."""
+    samples, ended = Samples(), threading.Event()
+
+    def look() -> bool:
+        try:
+            found = memory_use(meminfo.read_text(encoding="ascii", errors="replace"))
+        except OSError:
+            return False
+        if found is not None:
+            samples.add(*found)
+        return found is not None
+
+    def look_on() -> None:
+        while not ended.wait(samples.period) and look():
+            pass
+
+    look()  # so that the shortest build is seen
+    thread = threading.Thread(target=look_on, name="memory", daemon=True)
+    thread.start()
+    try:
+        yield samples
+    finally:
+        ended.set()
+        thread.join()
+
 
 NAME = ".ninja_log"
 VERSIONS = ("5", "6", "7")

@@ -1,46 +1,127 @@
-"""The work of one build: tree, environment, plan, commands, checks."""
+"""One build, from source lock to recorded wheel: what it depends on, and the work where that has changed."""
 
 from __future__ import annotations
 
+import re
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from core import console, files, process
 from core.cli.options import source_date_epoch
 from core.env import environments
 from core.env.interpreters import installed_version
-from core.env.target_locks import locked_call
-from core.run.stage import Made
+from core.env.target_locks import BUILDS, locked_call, target_lock
+from core.run import stage
+from core.run.records import Cell, record_name
+from core.run.stage import Made, Stage
 from core.wheel import wheel_contents
 from core.wheel.wheel_contents import CONTENTS
 from core.wheel.wheels import parse_wheel_name
-from pytorch_build.build import facts, preflight
-from pytorch_build.build.bare_import import check_bare_import
-from pytorch_build.build.dependencies import dependency_inputs
-from pytorch_build.build.execution import check_import, execute, install_requirements
-from pytorch_build.build.needs import max_jobs, need_of
+from pytorch_build.build import site
+from pytorch_build.build.build import dependency_inputs
+from pytorch_build.build.execution import check_bare_import, check_import, execute, install_requirements
+from pytorch_build.build.machine import check, max_jobs, need_of, require
+from pytorch_build.build.metrics import Course
 from pytorch_build.build.plans import plan_build
+from pytorch_build.build.plans.torch import query_code
 from pytorch_build.build.request import build_request, environment_calls
-from pytorch_build.build.rocm_init import query_code
 from pytorch_build.build.rpaths import set_search_paths
+from pytorch_build.build.toolchain import places
 from pytorch_build.check.findings import findings_table, require_no_errors
 from pytorch_build.check.run import CheckOptions, check_wheel
 from pytorch_build.check.view import Expectation
 from pytorch_build.refs.torch_refs import DISTRIBUTIONS
-from pytorch_build.rocm.sdk import ask, link
+from pytorch_build.rocm import ask, link
 from pytorch_build.split.making import split
-from pytorch_build.toolchain.pins import places
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
-    from pathlib import Path
 
+    from core.run.records import Record
     from pytorch_build.build.build import Build
-    from pytorch_build.build.compiler_cache import CompilerCache
-    from pytorch_build.build.compiler_cache_use import CacheInUse
-    from pytorch_build.build.course import Course
-    from pytorch_build.build.plans.types import BuildPlan
-    from pytorch_build.rocm.sdk import RocmSdk
+    from pytorch_build.build.cache import CompilerCache
+    from pytorch_build.build.cache_use import CacheUse
+    from pytorch_build.build.plans.common import BuildPlan
+    from pytorch_build.rocm import RocmSdk
+
+
+# a person's variables that change what upstream's builds and compilers make
+_FLAGS = re.compile(
+    r"CC|CXX|DEBUG|REL_WITH_DEB_INFO|SOURCE_DATE_EPOCH|BLAS|[A-Z]*FLAGS"
+    r"|(USE|BUILD|CMAKE|TORCH|PYTORCH|TORCHVISION|TRITON|APEX|LLVM)_\w+"
+)
+# what CI servers set to another value for every job, and what says how fast to build
+_PASSING = frozenset(
+    {"BUILD_ID", "BUILD_NUMBER", "BUILD_TAG", "BUILD_URL", "CMAKE_BUILD_PARALLEL_LEVEL", "PYTORCH_ROCM_ARCH"}
+)
+_CODE = ("build/plans", "platforms", "split", "build/rpaths.py", "build/execution.py", "build/stage.py")
+
+
+def perform(build: Build) -> Record | None:
+    """Build one wheel into the run's outputs, unless a record says that nothing has changed."""
+    context = build.context
+    cell = Cell(python=build.target.tag, torch_ref=context.ref.name, gpu_family=context.gpu_family)
+    run = Stage(
+        name=f"build_{build.project}",
+        common=context.common,
+        artifact_group=context.artifact_group,
+        cell=cell,
+        output_dir=build.choices.output_dir,
+    )
+
+    course = Course()
+
+    def work() -> Made:
+
+        return make(build, record_name(run.name, cell), course)
+
+    return stage.perform(run, inputs(build), work, so_far=course.details)
+
+
+def inputs(build: Build) -> dict[str, Any]:
+    """Say everything that the wheel depends on."""
+    lock = target_lock(build.context.common, build.target)
+    source = build.context.ref.projects.get(build.project)
+    return {
+        "source": build.tree.inputs,
+        "version": build.tree.version,
+        "python": build.target.version,
+        "rocm": None
+        if build.rocm is None
+        else [build.rocm.version, build.rocm.layout, dict(build.rocm.digests) or build.rocm.origin],
+        "rocm_extras": list(build.choices.rocm.extras) if build.context.gpu else [],
+        "gpu_targets": list(build.gpu_targets),
+        "dependencies": dependency_inputs(build.dependencies),
+        "ref_env": dict(source.env) if source else {},
+        "build_requirements": list(source.build_requirements) if source else [],
+        "flash_attention": build.choices.flash_attention,
+        "split": build.splits,
+        "flags": _flags(build.base_env),
+        "lock": files.sha256(lock or build.context.common.root / "requirements" / f"{BUILDS}.in"),
+        "code": _code_digest(),
+    }
+
+
+def _flags(base_env: Mapping[str, str]) -> dict[str, str]:
+    """Take a person's variables that reach the build out of the environment."""
+    return {
+        name: console.mask(value)
+        for name, value in sorted(base_env.items())
+        if _FLAGS.fullmatch(name) and name not in _PASSING
+    }
+
+
+def _code_digest() -> str:
+    """Hash the rules that builds follow, so that a changed rule is a changed input."""
+    here = Path(__file__).parents[1]
+    paths = [
+        path
+        for name in _CODE
+        for path in ([here / name] if name.endswith(".py") else (here / name).glob("*.py"))
+    ]
+    return files.digest_of({str(path.relative_to(here)): files.sha256(path) for path in paths})
+
 
 _GIB = 1 << 30
 
@@ -107,13 +188,13 @@ def _parts(build: Build, wheel: Path) -> tuple[Path, ...]:
         return split(wheel, wheel.parent / "split", rocm_version=build.rocm.version)
 
 
-def _compiler_cache(build: Build, tree: Path) -> AbstractContextManager[CacheInUse | None]:
+def _compiler_cache(build: Build, tree: Path) -> AbstractContextManager[CacheUse | None]:
     choices, common = build.choices, build.context.common
     cache = choices.compiler_cache
     if cache is None:
         return nullcontext()
     # imported where there is one: it brings settings of S3 with it
-    from pytorch_build.build.compiler_cache_use import BaseDirs, in_use, located
+    from pytorch_build.build.cache_use import in_use, located
 
     placed = located(
         cache,
@@ -122,7 +203,7 @@ def _compiler_cache(build: Build, tree: Path) -> AbstractContextManager[CacheInU
         read_only=choices.compiler_cache_read_only,
         env=build.base_env,
     )
-    base_dirs = BaseDirs(tree=tree, environment=build.target.prefix, root=common.root)
+    base_dirs = (tree, build.target.prefix, common.root)
     return in_use(placed, base_dirs=base_dirs, base_env=build.base_env)
 
 
@@ -137,9 +218,9 @@ def _plan(build: Build, tree: Path, sdk: RocmSdk | None, cache: CompilerCache | 
         max_jobs=jobs(build),
     )
     libraries = _libraries(build) if sdk else ()
-    known = facts.build_facts(
-        facts.tree_facts(tree),
-        facts.rocm_facts(sdk.root, libraries) if sdk else None,
+    known = site.build_facts(
+        site.tree_facts(tree),
+        site.rocm_facts(sdk.root, libraries) if sdk else None,
         platform=build.platform,
         base_env=build.base_env,
         provided=places(build.context.common.cache, build.platform.NAME),
@@ -152,8 +233,8 @@ def jobs(build: Build) -> int:
     """Say how many compilers run at a time on this machine."""
     return max_jobs(
         need_of(build.project, sample=_is_sample(build)),
-        cores=facts.cores(),
-        memory_gib=facts.memory_bytes() / _GIB,
+        cores=site.cores(),
+        memory_gib=site.memory_bytes() / _GIB,
         wanted=build.choices.max_jobs or build.base_env.get("MAX_JOBS", ""),
     )
 
@@ -205,14 +286,14 @@ def _is_sample(build: Build) -> bool:
 
 def _preflight(build: Build, tree: Path) -> None:
     """Say what will fail later, before hours are spent."""
-    machine = facts.machine_facts(
+    machine = site.machine_facts(
         build.platform,
         python=build.target.executable,
         include=build.target.include,
         tree=tree,
         base_env=build.base_env,
     )
-    preflight.require(preflight.check(build.project, machine, sample=_is_sample(build)))
+    require(check(build.project, machine, sample=_is_sample(build)))
 
 
 def _libraries(build: Build) -> tuple[str, ...]:

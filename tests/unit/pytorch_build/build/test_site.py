@@ -10,11 +10,11 @@ import pytest
 
 from core import process
 from core.errors import DataError, MissingInputError
-from pytorch_build.build import facts
-from pytorch_build.build.plans.types import BuildFacts, RocmFacts, TreeFacts
+from pytorch_build.build import site
+from pytorch_build.build.plans.common import BuildFacts, RocmFacts, TreeFacts
+from pytorch_build.build.toolchain import Places
 from pytorch_build.platforms import platform_named
-from pytorch_build.toolchain.pins import Places
-from tests.unit.pytorch_build.toolchain.test_pins import listing
+from tests.unit.pytorch_build.build.listings import listing
 
 LINUX = platform_named("linux")
 WINDOWS = platform_named("windows")
@@ -28,13 +28,13 @@ def write(path: Path, text: str = "") -> Path:
 
 
 def test_an_empty_tree_has_nothing(tmp_path: Path) -> None:
-    found = facts.tree_facts(tmp_path)
+    found = site.tree_facts(tmp_path)
     assert found == TreeFacts(files=frozenset(), reads_build_version=False)
 
 
 def test_a_tree_that_is_not_there(tmp_path: Path) -> None:
     with pytest.raises(MissingInputError, match="no source tree"):
-        facts.tree_facts(tmp_path / "absent")
+        site.tree_facts(tmp_path / "absent")
 
 
 def test_a_tree_like_torchs(tmp_path: Path) -> None:
@@ -42,7 +42,7 @@ def test_a_tree_like_torchs(tmp_path: Path) -> None:
     write(tmp_path / "pyproject.toml", build_system)
     write(tmp_path / "requirements.txt")
     write(tmp_path / "setup.py", 'version = os.getenv("PYTORCH_BUILD_VERSION")')
-    assert facts.tree_facts(tmp_path) == TreeFacts(
+    assert site.tree_facts(tmp_path) == TreeFacts(
         files=frozenset({"pyproject.toml", "requirements.txt", "setup.py"}),
         build_backend="a.b",
         build_requires=("numpy", "cmake>=3.27"),
@@ -54,7 +54,7 @@ def test_a_tree_like_older_tritons(tmp_path: Path) -> None:
     write(tmp_path / "python" / "requirements.txt")
     write(tmp_path / "cmake" / "llvm-hash.txt", "0123abcd\n")
     write(tmp_path / "build_env.json", '{"TRITON_WHEEL_VERSION_SUFFIX": ""}')
-    found = facts.tree_facts(tmp_path)
+    found = site.tree_facts(tmp_path)
     assert found.files == {"python/setup.py", "python/requirements.txt"}
     assert found.build_env == {"TRITON_WHEEL_VERSION_SUFFIX": ""}
     assert found.llvm_hash == "0123abcd"
@@ -76,7 +76,7 @@ def test_a_tree_like_older_tritons(tmp_path: Path) -> None:
 def test_broken_files_are_named(tmp_path: Path, name: str, text: str) -> None:
     write(tmp_path / name, text)
     with pytest.raises(DataError, match=name):
-        facts.tree_facts(tmp_path)
+        site.tree_facts(tmp_path)
 
 
 @pytest.mark.processes
@@ -90,23 +90,23 @@ def test_what_tritons_setup_adds_to_the_version(tmp_path: Path) -> None:
     git("add", ".")
     git("commit", "--quiet", "--no-gpg-sign", "-m", "start")
     expected = "+git" + git("rev-parse", "HEAD")[:8]
-    assert facts.tree_facts(tmp_path).git_suffix == expected
+    assert site.tree_facts(tmp_path).git_suffix == expected
     git("checkout", "--quiet", "--detach")
-    assert facts.tree_facts(tmp_path).git_suffix == expected
+    assert site.tree_facts(tmp_path).git_suffix == expected
     git("checkout", "--quiet", "-B", "release-locked")
-    assert facts.tree_facts(tmp_path).git_suffix == ""
+    assert site.tree_facts(tmp_path).git_suffix == ""
 
 
 def test_what_an_sdk_has(tmp_path: Path) -> None:
     nothing = RocmFacts(device_libs=False, host_math=False, sysdeps=False, libraries=frozenset())
-    assert facts.rocm_facts(tmp_path, []) == nothing
+    assert site.rocm_facts(tmp_path, []) == nothing
     for folder in ("lib/llvm/amdgcn/bitcode", "lib/host-math", "lib/rocm_sysdeps"):
         (tmp_path / folder).mkdir(parents=True)
-    assert facts.rocm_facts(tmp_path, ["amdhip64"]) == RocmFacts(
+    assert site.rocm_facts(tmp_path, ["amdhip64"]) == RocmFacts(
         device_libs=True, host_math=True, sysdeps=True, libraries=frozenset({"amdhip64"})
     )
     with pytest.raises(MissingInputError, match="no ROCm SDK"):
-        facts.rocm_facts(tmp_path / "absent", [])
+        site.rocm_facts(tmp_path / "absent", [])
 
 
 TREE = TreeFacts(files=frozenset())
@@ -134,7 +134,7 @@ def visual_studio(folder: Path) -> Path:
 def test_linux_ships_no_libraries_of_the_toolchain(tmp_path: Path) -> None:
     env = {"VCToolsRedistDir": str(tmp_path), "libuv_ROOT": str(tmp_path)}
     made = toolchain(tmp_path, openmp=True, uv=True)
-    found = facts.build_facts(TREE, None, platform=LINUX, base_env=env, provided=made, shared=False)
+    found = site.build_facts(TREE, None, platform=LINUX, base_env=env, provided=made, shared=False)
     assert found == BuildFacts(tree=TREE)
 
 
@@ -143,7 +143,7 @@ def test_windows_ships_what_was_provided(tmp_path: Path, *, shared: bool) -> Non
     made = toolchain(tmp_path, openmp=True, uv=True)
     llvm = write(tmp_path / "llvm" / "include" / "llvm.h").parents[1]
     env = {"VCTOOLSREDISTDIR": str(visual_studio(tmp_path / "vs")), "LLVM_SYSPATH": str(llvm)}
-    found = facts.build_facts(TREE, None, platform=WINDOWS, base_env=env, provided=made, shared=shared)
+    found = site.build_facts(TREE, None, platform=WINDOWS, base_env=env, provided=made, shared=shared)
     assert (found.openmp, found.uv) == (made.openmp / OPENMP, made.libuv / "bin" / "uv.dll")
     assert found.licenses == {"llvm-openmp": made.openmp / "LICENSE", "libuv": made.libuv / "LICENSE"}
     assert found.llvm == llvm
@@ -155,18 +155,18 @@ def test_visual_studios_openmp_is_for_oneself_alone(
     folder = visual_studio(tmp_path / "vs")
     env = {"VCToolsRedistDir": str(folder)}
     nothing = toolchain(tmp_path)
-    found = facts.build_facts(TREE, None, platform=WINDOWS, base_env=env, provided=nothing, shared=False)
+    found = site.build_facts(TREE, None, platform=WINDOWS, base_env=env, provided=nothing, shared=False)
     assert found.openmp == folder / "debug_nonredist/x64/Microsoft.VC143.OpenMP.LLVM" / OPENMP
     assert found.licenses == {}
     assert "may not be redistributed" in capsys.readouterr().err
-    found = facts.build_facts(TREE, None, platform=WINDOWS, base_env=env, provided=nothing, shared=True)
+    found = site.build_facts(TREE, None, platform=WINDOWS, base_env=env, provided=nothing, shared=True)
     assert found.openmp is None
 
 
 def test_windows_variables_that_lead_nowhere(tmp_path: Path) -> None:
     def found(**env: str) -> BuildFacts:
         provided = toolchain(tmp_path)
-        return facts.build_facts(TREE, None, platform=WINDOWS, base_env=env, provided=provided, shared=False)
+        return site.build_facts(TREE, None, platform=WINDOWS, base_env=env, provided=provided, shared=False)
 
     assert found(VCToolsRedistDir=str(tmp_path)) == found() == BuildFacts(tree=TREE)
     with pytest.raises(MissingInputError, match="libuv_ROOT is"):
@@ -192,7 +192,7 @@ def test_what_a_machine_has(tmp_path: Path) -> None:
     compiler = script(system / "g++", "")
     include = write(tmp_path / "include" / "Python.h").parent
     python = env_bin / "python"
-    found = facts.machine_facts(
+    found = site.machine_facts(
         LINUX,
         python=python,
         include=include,
@@ -204,7 +204,7 @@ def test_what_a_machine_has(tmp_path: Path) -> None:
     assert 0 < found.disk_gib <= shutil.disk_usage(tmp_path).total / (1 << 30)
     assert found.cores >= 1
     assert found.memory_gib > 0.1
-    on_windows = facts.machine_facts(
+    on_windows = site.machine_facts(
         WINDOWS, python=python, include=tmp_path, tree=tmp_path, base_env={"Path": str(system)}
     )
     assert not on_windows.python_headers
@@ -220,9 +220,7 @@ def test_the_compiler_that_a_person_names(tmp_path: Path) -> None:
         env = {"PATH": str(tmp_path), "CXX": cxx}
         include = Path(sysconfig.get_path("include"))
         python = tmp_path / "bin" / "python"
-        return facts.machine_facts(
-            LINUX, python=python, include=include, tree=tmp_path, base_env=env
-        ).compiler
+        return site.machine_facts(LINUX, python=python, include=include, tree=tmp_path, base_env=env).compiler
 
     assert compiler("my-gcc -m64") == str(mine)
     assert compiler("") == str(tmp_path / "g++")
@@ -230,14 +228,14 @@ def test_the_compiler_that_a_person_names(tmp_path: Path) -> None:
 
 
 def test_limits_of_a_container_count(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(facts, "_CGROUP", tmp_path)
-    free_cores, free_memory = facts.cores(), facts.memory_bytes()
+    monkeypatch.setattr(site, "_CGROUP", tmp_path)
+    free_cores, free_memory = site.cores(), site.memory_bytes()
     assert free_cores == len(os.sched_getaffinity(0))
     write(tmp_path / "cpu.max", "100000 100000\n")
     write(tmp_path / "memory.max", f"{1 << 20}\n")
-    assert (facts.cores(), facts.memory_bytes()) == (1, 1 << 20)
+    assert (site.cores(), site.memory_bytes()) == (1, 1 << 20)
     write(tmp_path / "cpu.max", "max 100000\n")
     write(tmp_path / "memory.max", "max\n")
-    assert (facts.cores(), facts.memory_bytes()) == (free_cores, free_memory)
+    assert (site.cores(), site.memory_bytes()) == (free_cores, free_memory)
     write(tmp_path / "cpu.max", "50000 100000\n")
-    assert facts.cores() == 1
+    assert site.cores() == 1

@@ -6,8 +6,8 @@ import pytest
 
 from core import process
 from core.errors import DataError
-from pytorch_build.containers import running
-from pytorch_build.containers.running import Job, command, inner_words, load_container, mounts_of
+from pytorch_build.build import container
+from pytorch_build.build.container import Job, command, inner_words, load_container, mounts_of
 
 ROOT = Path("/home/dev/checkout")
 
@@ -66,7 +66,7 @@ def test_paths_outside_of_the_checkout_are_mounted_once(tmp_path: Path) -> None:
 
 
 def test_an_image_without_a_digest_is_refused(tmp_path: Path) -> None:
-    text = running.DATA.read_text(encoding="utf-8")
+    text = container.DATA.read_text(encoding="utf-8")
     path = tmp_path / "container.toml"
     path.write_text(text.replace(load_container().image, "quay.io/pypa/manylinux_2_28_x86_64:latest"))
     with pytest.raises(DataError, match="names no digest"):
@@ -81,6 +81,6 @@ def test_a_run_makes_its_caches_and_hands_the_environment_to_the_engine(
     made = Job(
         session="build_torch", python="3.12", words=(), root=tmp_path, user=(1, 1), present=frozenset()
     )
-    running.run("docker", made, env={"A": "b"})
+    container.run("docker", made, env={"A": "b"})
     assert calls == [("docker", tmp_path, {"A": "b"})]
     assert (tmp_path / ".cache" / "container" / "ccache").is_dir()

@@ -1,6 +1,6 @@
 """Reads what builds have to know: of source trees, the ROCm SDK, the toolchain and the machine.
 
-The thin edge in front of `pytorch_build.build` and `pytorch_build.build.preflight`, which are pure.
+The thin edge in front of `pytorch_build.build` and `pytorch_build.build.machine`, which are pure.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ from typing import TYPE_CHECKING, Any
 from core import console, process
 from core.data import parse_toml
 from core.errors import DataError, MissingInputError
-from pytorch_build.build.plans.types import BuildFacts, RocmFacts, TreeFacts
-from pytorch_build.build.preflight import MachineFacts
+from pytorch_build.build.machine import MachineFacts
+from pytorch_build.build.plans.common import BuildFacts, RocmFacts, TreeFacts
+from pytorch_build.build.toolchain import LICENSE, load_toolchain
 from pytorch_build.lock.pins import SETUP_FILES, adds_commit
-from pytorch_build.toolchain.pins import LICENSE, load_toolchain
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping
     from pathlib import PurePath
 
+    from pytorch_build.build.toolchain import Places
     from pytorch_build.platforms import Platform
-    from pytorch_build.toolchain.pins import Places
 
 _BUILD_ENV, _LLVM_HASH = "build_env.json", "cmake/llvm-hash.txt"
 ASKED = (
