@@ -6,7 +6,7 @@ import json
 import re
 import shutil
 from dataclasses import dataclass, field
-from pathlib import Path
+from pathlib import Path, PurePath
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Literal
 
@@ -36,21 +36,42 @@ if TYPE_CHECKING:
     from rocm_packaging.packages.layouts import Layout
 
 
-PREFIX = "rocm-"
+_PREFIX = "rocm-"
+_OURS = re.compile(r"_?rocm")
+# A library that the SDK does not know, has no file for, or skips on this platform is not named. An SDK
+# without its libraries' wheel fails in several ways, and each means the same here.
+_QUERY = """
+import json, sys
+import rocm_sdk
+from rocm_sdk import _dist_info
+split = not _dist_info.ALL_PACKAGES["libraries"].is_target_specific
+def has(name):
+    try:
+        return bool(rocm_sdk.find_libraries(name))
+    except Exception:
+        return False
+json.dump({
+    "version": rocm_sdk.__version__,
+    "layout": "split" if split else "unsplit",
+    "family": "" if split else _dist_info.determine_target_family(),
+    "available": list(_dist_info.AVAILABLE_TARGET_FAMILIES),
+    "libraries": [name for name in sys.argv[1:] if has(name)],
+}, sys.stdout)
+"""
 
 
 @dataclass(frozen=True, kw_only=True)
 class RocmOptions:
     """Where ROCm comes from and how it is installed, as the command line says it."""
 
-    source: SourceOptions = field(default_factory=lambda: SourceOptions(prefix=f"--{PREFIX}"))
+    source: SourceOptions = field(default_factory=lambda: SourceOptions(prefix=f"--{_PREFIX}"))
     extras: tuple[str, ...] = ()
     installer: Backend = "uv"
     pip_cache_dir: Path | None = None
 
     @property
     def version(self) -> str:
-        """The version that is asked for; "" for that of the source lock, or the newest there is."""
+        """The version that is chosen; "" for that of the source lock, or the newest there is."""
         return self.source.version
 
 
@@ -59,7 +80,7 @@ def add_rocm_options(parser: argparse.ArgumentParser, *, alone: bool = True) -> 
     title = "where ROCm comes from (default: this run, else the family's release index)"
     if not alone:
         title = "where a ROCm comes from that is no part of the run (default: the family's release index)"
-    add_package_source(parser, title, PREFIX, *([""] if alone else []))
+    add_package_source(parser, title, _PREFIX, *([""] if alone else []))
     group = parser.add_argument_group("how ROCm is installed")
     group.add_argument(
         "--rocm-extras", default="", metavar="A,B", help="more extras of rocm, such as device-gfx942"
@@ -68,13 +89,23 @@ def add_rocm_options(parser: argparse.ArgumentParser, *, alone: bool = True) -> 
     group.add_argument("--pip-cache-dir", type=Path, metavar="DIR", help="the installer's cache")
 
 
+def add_tested_sources(parser: argparse.ArgumentParser) -> None:
+    """Declare where tests take torch from, and a ROCm that is no part of the run."""
+    add_package_source(parser, "where torch comes from (default: the run's outputs)", "")
+    parser.add_argument(
+        "--torch-version", dest="version", default="", metavar="V", help="exact version (default: the newest)"
+    )
+    parser.add_argument("--no-install", action="store_true", help="test what the environment holds already")
+    add_rocm_options(parser, alone=False)
+
+
 def rocm_options_from(
     arguments: argparse.Namespace, env: Mapping[str, str] = MappingProxyType({})
 ) -> RocmOptions:
     """Turn parsed arguments into the value that stages get."""
     installer: Literal["uv", "pip"] = arguments.installer
     return RocmOptions(
-        source=source_options(arguments, PREFIX, env),
+        source=source_options(arguments, _PREFIX, env),
         extras=tuple(extra for extra in arguments.rocm_extras.split(",") if extra),
         installer=installer,
         pip_cache_dir=arguments.pip_cache_dir,
@@ -106,7 +137,7 @@ def packages_of(context: Context, options: RocmOptions) -> PackageSource:
     own = own_run(context.common, context.artifact_group)
     if has_rocm(own):
         return own
-    return PackageSource(index_urls=(release_index_url("", context.gpu_family),), prefix=f"--{PREFIX}")
+    return PackageSource(index_urls=(release_index_url("", context.gpu_family),), prefix=f"--{_PREFIX}")
 
 
 def find_source(context: Context, options: RocmOptions, version: str) -> RocmSource:
@@ -136,31 +167,20 @@ def find_source(context: Context, options: RocmOptions, version: str) -> RocmSou
     return for_build(packages, version, context.gpu_family, options.extras, context.common.outputs.platform)
 
 
-_OURS = re.compile(r"_?rocm")
-_QUERY = """
-import json, sys
-import rocm_sdk
-from rocm_sdk import _dist_info
-split = not _dist_info.ALL_PACKAGES["libraries"].is_target_specific
-json.dump({
-    "version": rocm_sdk.__version__,
-    "layout": "split" if split else "unsplit",
-    "family": "" if split else _dist_info.determine_target_family(),
-    "available": list(_dist_info.AVAILABLE_TARGET_FAMILIES),
-}, sys.stdout)
-"""
-
-
 @dataclass(frozen=True, kw_only=True)
 class RocmSdk:
-    """What an installed ``rocm_sdk`` says of itself."""
+    """What an installed ``rocm_sdk`` says of itself, and what lies below its root."""
 
     version: str
     layout: Layout
-    root: Path
-    bin: Path
-    cmake: Path
+    root: PurePath
+    bin: PurePath
+    cmake: PurePath
     targets: tuple[str, ...]
+    libraries: frozenset[str] = frozenset()
+    device_libs: bool = True
+    host_math: bool = True
+    sysdeps: bool = True
 
 
 def installed(python: Interpreter) -> RocmSource:
@@ -175,7 +195,7 @@ def installed(python: Interpreter) -> RocmSource:
 
 
 def link(target: Interpreter) -> None:
-    """Let an environment have the ROCm of the Python that it is made from, as if it were installed in it.
+    """Link the ROCm of the Python that an environment is made from into it, as if it were installed.
 
     Search paths of wheels lead from torch's folder to ROCm's beside it, so seeing it elsewhere is not enough.
     """
@@ -196,10 +216,14 @@ def ask(
     layout: Layout,
     family: str,
     targets: Sequence[str] = (),
+    libraries: Sequence[str] = (),
 ) -> RocmSdk:
-    """Ask an installed ``rocm_sdk`` for its facts, and refuse empty or other ones."""
+    """Query an installed ``rocm_sdk`` for its facts, and refuse empty or other ones.
+
+    Of `libraries`, the result names those that the SDK has.
+    """
     env = process.inherited(ROCM_SDK_TARGET_FAMILY=sdk_target(layout, family) or None, PYTHONPATH=None)
-    said = _python(target, env, "-c", _QUERY)
+    said = _python(target, env, "-c", _QUERY, *libraries)
     try:
         facts = json.loads(said)
     except ValueError as problem:
@@ -224,13 +248,18 @@ def ask(
     known = tuple(_python(target, env, "-m", "rocm_sdk", "targets").replace(";", " ").split())
     if not known:
         raise RocmError(f"{where} names no GPU targets.")
+    root = _path(target, env, "--root")
     return RocmSdk(
         version=version,
         layout=layout,
-        root=_path(target, env, "--root"),
+        root=root,
         bin=_path(target, env, "--bin"),
         cmake=_path(target, env, "--cmake"),
         targets=known,
+        libraries=frozenset(facts["libraries"]),
+        device_libs=(root / "lib" / "llvm" / "amdgcn" / "bitcode").is_dir(),
+        host_math=(root / "lib" / "host-math").is_dir(),
+        sysdeps=(root / "lib" / "rocm_sysdeps").is_dir(),
     )
 
 
@@ -238,7 +267,9 @@ def _path(target: Interpreter, env: Mapping[str, str], which: str) -> Path:
     answer = _python(target, env, "-m", "rocm_sdk", "path", which).strip()
     path = Path(answer)
     if not answer or not path.is_absolute() or not path.is_dir():
-        raise RocmError(f"rocm_sdk path {which} in {target.prefix} answered {answer!r}, which is no folder.")
+        raise RocmError(
+            f"rocm_sdk path {which} in {target.prefix} answered {answer!r}, which is not a folder."
+        )
     return path
 
 

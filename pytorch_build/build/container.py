@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import os
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,7 +12,6 @@ from pydantic import field_validator
 
 from core import files, process
 from core.data import Dated, Model, load_toml
-from core.env.engines import RUNNERS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -70,23 +70,19 @@ class Job:
 
 
 def load_container(path: Path = DATA) -> Container:
-    """Read the data.
-
-    Raises:
-        DataError: It breaks the schema, or the image is not pinned.
-    """
+    """Read the data."""
     return load_toml(path, Container)
 
 
-def command(engine: Engine, data: Container, job: Job, mounts: Sequence[Path]) -> tuple[str, ...]:
-    """Write the command: the checkout and the mounts lie where they lie on the machine."""
-    cache = job.root / CACHE
+def command(engine: Engine, job: Job) -> tuple[str, ...]:
+    """Return the command: the checkout and the mounts lie where they lie on the machine."""
+    data, cache = load_container(), job.root / CACHE
     tag = f"cp{job.python.replace('.', '')}"
     words = [engine, "run", "--rm", "--init", "--workdir", str(job.root)]
-    # podman without root maps the person to root unless it is told to keep the number
+    # podman without root maps the user to root unless it is told to keep the number
     words += ["--userns", "keep-id"] if engine == "podman" else []
     words += ["--user", f"{job.user[0]}:{job.user[1]}"]
-    for place in (job.root, *mounts):
+    for place in (job.root, *_mounts(job.words, job.root)):
         words += ["--mount", f"type=bind,source={place},target={place}"]
     for variable, folder in sorted(data.caches.items()):
         words += ["--env", f"{variable}={cache / folder}"]
@@ -98,32 +94,20 @@ def command(engine: Engine, data: Container, job: Job, mounts: Sequence[Path]) -
     return (*words, data.image, *inner, *nox, "--", *job.words)
 
 
-def inner_words(words: Sequence[str], *, project: str) -> tuple[str, ...]:
-    """Give a session's posargs out of its front door's arguments.
-
-    What chooses the container and the machine's own Python goes.
-    """
-    kept: list[str] = []
-    skip = False
-    dropped_project = False
-    for word, following in zip(words, [*words[1:], ""], strict=True):
-        if skip:
-            skip = False
-        elif word == "--python" or (word == "--container" and following in {"any", *RUNNERS}):
-            skip = True
-        elif word == project and not dropped_project:
-            dropped_project = True
-        elif not word.startswith(("--container", "--python=")):
-            kept.append(word)
-    return tuple(kept)
+def inner_words(words: Sequence[str]) -> tuple[str, ...]:
+    """Return a session's posargs: a front door's arguments without project, container and Python."""
+    outer = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    outer.add_argument("project")
+    outer.add_argument("--python")
+    outer.add_argument("--container", nargs="?")
+    return tuple(outer.parse_known_args(words)[1])
 
 
-def mounts_of(words: Sequence[str], root: Path) -> tuple[Path, ...]:
+def _mounts(words: Sequence[str], root: Path) -> tuple[Path, ...]:
     """Find what the posargs name of the machine outside of the checkout."""
     named = {Path(word.rpartition("=")[2]) for word in words if "://" not in word}
-    there = sorted(path for path in named if path.is_absolute() and path.exists())
     found: list[Path] = []
-    for path in there:
+    for path in sorted(path for path in named if path.is_absolute() and path.exists()):
         if not any(path.is_relative_to(place) for place in (root, *found)):
             found.append(path)
     return tuple(found)
@@ -131,14 +115,11 @@ def mounts_of(words: Sequence[str], root: Path) -> tuple[Path, ...]:
 
 def run(engine: Engine, job: Job, *, env: Mapping[str, str]) -> None:
     """Run a session in the container."""
-    data = load_container()
-    for folder in data.caches.values():
+    for folder in load_container().caches.values():
         files.made(job.root / CACHE / folder)
-    process.run(command(engine, data, job, mounts_of(job.words, job.root)), cwd=job.root, env=env)
+    process.run(command(engine, job), cwd=job.root, env=env)
 
 
 def this_user() -> tuple[int, int]:
-    """Give the numbers of the person and the group that run this; 0 and 0 where there are none."""
-    if not hasattr(os, "getuid"):
-        return 0, 0
-    return os.getuid(), os.getgid()
+    """Return the user's and the group's number; 0 and 0 where there are none."""
+    return (os.getuid(), os.getgid()) if hasattr(os, "getuid") else (0, 0)

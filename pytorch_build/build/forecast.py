@@ -5,7 +5,7 @@ What only an installed SDK or environment can say is assumed, and each assumptio
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict
 from pathlib import Path, PurePath, PurePosixPath, PureWindowsPath
 from typing import TYPE_CHECKING, Any
 
@@ -15,15 +15,13 @@ from core.env.installer import Install
 from core.run.outputs import key_name, this_platform
 from pytorch_build.build.build import NEEDS, Build, Dependency
 from pytorch_build.build.plans import plan_build
-from pytorch_build.build.plans.common import BuildFacts, RocmFacts
-from pytorch_build.build.request import build_request, environment_calls
-from pytorch_build.build.site import ASKED, facts_of_texts, tree_facts
+from pytorch_build.build.site import READ, Site, facts_of_texts, tree_facts
 from pytorch_build.build.stage import jobs
-from pytorch_build.build.toolchain import LICENSE, load_toolchain, places
+from pytorch_build.build.toolchain import LICENSE, Provided, load_toolchain, places
 from pytorch_build.lock.remote import Reader
 from pytorch_build.lock.stored import origins, source_lock
 from pytorch_build.refs.torch_refs import DISTRIBUTIONS
-from pytorch_build.rocm import find_source, packages_of
+from pytorch_build.rocm import RocmSdk, find_source, packages_of
 from pytorch_build.sources.git import Repository
 from pytorch_build.sources.own_tree import OwnTree
 from pytorch_build.sources.trees import (
@@ -41,8 +39,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from core.env.interpreters import Interpreter
-    from pytorch_build.build.options import BuildChoices
-    from pytorch_build.build.plans.common import BuildPlan, TreeFacts
+    from pytorch_build.build.build import BuildChoices
+    from pytorch_build.build.plans.common import BuildPlan
+    from pytorch_build.build.site import TreeFacts
     from pytorch_build.context import Context
     from pytorch_build.lock.source_lock import SourceLock
     from pytorch_build.sources.trees import Tree
@@ -56,42 +55,11 @@ _FOREIGN: Mapping[str, PurePath] = {
 _PATH = {"linux": "$PATH", "windows": "%PATH%"}
 
 
-@dataclass(frozen=True, kw_only=True)
-class Place:
-    """Where a build would run."""
-
-    root: PurePath
-    python: PurePath
-    packages: PurePath
-    tree: PurePath
-
-
-@dataclass(frozen=True, kw_only=True)
-class Sdk:
-    """An SDK as it will be installed."""
-
-    version: str
-    root: PurePath
-    bin: PurePath
-    cmake: PurePath
-    targets: tuple[str, ...]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Foreseen:
-    """What a build would do."""
-
-    build: Build
-    plan: BuildPlan
-    assumptions: tuple[str, ...]
-
-
-def foresee(chosen: Context, choices: BuildChoices, *, target: Interpreter, project: str) -> Foreseen:
-    """Plan a build whose tree, environment and ROCm need not be there."""
+def forecast(chosen: Context, choices: BuildChoices, *, target: Interpreter, project: str) -> dict[str, Any]:
+    """Plan a build whose tree, environment and ROCm need not be there; return JSON-able data."""
     name = chosen.common.outputs.platform
     lock = source_lock(chosen, choices.rocm, mirrors=choices.mirrors, update=choices.update)
     rocm, assumed = _rocm(chosen, choices, lock.rocm_version)
-    base_env = dict(environment()) if name == this_platform() else {}
     build = Build(
         context=chosen,
         choices=choices,
@@ -100,23 +68,10 @@ def foresee(chosen: Context, choices: BuildChoices, *, target: Interpreter, proj
         tree=_tree(chosen, choices, lock, project),
         rocm=rocm,
         dependencies=tuple(_dependencies(chosen, lock, project)),
-        base_env={**base_env, "PATH": _PATH[name]},
+        base_env={**(environment() if name == this_platform() else {}), "PATH": _PATH[name]},
     )
-    place = _place(build)
-    sdk = _sdk(build, place) if rocm else None
-    request = build_request(
-        build,
-        tree=place.tree,
-        python=place.python,
-        rocm=sdk,
-        torch_version=next((one.version for one in build.dependencies if one.project == "torch"), ""),
-        cache=choices.compiler_cache,
-        max_jobs=jobs(build) if name == this_platform() else None,
-    )
-    known = _facts(build, place, _tree_facts(build, lock))
-    plan = plan_build(request, known, platform=build.platform, base_env=build.base_env)
-    assumptions = (*_assumptions(build, place), *assumed)
-    return Foreseen(build=build, plan=plan, assumptions=assumptions)
+    root, site = _site(build, _tree_facts(build, lock))
+    return _data(build, plan_build(build, site), (*_assumptions(build, site, root), *assumed))
 
 
 def _tree(chosen: Context, choices: BuildChoices, lock: SourceLock, project: str) -> Tree:
@@ -125,19 +80,14 @@ def _tree(chosen: Context, choices: BuildChoices, lock: SourceLock, project: str
     if own is None:
         return managed_tree(chosen, choices, lock, project)
     base = base_version_of(own) or lock.project(project).base_version
-    path = own_path(chosen.common, own, project)
     commit = Repository(path=own, managed=False).commit_of("HEAD")
-    source = chosen.ref.projects.get(project)
+    tagged, source = tags_itself(own, project), chosen.ref.projects.get(project)
     return DevelopersTree(
         project=project,
-        own=OwnTree(source=own, path=path, commit=commit, diff_digest="", changed=0),
-        version=own_version(
-            chosen,
-            base,
-            rocm_version=lock.rocm_version,
-            commit=commit,
-            tagged=tags_itself(own, project),
+        own=OwnTree(
+            source=own, path=own_path(chosen.common, own, project), commit=commit, diff_digest="", changed=0
         ),
+        version=own_version(chosen, base, rocm_version=lock.rocm_version, commit=commit, tagged=tagged),
         hipify=chosen.gpu and source is not None and source.hipify,
     )
 
@@ -154,50 +104,66 @@ def _dependencies(chosen: Context, lock: SourceLock, project: str) -> Iterator[D
 
 
 def _rocm(chosen: Context, choices: BuildChoices, version: str) -> tuple[RocmSource | None, tuple[str, ...]]:
-    """Find the packages where that asks nobody; otherwise assume today's layout."""
+    """Find the packages where that queries no server; otherwise assume today's layout."""
     if not chosen.gpu:
         return None, ()
-    said = choices.rocm
-    packages = packages_of(chosen, said)
-    asks = bool(packages.index_urls or any("://" in link for link in packages.find_links))
-    if not asks:
-        return find_source(chosen, said, version), ()
+    packages = packages_of(chosen, choices.rocm)
+    if not packages.index_urls and not any("://" in link for link in packages.find_links):
+        return find_source(chosen, choices.rocm, version), ()
     # an index of one family has unsplit packages, one of all has split ones
     layout: Layout = "unsplit" if f"/{chosen.gpu_family}/" in packages.words else "split"
     source = RocmSource(version=version, layout=layout, packages=packages)
-    return source, (f"The packages of ROCm {version} are {layout}: {packages.words} was not asked.",)
+    return source, (f"The packages of ROCm {version} are {layout}: {packages.words} was not queried.",)
 
 
-def _place(build: Build) -> Place:
-    common, name = build.context.common, build.platform.NAME
-    if name == this_platform():
-        target, tree = build.target, _path_of(build.tree)
-        return Place(root=common.root, python=target.executable, packages=target.purelib, tree=tree)
-    root = _FOREIGN[name]
-    prefix = root / ".nox" / f"build_{build.project}-{build.target.series.replace('.', '-')}"
-    sources = type(root)(common.sources.as_posix().replace(common.root.as_posix(), root.as_posix()))
-    windows = name == "windows"
-    library = "Lib" if windows else f"lib/python{build.target.series}"
-    return Place(
-        root=root,
-        python=prefix / ("Scripts/python.exe" if windows else "bin/python"),
-        packages=prefix / library / "site-packages",
-        tree=sources / key_name(build.context.ref.name) / build.project,
+def _site(build: Build, facts: TreeFacts) -> tuple[PurePath, Site]:
+    """Return the checkout and the site; assume a whole SDK, and what `nox -s prepare` provides."""
+    common, windows, own = build.context.common, build.platform.windows, build.tree
+    here = build.platform.name == this_platform()
+    if here:
+        root: PurePath = common.root
+        python: PurePath = build.target.executable
+        packages: PurePath = build.target.purelib
+        tree: PurePath = own.own.path if isinstance(own, DevelopersTree) else Path(getattr(own, "path", "."))
+    else:
+        root = _FOREIGN[build.platform.name]
+        prefix = root / ".nox" / f"build_{build.project}-{build.target.series.replace('.', '-')}"
+        python = prefix / ("Scripts/python.exe" if windows else "bin/python")
+        packages = prefix / ("Lib" if windows else f"lib/python{build.target.series}") / "site-packages"
+        sources = type(root)(common.sources.as_posix().replace(common.root.as_posix(), root.as_posix()))
+        tree = sources / key_name(build.context.ref.name) / build.project
+    torch, sdk = build.dependency("torch"), packages / "_rocm_sdk_devel"
+    return root, Site(
+        tree=tree,
+        python=python,
+        facts=facts,
+        rocm=None
+        if build.rocm is None
+        else RocmSdk(
+            version=build.rocm.version,
+            layout=build.rocm.layout,
+            root=sdk,
+            bin=sdk / "bin",
+            cmake=sdk / "lib" / "cmake",
+            targets=build.gpu_targets,
+            libraries=frozenset(build.platform.preloads),
+            sysdeps=not windows,
+        ),
+        provided=_provided(root, facts, build) if windows else Provided(),
+        torch_version=torch.version if torch else "",
+        cache=build.choices.compiler_cache,
+        max_jobs=jobs(build) if here else None,
     )
 
 
-def _path_of(tree: Tree) -> Path:
-    return tree.own.path if isinstance(tree, DevelopersTree) else Path(getattr(tree, "path", "."))
-
-
-def _sdk(build: Build, place: Place) -> Sdk:
-    root = place.packages / "_rocm_sdk_devel"
-    return Sdk(
-        version=build.rocm.version if build.rocm else "",
-        root=root,
-        bin=root / "bin",
-        cmake=root / "lib" / "cmake",
-        targets=build.gpu_targets,
+def _provided(root: PurePath, facts: TreeFacts, build: Build) -> Provided:
+    data, at = load_toolchain(), places(Path(".cache"), "windows")
+    llvm = build.platform.find_variable(environment(), "LLVM_SYSPATH")
+    return Provided(
+        openmp=root / at.openmp / data.openmp.dll,
+        uv=root / at.libuv / data.libuv.libraries["windows"],
+        licenses={"llvm-openmp": root / at.openmp / LICENSE, "libuv": root / at.libuv / LICENSE},
+        llvm=PureWindowsPath(llvm or f"C:/b/llvm-{facts.llvm_hash[:8]}-windows-x64"),
     )
 
 
@@ -207,75 +173,48 @@ def _tree_facts(build: Build, lock: SourceLock) -> TreeFacts:
     if own is not None:
         return tree_facts(own)
     common, locked = build.context.common, lock.project(build.project)
-    reader = Reader(
-        cache=common.cache / "refs", origins=origins(common, build.context.ref, build.choices.mirrors)
-    )
-    texts = reader.texts(locked.origin, locked.commit, ASKED)
+    known = origins(common, build.context.ref, build.choices.mirrors)
+    texts = Reader(cache=common.cache / "refs", origins=known).texts(locked.origin, locked.commit, READ)
     return facts_of_texts(
         texts, where=PurePosixPath(locked.origin), git_suffix=lambda: f"+git{locked.commit[:8]}"
     )
 
 
-def _facts(build: Build, place: Place, tree: TreeFacts) -> BuildFacts:
-    """Assume a whole SDK, and what `nox -s prepare` provides."""
-    windows = build.platform.NAME == "windows"
-    rocm = RocmFacts(
-        device_libs=True,
-        host_math=True,
-        sysdeps=not windows,
-        libraries=frozenset(build.platform.PRELOADS),
-    )
-    known = BuildFacts(tree=tree, rocm=rocm if build.rocm else None)
-    if not windows:
-        return known
-    data, at = load_toolchain(), places(Path(".cache"), "windows")
-    llvm = build.platform.find_variable(environment(), "LLVM_SYSPATH")
-    return replace(
-        known,
-        openmp=place.root / at.openmp / data.openmp.dll,
-        uv=place.root / at.libuv / data.libuv.libraries["windows"],
-        licenses={
-            "llvm-openmp": place.root / at.openmp / LICENSE,
-            "libuv": place.root / at.libuv / LICENSE,
-        },
-        llvm=PureWindowsPath(llvm or f"C:/b/llvm-{tree.llvm_hash[:8]}-windows-x64"),
-    )
-
-
-def _assumptions(build: Build, place: Place) -> Iterator[str]:
-    if this_platform() != build.platform.NAME:
-        yield f"The checkout is {place.root}, and nothing of this machine's environment counts."
-    if build.rocm:
-        yield f"ROCm is complete below {place.packages}, and has every library that torch loads first."
+def _assumptions(build: Build, site: Site, root: PurePath) -> Iterator[str]:
+    if this_platform() != build.platform.name:
+        yield f"The checkout is {root}, and nothing of this machine's environment counts."
+    if site.rocm:
+        packages = site.rocm.root.parent
+        yield f"ROCm is complete below {packages}, and has every library that torch loads first."
     yield from (
         f"{one.requirement} is among the run's outputs, or built before."
         for one in build.dependencies
         if not one.digest
     )
-    if build.platform.NAME == "windows" and build.project == "torch":
+    if build.platform.windows and build.project == "torch":
         yield "nox -s prepare has been run."
     yield "Without SOURCE_DATE_EPOCH the commands get the commit's time."
 
 
 def _after(build: Build) -> Iterator[str]:
-    """Say what is done once upstream's commands have ended."""
-    if build.platform.NAME == "linux":
+    """Name what is done once upstream's commands have ended."""
+    linux = not build.platform.windows
+    if linux:
         yield "set the search paths (RPATH) of every ELF file of the wheel"
     if build.splits:
         yield f"split it into a host wheel and one device wheel each for {', '.join(build.gpu_targets)}"
     yield "install the wheel, and import it without the build's environment"
-    if build.platform.NAME == "linux" and build.rocm:
+    if linux and build.rocm:
         yield "import it without rocm-sdk-devel, and without loading ROCm's libraries first"
     yield "check the wheel, as check_wheels does; an error finding ends the build"
     yield "put the wheel and its record among the run's outputs"
 
 
-def as_data(foreseen: Foreseen) -> dict[str, Any]:
-    """Return the plan as JSON-able data; values of variables are masked as everywhere."""
-    build, plan = foreseen.build, foreseen.plan
+def _data(build: Build, plan: BuildPlan, assumptions: tuple[str, ...]) -> dict[str, Any]:
+    """Return the plan as data; values of variables are masked as everywhere."""
+    family = build.context.gpu_family
     rocm = None
     if build.rocm is not None:
-        family = build.context.gpu_family
         rocm = Install(
             requirements=requirements(build.rocm, family, build.choices.rocm.extras),
             sources=build.rocm.packages.direct,
@@ -287,36 +226,33 @@ def as_data(foreseen: Foreseen) -> dict[str, Any]:
             "files": [path.name for path in call.files],
             "hashed": call.hashed,
             "env": dict(call.env),
-            "from": [*([call.sources.index_url] if call.sources.index_url else []), *call.sources.find_links]
+            "from": [*filter(None, (call.sources.index_url,)), *call.sources.find_links]
             if call.sources
             else [],
         }
-        for call in environment_calls(build, rocm)
+        for call in build.environment_calls(rocm)
+    ]
+    overlays = [
+        {name: value if name == "content" else str(value) for name, value in asdict(one).items() if value}
+        for one in plan.overlays
     ]
     return {
         "project": plan.project,
         "version": plan.version,
-        "platform": build.platform.NAME,
+        "platform": build.platform.name,
         "python": build.target.version,
         "torch_ref": build.context.ref.name,
-        "gpu_family": build.context.gpu_family,
+        "gpu_family": family,
         "gpu_targets": list(build.gpu_targets),
         "source": dict(build.tree.inputs),
-        "assumptions": list(foreseen.assumptions),
+        "assumptions": list(assumptions),
         "environment": calls,
         "uninstall": list(dict.fromkeys((*plan.uninstall, plan.distribution))),
         "requirements_files": list(plan.requirements_files),
         "requirements": list(plan.requirements),
         "as_locked": list(plan.as_locked),
         "removes": list(plan.removes),
-        "file_drops": [
-            {
-                name: value if name == "content" else str(value)
-                for name, value in asdict(drop).items()
-                if value
-            }
-            for drop in plan.file_drops
-        ],
+        "file_drops": overlays,
         "env": {name: console.mask(value) for name, value in sorted(plan.env.items())},
         "unset": sorted(plan.unset),
         "commands": [{"argv": list(one.argv), "cwd": str(one.cwd)} for one in plan.commands],
@@ -327,7 +263,7 @@ def as_data(foreseen: Foreseen) -> dict[str, Any]:
 
 
 def show(data: Mapping[str, Any]) -> None:
-    """Print the plan for people."""
+    """Print the plan."""
     console.say(
         f"{data['project']} {data['version']}: {data['torch_ref']} for {data['gpu_family']} on "
         f"{data['platform']}, Python {data['python']}"

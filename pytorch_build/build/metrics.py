@@ -1,4 +1,10 @@
-"""How a build goes: followed from its first command on, and known also where it ends early."""
+"""A build's metrics for its record: memory in use, what ninja did, how far a failed build came.
+
+Format: ``.ninja_log`` of version 5, 6 and 7: a line an output, with start and end in milliseconds since
+ninja began, the output's time, its path and its command's hash, separated by tabs
+(https://ninja-build.org/manual.html#ref_log). ninja appends to it, and now and then writes it anew in
+any order, so what a build did is what was not there before.
+"""
 
 from __future__ import annotations
 
@@ -6,20 +12,36 @@ import re
 import threading
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from operator import attrgetter
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
+NAME = ".ninja_log"
+VERSIONS = ("5", "6", "7")
+MEMINFO = Path("/proc/meminfo")
+# bounds of what a record keeps
+MOST_SAMPLES, MOST_GRAPHS, MOST_SLOWEST, MOST_PARTS, MOST_LETTERS = 100, 4, 25, 100, 200
 
+_HEADER = "# ninja log v"
+_FIELDS = 5
+# more restarts than that are a log that was written anew, in any order
+_MOST_RESTARTS = 20
+_MILLISECONDS = 1000
+_NUMBER = re.compile(r"\d{1,12}", re.ASCII)
+# what ninja prints unless NINJA_STATUS is set; since 1.13 a failure says its code
+_STATUS = re.compile(r"^\[(\d{1,9})/(\d{1,9})\] ", re.MULTILINE)
+_FAILED = re.compile(r"^FAILED: (?:\[code=-?\d+\] )?(\S+)", re.MULTILINE)
+_MOST_FAILED = 5
 _TAIL = 4 << 20  # bytes of a log's end: the last command's errors may be long
+_PERIOD = 1.0  # seconds between two samples, doubled whenever there are too many of them
+_MEMORY = re.compile(r"^(MemTotal|MemAvailable):\s+(\d+) kB$", re.MULTILINE)
 
 
 @dataclass
-class Course:
-    """What can be said of a build, for its record."""
+class Metrics:
+    """What is known of a build, for its record."""
 
     details: dict[str, Any] = field(default_factory=dict)
 
@@ -27,19 +49,16 @@ class Course:
     def followed(self, build: Path, log: Path) -> Iterator[None]:
         """Follow a build while the block runs, however it ends."""
         before = logs(build)
-        with watched() as used:
+        known: dict[str, Any] = {}
+        with watched() as memory:
             try:
                 yield
             except BaseException:
-                self._keep("reached", reached(_end_of(log)))
+                known["reached"] = reached(_end_of(log))
                 raise
             finally:
-                self._keep("ninja", summaries(build, before))
-                self._keep("memory", used.details)
-
-    def _keep(self, name: str, said: object) -> None:
-        if said:
-            self.details[name] = said
+                known |= {"ninja": summaries(build, before), "memory": memory.details}
+                self.details |= {name: value for name, value in known.items() if value}
 
 
 def _end_of(log: Path) -> str:
@@ -50,97 +69,68 @@ def _end_of(log: Path) -> str:
         return stream.read().decode("utf-8", "replace")
 
 
-MEMINFO = Path("/proc/meminfo")
-MOST_SAMPLES = 100
-_PERIOD = 1.0  # seconds between two looks, doubled whenever there are too many of them
-_KIB = 1024
-_FIELD = re.compile(r"^(MemTotal|MemAvailable):\s+(\d+) kB$", re.MULTILINE)
-
-
-class Samples:
-    """Memory in use, looked at from time to time; at most `MOST_SAMPLES` of them, evenly spread."""
+class Memory:
+    """Samples of the memory in use; at most `MOST_SAMPLES` of them, evenly spread."""
 
     def __init__(self) -> None:
-        self.total = 0
-        self.peak = 0
+        self.total = self.peak = 0
         self.period = _PERIOD
-        self._sums: list[int] = []
+        self._used: list[int] = []
 
     def add(self, used: int, total: int) -> None:
-        """Take a look's result, in bytes."""
+        """Add a sample, in bytes."""
         self.total, self.peak = total, max(self.peak, used)
-        self._sums.append(used)
-        if len(self._sums) >= 2 * MOST_SAMPLES:
-            # the higher of two, because peaks are what is asked for
-            self._sums = [max(pair) for pair in zip(self._sums[::2], self._sums[1::2], strict=True)]
+        self._used.append(used)
+        if len(self._used) >= 2 * MOST_SAMPLES:
+            # the higher of two, because peaks decide how many jobs a machine can take
+            self._used = [max(pair) for pair in zip(self._used[::2], self._used[1::2], strict=True)]
             self.period *= 2
 
     @property
     def details(self) -> dict[str, Any] | None:
-        """What a record keeps as ``details.memory``; None where nothing was seen."""
-        if not self._sums:
-            return None
-        used = self._sums
-        if len(used) > MOST_SAMPLES:
-            used = [max(used[at : at + 2]) for at in range(0, len(used), 2)]
-        return {"peak": self.peak, "total": self.total, "used": used}
+        """What a record keeps as ``details.memory``; None without a sample."""
+        step = 2 if len(self._used) > MOST_SAMPLES else 1
+        used = [max(self._used[at : at + step]) for at in range(0, len(self._used), step)]
+        return {"peak": self.peak, "total": self.total, "used": used} if used else None
 
 
 def memory_use(text: str) -> tuple[int, int] | None:
-    """Read ``/proc/meminfo``: bytes in use and bytes there are; None where it does not say."""
-    said = {name: int(count) * _KIB for name, count in _FIELD.findall(text)}
-    if said.keys() != {"MemTotal", "MemAvailable"}:
-        return None
-    return said["MemTotal"] - said["MemAvailable"], said["MemTotal"]
+    """Read ``/proc/meminfo``: bytes in use and in total; None where they are not named."""
+    said = {name: int(count) << 10 for name, count in _MEMORY.findall(text)}
+    total, available = said.get("MemTotal"), said.get("MemAvailable")
+    return None if total is None or available is None else (total - available, total)
 
 
 @contextmanager
-def watched(meminfo: Path = MEMINFO) -> Iterator[Samples]:
-    """Look at the machine's memory while the block runs; where it cannot be seen, there are no samples."""
-    samples, ended = Samples(), threading.Event()
+def watched(meminfo: Path = MEMINFO) -> Iterator[Memory]:
+    """Sample the machine's memory while the block runs; where it cannot be read, there are no samples."""
+    memory, ended = Memory(), threading.Event()
 
-    def look() -> bool:
+    def sample() -> bool:
         try:
             found = memory_use(meminfo.read_text(encoding="ascii", errors="replace"))
         except OSError:
             return False
         if found is not None:
-            samples.add(*found)
+            memory.add(*found)
         return found is not None
 
-    def look_on() -> None:
-        while not ended.wait(samples.period) and look():
+    def sample_on() -> None:
+        while not ended.wait(memory.period) and sample():
             pass
 
-    look()  # so that the shortest build is seen
-    thread = threading.Thread(target=look_on, name="memory", daemon=True)
+    sample()  # so that the shortest build is seen
+    thread = threading.Thread(target=sample_on, name="memory", daemon=True)
     thread.start()
     try:
-        yield samples
+        yield memory
     finally:
         ended.set()
         thread.join()
 
 
-NAME = ".ninja_log"
-VERSIONS = ("5", "6", "7")
-# bounds of what a record keeps
-MOST_GRAPHS, MOST_SLOWEST, MOST_PARTS, MOST_LETTERS = 4, 25, 100, 200
-
-_HEADER = "# ninja log v"
-_FIELDS = 5
-# more restarts than that are a log that was written anew, in any order
-_MOST_RESTARTS = 20
-_MILLISECONDS = 1000
-# what ninja prints where nobody set NINJA_STATUS; since 1.13 a failure says its code
-_STATUS = re.compile(r"^\[(\d{1,9})/(\d{1,9})\] ", re.MULTILINE)
-_FAILED = re.compile(r"^FAILED: (?:\[code=-?\d+\] )?(\S+)", re.MULTILINE)
-_MOST_FAILED = 5
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Edge:
-    """A command."""
+class Edge(NamedTuple):
+    """A command of ninja's, in milliseconds."""
 
     output: str
     start: int
@@ -149,35 +139,32 @@ class Edge:
 
 def logs(folder: Path) -> Mapping[str, frozenset[str]]:
     """Read the lines of every log below a build folder; path of the log's folder to its lines."""
-    found = {}
-    for path in sorted(folder.rglob(NAME)) if folder.is_dir() else ():
-        if path.is_file():
-            found[path.parent.relative_to(folder).as_posix()] = frozenset(_lines(path))
-    return found
+    return {
+        path.parent.relative_to(folder).as_posix(): frozenset(_lines(path))
+        for path in folder.rglob(NAME)
+        if path.is_file()
+    }
 
 
 def summaries(folder: Path, before: Mapping[str, frozenset[str]]) -> list[dict[str, Any]]:
-    """Say what ninja did below a build folder since `before`."""
+    """Summarize what ninja did below a build folder since `before`."""
     found = []
-    for path in sorted(folder.rglob(NAME)) if folder.is_dir() else ():
-        if not path.is_file():
-            continue
+    for path in filter(Path.is_file, folder.rglob(NAME)):
         name = path.parent.relative_to(folder).as_posix()
         known = before.get(name, frozenset())
         edges = parse_log(line for line in _lines(path) if line.startswith(_HEADER) or line not in known)
         if edges:
             found.append(summary(edges, folder=f"{folder.name}/{name}".removesuffix("/."), root=str(folder)))
-    found.sort(key=lambda one: (-one["busy_seconds"], one["folder"]))
-    return found[:MOST_GRAPHS]
+    return sorted(found, key=lambda one: (-one["busy_seconds"], one["folder"]))[:MOST_GRAPHS]
 
 
 def reached(output: str) -> dict[str, Any] | None:
-    """Say how far ninja came, from what a build printed."""
-    spoken = _STATUS.findall(output)
+    """Return how far ninja came, from what a build printed."""
+    printed = _STATUS.findall(output)
     failed = tuple(dict.fromkeys(found.group(1) for found in _FAILED.finditer(output)))
-    if not spoken and not failed:
+    if not printed and not failed:
         return None
-    counts = dict(zip(("done", "total"), map(int, spoken[-1]), strict=True)) if spoken else {}
+    counts = dict(zip(("done", "total"), map(int, printed[-1]), strict=True)) if printed else {}
     return {**counts, "failed": [_short(one, "") for one in failed[:_MOST_FAILED]]}
 
 
@@ -186,7 +173,7 @@ def _lines(path: Path) -> list[str]:
 
 
 def parse_log(lines: Iterable[str]) -> tuple[Edge, ...]:
-    """Read a log's commands, in its order; a line that was cut off is no command."""
+    """Read a log's commands, in its order; a line that was cut off is ignored."""
     edges: dict[tuple[int, int, str], Edge] = {}
     known = False
     for line in lines:
@@ -194,16 +181,12 @@ def parse_log(lines: Iterable[str]) -> tuple[Edge, ...]:
             known = line.removeprefix(_HEADER).strip() in VERSIONS
             continue
         fields = line.split("\t")
-        if not known or len(fields) != _FIELDS or not all(map(_is_number, fields[:2])):
+        if not known or len(fields) != _FIELDS or not all(map(_NUMBER.fullmatch, fields[:2])):
             continue
         start, end = int(fields[0]), int(fields[1])
         if start <= end:
-            edges.setdefault((start, end, fields[4]), Edge(output=fields[3], start=start, end=end))
+            edges.setdefault((start, end, fields[4]), Edge(fields[3], start, end))
     return tuple(edges.values())
-
-
-def _is_number(text: str) -> bool:
-    return text.isascii() and text.isdigit() and len(text) < len("1000000000000")
 
 
 def in_sequence(edges: Sequence[Edge]) -> tuple[Edge, ...]:
@@ -211,29 +194,25 @@ def in_sequence(edges: Sequence[Edge]) -> tuple[Edge, ...]:
 
     A call's commands stand in the order of their ends.
     """
-    calls: list[list[Edge]] = [[]]
+    moved: list[Edge] = []
+    offset = restarts = last = 0
     for edge in edges:
-        if calls[-1] and edge.end < calls[-1][-1].end:
-            calls.append([])
-        calls[-1].append(edge)
-    if len(calls) > _MOST_RESTARTS:
-        return tuple(edges)
-    moved, offset = [], 0
-    for call in calls:
-        moved += [Edge(output=edge.output, start=edge.start + offset, end=edge.end + offset) for edge in call]
-        offset = moved[-1].end if moved else offset
-    return tuple(moved)
+        if edge.end < last:
+            offset, restarts = moved[-1].end, restarts + 1
+        moved.append(Edge(edge.output, edge.start + offset, edge.end + offset))
+        last = edge.end
+    return tuple(moved if restarts < _MOST_RESTARTS else edges)
 
 
 def summary(edges: Sequence[Edge], *, folder: str, root: str = "") -> dict[str, Any]:
     """Describe one log's commands; bounded, however long the log."""
     ordered = in_sequence(edges)
-    first, last = min(map(attrgetter("start"), ordered)), max(map(attrgetter("end"), ordered))
+    milliseconds = max(edge.end for edge in ordered) - min(edge.start for edge in ordered)
     slowest = sorted(ordered, key=lambda edge: (edge.start - edge.end, edge.output))[:MOST_SLOWEST]
     return {
         "folder": folder[-MOST_LETTERS:],
         "edges": len(ordered),
-        "seconds": (last - first) / _MILLISECONDS,
+        "seconds": milliseconds / _MILLISECONDS,
         "busy_seconds": sum(edge.end - edge.start for edge in ordered) / _MILLISECONDS,
         "slowest": [[_short(edge.output, root), (edge.end - edge.start) / _MILLISECONDS] for edge in slowest],
         "parallelism": parallelism(ordered),
@@ -241,7 +220,7 @@ def summary(edges: Sequence[Edge], *, folder: str, root: str = "") -> dict[str, 
 
 
 def _short(output: str, root: str) -> str:
-    """Tell a path without the machine's own folders, and no longer than is read."""
+    """Return a path without the machine's own folders, bounded in length."""
     output = output.replace("\\", "/")
     inside = root.replace("\\", "/").rstrip("/") + "/"
     if root and output.startswith(inside):
@@ -252,18 +231,12 @@ def _short(output: str, root: str) -> str:
 
 
 def parallelism(edges: Sequence[Edge], parts: int = MOST_PARTS) -> list[float]:
-    """Say how many commands ran at a time, on average, in each of equal parts of the time."""
+    """Return how many commands ran at a time, on average, in each of equal parts of the time."""
     first, last = min(edge.start for edge in edges), max(edge.end for edge in edges)
     parts = min(parts, last - first)
-    if not parts:
-        return []
-    width = (last - first) / parts
     busy = [0.0] * parts
-    for edge in edges:
-        at = min(int((edge.start - first) / width), parts - 1)
-        start = float(edge.start - first)
-        while at < parts and start < edge.end - first:
-            end = min((at + 1) * width, edge.end - first) if at < parts - 1 else edge.end - first
-            busy[at] += max(0.0, end - start)
-            start, at = max(start, end), at + 1
-    return [round(total / width, 2) for total in busy]
+    for edge in edges if parts else ():
+        start, end = ((moment - first) * parts / (last - first) for moment in (edge.start, edge.end))
+        for part in range(int(start), min(int(end) + 1, parts)):
+            busy[part] += max(0.0, min(end, part + 1) - max(start, part))
+    return [round(total, 2) for total in busy]

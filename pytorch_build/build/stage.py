@@ -1,4 +1,4 @@
-"""One build, from source lock to recorded wheel: what it depends on, and the work where that has changed."""
+"""The stage of one build, from source lock to recorded wheel: tree, environment, plan, commands, checks."""
 
 from __future__ import annotations
 
@@ -13,21 +13,18 @@ from core.env import environments
 from core.env.interpreters import installed_version
 from core.env.target_locks import BUILDS, locked_call, target_lock
 from core.run import stage
-from core.run.records import Cell, record_name
+from core.run.records import record_name
 from core.run.stage import Made, Stage
 from core.wheel import wheel_contents
 from core.wheel.wheel_contents import CONTENTS
 from core.wheel.wheels import parse_wheel_name
-from pytorch_build.build import site
-from pytorch_build.build.build import dependency_inputs
+from pytorch_build.build import machine
 from pytorch_build.build.execution import check_bare_import, check_import, execute, install_requirements
-from pytorch_build.build.machine import check, max_jobs, need_of, require
-from pytorch_build.build.metrics import Course
+from pytorch_build.build.metrics import Metrics
 from pytorch_build.build.plans import plan_build
-from pytorch_build.build.plans.torch import query_code
-from pytorch_build.build.request import build_request, environment_calls
 from pytorch_build.build.rpaths import set_search_paths
-from pytorch_build.build.toolchain import places
+from pytorch_build.build.site import Site, tree_facts
+from pytorch_build.build.toolchain import places, provided
 from pytorch_build.check.findings import findings_table, require_no_errors
 from pytorch_build.check.run import CheckOptions, check_wheel
 from pytorch_build.check.view import Expectation
@@ -36,17 +33,14 @@ from pytorch_build.rocm import ask, link
 from pytorch_build.split.making import split
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Mapping
 
     from core.run.records import Record
     from pytorch_build.build.build import Build
-    from pytorch_build.build.cache import CompilerCache
     from pytorch_build.build.cache_use import CacheUse
-    from pytorch_build.build.plans.common import BuildPlan
     from pytorch_build.rocm import RocmSdk
 
-
-# a person's variables that change what upstream's builds and compilers make
+# the user's variables that change what upstream's builds and compilers make
 _FLAGS = re.compile(
     r"CC|CXX|DEBUG|REL_WITH_DEB_INFO|SOURCE_DATE_EPOCH|BLAS|[A-Z]*FLAGS"
     r"|(USE|BUILD|CMAKE|TORCH|PYTORCH|TORCHVISION|TRITON|APEX|LLVM)_\w+"
@@ -55,207 +49,182 @@ _FLAGS = re.compile(
 _PASSING = frozenset(
     {"BUILD_ID", "BUILD_NUMBER", "BUILD_TAG", "BUILD_URL", "CMAKE_BUILD_PARALLEL_LEVEL", "PYTORCH_ROCM_ARCH"}
 )
-_CODE = ("build/plans", "platforms", "split", "build/rpaths.py", "build/execution.py", "build/stage.py")
+# the rules that builds follow: a changed rule is a changed input
+_CODE = (
+    "build/execution.py",
+    "build/plans/*.py",
+    "build/rpaths.py",
+    "build/stage.py",
+    "platforms.py",
+    "split/*.py",
+)
+_REQUIREMENTS = ("requirements.txt", "requirements-build.txt", "python/requirements.txt", "pyproject.toml")
 
 
 def perform(build: Build) -> Record | None:
     """Build one wheel into the run's outputs, unless a record says that nothing has changed."""
-    context = build.context
-    cell = Cell(python=build.target.tag, torch_ref=context.ref.name, gpu_family=context.gpu_family)
+    context, metrics = build.context, Metrics()
     run = Stage(
         name=f"build_{build.project}",
         common=context.common,
         artifact_group=context.artifact_group,
-        cell=cell,
+        cell=build.cell,
         output_dir=build.choices.output_dir,
     )
-
-    course = Course()
-
-    def work() -> Made:
-
-        return make(build, record_name(run.name, cell), course)
-
-    return stage.perform(run, inputs(build), work, so_far=course.details)
+    name = record_name(run.name, build.cell)
+    return stage.perform(run, inputs(build), lambda: make(build, name, metrics), so_far=metrics.details)
 
 
 def inputs(build: Build) -> dict[str, Any]:
-    """Say everything that the wheel depends on."""
-    lock = target_lock(build.context.common, build.target)
-    source = build.context.ref.projects.get(build.project)
+    """Return everything that the wheel depends on."""
+    common, gpu, rocm = build.context.common, build.context.gpu, build.rocm
+    lock = target_lock(common, build.target) or common.root / "requirements" / f"{BUILDS}.in"
+    here = Path(__file__).parents[1]
+    code = {str(path.relative_to(here)): files.sha256(path) for rule in _CODE for path in here.glob(rule)}
     return {
         "source": build.tree.inputs,
         "version": build.tree.version,
         "python": build.target.version,
-        "rocm": None
-        if build.rocm is None
-        else [build.rocm.version, build.rocm.layout, dict(build.rocm.digests) or build.rocm.origin],
-        "rocm_extras": list(build.choices.rocm.extras) if build.context.gpu else [],
+        "rocm": rocm and [rocm.version, rocm.layout, dict(rocm.digests) or rocm.origin],
+        "rocm_extras": list(build.choices.rocm.extras) if gpu else [],
         "gpu_targets": list(build.gpu_targets),
-        "dependencies": dependency_inputs(build.dependencies),
-        "ref_env": dict(source.env) if source else {},
-        "build_requirements": list(source.build_requirements) if source else [],
+        "dependencies": build.dependency_inputs,
+        "ref_env": dict(build.ref_env),
+        "build_requirements": list(build.ref_requirements),
         "flash_attention": build.choices.flash_attention,
         "split": build.splits,
-        "flags": _flags(build.base_env),
-        "lock": files.sha256(lock or build.context.common.root / "requirements" / f"{BUILDS}.in"),
-        "code": _code_digest(),
+        "flags": {
+            name: console.mask(value)
+            for name, value in sorted(build.base_env.items())
+            if _FLAGS.fullmatch(name) and name not in _PASSING
+        },
+        "lock": files.sha256(lock),
+        "code": files.digest_of(code),
     }
 
 
-def _flags(base_env: Mapping[str, str]) -> dict[str, str]:
-    """Take a person's variables that reach the build out of the environment."""
-    return {
-        name: console.mask(value)
-        for name, value in sorted(base_env.items())
-        if _FLAGS.fullmatch(name) and name not in _PASSING
-    }
-
-
-def _code_digest() -> str:
-    """Hash the rules that builds follow, so that a changed rule is a changed input."""
-    here = Path(__file__).parents[1]
-    paths = [
-        path
-        for name in _CODE
-        for path in ([here / name] if name.endswith(".py") else (here / name).glob("*.py"))
-    ]
-    return files.digest_of({str(path.relative_to(here)): files.sha256(path) for path in paths})
-
-
-_GIB = 1 << 30
-
-
-def make(build: Build, name: str, course: Course) -> Made:
+def make(build: Build, name: str, metrics: Metrics) -> Made:
     """Check out, prepare the environment, build, check; put the log among the run's outputs."""
-    common = build.context.common
-    log = common.cache / "logs" / common.outputs.prefix / build.context.artifact_group / f"{name}.log"
+    context, common = build.context, build.context.common
+    log = common.cache / "logs" / common.outputs.prefix / context.artifact_group / f"{name}.log"
     log.unlink(missing_ok=True)
     console.say(
-        f"{build.project} {build.tree.version} for {build.context.gpu_family}, Python {build.target.version}"
+        f"{build.project} {build.tree.version} for {context.gpu_family}, Python {build.target.version}"
     )
     try:
         with build.tree.checked_out() as tree:
-            _preflight(build, tree)
+            facts = machine.machine_facts(
+                build.platform, target=build.target, tree=tree, base_env=build.base_env
+            )
+            machine.require_none(list(machine.problems(build.project, facts, sample=_is_sample(build))))
             with _environment(build, tree) as sdk:
-                return _build(build, tree, sdk, log, course)
+                return _build(build, tree, sdk, log, metrics)
     finally:
-        _keep_log(build, log)
+        if log.is_file():
+            key = f"{common.outputs.logs_prefix(context.artifact_group)}/{log.name}"
+            common.open_store().put_file(key, log, sha256=files.sha256(log), replace=True)
 
 
-def _build(build: Build, tree: Path, sdk: RocmSdk | None, log: Path, course: Course) -> Made:
-    backend, cache_dir = build.choices.rocm.installer, build.choices.rocm.pip_cache_dir
+def _build(build: Build, tree: Path, sdk: RocmSdk | None, log: Path, metrics: Metrics) -> Made:
+    installer: Any = {
+        "backend": build.choices.rocm.installer,
+        "cache_dir": build.choices.rocm.pip_cache_dir,
+    }
     with _compiler_cache(build, tree) as cache:
-        # a cache that cannot be had is none, and then no compiler is started through it
-        plan = _plan(build, tree, sdk, cache.cache if cache else None)
+        plan = plan_build(build, _site(build, tree, sdk, cache))
         with console.group(f"requirements of {build.project}"):
             install_requirements(
                 build.target,
                 plan,
                 tree,
                 locked=lambda names: locked_call(build.context.common, build.target, only=names),
-                backend=backend,
-                cache_dir=cache_dir,
+                **installer,
             )
         with console.group(f"build {build.project}"):
             env = _reproducible(build, tree)
-            wheel = execute(
-                plan, tree, platform=build.platform, base_env=env, log=log, course=course, cache=cache
-            )
+            wheel = execute(plan, tree, build.platform, base_env=env, log=log, metrics=metrics, cache=cache)
             layout, epoch = sdk.layout if sdk else None, source_date_epoch(env)
             wheel = set_search_paths(wheel, layout, build.context.gpu_family, epoch=epoch)
-            if cache and (said := cache.details()) is not None:
-                course.details["compiler_cache"] = said
-    wheels = _parts(build, wheel)
+            if cache and (details := cache.details()) is not None:
+                metrics.details["compiler_cache"] = details
+    wheels: tuple[Path, ...] = (wheel,)
+    if build.splits and build.rocm is not None:
+        with console.group(f"split {wheel.name}"):
+            wheels = split(wheel, wheel.parent / "split", rocm_version=build.rocm.version)
     with console.group(f"check {wheel.name}"):
-        check_import(build.target, plan, wheels[0], backend=backend, cache_dir=cache_dir)
-        if sdk is not None and build.platform.NAME == "linux":
-            torch = build.dependency("torch")
-            # a torch from elsewhere may find ROCm only when it is loaded first
-            check_bare_import(build.target, plan, wheels[0], preloads=torch is not None and not torch.digest)
+        check_import(build.target, plan, wheels[0], **installer)
+        if sdk is not None and not build.platform.windows:
+            check_bare_import(build.target, plan, wheels[0], preloads=build.foreign_torch)
         for one in wheels:
             _check(build, one)
     contents = {one.name: wheel_contents.folders(one) for one in wheels}
-    details: dict[str, Any] = {"source": build.tree.inputs, **course.details, CONTENTS: contents}
-    return Made(files=wheels, details=details)
-
-
-def _parts(build: Build, wheel: Path) -> tuple[Path, ...]:
-    """Split a wheel as the ROCm that it was built against is; the host wheel comes first."""
-    if not build.splits or build.rocm is None:
-        return (wheel,)
-    with console.group(f"split {wheel.name}"):
-        return split(wheel, wheel.parent / "split", rocm_version=build.rocm.version)
+    return Made(files=wheels, details={"source": build.tree.inputs, **metrics.details, CONTENTS: contents})
 
 
 def _compiler_cache(build: Build, tree: Path) -> AbstractContextManager[CacheUse | None]:
-    choices, common = build.choices, build.context.common
-    cache = choices.compiler_cache
-    if cache is None:
+    choices, root = build.choices, build.context.common.root
+    if choices.compiler_cache is None:
         return nullcontext()
-    # imported where there is one: it brings settings of S3 with it
+    # imported where there is one: it brings boto3 with it
     from pytorch_build.build.cache_use import in_use, located
 
     placed = located(
-        cache,
-        common,
+        choices.compiler_cache,
+        build.context.common,
         asked=choices.compiler_cache_store,
         read_only=choices.compiler_cache_read_only,
         env=build.base_env,
     )
-    base_dirs = (tree, build.target.prefix, common.root)
-    return in_use(placed, base_dirs=base_dirs, base_env=build.base_env)
+    return in_use(placed, base_dirs=(tree, build.target.prefix, root), base_env=build.base_env)
 
 
-def _plan(build: Build, tree: Path, sdk: RocmSdk | None, cache: CompilerCache | None) -> BuildPlan:
-    request = build_request(
-        build,
+def _site(build: Build, tree: Path, sdk: RocmSdk | None, cache: CacheUse | None) -> Site:
+    common, platform = build.context.common, build.platform
+    return Site(
         tree=tree,
         python=build.target.executable,
+        facts=tree_facts(tree),
         rocm=sdk,
+        provided=provided(
+            places(common.cache, platform.name),
+            platform=platform,
+            base_env=build.base_env,
+            redistributed=common.outputs.immutable,
+        ),
         torch_version=installed_version(build.target, "torch") if build.dependency("torch") else "",
-        cache=cache,
+        # without one where it did not start: then no compiler is started through it
+        cache=cache.cache if cache else None,
         max_jobs=jobs(build),
     )
-    libraries = _libraries(build) if sdk else ()
-    known = site.build_facts(
-        site.tree_facts(tree),
-        site.rocm_facts(sdk.root, libraries) if sdk else None,
-        platform=build.platform,
-        base_env=build.base_env,
-        provided=places(build.context.common.cache, build.platform.NAME),
-        shared=build.context.common.outputs.immutable,
-    )
-    return plan_build(request, known, platform=build.platform, base_env=build.base_env)
 
 
 def jobs(build: Build) -> int:
-    """Say how many compilers run at a time on this machine."""
-    return max_jobs(
-        need_of(build.project, sample=_is_sample(build)),
-        cores=site.cores(),
-        memory_gib=site.memory_bytes() / _GIB,
-        wanted=build.choices.max_jobs or build.base_env.get("MAX_JOBS", ""),
-    )
+    """Return how many compilers run at a time on this machine."""
+    need = machine.load_needs().of(build.project, sample=_is_sample(build))
+    return machine.max_jobs(need, build.choices.max_jobs or build.base_env.get("MAX_JOBS", ""))
+
+
+def _is_sample(build: Build) -> bool:
+    return bool(build.context.ref.local_label)
 
 
 @contextmanager
 def _environment(build: Build, tree: Path) -> Iterator[RocmSdk | None]:
     """Prepare the target environment: locked requirements, ROCm, triton and torch."""
-    common, context, choices = build.context.common, build.context, build.choices.rocm
-    own = {name: files.sha256(tree / name) for name in _requirement_files(tree)}
-    salt = [dependency_inputs(build.dependencies), own]
+    common, family, choices = build.context.common, build.context.gpu_family, build.choices.rocm
+    own = {name: files.sha256(tree / name) for name in _REQUIREMENTS if (tree / name).is_file()}
+    here = bool(build.rocm and build.rocm.packages.installed)
     with ExitStack() as stack:
         rocm = None
-        here = bool(build.rocm and build.rocm.packages.installed)
         if build.rocm is not None and not here:
-            rocm = stack.enter_context(build.rocm.opened_call(common.cache / "locks", context.gpu_family))
-        calls = environment_calls(build, rocm)
+            rocm = stack.enter_context(build.rocm.opened_call(common.cache / "locks", family))
+        calls = build.environment_calls(rocm)
+        salt = [build.dependency_inputs, own, here]
         stack.enter_context(
             environments.prepared(
                 build.target,
                 calls,
-                digest=environments.digest_of_calls(build.target, calls, salt=[*salt, here]),
+                digest=environments.digest_of_calls(build.target, calls, salt=salt),
                 backend=choices.installer,
                 cache_dir=choices.pip_cache_dir,
                 force=common.force,
@@ -265,45 +234,19 @@ def _environment(build: Build, tree: Path) -> Iterator[RocmSdk | None]:
             link(build.target)
         if build.rocm is None:
             yield None
-        else:
-            yield ask(
-                build.target,
-                version=build.rocm.version,
-                layout=build.rocm.layout,
-                family=context.gpu_family,
-                targets=build.gpu_targets,
-            )
-
-
-def _requirement_files(tree: Path) -> Sequence[str]:
-    names = ("requirements.txt", "requirements-build.txt", "python/requirements.txt", "pyproject.toml")
-    return [name for name in names if (tree / name).is_file()]
-
-
-def _is_sample(build: Build) -> bool:
-    return bool(build.context.ref.local_label)
-
-
-def _preflight(build: Build, tree: Path) -> None:
-    """Say what will fail later, before hours are spent."""
-    machine = site.machine_facts(
-        build.platform,
-        python=build.target.executable,
-        include=build.target.include,
-        tree=tree,
-        base_env=build.base_env,
-    )
-    require(check(build.project, machine, sample=_is_sample(build)))
-
-
-def _libraries(build: Build) -> tuple[str, ...]:
-    """Ask the SDK which of the libraries that torch loads first it has."""
-    code = query_code(build.platform)
-    return tuple(process.capture([build.target.executable, "-I", "-c", code]).stdout.split())
+            return
+        yield ask(
+            build.target,
+            version=build.rocm.version,
+            layout=build.rocm.layout,
+            family=family,
+            targets=build.gpu_targets,
+            libraries=build.platform.preloads,
+        )
 
 
 def _check(build: Build, wheel: Path) -> None:
-    """Check the wheel before anybody else sees it."""
+    """Check the wheel before it is put among the run's outputs."""
     promised = Expectation(
         distribution=DISTRIBUTIONS[build.project],
         version=build.tree.version,
@@ -317,17 +260,8 @@ def _check(build: Build, wheel: Path) -> None:
     require_no_errors(findings)
 
 
-def _keep_log(build: Build, log: Path) -> None:
-    """Put the build's output among the run's, whether it ended well or not."""
-    if not log.is_file():
-        return
-    key = f"{build.context.common.outputs.logs_prefix(build.context.artifact_group)}/{log.name}"
-    store = build.context.common.open_store()
-    store.put_file(key, log, sha256=files.sha256(log), replace=True)
-
-
 def _reproducible(build: Build, tree: Path) -> Mapping[str, str]:
-    """Date the wheel's members by the commit, unless a person chose a date."""
+    """Date the wheel's members by the commit, unless SOURCE_DATE_EPOCH is set."""
     if "SOURCE_DATE_EPOCH" in build.base_env:
         return build.base_env
     seconds = process.capture(["git", "show", "--no-patch", "--format=%ct", "HEAD"], cwd=tree).stdout.strip()

@@ -1,4 +1,7 @@
-"""toolchain.toml, and where what it pins lies once it is provided."""
+"""What builds link or ship besides ROCm and machines do not have: pinned (`toolchain.toml`), and provided.
+
+libuv is built with git and CMake, the OpenMP runtime downloaded: `nox -s prepare`.
+"""
 
 from __future__ import annotations
 
@@ -9,8 +12,7 @@ import shutil
 import tarfile
 import tempfile
 import zipfile
-from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path, PurePath, PurePosixPath
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -21,18 +23,20 @@ from pydantic import Field
 from core import console, files, process
 from core.cli.options import environment
 from core.data import Model, load_toml
-from core.errors import BuildError, DataError, ProcessError
+from core.errors import BuildError, DataError, MissingInputError, ProcessError
 from core.packages.downloads import download
 from pytorch_build.sources.git import TRANSFER_SECONDS, Origins, Repository, unreachable
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from core.env.interpreters import Interpreter
+    from pytorch_build.platforms import Platform
 
 
 FILE = Path(__file__).with_name("toolchain.toml")
 LICENSE = "LICENSE"
+_MOST_BYTES = 64 << 20  # of one file out of a downloaded archive
 _Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 
 
@@ -109,7 +113,7 @@ class Places:
 
 
 def places(cache_dir: Path, platform: str) -> Places:
-    """Say where things for a platform lie once they are provided."""
+    """Return where things for a platform lie once they are provided."""
     pins, root = load_toolchain(), cache_dir / "toolchain"
     return Places(
         libuv=root / f"libuv-{pins.libuv.commit[:12]}-{platform}",
@@ -117,7 +121,71 @@ def places(cache_dir: Path, platform: str) -> Places:
     )
 
 
-_MOST_BYTES = 64 << 20  # of one file out of a downloaded archive
+@dataclass(frozen=True, kw_only=True)
+class Provided:
+    """What a build links or ships besides ROCm; only Windows' builds need it."""
+
+    openmp: PurePath | None = None
+    uv: PurePath | None = None
+    licenses: Mapping[str, PurePath] = field(default_factory=dict)
+    llvm: PurePath | None = None
+
+
+def provided(at: Places, *, platform: Platform, base_env: Mapping[str, str], redistributed: bool) -> Provided:
+    """Find what is there for a build, as provided or as variables name it."""
+    if not platform.windows:
+        return Provided()
+    openmp, uv = _openmp(platform, base_env, at, redistributed=redistributed), _uv(platform, base_env, at)
+    carried = {"llvm-openmp": at.openmp if openmp else None, "libuv": uv and uv.parent.parent}
+    llvm = platform.find_variable(base_env, "LLVM_SYSPATH")
+    if llvm and not (Path(llvm) / "include").is_dir():
+        raise MissingInputError(
+            f"LLVM_SYSPATH is {llvm}, and no LLVM lies there.", hint="Name the folder of its include and lib."
+        )
+    return Provided(
+        openmp=openmp,
+        uv=uv,
+        licenses={
+            name: folder / LICENSE
+            for name, folder in carried.items()
+            if folder and (folder / LICENSE).is_file()
+        },
+        llvm=Path(llvm) if llvm else None,
+    )
+
+
+def _openmp(
+    platform: Platform, base_env: Mapping[str, str], at: Places, *, redistributed: bool
+) -> Path | None:
+    """Find the first OpenMP runtime of toolchain.toml that is there and may be carried."""
+    data = load_toolchain().openmp
+    redist = platform.find_variable(base_env, data.visual_studio.variable)
+    found = {
+        "download": [path] if (path := at.openmp / data.dll).is_file() else [],
+        "visual_studio": sorted(Path(redist).glob(data.visual_studio.pattern)) if redist else [],
+    }
+    for name in data.order:
+        allowed = (data.download if name == "download" else data.visual_studio).redistributable
+        if not found[name] or (redistributed and not allowed):
+            continue
+        if not allowed:
+            console.warn(
+                f"The wheel gets {found[name][-1]}, which may not be redistributed: keep it to yourself, "
+                "or run nox -s prepare first."
+            )
+        return found[name][-1]
+    return None
+
+
+def _uv(platform: Platform, base_env: Mapping[str, str], at: Places) -> Path | None:
+    named = platform.find_variable(base_env, "libuv_ROOT")
+    found = (Path(named) if named else at.libuv) / load_toolchain().libuv.libraries[platform.name]
+    if named and not found.is_file():
+        raise MissingInputError(
+            f"libuv_ROOT is {named}, and {found} does not exist.",
+            hint="Unset libuv_ROOT, and run nox -s prepare.",
+        )
+    return found if found.is_file() else None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -134,34 +202,32 @@ class Step:
 
 
 def plan(cache_dir: Path, platform: str, *, only: Sequence[str] = ()) -> tuple[Step, ...]:
-    """Say what `provide` would do for a platform, from any platform."""
+    """Return what `provide` would do for a platform, from any platform."""
     pins, at = load_toolchain(), places(cache_dir, platform)
-    steps = []
-    if "libuv" in only or (not only and platform in pins.libuv.platforms):
-        steps.append(
-            Step(
-                name="libuv",
-                version=pins.libuv.version,
-                source=pins.libuv.origin,
-                digest=pins.libuv.commit,
-                license=pins.libuv.license,
-                target=str(at.libuv),
-                commands=_libuv_commands(pins.libuv, PurePath("cmake"), Path("SOURCE"), at.libuv),
-            )
-        )
-    if "openmp" in only or (not only and platform in pins.openmp.platforms):
-        chosen = pins.openmp.download
-        steps.append(
-            Step(
-                name="openmp",
-                version=chosen.version,
-                source=chosen.url,
-                digest=chosen.sha256,
-                license=chosen.license,
-                target=str(at.openmp),
-            )
-        )
-    return tuple(steps)
+    libuv, openmp = pins.libuv, pins.openmp.download
+    steps = {
+        "libuv": Step(
+            name="libuv",
+            version=libuv.version,
+            source=libuv.origin,
+            digest=libuv.commit,
+            license=libuv.license,
+            target=str(at.libuv),
+            commands=_libuv_commands(libuv, PurePath("cmake"), Path("SOURCE"), at.libuv),
+        ),
+        "openmp": Step(
+            name="openmp",
+            version=openmp.version,
+            source=openmp.url,
+            digest=openmp.sha256,
+            license=openmp.license,
+            target=str(at.openmp),
+        ),
+    }
+    needed = {"libuv": pins.libuv.platforms, "openmp": pins.openmp.platforms}
+    return tuple(
+        step for name, step in steps.items() if name in only or (not only and platform in needed[name])
+    )
 
 
 def _libuv_commands(pin: Libuv, cmake: PurePath, source: Path, prefix: Path) -> tuple[tuple[str, ...], ...]:
@@ -176,26 +242,22 @@ def _libuv_commands(pin: Libuv, cmake: PurePath, source: Path, prefix: Path) -> 
 
 def provide(steps: Sequence[Step], platform: str, *, target: Interpreter, mirrors: Mapping[str, str]) -> None:
     """Provide what `plan` names and is not there yet."""
-    made = {"libuv": _build_libuv, "openmp": _unpack_openmp}
     for step in steps:
         folder = Path(step.target)
         with files.locked(folder.parent / f".{folder.name}.lock", what=str(folder)):
             if (folder / LICENSE).is_file():
-                console.done(f"{step.name} {step.version}: is there, {folder}")
+                console.done(f"{step.name} {step.version}: already at {folder}")
                 continue
             if folder.exists():
                 shutil.rmtree(folder)
-            with console.group(f"{step.name} {step.version}"), _scratch(folder.parent) as scratch:
+            scratch = tempfile.TemporaryDirectory(dir=files.made(folder.parent), ignore_cleanup_errors=True)
+            with console.group(f"{step.name} {step.version}"), scratch as name:
                 # the licence is written last, so that what was interrupted is known by its absence
-                made[step.name](scratch, folder, platform, target, mirrors)
+                if step.name == "libuv":
+                    _build_libuv(Path(name), folder, platform, target, mirrors)
+                else:
+                    _unpack_openmp(Path(name), folder, mirrors)
             console.done(f"{step.name} {step.version}: {folder}")
-
-
-@contextmanager
-def _scratch(folder: Path) -> Iterator[Path]:
-    folder.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=folder, ignore_cleanup_errors=True) as made:
-        yield Path(made)
 
 
 def _build_libuv(
@@ -223,12 +285,9 @@ def _build_libuv(
     files.copy(scratch / LICENSE, prefix / LICENSE)
 
 
-def _unpack_openmp(
-    scratch: Path, folder: Path, platform: str, target: Interpreter, mirrors: Mapping[str, str]
-) -> None:
-    del platform, target  # one archive, which nothing is built from
+def _unpack_openmp(scratch: Path, folder: Path, mirrors: Mapping[str, str]) -> None:
     openmp = load_toolchain().openmp
-    pin: Download = openmp.download
+    pin = openmp.download
     archive = scratch / PurePosixPath(pin.url).name
     download(_mirrored(pin.url, mirrors), archive, sha256=pin.sha256)
     library, text = _member(archive, pin.library), _member(archive, pin.license_file)

@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING
 from core.cli.options import add_group, common_from, environment
 from core.packages.source_options import source_options
 from pytorch_build.context import context
-from pytorch_build.rocm import rocm_options_from
+from pytorch_build.rocm import add_tested_sources, rocm_options_from
 from pytorch_build.test.smoke_run import SmokeOptions, test_run
-from pytorch_build.verbs.shared import add_tested_sources
 
 if TYPE_CHECKING:
     import argparse

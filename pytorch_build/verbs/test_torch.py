@@ -15,14 +15,13 @@ from core.env.target_locks import TORCH_TESTS, locked_call
 from core.errors import MissingInputError, UsageError
 from core.packages.source_options import source_options
 from pytorch_build.build.container import this_user
-from pytorch_build.context import context
+from pytorch_build.context import add_source_options, context, mirrors_from
 from pytorch_build.lock.stored import stored_lock
-from pytorch_build.rocm import rocm_options_from
+from pytorch_build.rocm import add_tested_sources, rocm_options_from
 from pytorch_build.test import configurations, container, devices, installation, upstream_tests
 from pytorch_build.test.sharding import parse_shard
 from pytorch_build.test.torch_request import Bench, TorchTests, assignments
 from pytorch_build.test.torch_run import perform_tests
-from pytorch_build.verbs.shared import add_source_options, add_tested_sources, mirrors_from
 from rocm_packaging.sdk.sources import named_source
 
 if TYPE_CHECKING:

@@ -14,16 +14,16 @@ import zstandard
 from packaging.version import Version
 
 from core.cli.options import ROOT
-from core.errors import DataError, ServiceError
+from core.errors import DataError, MissingInputError, ServiceError
 from core.stores.serving import served
 from pytorch_build.build import toolchain
 from pytorch_build.build.machine import load_needs
-from pytorch_build.build.toolchain import load_toolchain, places, plan, provide
-from pytorch_build.platforms import windows
+from pytorch_build.build.toolchain import Places, Provided, load_toolchain, places, plan, provide, provided
+from pytorch_build.platforms import LINUX, WINDOWS, Platform
 from tests.unit.pytorch_build.build.listings import listing
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
 LIBRARY, LICENSE = b"MZ, and the rest of a DLL", b"Apache License v2.0 with LLVM Exceptions"
 
@@ -93,7 +93,7 @@ def test_the_locks_ninja_works_on_windows() -> None:
 def test_what_torch_loads_first_is_in_rocm_for_windows() -> None:
     there = {Path(path).name for path in listing("rocm-10.0.0-windows")}
     libraries = import_module("rocm_packaging.templates.dist_info").ALL_LIBRARIES  # which has no types
-    patterns = {name: libraries[name].windows for name in windows.PRELOADS}
+    patterns = {name: libraries[name].windows for name in WINDOWS.preloads}
     assert all(patterns.values())
     lacking = [name for name, glob in patterns.items() if not any(Path(dll).match(glob) for dll in there)]
     # the listing is of what another program loads, and that has no use for these two
@@ -113,7 +113,7 @@ def test_what_each_platform_needs(tmp_path: Path) -> None:
     assert [one.name for one in plan(tmp_path, "linux", only=["libuv"])] == ["libuv"]
 
 
-def provided(cache: Path, mirror: str) -> Path:
+def put(cache: Path, mirror: str) -> Path:
     """Provide the OpenMP runtime, which needs no environment."""
     nobody: Any = None
     provide(plan(cache, "windows", only=["openmp"]), "windows", target=nobody, mirrors={HOST: mirror})
@@ -124,12 +124,12 @@ def test_the_runtime_is_unpacked_under_the_name_that_is_asked_for(
     archive: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with served(archive.parents[1]) as address:
-        folder = provided(tmp_path / "cache", f"{address}/")
+        folder = put(tmp_path / "cache", f"{address}/")
         assert (folder / "libomp140.x86_64.dll").read_bytes() == LIBRARY
         assert (folder / "LICENSE").read_bytes() == LICENSE
         archive.unlink()
-        assert provided(tmp_path / "cache", f"{address}/") == folder
-    assert "is there" in capsys.readouterr().err
+        assert put(tmp_path / "cache", f"{address}/") == folder
+    assert "already at" in capsys.readouterr().err
     assert sorted(path.name for path in folder.parent.iterdir()) == [f".{folder.name}.lock", folder.name]
 
 
@@ -138,7 +138,7 @@ def test_what_was_interrupted_is_done_again(archive: Path, tmp_path: Path) -> No
     folder.mkdir(parents=True)
     (folder / "libomp140.x86_64.dll").write_bytes(b"half")
     with served(archive.parents[1]) as address:
-        assert (provided(tmp_path / "cache", f"{address}/") / "libomp140.x86_64.dll").read_bytes() == LIBRARY
+        assert (put(tmp_path / "cache", f"{address}/") / "libomp140.x86_64.dll").read_bytes() == LIBRARY
 
 
 @pytest.mark.parametrize(
@@ -153,7 +153,7 @@ def test_other_bytes_are_refused(
 ) -> None:
     spoil(archive)
     with served(archive.parents[1]) as address, pytest.raises(error, match=said):
-        provided(tmp_path / "cache", f"{address}/")
+        put(tmp_path / "cache", f"{address}/")
     assert not toolchain.places(tmp_path / "cache", "windows").openmp.exists()
 
 
@@ -174,3 +174,77 @@ def test_archives_that_are_not_what_the_data_says(archive: Path, changes: dict[s
 
 def test_the_real_data_is_not_the_tests(archive: Path) -> None:
     assert load_toolchain().openmp.download.sha256 != sha256(archive.read_bytes())
+
+
+OPENMP = "libomp140.x86_64.dll"
+
+
+def write(path: Path, text: str = "") -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def laid_out(folder: Path, *, openmp: bool = False, uv: bool = False) -> Places:
+    """Stand for what `nox -s prepare` has provided."""
+    made = Places(libuv=folder / "libuv", openmp=folder / "openmp")
+    if openmp:
+        write(made.openmp / OPENMP)
+        write(made.openmp / "LICENSE")
+    if uv:
+        write(made.libuv / "bin" / "uv.dll")
+        write(made.libuv / "LICENSE")
+    return made
+
+
+def visual_studio(folder: Path) -> Path:
+    """Lay out the redistributables of Visual Studio, as its own listing has them."""
+    for name in listing("visual-studio-14.44"):
+        write(folder / name)
+    return folder
+
+
+def found(
+    at: Places, env: Mapping[str, str], platform: Platform = WINDOWS, *, redistributed: bool = False
+) -> Provided:
+    return provided(at, platform=platform, base_env=env, redistributed=redistributed)
+
+
+def test_linux_ships_no_libraries_of_the_toolchain(tmp_path: Path) -> None:
+    made = laid_out(tmp_path, openmp=True, uv=True)
+    assert found(made, {"VCToolsRedistDir": str(tmp_path), "libuv_ROOT": str(tmp_path)}, LINUX) == Provided()
+
+
+@pytest.mark.parametrize("redistributed", [True, False])
+def test_windows_ships_what_was_provided(tmp_path: Path, *, redistributed: bool) -> None:
+    made = laid_out(tmp_path, openmp=True, uv=True)
+    llvm = write(tmp_path / "llvm" / "include" / "llvm.h").parents[1]
+    env = {"VCTOOLSREDISTDIR": str(visual_studio(tmp_path / "vs")), "LLVM_SYSPATH": str(llvm)}
+    assert found(made, env, redistributed=redistributed) == Provided(
+        openmp=made.openmp / OPENMP,
+        uv=made.libuv / "bin" / "uv.dll",
+        licenses={"llvm-openmp": made.openmp / "LICENSE", "libuv": made.libuv / "LICENSE"},
+        llvm=llvm,
+    )
+
+
+def test_visual_studios_openmp_is_for_oneself_alone(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder, nothing = visual_studio(tmp_path / "vs"), laid_out(tmp_path)
+    env = {"VCToolsRedistDir": str(folder)}
+    own = found(nothing, env)
+    assert own.openmp == folder / "debug_nonredist/x64/Microsoft.VC143.OpenMP.LLVM" / OPENMP
+    assert own.licenses == {}
+    assert "may not be redistributed" in capsys.readouterr().err
+    assert found(nothing, env, redistributed=True).openmp is None
+
+
+def test_windows_variables_that_lead_nowhere(tmp_path: Path) -> None:
+    at = laid_out(tmp_path)
+    assert found(at, {"VCToolsRedistDir": str(tmp_path)}) == found(at, {}) == Provided()
+    for name, message in (("libuv_ROOT", "libuv_ROOT is"), ("LLVM_SYSPATH", "no LLVM lies there")):
+        with pytest.raises(MissingInputError, match=message):
+            found(at, {name: str(tmp_path)})
+    own = write(tmp_path / "own" / "bin" / "uv.dll")
+    assert found(at, {"LIBUV_ROOT": str(tmp_path / "own")}).uv == own, "the user's own comes first"

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import json
+import time
+from contextlib import nullcontext
 from typing import TYPE_CHECKING
 
 import pytest
@@ -8,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytorch_build.build import metrics
-from pytorch_build.build.metrics import Edge
+from pytorch_build.build.metrics import MOST_SAMPLES, Edge, Memory, Metrics, memory_use, watched
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -142,3 +144,80 @@ def test_no_text_is_too_much_for_the_parser(lines: list[str]) -> None:
 )
 def test_what_ninja_printed_says_how_far_it_came(output: str, said: object) -> None:
     assert metrics.reached(output) == said
+
+
+SAID = "MemTotal:       16384 kB\nMemFree:  1 kB\nMemAvailable:    4096 kB\n"
+
+
+def test_what_is_used_is_what_is_not_available() -> None:
+    assert memory_use(SAID) == ((16384 - 4096) * 1024, 16384 * 1024)
+    assert memory_use("MemTotal: 5 kB\n") is None
+    assert memory_use("") is None
+
+
+@given(st.lists(st.integers(0, 1 << 40), min_size=1, max_size=3 * MOST_SAMPLES))
+def test_samples_are_bounded_and_keep_the_peak(used: list[int]) -> None:
+    samples = Memory()
+    for one in used:
+        samples.add(one, 1 << 40)
+    details = samples.details
+    assert details is not None
+    assert details["peak"] == max(used) == max(details["used"])
+    assert 0 < len(details["used"]) <= MOST_SAMPLES
+    assert details["total"] == 1 << 40
+
+
+def test_a_machine_is_watched_while_something_runs(tmp_path: Path) -> None:
+    meminfo = tmp_path / "meminfo"
+    meminfo.write_text(SAID)
+    with watched(meminfo) as samples:
+        deadline = time.monotonic() + 10
+        while samples.details is None and time.monotonic() < deadline:
+            time.sleep(0.01)
+    assert samples.details == {"peak": 12582912, "total": 16777216, "used": [12582912]}
+
+
+def test_where_nothing_can_be_seen_nothing_is_said(tmp_path: Path) -> None:
+    with watched(tmp_path / "absent") as samples:
+        pass
+    assert samples.details is None
+
+
+PRINTED = """[1/3] Building CXX object a.o
+[2/3] Building HIP object b.o
+FAILED: [code=1] torch/b.o
+b.hip:1:1: error: no such thing
+ninja: build stopped: subcommand failed.
+"""
+
+
+def build_in(folder: Path, log: Path, problem: BaseException | None = None) -> None:
+    with (folder / ".ninja_log").open("a") as stream:
+        stream.write("0\t2000\t1\tnew.o\tbb\n")
+    log.write_bytes(b"\xff" * (5 << 20) + b"\n" + PRINTED.encode())
+    if problem:
+        raise problem
+
+
+@pytest.mark.parametrize("problem", [RuntimeError("no wheel"), KeyboardInterrupt(), None])
+def test_a_build_is_followed_however_it_ends(
+    tmp_path: Path, problem: BaseException | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "meminfo").write_text("MemTotal: 100 kB\nMemAvailable: 40 kB\n")
+    monkeypatch.setattr(metrics, "watched", lambda: watched(tmp_path / "meminfo"))
+    build, printed = tmp_path / "build", tmp_path / "build.log"
+    log(build, LINES[0])
+    found = Metrics()
+    with pytest.raises(type(problem)) if problem else nullcontext(), found.followed(build, printed):
+        build_in(build, printed, problem)
+    assert [one[0] for one in found.details["ninja"][0]["slowest"]] == ["new.o"]
+    assert found.details["memory"]["peak"] == 60 << 10
+    reached = {"done": 2, "total": 3, "failed": ["torch/b.o"]} if problem else None
+    assert found.details.get("reached") == reached
+
+
+def test_a_build_that_fails_before_its_first_command_says_nothing(tmp_path: Path) -> None:
+    found = Metrics()
+    with pytest.raises(ValueError, match="early"), found.followed(tmp_path / "build", tmp_path / "none.log"):
+        raise ValueError("early")
+    assert not {"reached", "ninja"} & found.details.keys()
