@@ -124,24 +124,12 @@ class CompilerCache:
 
 @dataclass(frozen=True, kw_only=True)
 class S3Access:
-    """How an S3 service is reached."""
+    """How an S3 service is reached; `credentials` is the text of a credentials file, or ""."""
 
     endpoint: str
     region: str
-    access_key: str = ""
-    secret_key: str = field(default="", repr=False)
-    token: str = field(default="", repr=False)
+    credentials: str = field(default="", repr=False)
     anonymous: bool = False
-
-    @property
-    def credentials(self) -> str:
-        """The text of AWS's shared credentials file."""
-        lines = {
-            "aws_access_key_id": self.access_key,
-            "aws_secret_access_key": self.secret_key,
-            "aws_session_token": self.token,
-        }
-        return "[default]\n" + "".join(f"{name} = {value}\n" for name, value in lines.items() if value)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -281,8 +269,15 @@ def server_env(
     elif storage.kind == "folder":
         env["SCCACHE_DIR"] = storage.where
     if s3 is not None:
-        env = {name: value for name, value in env.items() if not s3.access_key or not name.startswith("AWS_")}
-        env |= _s3_env(s3, credentials)
+        env["SCCACHE_REGION"] = s3.region
+        if s3.endpoint:
+            ssl = str(s3.endpoint.startswith("https:")).lower()
+            env |= {"SCCACHE_ENDPOINT": s3.endpoint, "SCCACHE_S3_USE_SSL": ssl}
+        if s3.credentials:
+            env = {name: value for name, value in env.items() if not name.startswith("AWS_")}
+            env |= {"AWS_CONFIG_FILE": os.devnull, "AWS_SHARED_CREDENTIALS_FILE": credentials}
+        if s3.anonymous:
+            env["SCCACHE_S3_NO_CREDENTIALS"] = "true"
     if storage.access == "read-only":
         env |= {f"SCCACHE_{backend}_RW_MODE": "READ_ONLY" for backend in _BACKENDS}
     return env | {
@@ -293,18 +288,6 @@ def server_env(
         "SCCACHE_NO_DAEMON": "1",
         "SCCACHE_START_SERVER": "1",
     }
-
-
-def _s3_env(s3: S3Access, credentials: str) -> dict[str, str]:
-    env = {"SCCACHE_REGION": s3.region}
-    if s3.endpoint:
-        ssl = str(s3.endpoint.startswith("https:")).lower()
-        env |= {"SCCACHE_ENDPOINT": s3.endpoint, "SCCACHE_S3_USE_SSL": ssl}
-    if s3.access_key:
-        env |= {"AWS_CONFIG_FILE": os.devnull, "AWS_SHARED_CREDENTIALS_FILE": credentials}
-    if s3.anonymous:
-        env["SCCACHE_S3_NO_CREDENTIALS"] = "true"
-    return env
 
 
 def client_env(

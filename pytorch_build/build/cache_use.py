@@ -12,20 +12,20 @@ import os
 import re
 import shutil
 import socket
-import ssl
 import tempfile
 import threading
 import time
-import urllib.error
-import urllib.request
 from abc import ABC, abstractmethod
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import boto3
-from botocore.exceptions import BotoCoreError, ClientError
+from botocore.awsrequest import AWSRequest
+from botocore.exceptions import BotoCoreError, ClientError, SSLError
+from botocore.httpsession import URLLib3Session
+from botocore.utils import get_environ_proxies
 
 from core import console, process
 from core.errors import DataError, FatalError, ProcessError
@@ -58,18 +58,11 @@ if TYPE_CHECKING:
 _START_SECONDS = 20.0
 _QUERY_SECONDS = 10.0
 _WRITE_SECONDS = 30.0
+# when a storage that does not answer is given up: seconds between probes, failures in a row, seconds of each
+EVERY, SILENT, ANSWER = 15.0, 3, 10
 _STATISTICS = ("--show-stats", "--stats-format", "json")
 # sccache finds these by itself and renews them; others are handed to it as they are now
 _RENEWED = frozenset({"assume-role-with-web-identity", "iam-role"})
-
-
-@dataclass(frozen=True, kw_only=True)
-class Patience:
-    """When a storage that does not answer is given up; seconds, and a number of attempts."""
-
-    every: float = 15.0
-    silent: int = 3
-    answer: float = 10.0
 
 
 class CacheUse(ABC):
@@ -122,7 +115,7 @@ class _Ccache(CacheUse):
         super().__init__(cache)
         self._base_dir, self._log = base_dir, folder / "statistics"
         url = self.storage.where.partition("|")[0]
-        if self.storage.kind == "http" and not answers(url, seconds=_QUERY_SECONDS):
+        if self.storage.kind == "http" and not answers(url, seconds=ANSWER):
             reason = "it did not answer."
             console.warn(f"ccache cannot use {self.storage}: {reason} This build uses a local cache instead.")
             self.give_up(reason)
@@ -171,13 +164,13 @@ class _Sccache(CacheUse):
         return client_env(self.storage, address=self._address, base_dirs=self._base_dirs, env=env)
 
     @contextmanager
-    def watched(self, patience: Patience) -> Iterator[None]:
+    def watched(self) -> Iterator[None]:
         """Watch the storage while the block runs: one that stops answering is given up."""
         if self._s3 is None or self.lost:
             yield
             return
         done = threading.Event()
-        watch = threading.Thread(target=self._watch, args=(done, self._s3.endpoint, patience), daemon=True)
+        watch = threading.Thread(target=self._watch, args=(done, self._s3.endpoint), daemon=True)
         watch.start()
         try:
             yield
@@ -185,11 +178,11 @@ class _Sccache(CacheUse):
             done.set()
             watch.join()
 
-    def _watch(self, done: threading.Event, endpoint: str, patience: Patience) -> None:
+    def _watch(self, done: threading.Event, endpoint: str) -> None:
         silent = 0
-        while not done.wait(patience.every):
-            silent = 0 if answers(endpoint, seconds=patience.answer) else silent + 1
-            if silent < patience.silent:
+        while not done.wait(EVERY):
+            silent = 0 if answers(endpoint, seconds=ANSWER) else silent + 1
+            if silent < SILENT:
                 continue
             console.warn(
                 f"The compiler cache's storage {self.storage} does not answer: "
@@ -237,7 +230,7 @@ class _Sccache(CacheUse):
             credentials=str(secret),
         )
         try:
-            if s3 is not None and s3.access_key:
+            if s3 is not None and s3.credentials:
                 secret.touch(mode=0o600)
                 secret.write_text(s3.credentials, encoding="utf-8")
             self._run(env)
@@ -290,7 +283,6 @@ def in_use(
     *,
     base_dirs: Sequence[Path],
     base_env: Mapping[str, str],
-    patience: Patience | None = None,
 ) -> Iterator[CacheUse | None]:
     """Make a cache ready for the block, and remove what it needs afterwards.
 
@@ -320,7 +312,7 @@ def in_use(
             console.warn(f"sccache does not start: {problem.message} This build runs without a cache.")
             yield None
             return
-        stack.enter_context(server.watched(patience or Patience()))
+        stack.enter_context(server.watched())
         yield server
 
 
@@ -359,15 +351,21 @@ def s3_access(bucket: str, environment: Mapping[str, str]) -> S3Access:
     region, endpoint = connection.client.meta.region_name or "us-east-1", connection.endpoint
     if connection.is_amazon and (there := _region(connection.client, bucket)) not in ("", region):
         region, endpoint = there, f"https://s3.{there}.amazonaws.com"
+    lines: dict[str, str | None] = {}
     with explained(f"s3://{bucket}"):
         found = boto3.session.Session().get_credentials() if connection.signed else None
-        frozen = found.get_frozen_credentials() if found and found.method not in _RENEWED else None
+        if found and found.method not in _RENEWED:
+            keys = found.get_frozen_credentials()
+            lines = {
+                "aws_access_key_id": keys.access_key,
+                "aws_secret_access_key": keys.secret_key,
+                "aws_session_token": keys.token,
+            }
+    text = "".join(f"{name} = {value}\n" for name, value in lines.items() if value)
     return S3Access(
         endpoint=endpoint,
         region=region,
-        access_key=(frozen.access_key or "") if frozen else "",
-        secret_key=(frozen.secret_key or "") if frozen else "",
-        token=(frozen.token or "") if frozen else "",
+        credentials=f"[default]\n{text}" if text else "",
         anonymous=not connection.signed,
     )
 
@@ -384,23 +382,13 @@ def _region(client: S3Client, bucket: str) -> str:
     return str(headers.get("x-amz-bucket-region", ""))
 
 
-class _NoRedirects(urllib.request.HTTPRedirectHandler):
-    """Takes a redirection as the answer: Amazon's leads to a web page elsewhere."""
-
-    def redirect_request(self, *_: object) -> None:
-        """Follow none."""
-
-
-def answers(endpoint: str, *, seconds: float) -> bool:
+def answers(endpoint: str, *, seconds: int) -> bool:
     """Return whether a service answers at all, be it with an error or an untrusted certificate."""
-    opener = urllib.request.build_opener(_NoRedirects)
     try:
-        request = urllib.request.Request(endpoint, method="HEAD")  # noqa: S310 - botocore's endpoint, which is HTTP
-        opener.open(request, timeout=seconds).close()
-    except urllib.error.HTTPError:
+        session = URLLib3Session(timeout=seconds, proxies=get_environ_proxies(endpoint))
+        session.send(AWSRequest("HEAD", endpoint).prepare())
+    except SSLError:
         return True
-    except urllib.error.URLError as problem:
-        return isinstance(problem.reason, ssl.SSLError)
-    except (OSError, ValueError):
+    except (BotoCoreError, ValueError):
         return False
     return True

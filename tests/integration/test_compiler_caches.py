@@ -15,8 +15,9 @@ import pytest
 
 from core import process
 from core.cli.options import environment
+from pytorch_build.build import cache_use
 from pytorch_build.build.cache import CompilerCache, Storage
-from pytorch_build.build.cache_use import Patience, in_use
+from pytorch_build.build.cache_use import in_use
 from tests.integration.s3_servers import program, rclone_serving
 
 if TYPE_CHECKING:
@@ -140,7 +141,6 @@ class Shop:
         cache: CompilerCache,
         *,
         between: Callable[[], None] = lambda: None,
-        patience: Patience | None = None,
         compiler: str = "g++",
     ) -> Mapping[str, Any]:
         """Compile every source, doing something before the last; give what the cache did."""
@@ -149,7 +149,7 @@ class Shop:
         (root / "own.h").write_text("inline int own() { return 1; }\n")
         dirs = (root, root / "env", root)
         base_env = process.inherited()
-        with in_use(cache, base_dirs=dirs, base_env=base_env, patience=patience) as used:
+        with in_use(cache, base_dirs=dirs, base_env=base_env) as used:
             assert used is not None
             env = used.environment({n: v for n, v in base_env.items() if not n.startswith("AWS_")})
             for number in range(SOURCES):
@@ -219,15 +219,12 @@ def test_a_store_that_dies_while_the_build_runs(shop: Shop, capsys: pytest.Captu
 
 
 def test_a_store_that_stops_answering_while_the_build_runs(
-    shop: Shop, capsys: pytest.CaptureFixture[str]
+    shop: Shop, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    for name, value in {"EVERY": 0.2, "SILENT": 2, "ANSWER": 0.3}.items():
+        monkeypatch.setattr(cache_use, name, value)
     try:
-        said = shop.compiled(
-            "own",
-            shop.cache(),
-            between=lambda: signalled(shop, signal.SIGSTOP),
-            patience=Patience(every=0.2, silent=2, answer=0.3),
-        )
+        said = shop.compiled("own", shop.cache(), between=lambda: signalled(shop, signal.SIGSTOP))
     finally:
         signalled(shop, signal.SIGCONT)
     # sccache itself would wait for minutes

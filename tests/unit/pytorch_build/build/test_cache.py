@@ -40,7 +40,7 @@ READ_ONLY = Storage(kind="s3", where="bucket/compiler-cache/ci/sccache", access=
 ADDRESS = {"SCCACHE_SERVER_UDS": "/run/s/socket"}
 DIRS = ("/co/src/torch", "/co/.nox/env", "/co")
 SECRET = "of-the-run"  # noqa: S105 - of nobody
-KEYS = S3Access(endpoint="http://127.0.0.1:9000", region="us-east-1", access_key="AKIA", secret_key=SECRET)
+KEYS = S3Access(endpoint="http://127.0.0.1:9000", region="us-east-1", credentials=SECRET)
 # what a machine may have: settings of the cache, and AWS's
 MINE = {
     "PATH": "/usr/bin",
@@ -139,7 +139,7 @@ def test_the_server_alone_knows_the_store_and_its_credentials() -> None:
             {"SCCACHE_S3_NO_CREDENTIALS": "true"},
         ),
         (
-            S3Access(endpoint="https://s3", region="eu-1", access_key="A", secret_key=SECRET, token=SECRET),
+            S3Access(endpoint="https://s3", region="eu-1", credentials=SECRET),
             {"AWS_SHARED_CREDENTIALS_FILE": "/c"},
         ),
     ],
@@ -148,14 +148,7 @@ def test_credentials_are_handed_over_or_left_to_sccache(access: S3Access, gets: 
     env = server_env(BUCKET, address=ADDRESS, base_dirs=DIRS, base_env=MINE, s3=access, credentials="/c")
     assert gets.items() <= env.items()
     assert env["SCCACHE_S3_USE_SSL"] == "true"
-    assert ("AWS_PROFILE" in env) == (not access.access_key)
-
-
-def test_credentials_are_written_as_aws_has_them() -> None:
-    text = KEYS.credentials
-    assert text == f"[default]\naws_access_key_id = AKIA\naws_secret_access_key = {SECRET}\n"
-    session = replace(KEYS, token="of-a-session")  # noqa: S106 - of nobody
-    assert session.credentials.endswith("aws_session_token = of-a-session\n")
+    assert ("AWS_PROFILE" in env) == (not access.credentials)
 
 
 def test_who_may_only_read_stores_nothing_anywhere() -> None:

@@ -2,11 +2,8 @@ from __future__ import annotations
 
 import json
 import os
-import ssl
 import sys
 import time
-import urllib.error
-import urllib.request
 from dataclasses import replace
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path, PurePosixPath
@@ -14,6 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import boto3
 import pytest
+from botocore.exceptions import SSLError
+from botocore.httpsession import URLLib3Session
 from botocore.stub import Stubber
 
 from core import process
@@ -22,7 +21,7 @@ from core.errors import StoreError
 from core.stores import s3_client, serving
 from pytorch_build.build import cache_use
 from pytorch_build.build.cache import CompilerCache, S3Access, Storage
-from pytorch_build.build.cache_use import Patience, answers, in_use, located, s3_access
+from pytorch_build.build.cache_use import answers, in_use, located, s3_access
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -33,7 +32,9 @@ DIRS = (Path("/co/src/torch"), Path("/co/.nox/env"), Path("/co"))
 CCACHE = CompilerCache(kind="ccache", program=PurePosixPath("/usr/bin/ccache"))
 SCCACHE = CompilerCache(kind="sccache", program=PurePosixPath("/usr/bin/sccache"))
 SECRET = "of-a-test"  # noqa: S105 - of nobody
-KEYS = S3Access(endpoint="http://127.0.0.1:1", region="us-east-1", access_key="AKIA", secret_key=SECRET)
+KEYS = S3Access(
+    endpoint="http://127.0.0.1:1", region="us-east-1", credentials=f"aws_access_key_id = AKIA {SECRET}"
+)
 # A server that listens like sccache's, and notes with what it was started; its statistics count starts.
 FAKE = """#!{python} -IS
 import json, os, pathlib, socket, sys
@@ -81,12 +82,10 @@ class Shop:
         self.program.write_text(FAKE.format(python=sys.executable, notes=str(self.notes), errors=errors))
         self.program.chmod(0o755)
 
-    def used(
-        self, bucket: str = "", access: Any = "read-write", patience: Patience | None = None, **env: str
-    ) -> Any:
+    def used(self, bucket: str = "", access: Any = "read-write", **env: str) -> Any:
         place: dict[str, Any] = {"kind": "s3", "where": f"{bucket}/cc"} if bucket else {}
         cache = replace(SCCACHE, program=self.program, storage=Storage(access=access, **place))
-        return in_use(cache, base_dirs=DIRS, base_env=process.inherited(**env), patience=patience)
+        return in_use(cache, base_dirs=DIRS, base_env=process.inherited(**env))
 
     @property
     def starts(self) -> list[Mapping[str, str]]:
@@ -191,8 +190,9 @@ def test_a_storage_that_stops_answering_is_given_up(
         asked.append((endpoint, seconds))
         return next(looks)
 
-    monkeypatch.setattr(cache_use, "answers", looked)
-    with shop.used("bucket", patience=Patience(every=0.01, silent=2, answer=0.5)) as server:
+    for name, value in {"answers": looked, "EVERY": 0.01, "SILENT": 2, "ANSWER": 0.5}.items():
+        monkeypatch.setattr(cache_use, name, value)
+    with shop.used("bucket") as server:
         shop.wait(2)
         place = Path(server.environment({})["SCCACHE_SERVER_UDS"])
         while not server.lost or not place.is_socket():
@@ -312,14 +312,15 @@ def test_the_usual_settings_lead_to_a_service(aws: pytest.MonkeyPatch) -> None:
     aws.setenv("AWS_SESSION_TOKEN", "token")
     found = s3_access("bucket", environment())
     assert (found.endpoint, found.region) == ("http://127.0.0.1:9000", "eu-9")
-    assert (found.access_key, found.secret_key, found.token) == ("AKIA", SECRET, "token")
+    keys = f"aws_access_key_id = AKIA\naws_secret_access_key = {SECRET}\naws_session_token = token\n"
+    assert found.credentials == f"[default]\n{keys}"
     assert not found.anonymous
 
 
 def test_without_credentials_what_is_public_is_read(aws: pytest.MonkeyPatch) -> None:
     aws.setenv("AWS_ENDPOINT_URL_S3", "http://127.0.0.1:9000")
     found = s3_access("bucket", environment())
-    assert (found.access_key, found.anonymous, found.region) == ("", True, "us-east-1")
+    assert (found.credentials, found.anonymous, found.region) == ("", True, "us-east-1")
 
 
 @pytest.mark.parametrize("allowed", [True, False])
@@ -358,15 +359,12 @@ def test_a_redirection_is_an_answer_and_is_not_followed() -> None:
         assert answers(url, seconds=5)
 
 
-@pytest.mark.parametrize(("reason", "told"), [(ssl.SSLError("self-signed"), True), (OSError("gone"), False)])
-def test_an_untrusted_certificate_is_an_answer(
-    monkeypatch: pytest.MonkeyPatch, reason: OSError, *, told: bool
-) -> None:
-    def fails(*_: object, **__: object) -> None:
-        raise urllib.error.URLError(reason)
+def test_an_untrusted_certificate_is_an_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(*_: object) -> None:
+        raise SSLError(endpoint_url="https://127.0.0.1:9", error="self-signed")
 
-    monkeypatch.setattr(urllib.request.OpenerDirector, "open", fails)
-    assert answers("https://127.0.0.1:9", seconds=1) is told
+    monkeypatch.setattr(URLLib3Session, "send", fails)
+    assert answers("https://127.0.0.1:9", seconds=1)
 
 
 def test_a_service_that_says_no_answers_all_the_same(tmp_path: Path) -> None:
