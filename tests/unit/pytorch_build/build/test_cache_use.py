@@ -361,7 +361,7 @@ def test_a_redirection_is_an_answer_and_is_not_followed() -> None:
 
 def test_an_untrusted_certificate_is_an_answer(monkeypatch: pytest.MonkeyPatch) -> None:
     def fails(*_: object) -> None:
-        raise SSLError(endpoint_url="https://127.0.0.1:9", error="self-signed")
+        raise SSLError(endpoint_url="https://127.0.0.1:9", error=OSError("self-signed"))
 
     monkeypatch.setattr(URLLib3Session, "send", fails)
     assert answers("https://127.0.0.1:9", seconds=1)
