@@ -40,12 +40,17 @@ _MOST_BYTES = 64 << 20  # of one file out of a downloaded archive
 _Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 
 
-class Libuv(Model):
+class Pin(Model):
+    """What every part has."""
+
+    version: str
+    license: str
+
+
+class Libuv(Pin):
     """libuv, built from its repository at a commit."""
 
     platforms: tuple[str, ...]
-    version: str
-    license: str
     origin: str
     commit: str = Field(pattern=r"^[0-9a-f]{40}$")
     options: tuple[str, ...]
@@ -60,11 +65,9 @@ class Member(Model):
     sha256: _Sha256
 
 
-class Download(Model):
+class Download(Pin):
     """An OpenMP runtime that is downloaded: a zip of ``.tar.zst`` archives."""
 
-    version: str
-    license: str
     redistributable: bool
     url: str
     sha256: _Sha256
@@ -164,17 +167,18 @@ def _openmp(
         "download": [path] if (path := at.openmp / data.dll).is_file() else [],
         "visual_studio": sorted(Path(redist).glob(data.visual_studio.pattern)) if redist else [],
     }
-    for name in data.order:
-        allowed = (data.download if name == "download" else data.visual_studio).redistributable
-        if not found[name] or (redistributed and not allowed):
-            continue
-        if not allowed:
-            console.warn(
-                f"The wheel gets {found[name][-1]}, which may not be redistributed: keep it to yourself, "
-                "or run nox -s prepare first."
-            )
-        return found[name][-1]
-    return None
+    allowed = {
+        "download": data.download.redistributable,
+        "visual_studio": data.visual_studio.redistributable,
+    }
+    usable = (name for name in data.order if found[name] and (allowed[name] or not redistributed))
+    chosen = next(usable, None)
+    if chosen is not None and not allowed[chosen]:
+        console.warn(
+            f"The wheel gets {found[chosen][-1]}, which may not be redistributed: keep it to yourself, "
+            "or run nox -s prepare first."
+        )
+    return found[chosen][-1] if chosen else None
 
 
 def _uv(platform: Platform, base_env: Mapping[str, str], at: Places) -> Path | None:
@@ -205,28 +209,23 @@ def plan(cache_dir: Path, platform: str, *, only: Sequence[str] = ()) -> tuple[S
     """Return what `provide` would do for a platform, from any platform."""
     pins, at = load_toolchain(), places(cache_dir, platform)
     libuv, openmp = pins.libuv, pins.openmp.download
-    steps = {
-        "libuv": Step(
-            name="libuv",
-            version=libuv.version,
-            source=libuv.origin,
-            digest=libuv.commit,
-            license=libuv.license,
-            target=str(at.libuv),
-            commands=_libuv_commands(libuv, PurePath("cmake"), Path("SOURCE"), at.libuv),
-        ),
-        "openmp": Step(
-            name="openmp",
-            version=openmp.version,
-            source=openmp.url,
-            digest=openmp.sha256,
-            license=openmp.license,
-            target=str(at.openmp),
-        ),
-    }
-    needed = {"libuv": pins.libuv.platforms, "openmp": pins.openmp.platforms}
+    commands = _libuv_commands(libuv, PurePath("cmake"), Path("SOURCE"), at.libuv)
+    parts = (
+        ("libuv", libuv, libuv.origin, libuv.commit, at.libuv, commands, libuv.platforms),
+        ("openmp", openmp, openmp.url, openmp.sha256, at.openmp, (), pins.openmp.platforms),
+    )
     return tuple(
-        step for name, step in steps.items() if name in only or (not only and platform in needed[name])
+        Step(
+            name=name,
+            version=pin.version,
+            source=source,
+            digest=digest,
+            license=pin.license,
+            target=str(target),
+            commands=commands,
+        )
+        for name, pin, source, digest, target, commands, platforms in parts
+        if name in only or (not only and platform in platforms)
     )
 
 

@@ -1,15 +1,17 @@
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePosixPath, PureWindowsPath
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from core.cli.options import Common
 from pytorch_build.build.build import Build, BuildChoices, Dependency
 from pytorch_build.build.plans import plan_build
+from pytorch_build.build.plans.common import BuildPlan
 from pytorch_build.build.site import Site, TreeFacts
 from pytorch_build.build.toolchain import Provided
 from pytorch_build.context import Context
@@ -22,7 +24,6 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from contextlib import AbstractContextManager
 
-    from pytorch_build.build.plans.common import BuildPlan
 
 VERSION = "2.10.0a0+rocm7.10.0a20251120"
 SETUP = frozenset({"setup.py", "pyproject.toml"})
@@ -58,24 +59,7 @@ class Tree:
         return nullcontext(Path())
 
 
-class Plan(Protocol):
-    def __call__(
-        self,
-        project: str,
-        platform: str = "linux",
-        *,
-        gpu: bool = True,
-        gpu_targets: tuple[str, ...] = ("gfx942", "gfx1100"),
-        version: str = VERSION,
-        triton_version: str = "",
-        ref_env: Mapping[str, str] | None = None,
-        base_env: Mapping[str, str] | None = None,
-        tree: Mapping[str, Any] | None = None,
-        provided: Mapping[str, Any] | None = None,
-        sdk: Mapping[str, Any] | None = None,
-        choices: Mapping[str, Any] | None = None,
-        **site: Any,
-    ) -> BuildPlan: ...
+Plan = Callable[..., BuildPlan]
 
 
 @pytest.fixture

@@ -20,58 +20,15 @@ PROJECTS = ("triton", "torch", "audio", "vision", "apex")
 
 
 @pytest.mark.parametrize("project", PROJECTS)
-def test_every_build_on_linux_shares_this(plan: Plan, project: str) -> None:
+def test_programs_of_rocm_and_of_the_environment_come_first(plan: Plan, project: str) -> None:
     env = plan(project, torch_version="2.10.0").env
-    shared = {
-        "PYTHONUTF8": "1",
-        "CMAKE_PREFIX_PATH": "/env/rocm/lib/cmake",
-        "ROCM_HOME": "/env/rocm",
-        "ROCM_PATH": "/env/rocm",
-        "PYTORCH_ROCM_ARCH": "gfx942;gfx1100",
-        "USE_KINETO": "ON",
-        "USE_GLOO": "ON",
-        "PATH": "/env/rocm/bin:/env/bin:/usr/bin",
-        "VIRTUAL_ENV": "/env",
-        "HIP_DEVICE_LIB_PATH": "/env/rocm/lib/llvm/amdgcn/bitcode",
-        "BLAS": "OpenBLAS",
-        "OpenBLAS_HOME": "/env/rocm/lib/host-math",
-        "OpenBLAS_LIB_NAME": "rocm-openblas",
-        "CPPFLAGS": QUIET,
-    }
-    assert {name: env.get(name) for name in shared} == shared
-    assert env["CXXFLAGS"].startswith(QUIET)
+    assert env["PATH"] == "/env/rocm/bin:/env/bin:/usr/bin"
+    assert env["VIRTUAL_ENV"] == "/env"
     assert not {"CC", "CXX", "HIP_CLANG_PATH", "MAX_JOBS", "DISTUTILS_USE_SDK"} & env.keys()
-
-
-@pytest.mark.parametrize("project", PROJECTS)
-def test_every_build_on_windows_shares_this(plan: Plan, project: str) -> None:
-    llvm = PureWindowsPath("C:/llvm")
-    env = plan(
-        project,
-        "windows",
-        base_env={"Path": r"C:\Windows"},
-        torch_version="2.10.0",
-        provided={"llvm": llvm},
-    ).env
-    shared = {
-        "PYTHONUTF8": "1",
-        "CMAKE_PREFIX_PATH": r"C:\env\rocm\lib\cmake",
-        "ROCM_HOME": r"C:\env\rocm",
-        "ROCM_PATH": r"C:\env\rocm",
-        "PYTORCH_ROCM_ARCH": "gfx942;gfx1100",
-        "USE_KINETO": "OFF",
-        "USE_GLOO": "ON",
-        "PATH": r"C:\env\rocm\bin;C:\env\Scripts;C:\Windows",
-        "VIRTUAL_ENV": r"C:\env",
-        "HIP_DEVICE_LIB_PATH": r"C:\env\rocm\lib\llvm\amdgcn\bitcode",
-        "BLAS": "OpenBLAS",
-        "OpenBLAS_HOME": r"C:\env\rocm\lib\host-math",
-        "OpenBLAS_LIB_NAME": "rocm-openblas",
-        "CC": r"C:\env\rocm\lib\llvm\bin\clang-cl.exe",
-        "CXX": r"C:\env\rocm\lib\llvm\bin\clang-cl.exe",
-        "HIP_CLANG_PATH": "C:/env/rocm/lib/llvm/bin",
-    }
-    assert {name: env.get(name) for name in shared} == shared
+    llvm, base_env = {"llvm": PureWindowsPath("C:/llvm")}, {"Path": r"C:\Windows"}
+    env = plan(project, "windows", base_env=base_env, torch_version="2.10.0", provided=llvm).env
+    assert env["PATH"] == r"C:\env\rocm\bin;C:\env\Scripts;C:\Windows"
+    assert env["VIRTUAL_ENV"] == r"C:\env"
     assert not {"CXXFLAGS", "CPPFLAGS", "LDFLAGS", "LD_LIBRARY_PATH", "PKG_CONFIG_PATH"} & env.keys()
 
 

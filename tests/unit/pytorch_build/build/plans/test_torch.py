@@ -19,45 +19,6 @@ if TYPE_CHECKING:
     from tests.unit.pytorch_build.build.plans.conftest import Plan
 
 QUIET = "-Wno-error=maybe-uninitialized -Wno-error=uninitialized -Wno-error=restrict"
-SWITCHES = {
-    "USE_ROCM": "ON",
-    "USE_CUDA": "OFF",
-    "USE_MPI": "OFF",
-    "USE_NUMA": "OFF",
-    "PYTORCH_BUILD_VERSION": "2.10.0a0+rocm7.10.0a20251120",
-    "PYTORCH_BUILD_NUMBER": "1",
-    "PYTORCH_EXTRA_INSTALL_REQUIREMENTS": "rocm[libraries]==7.10.0a20251120|triton==3.6.0+rocm7.10.0",
-    "USE_FLASH_ATTENTION": "ON",
-    "USE_MEM_EFF_ATTENTION": "ON",
-}
-SHARED = {
-    "PYTHONUTF8", "CMAKE_PREFIX_PATH", "ROCM_HOME", "ROCM_PATH", "PYTORCH_ROCM_ARCH", "USE_KINETO",
-    "USE_GLOO", "PATH", "VIRTUAL_ENV", "HIP_DEVICE_LIB_PATH", "BLAS", "OpenBLAS_HOME", "OpenBLAS_LIB_NAME",
-}  # fmt: skip
-
-
-def test_environment_on_linux(plan: Plan) -> None:
-    made = plan("torch", triton_version="3.6.0+rocm7.10.0")
-    assert {name: value for name, value in made.env.items() if name not in SHARED} == SWITCHES | {
-        "CXXFLAGS": f"{QUIET} -I/env/rocm/lib/rocm_sysdeps/include -I/env/rocm/include/roctracer",
-        "CPPFLAGS": QUIET,
-        "LDFLAGS": "-L/env/rocm/lib/rocm_sysdeps/lib",
-        "PKG_CONFIG_PATH": "/env/rocm/lib/rocm_sysdeps/lib/pkgconfig",
-        "LD_LIBRARY_PATH": "/env/rocm/lib/rocm_sysdeps/lib",
-    }
-    assert made.env.keys() >= SHARED
-
-
-def test_environment_on_windows(plan: Plan) -> None:
-    made = plan("torch", "windows", triton_version="3.6.0+rocm7.10.0")
-    assert {name: value for name, value in made.env.items() if name not in SHARED} == SWITCHES | {
-        "CC": r"C:\env\rocm\lib\llvm\bin\clang-cl.exe",
-        "CXX": r"C:\env\rocm\lib\llvm\bin\clang-cl.exe",
-        "HIP_CLANG_PATH": "C:/env/rocm/lib/llvm/bin",
-        "DISTUTILS_USE_SDK": "1",
-        "libuv_ROOT": r"C:\uv",
-        "BUILD_TEST": "0",
-    }
 
 
 def test_environment_of_family_cpu(plan: Plan) -> None:
@@ -99,12 +60,8 @@ def test_a_users_linker_flags_are_kept(plan: Plan) -> None:
 def test_command_and_requirements(plan: Plan) -> None:
     files = frozenset({"pyproject.toml", "requirements.txt", "requirements-build.txt"})
     made = plan("torch", tree={"files": files, "build_requires": ("numpy", "cmake>=3.27")})
-    (command,) = made.commands
-    assert command.argv == ("/env/bin/python", "-m", "build", "--wheel", "--no-isolation")
-    assert command.cwd == PurePosixPath("/src/torch")
-    assert made.requirements_files == ("requirements.txt", "requirements-build.txt")
+    assert made.commands[0].cwd == PurePosixPath("/src/torch")
     assert made.requirements == ("build", "numpy", "cmake>=3.27")
-    assert made.uninstall == ("torch",)
     assert made.as_locked == ()
     older = plan("torch", tree={"files": frozenset({"setup.py", "requirements.txt"})})
     assert older.requirements_files == ("requirements.txt",)
@@ -121,24 +78,15 @@ def test_windows_takes_the_locks_ninja(plan: Plan, asked: str, *, unchecked: boo
     assert "--skip-dependency-check" not in plan("torch", tree=tree).commands[0].argv
 
 
-def test_files_dropped_on_linux(plan: Plan) -> None:
-    (drop,) = plan("torch").overlays
-    assert drop.path == "torch/_rocm_init.py"
-    assert drop.content is not None
-    assert "check_version='7.10.0a20251120'" in drop.content
-    assert "'rccl'" in drop.content
-
-
-def test_files_dropped_on_windows(plan: Plan) -> None:
-    init, openmp, uv, *licenses = plan("torch", "windows").overlays
-    assert init.content is not None
-    assert "'rccl'" not in init.content
-    assert (openmp.path, openmp.source) == (
-        "torch/lib/libomp140.x86_64.dll",
-        PureWindowsPath("C:/openmp/libomp140.x86_64.dll"),
-    )
+def test_overlays(plan: Plan) -> None:
+    (linux,) = plan("torch").overlays
+    assert linux.path == "torch/_rocm_init.py"
+    assert "check_version='7.10.0a20251120'" in (linux.content or "")
+    assert "'rccl'" in (linux.content or "")
+    init, openmp, uv, *_ = plan("torch", "windows").overlays
+    assert "'rccl'" not in (init.content or "")
+    assert openmp.source == PureWindowsPath("C:/openmp/libomp140.x86_64.dll")
     assert (uv.path, uv.source) == ("torch/lib/uv.dll", PureWindowsPath("C:/uv/bin/uv.dll"))
-    assert [one.path for one in licenses] == ["third_party/llvm-openmp/LICENSE", "third_party/libuv/LICENSE"]
 
 
 def test_windows_without_openmp(plan: Plan) -> None:
@@ -243,14 +191,7 @@ def test_windows_needs_no_triton(triton: bool, targets: tuple[str, ...]) -> None
     assert found == bool({"gfx942", "gfx1100"} & set(targets))
 
 
-BOTH = {
-    "amd_comgr", "amdhip64", "hiprtc", "hipblas", "hipfft", "hiprand", "hipsparse", "hipsparselt",
-    "hipsolver", "hipblaslt", "miopen", "hipdnn", "rocm-openblas",
-}  # fmt: skip
-LINUX_ONLY = {
-    "amd_smi", "rocm_sysdeps_liblzma", "rocm_smi64", "rocprofiler-sdk", "rocprofiler-sdk-roctx",
-    "roctracer64", "roctx64", "rccl", "hipfile",
-}  # fmt: skip
+ALL = frozenset(LINUX.preloads)
 
 
 def run_initialize(text: str, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
@@ -266,17 +207,10 @@ def run_initialize(text: str, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]
     return calls[0]
 
 
-def test_lists_of_both_platforms() -> None:
-    assert set(LINUX.preloads) == BOTH | LINUX_ONLY
-    assert set(WINDOWS.preloads) == BOTH
-
-
-def test_a_complete_sdk_preloads_everything_in_order() -> None:
-    assert preload_names(LINUX, BOTH | LINUX_ONLY | {"origami"}) == (LINUX.preloads, ())
-
-
-def test_what_the_sdk_lacks_is_left_out_and_told() -> None:
-    names, absent = preload_names(LINUX, (BOTH | LINUX_ONLY) - {"hipfile", "roctracer64"})
+def test_preloads_follow_the_sdk() -> None:
+    assert set(WINDOWS.preloads) < ALL
+    assert preload_names(LINUX, ALL | {"origami"}) == (LINUX.preloads, ())
+    names, absent = preload_names(LINUX, ALL - {"hipfile", "roctracer64"})
     assert absent == ("roctracer64", "hipfile")
     assert "hipfile" not in names
     assert names[0] == "amd_comgr"
@@ -285,10 +219,10 @@ def test_what_the_sdk_lacks_is_left_out_and_told() -> None:
 @pytest.mark.parametrize("name", REQUIRED)
 def test_an_sdk_without_a_core_library_is_refused(name: str) -> None:
     with pytest.raises(RocmError, match=name):
-        preload_names(WINDOWS, BOTH - {name})
+        preload_names(WINDOWS, ALL - {name})
 
 
-@given(st.sampled_from([LINUX, WINDOWS]), st.sets(st.sampled_from(sorted(BOTH | LINUX_ONLY))))
+@given(st.sampled_from([LINUX, WINDOWS]), st.sets(st.sampled_from(sorted(ALL))))
 def test_nothing_that_the_sdk_lacks_is_loaded(platform: Platform, available: set[str]) -> None:
     names, absent = preload_names(platform, available | set(REQUIRED))
     assert set(names) == (available | set(REQUIRED)) & set(platform.preloads)
