@@ -15,7 +15,8 @@ from ci.drift.tree import Python, found, strings
 from ci.plan.data import TRIGGERS_FILE, load
 from core.cli.options import ROOT
 from core.data import read_text, read_toml
-from pytorch_build.platforms import linux, windows
+from pytorch_build.build.toolchain import FILE as TOOLCHAIN_FILE
+from pytorch_build.platforms import LINUX, WINDOWS
 from pytorch_build.refs.torch_refs import load_refs
 from pytorch_build.test import skip_rules
 from pytorch_build.test.skip_review import entries
@@ -90,7 +91,7 @@ def _untested(python: Python) -> list[list[str]]:
 def _preloads(checkout: Tree) -> tuple[Facts, Facts]:
     python = Python(checkout, _BUILDER)
     theirs = {str(one): python.constant(f"{one.upper()}_LIBRARY_PRELOADS") for one in _PLATFORMS}
-    return _tuples(theirs), {"linux": linux.PRELOADS, "windows": windows.PRELOADS}
+    return _tuples(theirs), {"linux": LINUX.preloads, "windows": WINDOWS.preloads}
 
 
 def _tests(checkout: Tree) -> tuple[Facts, Facts]:
@@ -172,7 +173,7 @@ def _tuples(facts: dict[str, Sequence[str]]) -> Facts:
 
 SUBJECTS = (
     Subject(name="matrix", upstream=_MATRIX, here="ci/matrix.toml, refs.toml", facts=_matrix),
-    Subject(name="preloads", upstream=_BUILDER, here="pytorch_build/platforms/", facts=_preloads),
+    Subject(name="preloads", upstream=_BUILDER, here="pytorch_build/platforms.py", facts=_preloads),
     Subject(name="tests", upstream=_TESTS, here="pytorch_build/test/configurations.toml", facts=_tests),
     Subject(name="skips", upstream=_SKIPS, here="pytorch_build/test/skips/", facts=_skips),
     Subject(name="ROCm's version", upstream="version.json", here="ci/triggers.toml", facts=_versions),

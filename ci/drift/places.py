@@ -16,6 +16,9 @@ from core.data import load_toml, read_text
 from core.run.locations import run_buckets
 from pytorch_build.containers.running import load_container
 from rocm_packaging.rocm_sources import release_indexes
+from core.run.run_locations import run_buckets
+from pytorch_build.build.container import load_container
+from rocm_packaging.sdk.sources import release_indexes
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -35,7 +38,7 @@ _IMAGE = r"ghcr\.io/rocm/(therock_build_manylinux_x86_64|no_rocm_image_ubuntu24_
 _SHARED = r"inputs\.release_type == '([\w-]+)' && 'therock-pytorch-sccache-(\w+)'"
 _OURS = "ci/buckets.toml"
 _INDEXES = "rocm_packaging/rocm_indexes.toml"
-_CONTAINER = "pytorch_build/containers/container.toml, .github/workflows/setup.yml"
+_CONTAINER = "pytorch_build/build/container.toml, .github/workflows/setup.yml"
 
 
 def _indexes(checkout: Tree) -> tuple[Facts, Facts]:

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
     from core.cli.options import Common
-    from pytorch_build.build.options import BuildChoices
+    from pytorch_build.build.build import BuildChoices
     from pytorch_build.context import Context
     from pytorch_build.lock.source_lock import LockedProject, SourceLock
 

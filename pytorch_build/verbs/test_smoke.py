@@ -24,6 +24,8 @@ from pytorch_build.rocm.options import RocmOptions, rocm_options_from
 from pytorch_build.test import installation, reports
 from pytorch_build.test.gpus import assignments
 from pytorch_build.verbs.shared import add_tested_sources
+from pytorch_build.rocm import add_tested_sources, rocm_options_from
+from pytorch_build.test.smoke_run import SmokeOptions, test_run
 
 if TYPE_CHECKING:
     import argparse

@@ -15,7 +15,7 @@ from ci.publish.server.events import Change
 from ci.publish.server.pages import RUN_FOLDERS, folder_of
 from core.cli.options import ROOT
 from core.run.outputs import RunOutputs
-from pytorch_build.build.compiler_cache_storage import cache_rules
+from pytorch_build.build.cache import cache_rules
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
