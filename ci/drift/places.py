@@ -14,11 +14,8 @@ from ci.publish.buckets import buckets
 from core.cli.options import ROOT
 from core.data import load_toml, read_text
 from core.run.locations import run_buckets
-from pytorch_build.containers.running import load_container
-from rocm_packaging.rocm_sources import release_indexes
-from core.run.run_locations import run_buckets
 from pytorch_build.build.container import load_container
-from rocm_packaging.sdk.sources import release_indexes
+from rocm_packaging.rocm_sources import release_indexes
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

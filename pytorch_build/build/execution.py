@@ -14,21 +14,15 @@ from core.env import installer
 from core.env.installer import Install
 from core.errors import BuildError
 from core.wheel import parse_wheel_name
-from pytorch_build.build.course import Course
-from pytorch_build.build.plans import environment
-from core.wheel import wheels
 from pytorch_build.build.plans.torch import ROCM_INIT
 from pytorch_build.check.imports import import_command, read_report
-from rocm_packaging.packages.packages import DEVEL_PAYLOAD
+from rocm_packaging.packages.layouts import DEVEL_PAYLOAD
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from core.env import Interpreter
     from core.env.installer import Backend
-    from pytorch_build.build.compiler_cache_use import CacheInUse
-    from pytorch_build.build.plans.types import BuildPlan, FileDrop
-    from core.env.interpreters import Interpreter
     from pytorch_build.build.cache_use import CacheUse
     from pytorch_build.build.metrics import Metrics
     from pytorch_build.build.plans.common import BuildPlan, Overlay

@@ -15,19 +15,13 @@ from core.env.installer import Install
 from core.run.outputs import key_name, this_platform
 from pytorch_build.build.build import NEEDS, Build, Dependency
 from pytorch_build.build.plans import plan_build
-from pytorch_build.build.plans.types import BuildFacts, RocmFacts
-from pytorch_build.build.request import build_request, environment_calls
 from pytorch_build.build.site import READ, Site, facts_of_texts, tree_facts
 from pytorch_build.build.stage import jobs
 from pytorch_build.build.toolchain import LICENSE, Provided, load_toolchain, places
-from pytorch_build.lock.remote import Reader
 from pytorch_build.lock.stored import origins, source_lock
 from pytorch_build.refs.torch_refs import DISTRIBUTIONS
-from pytorch_build.rocm.options import find_source, packages_of
-from pytorch_build.sources.git import Reader, Repository
 from pytorch_build.rocm import RocmSdk, find_source, packages_of
-from pytorch_build.sources.git import Repository
-from pytorch_build.sources.own_tree import OwnTree
+from pytorch_build.sources.git import Reader, Repository
 from pytorch_build.sources.trees import (
     DevelopersTree,
     OwnTree,
@@ -44,9 +38,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from core.env import Interpreter
-    from pytorch_build.build.options import BuildChoices
-    from pytorch_build.build.plans.types import BuildPlan, TreeFacts
-    from core.env.interpreters import Interpreter
     from pytorch_build.build.build import BuildChoices
     from pytorch_build.build.plans.common import BuildPlan
     from pytorch_build.build.site import TreeFacts

@@ -15,10 +15,6 @@ from pytorch_build.rocm import add_rocm_options, ask, find_source, find_version,
 if TYPE_CHECKING:
     import argparse
 
-    from core.env import Interpreter
-    from pytorch_build.context import Context
-    from rocm_packaging.rocm_sources import RocmSource
-
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Declare the verb's own options."""

@@ -22,13 +22,8 @@ from core.files import sha256
 from core.wheel import read_metadata
 from core.wheel.record import verify_record
 from core.wheel.writer import WheelSpec, metadata_text, write_sdist, write_wheel
-from pytorch_build.build.rocm_init import Preloads, rocm_init_text
-from pytorch_build.check import Expectation
-from core.wheel.wheel_record import verify_record
-from core.wheel.wheel_writer import Member, WheelSpec, metadata_text, write_sdist, write_wheel
-from core.wheel.wheels import read_metadata
 from pytorch_build.build.plans.torch import rocm_init_text
-from pytorch_build.check.view import Expectation
+from pytorch_build.check import Expectation
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

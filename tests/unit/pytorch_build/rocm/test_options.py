@@ -8,9 +8,8 @@ import pytest
 
 from core.env.installer import Sources
 from core.errors import MissingInputError, RocmError, UsageError
-from core.packages import package_sources
-from core.packages.package_sources import PackageSource
-from core.packages.source_options import SourceOptions
+from core.packages import sources
+from core.packages.sources import PackageSource, SourceOptions
 from pytorch_build.rocm import (
     RocmOptions,
     add_rocm_options,

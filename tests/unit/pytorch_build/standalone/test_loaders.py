@@ -7,10 +7,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from core.errors import WheelError
-from pytorch_build.build.rocm_init import Preloads, rocm_init_text
-from pytorch_build.standalone.texts import Asked, patched_torch_init, read_rocm_init, standalone_init
 from pytorch_build.build.plans.torch import rocm_init_text
-from pytorch_build.standalone.fat.loaders import Asked, patched_torch_init, read_rocm_init, standalone_init
+from pytorch_build.standalone.texts import Asked, patched_torch_init, read_rocm_init, standalone_init
 
 if TYPE_CHECKING:
     from pathlib import Path

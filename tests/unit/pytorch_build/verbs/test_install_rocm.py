@@ -8,8 +8,6 @@ import pytest
 from core.env import installer
 from core.env.installer import Sources
 from core.packages import sources
-from pytorch_build.rocm.sdk import RocmSdk
-from core.packages import package_sources
 from pytorch_build.rocm import RocmSdk
 from pytorch_build.verbs import install_rocm
 
