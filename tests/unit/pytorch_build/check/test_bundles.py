@@ -129,7 +129,7 @@ def test_damaged_bundles(plain: Write, compressed: Write) -> None:
         b"CCOB" + struct.pack("<HH", 9, 1) + bytes(24): "unknown version 9",
         whole[:6] + struct.pack("<H", 7) + whole[8:]: "unknown method 7",
         whole[:32] + b"\xff" * 60 + whole[92:]: "is damaged",
-        compressed(b"not a bundle at all" * 10): "is no bundle",
+        compressed(b"not a bundle at all" * 10): "is not a bundle",
         compressed(good[:40]): "ends within its table",
         compressed(good, method=0)[:32] + bytes(400): "is damaged",
         whole[:16] + struct.pack("<Q", 50) + whole[24:]: "beyond its end",
