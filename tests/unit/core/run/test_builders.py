@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from core.env.builders import builder_from
+from core.run.stage import builder_from
 
 JOB = {
     "GITHUB_SERVER_URL": "https://github.com",
