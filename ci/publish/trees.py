@@ -37,11 +37,11 @@ def upload_tree(common: Common, items: Sequence[Item], kind: str, artifact_group
     planned = plan(store, items, listed, known)
     send(store, planned.send, listed, title=f"{kind} of {artifact_group}")
     if planned.send or any(one.sha256 not in known.get(one.key, ()) for one in items):
-        _record(common, items, kind, artifact_group)
+        _record_tree(common, items, kind, artifact_group)
     telling.done(store, prefix, sent=len(planned.send), same=len(planned.same), dry_run=common.dry_run)
 
 
-def _record(common: Common, items: Sequence[Item], kind: str, artifact_group: str) -> None:
+def _record_tree(common: Common, items: Sequence[Item], kind: str, artifact_group: str) -> None:
     # a record's schema takes as long to import as thousands of files to compare
     from core.run import records
     from core.run.records import Cell, Record

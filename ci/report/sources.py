@@ -25,7 +25,7 @@ def sources_of(facts: RunFacts, before: RunFacts | None = None) -> tuple[Source,
             found.append(_rocm(lock, old))
         gone = [name for name in old.projects if name not in lock.projects] if old else []
         found += [
-            _source(ref, name, lock.projects.get(name), old.projects.get(name) if old else None)
+            _project_source(ref, name, lock.projects.get(name), old.projects.get(name) if old else None)
             for name in (*lock.projects, *gone)
         ]
     return tuple(found)
@@ -43,7 +43,7 @@ def _rocm(lock: SourceLock, old: SourceLock | None) -> Source:
     )
 
 
-def _source(ref: str, name: str, now: LockedProject | None, old: LockedProject | None) -> Source:
+def _project_source(ref: str, name: str, now: LockedProject | None, old: LockedProject | None) -> Source:
     named = now or old
     return Source(
         torch_ref=ref,
