@@ -10,7 +10,7 @@ from ci.promote import layout, release_pages
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from ci.publish.indexing import Indexed
+    from ci.publish.index import Indexed
     from core.stores import Store, Stored
 
 

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 from packaging.utils import parse_sdist_filename, parse_wheel_filename
 
 from ci.promote import layout
-from ci.publish.indexing.names import FILES as DISTRIBUTIONS
-from ci.publish.indexing.names import SIDECAR
+from ci.publish.index.pages import FILES as DISTRIBUTIONS
+from ci.publish.index.pages import SIDECAR
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ci.promote import layout
-from ci.publish.indexing import Indexed, Records, write_index
+from ci.publish.index import Indexed, Records, write_index
 from core.errors import StoreError
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from pydantic import ConfigDict, Field
 
 from ci.provenance.facts import inputs_of
 from ci.provenance.statements import PREDICATE_TYPE
-from ci.report.words import spelt
+from ci.report.text import spelt
 from core.data import Model
 from core.errors import MissingInputError, ProvenanceError
 

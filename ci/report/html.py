@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
-from ci.report.sources import commit_url
-from ci.report.words import counted, duration, natural, signed, size, spelt
+from ci.report.text import counted, duration, natural, signed, size, spelt
+from ci.report.wheels import commit_url
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ci.install.mirror_data import mirror
+from ci.install.mirror import mirror
 from ci.promote import layout, release_pages
-from ci.publish.indexing import write_index
+from ci.publish.index import write_index
 from ci.verbs.mirror_deps import source_of
 from core import console, stores
 from core.cli.options import common_from
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     import argparse
     from collections.abc import Callable, Mapping
 
-    from ci.publish.indexing import Indexed
+    from ci.publish.index import Indexed
     from core.stores import Store
 
 

@@ -12,10 +12,9 @@ from typing import TYPE_CHECKING
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from ci.install.device_packages import devices_for
-from ci.install.mirror_data import mirror
-from ci.install.requirements import parse_requirements, pinned
-from ci.install.venvs import base_python
+from ci.install import base_python, parse_requirements, pinned
+from ci.install.devices import devices_for
+from ci.install.mirror import mirror
 from core import console, files
 from core.cli.options import add_group, add_platform, common_from
 from core.cli.progress import transfer
@@ -31,7 +30,7 @@ if TYPE_CHECKING:
     import argparse
     from collections.abc import Callable, Sequence
 
-    from ci.install.device_packages import Devices
+    from ci.install.devices import Devices
     from core.cli.progress import Transfer
     from core.packages.offers import Offer, RunGroup
     from core.stores import Store

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ci.publish.indexing import Files, Indexed, Records, write_index
+from ci.publish.index import Files, Indexed, Records, write_index
 from core import console
 from core.cli.options import add_group, add_platform, common_from
 from core.errors import MissingInputError, StoreError

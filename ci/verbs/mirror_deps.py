@@ -8,9 +8,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ci.install.mirror_data import mirror
-from ci.install.mirroring import bring, needs, resolved
-from ci.publish.indexing import Records, write_index
+from ci.install.mirror import bring, mirror, needs, resolved
+from ci.publish.index import Records, write_index
 from core import console, files
 from core.cli.options import add_group, common_from
 from core.errors import StoreError
@@ -23,8 +22,7 @@ if TYPE_CHECKING:
     import argparse
     from collections.abc import Mapping, Sequence
 
-    from ci.install.mirror_data import Mirror
-    from ci.install.mirroring import Source
+    from ci.install.mirror import Mirror, Source
     from core.cli.options import Common
     from core.run.records import FileRecord
     from core.stores import Store

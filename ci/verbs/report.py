@@ -15,8 +15,8 @@ from core.errors import FatalError, MissingInputError
 from core.stores.overlay import holding
 
 if TYPE_CHECKING:
+    from ci.report.facts import RunFacts
     from ci.report.model import Page
-    from ci.report.reading import RunFacts
     from core.cli.options import Common
     from core.run.outputs import RunOutputs
 
@@ -66,8 +66,8 @@ def run(arguments: argparse.Namespace) -> None:
 
 def _made(arguments: argparse.Namespace, common: Common) -> Page:
     """Read a run, and the one that it is held against, and make its page."""
-    from ci.report.making import page_of
-    from ci.report.reading import read_run
+    from ci.report import page_of
+    from ci.report.facts import read_run
 
     facts = read_run(common)
     before = _before(arguments, common, facts)
@@ -89,7 +89,7 @@ def _before(arguments: argparse.Namespace, common: Common, facts: RunFacts) -> C
 
 
 def _previous(common: Common, facts: RunFacts, *, asked: bool) -> str:
-    from ci.report.previous import MOST, previous
+    from ci.report.facts import MOST, previous
 
     store = common.open_for_reading()
     try:
@@ -117,7 +117,7 @@ def page_key(outputs: RunOutputs) -> str:
 def tell(common: Common, page: Page) -> None:
     """Print the summary, what went wrong, and where everything lies."""
     from ci.report import text
-    from ci.report.words import spelt
+    from ci.report.text import spelt
 
     for one in text.tables(page):
         console.table(one.columns, one.rows, title=one.title)

@@ -7,10 +7,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ci.install.device_packages import devices_for, known_offers
-from ci.install.requirements import parse_requirements, pinned
-from ci.install.run_install import Wanted, choose, install, others_index
-from ci.install.venvs import environment, planned
+from ci.install import Wanted, choose, environment, install, others_index, parse_requirements, pinned, planned
+from ci.install.devices import devices_for, known_offers
 from core import console
 from core.cli.options import add_group, add_platform, common_from
 from core.cli.options import environment as variables
@@ -26,7 +24,7 @@ if TYPE_CHECKING:
 
     from packaging.requirements import Requirement
 
-    from ci.install.run_install import Chosen
+    from ci.install import Chosen
     from core.cli.options import Common
     from core.env.interpreters import Interpreter
     from core.packages.offers import Offer

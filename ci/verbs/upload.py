@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ci.publish.digests import Digests
+from ci.publish.files import Digests
 from core import console, files, stores
 from core.cli.options import (
     DEFAULT_STORE,
@@ -107,16 +107,16 @@ def kinds(what: str) -> Sequence[str]:
 
 def upload_from_out(common: Common, chosen: Sequence[str], group: str) -> Mapping[str, Sequence[FileRecord]]:
     """Upload the run that the stages left in ``out/``."""
-    from ci.publish import runs
+    from ci.publish import upload
 
     here = placed(
         replace(common, store=DEFAULT_STORE, read_store="", external_repo=""), environment(), named=False
     )
-    source = runs.Source(
+    source = upload.Source(
         store=stores.open_store(DEFAULT_STORE, root=common.root), outputs=replace(here.outputs, bucket="")
     )
     digests = _digests(common, common.root / DEFAULT_STORE)
-    return runs.upload_run(common, source, chosen, group, digests)
+    return upload.upload_run(common, source, chosen, group, digests)
 
 
 def upload_folders(common: Common, given: Folders, group: str) -> Mapping[str, Sequence[FileRecord]]:
@@ -129,22 +129,22 @@ def upload_folders(common: Common, given: Folders, group: str) -> Mapping[str, S
     outputs = common.outputs
     # each imported where it is used: an upload with nothing to do is over before all are
     if given.artifacts:
-        from ci.publish import artifacts
+        from ci.publish import upload
 
-        artifacts.upload_artifacts(common, given.artifacts, _digests(common, given.artifacts))
+        upload.upload_artifacts(common, given.artifacts, _digests(common, given.artifacts))
     if given.wheels:
-        from ci.publish import wheels
+        from ci.publish import upload
 
-        put[group] = wheels.upload_folder(common, given.wheels, group, _digests(common, given.wheels))
-    from ci.publish import folders, trees
+        put[group] = upload.upload_folder(common, given.wheels, group, _digests(common, given.wheels))
+    from ci.publish import files, upload
 
     named = (("logs", given.logs, outputs.logs_prefix), ("reports", given.reports, outputs.reports_prefix))
     for kind, folder, prefix in named:
         if folder:
-            items = folders.tree(folder, prefix(group), _digests(common, folder))
-            trees.upload_tree(common, items, kind, group)
+            items = files.tree(folder, prefix(group), _digests(common, folder))
+            upload.upload_tree(common, items, kind, group)
     if given.manifest:
-        trees.upload_manifest(common, given.manifest, group, Digests())
+        upload.upload_manifest(common, given.manifest, group, Digests())
     return put
 
 
@@ -197,17 +197,17 @@ def _await_pages(common: Common, put: Mapping[str, Sequence[FileRecord]]) -> Non
 
 def tell(common: Common, put: Mapping[str, Sequence[FileRecord]]) -> None:
     """Give the job the addresses of what it uploaded, and its summary the links."""
-    from ci.publish import telling
+    from ci.publish import summary
     from core.run.job_files import job_files
 
     if common.dry_run:
         return
     store = common.open_store()
     outputs = common.outputs.at(store)
-    index = all(telling.has_index(store, outputs, group) for group in put)
-    telling.set_outputs(job_files(environment()), outputs, sorted(put), index=index)
+    index = all(summary.has_index(store, outputs, group) for group in put)
+    summary.set_outputs(job_files(environment()), outputs, sorted(put), index=index)
     for group, found in sorted(put.items()):
-        telling.summarize(outputs, group, found, index=index)
+        summary.summarize(outputs, group, found, index=index)
 
 
 def _folders(arguments: argparse.Namespace) -> Folders:
@@ -215,8 +215,8 @@ def _folders(arguments: argparse.Namespace) -> Folders:
     if arguments.build_dir is not None:
         built = {name: arguments.build_dir / name for name in ("logs", "artifacts")}
         present = {name: path if path.is_dir() else None for name, path in built.items()}
-        logs, artifacts = logs or present["logs"], artifacts or present["artifacts"]
-        if logs is None and artifacts is None:
+        logs, artifacts = logs or present["logs"], upload or present["artifacts"]
+        if logs is None and upload is None:
             raise UsageError(
                 f"{arguments.build_dir} has neither logs/ nor artifacts/.", hint="Name them one by one."
             )
@@ -224,7 +224,7 @@ def _folders(arguments: argparse.Namespace) -> Folders:
         wheels=arguments.input_dir,
         logs=logs,
         reports=arguments.reports_dir,
-        artifacts=artifacts,
+        artifacts=upload,
         manifest=arguments.manifest,
     )
 

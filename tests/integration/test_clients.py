@@ -15,7 +15,7 @@ from urllib.parse import unquote
 
 import pytest
 
-from ci.install import mirror_data
+from ci.install import mirror
 from core import files, process
 from core.cli.frontdoor import Verb, main
 from core.env import installer
@@ -143,11 +143,11 @@ def public_fixture(
         for name in ("RELEASE_TYPE", "GITHUB_EVENT_PATH", "GITHUB_REPOSITORY", "GITHUB_PATH", "GITHUB_ENV"):
             monkeypatch.delenv(name, raising=False)
         (tmp_path / "mirror.toml").write_text(MIRROR)
-        monkeypatch.setattr(mirror_data, "MIRROR_FILE", tmp_path / "mirror.toml")
-        for cached in (installer.configured, mirror_data.mirror):
+        monkeypatch.setattr(mirror, "MIRROR_FILE", tmp_path / "mirror.toml")
+        for cached in (installer.configured, mirror.mirror):
             cached.cache_clear()
         yield simple
-    for cached in (installer.configured, mirror_data.mirror):
+    for cached in (installer.configured, mirror.mirror):
         cached.cache_clear()
 
 

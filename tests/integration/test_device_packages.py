@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from ci.install import device_packages
+from ci.install import devices
 from core import process
 from core.cli.frontdoor import Verb, main
 from core.cli.options import Common
@@ -205,7 +205,7 @@ def test_a_persons_environment_gets_device_code(
     packages: str,
     wanted: set[str],
 ) -> None:
-    monkeypatch.setattr(device_packages, "detect", lambda: here)
+    monkeypatch.setattr(devices, "detect", lambda: here)
     group, outputs = "gfx94X-dcgpu-gfx950-dcgpu", RunOutputs(run_id="local", platform="linux")
     indexed(DirectoryStore(tmp_path / "store"), outputs, group, *wheels())
     words = ["--store", tmp_path / "store", "--from-run-id", "local", "--backend", backend]

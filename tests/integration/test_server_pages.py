@@ -14,8 +14,8 @@ from urllib.parse import quote_plus
 
 import pytest
 
-from ci.publish.server.bundle import bundle
 from ci.verbs import lambda_zip
+from ci.verbs.lambda_zip import bundle
 from core import process, stores
 from core.cli.options import ROOT
 from core.run.outputs import RunOutputs
@@ -31,7 +31,7 @@ RUNTIME = ("boto3", "botocore", "s3transfer", "jmespath", "dateutil", "urllib3",
 CALL = """
 import json, sys
 sys.path[:0] = sys.argv[1:3]
-from ci.publish.server.handler import handler
+from ci.publish.server import handler
 print(json.dumps(handler(json.load(sys.stdin), None)))
 """
 RUN = RunOutputs(run_id="17", platform="linux")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ci.install.mirror_data import Mirror
+from ci.install.mirror import Mirror
 
 DATA = Mirror.model_validate(
     {

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from packaging.requirements import Requirement
 from packaging.version import Version
 
-from ci.install.requirements import parse_requirements, pinned
+from ci.install import parse_requirements, pinned
 from core.errors import MissingInputError, StoreError, UsageError
 from core.packages.offers import Offer, RunGroup, find_group, fits, offered, required_by
 from core.run import records

@@ -7,7 +7,7 @@ from packaging.version import Version
 
 from ci.cleanup.links import listed, required
 from ci.cleanup.units import units
-from ci.publish.indexing.pages import Entry, render
+from ci.publish.index.pages import Entry, render
 from core.errors import DataError
 from core.stores import Stored
 

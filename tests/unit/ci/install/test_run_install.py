@@ -6,10 +6,10 @@ from urllib.parse import quote
 
 import pytest
 
-from ci.install import run_install
-from ci.install.device_packages import Devices
-from ci.install.mirror_data import mirror
-from ci.install.run_install import MARKER, Chosen, Wanted, choose, install, others_index
+from ci import install
+from ci.install import MARKER, Chosen, Wanted, choose, install, others_index
+from ci.install.devices import Devices
+from ci.install.mirror import mirror
 from core import process
 from core.env import installer
 from core.env.installer import Sources
@@ -39,7 +39,7 @@ OURS, THEIRS = Sources(find_links=("http://run/",), no_index=True), Sources(inde
 
 @pytest.fixture(autouse=True)
 def _own_configuration(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (run_install, package_sources, choosing):
+    for module in (install, package_sources, choosing):
         monkeypatch.setattr(module, "configured", Sources)
 
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from ci.install import venvs
+from ci import install
 from core.errors import EnvironmentSetupError
 
 if TYPE_CHECKING:
@@ -17,7 +17,7 @@ pytestmark = pytest.mark.processes
 
 @pytest.fixture(name="made")
 def made_fixture(tmp_path: Path) -> Path:
-    with venvs.environment(tmp_path / "venv") as target:
+    with install.environment(tmp_path / "venv") as target:
         assert target.virtual
         assert target.prefix == tmp_path / "venv"
     return tmp_path / "venv"
@@ -27,10 +27,10 @@ def test_an_environment_is_made_used_again_and_made_anew_when_asked(made: Path) 
     stray = made / "stray"
     stray.write_text("")
     for clean in (False, True):
-        with venvs.environment(made, clean=clean) as target:
+        with install.environment(made, clean=clean) as target:
             assert target.version == sys.version.split()[0]
             assert stray.exists() is not clean
-    assert venvs.planned(made).prefix == made
+    assert install.planned(made).prefix == made
 
 
 def folder_with_a_file(path: Path) -> None:
@@ -47,16 +47,16 @@ def test_what_is_no_environment_is_never_wiped(
     make(place)
     with (
         pytest.raises(EnvironmentSetupError, match="is no virtual environment; it is left alone"),
-        venvs.environment(place, clean=clean),
+        install.environment(place, clean=clean),
     ):
         pass
     assert "years of work" in (place if place.is_file() else place / "thesis.txt").read_text()
     with pytest.raises(EnvironmentSetupError, match="left alone"):
-        venvs.planned(place, clean=clean)
+        install.planned(place, clean=clean)
 
 
 def test_an_empty_folder_becomes_one(tmp_path: Path) -> None:
-    with venvs.environment(tmp_path) as target:
+    with install.environment(tmp_path) as target:
         assert target.prefix == tmp_path
 
 
@@ -71,14 +71,14 @@ def test_an_environment_of_another_python_is_kept_unless_made_anew(
         asked.append(str(python))
         return type("Other", (), {"series": other})()
 
-    monkeypatch.setattr(venvs, "base_python", lambda python: Path(f"/usr/bin/python{python}"))
+    monkeypatch.setattr(install, "base_python", lambda python: Path(f"/usr/bin/python{python}"))
     monkeypatch.setattr(
-        venvs, "_asked", lambda _: type("Target", (), {"series": "3.1", "version": "3.1.0"})()
+        install, "_asked", lambda _: type("Target", (), {"series": "3.1", "version": "3.1.0"})()
     )
-    monkeypatch.setattr(venvs, "interpreter", interpreter)
+    monkeypatch.setattr(install, "interpreter", interpreter)
     with (
         pytest.raises(EnvironmentSetupError, match=rf"is an environment of Python 3\.1, not of {other}"),
-        venvs.environment(made, python=other),
+        install.environment(made, python=other),
     ):
         pass
     assert asked == [f"/usr/bin/python{other}"]
@@ -88,7 +88,7 @@ def test_an_environment_of_another_python_is_kept_unless_made_anew(
 def test_a_python_that_is_not_there_is_said_and_nothing_is_made(tmp_path: Path) -> None:
     with (
         pytest.raises(EnvironmentSetupError, match=r"There is no Python 3\.99 on this machine"),
-        venvs.environment(tmp_path / "venv", python="3.99"),
+        install.environment(tmp_path / "venv", python="3.99"),
     ):
         pass
     assert not (tmp_path / "venv").exists()
@@ -96,6 +96,6 @@ def test_a_python_that_is_not_there_is_said_and_nothing_is_made(tmp_path: Path) 
 
 def test_a_path_and_a_version_name_an_interpreter() -> None:
     version = ".".join(map(str, sys.version_info[:2]))
-    assert venvs.base_python("") == Path(sys.executable)
-    assert venvs.base_python(version).exists()
-    assert venvs.base_python(sys.executable).exists()
+    assert install.base_python("") == Path(sys.executable)
+    assert install.base_python(version).exists()
+    assert install.base_python(sys.executable).exists()

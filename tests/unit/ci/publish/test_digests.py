@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from ci.publish import digests
-from ci.publish.digests import Digests, pack
+from ci.publish import files
+from ci.publish.files import Digests, pack
 from core import files
 
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ def test_the_gzip_form_is_the_same_each_time_and_remembered_for_itself(
     assert packed == content((tmp_path / "a.gz").read_bytes())
     assert gzip.decompress((tmp_path / "a.gz").read_bytes()) == path.read_bytes()
     assert found(known, path) == content(path.read_bytes())
-    monkeypatch.setattr(digests, "packed_content", pytest.fail)
+    monkeypatch.setattr(files, "packed_content", pytest.fail)
     assert found(known, path, packed=True) == packed
 
 

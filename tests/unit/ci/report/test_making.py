@@ -5,12 +5,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from ci.report.cell_name import CellName
+from ci.report import page_of
 from ci.report.cells import cells_of
+from ci.report.facts import RunFacts, Unreadable
 from ci.report.html import render
-from ci.report.making import page_of
-from ci.report.model import Cell, Page, Problem, StageRun
-from ci.report.reading import RunFacts, Unreadable
+from ci.report.model import Cell, CellName, Page, Problem, StageRun
 from ci.report.text import tables
 from tests import page_samples as samples
 

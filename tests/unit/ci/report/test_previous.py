@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from ci.report.cell_name import CellName
-from ci.report.previous import earlier, has_built
+from ci.report.facts import earlier, has_built
+from ci.report.model import CellName
 from core.run.outputs import RunOutputs
 
 CELL = CellName(group="gfx94X-dcgpu", torch_ref="release/2.10", python="cp312")

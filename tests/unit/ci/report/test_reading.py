@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from ci.report.making import page_of
-from ci.report.reading import read_run
+from ci.report import page_of
+from ci.report.facts import read_run
 from core.cli.options import Common
 from core.errors import MissingInputError
 from core.junit import Case, Document

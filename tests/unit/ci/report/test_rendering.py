@@ -15,15 +15,14 @@ from typing import TYPE_CHECKING
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ci.report import json_text, text
+from ci.report import json_text, page_of, text
 from ci.report.html import area, matrix, render
-from ci.report.making import page_of
 from ci.report.model import Page, Problem
-from ci.report.words import duration, natural, signed, spelt
+from ci.report.text import duration, natural, signed, spelt
 from tests import page_samples as samples
 
 if TYPE_CHECKING:
-    from ci.report.reading import RunFacts
+    from ci.report.facts import RunFacts
 
 VOID = {"meta", "input", "line", "rect", "polygon", "br"}
 

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ci.report.cells import moment, time_line
 from ci.report.model import StageRun
-from ci.report.timeline import moment, time_line
 
 BEGAN = datetime(2026, 11, 21, tzinfo=UTC)
 

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from ci.install.mirror_data import mirror
-from ci.publish.indexing import Indexed, write_index
+from ci.install.mirror import mirror
+from ci.publish.index import Indexed, write_index
 from ci.verbs import check_indexes
 from ci.verbs.mirror_deps import source_of
 from core import files

@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from ci.install import device_packages, run_install
-from ci.install.run_install import Chosen
+from ci.install import Chosen, devices
 from ci.verbs import setup_venv
 from core.cli.frontdoor import Verb, main
 from core.env.installer import Sources
@@ -53,8 +52,8 @@ def calls_fixture(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[Any]:
     monkeypatch.setattr(setup_venv, "planned", lambda *_, **__: Target())
     monkeypatch.setattr(setup_venv, "install", install)
     monkeypatch.setattr(setup_venv, "choose", choose)
-    monkeypatch.setattr(device_packages, "detect", lambda: ())
-    for module in (package_sources, run_install):
+    monkeypatch.setattr(devices, "detect", lambda: ())
+    for module in (package_sources, install):
         monkeypatch.setattr(module, "configured", Sources)
     for name in ("GITHUB_PATH", "GITHUB_ENV", "GITHUB_REPOSITORY", "GITHUB_EVENT_PATH", "RELEASE_TYPE"):
         monkeypatch.delenv(name, raising=False)

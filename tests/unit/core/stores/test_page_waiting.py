@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 import pytest
 from packaging.version import Version
 
-from ci.publish.indexing.pages import Entry, render
+from ci.publish.index.pages import Entry, render
 from core.errors import MissingInputError
 from core.packages.offers import Offer
 from core.stores.page_waiting import Answer, Link, fetch, links, unlisted, wait_for

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from ci.publish import buckets
-from ci.publish.indexing.files import read_distribution
+from ci.publish.index.sources import read_distribution
 from core import files
 from core.cli.frontdoor import Verb, main
 from core.errors import WheelError

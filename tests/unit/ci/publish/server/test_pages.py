@@ -15,11 +15,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ci.publish.indexing import is_page, write_index
-from ci.publish.server import handler, pages
-from ci.publish.server.carried import Carried
-from ci.publish.server.events import Change
-from ci.publish.server.pages import RUN_FOLDERS, Folder, folder_of, handle, title_of
+from ci.publish import server
+from ci.publish.index import is_page, write_index
+from ci.publish.index.sources import Carried
+from ci.publish.server import RUN_FOLDERS, Change, Folder, folder_of, handle, title_of
 from ci.verbs import index
 from core.cli.options import environment
 from core.stores.directory import DirectoryStore
@@ -282,7 +281,7 @@ def test_32_jobs_at_once_end_with_a_complete_page(
     bucket: Store, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """32 jobs upload while functions get their events in batches: in any order, and some twice."""
-    monkeypatch.setattr(handler, "_store", lambda _: bucket)
+    monkeypatch.setattr(server, "_store", lambda _: bucket)
     order = random.Random(seed)  # noqa: S311 - a test's order
     names = [f"{project}-1.{job}-py3-none-any.whl" for job in range(16) for project in ("torch", "rocm")]
     queue = Queue(order)
@@ -296,7 +295,7 @@ def test_32_jobs_at_once_end_with_a_complete_page(
         while not (last := ended.is_set()) or queue.waiting:
             keys = queue.receive()
             if keys:
-                assert handler.handler(event(*keys), None) == {"batchItemFailures": []}
+                assert server.handler(event(*keys), None) == {"batchItemFailures": []}
             elif not last:
                 ended.wait(0.01)
 
@@ -313,21 +312,21 @@ def test_32_jobs_at_once_end_with_a_complete_page(
         assert link in texts[f"{PREFIX}/index.html"]
         assert link in texts[f"{PREFIX}/simple/{name.split('-')[0]}/index.html"]
     once = bucket.list(PREFIX)
-    assert handler.handler(event(f"{PREFIX}/{names[0]}"), None) == {"batchItemFailures": []}
+    assert server.handler(event(f"{PREFIX}/{names[0]}"), None) == {"batchItemFailures": []}
     assert bucket.list(PREFIX) == once
 
 
 def test_the_handler_takes_its_folders_from_the_environment(
     bucket: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(handler, "_store", lambda _: bucket)
+    monkeypatch.setattr(server, "_store", lambda _: bucket)
     monkeypatch.setenv("PAGES_FOLDERS", "wheels/[a-z]+")
-    handler._folders.cache_clear()
+    server._folders.cache_clear()
     try:
-        handler.handler(event(put(bucket, "rocm-1.0.tar.gz", folder="wheels/g")), None)
-        handler.handler(event(put(bucket, "rocm-1.0.tar.gz")), None)
+        server.handler(event(put(bucket, "rocm-1.0.tar.gz", folder="wheels/g")), None)
+        server.handler(event(put(bucket, "rocm-1.0.tar.gz")), None)
     finally:
-        handler._folders.cache_clear()
+        server._folders.cache_clear()
     assert page_texts(bucket, "wheels")
     assert not page_texts(bucket)
 
@@ -336,6 +335,6 @@ def test_one_folder_of_a_thousand_messages_is_written_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store, written = DirectoryStore(tmp_path), []
-    monkeypatch.setattr(pages, "_write", lambda _store, folder: written.append(folder.prefix))
+    monkeypatch.setattr(server, "_write", lambda _store, folder: written.append(folder.prefix))
     told(store, *[f"{PREFIX}/rocm-{number}.tar.gz" for number in range(1000)])
     assert written == [PREFIX]

@@ -11,8 +11,7 @@ import yaml  # type: ignore[import-untyped]
 from ci.cleanup.policy import retention
 from ci.promote import layout
 from ci.publish.buckets import buckets
-from ci.publish.server.events import Change
-from ci.publish.server.pages import RUN_FOLDERS, folder_of
+from ci.publish.server import RUN_FOLDERS, Change, folder_of
 from core.cli.options import ROOT
 from core.run.outputs import RunOutputs
 from pytorch_build.build.compiler_cache_storage import cache_rules

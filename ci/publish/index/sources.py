@@ -6,23 +6,32 @@ another layout is any class with the three methods of `Source`.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
+import tarfile
 from dataclasses import dataclass, field
+from email.parser import BytesParser
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol
 
-from ci.publish.indexing.names import SIDECAR
-from core.errors import DataError
+from packaging.utils import canonicalize_name
+from packaging.version import InvalidVersion, Version
+
+from ci.publish.index.pages import SIDECAR, read_name
+from core import files, parallel
+from core.errors import DataError, MissingInputError, WheelError
 from core.parallel import each
 from core.run.outputs import is_record
 from core.stores.directory import DirectoryStore
 from core.stores.dry_run import DryRunStore
+from core.wheel import wheels
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
     from core.stores import Store, Stored
+
 
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 
@@ -163,7 +172,7 @@ class Files:
         return [self._read[stored.key, stored.etag] for stored in found]
 
     def _promise(self, stored: Stored) -> Promise:
-        from ci.publish.indexing.files import read_distribution
+        # REMOVED-IMPORT
 
         facts = read_distribution(self.store.fetch(stored.key, self.folder))
         if facts.metadata:
@@ -174,4 +183,96 @@ class Files:
             sha256=facts.sha256,
             requires_python=facts.requires_python,
             metadata_sha256=facts.metadata_sha256,
+        )
+
+
+_MAX_TEXT = 16 << 20
+
+
+@dataclass(frozen=True, kw_only=True)
+class Facts:
+    """What an index says of a file."""
+
+    sha256: str
+    requires_python: str = ""
+    metadata: bytes = b""
+    metadata_sha256: str = ""
+
+
+def read_distribution(path: Path) -> Facts:
+    """Read a wheel or sdist."""
+    if path.suffix == ".whl":
+        metadata = wheels.read_metadata(path)
+        _held(path, metadata.name, str(metadata.version), "METADATA")
+        return Facts(
+            sha256=files.sha256(path),
+            requires_python=" ".join(metadata.requires_python.split()),
+            metadata=metadata.raw,
+            metadata_sha256=hashlib.sha256(metadata.raw).hexdigest(),
+        )
+    return Facts(sha256=files.sha256(path), requires_python=_sdist_requires_python(path))
+
+
+def _sdist_requires_python(path: Path) -> str:
+    """Read PKG-INFO, the first of an sdist's files in most: the rest is not unpacked."""
+    try:
+        with tarfile.open(path, "r|gz") as archive:
+            for member in archive:
+                if member.name.count("/") == 1 and member.name.endswith("/PKG-INFO") and member.isfile():
+                    stream = archive.extractfile(member)
+                    text = stream.read(_MAX_TEXT) if stream else b""
+                    fields = BytesParser().parsebytes(text, headersonly=True)
+                    _held(path, str(fields.get("Name", "")), str(fields.get("Version", "")), "PKG-INFO")
+                    return " ".join(str(fields.get("Requires-Python", "")).split())
+    except (tarfile.TarError, OSError, EOFError) as problem:
+        raise WheelError(f"{path.name} is no gzipped tar archive: {problem}.") from problem
+    raise WheelError(f"{path.name} is no sdist: it holds no PKG-INFO.")
+
+
+def _held(path: Path, name: str, version: str, where: str) -> None:
+    said = read_name(path.name)
+    try:
+        same = canonicalize_name(name) == said.name and Version(version) == said.version
+    except InvalidVersion:
+        same = False
+    if not same:
+        raise WheelError(
+            f"{path.name}: {where} says {name} {version}.",
+            hint="A file is renamed by rewriting its metadata, not by its name alone.",
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Carried:
+    """Says what new files are, each by two requests; a wheel without a sidecar is not listed."""
+
+    store: Store
+    names_files: ClassVar[bool] = False
+    refuses_absent: ClassVar[bool] = False
+
+    def documents(self) -> Mapping[str, str]:
+        """There are none."""
+        return {}
+
+    def read(self, names: Sequence[str]) -> Sequence[Sequence[Promise]]:  # noqa: ARG002 - none are listed
+        """There are none."""
+        return ()
+
+    def ask(self, found: Sequence[Stored]) -> Sequence[Promise]:
+        """Say what these files are, those that are whole."""
+        return [promise for promise in parallel.each(self._ask, found) if promise is not None]
+
+    def _ask(self, stored: Stored) -> Promise | None:
+        try:
+            sha256 = self.store.digest(stored.key)
+            metadata = self.store.read(f"{stored.key}{SIDECAR}") if stored.key.endswith(".whl") else b""
+        except MissingInputError:
+            return None  # its sidecar is yet to come, or it went meanwhile
+        fields = BytesParser().parsebytes(metadata, headersonly=True)
+        return Promise(
+            key=stored.key,
+            size=stored.size,
+            sha256=sha256,
+            requires_python=" ".join(str(fields.get("Requires-Python", "")).split()),
+            metadata_sha256=hashlib.sha256(metadata).hexdigest() if metadata else "",
         )

@@ -5,7 +5,7 @@ What another layout needs (a release's prefix, a Lambda behind events)::
     source = Records(store=store, prefix="9-linux/manifests/gfx110X-all")
     write_index(store, "9-linux/python/gfx110X-all", source, title="gfx110X-all (9-linux)")
 
-`prefix` is where files and pages lie; `source` (`ci.publish.indexing.sources`) gives digests and metadata:
+`prefix` is where files and pages lie; `source` (`ci.publish.index.sources`) gives digests and metadata:
 `Records` from JSON documents of any form (`parse`), `Files` from the files themselves. A wheel is
 listed once something names it and its metadata sidecar is there; until then it is held back, so
 that no page lists a wheel that is half published. To take a file away: first what names it, then
@@ -31,19 +31,18 @@ from typing import TYPE_CHECKING
 from packaging.utils import canonicalize_name
 from packaging.version import Version
 
-from ci.publish.indexing.names import read_name
-from ci.publish.indexing.pages import FLAT, SIMPLE, page_format
-from ci.publish.indexing.plan import Asked, Held, key_in, merge, seen_of
-from ci.publish.indexing.sources import Files, Promise, Records, Source, digest_in, is_local
-from ci.publish.indexing.state import State, load
-from ci.publish.indexing.writing import STATE, Writer, changes, is_page
+from ci.publish.index.catalog import Asked, Held, key_in, merge, seen_of
+from ci.publish.index.changes import STATE, Writer, changes, is_page
+from ci.publish.index.pages import FLAT, SIMPLE, page_format, read_name
+from ci.publish.index.sources import Files, Promise, Records, Source, digest_in, is_local
+from ci.publish.index.state import State, load
 from core import console
 from core.errors import ConflictError, DataError, FatalError, MissingInputError, StoreError, WheelError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from ci.publish.indexing.plan import Listed
+    from ci.publish.index.catalog import Listed
     from core.stores import Store, Stored
 
 __all__ = ["Files", "Held", "Indexed", "Promise", "Records", "Source", "is_page", "write_index"]

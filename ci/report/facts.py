@@ -6,15 +6,16 @@ Nothing here fails for a document that cannot be read: that is what the page is 
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from ci.report.cell_name import CellName
-from ci.report.model import Problem, StageRun
+from ci.report.model import CellName, Problem, StageRun
+from ci.report.text import natural
 from core import data, parallel
 from core.errors import FatalError, MissingInputError, nearest
 from core.run import records
-from core.run.outputs import is_record
+from core.run.outputs import LOCAL_RUN, is_record, key_name
 from core.run.records import Record
 from pytorch_build.lock.source_lock import SourceLock
 from pytorch_build.test import gathering, report_data, results
@@ -22,11 +23,12 @@ from pytorch_build.test.recording import MERGED
 from pytorch_build.test.report_data import GroupEntry, ReportData
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Collection, Iterable, Mapping, Sequence
 
     from core.cli.options import Common
     from core.run.outputs import RunOutputs
     from core.stores import Store, Stored
+
 
 _LOCK = "source-lock-"
 _TEST_DATA = "test-report.json"
@@ -210,3 +212,49 @@ def _tests(
 
 def _problem(where: str, what: str, hint: str = "") -> Problem:
     return Problem(where=where, what=what, hint=hint)
+
+
+MOST = 25
+"""How many runs are looked into: a request each, in a bucket."""
+
+
+def previous(store: Store, outputs: RunOutputs, facts: RunFacts) -> str:
+    """Find the last run before this one that built all of its cells; "" where there is none."""
+    cells = built(facts)
+    found = earlier(store.folders(outputs.external_repo), outputs) if cells else ()
+    for run_id in found[:MOST]:
+        prefix = f"{outputs.external_repo}{run_id}-{outputs.platform}/manifests/"
+        if has_built({one.key.removeprefix(prefix) for one in store.list(prefix)}, cells):
+            return run_id
+    return ""
+
+
+def built(facts: RunFacts) -> frozenset[CellName]:
+    """Name the cells that a run built, or tried to build."""
+    return frozenset(
+        CellName(group=group.name, torch_ref=record.cell.torch_ref, python=record.cell.python)
+        for group in facts.groups
+        for _, record in group.records
+        if record.stage.startswith("build_") and record.cell.torch_ref
+    )
+
+
+def earlier(folders: Iterable[str], outputs: RunOutputs) -> Sequence[str]:
+    """Give the runs before this one, the last first: a run's id grows, as those of GitHub do."""
+    end = f"-{outputs.platform}"
+    runs = {one.removesuffix(end) for one in folders if one.endswith(end)} - {LOCAL_RUN, outputs.run_id}
+    own = natural(outputs.run_id)
+    before = [one for one in runs if outputs.run_id == LOCAL_RUN or natural(one) < own]
+    return sorted(before, key=natural, reverse=True)
+
+
+def has_built(records: Collection[str], cells: Iterable[CellName]) -> bool:
+    """Whether a run built cells, and no build of theirs failed."""
+    return all(_has_built(records, cell) for cell in cells)
+
+
+def _has_built(records: Collection[str], cell: CellName) -> bool:
+    name = re.escape(key_name("-".join(part for part in (cell.torch_ref, cell.python) if part)))
+    pattern = re.compile(rf"{re.escape(cell.group)}/build_[a-z]+-{name}(\.failed)?\.json")
+    found = [one for one in records if pattern.fullmatch(one)]
+    return bool(found) and not any(one.endswith(".failed.json") for one in found)

@@ -5,17 +5,16 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from ci.publish.indexing.names import FILES, SIDECAR, read_name
-from ci.publish.indexing.pages import Entry, newest, row
-from ci.publish.indexing.sources import Promise
-from ci.publish.indexing.state import Line, Project, State, project_of
+from ci.publish.index.pages import FILES, SIDECAR, Entry, newest, read_name, row
+from ci.publish.index.sources import Promise
+from ci.publish.index.state import Line, Project, State, project_of
 from core.errors import StoreError, WheelError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
     from collections.abc import Set as AbstractSet
 
-    from ci.publish.indexing.sources import Source
+    from ci.publish.index.sources import Source
     from core.stores import Stored
 
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from ci.publish.indexing.pages import Entry
+    from ci.publish.index.pages import Entry
 
 SCHEMA = 2
 

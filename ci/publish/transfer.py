@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import tempfile
 import time
 from contextlib import contextmanager
@@ -10,10 +11,10 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
-from ci.publish.digests import pack
+from ci.publish.files import pack
 from core import console, files
 from core.cli.progress import transfer
-from core.errors import StoreError
+from core.errors import DataError, StoreError
 from core.parallel import JOBS, each
 from core.stores import refuse_other_bytes
 from core.stores.directory import DirectoryStore
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Set as AbstractSet
 
     from core.stores import Store, Stored
+
 
 _NAMED = 5
 
@@ -162,3 +164,36 @@ def _source(store: Store, item: Item) -> Iterator[Path]:
         if (mine.stat().st_size, item.path.stat().st_mtime_ns) != (item.size, item.changed):
             raise StoreError(f"{item.path} was written to meanwhile.", hint="Upload it when it is whole.")
         yield mine
+
+
+UPLOAD = "upload-"
+# files that are no distributions are named in a record's details: an index is of its `files`
+OBJECTS = "objects"
+
+
+def record_stage(keys: Sequence[str]) -> str:
+    """Name an upload by what it uploads: another one has another record, the same one again the same."""
+    return f"{UPLOAD}{hashlib.sha256(chr(10).join(sorted(keys)).encode()).hexdigest()[:16]}"
+
+
+def recorded(store: Store, listed: Mapping[str, Stored], prefix: str) -> Mapping[str, frozenset[str]]:
+    """Read the digests that uploads recorded, by key."""
+    found: dict[str, frozenset[str]] = {}
+    keys = [key for key in listed if key.startswith(prefix) and key.endswith(".json")]
+    for pairs in each(lambda key: _digests(store.read(key), key), keys):
+        for key, sha256 in pairs:
+            found[key] = found.get(key, frozenset()) | {sha256}
+    return found
+
+
+def _digests(text: bytes, where: str) -> Sequence[tuple[str, str]]:
+    """Read one record's; without its whole schema, as thousands of files are read in a moment so."""
+    try:
+        record = json.loads(text)
+        named = [(str(one["key"]), str(one["sha256"])) for one in record["files"]]
+        objects = record["details"].get(OBJECTS, {})
+        return [*named, *((key, str(said["sha256"])) for key, said in objects.items())]
+    except (ValueError, KeyError, TypeError, AttributeError) as problem:
+        raise DataError(
+            f"{where} is no record of an upload.", hint="Remove it and upload again."
+        ) from problem

@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 from packaging.utils import parse_sdist_filename, parse_wheel_filename
 from packaging.version import Version
 
-from ci.publish.indexing.names import read_name
-from ci.publish.indexing.pages import Entry, in_order, page_format, quoted, render
+from ci.publish.index.pages import Entry, in_order, page_format, quoted, read_name, render
 from core.errors import WheelError
 
 if TYPE_CHECKING:

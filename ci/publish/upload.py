@@ -1,32 +1,214 @@
-"""A run that lies in ``out/``, put into another store as it is: each file held against its record."""
+"""Logs and reports of a run, and the manifest of a ROCm build."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from ci.publish import artifacts, telling, trees
-from ci.publish.folders import is_temporary, items_of
-from ci.publish.transferring import Item, absent, changed, listing, plan, send, send_small
+from ci.publish import summary
+from ci.publish.files import is_temporary, items_of, walked
+from ci.publish.transfer import (
+    OBJECTS,
+    UPLOAD,
+    Item,
+    absent,
+    changed,
+    listing,
+    plan,
+    record_stage,
+    recorded,
+    send,
+    send_small,
+)
 from core import console
-from core.errors import MissingInputError, StoreError
+from core.errors import ArtifactError, MissingInputError, StoreError, UsageError
 from core.parallel import each
 from core.run import records
 from core.run.groups import artifact_groups
 from core.run.outputs import BUILD_MANIFEST, is_record
+from core.run.records import Cell, FileRecord, Record
 from core.wheel import distributions
 from core.wheel.distributions import SIDECAR
-from rocm_packaging.artifacts.archives import is_archive
+from rocm_packaging.artifacts.archives import SIDECAR, is_archive, parse_name, parse_sidecar
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
-    from ci.publish.digests import Digests
+    from ci.publish.files import Digests
     from core.cli.options import Common
     from core.run.outputs import RunOutputs
-    from core.run.records import FileRecord, Record
     from core.stores import Store, Stored
+
+
+def upload_tree(common: Common, items: Sequence[Item], kind: str, artifact_group: str) -> None:
+    """Put logs or reports into the run; those of an earlier attempt are replaced.
+
+    A record keeps their digests, so that nothing is asked about them the next time. It names no
+    file of its own: an index is of wheels.
+    """
+    store, outputs = common.open_store(), common.outputs
+    manifests = outputs.manifests_prefix(artifact_group)
+    prefix = f"{outputs.prefix}/{kind}/{artifact_group}"
+    listed = listing(store, [prefix, manifests])
+    found = recorded(store, listed, f"{manifests}/{UPLOAD}{kind}-")
+    # of a file in several records, nobody knows which came last
+    known = {key: digests for key, digests in found.items() if len(digests) == 1}
+    planned = plan(store, items, listed, known)
+    send(store, planned.send, listed, title=f"{kind} of {artifact_group}")
+    if planned.send or any(one.sha256 not in known.get(one.key, ()) for one in items):
+        _record_tree(common, items, kind, artifact_group)
+    summary.done(store, prefix, sent=len(planned.send), same=len(planned.same), dry_run=common.dry_run)
+
+
+def _record_tree(common: Common, items: Sequence[Item], kind: str, artifact_group: str) -> None:
+    # a record's schema takes as long to import as thousands of files to compare
+    from core.run import records
+    from core.run.records import Cell, Record
+
+    store, outputs = common.open_store(), common.outputs
+    record = Record(
+        stage=f"{UPLOAD}{kind}-{record_stage([one.key for one in items]).removeprefix(UPLOAD)}",
+        run_id=outputs.run_id,
+        platform=outputs.platform,
+        cell=Cell(gpu_family=artifact_group),
+        started=records.now(),
+        seconds=0,
+        details={OBJECTS: {one.key: {"size": one.size, "sha256": one.sha256} for one in items}},
+    )
+    records.write(store, outputs, artifact_group, record)
+
+
+def upload_manifest(common: Common, path: Path, artifact_group: str, digests: Digests) -> None:
+    """Put the manifest of a ROCm build into the run."""
+    store = common.open_store()
+    item = manifest_item(path, common.outputs, artifact_group, digests)
+    send(store, [item], listing(store, [item.key.rpartition("/")[0]]), title="the manifest")
+    summary.done(store, item.key, sent=1, same=0, dry_run=common.dry_run)
+
+
+def manifest_item(path: Path, outputs: RunOutputs, artifact_group: str, digests: Digests) -> Item:
+    """Describe the manifest of a ROCm build."""
+    if not path.is_file():
+        raise MissingInputError(
+            f"{path} is no file.", hint=f"Name the build's {BUILD_MANIFEST} with --manifest."
+        )
+    if path.name != BUILD_MANIFEST:
+        raise UsageError(
+            f"{path} is not named {BUILD_MANIFEST}.", hint="Records are uploaded with their run."
+        )
+    key = f"{outputs.manifests_prefix(artifact_group)}/{BUILD_MANIFEST}"
+    (item,) = items_of([path], [key], digests, replace=True)
+    return item
+
+
+@dataclass(frozen=True, kw_only=True)
+class Archive:
+    """An artifact's archive and the digest that lies beside it."""
+
+    item: Item
+    sidecar: bytes
+
+
+def upload_artifacts(common: Common, folder: Path, digests: Digests) -> None:
+    """Put a folder's artifacts into the run, each with its digest beside it."""
+    store, outputs = common.open_store(), common.outputs
+    found = archives(folder, outputs, digests)
+    listed = {one.key: one for one in store.list(outputs.prefix, recursive=False)}
+    planned = plan(store, [one.item for one in found], listed, {})
+    send(store, planned.send, listed, title="artifacts")
+    sent = {one.key for one in planned.send}
+    sidecars = {f"{one.item.key}{SIDECAR}": one.sidecar for one in found}
+    kept = absent(
+        sidecars, {key: one for key, one in listed.items() if key.removesuffix(SIDECAR) not in sent}
+    )
+    send_small(store, kept, listed, replace=not outputs.immutable)
+    summary.done(
+        store, outputs.prefix, sent=len(planned.send), same=len(planned.same), dry_run=common.dry_run
+    )
+
+
+def archives(folder: Path, outputs: RunOutputs, digests: Digests) -> Sequence[Archive]:
+    """Describe a folder's artifacts, each held against the digest beside it, where there is one."""
+    paths = [path for path in walked(folder) if path.parent == folder and is_archive(path.name)]
+    if not paths:
+        raise MissingInputError(
+            f"{folder} holds no artifact.", hint="Artifacts are named {name}_{component}_{target}.tar.zst."
+        )
+    for path in paths:
+        parse_name(path.name)
+    keys = [f"{outputs.prefix}/{path.name}" for path in paths]
+    found = items_of(paths, keys, digests, replace=not outputs.immutable)
+    return [Archive(item=one, sidecar=_sidecar(one)) for one in found]
+
+
+def _sidecar(item: Item) -> bytes:
+    beside = item.path.with_name(f"{item.path.name}{SIDECAR}")
+    if beside.is_file():
+        said = parse_sidecar(beside.read_text(encoding="utf-8", errors="replace"), where=beside.name)
+        if said != item.sha256:
+            raise ArtifactError(
+                f"{item.path} has the digest {item.sha256}, and {beside.name} says {said}.",
+                hint="Pack the artifact again.",
+            )
+        return beside.read_bytes()
+    return f"{item.sha256}\n".encode()
+
+
+def upload_folder(
+    common: Common, folder: Path, artifact_group: str, digests: Digests
+) -> Sequence[FileRecord]:
+    """Put a folder's wheels and sdists into the run.
+
+    Everything is read, hashed and held against the run before anything is written.
+    """
+    store, outputs = common.open_store(), common.outputs
+    prefix, replace = outputs.python_prefix(artifact_group), not outputs.immutable
+    paths = wheel_paths(folder)
+    distributions.require_platform([path.name for path in paths], outputs)
+    keys = [f"{prefix}/{path.name}" for path in paths]
+    items = items_of(paths, keys, digests, replace=replace)
+    described = each(lambda one: distributions.describe(one.path, key=one.key, sha256=one.sha256), items)
+    manifests = outputs.manifests_prefix(artifact_group)
+    listed = listing(store, [prefix, manifests])
+    known = recorded(store, listed, f"{manifests}/{UPLOAD}")
+    planned = plan(store, items, listed, known)
+    send(store, planned.send, listed, title=f"wheels of {artifact_group}")
+    sidecars = {f"{one.record.key}{SIDECAR}": one.sidecar for one in described if one.sidecar is not None}
+    send_small(store, absent(sidecars, listed), listed, replace=replace)
+    put = [one.record for one in described]
+    _record(store, outputs, artifact_group, [one for one in put if one.sha256 not in known.get(one.key, ())])
+    summary.table(put)
+    summary.done(store, prefix, sent=len(planned.send), same=len(planned.same), dry_run=common.dry_run)
+    return put
+
+
+def wheel_paths(folder: Path) -> Sequence[Path]:
+    """List the wheels and sdists of a folder, or of its ``dist`` where there is one."""
+    place = folder / "dist" if (folder / "dist").is_dir() else folder
+    names = sorted(path for path in place.glob("*") if distributions.is_distribution(path.name))
+    found = [path for path in names if not is_temporary(path.name) and path.is_file()]
+    if not found:
+        raise MissingInputError(
+            f"{place} holds no wheel or sdist.", hint="Give a folder that does with --input-dir."
+        )
+    return found
+
+
+def _record(store: Store, outputs: RunOutputs, artifact_group: str, put: Sequence[FileRecord]) -> None:
+    if not put:
+        return
+    record = Record(
+        stage=record_stage([one.key for one in put]),
+        run_id=outputs.run_id,
+        platform=outputs.platform,
+        cell=Cell(gpu_family=artifact_group),
+        started=records.now(),
+        seconds=0,
+        files=tuple(put),
+    )
+    records.write(store, outputs, artifact_group, record)
+
 
 _FAILED = ".failed.json"
 
@@ -100,8 +282,8 @@ def upload_group(common: Common, source: Source, artifact_group: str) -> Sequenc
             records.write(store, outputs, artifact_group, record)
     stands = {one.key: one for record in settled for one in record.files}
     put = [one for _, one in sorted((stands | {one.record.key: one.record for one in described}).items())]
-    telling.table(put)
-    telling.done(store, prefix, sent=len(planned.send), same=len(planned.same), dry_run=common.dry_run)
+    summary.table(put)
+    summary.done(store, prefix, sent=len(planned.send), same=len(planned.same), dry_run=common.dry_run)
     return put
 
 
@@ -208,7 +390,7 @@ def _upload_trees(common: Common, source: Source, kind: str, artifact_group: str
         paths = [source.store.fetch(one.key, common.cache / "fetched") for one in found]
         keys = [f"{common.outputs.prefix}{one.key.removeprefix(before.prefix)}" for one in found]
         items = items_of(paths, keys, digests, replace=True, pack=True, owned=True)
-        trees.upload_tree(common, items, kind, group)
+        upload_tree(common, items, kind, group)
     return len(groups)
 
 
@@ -219,5 +401,5 @@ def _upload_archives(common: Common, source: Source, digests: Digests) -> int:
         if is_archive(one.key)
     ]
     for folder in {path.parent for path in found}:
-        artifacts.upload_artifacts(common, folder, digests)
+        upload_artifacts(common, folder, digests)
     return len(found)

@@ -1,11 +1,7 @@
-"""The pages of an index as a pure function of what it lists.
+"""The names of files that an index lists: read by one strict expression, a thousand in a millisecond.
 
-Flat page for ``--find-links``, beside the files; below ``simple/`` PEP 503 pages for ``--index-url``
-and the same as PEP 691 JSON (API version 1.1, PEP 700), with yanked files (PEP 592) and metadata
-sidecars (PEP 658, PEP 714). Deterministic: the same files give the same bytes, sorted by PEP 440.
-
-`render` gives every page of a list of entries; the functions it is made of give one page each, so
-that `ci.publish.indexing` renders only those that change. Standard library and packaging only.
+What it takes is what `packaging.utils` takes, less names that no build tool writes: letters beyond
+ASCII, and what would have to be escaped in a page or an address.
 """
 
 from __future__ import annotations
@@ -16,19 +12,107 @@ import json
 import re
 import time
 from dataclasses import dataclass
+from functools import lru_cache
 from html import escape
 from itertools import chain, groupby
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 from urllib.parse import quote
 
-from packaging.version import Version
+from packaging.utils import canonicalize_name
+from packaging.version import InvalidVersion, Version
 
-from ci.publish.indexing.names import read_name
-from ci.publish.indexing.style import FOOT, HEAD
 from core.errors import WheelError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
+
+
+SIDECAR = ".metadata"
+FILES = (".whl", ".tar.gz")
+
+_NAME = r"(?P<name>[A-Za-z0-9](?:[A-Za-z0-9._]*[A-Za-z0-9])?)"
+_VERSION = r"(?P<version>[A-Za-z0-9][A-Za-z0-9._!+]*)"
+_INTERPRETERS = r"[A-Za-z_][A-Za-z0-9_]*(?:\.[A-Za-z_][A-Za-z0-9_]*)*"
+_TAG = r"[A-Za-z0-9_]+(?:\.[A-Za-z0-9_]+)*"
+_WHEEL = re.compile(rf"{_NAME}-{_VERSION}(?:-[0-9][A-Za-z0-9_.]*)?-{_INTERPRETERS}-{_TAG}-{_TAG}\.whl")
+_SDIST = re.compile(rf"(?P<name>[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?)-{_VERSION}\.tar\.gz")
+
+
+class FileName(NamedTuple):
+    """What a file's name says."""
+
+    name: str
+    version: Version
+    release: str
+
+
+@lru_cache(maxsize=1 << 15)
+def read_name(filename: str) -> FileName:
+    """Read the name of a wheel or an sdist."""
+    match = (_WHEEL if filename.endswith(".whl") else _SDIST).fullmatch(filename)
+    if match is None or "__" in match["name"]:
+        raise WheelError(
+            f"{filename!r} is no name of a wheel or an sdist.",
+            hint="Wheels are named NAME-VERSION[-BUILD]-PYTHON-ABI-PLATFORM.whl, sdists NAME-VERSION.tar.gz.",
+        )
+    try:
+        return FileName(_normalised(match["name"]), *_version(match["version"]))
+    except InvalidVersion:
+        raise WheelError(
+            f"{filename!r}: {match['version']!r} is no version.", hint="Versions are written as PEP 440 says."
+        ) from None
+
+
+@lru_cache(maxsize=4096)
+def _normalised(name: str) -> str:
+    return canonicalize_name(name)
+
+
+@lru_cache(maxsize=4096)
+def _version(text: str) -> tuple[Version, str]:
+    version = Version(text)
+    return version, str(version)
+
+
+_STYLE = """
+:root{color-scheme:light dark;--fg:#1f2328;--bg:#fff;--dim:#59636e;
+--line:#d1d9e0;--box:#f6f8fa;--link:#0550ae}
+@media(prefers-color-scheme:dark){
+:root{--fg:#e6edf3;--bg:#0d1117;--dim:#9198a1;--line:#3d444d;--box:#161b22;--link:#79b8ff}}
+*{box-sizing:border-box}
+body{margin:0 auto;max-width:76rem;padding:1.5rem 1rem 4rem;background:var(--bg);color:var(--fg);
+font:1rem/1.5 system-ui,sans-serif}
+h1{font-size:1.5rem;margin:0 0 .25rem;overflow-wrap:anywhere}
+h2{font-size:1.15rem;margin:2rem 0 .5rem;overflow-wrap:anywhere}
+p{margin:.25rem 0 1rem;color:var(--dim)}
+a{color:var(--link);text-decoration:none}a:hover{text-decoration:underline}
+section{content-visibility:auto;contain-intrinsic-size:auto 12rem}
+pre{margin:.25rem 0;padding:.5rem .75rem;background:var(--box);border:1px solid var(--line);border-radius:6px;
+white-space:pre-wrap;overflow-wrap:anywhere;user-select:all;-webkit-user-select:all;cursor:copy}
+pre,code{font:.85rem/1.5 ui-monospace,monospace}var{font-style:normal}
+ul{list-style:none;margin:.5rem 0;padding:0}
+li{display:flex;flex-wrap:wrap;gap:0 1rem;padding:.35rem 0;border-top:1px solid var(--line)}
+li>a{flex:1 1 24rem;min-width:0;overflow-wrap:anywhere}
+li>span,li>time,li>code{color:var(--dim);font-variant-numeric:tabular-nums;white-space:nowrap}
+li>span{flex:0 0 5.5rem;text-align:right}
+li>a[data-yanked]{text-decoration:line-through}li>em{flex-basis:100%;color:var(--dim)}
+@media(max-width:44rem){li>a{flex-basis:100%}li>span{flex:none;text-align:left}}
+""".strip()
+
+_SCRIPT = """
+for(const v of document.querySelectorAll("var")){
+const u=new URL(v.dataset.to||"",location.origin+location.pathname).href;
+if(/^https?:[\\w:/.%+~@-]+$/.test(u))v.textContent=u}
+""".strip()
+
+HEAD = (
+    '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
+    '<meta name="pypi:repository-version" content="1.1">\n'
+    '<meta name="viewport" content="width=device-width,initial-scale=1">\n'
+    f"<title>%s</title>\n<style>\n{_STYLE.replace('%', '%%')}\n</style>\n</head>\n<body>\n<h1>%s</h1>\n"
+)
+FOOT = f"<script>\n{_SCRIPT}\n</script>\n</body>\n</html>\n"
+
 
 API_VERSION = "1.1"
 FLAT = "index.html"

@@ -11,17 +11,17 @@ import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from ci.publish.indexing.pages import FLAT, SIMPLE, flat_block, flat_page, project_pages, root_pages
-from ci.publish.indexing.plan import entries_of, key_in
-from ci.publish.indexing.sources import is_local
-from ci.publish.indexing.state import Page, State, dump
+from ci.publish.index.catalog import entries_of, key_in
+from ci.publish.index.pages import FLAT, SIMPLE, flat_block, flat_page, project_pages, root_pages
+from ci.publish.index.sources import is_local
+from ci.publish.index.state import Page, State, dump
 from core.errors import ConflictError
 from core.parallel import JOBS, each
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from ci.publish.indexing.state import Project
+    from ci.publish.index.state import Project
     from core.stores import Store, Stored
 
 STATE = f"{SIMPLE}/index-state.txt"

@@ -4,9 +4,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from ci.install import device_packages
-from ci.install.device_packages import Devices, devices_for, known_offers
-from ci.install.requirements import parse_requirements
+from ci.install import devices, parse_requirements
+from ci.install.devices import Devices, devices_for, known_offers
 from core.errors import MissingInputError, RocmError
 from core.packages.offers import Offer
 from core.packages.package_sources import PackageSource
@@ -59,13 +58,13 @@ def test_targets_are_those_named_those_here_or_the_familys(
     targets: Sequence[str],
     exact: Any,
 ) -> None:
-    monkeypatch.setattr(device_packages, "detect", lambda: here)
+    monkeypatch.setattr(devices, "detect", lambda: here)
     found = devices_for(parse_requirements([packages]), family)
     assert (found.targets, found.exact) == (targets, exact)
 
 
 def test_what_is_fetched_is_for_any_machine_of_the_family(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(device_packages, "detect", lambda: ("gfx1101",))
+    monkeypatch.setattr(devices, "detect", lambda: ("gfx1101",))
     assert devices_for((), FAMILY, here=False) == Devices(family=FAMILY, targets=ALL)
 
 

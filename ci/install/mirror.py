@@ -1,22 +1,22 @@
-"""What of others' packages belongs into the dependencies' index, and how it gets there.
-
-The public index is reached by uv and pip as this machine configures them; nothing here knows its
-address.
-"""
+"""What `mirror.toml` says: what of others' packages is mirrored for ours."""
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import sys
 import tempfile
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
+from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
+from pydantic import AfterValidator
 
 from core import console, files, process
+from core.data import Model, load_toml
 from core.env import installer
 from core.env.installer import configured
 from core.errors import DataError, EnvironmentSetupError, ProcessError, StoreError
@@ -31,10 +31,48 @@ from core.wheel.distributions import SIDECAR, is_ours
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from ci.install.mirror_data import Mirror
     from core.packages.offers import Offer, RunGroup
     from core.packages.resolving import Resolved
     from core.stores import Store
+
+
+MIRROR_FILE = Path(__file__).parents[1] / "mirror.toml"
+
+
+def _requirement(text: str) -> str:
+    try:
+        Requirement(text)
+    except InvalidRequirement as problem:
+        raise ValueError(f"{text!r} is no requirement: {problem}") from problem
+    return text
+
+
+class Platform(Model):
+    """A platform that is resolved for."""
+
+    uv: str
+    pip: tuple[str, ...]
+
+
+class Mirror(Model):
+    """What `mirror.toml` says."""
+
+    prefix: str
+    pythons: tuple[str, ...]
+    platforms: dict[str, Platform]
+    requirements: dict[str, tuple[Annotated[str, AfterValidator(_requirement)], ...]]
+
+    @property
+    def index_key(self) -> str:
+        """Key of the index's first page."""
+        return f"{self.prefix}/simple/index.html"
+
+
+@functools.cache
+def mirror() -> Mirror:
+    """Read the data file."""
+    return load_toml(MIRROR_FILE, Mirror)
+
 
 _JOBS = 4  # uv waits for the network, and resolves on one core
 
