@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
-from ci.publish.files import pack
+from ci.publish.folders import pack
 from core import console, files
 from core.cli.progress import transfer
 from core.errors import DataError, StoreError

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ci.publish import summary
-from ci.publish.files import is_temporary, items_of, walked
+from ci.publish.folders import is_temporary, items_of, walked
 from ci.publish.transfer import (
     OBJECTS,
     UPLOAD,
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
-    from ci.publish.files import Digests
+    from ci.publish.folders import Digests
     from core.cli.options import Common
     from core.run.outputs import RunOutputs
     from core.stores import Store, Stored

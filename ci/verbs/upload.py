@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ci.publish.files import Digests
+from ci.publish.folders import Digests
 from core import console, files, stores
 from core.cli.options import (
     DEFAULT_STORE,
@@ -136,12 +136,12 @@ def upload_folders(common: Common, given: Folders, group: str) -> Mapping[str, S
         from ci.publish import upload
 
         put[group] = upload.upload_folder(common, given.wheels, group, _digests(common, given.wheels))
-    from ci.publish import files, upload
+    from ci.publish import folders, upload
 
     named = (("logs", given.logs, outputs.logs_prefix), ("reports", given.reports, outputs.reports_prefix))
     for kind, folder, prefix in named:
         if folder:
-            items = files.tree(folder, prefix(group), _digests(common, folder))
+            items = folders.tree(folder, prefix(group), _digests(common, folder))
             upload.upload_tree(common, items, kind, group)
     if given.manifest:
         upload.upload_manifest(common, given.manifest, group, Digests())
@@ -215,8 +215,8 @@ def _folders(arguments: argparse.Namespace) -> Folders:
     if arguments.build_dir is not None:
         built = {name: arguments.build_dir / name for name in ("logs", "artifacts")}
         present = {name: path if path.is_dir() else None for name, path in built.items()}
-        logs, artifacts = logs or present["logs"], upload or present["artifacts"]
-        if logs is None and upload is None:
+        logs, artifacts = logs or present["logs"], artifacts or present["artifacts"]
+        if logs is None and artifacts is None:
             raise UsageError(
                 f"{arguments.build_dir} has neither logs/ nor artifacts/.", hint="Name them one by one."
             )
@@ -224,11 +224,11 @@ def _folders(arguments: argparse.Namespace) -> Folders:
         wheels=arguments.input_dir,
         logs=logs,
         reports=arguments.reports_dir,
-        artifacts=upload,
+        artifacts=artifacts,
         manifest=arguments.manifest,
     )
 
 
 def _digests(common: Common, folder: Path) -> Digests:
-    name = files.sha256_text(str(folder.resolve()))[:16]
+    name = folders.sha256_text(str(folder.resolve()))[:16]
     return Digests(memory=None if common.dry_run else common.cache / "digests" / f"{name}.json")

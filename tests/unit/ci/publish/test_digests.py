@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from ci.publish import files
-from ci.publish.files import Digests, pack
+from ci.publish import folders
+from ci.publish.folders import Digests, pack
 from core import files
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ def test_a_file_is_hashed_once_until_it_changes(
     memory = tmp_path / "memory.json"
     assert found(Digests(memory=memory), path) == content(path.read_bytes())
     with monkeypatch.context() as patch:
-        patch.setattr(files, "sha256", pytest.fail)
+        patch.setattr(folders, "sha256", pytest.fail)
         assert found(Digests(memory=memory), path) == content(path.read_bytes())
     path.write_bytes(b"other")
     assert found(Digests(memory=memory), path) == content(b"other")
@@ -63,7 +63,7 @@ def test_the_gzip_form_is_the_same_each_time_and_remembered_for_itself(
     assert packed == content((tmp_path / "a.gz").read_bytes())
     assert gzip.decompress((tmp_path / "a.gz").read_bytes()) == path.read_bytes()
     assert found(known, path) == content(path.read_bytes())
-    monkeypatch.setattr(files, "packed_content", pytest.fail)
+    monkeypatch.setattr(folders, "packed_content", pytest.fail)
     assert found(known, path, packed=True) == packed
 
 

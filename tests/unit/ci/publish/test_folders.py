@@ -4,8 +4,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from ci.publish import files, upload
-from ci.publish.files import Digests
+from ci.publish import folders, upload
+from ci.publish.folders import Digests
 from core import files
 from core.errors import ArtifactError, MissingInputError, UsageError
 from core.run.outputs import RunOutputs
@@ -36,7 +36,7 @@ def test_what_is_hidden_or_half_made_is_never_uploaded(name: str, tmp_path: Path
     path = tmp_path / "in" / name
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text("x")
-    found = files.tree(tmp_path / "in", "17-linux/logs/g", Digests())
+    found = folders.tree(tmp_path / "in", "17-linux/logs/g", Digests())
     assert [one.key for one in found] == ["17-linux/logs/g/deep/build.log"]
 
 
@@ -45,23 +45,23 @@ def test_links_are_left_out_and_said_so(tmp_path: Path, capsys: pytest.CaptureFi
     (tmp_path / "in" / "a.log").write_text("x")
     (tmp_path / "in" / "secret.log").symlink_to(tmp_path / "elsewhere")
     (tmp_path / "in" / "folder").symlink_to(tmp_path)
-    assert [one.key for one in files.tree(tmp_path / "in", "p", Digests())] == ["p/a.log"]
+    assert [one.key for one in folders.tree(tmp_path / "in", "p", Digests())] == ["p/a.log"]
     assert "secret.log is a link and is left out" in capsys.readouterr().err
 
 
 def test_large_logs_are_packed_and_nothing_else(tmp_path: Path) -> None:
-    large = b"x" * (files.PACKED_FROM + 1)
+    large = b"x" * (folders.PACKED_FROM + 1)
     for name in ("large.log", "large.tar"):
         (tmp_path / name).write_bytes(large)
     (tmp_path / "small.log").write_bytes(b"x")
-    found = {one.key: one for one in files.tree(tmp_path, "p", Digests())}
+    found = {one.key: one for one in folders.tree(tmp_path, "p", Digests())}
     assert {key: one.packed for key, one in found.items()} == {
         "p/large.log.gz": True,
         "p/large.tar": False,
         "p/small.log": False,
     }
     assert found["p/large.log.gz"].size < 10_000
-    assert found["p/large.tar"].sha256 == files.sha256(tmp_path / "large.tar")
+    assert found["p/large.tar"].sha256 == folders.sha256(tmp_path / "large.tar")
 
 
 def test_wheels_lie_in_dist_where_there_is_one(tmp_path: Path, make_wheel: Callable[..., Path]) -> None:
@@ -77,9 +77,9 @@ def test_wheels_lie_in_dist_where_there_is_one(tmp_path: Path, make_wheel: Calla
 
 def test_a_folder_that_is_none_or_empty_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(MissingInputError, match="holds no file to upload"):
-        files.walked(tmp_path)
+        folders.walked(tmp_path)
     with pytest.raises(MissingInputError, match="is no folder"):
-        files.walked(tmp_path / "none")
+        folders.walked(tmp_path / "none")
     (tmp_path / "notes.txt").write_text("x")
     with pytest.raises(MissingInputError, match="holds no artifact"):
         upload.archives(tmp_path, OUTPUTS, Digests())
@@ -90,9 +90,9 @@ def test_artifacts_are_held_against_the_digest_beside_them(tmp_path: Path) -> No
     path.write_bytes(b"archive")
     (one,) = upload.archives(tmp_path, OUTPUTS, Digests())
     assert (one.item.key, one.item.replace) == (f"17-linux/{path.name}", False)
-    assert one.sidecar == f"{files.sha256(path)}\n".encode()
+    assert one.sidecar == f"{folders.sha256(path)}\n".encode()
     beside = tmp_path / f"{path.name}.sha256sum"
-    beside.write_text(f"{files.sha256(path)} *{path.name}\n")
+    beside.write_text(f"{folders.sha256(path)} *{path.name}\n")
     assert upload.archives(tmp_path, OUTPUTS, Digests())[0].sidecar == beside.read_bytes()
     beside.write_text("0" * 64)
     with pytest.raises(ArtifactError, match=r"blas_lib_gfx110X-all.tar.zst has the digest .* says 000"):

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from ci.publish import index
+from ci.publish import index as indexing
 from ci.verbs import index
 from core import files
 from core.cli.frontdoor import Verb, main
@@ -149,7 +149,7 @@ def test_a_file_with_another_digest_is_refused(store: Store, outputs: RunOutputs
 
 @pytest.fixture(autouse=True)
 def _no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(index, "_LONGEST_PAUSE", 0)
+    monkeypatch.setattr(indexing, "_LONGEST_PAUSE", 0)
 
 
 class Raced:

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from ci.publish import upload
-from ci.publish.files import Digests
+from ci.publish import runs
+from ci.publish.digests import Digests
 from ci.verbs import index, upload
 from ci.verbs.upload import Folders
 from core import files
@@ -39,8 +39,8 @@ def upload_folder(common: Common, folder: Path, group: str) -> Sequence[FileReco
 
 
 def upload_group(common: Common, store: Store, group: str) -> Sequence[FileRecord]:
-    source = upload.Source(store=store, outputs=replace(common, store="out").outputs)
-    return upload.upload_group(common, source, group)
+    source = runs.Source(store=store, outputs=replace(common, store="out").outputs)
+    return runs.upload_group(common, source, group)
 
 
 def test_a_folder_is_put_with_records_that_the_index_takes(
@@ -253,7 +253,7 @@ def test_what_tests_left_in_out_goes_to_the_run_and_takes_the_place_of_a_failure
 ) -> None:
     here, there = Common(root=tmp_path, run_id="17"), Common(root=tmp_path, run_id="17", store="there")
     target, outputs = there.open_store(), there.outputs
-    source = upload.Source(store=here.open_store(), outputs=here.outputs)
+    source = runs.Source(store=here.open_store(), outputs=here.outputs)
     records.write(target, outputs, "g", record_of(stage="test_smoke", status="failed", error="No GPU."))
     passed = record_of(stage="test_smoke", details={"tests": {"tests": 3}})
     records.write(source.store, source.outputs, "g", passed)
@@ -261,7 +261,7 @@ def test_what_tests_left_in_out_goes_to_the_run_and_takes_the_place_of_a_failure
     records.write(source.store, source.outputs, "g", record_of(stage="build_torch"))
     report = f"{source.outputs.reports_prefix('g')}/smoke.xml"
     source.store.put_bytes(report, b"<testsuites/>")
-    put = upload.upload_run(there, source, ("logs", "reports", "manifests"), "g", Digests())
+    put = runs.upload_run(there, source, ("logs", "reports", "manifests"), "g", Digests())
     assert put == {}
     assert target.read(report) == b"<testsuites/>"
     found = {(one.stage, one.status) for one in records.read_all(target, outputs, "g")}
@@ -271,7 +271,7 @@ def test_what_tests_left_in_out_goes_to_the_run_and_takes_the_place_of_a_failure
     # tested again, as a job is run again: the newer record counts
     again = record_of(stage="test_torch-1-of-2", details={"tests": {"tests": 4}})
     records.write(source.store, source.outputs, "g", again)
-    upload.upload_run(there, source, ("manifests",), "g", Digests())
+    runs.upload_run(there, source, ("manifests",), "g", Digests())
     found = {(one.stage, one.status) for one in records.read_all(target, outputs, "g")}
     assert ("test_torch-1-of-2", "ok") in found
     assert ("test_torch-1-of-2", "failed") not in found

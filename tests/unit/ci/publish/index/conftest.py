@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from ci.publish import index
+from ci.publish import index as indexing
 from ci.publish.index import Indexed, Records, write_index
 from core.errors import ConflictError, MissingInputError
 from core.stores import Stored
@@ -96,7 +96,7 @@ class MemoryStore:
         return {
             key.removeprefix(f"{PREFIX}/"): data
             for key, (data, _, _) in self.objects.items()
-            if index.is_page(key)
+            if indexing.is_page(key)
         }
 
 
@@ -124,14 +124,14 @@ def index(store: Any, **how: Any) -> Indexed:
 
 def anew(store: MemoryStore) -> dict[str, bytes]:
     """Give the pages that an index of the same files writes which remembers nothing."""
-    other = MemoryStore(objects={k: v for k, v in store.objects.items() if not index.is_page(k)})
+    other = MemoryStore(objects={k: v for k, v in store.objects.items() if not indexing.is_page(k)})
     index(other)
     return other.pages()
 
 
 @pytest.fixture(autouse=True)
 def _short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(index, "_LONGEST_PAUSE", 0.02)
+    monkeypatch.setattr(indexing, "_LONGEST_PAUSE", 0.02)
 
 
 @pytest.fixture(name="memory")
