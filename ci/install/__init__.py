@@ -13,8 +13,8 @@ from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
 from packaging.version import Version
 
+from ci.install.dependencies import mirror
 from ci.install.devices import Devices
-from ci.install.mirror import mirror
 from core import console, files, process
 from core.env import installer
 from core.env.installer import Install, Sources, configured
@@ -148,7 +148,7 @@ def choose(wanted: Wanted, theirs: Sources | None, python: Interpreter) -> Chose
     return Chosen(ours=ours.files, theirs=resolve_others(ours.others, list(ours.versions), question))
 
 
-def install(
+def install_chosen(
     target: Interpreter, wanted: Wanted, chosen: Chosen, ours: Sources, theirs: Sources | None
 ) -> None:
     """Install chosen files into an environment, each side's from its own side and by digest."""

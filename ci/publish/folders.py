@@ -1,4 +1,4 @@
-"""Digests of files that lie in a person's folder, remembered: gigabytes are hashed once."""
+"""Files of a local folder as they are to lie in a run's outputs: named, hashed once, large logs gzipped."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from ci.publish.transfer import Item
 from core import console, files
 from core.errors import MissingInputError
 from core.parallel import each
@@ -24,14 +23,33 @@ if TYPE_CHECKING:
 
     from _typeshed import ReadableBuffer
 
-
 # a file written in the very moment it was hashed may be written again without looking changed
 _SETTLED = 2_000_000_000
 _LEVEL = 6
+# what programs write while they work, and leave when they are killed
+_TEMPORARY_ENDS = ("~", ".part", ".tmp", ".temp", ".lock", ".swp")
+_TEMPORARY_NAMES = frozenset({"__pycache__", "tmp", "temp"})
+# above this many bytes, text that is a log goes in its gzip form
+PACKED_FROM = 1 << 20
+_TEXT = frozenset({".log", ".txt", ".out", ".err"})
+
+
+@dataclass(frozen=True, kw_only=True)
+class Item:
+    """A local file and the object that it is to become; `owned`: nobody else writes to the file."""
+
+    key: str
+    path: Path
+    size: int
+    sha256: str
+    replace: bool
+    packed: bool = False
+    owned: bool = False
+    changed: int = 0
 
 
 class Content(NamedTuple):
-    """Bytes as they go into a store."""
+    """Bytes as they go into a store, and the file's modification time in nanoseconds."""
 
     size: int
     sha256: str
@@ -40,30 +58,27 @@ class Content(NamedTuple):
 
 @dataclass
 class Digests:
-    """What is remembered of files, by size, time of change and inode; in one JSON file."""
+    """Digests remembered in one JSON file, by path, size, modification time and inode."""
 
     memory: Path | None = None
     known: dict[str, list[object]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        """Read what is remembered; a memory that cannot be read is none."""
-        self._news = False
+        """Read what is remembered; an unreadable memory is empty."""
         if self.memory is not None:
             with suppress(OSError, ValueError):
                 self.known = dict(json.loads(self.memory.read_text(encoding="utf-8")))
 
-    def content(self, path: Path, *, packed: bool = False) -> Content:
-        """Give a file's size and digest, or those of its gzip form."""
-        return self.contents([(path, packed)])[0]
-
-    def contents(self, asked: Sequence[tuple[Path, bool]]) -> list[Content]:
-        """Give the sizes and digests of files; what is not remembered is hashed side by side."""
-        found = [self._remembered(path, packed=packed) for path, packed in asked]
+    def contents(self, wanted: Sequence[tuple[Path, bool]]) -> list[Content]:
+        """Return sizes and digests of files, or of their gzip forms; unknown files are hashed in parallel."""
+        found = [self._remembered(path, packed=packed) for path, packed in wanted]
         unknown = [number for number, one in enumerate(found) if one is None]
-        hashed = each(lambda number: self._hashed(*asked[number]), unknown, jobs=os.cpu_count() or 1)
-        given = dict(zip(unknown, hashed, strict=True))
-        self.save()
-        return [given[number] if one is None else one for number, one in enumerate(found)]
+        before = dict(self.known)
+        hashed = each(lambda number: self._hashed(*wanted[number]), unknown, jobs=os.cpu_count() or 1)
+        if self.memory is not None and self.known != before:
+            files.write_json(self.memory, self.known)
+        fresh = dict(zip(unknown, hashed, strict=True))
+        return [fresh[number] if one is None else one for number, one in enumerate(found)]
 
     def _remembered(self, path: Path, *, packed: bool) -> Content | None:
         status = path.stat()
@@ -77,14 +92,7 @@ class Digests:
         size, sha256 = packed_content(path) if packed else (status.st_size, files.sha256(path))
         if now - status.st_mtime_ns > _SETTLED:
             self.known[_name(path, packed=packed)] = [_seen(status), size, sha256]
-            self._news = True
         return Content(size, sha256, status.st_mtime_ns)
-
-    def save(self) -> None:
-        """Write down what is remembered, where there is news."""
-        if self.memory is not None and self._news:
-            files.write_json(self.memory, self.known)
-            self._news = False
 
 
 class _Hashing(io.RawIOBase):
@@ -104,7 +112,7 @@ class _Hashing(io.RawIOBase):
 
 
 def packed_content(path: Path) -> tuple[int, str]:
-    """Give the size and digest of a file's gzip form without writing it."""
+    """Return the size and digest of a file's gzip form without writing it."""
     sink = _Hashing()
     _pack(path, sink)
     return sink.size, sink.digest.hexdigest()
@@ -132,27 +140,19 @@ def _pack(path: Path, stream: io.RawIOBase | io.BufferedWriter) -> None:
         shutil.copyfileobj(source, packed, files.CHUNK)
 
 
-# what programs write while they work, and leave when they are killed
-_TEMPORARY_ENDS = ("~", ".part", ".tmp", ".temp", ".lock", ".swp")
-_TEMPORARY_NAMES = frozenset({"__pycache__", "tmp", "temp"})
-# above this many bytes, text that is a log goes in its gzip form
-PACKED_FROM = 1 << 20
-_TEXT = frozenset({".log", ".txt", ".out", ".err"})
-
-
 def is_temporary(name: str) -> bool:
-    """Say whether a file or folder is hidden or half made, by its name: such are never uploaded."""
+    """Whether a file or folder is hidden or incomplete, by its name: such are never uploaded."""
     return name.startswith(".") or name.lower().endswith(_TEMPORARY_ENDS) or name in _TEMPORARY_NAMES
 
 
 def walked(folder: Path) -> Sequence[Path]:
-    """List a folder's files at every depth, sorted; without links, and what is hidden or half made."""
+    """List a folder's files at every depth, sorted, without links and temporary files."""
     if not folder.is_dir():
-        raise MissingInputError(f"{folder} is no folder.", hint="Give one that there is.")
-    files = sorted(_visible(folder))
-    if not files:
-        raise MissingInputError(f"{folder} holds no file to upload.", hint="Give a folder that does.")
-    return files
+        raise MissingInputError(f"{folder} is not a folder.", hint="Name an existing one.")
+    found = sorted(_visible(folder))
+    if not found:
+        raise MissingInputError(f"{folder} holds no file to upload.", hint="Name a folder that does.")
+    return found
 
 
 def _visible(folder: Path) -> Iterator[Path]:
@@ -177,30 +177,24 @@ def items_of(
     pack: bool = False,
     owned: bool = False,
 ) -> Sequence[Item]:
-    """Describe files, hashed side by side."""
-    kinds = [_is_packed(path, pack=pack) for path in paths]
-    contents = digests.contents(list(zip(paths, kinds, strict=True)))
+    """Pair files with their keys, sizes and digests; with `pack`, large logs in their gzip form."""
+    packed = [pack and path.suffix in _TEXT and path.stat().st_size > PACKED_FROM for path in paths]
+    contents = digests.contents(list(zip(paths, packed, strict=True)))
     return [
         Item(
-            key=f"{key}.gz" if packed else key,
+            key=f"{key}.gz" if gz else key,
             path=path,
-            size=content.size,
-            sha256=content.sha256,
             replace=replace,
-            packed=packed,
+            packed=gz,
             owned=owned,
-            changed=content.changed,
+            **one._asdict(),
         )
-        for path, key, packed, content in zip(paths, keys, kinds, contents, strict=True)
+        for path, key, gz, one in zip(paths, keys, packed, contents, strict=True)
     ]
 
 
-def _is_packed(path: Path, *, pack: bool) -> bool:
-    return pack and path.suffix in _TEXT and path.stat().st_size > PACKED_FROM
-
-
 def tree(folder: Path, prefix: str, digests: Digests) -> Sequence[Item]:
-    """Describe a folder's files as they lie under a prefix; large logs in their gzip form."""
+    """Return a folder's files as they lie under a prefix; large logs in their gzip form."""
     paths = walked(folder)
     keys = [f"{prefix}/{path.relative_to(folder).as_posix()}" for path in paths]
     return items_of(paths, keys, digests, replace=True, pack=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ci.install.mirror import mirror
+from ci.install.dependencies import mirror
 from ci.promote import layout, release_pages
 from ci.publish.index import write_index
 from ci.verbs.mirror_deps import source_of

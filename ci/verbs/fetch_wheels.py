@@ -13,8 +13,8 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 from ci.install import base_python, parse_requirements, pinned
+from ci.install.dependencies import mirror
 from ci.install.devices import devices_for
-from ci.install.mirror import mirror
 from core import console, files
 from core.cli.options import add_group, add_platform, common_from
 from core.cli.progress import transfer

@@ -104,7 +104,7 @@ def write_pages(store: Store, outputs: RunOutputs, artifact_group: str) -> Index
 def write_directory(common: Common, directory: Path) -> Indexed:
     """Write pages and metadata sidecars into a directory, from the wheels and sdists themselves."""
     if not directory.is_dir():
-        raise MissingInputError(f"{directory} is no directory.", hint="Give one with --directory.")
+        raise MissingInputError(f"{directory} is not a directory.", hint="Name one with --directory.")
     import tempfile
 
     store = open_store(str(directory.absolute()), root=common.root, dry_run=common.dry_run)
@@ -113,7 +113,7 @@ def write_directory(common: Common, directory: Path) -> Indexed:
         indexed = write_index(store, "", source, title=directory.absolute().name)
     if not indexed.files:
         raise MissingInputError(
-            f"{directory} holds no wheel or sdist.", hint="Give a folder that does with --directory."
+            f"{directory} holds no wheel or sdist.", hint="Name a folder that does with --directory."
         )
     return indexed
 

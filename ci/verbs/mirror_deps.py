@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ci.install.mirror import bring, mirror, needs, resolved
+from ci.install.dependencies import bring, mirror, needs, resolved
 from ci.publish.index import Records, write_index
 from core import console, files
 from core.cli.options import add_group, common_from
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     import argparse
     from collections.abc import Mapping, Sequence
 
-    from ci.install.mirror import Mirror, Source
+    from ci.install.dependencies import Mirror, Source
     from core.cli.options import Common
     from core.run.records import FileRecord
     from core.stores import Store

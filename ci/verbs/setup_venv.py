@@ -7,7 +7,16 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ci.install import Wanted, choose, environment, install, others_index, parse_requirements, pinned, planned
+from ci.install import (
+    Wanted,
+    choose,
+    environment,
+    install_chosen,
+    others_index,
+    parse_requirements,
+    pinned,
+    planned,
+)
 from ci.install.devices import devices_for, known_offers
 from core import console
 from core.cli.options import add_group, add_platform, common_from
@@ -100,7 +109,7 @@ def run(arguments: argparse.Namespace) -> None:
             wanted.source.opened(chosen.ours, wait=arguments.wait) as ours,
             _environment(common, arguments) as target,
         ):
-            install(target, wanted, chosen, ours, theirs)
+            install_chosen(target, wanted, chosen, ours, theirs)
             _show(chosen)
 
 

@@ -15,7 +15,7 @@ from urllib.parse import unquote
 
 import pytest
 
-from ci.install import mirror
+from ci.install import dependencies
 from core import files, process
 from core.cli.frontdoor import Verb, main
 from core.env import installer
@@ -143,11 +143,11 @@ def public_fixture(
         for name in ("RELEASE_TYPE", "GITHUB_EVENT_PATH", "GITHUB_REPOSITORY", "GITHUB_PATH", "GITHUB_ENV"):
             monkeypatch.delenv(name, raising=False)
         (tmp_path / "mirror.toml").write_text(MIRROR)
-        monkeypatch.setattr(mirror, "MIRROR_FILE", tmp_path / "mirror.toml")
-        for cached in (installer.configured, mirror.mirror):
+        monkeypatch.setattr(dependencies, "MIRROR_FILE", tmp_path / "mirror.toml")
+        for cached in (installer.configured, dependencies.mirror):
             cached.cache_clear()
         yield simple
-    for cached in (installer.configured, mirror.mirror):
+    for cached in (installer.configured, dependencies.mirror):
         cached.cache_clear()
 
 

@@ -1,7 +1,14 @@
-"""The names of files that an index lists: read by one strict expression, a thousand in a millisecond.
+"""The pages of an index as a pure function of what it lists.
 
-What it takes is what `packaging.utils` takes, less names that no build tool writes: letters beyond
-ASCII, and what would have to be escaped in a page or an address.
+Flat page for ``--find-links``, beside the files; below ``simple/`` PEP 503 pages for ``--index-url``
+and the same as PEP 691 JSON (API version 1.1, PEP 700), with yanked files (PEP 592) and metadata
+sidecars (PEP 658, PEP 714). Deterministic: the same files give the same bytes, sorted by PEP 440.
+The only script writes a page's own address into its install commands; installers see plain links.
+
+Names of files are read by one strict expression, a thousand in a millisecond: what `packaging.utils`
+takes, less letters beyond ASCII and what would have to be escaped in a page or an address.
+
+Standard library and packaging only.
 """
 
 from __future__ import annotations
@@ -26,7 +33,6 @@ from core.errors import WheelError
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-
 SIDECAR = ".metadata"
 FILES = (".whl", ".tar.gz")
 
@@ -36,43 +42,16 @@ _INTERPRETERS = r"[A-Za-z_][A-Za-z0-9_]*(?:\.[A-Za-z_][A-Za-z0-9_]*)*"
 _TAG = r"[A-Za-z0-9_]+(?:\.[A-Za-z0-9_]+)*"
 _WHEEL = re.compile(rf"{_NAME}-{_VERSION}(?:-[0-9][A-Za-z0-9_.]*)?-{_INTERPRETERS}-{_TAG}-{_TAG}\.whl")
 _SDIST = re.compile(rf"(?P<name>[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?)-{_VERSION}\.tar\.gz")
+API_VERSION = "1.1"
+FLAT = "index.html"
+SIMPLE = "simple"
 
+Block = tuple[bytes, bytes | memoryview, bytes]
 
-class FileName(NamedTuple):
-    """What a file's name says."""
-
-    name: str
-    version: Version
-    release: str
-
-
-@lru_cache(maxsize=1 << 15)
-def read_name(filename: str) -> FileName:
-    """Read the name of a wheel or an sdist."""
-    match = (_WHEEL if filename.endswith(".whl") else _SDIST).fullmatch(filename)
-    if match is None or "__" in match["name"]:
-        raise WheelError(
-            f"{filename!r} is no name of a wheel or an sdist.",
-            hint="Wheels are named NAME-VERSION[-BUILD]-PYTHON-ABI-PLATFORM.whl, sdists NAME-VERSION.tar.gz.",
-        )
-    try:
-        return FileName(_normalised(match["name"]), *_version(match["version"]))
-    except InvalidVersion:
-        raise WheelError(
-            f"{filename!r}: {match['version']!r} is no version.", hint="Versions are written as PEP 440 says."
-        ) from None
-
-
-@lru_cache(maxsize=4096)
-def _normalised(name: str) -> str:
-    return canonicalize_name(name)
-
-
-@lru_cache(maxsize=4096)
-def _version(text: str) -> tuple[Version, str]:
-    version = Version(text)
-    return version, str(version)
-
+_json = json.JSONEncoder(separators=(",", ":")).encode
+_PLAIN = re.compile(r"[A-Za-z0-9._+-]+")
+_KILOBYTE = 1024
+_DAY = 86400
 
 _STYLE = """
 :root{color-scheme:light dark;--fg:#1f2328;--bg:#fff;--dim:#59636e;
@@ -114,16 +93,41 @@ HEAD = (
 FOOT = f"<script>\n{_SCRIPT}\n</script>\n</body>\n</html>\n"
 
 
-API_VERSION = "1.1"
-FLAT = "index.html"
-SIMPLE = "simple"
+class FileName(NamedTuple):
+    """What a file's name says."""
 
-Block = tuple[bytes, bytes | memoryview, bytes]
+    name: str
+    version: Version
+    release: str
 
-_json = json.JSONEncoder(separators=(",", ":")).encode
-_PLAIN = re.compile(r"[A-Za-z0-9._+-]+")
-_KILOBYTE = 1024
-_DAY = 86400
+
+@lru_cache(maxsize=1 << 15)
+def read_name(filename: str) -> FileName:
+    """Read the name of a wheel or an sdist."""
+    match = (_WHEEL if filename.endswith(".whl") else _SDIST).fullmatch(filename)
+    if match is None or "__" in match["name"]:
+        raise WheelError(
+            f"{filename!r} is not the name of a wheel or an sdist.",
+            hint="Wheels are named NAME-VERSION[-BUILD]-PYTHON-ABI-PLATFORM.whl, sdists NAME-VERSION.tar.gz.",
+        )
+    try:
+        return FileName(_normalised(match["name"]), *_version(match["version"]))
+    except InvalidVersion:
+        raise WheelError(
+            f"{filename!r}: {match['version']!r} is not a version.",
+            hint="Versions are written as PEP 440 says.",
+        ) from None
+
+
+@lru_cache(maxsize=4096)
+def _normalised(name: str) -> str:
+    return canonicalize_name(name)
+
+
+@lru_cache(maxsize=4096)
+def _version(text: str) -> tuple[Version, str]:
+    version = Version(text)
+    return version, str(version)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

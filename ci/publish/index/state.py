@@ -14,12 +14,15 @@ import zlib
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from ci.publish.index.pages import Entry, newest
+from ci.publish.index.sources import Promise
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from ci.publish.index.pages import Entry
-
 SCHEMA = 2
+# a file that is listed: what pages say of it, how it was listed, its row of the flat page
+Made = tuple[Entry, str, str]
 
 
 class Page(NamedTuple):
@@ -30,30 +33,17 @@ class Page(NamedTuple):
 
 
 class Line(NamedTuple):
-    """What is remembered of a file."""
+    """What is remembered of a listed file: how it was listed, what was said of it, its row."""
 
     seen: str
-    size: int
     modified: int
-    sha256: str
-    metadata_sha256: str
-    requires_python: str
+    promise: Promise
     html: str = ""
-
-    @property
-    def filename(self) -> str:
-        """The file's name."""
-        return self.seen.partition(" ")[0]
 
     @property
     def etag(self) -> str:
         """The etag it was listed with."""
         return self.seen.split(" ", 2)[1]
-
-    def facts(self) -> str:
-        """Write what was said of it."""
-        numbers = f"{self.size}\t{self.modified}"
-        return f"{numbers}\t{self.sha256}\t{self.metadata_sha256}\t{self.requires_python}"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -68,31 +58,31 @@ class Project:
     entries: Sequence[Entry] | None = field(default=None, compare=False, repr=False)
 
     def html(self) -> Sequence[str]:
-        """Give its rows one by one."""
+        """Return its rows one by one."""
         return _split(self.rows)
 
     def lines(self) -> Sequence[Line]:
-        """Give its files one by one."""
+        """Return its files one by one."""
         parts = zip(_split(self.seen), _split(self.facts), _split(self.rows), strict=True)
         return [_line(seen, facts, html) for seen, facts, html in parts]
 
 
-def project_of(
-    entries: Sequence[Entry], *, seen: Sequence[str], rows: Sequence[str], version: str
-) -> Project:
-    """Put a project's files together, in the order given."""
-    facts = [
-        f"{one.size}\t{one.modified:.0f}\t{one.sha256}\t{one.metadata_sha256}\t{one.requires_python}"
-        for one in entries
-    ]
+def project_of(made: Sequence[Made]) -> Project:
+    """Put a project's files together, in the pages' order."""
+    in_order = sorted(made, key=lambda one: (one[0].version, one[0].filename))
+    entries = [one[0] for one in in_order]
     return Project(
-        newest=version,
+        newest=str(newest(entries)) if entries else "",
         count=len(entries),
-        seen=_joined(seen),
-        facts=_joined(facts),
-        rows=_joined(rows),
+        seen=_joined(one[1] for one in in_order),
+        facts=_joined(map(_facts, entries, (int(one.modified) for one in entries))),
+        rows=_joined(one[2] for one in in_order),
         entries=entries,
     )
+
+
+def _facts(one: Entry | Promise, modified: int) -> str:
+    return f"{one.size}\t{modified}\t{one.sha256}\t{one.metadata_sha256}\t{one.requires_python}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -105,12 +95,11 @@ class State:
     pages: Mapping[str, Page] = field(default_factory=dict)
     documents: Mapping[str, tuple[str, int]] = field(default_factory=dict)
     projects: Mapping[str, Project] = field(default_factory=dict)
-    pending: Sequence[Line] = ()
+    pending: Sequence[Promise] = ()
 
     def seen(self) -> set[str]:
-        """Give how each listed file was listed."""
-        together = b"".join(project.seen for project in self.projects.values())
-        return set(_split(together))
+        """Return how each listed file was listed."""
+        return set(_split(b"".join(project.seen for project in self.projects.values())))
 
 
 def dump(state: State) -> bytes:
@@ -118,8 +107,8 @@ def dump(state: State) -> bytes:
     projects = state.projects.values()
     sections = [
         _joined(f"{name}\t{etag}\t{count}" for name, (etag, count) in state.documents.items()),
-        _joined(line.seen for line in state.pending),
-        _joined(line.facts() for line in state.pending),
+        _joined(one.key for one in state.pending),
+        _joined(_facts(one, 0) for one in state.pending),
         *(project.seen for project in projects),
         *(project.facts for project in projects),
         *(project.rows for project in projects),
@@ -175,7 +164,7 @@ def _state(header: Mapping[str, Any], sections: Sequence[memoryview]) -> State:
         pages={path: Page(*page) for path, page in header["pages"].items()},
         documents=documents,
         projects=projects,
-        pending=[_line(seen, facts, "") for seen, facts in waiting],
+        pending=[_line(name, facts, "").promise for name, facts in waiting],
     )
 
 
@@ -197,4 +186,6 @@ def _split(section: bytes | memoryview) -> Sequence[str]:
 
 def _line(seen: str, facts: str, html: str) -> Line:
     size, modified, sha256, metadata, requires = facts.split("\t", 4)
-    return Line(seen, int(size), int(modified), sha256, metadata, requires, html)
+    return Line(
+        seen, int(modified), Promise(seen.partition(" ")[0], int(size), sha256, metadata, requires), html
+    )

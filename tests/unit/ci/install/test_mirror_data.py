@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from ci.install.mirror import Mirror, mirror
+from ci.install.dependencies import Mirror, mirror
 from core.data import load_toml
 from core.errors import DataError
 from core.wheel.distributions import is_ours

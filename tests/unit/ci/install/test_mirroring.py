@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ci.install import mirror
-from ci.install.mirror import Cell, Need, Source, batches, mirror, needs, publish, resolved
+from ci.install import dependencies
+from ci.install.dependencies import Cell, Need, Source, batches, mirror, needs, publish, resolved
 from core import files, process
 from core.errors import DataError, EnvironmentSetupError, StoreError, WheelError
 from core.packages.choosing import others_of
@@ -65,8 +65,8 @@ def one_file(name: str, sha256: str, version: str = "1") -> Resolved:
 def answers_fixture(monkeypatch: pytest.MonkeyPatch) -> dict[str, Sequence[Resolved]]:
     """What the public index has: requirements, joined, to what they resolve to."""
     answers: dict[str, Sequence[Resolved]] = {}
-    monkeypatch.setattr(mirror, "configured", lambda: "the person's configuration")
-    monkeypatch.setattr(mirror, "resolve", lambda question: answers[" ".join(question.requirements)])
+    monkeypatch.setattr(dependencies, "configured", lambda: "the person's configuration")
+    monkeypatch.setattr(dependencies, "resolve", lambda question: answers[" ".join(question.requirements)])
     return answers
 
 
@@ -93,8 +93,8 @@ def test_each_question_is_asked_for_its_cell_with_wheels_alone(monkeypatch: pyte
         asked.append(question)
         return ()
 
-    monkeypatch.setattr(mirror, "configured", lambda: "mine")
-    monkeypatch.setattr(mirror, "resolve", resolve)
+    monkeypatch.setattr(dependencies, "configured", lambda: "mine")
+    monkeypatch.setattr(dependencies, "resolve", resolve)
     resolved(DATA, [Need(cell=Cell(python="3.11", platform="windows"), of="x", requirements=("numpy",))])
     (question,) = asked
     assert (question.python_version, question.platform) == ("3.11", "x86_64-pc-windows-msvc")
@@ -105,8 +105,8 @@ def test_what_cannot_be_resolved_names_whose_it_is_and_where(monkeypatch: pytest
     def refuse(_: object) -> None:
         raise EnvironmentSetupError("no wheel of it")
 
-    monkeypatch.setattr(mirror, "configured", lambda: None)
-    monkeypatch.setattr(mirror, "resolve", refuse)
+    monkeypatch.setattr(dependencies, "configured", lambda: None)
+    monkeypatch.setattr(dependencies, "resolve", refuse)
     with pytest.raises(
         EnvironmentSetupError, match=r"What torch requires, for Python 3\.12 on linux: no wheel"
     ):
@@ -142,7 +142,7 @@ def test_pip_is_asked_for_files_by_digest_for_another_python(
 ) -> None:
     asked: list[list[str]] = []
     monkeypatch.setattr(process, "run", lambda argv, **_: asked.append(argv))
-    mirror.download(DATA, [source("numpy", "1", "3.12")], tmp_path)
+    dependencies.download(DATA, [source("numpy", "1", "3.12")], tmp_path)
     words = " ".join(asked[0])
     assert "--require-hashes --only-binary :all:" in words
     assert "--python-version 3.12 --implementation cp --abi cp312" in words

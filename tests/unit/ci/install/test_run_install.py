@@ -7,9 +7,9 @@ from urllib.parse import quote
 import pytest
 
 from ci import install
-from ci.install import MARKER, Chosen, Wanted, choose, install, others_index
+from ci.install import MARKER, Chosen, Wanted, choose, install_chosen, others_index
+from ci.install.dependencies import mirror
 from ci.install.devices import Devices
-from ci.install.mirror import mirror
 from core import process
 from core.env import installer
 from core.env.installer import Sources
@@ -68,7 +68,7 @@ def done_fixture(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 def test_each_side_is_installed_from_its_own_side_by_digest(tmp_path: Path, done: list[Any]) -> None:
     target = target_in(tmp_path / "venv")
     chosen = Chosen(ours=(ROCM, TORCH), theirs=(NUMPY,))
-    install(target, wanted_of(tmp_path), chosen, OURS, THEIRS)
+    install_chosen(target, wanted_of(tmp_path), chosen, OURS, THEIRS)
     uninstall, setuptools, theirs, ours = done
     assert uninstall[-2:] == ["rocm", "torch"]
     assert (setuptools.requirements, setuptools.sources) == (("setuptools",), THEIRS)
@@ -83,7 +83,8 @@ def test_each_side_is_installed_from_its_own_side_by_digest(tmp_path: Path, done
 def test_what_is_installed_from_the_same_file_stays(tmp_path: Path, done: list[Any]) -> None:
     target = target_in(tmp_path / "venv")
     for _ in range(2):
-        install(target, wanted_of(tmp_path, offers=(TORCH,)), Chosen(ours=(TORCH,), theirs=()), OURS, None)
+        chosen = Chosen(ours=(TORCH,), theirs=())
+        install_chosen(target, wanted_of(tmp_path, offers=(TORCH,)), chosen, OURS, None)
     assert [one[-1] for one in done if isinstance(one, list)] == ["torch"]
 
 
@@ -92,7 +93,7 @@ def test_what_does_not_fit_together_is_an_error(
 ) -> None:
     monkeypatch.setattr(installer, "missing_dependencies", lambda _target: ["torch lacks numpy"])
     with pytest.raises(CheckError, match="torch lacks numpy"):
-        install(target_in(tmp_path), wanted_of(tmp_path), Chosen(ours=(), theirs=()), OURS, None)
+        install_chosen(target_in(tmp_path), wanted_of(tmp_path), Chosen(ours=(), theirs=()), OURS, None)
     assert len(done) == 0
 
 

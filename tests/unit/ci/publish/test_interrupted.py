@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from ci.publish import runs
-from ci.publish.digests import Digests
+from ci.publish import wheels
+from ci.publish.folders import Digests
 from ci.verbs import upload
 from ci.verbs.upload import Folders
 from core import stores
@@ -146,10 +146,10 @@ def test_a_run_from_out(
     store.put_bytes(f"{outputs.logs_prefix(GROUP)}/build_torch.log", b"log")
     store.put_bytes(f"{outputs.reports_prefix(GROUP)}/smoke.xml", b"<a/>")
     store.put_bytes(outputs.source_lock_key("nightly"), b"{}")
-    source = runs.Source(store=store, outputs=outputs)
+    source = wheels.Source(store=store, outputs=outputs)
 
     def act(common: Common) -> None:
-        runs.upload_run(common, source, upload.KINDS, "", Digests())
+        wheels.upload_run(common, source, upload.KINDS, "", Digests())
 
     for _, folder in deaths(monkeypatch, tmp_path, act):
         assert state(folder).keys() <= state(tmp_path / "target").keys()

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from ci.install.mirror import mirror
+from ci.install.dependencies import mirror
 from ci.publish.index import Indexed, write_index
 from ci.verbs import check_indexes
 from ci.verbs.mirror_deps import source_of

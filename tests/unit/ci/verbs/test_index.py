@@ -59,25 +59,6 @@ def test_pages_list_what_is_recorded_with_digests_and_metadata(
     assert 'href="../../torch-2.10.0%2Brocm7.1' in page(store, outputs, "simple/torch/index.html")
 
 
-def test_an_unchanged_group_is_not_written_again(store: Store, outputs: RunOutputs, publish: Publish) -> None:
-    publish()
-    index.write_pages(store, outputs, "g")
-    assert index.write_pages(store, outputs, "g").written == ()
-
-
-def test_a_page_of_what_has_gone_goes(store: Store, outputs: RunOutputs, publish: Publish) -> None:
-    publish()
-    old = publish("apex", "1.10.0")
-    index.write_pages(store, outputs, "g")
-    distributions.withdraw(store, old.key)
-    store.delete(outputs.record_key("g", "build_apex_1.10.0-nightly-cp312"))
-    indexed = index.write_pages(store, outputs, "g")
-    gone = [f"{outputs.python_prefix('g')}/simple/apex/index.{kind}" for kind in ("html", "json")]
-    assert list(indexed.removed) == gone
-    assert [store.find(key) for key in gone] == [None, None]
-    assert "apex" not in page(store, outputs) + page(store, outputs, "simple/index.html")
-
-
 def test_an_sdist_is_listed_plainly_and_a_wheel_only_with_its_sidecar(
     store: Store, outputs: RunOutputs, publish: Publish, record_of: Callable[..., Record], tmp_path: Path
 ) -> None:
@@ -103,17 +84,6 @@ def test_zero_wheels_are_an_error(store: Store, outputs: RunOutputs) -> None:
         index.write_pages(store, outputs, "g")
 
 
-def test_a_recorded_file_that_is_absent_is_refused(
-    store: Store, outputs: RunOutputs, publish: Publish
-) -> None:
-    one = publish()
-    publish("apex", "1.10.0")
-    store.delete(one.key)
-    with pytest.raises(StoreError, match=f"{re.escape(one.key)} is recorded but not in"):
-        index.write_pages(store, outputs, "g")
-    assert store.find(f"{outputs.python_prefix('g')}/index.html") is None
-
-
 def test_a_wheel_that_no_record_names_is_refused(
     store: Store, outputs: RunOutputs, publish: Publish, make_wheel: Callable[..., Path], tmp_path: Path
 ) -> None:
@@ -137,13 +107,6 @@ def test_a_failed_stages_record_names_nothing(
     records.write(store, outputs, "g", record_of(one, status="failed", exit_code=8, error="No."))
     aged(store, one)
     with pytest.raises(StoreError, match="no record names it"):
-        index.write_pages(store, outputs, "g")
-
-
-def test_a_file_with_another_digest_is_refused(store: Store, outputs: RunOutputs, publish: Publish) -> None:
-    one = publish()
-    store.put_bytes(one.key, b"other bytes")
-    with pytest.raises(StoreError, match="differs from its record"):
         index.write_pages(store, outputs, "g")
 
 

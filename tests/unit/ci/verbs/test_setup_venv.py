@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from ci import install
 from ci.install import Chosen, devices
 from ci.verbs import setup_venv
 from core.cli.frontdoor import Verb, main
@@ -40,7 +41,7 @@ def calls_fixture(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[Any]:
         calls.append(("made", folder.name, options))
         yield Target()
 
-    def install(_target: Target, wanted: Any, *rest: Any) -> None:
+    def install_chosen(_target: Target, wanted: Any, *rest: Any) -> None:
         calls.append(("installed", wanted, rest))
 
     def choose(wanted: Any, *_: Any) -> Chosen:
@@ -50,7 +51,7 @@ def calls_fixture(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[Any]:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(setup_venv, "environment", environment)
     monkeypatch.setattr(setup_venv, "planned", lambda *_, **__: Target())
-    monkeypatch.setattr(setup_venv, "install", install)
+    monkeypatch.setattr(setup_venv, "install_chosen", install_chosen)
     monkeypatch.setattr(setup_venv, "choose", choose)
     monkeypatch.setattr(devices, "detect", lambda: ())
     for module in (package_sources, install):

@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING
 import pytest
 
 from ci.publish import buckets
-from ci.publish.index.sources import read_distribution
+from ci.publish.index import Files, write_index
 from core import files
 from core.cli.frontdoor import Verb, main
 from core.errors import WheelError
+from core.stores.directory import DirectoryStore
 from core.wheel.wheel_writer import Member, WheelSpec, write_wheel
 
 if TYPE_CHECKING:
@@ -110,37 +111,40 @@ def test_a_name_that_lies_about_its_metadata_is_refused(
     assert not (tmp_path / "index.html").exists()
 
 
+def refused(folder: Path, says: str) -> None:
+    store = DirectoryStore(folder)
+    with pytest.raises(WheelError, match=says):
+        write_index(store, "", Files(store=store, folder=folder), title="t")
+
+
 def test_metadata_of_another_distribution_is_refused(tmp_path: Path) -> None:
     metadata = "Metadata-Version: 2.1\nName: torch\nVersion: 2.10.0\n"
     spec = WheelSpec(distribution="torch", version="2.9.0", tag="py3-none-any", metadata=metadata)
-    wheel = write_wheel(tmp_path, spec, [Member(name="torch.py", source=b"")]).path
-    with pytest.raises(WheelError, match=r"torch-2\.9\.0.* METADATA says torch 2\.10\.0"):
-        read_distribution(wheel)
-    sdist = make_sdist(tmp_path, "rocm", "7.1", says="other")
-    with pytest.raises(WheelError, match=r"rocm-7\.1.* PKG-INFO says other 7\.1"):
-        read_distribution(sdist)
+    write_wheel(tmp_path / "wheel", spec, [Member(name="torch.py", source=b"")])
+    refused(tmp_path / "wheel", r"torch-2\.9\.0.* METADATA says torch 2\.10\.0")
+    (tmp_path / "sdist").mkdir()
+    make_sdist(tmp_path / "sdist", "rocm", "7.1", says="other")
+    refused(tmp_path / "sdist", r"rocm-7\.1.* PKG-INFO says other 7\.1")
 
 
 @pytest.mark.parametrize("content", [b"no archive", b""])
-def test_what_is_no_wheel_or_sdist_is_refused(tmp_path: Path, content: bytes) -> None:
-    for name in ("torch-1.0-py3-none-any.whl", "torch-1.0.tar.gz"):
-        (tmp_path / name).write_bytes(content)
-        with pytest.raises(WheelError, match=r"torch-1\.0"):
-            read_distribution(tmp_path / name)
+@pytest.mark.parametrize("name", ["torch-1.0-py3-none-any.whl", "torch-1.0.tar.gz"])
+def test_what_is_no_wheel_or_sdist_is_refused(tmp_path: Path, name: str, content: bytes) -> None:
+    (tmp_path / name).write_bytes(content)
+    refused(tmp_path, r"torch-1\.0")
 
 
 def test_an_sdist_without_metadata_is_refused(tmp_path: Path) -> None:
     with tarfile.open(tmp_path / "rocm-7.1.tar.gz", "w:gz"):
         pass
-    with pytest.raises(WheelError, match="holds no PKG-INFO"):
-        read_distribution(tmp_path / "rocm-7.1.tar.gz")
+    refused(tmp_path, "holds no PKG-INFO")
 
 
 def test_no_directory_and_an_empty_one_are_errors(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert call(tmp_path / "none") == 4
     assert call(tmp_path) == 4
     said = capsys.readouterr().err
-    assert "is no directory" in said
+    assert "is not a directory" in said
     assert "holds no wheel or sdist" in said
     assert list(tmp_path.iterdir()) == []
 

@@ -232,7 +232,7 @@ def test_an_absent_file_is_left_out_where_it_may_be(memory: Any, tools: Any) -> 
 def test_a_name_that_is_none_is_refused_with_nothing_written(memory: Any, tools: Any, name: str) -> None:
     tools.publish(memory, TORCH)
     memory.put_bytes(f"{tools.prefix}/{name}", b"")
-    with pytest.raises(WheelError, match="is no"):
+    with pytest.raises(WheelError, match="is not"):
         tools.index(memory)
     assert memory.pages() == {}
     assert tools.index(memory, strict=False).files == 1
@@ -256,7 +256,7 @@ def test_a_record_that_is_none_is_refused(memory: Any, tools: Any) -> None:
         b'{"schema_version": 1, "status": "ok", "files": [{}]}',
     ):
         memory.put_bytes(f"{tools.manifests}/x.json", said)
-        with pytest.raises(DataError, match=r"x\.json is no record"):
+        with pytest.raises(DataError, match=r"x\.json is not a record"):
             tools.index(memory)
 
 
