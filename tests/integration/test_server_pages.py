@@ -42,7 +42,7 @@ GROUP = "gfx94X-dcgpu"
 def function_fixture(tmp_path: Path, rclone: S3Server) -> Callable[[object], object]:
     """Call the function with an event, in a process that has the zip and boto3 alone."""
     packed = tmp_path / "pages.zip"
-    lambda_zip.write(bundle(ROOT, stdlib=frozenset(sys.stdlib_module_names)), packed)
+    lambda_zip.write(bundle(ROOT), packed)
     runtime = tmp_path / "runtime"
     runtime.mkdir()
     for name in RUNTIME:

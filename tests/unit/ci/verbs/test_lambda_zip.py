@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
 VERBS = (Verb("lambda-zip", "ci.verbs.lambda_zip", "pack"),)
-STDLIB = frozenset(sys.stdlib_module_names)
 # what runs in the place of Lambda: nothing but the zip and boto3
 CALL = """
 import json, sys
@@ -127,7 +126,7 @@ def tree_fixture(
 ) -> Callable[[Mapping[str, str]], lambda_zip.Bundle]:
     def make(texts: Mapping[str, str]) -> lambda_zip.Bundle:
         write_files(tmp_path / "tree", {"ci/__init__.py": "", **texts})
-        return lambda_zip.bundle(tmp_path / "tree", stdlib=STDLIB, handler="ci.start")
+        return lambda_zip.bundle(tmp_path / "tree", "ci.start")
 
     return make
 

@@ -81,8 +81,8 @@ def test_a_queue_gives_each_message_by_itself_whatever_it_wraps() -> None:
 @pytest.mark.parametrize(
     ("body", "says"),
     [
-        ("{", "no JSON"),
-        ("[]", "no JSON object"),
+        ("{", "not JSON"),
+        ("[]", "not a JSON object"),
         ("{}", "it has nothing"),
         ({"Records": [{"eventSource": "aws:s3"}]}, "names no bucket"),
         ({"Records": [{"eventSource": "aws:dynamodb"}]}, "aws:dynamodb"),
