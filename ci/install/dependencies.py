@@ -20,9 +20,8 @@ from core.data import Model, load_toml
 from core.env import installer
 from core.env.installer import configured
 from core.errors import DataError, EnvironmentSetupError, ProcessError, StoreError
-from core.packages.choosing import others_of
 from core.packages.offers import fits, required_by
-from core.packages.resolving import Question, resolve
+from core.packages.resolution import Question, others_of, resolve
 from core.parallel import each
 from core.run.records import FileRecord
 from core.wheel import wheels
@@ -32,7 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from core.packages.offers import Offer, RunGroup
-    from core.packages.resolving import Resolved
+    from core.packages.resolution import Resolved
     from core.stores import Store
 
 

@@ -14,7 +14,7 @@ from core import console, files
 from core.cli.progress import transfer
 from core.errors import ArtifactError, FatalError, InterruptedStageError, MissingInputError, StoreError
 from core.run.outputs import this_platform
-from rocm_packaging.artifacts.archives import (
+from rocm_packaging.archives import (
     MARKER,
     SIDECAR,
     SUFFIXES,
@@ -25,7 +25,7 @@ from rocm_packaging.artifacts.archives import (
     parse_name,
     parse_sidecar,
 )
-from rocm_packaging.artifacts.artifacts import GENERIC, INCOMPLETE
+from rocm_packaging.artifacts import GENERIC, INCOMPLETE
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence

@@ -21,7 +21,7 @@ from core.parallel import JOBS, each
 from core.run.outputs import BUILD_MANIFEST
 from core.stores import refuse_other_bytes
 from core.stores.directory import DirectoryStore
-from core.stores.dry_run import DryRunStore
+from core.stores.location import DryRunStore
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -258,7 +258,7 @@ def upload_manifest(common: Common, path: Path, artifact_group: str, digests: Di
 
 def upload_artifacts(common: Common, folder: Path, digests: Digests) -> None:
     """Put a folder's artifacts into the run, each with its digest beside it."""
-    from rocm_packaging.artifacts import archives
+    from rocm_packaging import archives
 
     store, outputs = common.open_store(), common.outputs
     paths = [path for path in walked(folder) if path.parent == folder and archives.is_archive(path.name)]
@@ -281,7 +281,7 @@ def upload_artifacts(common: Common, folder: Path, digests: Digests) -> None:
 
 def _artifact_sidecar(item: Item) -> bytes:
     """Return the digest file's bytes; one that lies beside the artifact must match it."""
-    from rocm_packaging.artifacts import archives
+    from rocm_packaging import archives
 
     beside = item.path.with_name(f"{item.path.name}{archives.SIDECAR}")
     if not beside.is_file():

@@ -21,7 +21,7 @@ from core.data import Model, load_toml, parse_json
 from core.errors import CheckError, DataError, FatalError, ServiceError, UsageError
 from core.run import records
 from core.run.job_files import link, table, text
-from core.run.plans import PLATFORMS
+from core.run.plan import PLATFORMS
 
 if TYPE_CHECKING:
     import argparse

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ci.publish.folders import Digests
-from core import console, files, stores
+from core import console, files
 from core.cli.options import (
     DEFAULT_STORE,
     add_group,
@@ -23,7 +23,8 @@ from core.cli.options import (
     placed,
 )
 from core.errors import FatalError, UsageError, nearest
-from core.stores.overlay import answers
+from core.stores import open_store
+from core.stores.location import answers
 
 if TYPE_CHECKING:
     import argparse
@@ -116,7 +117,7 @@ def upload_from_out(common: Common, chosen: Sequence[str], group: str) -> Mappin
     local = replace(common, store=DEFAULT_STORE, read_store="", external_repo="")
     here = placed(local, environment(), named=False)
     source = wheels.Source(
-        store=stores.open_store(DEFAULT_STORE, root=common.root), outputs=replace(here.outputs, bucket="")
+        store=open_store(DEFAULT_STORE, root=common.root), outputs=replace(here.outputs, bucket="")
     )
     digests = _digests(common, common.root / DEFAULT_STORE)
     return wheels.upload_run(common, source, chosen, group, digests)
@@ -177,7 +178,7 @@ def write_pages(common: Common, put: Mapping[str, Sequence[FileRecord]]) -> None
 
 def _await_pages(common: Common, put: Mapping[str, Sequence[FileRecord]]) -> None:
     from core.packages.offers import Offer
-    from core.stores.page_waiting import Answer, wait_for
+    from core.packages.pages import Answer, wait_for
 
     store, outputs = common.open_store(), common.outputs
 

@@ -8,7 +8,7 @@ from ci.install import devices, parse_requirements
 from ci.install.devices import Devices, devices_for, known_offers
 from core.errors import MissingInputError, RocmError
 from core.packages.offers import Offer
-from core.packages.package_sources import PackageSource
+from core.packages.sources import PackageSource
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

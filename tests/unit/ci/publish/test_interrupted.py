@@ -109,7 +109,7 @@ def deaths(
             return Mortal(root / place, death)
         return real(place, root=root, dry_run=dry_run)
 
-    monkeypatch.setattr(stores, "open_store", open_store)
+    monkeypatch.setattr("core.cli.options.open_store", open_store)
     act(Common(root=root, run_id="17", store="target"))
     total, whole = death.writes, state(root / "target")
     assert total >= 5
