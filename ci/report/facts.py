@@ -17,6 +17,7 @@ from core.errors import FatalError, MissingInputError, nearest
 from core.run import records
 from core.run.outputs import LOCAL_RUN, is_record, key_name
 from core.run.records import Record
+from core.stores.location import holding
 from pytorch_build.lock.source_lock import SourceLock
 from pytorch_build.test import gathering, report_data, results
 from pytorch_build.test.recording import MERGED
@@ -32,11 +33,12 @@ if TYPE_CHECKING:
 
 _LOCK = "source-lock-"
 _TEST_DATA = "test-report.json"
+MOST = 25  # runs looked into for the previous one: a request each, in a bucket
 
 
 @dataclass(frozen=True, kw_only=True)
 class Unreadable:
-    """A document that is no record of this version."""
+    """A document that is not a record of this version."""
 
     cell: CellName
     run: StageRun
@@ -113,81 +115,71 @@ def _locks(store: Store, keys: Sequence[str]) -> tuple[Mapping[str, SourceLock],
             lock = data.parse_json(text, SourceLock, where=key)
             locks[lock.torch_ref] = lock
         except FatalError as problem:
-            problems.append(_problem(key, problem.message, "Resolve again: nox -s resolve -- --update"))
+            hint = "Resolve again: nox -s resolve -- --update"
+            problems.append(Problem(where=key, what=problem.message, hint=hint))
     return locks, tuple(problems)
 
 
 def _group(common: Common, store: Store, name: str, listed: Sequence[Stored], *, tests: bool) -> GroupFacts:
-    outputs = common.outputs
+    outputs, refs = common.outputs, {"", common.torch_ref}
     found: list[tuple[str, Record]] = []
     unreadable = []
     for key, content in parallel.each(lambda stored: (stored.key, store.read(stored.key)), listed):
-        record = _record(key, content, name)
-        if isinstance(record, Unreadable):
-            if record.cell.torch_ref and common.torch_ref not in {"", record.cell.torch_ref}:
-                continue
-            unreadable.append(record)
-        elif common.torch_ref in {"", record.cell.torch_ref} or not record.cell.torch_ref:
-            found.append((key, record))
+        try:
+            record = records.parse(content, where=key)
+        except FatalError as problem:
+            broken = _unreadable(key, content, name, problem)
+            if not common.torch_ref or broken.cell.torch_ref in refs:
+                unreadable.append(broken)
+        else:
+            if not common.torch_ref or record.cell.torch_ref in refs:
+                found.append((key, record))
     results_of: tuple[GroupEntry, ...] = ()
     problems: tuple[Problem, ...] = ()
     if tests:
         try:
             results_of = _tests(store, outputs, name, [record for _, record in found], listed)
         except FatalError as problem:
-            problems = (_problem(outputs.reports_prefix(name), problem.message, problem.hint),)
+            where = outputs.reports_prefix(name)
+            problems = (Problem(where=where, what=problem.message, hint=problem.hint),)
     return GroupFacts(
         name=name,
         find_links=_address(store, outputs, name),
         records=tuple(found),
         unreadable=tuple(unreadable),
-        tests=tuple(
-            one for one in results_of if not one.torch_ref or common.torch_ref in {"", one.torch_ref}
-        ),
+        tests=tuple(one for one in results_of if not common.torch_ref or one.torch_ref in refs),
         problems=problems,
     )
 
 
 def _address(store: Store, outputs: RunOutputs, group: str) -> str:
-    """Give the flat page's address; a path of this machine means nothing to others, nor on a page."""
-    from core.stores.location import holding
-
+    """Return the flat page's address; a path of this machine means nothing to others, nor on a page."""
     place = holding(store, f"{outputs.python_prefix(group)}/index.html")
     address = outputs.at(place).python_find_links_url(group)
     return address if address.startswith(("https://", "http://")) else ""
 
 
-def _record(key: str, content: bytes, group: str) -> Record | Unreadable:
-    try:
-        return records.parse(content, where=key)
-    except FatalError as problem:
-        return _unreadable(key, content, group, problem)
-
-
 def _unreadable(key: str, content: bytes, group: str, problem: FatalError) -> Unreadable:
-    """Say what can be said of a document that is no record of this version."""
-    name = key.rpartition("/")[2].removesuffix(".json").removesuffix(".failed")
+    """Return what can be known of a document that is not a record of this version."""
     try:
-        said = json.loads(content)
+        document = json.loads(content)
     except ValueError:
-        said = {}
-    said = said if isinstance(said, dict) else {}
-    cell = said.get("cell")
-    cell = cell if isinstance(cell, dict) else {}
-    version = said.get("schema_version")
+        document = {}
+    document = document if isinstance(document, dict) else {}
+    cell, version = document.get("cell"), document.get("schema_version")
+    words = (
+        {name: one for name, one in cell.items() if isinstance(one, str)} if isinstance(cell, dict) else {}
+    )
     what, hint = problem.message, problem.hint
     if version is not None and version != Record.model_fields["schema_version"].default:
         what = f"It is a record of schema version {version!r}, and this version reads 1."
         hint = "Make the page with the version that wrote the record, or run the stage again with --force."
-    stage = said.get("stage")
-    run = StageRun(stage=stage if isinstance(stage, str) else name, state="unreadable", error=what, key=key)
-    place = CellName(group=group, torch_ref=_word(cell, "torch_ref"), python=_word(cell, "python"))
-    return Unreadable(cell=place, run=run, problem=_problem(key, what, hint))
-
-
-def _word(cell: Mapping[str, object], name: str) -> str:
-    value = cell.get(name)
-    return value if isinstance(value, str) else ""
+    stage = document.get("stage")
+    if not isinstance(stage, str):
+        stage = key.rpartition("/")[2].removesuffix(".json").removesuffix(".failed")
+    place = CellName(group=group, torch_ref=words.get("torch_ref", ""), python=words.get("python", ""))
+    run = StageRun(stage=stage, state="unreadable", error=what, key=key)
+    return Unreadable(cell=place, run=run, problem=Problem(where=key, what=what, hint=hint))
 
 
 def _tests(
@@ -210,14 +202,6 @@ def _tests(
     return report_data.data(outputs.run_id, whole).tests
 
 
-def _problem(where: str, what: str, hint: str = "") -> Problem:
-    return Problem(where=where, what=what, hint=hint)
-
-
-MOST = 25
-"""How many runs are looked into: a request each, in a bucket."""
-
-
 def previous(store: Store, outputs: RunOutputs, facts: RunFacts) -> str:
     """Find the last run before this one that built all of its cells; "" where there is none."""
     cells = built(facts)
@@ -232,7 +216,7 @@ def previous(store: Store, outputs: RunOutputs, facts: RunFacts) -> str:
 def built(facts: RunFacts) -> frozenset[CellName]:
     """Name the cells that a run built, or tried to build."""
     return frozenset(
-        CellName(group=group.name, torch_ref=record.cell.torch_ref, python=record.cell.python)
+        CellName.of(group.name, record.cell)
         for group in facts.groups
         for _, record in group.records
         if record.stage.startswith("build_") and record.cell.torch_ref
@@ -240,7 +224,7 @@ def built(facts: RunFacts) -> frozenset[CellName]:
 
 
 def earlier(folders: Iterable[str], outputs: RunOutputs) -> Sequence[str]:
-    """Give the runs before this one, the last first: a run's id grows, as those of GitHub do."""
+    """Return the runs before this one, the last first: a run's id grows, as those of GitHub do."""
     end = f"-{outputs.platform}"
     runs = {one.removesuffix(end) for one in folders if one.endswith(end)} - {LOCAL_RUN, outputs.run_id}
     own = natural(outputs.run_id)
@@ -250,11 +234,10 @@ def earlier(folders: Iterable[str], outputs: RunOutputs) -> Sequence[str]:
 
 def has_built(records: Collection[str], cells: Iterable[CellName]) -> bool:
     """Whether a run built cells, and no build of theirs failed."""
-    return all(_has_built(records, cell) for cell in cells)
-
-
-def _has_built(records: Collection[str], cell: CellName) -> bool:
-    name = re.escape(key_name("-".join(part for part in (cell.torch_ref, cell.python) if part)))
-    pattern = re.compile(rf"{re.escape(cell.group)}/build_[a-z]+-{name}(\.failed)?\.json")
-    found = [one for one in records if pattern.fullmatch(one)]
-    return bool(found) and not any(one.endswith(".failed.json") for one in found)
+    for cell in cells:
+        name = re.escape(key_name("-".join(part for part in (cell.torch_ref, cell.python) if part)))
+        pattern = re.compile(rf"{re.escape(cell.group)}/build_[a-z]+-{name}(\.failed)?\.json")
+        found = [one for one in records if pattern.fullmatch(one)]
+        if not found or any(one.endswith(".failed.json") for one in found):
+            return False
+    return True

@@ -118,7 +118,7 @@ def _builds(page: Page) -> Table:
                 f"{rate:.0%}" if rate is not None else "",
                 size(one.memory.peak) if one.memory else "",
                 f"{slowest.output} {duration(slowest.seconds)}" if slowest else "",
-                one.reached.said if one.reached else "",
+                str(one.reached or ""),
             )
         )
     columns = ("build", "time", "commands", "cache hits", "memory", "slowest file", "failed")

@@ -191,10 +191,10 @@ def test_a_failed_build_says_first_how_far_it_came() -> None:
     first = page.builds[0]
     assert (first.stage, first.failed, first.graphs[0].edges) == ("build_torch", True, 6000)
     assert first.reached is not None
-    assert first.reached.said == "at command 4100 of 6000 making aten/a.o, aten/b.o"
+    assert str(first.reached) == "at command 4100 of 6000 making aten/a.o, aten/b.o"
     assert not any(one.failed for one in page.builds[1:])
     table = next(one for one in tables(page) if one.title == "the longest builds")
-    assert (table.columns[-1], table.rows[0][-1]) == ("failed", first.reached.said)
+    assert (table.columns[-1], table.rows[0][-1]) == ("failed", str(first.reached))
     assert table.rows[0][1].startswith("failed after")
     shown = render(page)
     assert "It failed at command 4100 of 6000 making aten/a.o, aten/b.o." in shown

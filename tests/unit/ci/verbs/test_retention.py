@@ -369,7 +369,7 @@ def test_killed_at_any_write_no_page_lists_what_is_gone_and_the_next_run_ends_it
     while not ended:
         store = DirectoryStore(tmp_path / f"bucket{step}")
         stage(store, paths)
-        monkeypatch.setattr("core.cli.options.open_store", lambda *_, place=store.root, **__: Dying(place))
+        monkeypatch.setattr("ci.verbs.retention.open_store", lambda *_, place=store.root, **__: Dying(place))
         Dying.left = step
         try:
             ended = door(store.root, "--yes", "--at-most", "100") == 0
