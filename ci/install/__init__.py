@@ -1,4 +1,7 @@
-"""A run's wheels at who uses them: what is on offer, pages that lag behind, environments, installing."""
+"""Installing a run's wheels for a user: exact files, ours from their source and others' from elsewhere.
+
+The environment is made where there is none and used where there is one; no other folder is wiped.
+"""
 
 from __future__ import annotations
 
@@ -35,55 +38,8 @@ if TYPE_CHECKING:
     from core.packages.resolution import Resolved
     from core.run.outputs import Platform
 
-
-def parse_requirements(words: Sequence[str]) -> tuple[Requirement, ...]:
-    """Read requirements as people write them: in one word or several, separated by spaces."""
-    found = []
-    for word in (part for one in words for part in one.split()):
-        try:
-            found.append(Requirement(word))
-        except InvalidRequirement as problem:
-            raise UsageError(
-                f"--packages: {word!r} is no requirement.",
-                hint="Write them as in --packages 'rocm[libraries,devel]==7.1 torch', without spaces inside.",
-            ) from problem
-    if not found:
-        raise UsageError("--packages is empty.", hint="Name packages: --packages 'rocm[libraries] torch'.")
-    return tuple(found)
-
-
-def pinned(
-    requirements: Sequence[Requirement], offers: Sequence[Offer], *, newest: bool = False
-) -> tuple[str, ...]:
-    """Pin requirements to the versions on offer; those of others' distributions stay as they are."""
-    return tuple(_pinned(one, offers, newest=newest) for one in requirements)
-
-
-def _pinned(requirement: Requirement, offers: Sequence[Offer], *, newest: bool) -> str:
-    name = canonicalize_name(requirement.name)
-    held = sorted({Version(one.version) for one in offers if one.distribution == name})
-    if not held:
-        if is_ours(name):
-            known = nearest(name, [one.distribution for one in offers])
-            raise MissingInputError(f"There is no {name} for this Python. {known}")
-        return str(requirement)
-    if requirement.url:
-        raise UsageError(f"{requirement.name} is to come from the index, not from {requirement.url}.")
-    fitting = [one for one in held if requirement.specifier.contains(one, prereleases=True)]
-    versions = ", ".join(str(one) for one in held)
-    if not fitting:
-        raise MissingInputError(f"There is no {requirement}, but {name} {versions}.")
-    if len(fitting) > 1 and not newest:
-        raise UsageError(
-            f"The run has several versions of {name}: {versions}.",
-            hint=f"Name one, such as {name}=={fitting[-1]}.",
-        )
-    extras = f"[{','.join(sorted(requirement.extras))}]" if requirement.extras else ""
-    marker = f" ; {requirement.marker}" if requirement.marker else ""
-    return f"{requirement.name}{extras}=={fitting[-1]}{marker}"
-
-
 MARKER = "run-packages.json"
+_CONFIGURATION = "pyvenv.cfg"  # what makes a folder a virtual environment (PEP 405)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -109,9 +65,50 @@ class Chosen:
     theirs: tuple[Resolved, ...]
 
 
+def parse_requirements(words: Sequence[str]) -> tuple[Requirement, ...]:
+    """Read requirements as users write them: in one word or several, separated by spaces."""
+    found = []
+    for word in (part for one in words for part in one.split()):
+        try:
+            found.append(Requirement(word))
+        except InvalidRequirement as problem:
+            raise UsageError(
+                f"--packages: {word!r} is not a requirement.",
+                hint="Write them as in --packages 'rocm[libraries,devel]==7.1 torch', without spaces inside.",
+            ) from problem
+    if not found:
+        raise UsageError("--packages is empty.", hint="Name packages: --packages 'rocm[libraries] torch'.")
+    return tuple(found)
+
+
+def pinned(requirement: Requirement, offers: Sequence[Offer], *, newest: bool = False) -> str:
+    """Pin a requirement to the version on offer; one of another's distribution stays as it is."""
+    name = canonicalize_name(requirement.name)
+    held = sorted({Version(one.version) for one in offers if one.distribution == name})
+    if not held:
+        if is_ours(name):
+            known = nearest(name, [one.distribution for one in offers])
+            raise MissingInputError(f"There is no {name} for this Python. {known}")
+        return str(requirement)
+    if requirement.url:
+        raise UsageError(f"{requirement.name} is to come from the index, not from {requirement.url}.")
+    fitting = [one for one in held if requirement.specifier.contains(one, prereleases=True)]
+    versions = ", ".join(str(one) for one in held)
+    if not fitting:
+        raise MissingInputError(f"There is no {requirement}, but {name} {versions}.")
+    if len(fitting) > 1 and not newest:
+        raise UsageError(
+            f"The run has several versions of {name}: {versions}.",
+            hint=f"Name one, such as {name}=={fitting[-1]}.",
+        )
+    extras = f"[{','.join(sorted(requirement.extras))}]" if requirement.extras else ""
+    marker = f" ; {requirement.marker}" if requirement.marker else ""
+    return f"{requirement.name}{extras}=={fitting[-1]}{marker}"
+
+
 @contextmanager
 def others_index(group: RunGroup | None, url: str) -> Iterator[Sources | None]:
-    """Return the index of third-party packages: the one that is named, else the store's own."""
+    """Yield the index of third-party packages: the one that is named, else the store's own."""
     cert = configured().cert
     if url or group is None or group.store.find(mirror().index_key) is None:
         yield Sources(index_url=url, cert=cert) if url else None
@@ -126,7 +123,7 @@ def choose(wanted: Wanted, theirs: Sources | None, python: Interpreter) -> Chose
     """Choose files, ours and theirs, with the device packages of what is ours."""
     devices = wanted.devices
 
-    def asked(*more: str) -> resolution.Chosen:
+    def chosen(*more: str) -> resolution.Chosen:
         return resolution.choose(
             wanted.source,
             (*wanted.requirements, *more),
@@ -135,16 +132,12 @@ def choose(wanted: Wanted, theirs: Sources | None, python: Interpreter) -> Chose
             sdist_requires=sdist_requires(wanted.source, devices.family, devices.targets),
         )
 
-    ours = asked()
+    ours = chosen()
     if more := devices.packages(ours.versions, wanted.offers):
-        ours = asked(*more)
-    question = others_question(
-        python.executable,
-        theirs,
-        pre=wanted.pre,
-        # one of uv's own; pip's is another one
-        cache_dir=wanted.cache_dir if wanted.backend == "uv" else None,
-    )
+        ours = chosen(*more)
+    # of uv's own cache; pip's is another one
+    cache_dir = wanted.cache_dir if wanted.backend == "uv" else None
+    question = others_question(python.executable, theirs, pre=wanted.pre, cache_dir=cache_dir)
     return Chosen(ours=ours.files, theirs=resolve_others(ours.others, list(ours.versions), question))
 
 
@@ -161,7 +154,8 @@ def install_chosen(
     if chosen.theirs:
         calls.append(pinned_call(wanted.locks, chosen.theirs, theirs))
     if chosen.ours:
-        calls.append(pinned_call(wanted.locks, chosen.ours, ours, told=wanted.devices.told(wanted.offers)))
+        told = wanted.devices.told(wanted.offers)
+        calls.append(pinned_call(wanted.locks, chosen.ours, ours, told=told))
     for call in calls:
         installer.install(target, call, backend=wanted.backend, cache_dir=wanted.cache_dir)
     files.write_json(target.prefix / MARKER, {one.distribution: one.sha256 for one in chosen.ours})
@@ -170,7 +164,7 @@ def install_chosen(
 
 
 def _forget_others(target: Interpreter, chosen: Chosen) -> None:
-    """Take out what an installer would keep by its version, although it was made of another file."""
+    """Uninstall what an installer would keep by its version, although it was made of another file."""
     marker = target.prefix / MARKER
     known = json.loads(marker.read_text(encoding="utf-8")) if marker.is_file() else {}
     other = [one.distribution for one in chosen.ours if known.get(one.distribution) != one.sha256]
@@ -180,45 +174,61 @@ def _forget_others(target: Interpreter, chosen: Chosen) -> None:
         process.run([*argv, "--python", target.executable, *other])
 
 
-_CONFIGURATION = "pyvenv.cfg"  # what makes a folder a virtual environment (PEP 405)
-
-
 @contextmanager
 def environment(folder: Path, *, python: str = "", clean: bool = False) -> Iterator[Interpreter]:
-    """Give the environment of a folder, made first where it has to be, and hold its lock."""
+    """Yield the environment of a folder, made first where it has to be, and hold its lock."""
     folder = folder.absolute()
-    refuse_other_folder(folder)
+    _refuse_other_folder(folder)
     with files.locked(folder.parent / f".{folder.name}.lock", what=str(folder)):
-        if clean or not (folder / _CONFIGURATION).is_file():
-            _make(folder, base_python(python))
-            yield _asked(folder)
+        if target := _existing(folder, python, clean=clean):
+            console.detail(f"environment {folder}: there already, Python {target.version}")
+            yield target
             return
-        target = _asked(folder)
-        _refuse_other_python(target, folder, python)
-        console.detail(f"environment {folder}: there already, Python {target.version}")
-        yield target
+        # with the pip that virtualenv brings along, for the user
+        argv = [sys.executable, "-m", "virtualenv", "--quiet", "--clear"]
+        try:
+            process.run([*argv, "--python", str(base_python(python)), str(folder)])
+        except ProcessError as problem:
+            raise EnvironmentSetupError(f"Could not create the environment {folder}.") from problem
+        yield _inspected(folder)
 
 
 def planned(folder: Path, *, python: str = "", clean: bool = False) -> Interpreter:
-    """Give the interpreter that an environment has or, where it is still to be made, is made from."""
+    """Return the interpreter that an environment has or, where it is still to be made, is made from."""
     folder = folder.absolute()
-    refuse_other_folder(folder)
-    if clean or not (folder / _CONFIGURATION).is_file():
-        return interpreter(base_python(python))
-    target = _asked(folder)
-    _refuse_other_python(target, folder, python)
-    return target
+    _refuse_other_folder(folder)
+    return _existing(folder, python, clean=clean) or interpreter(base_python(python))
 
 
-def refuse_other_folder(folder: Path) -> None:
+def _refuse_other_folder(folder: Path) -> None:
     """Refuse a folder that holds anything but a virtual environment: it would be lost."""
     if not folder.exists() or (folder / _CONFIGURATION).is_file():
         return
     if not folder.is_dir() or any(folder.iterdir()):
         raise EnvironmentSetupError(
-            f"{folder} is there and is no virtual environment; it is left alone.",
-            hint="Name another folder, or take this one away yourself.",
+            f"{folder} exists and is not a virtual environment; it is left alone.",
+            hint="Name another folder, or remove this one yourself.",
         )
+
+
+def _existing(folder: Path, python: str, *, clean: bool) -> Interpreter | None:
+    """Return the environment that is there, of the Python that is named; None where it is to be made."""
+    if clean or not (folder / _CONFIGURATION).is_file():
+        return None
+    target = _inspected(folder)
+    wanted = interpreter(base_python(python)) if python else target
+    if wanted.series != target.series:
+        raise EnvironmentSetupError(
+            f"{folder} is an environment of Python {target.series}, not of {wanted.series}.",
+            hint="Make it anew with --clean, or name another folder.",
+        )
+    return target
+
+
+def _inspected(folder: Path) -> Interpreter:
+    # not from memory: another interpreter may have been there a moment ago
+    windows = sys.platform == "win32"
+    return interpreter.__wrapped__(folder / ("Scripts/python.exe" if windows else "bin/python"))
 
 
 def base_python(python: str) -> Path:
@@ -234,33 +244,3 @@ def base_python(python: str) -> Path:
             hint="Install it, or give --python the path of an interpreter.",
         ) from problem
     return Path(found)
-
-
-def executable(folder: Path) -> Path:
-    """Give the interpreter's path in an environment."""
-    return folder / "Scripts" / "python.exe" if sys.platform == "win32" else folder / "bin" / "python"
-
-
-def _make(folder: Path, base: Path) -> None:
-    # with the pip that virtualenv brings along, for the person who will use it
-    argv = [sys.executable, "-m", "virtualenv", "--quiet", "--clear", "--python", str(base), str(folder)]
-    try:
-        process.run(argv)
-    except ProcessError as problem:
-        raise EnvironmentSetupError(f"The environment {folder} could not be made.") from problem
-
-
-def _asked(folder: Path) -> Interpreter:
-    # asked afresh: another interpreter may have been there a moment ago
-    return interpreter.__wrapped__(executable(folder))
-
-
-def _refuse_other_python(target: Interpreter, folder: Path, python: str) -> None:
-    if not python:
-        return
-    wanted = interpreter(base_python(python))
-    if wanted.series != target.series:
-        raise EnvironmentSetupError(
-            f"{folder} is an environment of Python {target.series}, not of {wanted.series}.",
-            hint="Make it anew with --clean, or name another folder.",
-        )

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import functools
-import hashlib
 import sys
 import tempfile
+from collections import Counter
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from packaging.requirements import InvalidRequirement, Requirement
-from packaging.utils import canonicalize_name
 from pydantic import AfterValidator
 
 from core import console, files, process
@@ -23,26 +22,26 @@ from core.errors import DataError, EnvironmentSetupError, ProcessError, StoreErr
 from core.packages.offers import fits, required_by
 from core.packages.resolution import Question, others_of, resolve
 from core.parallel import each
-from core.run.records import FileRecord
-from core.wheel import wheels
-from core.wheel.distributions import SIDECAR, is_ours
+from core.wheel.distributions import SIDECAR, describe, is_ours
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
 
     from core.packages.offers import Offer, RunGroup
     from core.packages.resolution import Resolved
+    from core.run.records import FileRecord
     from core.stores import Store
 
 
 MIRROR_FILE = Path(__file__).parents[1] / "mirror.toml"
+_JOBS = 4  # uv waits for the network, and resolves on one core
 
 
 def _requirement(text: str) -> str:
     try:
         Requirement(text)
     except InvalidRequirement as problem:
-        raise ValueError(f"{text!r} is no requirement: {problem}") from problem
+        raise ValueError(f"{text!r} is not a requirement: {problem}") from problem
     return text
 
 
@@ -73,9 +72,6 @@ def mirror() -> Mirror:
     return load_toml(MIRROR_FILE, Mirror)
 
 
-_JOBS = 4  # uv waits for the network, and resolves on one core
-
-
 @dataclass(frozen=True, kw_only=True)
 class Cell:
     """A Python on a platform."""
@@ -87,6 +83,9 @@ class Cell:
     def tag(self) -> str:
         """The Python's ABI tag."""
         return "cp" + self.python.replace(".", "")
+
+    def __str__(self) -> str:
+        return f"Python {self.python} on {self.platform}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -100,7 +99,7 @@ class Need:
 
 @dataclass(frozen=True, kw_only=True)
 class Source:
-    """A file of others' that is to be mirrored."""
+    """A third-party file that is to be mirrored."""
 
     filename: str
     distribution: str
@@ -110,51 +109,53 @@ class Source:
 
 
 def needs(data: Mirror, groups: Sequence[RunGroup], offers: Sequence[Sequence[Offer]]) -> Sequence[Need]:
-    """Gather what has to be resolved: what the data knows of each distribution, and what a run's wheels say.
+    """Gather what has to be resolved: the data's requirements by distribution, and those of a run's wheels.
 
     Each distribution is resolved by itself, so that wheels that nobody installs together need not
     fit together; what the data knows is resolved in one piece, too.
     """
     found: dict[tuple[Cell, tuple[str, ...]], Need] = {}
-    lists = [*data.requirements.items(), ("all of mirror.toml", _all(data))]
+    every = tuple(line for lines in data.requirements.values() for line in lines)
+    lists = [(f"{name} (mirror.toml)", lines) for name, lines in data.requirements.items()]
     for python, platform in product(data.pythons, data.platforms):
         cell = Cell(python=python, platform=platform)
-        stated = [(f"{name} (mirror.toml)", lines) for name, lines in lists]
+        stated = [*lists, ("all of mirror.toml", every)]
         for group, offered in zip(groups, offers, strict=True):
             if group.outputs.platform == platform:
-                stated += [
-                    (one.name, required_by(group.store, one)) for one in offered if fits(one, cell.tag)
-                ]
+                fitting = (one for one in offered if fits(one, cell.tag))
+                stated += [(one.name, required_by(group.store, one)) for one in fitting]
         for of, lines in stated:
-            kept = others_of(lines, where=of)
-            if kept:
+            if kept := others_of(lines, where=of):
                 found.setdefault((cell, kept), Need(cell=cell, of=of, requirements=kept))
     return list(found.values())
-
-
-def _all(data: Mirror) -> tuple[str, ...]:
-    return tuple(line for lines in data.requirements.values() for line in lines)
 
 
 def resolved(data: Mirror, wanted: Sequence[Need]) -> Sequence[Source]:
     """Resolve each need into files, by file name."""
     sources: dict[str, Source] = {}
-    for need, answer in zip(wanted, each(lambda one: _ask(data, one), wanted, jobs=_JOBS), strict=True):
+    for need, answer in zip(wanted, each(lambda one: _query(data, one), wanted, jobs=_JOBS), strict=True):
         for one in answer:
             if is_ours(one.name):
                 raise DataError(
-                    f"{need.of} requires {one.name} through others' packages, and that is a name of ours: "
-                    "what the public index has under it is somebody else's.",
+                    f"{need.of} requires {one.name} through third-party packages, and that name is ours: "
+                    "what the public index has under it is not.",
                     hint="See who requires it, and leave that out of ci/mirror.toml.",
                 )
-            for source in _sources(one, need.cell):
+            for file in one.files:
+                source = Source(
+                    filename=file.filename,
+                    distribution=one.name,
+                    version=one.version,
+                    sha256=file.sha256,
+                    cell=need.cell,
+                )
                 before = sources.setdefault(source.filename, source)
                 if before.sha256 != source.sha256:
                     raise StoreError(f"The configured indexes have two files {source.filename}.")
     return [sources[name] for name in sorted(sources)]
 
 
-def _ask(data: Mirror, need: Need) -> Sequence[Resolved]:
+def _query(data: Mirror, need: Need) -> Sequence[Resolved]:
     question = Question(
         requirements=need.requirements,
         sources=configured(),
@@ -166,29 +167,19 @@ def _ask(data: Mirror, need: Need) -> Sequence[Resolved]:
     try:
         return resolve(question)
     except EnvironmentSetupError as problem:
-        where = f"Python {need.cell.python} on {need.cell.platform}"
-        raise EnvironmentSetupError(f"What {need.of} requires, for {where}: {problem.message}") from problem
-
-
-def _sources(one: Resolved, cell: Cell) -> Iterator[Source]:
-    for file in one.files:
-        yield Source(
-            filename=file.filename, distribution=one.name, version=one.version, sha256=file.sha256, cell=cell
-        )
+        raise EnvironmentSetupError(
+            f"What {need.of} requires, for {need.cell}: {problem.message}"
+        ) from problem
 
 
 def batches(sources: Sequence[Source]) -> Sequence[Sequence[Source]]:
     """Divide files into calls of pip: one cell each, and no distribution twice."""
-    found: list[list[Source]] = []
+    found: dict[tuple[Cell, int], list[Source]] = {}
+    count: Counter[tuple[Cell, str]] = Counter()
     for one in sources:
-        for batch in found:
-            same_cell = batch[0].cell == one.cell
-            if same_cell and all(other.distribution != one.distribution for other in batch):
-                batch.append(one)
-                break
-        else:
-            found.append([one])
-    return found
+        count[one.cell, one.distribution] += 1
+        found.setdefault((one.cell, count[one.cell, one.distribution]), []).append(one)
+    return list(found.values())
 
 
 def download(data: Mirror, batch: Sequence[Source], folder: Path) -> None:
@@ -202,36 +193,25 @@ def download(data: Mirror, batch: Sequence[Source], folder: Path) -> None:
     argv += ["--python-version", cell.python, "--implementation", "cp", "--abi", cell.tag, "--abi", "abi3"]
     for platform in data.platforms[cell.platform].pip:
         argv += ["--platform", platform]
+    argv += ["--dest", str(folder), "-r", str(lock)]
     try:
-        process.run(
-            [*argv, "--dest", str(folder), "-r", str(lock)], env=installer.environment_for(exact=False)
-        )
+        process.run(argv, env=installer.environment_for(exact=False))
     except ProcessError as problem:
         raise EnvironmentSetupError(
-            f"{len(batch)} files for Python {cell.python} on {cell.platform} could not be fetched.",
-            hint="pip's own words stand above; what came already is kept, so run it again.",
+            f"Could not fetch {len(batch)} files for {cell}.",
+            hint="See pip's output above. What was fetched is kept, so run it again.",
         ) from problem
 
 
 def publish(data: Mirror, store: Store, source: Source, path: Path) -> FileRecord:
     """Put a file and its sidecar into the index's folder."""
-    metadata = wheels.read_metadata(path)
-    if is_ours(metadata.name) or canonicalize_name(metadata.name) != source.distribution:
-        raise DataError(f"{path.name} calls itself {metadata.name} inside; it is not mirrored.")
     key = f"{data.prefix}/{source.filename}"
+    described = describe(path, key=key, sha256=source.sha256)
+    if described.record.distribution != source.distribution:
+        raise DataError(f"{path.name} calls itself {described.record.distribution}; it is not mirrored.")
     store.put_file(key, path, sha256=source.sha256, replace=False)
-    store.put_bytes(f"{key}{SIDECAR}", metadata.raw, replace=False)
-    return FileRecord(
-        name=source.filename,
-        key=key,
-        size=path.stat().st_size,
-        sha256=source.sha256,
-        distribution=source.distribution,
-        version=source.version,
-        requires_python=" ".join(metadata.requires_python.split()),
-        metadata_sha256=hashlib.sha256(metadata.raw).hexdigest(),
-        license=metadata.license,
-    )
+    store.put_bytes(f"{key}{SIDECAR}", described.sidecar or b"", replace=False)
+    return described.record
 
 
 def bring(
@@ -251,8 +231,7 @@ def bring(
                 )
             put.append(publish(data, store, one, store.fetch(key, folder)))
         for batch in batches([one for one in missing if one not in there]):
-            cell = batch[0].cell
-            with console.group(f"{len(batch)} files for Python {cell.python} on {cell.platform}"):
+            with console.group(f"{len(batch)} files for {batch[0].cell}"):
                 download(data, batch, folder)
                 put += each(lambda one: publish(data, store, one, folder / one.filename), batch)
     return put

@@ -146,7 +146,7 @@ def _wanted(
     devices = devices_for(requirements, family)
     offers = _fitting(known_offers(source, requirements, devices), source, target)
     return Wanted(
-        requirements=pinned(requirements, offers, newest=source.group is None),
+        requirements=tuple(pinned(one, offers, newest=source.group is None) for one in requirements),
         source=source,
         offers=offers,
         devices=devices,

@@ -50,5 +50,5 @@ def test_the_data_names_every_supported_python_and_platform_and_nothing_of_ours(
 def test_a_requirement_that_is_none_is_refused_with_its_place(tmp_path: Path) -> None:
     path = tmp_path / "mirror.toml"
     path.write_text('prefix = "p"\npythons = []\n[platforms]\n[requirements]\ntorch = ["filelock", "=1"]\n')
-    with pytest.raises(DataError, match=r"requirements\.torch\[1\]: '=1' is no requirement"):
+    with pytest.raises(DataError, match=r"requirements\.torch\[1\]: '=1' is not a requirement"):
         load_toml(path, Mirror)

@@ -46,7 +46,7 @@ def test_what_is_no_environment_is_never_wiped(
     place = tmp_path / "thesis"
     make(place)
     with (
-        pytest.raises(EnvironmentSetupError, match="is no virtual environment; it is left alone"),
+        pytest.raises(EnvironmentSetupError, match="is not a virtual environment; it is left alone"),
         install.environment(place, clean=clean),
     ):
         pass
@@ -73,7 +73,7 @@ def test_an_environment_of_another_python_is_kept_unless_made_anew(
 
     monkeypatch.setattr(install, "base_python", lambda python: Path(f"/usr/bin/python{python}"))
     monkeypatch.setattr(
-        install, "_asked", lambda _: type("Target", (), {"series": "3.1", "version": "3.1.0"})()
+        install, "_inspected", lambda _: type("Target", (), {"series": "3.1", "version": "3.1.0"})()
     )
     monkeypatch.setattr(install, "interpreter", interpreter)
     with (
