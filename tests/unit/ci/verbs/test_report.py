@@ -118,7 +118,7 @@ def test_the_run_before_is_read_from_the_same_store(
     assert main("ci", "", VERBS, [*words, "--against", "16"]) == MissingInputError.exit_code
     assert "Run 16 has no records" in capsys.readouterr().err
     assert main("ci", "", VERBS, [*words, "--against", common.run_id]) == 0
-    assert f"held against run {common.run_id}" in (
+    assert f"compared with run {common.run_id}" in (
         DirectoryStore(root=common.root / "out").read(f"{common.outputs.prefix}/reports/index.html").decode()
     )
 
