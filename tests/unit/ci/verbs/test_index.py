@@ -4,15 +4,14 @@ import os
 import re
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 
-from ci.publish import index as indexing
 from ci.verbs import index
 from core import files
 from core.cli.frontdoor import Verb, main
-from core.errors import ConflictError, MissingInputError, StoreError
+from core.errors import MissingInputError, StoreError
 from core.run import records
 from core.run.records import FileRecord, Record
 from core.stores.location import DryRunStore
@@ -108,53 +107,6 @@ def test_a_failed_stages_record_names_nothing(
     aged(store, one)
     with pytest.raises(StoreError, match="no record names it"):
         index.write_pages(store, outputs, "g")
-
-
-@pytest.fixture(autouse=True)
-def _no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(indexing, "_LONGEST_PAUSE", 0)
-
-
-class Raced:
-    """A store in which somebody else is first, so many times."""
-
-    def __init__(self, store: Store, times: int) -> None:
-        self.store = store
-        self.times = times
-        self.listings = 0
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.store, name)
-
-    def list(self, prefix: str, **how: Any) -> Any:
-        self.listings += prefix.endswith("/g") and "/python/" in prefix
-        return self.store.list(prefix, **how)
-
-    def put_bytes(self, key: str, data: bytes, *, if_match: str | None = None, replace: bool = True) -> Any:
-        if self.times:
-            self.times -= 1
-            self.store.put_bytes(key, f"written by somebody else, {self.times}".encode())
-        return self.store.put_bytes(key, data, if_match=if_match, replace=replace)
-
-
-def test_pages_are_written_from_a_fresh_listing_when_somebody_was_first(
-    store: Store, outputs: RunOutputs, publish: Publish, capsys: pytest.CaptureFixture[str]
-) -> None:
-    publish()
-    raced: Any = Raced(store, times=2)
-    index.write_pages(raced, outputs, "g")
-    assert "torch" in page(store, outputs)
-    assert "somebody else" not in page(store, outputs, "simple/torch/index.html")
-    assert raced.listings >= 3
-    assert "listing again" in capsys.readouterr().err
-
-
-def test_at_some_point_a_writer_gives_up(store: Store, outputs: RunOutputs, publish: Publish) -> None:
-    publish()
-    raced: Any = Raced(store, times=1000)
-    with pytest.raises(StoreError, match="were written by others 100 times") as caught:
-        index.write_pages(raced, outputs, "g")
-    assert not isinstance(caught.value, ConflictError)
 
 
 def test_a_dry_run_says_what_would_be_written(

@@ -68,11 +68,6 @@ def test_a_folder_is_put_once(
     assert len(records.read_all(store, outputs, "g")) == 1
 
 
-def test_a_folder_without_wheels_is_an_error(common: Common, tmp_path: Path) -> None:
-    with pytest.raises(MissingInputError, match="holds no wheel or sdist"):
-        upload_folder(common, tmp_path, "g")
-
-
 def test_other_bytes_in_an_immutable_run_are_refused_before_anything_is_written(
     common: Common, store: Store, make_wheel: MakeWheel, tmp_path: Path
 ) -> None:
@@ -139,20 +134,6 @@ def test_a_runs_group_is_put_into_another_store_with_its_records(
     assert [one.distribution for one in put] == ["apex", "torch"]
     assert everything(target.open_store()) == everything(store)
     assert index.write_pages(target.open_store(), outputs, "g").files == 2
-
-
-def test_failures_stay_where_they_were(
-    store: Store,
-    outputs: RunOutputs,
-    publish: Callable[..., FileRecord],
-    record_of: Callable[..., Record],
-    tmp_path: Path,
-) -> None:
-    publish()
-    records.write(store, outputs, "g", record_of(stage="build_audio", status="failed", error="No."))
-    target = Common(root=tmp_path, run_id="17", store="elsewhere")
-    upload_group(target, store, "g")
-    assert [one.status for one in records.read_all(target.open_store(), outputs, "g")] == ["ok"]
 
 
 def test_a_file_that_differs_from_its_record_is_not_uploaded(

@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 
 from core import parallel
 from core.errors import ConflictError, DataError, StoreError, WheelError
-from core.stores import open_store
 from core.stores.directory import DirectoryStore
 
 if TYPE_CHECKING:
@@ -367,12 +366,6 @@ def test_others_who_always_come_first_are_an_error_in_the_end(memory: Any, tools
     with pytest.raises(StoreError, match="written by others 100 times") as caught:
         tools.index(memory)
     assert not isinstance(caught.value, ConflictError)
-
-
-def test_open_store_gives_what_an_index_needs(tools: Any, tmp_path: Path) -> None:
-    store = open_store(str(tmp_path), root=tmp_path)
-    tools.publish(store, TORCH)
-    assert tools.index(store).files == 1
 
 
 def test_a_bucket_gets_the_page_of_a_folder_under_its_own_name_too(tools: Any) -> None:

@@ -101,14 +101,6 @@ def test_pages_follow_distributions_and_nothing_else(key: str, prefix: str | Non
     assert folder_of(Change(bucket="b", key=key), FOLDERS) == expected
 
 
-def test_other_folders_can_have_pages_too(tmp_path: Path) -> None:
-    store = DirectoryStore(tmp_path)
-    key = put(store, "rocm-1.0.tar.gz", folder="wheels")
-    handle(event(key), open_bucket=lambda _: store, folders=re.compile("wheels"))
-    assert "wheels/index.html" in page_texts(store, "wheels")
-    assert title_of("wheels") == "wheels"
-
-
 def test_a_wheel_is_listed_with_its_digest_when_its_sidecar_is_there(tmp_path: Path) -> None:
     store, name = DirectoryStore(tmp_path), "torch-2.10.0+rocm7.1-py3-none-any.whl"
     key = put(store, name)
@@ -123,28 +115,6 @@ def test_a_wheel_is_listed_with_its_digest_when_its_sidecar_is_there(tmp_path: P
     store.delete(f"{key}.metadata")
     told(store, f"{key}.metadata")
     assert not [text for text in page_texts(store).values() if b"torch-2" in text]
-
-
-def test_only_the_projects_pages_change(tmp_path: Path) -> None:
-    store = DirectoryStore(tmp_path)
-    for name in ("torch-1.0-py3-none-any.whl", "apex-1.0-py3-none-any.whl"):
-        told(store, put(store, name), put_sidecar(store, name))
-    before = page_texts(store)
-    late = "torch-1.1-py3-none-any.whl"
-    told(store, put(store, late), put_sidecar(store, late))
-    changed = {key for key, text in page_texts(store).items() if before.get(key) != text}
-    paths = {"index.html", "simple/torch/index.html", "simple/torch/index.json"}
-    assert changed == {f"{PREFIX}/{path}" for path in paths}
-
-
-def test_nothing_is_written_for_what_is_listed_already(tmp_path: Path) -> None:
-    store, name = DirectoryStore(tmp_path), "torch-1.0-py3-none-any.whl"
-    keys = [put(store, name), put_sidecar(store, name)]
-    told(store, *keys)
-    etags = {one.key: one.etag for one in store.list(PREFIX)}
-    told(store, *keys, *keys)
-    told(store, f"{PREFIX}/index.html")
-    assert {one.key: one.etag for one in store.list(PREFIX)} == etags
 
 
 def test_the_pages_are_the_clients_byte_for_byte(
