@@ -7,11 +7,13 @@ from typing import TYPE_CHECKING
 import pytest
 
 from ci.report import page_of
-from ci.report.facts import read_run
+from ci.report.facts import earlier, has_built, read_run
+from ci.report.model import CellName
 from core.cli.options import Common
 from core.errors import MissingInputError
 from core.junit import Case, Document
-from core.run.records import Cell, Record, serialize, write
+from core.run.outputs import RunOutputs
+from core.run.records import Record, serialize, write
 from pytorch_build.test import report_data
 from pytorch_build.test.results import Origin, Report, document_of
 from tests import page_samples as samples
@@ -149,7 +151,35 @@ def test_a_run_without_records_is_told(common: Common) -> None:
 
 
 def test_a_family_that_is_not_there_is_told_with_the_nearest(common: Common, built: Record) -> None:
-    assert built.cell == Cell(python="cp312", torch_ref="nightly", gpu_family=GROUP)
+    assert built.cell.gpu_family == GROUP
     with pytest.raises(MissingInputError, match="has no group 'gfx90'") as caught:
         read_run(replace(common, gpu_family="gfx90"))
     assert GROUP in caught.value.hint
+
+
+@pytest.mark.parametrize(
+    ("run_id", "before"), [("1000", ["999", "99"]), ("99", []), ("local", ["a-9", "1000", "999", "99"])]
+)
+def test_runs_before_are_those_with_lower_ids_the_last_first(run_id: str, before: list[str]) -> None:
+    runs = ("99-linux", "999-linux", "1000-linux", "998-windows", "local-linux", "python-deps", "a-9-linux")
+    assert earlier(runs, RunOutputs(run_id=run_id, platform="linux")) == before
+
+
+BUILT = "gfx94X-dcgpu/build_torch-release-2.10-cp312.json"
+
+
+@pytest.mark.parametrize(
+    "records",
+    [
+        [],
+        ["gfx94X-dcgpu/test_smoke-release-2.10-cp312.json"],
+        ["gfx94X-dcgpu-debug/build_torch-release-2.10-cp312.json"],
+        ["gfx94X-dcgpu/build_torch-my-release-2.10-cp312.json"],
+        ["gfx94X-dcgpu/build_torch-release-2.10-cp312t.json"],
+        [BUILT, "gfx94X-dcgpu/build_apex-release-2.10-cp312.failed.json"],
+    ],
+)
+def test_a_cell_is_built_where_its_builds_are_there_and_none_failed(records: list[str]) -> None:
+    cells = [CellName(group="gfx94X-dcgpu", torch_ref="release/2.10", python="cp312")]
+    assert has_built([BUILT], cells)
+    assert not has_built(records, cells)
