@@ -154,7 +154,7 @@ def install_chosen(
     if chosen.theirs:
         calls.append(pinned_call(wanted.locks, chosen.theirs, theirs))
     if chosen.ours:
-        told = wanted.devices.told(wanted.offers)
+        told = wanted.devices.sdk_family(wanted.offers)
         calls.append(pinned_call(wanted.locks, chosen.ours, ours, told=told))
     for call in calls:
         installer.install(target, call, backend=wanted.backend, cache_dir=wanted.cache_dir)

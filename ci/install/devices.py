@@ -1,6 +1,6 @@
-"""Device code for a person's environment: which device packages are installed beside what was asked for.
+"""Device code for a user's environment: which device packages are installed beside what was requested.
 
-`pip install torch` of split packages installs, imports, and fails at its first kernel. So what is asked for
+`pip install torch` of split packages installs, imports, and fails at its first kernel. So what is requested
 without an extra ``device-…`` comes with the device packages of this machine's GPUs, or of the GPU family.
 """
 
@@ -44,14 +44,14 @@ _EXTRA = "device-"
 
 @dataclass(frozen=True, kw_only=True)
 class Devices:
-    """For which GPUs packages are installed."""
+    """The GPUs that packages are installed for."""
 
     family: str = ""
     targets: tuple[str, ...] = ()
     exact: bool = False
 
-    def told(self, offers: Iterable[Offer]) -> str:
-        """Return what the sdist of `rocm` is told: a target of split packages, else a family; "" for none."""
+    def sdk_family(self, offers: Iterable[Offer]) -> str:
+        """Return the target of the `rocm` sdist: a GPU of split packages, else a family; "" for none."""
         held = [one for one in offers if is_rocm(one.distribution)]
         newest = max((Version(one.version) for one in held if one.distribution == "rocm"), default=None)
         names = [one.distribution for one in held if newest in {None, Version(one.version)}]

@@ -102,18 +102,18 @@ def test_a_target_that_is_not_on_offer_is_told(devices: Devices) -> None:
 def test_the_sdist_is_told_what_its_layout_takes() -> None:
     unsplit = offers("rocm", "rocm-sdk-libraries-gfx110x-all", "rocm-sdk-libraries-gfx942", version="7.1")
     here = Devices(family=f"{FAMILY};gfx942", targets=("gfx942",), exact=True)
-    assert Devices(family=FAMILY, targets=ALL[1:]).told(SPLIT) == "gfx1101"
-    assert Devices(family=FAMILY).told(SPLIT) == ""
+    assert Devices(family=FAMILY, targets=ALL[1:]).sdk_family(SPLIT) == "gfx1101"
+    assert Devices(family=FAMILY).sdk_family(SPLIT) == ""
     with pytest.raises(MissingInputError, match=r"no device code of ROCm 7\.1 for gfx942 \(it has gfx1100"):
-        here.told(SPLIT)
-    assert here.told(unsplit) == "gfx942"
-    assert Devices(family=FAMILY, targets=ALL).told(unsplit) == FAMILY
-    assert Devices().told(unsplit) == ""
+        here.sdk_family(SPLIT)
+    assert here.sdk_family(unsplit) == "gfx942"
+    assert Devices(family=FAMILY, targets=ALL).sdk_family(unsplit) == FAMILY
+    assert Devices().sdk_family(unsplit) == ""
     # the newest decides, and may have one layout only
     newer = offers("rocm", "rocm-sdk-libraries", "rocm-sdk-device-gfx942", version="7.2")
-    assert here.told([*unsplit, *newer]) == "gfx942"
+    assert here.sdk_family([*unsplit, *newer]) == "gfx942"
     with pytest.raises(RocmError, match=r"ROCm 7\.1 on offer holds .* both layouts"):
-        here.told([*unsplit, *SPLIT])
+        here.sdk_family([*unsplit, *SPLIT])
 
 
 def test_an_index_is_asked_for_what_is_wanted_and_belongs_to_it() -> None:
