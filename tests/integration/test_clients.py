@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import io
 import sys
-import tarfile
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -28,7 +26,7 @@ from core.run.records import Record
 from core.stores import open_store
 from core.stores.directory import DirectoryStore
 from core.wheel import distributions
-from tests.integration.recorded_runs import indexed
+from tests.integration.recorded_runs import indexed, rocm_sdist
 
 if TYPE_CHECKING:
     from core.stores import Store
@@ -152,21 +150,6 @@ def public_fixture(
         cached.cache_clear()
 
 
-def rocm_sdist(folder: Path) -> Path:
-    """Write an sdist whose requirements are known where it is built."""
-    path = folder / f"rocm-{ROCM}.tar.gz"
-    texts = {
-        "setup.py": SETUP,
-        "PKG-INFO": f"Metadata-Version: 2.2\nName: rocm\nVersion: {ROCM}\nDynamic: Requires-Dist\n",
-    }
-    with tarfile.open(path, "w:gz") as archive:
-        for name, text in texts.items():
-            member = tarfile.TarInfo(f"rocm-{ROCM}/{name}")
-            member.size = len(text)
-            archive.addfile(member, io.BytesIO(text.encode()))
-    return path
-
-
 @pytest.fixture(name="wheels")
 def wheels_fixture(tmp_path: Path, make_wheel: MakeWheel) -> list[Path]:
     """A run's own: torch in two versions, what both require, ROCm for two families."""
@@ -182,7 +165,7 @@ def wheels_fixture(tmp_path: Path, make_wheel: MakeWheel) -> list[Path]:
         make_wheel(dist, "rocm-sdk-core", ROCM),
         make_wheel(dist, "rocm-sdk-libraries-gfx94x-dcgpu", ROCM),
         make_wheel(dist, "rocm-sdk-libraries-gfx110x-all", ROCM),
-        rocm_sdist(dist),
+        rocm_sdist(dist, ROCM, SETUP),
     ]
 
 

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import io
 import json
 import sys
-import tarfile
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -26,7 +24,7 @@ from pytorch_build.refs.torch_refs import torch_ref
 from pytorch_build.rocm.options import RocmOptions
 from pytorch_build.test import installation
 from pytorch_build.test.devices import require_device_code
-from tests.integration.recorded_runs import indexed
+from tests.integration.recorded_runs import indexed, rocm_sdist
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -54,21 +52,6 @@ open("rocm.py", "w").write("")
 """
 
 
-def rocm_sdist(folder: Path, *, split: bool) -> Path:
-    path = folder / f"rocm-{ROCM}.tar.gz"
-    known = TARGETS if split else ("gfx94X-dcgpu", "gfx950-dcgpu")
-    texts = {
-        "setup.py": SETUP.format(known=known, split=split),
-        "PKG-INFO": f"Metadata-Version: 2.2\nName: rocm\nVersion: {ROCM}\nDynamic: Requires-Dist\n",
-    }
-    with tarfile.open(path, "w:gz") as archive:
-        for name, text in texts.items():
-            member = tarfile.TarInfo(f"rocm-{ROCM}/{name}")
-            member.size = len(text)
-            archive.addfile(member, io.BytesIO(text.encode()))
-    return path
-
-
 @pytest.fixture(name="wheels")
 def wheels_fixture(tmp_path: Path, make_wheel: MakeWheel) -> Callable[..., list[Path]]:
     """Write ROCm of a layout, and a torch: fat, or a host wheel as ours or TheRock's splitter leaves it."""
@@ -81,7 +64,9 @@ def wheels_fixture(tmp_path: Path, make_wheel: MakeWheel) -> Callable[..., list[
             extra = f"device-{gpu}"
             fields.append(("Provides-Extra", extra))
             fields.append(("Requires-Dist", f"amd-torch-{extra}=={TORCH}; extra == '{extra}'"))
-        paths = [make_wheel(dist, "torch", TORCH, fields=fields), rocm_sdist(dist, split=split)]
+        known = TARGETS if split else ("gfx94X-dcgpu", "gfx950-dcgpu")
+        sdist = rocm_sdist(dist, ROCM, SETUP.format(known=known, split=split))
+        paths = [make_wheel(dist, "torch", TORCH, fields=fields), sdist]
         names = (
             ["rocm-sdk-libraries"]
             if split
