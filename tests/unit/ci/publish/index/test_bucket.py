@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 
 from core import parallel
 from core.stores import open_store
+from tests.unit.ci.publish.index.memory_store import PREFIX, index, publish, wheel_name
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -17,20 +18,20 @@ JOBS = 10
 
 
 @pytest.mark.usefixtures("s3")
-def test_jobs_at_once_end_with_a_complete_page_in_a_bucket(tools: Any, tmp_path: Path) -> None:
+def test_jobs_at_once_end_with_a_complete_page_in_a_bucket(tmp_path: Path) -> None:
     def job(number: int) -> None:
         store = open_store("s3://bucket", root=tmp_path)
-        tools.publish(store, tools.wheel("torch", f"2.{number}"))
-        tools.index(store)
+        publish(store, wheel_name("torch", f"2.{number}"))
+        index(store)
 
     parallel.each(job, range(JOBS), jobs=JOBS)
     store = open_store("s3://bucket", root=tmp_path)
     pages = [
-        store.read(f"{tools.prefix}/{path}").decode()
+        store.read(f"{PREFIX}/{path}").decode()
         for path in ("index.html", "simple/torch/index.html", "simple/torch/index.json")
     ]
     for number in range(JOBS):
-        assert all(tools.wheel("torch", f"2.{number}") in page for page in pages)
+        assert all(wheel_name("torch", f"2.{number}") in page for page in pages)
     before = {one.key: one.etag for one in store.list("run")}
-    assert tools.index(store).written == ()
+    assert index(store).written == ()
     assert {one.key: one.etag for one in store.list("run")} == before
