@@ -154,8 +154,8 @@ def install_chosen(
     if chosen.theirs:
         calls.append(pinned_call(wanted.locks, chosen.theirs, theirs))
     if chosen.ours:
-        told = wanted.devices.sdk_family(wanted.offers)
-        calls.append(pinned_call(wanted.locks, chosen.ours, ours, told=told))
+        family = wanted.devices.sdk_family(wanted.offers)
+        calls.append(pinned_call(wanted.locks, chosen.ours, ours, told=family))
     for call in calls:
         installer.install(target, call, backend=wanted.backend, cache_dir=wanted.cache_dir)
     files.write_json(target.prefix / MARKER, {one.distribution: one.sha256 for one in chosen.ours})

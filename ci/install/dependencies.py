@@ -111,7 +111,7 @@ class Source:
 def needs(data: Mirror, groups: Sequence[RunGroup], offers: Sequence[Sequence[Offer]]) -> Sequence[Need]:
     """Gather what has to be resolved: the data's requirements by distribution, and those of a run's wheels.
 
-    Each distribution is resolved by itself, so that wheels that nobody installs together need not
+    Each distribution is resolved by itself, so that wheels that are never installed together need not
     fit together; what the data knows is resolved in one piece, too.
     """
     found: dict[tuple[Cell, tuple[str, ...]], Need] = {}

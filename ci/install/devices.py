@@ -122,7 +122,7 @@ def _target(word: str) -> str:
 def known_offers(
     source: PackageSource, requirements: Sequence[Requirement], devices: Devices
 ) -> tuple[Offer, ...]:
-    """List what a source offers; of an index, which lists nothing by itself, what is asked for."""
+    """List what a source offers; of an index, which lists nothing by itself, what is requested."""
     if not source.index_urls:
         return source.listed
     families = devices.family.split(";") if devices.family else ()

@@ -36,7 +36,7 @@ _TEXT = frozenset({".log", ".txt", ".out", ".err"})
 
 @dataclass(frozen=True, kw_only=True)
 class Item:
-    """A local file and the object that it is to become; `owned`: nobody else writes to the file."""
+    """A local file and the object that it is to become; `owned`: no other program writes to the file."""
 
     key: str
     path: Path

@@ -45,7 +45,7 @@ def page_of(facts: RunFacts, before: RunFacts | None = None) -> Page:
 
 
 def _failing(tests: Tests) -> dict[CellName, str]:
-    """Say of cells why their tests are no pass."""
+    """Return why tests of cells did not pass."""
     failing: dict[CellName, str] = {}
     for run in tests.runs:
         if not run.passed:

@@ -40,7 +40,7 @@ _GLYPHS: Mapping[str, str] = {
     "unreadable": "?",
     "failed": "✗",
 }
-# a page is for people; the JSON has everything
+# the JSON has everything
 MOST_LINES, MOST_BUILDS, MOST_PROBLEMS = 200, 40, 100
 
 

@@ -268,7 +268,7 @@ class TestRun:
 
 @dataclass(frozen=True, kw_only=True)
 class TestLine:
-    """A test that somebody wants to know of, wherever that was."""
+    """A test that is worth showing, with the cells that it ran in."""
 
     __test__ = False
 

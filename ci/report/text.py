@@ -154,7 +154,7 @@ def _sources(page: Page) -> Table:
 
 
 def spelt(text: str) -> str:
-    r"""Spell out characters that nobody sees and that change what is read: ``\u202e``."""
+    r"""Spell out invisible characters that change what is read: ``\u202e``."""
     return _MISLEADING.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
 
 
@@ -181,6 +181,6 @@ def counted(count: int, what: str) -> str:
 
 
 def natural(text: str) -> tuple[tuple[int, str], ...]:
-    """Give what to sort a name by, so that 2.10 comes after 2.9."""
+    """Return the key to sort a name by, so that 2.10 comes after 2.9."""
     parts = re.split(r"([0-9]{1,18})", text)
     return tuple((int(part), "") if at % 2 else (0, part) for at, part in enumerate(parts))

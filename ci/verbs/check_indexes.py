@@ -1,4 +1,4 @@
-"""`check-indexes`: do the pages that stay list what is there: dependencies, staging and releases."""
+"""`check-indexes`: whether permanent pages list what is there: dependencies, staging and releases."""
 
 from __future__ import annotations
 
@@ -70,6 +70,6 @@ def folders(store: Store) -> Mapping[str, Callable[[], Indexed]]:
 
 
 def problems(folder: str, indexed: Indexed) -> list[str]:
-    """Say what an index should list and does not."""
+    """Return what an index should list and does not."""
     stale = [f"{key} is not what it should be." for key in (*indexed.written, *indexed.removed)]
     return [*stale, *(f"{folder}: {one.stored.key} is not listed: {one.why}." for one in indexed.held)]

@@ -77,13 +77,13 @@ def run(arguments: argparse.Namespace) -> None:
     group = find_group(common, arguments.artifact_group or common.artifact_group)
     tag = interpreter(base_python(str(common.python))).tag if common.python else ""
     offers = [one for one in offered(group) if not tag or fits(one, tag)]
-    asked = parse_requirements(arguments.packages) if arguments.packages else ()
-    devices = devices_for(asked, common.gpu_family or group.family, here=False)
+    requested = parse_requirements(arguments.packages) if arguments.packages else ()
+    devices = devices_for(requested, common.gpu_family or group.family, here=False)
     if devices.family:
         # the files may be for any machine of the families, and for no other one
         members = devices.family.split(";")
         offers = [one for one in offers if serves(one.distribution, members, devices.targets)]
-    roots = [pinned(one, offers) for one in asked]
+    roots = [pinned(one, offers) for one in requested]
     wanted: Sequence[Offer] = closure(group, offers, roots, devices) if roots else offers
     if arguments.with_dependencies:
         wanted = [*wanted, *dependencies(group, wanted, tag)]

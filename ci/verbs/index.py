@@ -71,7 +71,7 @@ def _index(common: Common, arguments: argparse.Namespace) -> None:
 
 
 def write_group(common: Common, artifact_group: str) -> None:
-    """Write the pages of a group that changed, and say which."""
+    """Write the pages of a group that changed, and report which."""
     store, outputs = common.open_store(), common.outputs
     indexed = write_pages(store, outputs, artifact_group)
     _say(common, f"{store.url}/{outputs.python_prefix(artifact_group)}", indexed)
@@ -118,7 +118,7 @@ def write_directory(common: Common, directory: Path) -> Indexed:
 
 
 def left_to_server(store: str) -> bool:
-    """Say whether the server behind a store writes its pages."""
+    """Whether the server behind a store writes its pages."""
     if "://" not in store:
         return False
     from ci.publish.buckets import buckets, server_writes_pages

@@ -82,7 +82,7 @@ def _groups(common: Common, group: str) -> Sequence[RunGroup]:
 
 
 def source_of(data: Mirror, store: Store) -> Records:
-    """Say what names the mirrored files: a record of each call that put some there."""
+    """Return what names the mirrored files: a record of each call that put some there."""
     return Records(store=store, prefix=f"{data.prefix}/manifests")
 
 

@@ -43,7 +43,7 @@ _SERVER_SECONDS = 300.0  # pages follow events of the bucket within seconds
 
 @dataclass(frozen=True, kw_only=True)
 class Folders:
-    """Folders of a person's or a build's, the files of which go into the run."""
+    """Folders of a user or a build, the files of which go into the run."""
 
     wheels: Path | None = None
     logs: Path | None = None
@@ -151,7 +151,7 @@ def upload_folders(common: Common, given: Folders, group: str) -> Mapping[str, S
 
 
 def foreseen(common: Common) -> Common:
-    """Let a dry run go on where the store cannot be read: it is taken to be empty, and that is said."""
+    """Let a dry run continue where the store cannot be read: it is reported and taken to be empty."""
     if not common.dry_run or not common.store.startswith("s3://"):
         return common
     try:

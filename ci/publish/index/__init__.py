@@ -130,7 +130,7 @@ def write_index(store: Store, prefix: str, source: Source, *, title: str, strict
                 strict=strict,
             ).listed()
         except FatalError:
-            # perhaps of what somebody was just changing
+            # perhaps of what was just being changed
             if not found.same(_snapshot(store, prefix, source)):
                 _pause(attempt)
                 continue

@@ -165,12 +165,12 @@ def in_order(entries: Sequence[Entry]) -> Sequence[Entry]:
 
 
 def newest(entries: Sequence[Entry]) -> Version:
-    """Give the version that a command to copy installs: the last one that is not yanked, else the last."""
+    """Return the version that a command to copy installs: the last one that is not yanked, else the last."""
     return next((one for one in reversed(entries) if one.yanked is None), entries[-1]).version
 
 
 def flat_page(title: str, files: int, blocks: Iterable[Block]) -> bytes:
-    """Write the page for ``--find-links``, which lies beside the files, from its projects' blocks."""
+    """Return the page for ``--find-links``, which lies beside the files, from its projects' blocks."""
     head = f"{HEAD % (escape(title), escape(title))}<p>{_counted(files, 'file')}</p>\n"
     return b"".join([head.encode(), *chain.from_iterable(blocks), FOOT.encode()])
 
@@ -183,7 +183,7 @@ def flat_block(name: str, version: str, rows: bytes | memoryview) -> Block:
 
 
 def root_pages(names: Sequence[str]) -> Mapping[str, str]:
-    """Write the pages that name every project, which change with the projects alone."""
+    """Return the pages that name every project, which change with the projects alone."""
     links = "".join(f'<li><a href="{name}/">{name}</a></li>\n' for name in names)
     listed = {"meta": {"api-version": API_VERSION}, "projects": [{"name": name} for name in names]}
     title = "Simple index"
