@@ -20,6 +20,7 @@ from pydantic import Field
 
 from ci.publish.indexing import Records, write_index
 from core import parallel
+from ci.publish.index import Indexed, Records, write_index
 from core.data import Model, parse_json
 from core.errors import StoreError
 from core.run.outputs import Platform, key_name
