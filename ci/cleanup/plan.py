@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from ci.cleanup.units import Unit
-    from ci.publish.index import Indexed
     from core.stores import Store, Stored
 
     Rewrite = Callable[[Store, str, frozenset[str]], object]

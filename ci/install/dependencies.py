@@ -23,8 +23,6 @@ from core.packages.offers import fits, required_by
 from core.packages.resolution import Question, others_of, resolve
 from core.parallel import each
 from core.run.records import FileRecord
-from core.wheel import read_metadata
-from core.wheel.distributions import SIDECAR, is_ours
 from core.wheel.distributions import SIDECAR, describe, is_ours
 
 if TYPE_CHECKING:

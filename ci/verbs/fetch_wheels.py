@@ -30,10 +30,8 @@ if TYPE_CHECKING:
     import argparse
     from collections.abc import Sequence
 
-    from ci.install.device_packages import Devices
-    from core.console import Transfer
     from ci.install.devices import Devices
-    from core.cli.progress import Transfer
+    from core.console import Transfer
     from core.packages.offers import Offer, RunGroup
 
 _LOCK = ".fetch.lock"

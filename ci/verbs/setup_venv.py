@@ -34,8 +34,6 @@ if TYPE_CHECKING:
     from ci.install import Chosen
     from core.cli.options import Common
     from core.env import Interpreter
-    from core.packages.offers import Offer
-    from core.env.interpreters import Interpreter
 
 WAIT = 600.0
 

@@ -23,8 +23,6 @@ from pytorch_build.refs.torch_refs import torch_ref
 from pytorch_build.rocm import RocmOptions
 from pytorch_build.test import installation
 from pytorch_build.test.installation import require_device_code
-from tests.integration.recorded_runs import indexed
-from pytorch_build.test.devices import require_device_code
 from tests.integration.recorded_runs import indexed, rocm_sdist
 
 if TYPE_CHECKING:

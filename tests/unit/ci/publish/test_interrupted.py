@@ -14,7 +14,6 @@ from ci.publish import wheels
 from ci.publish.folders import Digests
 from ci.verbs import upload
 from ci.verbs.upload import Folders
-from core.cli import options
 from core.cli.options import Common
 from core.run import records
 from core.stores import location

@@ -12,11 +12,9 @@ from ci.report.model import CellName
 from core.cli.options import Common
 from core.errors import MissingInputError
 from core.junit import Case, Document
-from core.run.records import Cell, Record, serialize, write
-from pytorch_build.test import summary
 from core.run.outputs import RunOutputs
 from core.run.records import Record, serialize, write
-from pytorch_build.test import report_data
+from pytorch_build.test import summary
 from pytorch_build.test.results import Origin, Report, document_of
 from tests import page_samples as samples
 

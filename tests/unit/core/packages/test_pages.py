@@ -9,11 +9,9 @@ from urllib.request import Request, urlopen
 import pytest
 from packaging.version import Version
 
-from ci.publish.indexing.pages import Entry, render
+from ci.publish.index.pages import Entry, render
 from core.errors import MissingInputError, StoreError
 from core.http import Answer, fetch
-from ci.publish.index.pages import Entry, render
-from core.errors import MissingInputError
 from core.packages.offers import Offer
 from core.packages.pages import Link, links, served_store, unlisted, wait_for
 from core.stores.directory import DirectoryStore

@@ -8,7 +8,6 @@ import pytest
 
 from core import parallel
 from core.stores.location import open_store
-from core.stores import open_store
 from tests.unit.ci.publish.index.memory_store import PREFIX, index, publish, wheel_name
 
 if TYPE_CHECKING:

@@ -13,9 +13,8 @@ from core import files
 from core.archive import Member
 from core.cli.frontdoor import Verb, main
 from core.errors import WheelError
-from core.wheel.writer import WheelSpec, write_wheel
 from core.stores.directory import DirectoryStore
-from core.wheel.wheel_writer import Member, WheelSpec, write_wheel
+from core.wheel.writer import WheelSpec, write_wheel
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from core import parallel
 from core.errors import ConflictError, DataError, StoreError, WheelError
 from core.stores.directory import DirectoryStore
-from core.stores.location import open_store
 from tests.unit.ci.publish.index.memory_store import (
     MANIFESTS,
     PREFIX,
