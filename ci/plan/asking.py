@@ -32,7 +32,7 @@ PATIENCE = 20.0  # seconds; a safe default is better than a run that waits
 _GIT_SECONDS = 60.0
 
 
-def service(env: Mapping[str, str]) -> PullRequests | None:
+def pull_requests(env: Mapping[str, str]) -> PullRequests | None:
     """Give who is asked; None without a token, as nobody else would be answered for long."""
     if not (env.get("GITHUB_TOKEN") or env.get("GH_TOKEN")):
         return None
@@ -41,7 +41,7 @@ def service(env: Mapping[str, str]) -> PullRequests | None:
     return replace(from_environment(env), patience=PATIENCE)
 
 
-def labels(event: Event, github: PullRequests | None) -> tuple[Sequence[str], str]:
+def event_labels(event: Event, github: PullRequests | None) -> tuple[Sequence[str], str]:
     """Give an event's labels, and what people must know of them.
 
     Labels are the payload's, so that a run has the same ones at every attempt; only an event that
@@ -59,7 +59,7 @@ def labels(event: Event, github: PullRequests | None) -> tuple[Sequence[str], st
         return (), f"the labels could not be asked for, so none count: {_line(problem)}"
 
 
-def changes(event: Event, root: Path, github: PullRequests | None) -> Changes:
+def event_changes(event: Event, root: Path, github: PullRequests | None) -> Changes:
     """Give the files that an event changed, as git says, else as GitHub does; else all count as changed."""
     if event.name not in {"pull_request", "push"} or event.deleted:
         return Changes()

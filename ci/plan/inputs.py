@@ -100,7 +100,7 @@ class Inputs:
         return str(getattr(self, f"{platform}_{kind}_runner"))
 
 
-def read(given: Mapping[str, Any], *, exact: bool) -> Inputs:
+def read_inputs(given: Mapping[str, Any], *, exact: bool) -> Inputs:
     """Read inputs.
 
     Args:

@@ -51,7 +51,7 @@ class Labels:
         return named[0] if named else ""
 
 
-def read(labels: Iterable[str], data: Data) -> Labels:
+def read_labels(labels: Iterable[str], data: Data) -> Labels:
     """Read the labels."""
     given = sorted({label.lower(): label for label in labels})
     known = _known(data)

@@ -110,8 +110,8 @@ def question(arguments: argparse.Namespace, common: Common, env: Mapping[str, st
     exact = event.name in DISPATCHES
     return Question(
         event=replace(event, labels=tuple(words)),
-        inputs=inputs.read(_inputs(arguments, common, event, known.families, env), exact=exact),
-        labels=labels.read(words, known),
+        inputs=inputs.read_inputs(_inputs(arguments, common, event, known.families, env), exact=exact),
+        labels=labels.read_labels(words, known),
         changes=_changes(arguments, common, event, github, described=described),
         data=known,
         buckets=buckets(),

@@ -66,8 +66,8 @@ def asked(
     what = what or known()
     values: dict[str, Any] = {
         "event": event,
-        "inputs": inputs.read(event.inputs if given is None else given, exact=name in DISPATCHES),
-        "labels": labels.read(event.labels or (), what),
+        "inputs": inputs.read_inputs(event.inputs if given is None else given, exact=name in DISPATCHES),
+        "labels": labels.read_labels(event.labels or (), what),
         "changes": Changes(files=files),
         "data": what,
         "buckets": buckets(),
