@@ -7,7 +7,7 @@ import json
 import re
 from typing import TYPE_CHECKING, get_args
 
-from ci.plan import data, inputs, labels
+from ci.plan import data, inputs
 from core.run import plans
 from core.run.plans import PLATFORMS
 from docs.command_tables import table
@@ -41,9 +41,9 @@ def label_table() -> str:
     """Write every label that CI knows, with what it asks for."""
     known = data.load()
     meanings = {
-        labels.BUILD_PYTORCH: "build and test PyTorch too",
-        labels.SKIP: "build nothing, whatever else is asked for",
-        labels.ALL_FAMILIES: "every family that the nightly schedule builds",
+        inputs.BUILD_PYTORCH: "build and test PyTorch too",
+        inputs.SKIP: "build nothing, whatever else is asked for",
+        inputs.ALL_FAMILIES: "every family that the nightly schedule builds",
         **{one.label: f"the build variant `{name}` too" for name, one in known.families.variants.items()},
         **{
             f"test:{name}": f"of the tests `{one.session}`"
@@ -53,10 +53,10 @@ def label_table() -> str:
         **{f"test_filter:{name}": f"test type `{name}`" for name in get_args(data.TestType)},
         **{
             f"test_runner:{name}": f"tests on machines with the kernel `{name}` alone"
-            for name in labels.kernels(known)
+            for name in inputs.kernels(known)
         },
     }
-    rows = [(f"`{label}`", meanings[label]) for label in labels.known_labels(known) if label in meanings]
+    rows = [(f"`{label}`", meanings[label]) for label in inputs.known_labels(known) if label in meanings]
     rows.append(
         ("`gfx…`", "this GPU family too: `gfx1151`, `gfx94x`, `gfx942`, `gfx94X-dcgpu`, `gfx94X-linux`")
     )

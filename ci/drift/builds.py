@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING
 
 from packaging.specifiers import SpecifierSet
 
-from ci.drift.comparing import Subject
-from ci.drift.tree import Python, found, strings
+from ci.drift.tree import Python, Subject, found, strings
 from ci.plan.data import TRIGGERS_FILE, load
 from core.cli.options import ROOT
 from core.data import read_text, read_toml
@@ -25,8 +24,7 @@ from pytorch_build.toolchain.pins import FILE as TOOLCHAIN_FILE
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from ci.drift.comparing import Facts
-    from ci.drift.tree import Tree
+    from ci.drift.tree import Facts, Tree
     from core.run.outputs import Platform
     from pytorch_build.test.skip_rules import Rule
 

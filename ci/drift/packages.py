@@ -5,8 +5,7 @@ from __future__ import annotations
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING
 
-from ci.drift.comparing import Subject
-from ci.drift.tree import Python, found, keyword, moved, strings, toml
+from ci.drift.tree import Python, Subject, found, keyword, moved, strings, toml
 from ci.publish.buckets import buckets
 from core.families import families
 from rocm_packaging.packages.packages import packages
@@ -14,8 +13,7 @@ from rocm_packaging.packages.packages import packages
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from ci.drift.comparing import Facts
-    from ci.drift.tree import Tree
+    from ci.drift.tree import Facts, Tree
 
 _TARGETS = "cmake/therock_amdgpu_targets.cmake"
 _BUILDER = "build_tools/build_python_packages.py"

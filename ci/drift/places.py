@@ -6,10 +6,8 @@ import ast
 import re
 from typing import TYPE_CHECKING, Any
 
-from ci.drift.comparing import Subject
-from ci.drift.tree import Python, found, keyword, moved
-from ci.plan.data import FAMILIES_FILE, Families
-from ci.plan.runners import runners
+from ci.drift.tree import Python, Subject, found, keyword, moved
+from ci.plan.data import FAMILIES_FILE, Families, runners
 from ci.publish.buckets import buckets
 from core.cli.options import ROOT
 from core.data import load_toml, read_text
@@ -20,8 +18,7 @@ from rocm_packaging.sdk.sources import release_indexes
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from ci.drift.comparing import Facts
-    from ci.drift.tree import Tree
+    from ci.drift.tree import Facts, Tree
 
 _VENV = "build_tools/setup_venv.py"
 _RELEASES = "RELEASES.md"

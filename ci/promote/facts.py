@@ -20,7 +20,7 @@ from rocm_packaging.packages.layouts import BOOTSTRAP, is_rocm
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from ci.plan.runners import Runners
+    from ci.plan.data import Runners
     from ci.promote.documents import Document, Evidence, StagedFile
 
 GATES_FILE = Path(__file__).with_name("gates.toml")

@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ci.drift import builds, packages, places
-from ci.drift.comparing import AcceptedFile, differences, sorted_out
-from ci.drift.tree import tree
+from ci.drift.tree import AcceptedFile, differences, sorted_out, tree
 from core import console
 from core.data import load_toml
 from core.errors import CheckError
@@ -20,7 +19,7 @@ if TYPE_CHECKING:
     import argparse
     from collections.abc import Sequence
 
-    from ci.drift.comparing import Difference
+    from ci.drift.tree import Difference
 
 ACCEPTED = Path(__file__).parents[1] / "drift.toml"
 SUBJECTS = (*packages.SUBJECTS, *places.SUBJECTS, *builds.SUBJECTS)

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from ci.flow_graph import Target, completing, nodes
-from ci.plan import data, labels
+from ci.flow import planned, release_words, unresolved
+from ci.jobs import Target, nightly_jobs, plan_jobs, setup_job
+from ci.plan import data, inputs
 from ci.plan.outputs import outputs
-from ci.planned_flows import nightly_nodes, planned, release_words, unresolved
 from core import process
 from core.cli.frontdoor import verb_parser
 from core.cli.options import ROOT, sources_folder
@@ -266,9 +266,9 @@ def test_inputs_that_are_read_are_declared_alike_for_calls_and_dispatches(name: 
     declared = [
         one.on[event].get("inputs", {}) for event in ("workflow_call", "workflow_dispatch") if event in one.on
     ]
-    for inputs in declared:
-        assert used <= set(inputs)
-        assert {key: given.get("default") for key, given in inputs.items()} == {
+    for given_inputs in declared:
+        assert used <= set(given_inputs)
+        assert {key: given.get("default") for key, given in given_inputs.items()} == {
             key: given.get("default") for key, given in declared[0].items()
         }
 
@@ -437,7 +437,7 @@ def test_pushes_and_labels_are_those_of_the_data() -> None:
     setup = ci.jobs["setup"]["if"]
     for written in (text, setup):
         found = re.findall(r"startsWith\(github\.event\.label\.name, '([^']+)'\)", written)
-        assert sorted(found) == sorted(labels._OURS)
+        assert sorted(found) == sorted(inputs._PREFIXES)
 
 
 def test_the_workflows_of_the_path_filter_are_there() -> None:
@@ -503,8 +503,8 @@ def chain(job: Mapping[str, Any]) -> list[str]:
 
 def flow(event: list[str]) -> dict[str, Any]:
     plan = planned(event, Target())
-    first = completing(plan, Target())
-    made = nodes(unresolved(plan), "linux", Target())
+    first = setup_job(plan, Target())
+    made = plan_jobs(unresolved(plan), "linux", Target())
     return {"first": first, "nodes": made, "cells": {cell.sessions for cell in plan.cells}}
 
 
@@ -571,7 +571,7 @@ def test_jobs_wait_for_the_same_jobs_on_one_machine(name: str) -> None:
 
 def test_a_nightly_is_the_same_chain_on_one_machine() -> None:
     jobs = workflows()["therock-nightly.yml"].jobs
-    for node in nightly_nodes("nightly", "gfx94X-dcgpu", "3.11", ""):
+    for node in nightly_jobs("nightly", "gfx94X-dcgpu", "3.11", ""):
         assert [word for call in node.calls for word in call.sessions] == [
             "test_smoke" if word == "$SESSIONS" else word for word in chain(jobs[node.stage])
         ]

@@ -6,8 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ci.drift.comparing import Accepted, AcceptedFile, Difference, Subject, differences, sorted_out
-from ci.drift.tree import Tree
+from ci.drift.tree import Accepted, AcceptedFile, Difference, Subject, Tree, differences, sorted_out
 from ci.verbs.drift import ACCEPTED, SUBJECTS
 from core.data import load_toml
 from core.errors import DataError
@@ -15,7 +14,7 @@ from core.errors import DataError
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from ci.drift.comparing import Facts
+    from ci.drift.tree import Facts
 
 values = st.dictionaries(
     st.sampled_from("abc"), st.lists(st.sampled_from("xyz"), min_size=1, unique=True).map(tuple), min_size=1

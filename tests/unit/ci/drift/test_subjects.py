@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from ci.__main__ import VERBS
-from ci.drift.comparing import differences
-from ci.drift.tree import tree
+from ci.drift.tree import differences, tree
 from ci.verbs import drift
 from core import process
 from core.cli.frontdoor import main

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from ci.plan import asking
+from ci.plan import events
 from ci.plan.events import Event, parse
 from core import process
 from core.errors import InterruptedStageError, ProcessError, ServiceError
@@ -36,6 +36,10 @@ class Hub:
         return value
 
 
+def hub_of(**facts: Any) -> Any:
+    return Hub(**facts)
+
+
 def event(name: str = "pull_request", **facts: Any) -> Event:
     payload = pull_request() if name == "pull_request" else push()
     return replace(parse(name, payload, repository=OURS), **facts)
@@ -49,19 +53,19 @@ LIMIT = ServiceError("GitHub limits our requests: it is left unanswered.")
 
 
 def test_the_payloads_labels_are_taken_as_they_are() -> None:
-    hub = Hub()
-    assert asking.labels(event(labels=("x",)), hub) == (("x",), "")
-    assert asking.labels(event("push"), hub) == ((), "")
+    hub: Any = Hub()
+    assert events.event_labels(event(labels=("x",)), hub) == (("x",), "")
+    assert events.event_labels(event("push"), hub) == ((), "")
     assert hub.asked == []
 
 
 def test_labels_that_the_payload_lacks_are_asked_for() -> None:
-    assert asking.labels(event(labels=None), Hub()) == (["build:pytorch"], "")
+    assert events.event_labels(event(labels=None), hub_of()) == (["build:pytorch"], "")
 
 
 @pytest.mark.parametrize("hub", [None, Hub(problem=LIMIT)])
-def test_without_an_answer_no_label_counts_and_that_is_said(hub: Hub | None) -> None:
-    words, note = asking.labels(event(labels=None), hub)
+def test_without_an_answer_no_label_counts_and_that_is_said(hub: Any) -> None:
+    words, note = events.event_labels(event(labels=None), hub)
     assert words == ()
     assert "so none count" in note
     assert hub is None or "left unanswered" in note
@@ -71,42 +75,44 @@ def test_files_are_asked_of_github_where_git_cannot_say(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(process, "capture", no_git)
-    found = asking.changes(event(), tmp_path, Hub())
+    found = events.event_changes(event(), tmp_path, hub_of())
     assert (found.files, found.note) == (["a.py"], "")
 
 
 def test_everything_counts_where_nobody_can_say(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(process, "capture", no_git)
-    found = asking.changes(event(), tmp_path, Hub(problem=LIMIT))
+    found = events.event_changes(event(), tmp_path, hub_of(problem=LIMIT))
     assert found.files is None
     assert found.note == (
-        "git cannot say which files have changed (fatal: bad object bbbb), nor can GitHub "
+        "git cannot tell which files have changed (fatal: bad object bbbb), nor can GitHub "
         "(GitHub limits our requests: it is left unanswered)"
     )
-    assert asking.changes(event(), tmp_path, None).files is None
-    pushed = asking.changes(event("push"), tmp_path, Hub())
+    assert events.event_changes(event(), tmp_path, None).files is None
+    pushed = events.event_changes(event("push"), tmp_path, hub_of())
     assert "bad object" in pushed.note
-    assert asking.changes(event("push", base=""), tmp_path, None).note.endswith("no commit to compare with)")
+    assert events.event_changes(event("push", base=""), tmp_path, None).note.endswith(
+        "no commit to compare with)"
+    )
 
 
 def test_ctrl_c_is_no_safe_default(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(process, "capture", no_git)
-    hub = Hub(problem=InterruptedStageError("stopped"))
+    hub: Any = Hub(problem=InterruptedStageError("stopped"))
     with pytest.raises(InterruptedStageError):
-        asking.changes(event(), tmp_path, hub)
+        events.event_changes(event(), tmp_path, hub)
     with pytest.raises(InterruptedStageError):
-        asking.labels(event(labels=None), hub)
+        events.event_labels(event(labels=None), hub)
 
 
 def test_other_events_and_deleted_branches_ask_nobody(tmp_path: Path) -> None:
-    assert asking.changes(Event(name="schedule", repository=OURS), tmp_path, None).files is None
-    assert asking.changes(event("push", deleted=True), tmp_path, None).note == ""
+    assert events.event_changes(Event(name="schedule", repository=OURS), tmp_path, None).files is None
+    assert events.event_changes(event("push", deleted=True), tmp_path, None).note == ""
 
 
 def test_github_is_asked_with_a_token_only_and_not_for_long() -> None:
-    assert asking.service({}) is None
-    hub: Any = asking.service({"GITHUB_TOKEN": "x"})
-    assert hub.patience == asking.PATIENCE < 60
+    assert events.github_service({}) is None
+    hub: Any = events.github_service({"GITHUB_TOKEN": "x"})
+    assert hub.patience == events.PATIENCE < 60
 
 
 @pytest.mark.processes
@@ -114,7 +120,7 @@ def test_git_says_what_a_push_and_a_merge_bring(tmp_path: Path, commit_files: Ca
     repository = tmp_path / "checkout"
     first = commit_files(repository, {"a.py": "1", "kept.md": ""})
     second = commit_files(repository, {"new name é.txt": "", "docs/b.md": ""})
-    pushed = asking.changed_by_git(event("push", base=first), repository)
+    pushed = events.changed_by_git(event("push", base=first), repository)
     assert sorted(pushed) == ["docs/b.md", "new name é.txt"]
 
     def git(*words: str) -> None:
@@ -126,9 +132,9 @@ def test_git_says_what_a_push_and_a_merge_bring(tmp_path: Path, commit_files: Ca
     git("commit", "-q", "-m", "move")
     git("checkout", "-q", "--detach", second)
     git("merge", "-q", "--no-ff", "-m", "merge", "topic")
-    assert sorted(asking.changed_by_git(event(base="c" * 40), repository)) == ["a.py", "moved.py"]
+    assert sorted(events.changed_by_git(event(base="c" * 40), repository)) == ["a.py", "moved.py"]
     with pytest.raises(ProcessError):
-        asking.changed_by_git(event("push", base="d" * 40), repository)
+        events.changed_by_git(event("push", base="d" * 40), repository)
     with pytest.raises(ProcessError):
-        asking.difference("--output=x", repository)
+        events.difference("--output=x", repository)
     assert not (repository / "x").exists()

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from ci.plan import data
-from ci.plan.families import of_tier
+from ci.plan.data import of_tier
 from core.cli.options import ROOT
 from core.errors import DataError, MissingInputError
 from pytorch_build.test import configurations
@@ -27,7 +27,7 @@ REFUSED = {
     'reason = "x"': "no family 'gfx950-dcgpu' on windows",
     '[[families.expect_failure]]\ngpu_family = "gfx1151"\nplatform = "linux"\nuntil = "soon"\n'
     'reason = "x"': "until",
-    '[runners.families.gfx1151.linux]\ntest_runner = "linux-gfx1151-gpu-rcm"': "nobody serves the",
+    '[runners.families.gfx1151.linux]\ntest_runner = "linux-gfx1151-gpu-rcm"': "no machine has the",
     '[runners.machines.linux]\nbuild = "linux-gfx1151-gpu-rcm"': "Did you mean 'linux-gfx1151-gpu-rocm'",
     '[runners.out_of_service]\n"linux-gfx1151" = "x"': "out_of_service",
     '[uploads]\nstore = "out"': "Did you mean 'upload'",
@@ -87,8 +87,8 @@ def test_a_users_file_is_merged_over_ours(tmp_path: Path) -> None:
     [
         ({"stage": "test_pytorch", "session": "test_smoke", "shards": 2}, "are for tests of the stage"),
         ({"stage": "test_pytorch", "session": "test_smoke", "platforms": ["linux"]}, "are for tests of"),
-        ({"stage": "test_torch", "session": "test_torch"}, "'config' is what tests of the stage"),
-        ({"stage": "test_rocm", "session": "test_rocm", "config": "default"}, "'config' is what tests of"),
+        ({"stage": "test_torch", "session": "test_torch"}, "'config' belongs to tests of the stage"),
+        ({"stage": "test_rocm", "session": "test_rocm", "config": "default"}, "'config' belongs to tests of"),
         ({"stage": "test_torch", "session": "test_torch", "config": "default", "shards": 0}, "greater than"),
         ({"stage": "test_torch", "session": "test_torch", "config": "default", "minutes": 999}, "less than"),
     ],

@@ -9,12 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ci.plan import events, labels
-from ci.plan.events import parse, read_payload
-from ci.plan.outputs import outputs
-from ci.plan.paths import Changes
+from ci.plan import events, inputs
+from ci.plan.events import Changes, parse, read_payload
+from ci.plan.outputs import outputs, summary
 from ci.plan.plan import plan
-from ci.plan.telling import summary
 from core.errors import DataError, FatalError, UsageError
 from tests.unit.ci.plan.planning import OURS, asked, known, pull_request, push
 
@@ -30,7 +28,7 @@ NAMES = st.sampled_from([*events.EVENTS, "merge_group", ""])
 LABELS = st.lists(
     st.sampled_from(
         [
-            *labels.known_labels(known()),
+            *inputs.known_labels(known()),
             *("bug", "ci:what", "gfx", "gfx94X-", "test:", "a b", "Build:PYTORCH", "test_runner:oem"),
         ]
     )

@@ -156,7 +156,7 @@ def test_a_family_that_is_tested_from_a_tier_on_is_tested_earlier_where_it_is_as
 @pytest.mark.parametrize(
     ("words", "facts", "expected"),
     [
-        (("pull_request", pull_request()), {}, ("quick", "nothing asks for more")),
+        (("pull_request", pull_request()), {}, ("quick", "nothing requests more")),
         (("pull_request", pull_request(), (".gitmodules",)), {}, ("standard", ".gitmodules has changed")),
         (("schedule",), {}, ("comprehensive", "the nightly schedule")),
         (("schedule",), {"release_type": "nightly"}, ("comprehensive", "release type nightly")),
@@ -165,7 +165,7 @@ def test_a_family_that_is_tested_from_a_tier_on_is_tested_earlier_where_it_is_as
             {"release_type": "prerelease"},
             ("full", "release type prerelease"),
         ),
-        (("pull_request", pull_request("test:rocm")), {}, ("full", "test:rocm is asked for")),
+        (("pull_request", pull_request("test:rocm")), {}, ("full", "test:rocm is requested")),
         (
             ("pull_request", pull_request("test:rocm", "test_filter:quick")),
             {},
@@ -266,7 +266,7 @@ def test_a_part_of_upstreams_tests_is_a_job_with_its_machine_and_time() -> None:
 def test_upstreams_tests_that_cannot_be_are_left_out_with_the_reason() -> None:
     quick = planned("push", push())
     what = "test_torch default, gfx94X-dcgpu on linux"
-    assert why(quick, what) == "not of test type quick; label test:torch asks for it"
+    assert why(quick, what) == "not of test type quick; label test:torch requests it"
     full = planned("pull_request", pull_request("build:pytorch", "test_filter:full", "gfx906", "gfx1151"))
     assert why(full, "test_torch distributed, gfx1151 on linux").startswith(
         "no machine has several GPUs of gfx1151"
@@ -286,7 +286,7 @@ def test_upstreams_tests_that_cannot_be_are_left_out_with_the_reason() -> None:
         "torch is not built"
     )
     others = planned("pull_request", pull_request("build:pytorch", "test:smoke"))
-    assert why(others, what) == "other tests are asked for"
+    assert why(others, what) == "other tests are requested"
     failing_build = planned("schedule", what=failing(date(2026, 8, 31), stages=("build_pytorch",)), given={})
     where = "test_torch default, gfx94X-dcgpu, nightly, Python 3.12 on linux"
     assert why(failing_build, where) == "its build is expected to fail"
@@ -347,7 +347,7 @@ def test_labels_choose_tests() -> None:
     assert made.test_labels == {"linux": ("test:smoke",), "windows": ("test:smoke",)}
     assert "test_rocm" not in stages(made)
     assert stages(made)["test_pytorch"] == ["gfx94X-dcgpu"]
-    assert why(made, "test_rocm, gfx94X-dcgpu on linux") == "other tests are asked for"
+    assert why(made, "test_rocm, gfx94X-dcgpu on linux") == "other tests are requested"
     one = dispatched(
         linux_amdgpu_families="gfx94x", windows_amdgpu_families="gfx110x", linux_test_labels="rocm"
     )
@@ -428,7 +428,7 @@ def test_what_cannot_exist_is_left_out_with_its_reason() -> None:
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ({"linux_amdgpu_families": "gfx94y"}, "GPU family 'gfx94y' is not known. Did you mean 'gfx94x'"),
+        ({"linux_amdgpu_families": "gfx94y"}, "Unknown GPU family 'gfx94y'. Did you mean 'gfx94x'"),
         ({"windows_amdgpu_families": "gfx950"}, "gfx950-dcgpu is not built on windows"),
         ({"linux_amdgpu_families": ""}, "names no GPU family"),
         ({"linux_amdgpu_families": "none", "windows_amdgpu_families": "none"}, "names no GPU family"),
@@ -441,9 +441,9 @@ def test_what_cannot_exist_is_left_out_with_its_reason() -> None:
         ({"linux_amdgpu_families": "all", "release_type": "nightlies"}, "Did you mean 'nightly'"),
         ({"linux_amdgpu_families": "all", "release_type": "release"}, "No bucket holds"),
         ({"linux_amdgpu_families": "all", "linux_test_runner": "linux-gfx942"}, "queue for ever"),
-        ({"linux_amdgpu_families": "all", "linux_build_runner": "my runner"}, "is no runner label"),
+        ({"linux_amdgpu_families": "all", "linux_build_runner": "my runner"}, "not a valid runner label"),
         ({"linux_amdgpu_families": "all", "build_pytorch": "yes"}, "Give true or false"),
-        ({"linux_amdgpu_families": "all", "pytorch_git_refs": "$(id)"}, "is no name"),
+        ({"linux_amdgpu_families": "all", "pytorch_git_refs": "$(id)"}, "not a valid name"),
         ({"linux_amdgpu_families": {"a": 1}}, "neither a text nor a list"),
     ],
 )
@@ -506,7 +506,7 @@ def test_a_deleted_branch_builds_nothing() -> None:
 def test_a_fork_gets_nothing_that_it_could_write_to(head: str | None) -> None:
     made = planned("pull_request", pull_request("build:pytorch", head=head))
     assert not made.trusted.value
-    assert ("gone" in made.trusted.reason) == (head is None)
+    assert ("deleted" in made.trusted.reason) == (head is None)
     assert not made.upload.value
     assert made.store == plans.Upload()
     assert {cell.stage for cell in made.cells} == {"build_rocm", "build_pytorch"}

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from ci.plan.runners import RUNNERS_FILE, Runner, Runners, runners
+from ci.plan.data import RUNNERS_FILE, Runner, Runners, runners
 from core.data import load_toml, validated
 from core.errors import DataError
 
@@ -29,7 +29,7 @@ def test_a_label_that_nobody_serves_is_known_before_it_queues() -> None:
     assert data.unserved("ubuntu-24.04", "anybody") == ""
     assert data.unserved("linux-gfx1151-gpu-rocm", "rocm") == ""
     assert "serves repositories of ROCm only" in data.unserved("linux-gfx1151-gpu-rocm", "anybody")
-    assert "nobody serves" in data.unserved("linux-gfx1152-gpu-rocm", "ROCm")
+    assert "no machine has" in data.unserved("linux-gfx1152-gpu-rocm", "ROCm")
     out = data.model_copy(update={"out_of_service": {"ubuntu-24.04": "a leak"}})
     assert out.unserved("ubuntu-24.04", "ROCm") == "ubuntu-24.04 is out of service: a leak"
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from packaging.utils import canonicalize_name
 
-from ci.plan.runners import runners
+from ci.plan.data import runners
 from ci.promote import documents, execution, layout
 from ci.promote.candidates import promised, renamed, rewritten
 from ci.promote.deciding import Circumstances, decision_of, promoted_files

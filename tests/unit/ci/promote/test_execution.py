@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from ci.plan.runners import runners
+from ci.plan.data import runners
 from ci.promote import documents, execution, layout, release_pages
 from ci.promote.deciding import Circumstances, decision_of, promoted_files
 from ci.promote.documents import Decision

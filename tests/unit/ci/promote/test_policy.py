@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ci.plan.runners import Runners
+from ci.plan.data import Runners
 from ci.promote.documents import Document, Evidence, Override, StagedFile
 from ci.promote.facts import Cell, Facts, FailedBuild, Gate, Gates, Required, Rules, Test, Wheel, gates
 from ci.promote.policy import Verdict, decide

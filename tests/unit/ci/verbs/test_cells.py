@@ -5,9 +5,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from ci.plan.matrix import Matrix
+from ci.pipeline import BUILDS, MATRIX_SESSIONS
+from ci.plan.data import Matrix
 from ci.verbs import cells
-from ci.verbs.cells import BUILDS, Cell, expand, load_matrix
+from ci.verbs.cells import Cell, expand, load_matrix
 from core.cli.frontdoor import Verb, main
 from core.cli.options import ROOT
 from core.errors import DataError, UsageError
@@ -46,7 +47,7 @@ def test_the_embedded_matrices_expand_and_fit_into_ci(name: str, platform: Platf
     assert expanded.sessions["build_torch"]
     assert expanded.sessions["test_smoke"] == expanded.sessions["build_torch"]
     assert all(len(found) <= MAX_JOBS for found in expanded.sessions.values())
-    assert expanded.tool_pythons == ("3.11", "3.12", "3.13")
+    assert load_matrix(name, ROOT).tool_pythons == ("3.11", "3.12", "3.13")
 
 
 def test_the_release_matrix_leaves_out_what_it_says_and_nothing_else() -> None:
@@ -92,7 +93,8 @@ def test_upstreams_tests_are_a_cell_for_each_part_on_one_python_of_a_ref() -> No
         *(("default", "1/2"), ("default", "2/2"), ("inductor", "1/2"), ("inductor", "2/2")),
         *(("distributed", "1/3"), ("distributed", "2/3"), ("distributed", "3/3")),
     ]
-    assert found[0].row == ["3.12", "nightly", "gfx94X-dcgpu", "default", "1/2"]
+    assert found[0].row == ("3.12", "nightly", "gfx94X-dcgpu", "default", "1/2")
+    assert found[0]._replace(config="").row == ("3.12", "nightly", "gfx94X-dcgpu")
     night = both.model_copy(update={"test_type": "comprehensive", "pythons": ("3.11",)})
     found = expand(night, refs(), "linux", tuple(UPSTREAM)).sessions["test_torch"]
     assert [(one.python, one.config) for one in found] == [("3.11", "default")] * 2
@@ -115,8 +117,8 @@ def test_the_release_matrix_has_upstreams_tests_and_that_of_ci_has_none() -> Non
 def test_a_plan_has_a_row_for_each_part_of_upstreams_tests() -> None:
     made = planned("pull_request", pull_request("build:pytorch", "test:torch"))
     assert cells.planned(made, "linux")["test_torch"] == [
-        ["3.12", "nightly", "gfx94X-dcgpu", "default", "1/2"],
-        ["3.12", "nightly", "gfx94X-dcgpu", "default", "2/2"],
+        ("3.12", "nightly", "gfx94X-dcgpu", "default", "1/2"),
+        ("3.12", "nightly", "gfx94X-dcgpu", "default", "2/2"),
     ]
 
 
@@ -139,7 +141,11 @@ def test_a_ref_that_is_not_built_on_a_platform_is_left_out() -> None:
 @pytest.mark.parametrize(
     ("changes", "error", "said"),
     [
-        ({"torch_refs": ("nigtly",)}, DataError, r"the torch ref 'nigtly'\. Did you mean 'nightly'\?"),
+        (
+            {"torch_refs": ("nigtly",)},
+            DataError,
+            r"unknown torch ref 'nigtly'\. Did you mean 'nightly'\?",
+        ),
         ({"gpu_families": {"linux": ("gfx94x-dcgpu",)}}, UsageError, "Unknown GPU family 'gfx94x-dcgpu'"),
         ({"torch_refs": ("release/2.10", "release-2.10")}, DataError, "would share one folder"),
         ({"torch_refs": ("nightly", "nightly")}, DataError, "3.12 nightly gfx94X-dcgpu more than once"),
@@ -202,7 +208,7 @@ def test_the_verb_prints_rows_for_the_noxfile(capsys: pytest.CaptureFixture[str]
     printed = json.loads(capsys.readouterr().out)
     assert printed["tests"] == ["3.11", "3.12", "3.13"]
     assert printed["build_torch"] == [["3.12", "nightly", "gfx110X-all"]]
-    assert set(printed) == {*cells.SESSIONS, "tests"}
+    assert set(printed) == {*MATRIX_SESSIONS, "tests"}
     assert printed["test_torch"] == []
 
 

@@ -114,7 +114,7 @@ def test_a_job_gets_outputs_and_a_summary_that_name_what_could_not_be_asked(
     assert json.loads(found["linux_build_pytorch_matrix"])[0]["gpu_family"] == "gfx94X-dcgpu"
     assert found["plan_digest"] == Plan.read(tmp_path / "plan.json").digest()
     summary = (tmp_path / "summary.md").read_text()
-    assert "git cannot say which files have changed" in summary
+    assert "git cannot tell which files have changed" in summary
     assert "so everything counts as changed" in summary
     assert "gfx94X\\-dcgpu, nightly, Python 3.12" in summary
     assert "<details><summary>Left out" in summary
@@ -172,7 +172,7 @@ def test_data_of_ones_own(call: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: 
         (("--event", "pull_request", "--label", "build: pytorch"), 2, "Did you mean 'build:pytorch'"),
         (("--event", "pull_request", "--repository", "x"), 2, "owner/name"),
         (("--event", "schedule", "--input", "test_type"), 2, "is not NAME=VALUE"),
-        (("--event", "schedule", "--date", "soon"), 2, "is no day"),
+        (("--event", "schedule", "--date", "soon"), 2, "Invalid --date"),
         (("--payload", "none.json"), 4, "cannot be read"),
         (("--event", "schedule", "--changed", "@none.txt"), 4, "cannot be read"),
     ],

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from ci import github
-from ci.plan.artifact_places import find_place
+from ci.plan.artifacts import find_place
 from ci.plan.runs import Run
 from ci.verbs import fetch_artifacts
 from core import stores

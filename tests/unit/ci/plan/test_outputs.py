@@ -2,8 +2,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ci.plan.paths import Changes
-from ci.plan.telling import decisions, jobs, show, summary
+from ci.plan.events import Changes
+from ci.plan.outputs import decisions, jobs, show, summary
 from tests.unit.ci.plan.planning import planned, pull_request, push
 
 if TYPE_CHECKING:

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from ci.images import image, images, repository, tags
+from ci.verbs.build_image import image, images, repository, tags
 from core.errors import UsageError
 
 

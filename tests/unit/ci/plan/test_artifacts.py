@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, BinaryIO
 
 import pytest
 
-from ci.plan import fetching
-from ci.plan.fetching import choose, fetch, is_current, list_artifacts, plan
+from ci.plan import artifacts
+from ci.plan.artifacts import choose, fetch, is_current, list_artifacts, plan
 from core.errors import ArtifactError, InterruptedStageError, MissingInputError, StoreError
 from core.families import family
 from core.stores.directory import DirectoryStore
@@ -21,7 +21,7 @@ from rocm_packaging.packing import pack
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from ci.plan.fetching import Fetched, Plan
+    from ci.plan.artifacts import Fetched, FetchPlan
     from rocm_packaging.artifacts.archives import ArchiveName
 
 PREFIX = "17-linux"
@@ -81,13 +81,13 @@ def _no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(threading.Event, "wait", lambda self, timeout=None: real(self, timeout and 0.01))
 
 
-def planned(store: Watched, name: str = "gfx110X-all") -> Plan:
+def planned(store: Watched, name: str = "gfx110X-all") -> FetchPlan:
     chosen = choose(list_artifacts(store, PREFIX), family(name), where="here")
     return plan(store, chosen, family(name))
 
 
 def names(done: Sequence[Fetched]) -> list[str]:
-    return [one.planned.name.stem for one in done]
+    return [one.artifact.name.stem for one in done]
 
 
 def folders(folder: Path) -> list[str]:
@@ -176,7 +176,7 @@ def test_artifacts_come_out_whole(store: Watched, folder: Path) -> None:
     assert names(done) == folders(folder) == MINE
     assert [artifact.path.name for artifact in scan(folder)] == MINE
     assert (folder / "rand_lib_gfx1100/a/stage/rand_lib_gfx1100").read_text(encoding="utf-8") == "library"
-    assert sorted(path.name for path in folder.glob(".*")) in ([], [fetching.LOCK])
+    assert sorted(path.name for path in folder.glob(".*")) in ([], [artifacts.LOCK])
 
 
 def test_what_is_there_is_not_fetched_again(store: Watched, folder: Path, tmp_path: Path) -> None:
@@ -215,7 +215,7 @@ def test_a_wrong_digest_fails_by_name_after_the_others_ended(
 @pytest.mark.parametrize(
     ("gone", "said"),
     [
-        ("rand_lib_gfx1100.tar.zst", "rand_lib_gfx1100.tar.zst is missing; only its .sha256sum is there"),
+        ("rand_lib_gfx1100.tar.zst", "rand_lib_gfx1100.tar.zst is missing; only its .sha256sum exists"),
         ("rand_lib_gfx1100.tar.zst.sha256sum", "rand_lib_gfx1100.tar.zst has no .sha256sum"),
     ],
 )
@@ -292,7 +292,7 @@ def test_ctrl_c_stops_what_is_under_way(
             ended.append(name.stem)
             raise
 
-    monkeypatch.setattr(fetching, "extract", stopped_in_the_middle)
+    monkeypatch.setattr(artifacts, "extract", stopped_in_the_middle)
     with pytest.raises(KeyboardInterrupt):
         fetch(store, planned(store), folder)
     assert set(ended) <= {"blas_lib_gfx110X-all", "rand_lib_gfx1100"}
@@ -306,7 +306,7 @@ def test_a_hundred_at_once(tmp_path: Path, folder: Path) -> None:
     store = Watched(tmp_path / "store")
     wanted = family("gfx1100")
     planned = plan(store, choose(list_artifacts(store, PREFIX), wanted, where=PREFIX), wanted, jobs=16)
-    size = sum(one.planned.size for one in fetch(store, planned, folder, jobs=16))
+    size = sum(one.artifact.size for one in fetch(store, planned, folder, jobs=16))
     assert size == sum(path.stat().st_size for path in (tmp_path / "store" / PREFIX).glob("*.zst"))
     assert len(scan(folder)) == len(store.opened) == 100
     assert (folder / "part42_lib_gfx1100/a/stage/part42_lib_gfx1100").read_text(
@@ -330,6 +330,6 @@ def test_windows_folders_count_as_the_artifacts_they_are(tmp_path: Path, store: 
     old = tmp_path / "artifacts" / name.folder("windows")
     old.mkdir(parents=True)
     (old / ".archive.sha256").write_text("ab" * 32, encoding="ascii")
-    assert fetching._outdated(planned(store), tmp_path / "artifacts") == [old]
+    assert artifacts._outdated(planned(store), tmp_path / "artifacts") == [old]
     empty = replace(planned(store), targets=frozenset())
-    assert fetching._outdated(empty, tmp_path / "artifacts") == []
+    assert artifacts._outdated(empty, tmp_path / "artifacts") == []

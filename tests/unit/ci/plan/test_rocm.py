@@ -9,11 +9,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from ci.plan import finding_rocm
-from ci.plan.artifact_places import find_place
+from ci.plan import rocm
+from ci.plan.artifacts import find_place
 from ci.plan.data import RocmData
-from ci.plan.finding_rocm import Search
-from ci.plan.rocm import Need, completed, needs
+from ci.plan.rocm import Need, Search, completed, needs
 from ci.plan.runs import Run
 from core.cli.options import Common
 from core.env.installer import Sources
@@ -27,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from ci.plan.artifact_places import Place
+    from ci.plan.artifacts import Place
     from ci.plan.runs import RunQuery
 
 FAMILIES = ("gfx94X-dcgpu", "gfx1151")
@@ -102,7 +101,7 @@ class World:
             return find_place(common, store or "there", OURS, fork=False)
 
         return Search(
-            asked=RocmPackages(**{"version": "10.1.0.dev0", **asked}),
+            requested=RocmPackages(**{"version": "10.1.0.dev0", **asked}),
             repository=repository,
             release_type="ci",
             data=what or known().rocm,
@@ -142,7 +141,7 @@ def index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     folder.mkdir()
     (folder / "index.html").write_text("", encoding="utf-8")
     with served(folder) as url:
-        monkeypatch.setattr(finding_rocm, "release_index_url", lambda _name, _family: url)
+        monkeypatch.setattr(rocm, "release_index_url", lambda _name, _family: url)
         monkeypatch.setattr(package_sources, "configured", Sources)
         yield folder
 
@@ -196,7 +195,7 @@ def test_a_run_has_to_have_every_platform_of_the_plan(world: World) -> None:
         ({"status": "in_progress", "conclusion": ""}, "not green: in_progress"),
         ({"families": ()}, "no artifacts of gfx94X-dcgpu"),
         ({"families": ("gfx94X-dcgpu",)}, "no artifacts of gfx1151"),
-        ({"whole": False}, "3 artifacts are not whole"),
+        ({"whole": False}, "3 artifacts are incomplete"),
         ({"platform": "windows"}, "has no artifacts in .*17-linux"),
         ({"known": False}, "knows nothing at .*/17"),
         ({"workflow": "multi_arch_ci_asan.yml"}, "builds of the variant asan"),
@@ -212,11 +211,11 @@ def test_an_artifact_run_that_does_not_do_is_named_with_the_newest_that_would(
     with pytest.raises(MissingInputError, match=said) as caught:
         world.search(artifact_run_id="17").origins({"release": NEEDS})
     assert "run 17" in caught.value.message
-    assert caught.value.hint == "The newest that would do: 21."
+    assert caught.value.hint == "The newest usable run: 21."
     world.hub.known = world.hub.known[1:]
     with pytest.raises(MissingInputError) as caught:
         world.search(artifact_run_id="17").origins({"release": NEEDS})
-    assert "No other one would do" in caught.value.hint
+    assert "No other run can be used" in caught.value.hint
 
 
 def test_the_run_that_is_asked_for_comes_before_all_others(world: World) -> None:
@@ -308,9 +307,9 @@ def test_an_index_that_is_asked_for_is_the_only_one(world: World, index: Path) -
     with served(index) as url:
         found = world.search(index_url=url).origins({"release": NEEDS})
     assert {one.index_url for one in found} == {url}
-    with pytest.raises(UsageError, match="both are asked for"):
+    with pytest.raises(UsageError, match="both are requested"):
         dispatched(linux_amdgpu_families="all", rocm_package_index_url="https://a/", artifact_run_id="17")
-    with pytest.raises(UsageError, match="is no address"):
+    with pytest.raises(UsageError, match="not a valid address"):
         dispatched(linux_amdgpu_families="all", rocm_package_index_url="https://$(id)/")
 
 
