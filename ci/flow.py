@@ -22,7 +22,7 @@ from core.cli.frontdoor import Verb, verb_parser
 from core.cli.options import ROOT, common_from, environment
 from core.errors import FatalError, MissingInputError, ProcessError, UsageError
 from core.run.outputs import this_platform
-from core.run.plans import Plan, RocmOrigin
+from core.run.plan import Plan, RocmOrigin
 from pytorch_build.context import context
 
 if TYPE_CHECKING:

@@ -13,15 +13,14 @@ from ci.pipeline import BUILDS, JOBS, SESSIONS
 from core.cli.options import DEFAULT_STORE
 from core.errors import UsageError
 from core.run.outputs import PLAIN, this_platform
-from core.run.plan_views import promotions
-from core.run.plans import FETCH
+from core.run.plan import FETCH, promotions
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from core.cli.options import Common
     from core.run.outputs import Platform
-    from core.run.plans import Cell, Plan
+    from core.run.plan import Cell, Plan
     from pytorch_build.context import Context
 
 TEST_REPORT = "test_report"

@@ -8,8 +8,8 @@ import re
 from typing import TYPE_CHECKING, get_args
 
 from ci.plan import data, inputs
-from core.run import plans
-from core.run.plans import PLATFORMS
+from core.run import plan as plans
+from core.run.plan import PLATFORMS
 from docs.command_tables import table
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from ci.drift.tree import Python, Subject, found, keyword, moved, strings, toml
 from ci.publish.buckets import buckets
 from core.families import families
-from rocm_packaging.packages.packages import packages
+from rocm_packaging.packages.layouts import packages
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

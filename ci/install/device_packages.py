@@ -28,7 +28,7 @@ from rocm_packaging.packages.layouts import (
     sdk_target,
     tested_targets,
 )
-from rocm_packaging.sdk.sources import require_devices
+from rocm_packaging.rocm_sources import require_devices
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
     from core.env.interpreters import Interpreter
     from core.packages.offers import Offer
-    from core.packages.package_sources import PackageSource
+    from core.packages.sources import PackageSource
 
 _EXTRA = "device-"
 

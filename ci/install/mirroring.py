@@ -20,9 +20,8 @@ from core import console, files, process
 from core.env import installer
 from core.env.installer import configured
 from core.errors import DataError, EnvironmentSetupError, ProcessError, StoreError
-from core.packages.choosing import others_of
 from core.packages.offers import fits, required_by
-from core.packages.resolving import Question, resolve
+from core.packages.resolution import Question, others_of, resolve
 from core.parallel import each
 from core.run.records import FileRecord
 from core.wheel import wheels
@@ -33,7 +32,7 @@ if TYPE_CHECKING:
 
     from ci.install.mirror_data import Mirror
     from core.packages.offers import Offer, RunGroup
-    from core.packages.resolving import Resolved
+    from core.packages.resolution import Resolved
     from core.stores import Store
 
 _JOBS = 4  # uv waits for the network, and resolves on one core

@@ -15,9 +15,9 @@ from core import console, files, stores
 from core.cli.options import DEFAULT_STORE
 from core.cli.progress import transfer
 from core.errors import ArtifactError, FatalError, InterruptedStageError, MissingInputError, StoreError
+from core.run.locations import location
 from core.run.outputs import LOCAL_RUN, this_platform
-from core.run.run_locations import location
-from rocm_packaging.artifacts.archives import (
+from rocm_packaging.archives import (
     MARKER,
     SIDECAR,
     SUFFIXES,
@@ -28,7 +28,7 @@ from rocm_packaging.artifacts.archives import (
     parse_name,
     parse_sidecar,
 )
-from rocm_packaging.artifacts.artifacts import GENERIC, INCOMPLETE
+from rocm_packaging.artifacts import GENERIC, INCOMPLETE
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping, Sequence

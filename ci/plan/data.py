@@ -15,7 +15,7 @@ from core.data import Model, load_toml, merged, read_toml, validated
 from core.errors import MissingInputError, UsageError, nearest
 from core.families import families
 from core.run.outputs import PLAIN, Platform
-from core.run.plans import PLATFORMS, Stage
+from core.run.plan import PLATFORMS, Stage
 
 if TYPE_CHECKING:
     import argparse
@@ -253,7 +253,7 @@ class Families(Model):
 
 
 class OwnStore(Model):
-    """Where a downstream's runs go; `core.run.plans.Upload` explains the keys."""
+    """Where a downstream's runs go; `core.run.plan.Upload` explains the keys."""
 
     store: str = ""
     role: str = ""

@@ -11,8 +11,8 @@ from ci.plan.data import reaches
 from ci.plan.inputs import ALL_FAMILIES, BUILD_PYTORCH, SKIP
 from ci.publish.buckets import access
 from core.errors import UsageError, nearest
-from core.run.plans import Decision, Upload
-from core.run.run_locations import Origin
+from core.run.locations import Origin
+from core.run.plan import Decision, Upload
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

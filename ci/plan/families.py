@@ -10,7 +10,7 @@ from ci.plan.inputs import ALL, named_family
 from core.errors import DataError, UsageError, nearest
 from core.families import CPU, gpu_targets
 from core.run.outputs import PLAIN, group_name
-from core.run.plans import PLATFORMS, LeftOut, Variant
+from core.run.plan import PLATFORMS, LeftOut, Variant
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from ci.plan.data import BuildVariant, ExpectedFailure, Families, FamilyOn, Machines
     from ci.plan.decisions import Question
     from core.run.outputs import Platform
-    from core.run.plans import Decision, Stage
+    from core.run.plan import Decision, Stage
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,13 +7,12 @@ from typing import TYPE_CHECKING
 
 from core import console
 from core.run.job_files import job_files, table, text
-from core.run.plan_views import views
-from core.run.plans import PLATFORMS, matrices, refuse_outputs
+from core.run.plan import PLATFORMS, matrices, refuse_outputs, views
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from core.run.plans import Plan
+    from core.run.plan import Plan
 
 _ROWS = 300  # a summary is read by people; the plan itself has them all
 _DECISIONS = ("decision", "value", "why")

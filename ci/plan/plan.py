@@ -9,7 +9,7 @@ from ci.pipeline import BUILDS
 from ci.plan import decisions, families
 from ci.verbs.cells import missing
 from core.errors import DataError, UsageError, nearest
-from core.run.plans import FETCH, Cell, Decision, LeftOut, Plan, PlanEvent, RocmPackages, matrices
+from core.run.plan import FETCH, Cell, Decision, LeftOut, Plan, PlanEvent, RocmPackages, matrices
 from pytorch_build.lock.versions import python_tag
 from pytorch_build.refs.torch_refs import PROJECTS
 from rocm_packaging.packages.versions import compute
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from ci.plan.decisions import Question
     from ci.plan.families import Build
     from core.run.outputs import Platform
-    from core.run.plans import Stage
+    from core.run.plan import Stage
     from pytorch_build.refs.torch_refs import TorchRef
 
 _CHECKS = ("check_wheels",)

@@ -3,26 +3,47 @@
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass
+import shutil
+import tempfile
+import time
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ci.promote import layout
-from ci.promote.execution import Rewritten
-from ci.promote.rewriting import new_version, plan_set, rewrite_set
+from packaging.utils import canonicalize_name
+from packaging.version import Version
+
+from ci.promote import documents
+from ci.promote.edits import MemberEdits, requirement
+from ci.promote.promotion import Local
+from ci.promote.version_change import Renamed, RocmChange, final_of, new_version, plan_set
 from core import console, files, parallel
-from core.errors import MissingInputError, StoreError
+from core.errors import MissingInputError, StoreError, WheelError
+from core.files import made, sha256
 from core.wheel.distributions import SIDECAR
+from core.wheel.sdist_editing import edit_sdist
+from core.wheel.wheel_editing import edit_wheel
+from core.wheel.wheel_record import Tap, verify_record
+from core.wheel.wheel_writer import WrittenFile
 from core.wheel.wheels import read_metadata
+from pytorch_build.check.findings import require_no_errors
+from pytorch_build.check.run import CheckOptions, check_wheel
 from pytorch_build.check.view import Expectation
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
-    from pathlib import Path
+
+    from ci.promote.keeping import Kept
+
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
 
     from ci.promote.documents import PromotedFile
     from ci.promote.facts import Facts
     from ci.promote.keeping import Kept
-    from ci.promote.rewriting import Renamed, RocmChange
+
+    # REMOVED-IMPORT
     from core.stores import Store
 
     Promised = Mapping[str, Mapping[str, Expectation]]  # family -> distribution -> what it must be
@@ -35,7 +56,7 @@ class Final:
     """The files of a release that were made of a candidate's."""
 
     files: tuple[PromotedFile, ...]
-    origin: Rewritten
+    origin: Local
 
 
 def renamed(candidates: Sequence[PromotedFile], change: RocmChange) -> tuple[PromotedFile, ...]:
@@ -112,7 +133,7 @@ def rewritten(
             made.append(target.model_copy(update=changes))
     return Final(
         files=tuple(sorted(made, key=lambda one: one.key)),
-        origin=Rewritten(paths=paths, sidecars=sidecars),
+        origin=Local(paths=paths, sidecars=sidecars),
     )
 
 
@@ -132,7 +153,7 @@ def _plans(candidates: Sequence[PromotedFile], change: RocmChange) -> Mapping[st
 
 
 def _target(one: PromotedFile, plan: Renamed) -> PromotedFile:
-    key = f"{layout.folder(layout.RELEASE, one.family)}/{plan.target}"
+    key = f"{documents.folder(documents.RELEASE, one.family)}/{plan.target}"
     return one.model_copy(update={"name": plan.target, "key": key, "version": plan.new})
 
 
@@ -147,3 +168,106 @@ def _fetched(bucket: Store, candidates: Sequence[PromotedFile], folder: Path) ->
         return path
 
     return parallel.each(fetch, candidates, jobs=_DOWNLOADS)
+
+
+__all__ = ["Renamed", "Rewritten", "RocmChange", "final_of", "new_version", "plan_set", "rewrite_set"]
+
+_TARS = (".tar", ".tar.xz", ".tar.gz")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rewritten:
+    """A wheel or sdist that was rewritten, and checked again."""
+
+    plan: Renamed
+    file: WrittenFile
+    changed: tuple[str, ...]
+
+
+def rewrite_set(
+    files: Sequence[Path],
+    folder: Path,
+    change: RocmChange,
+    *,
+    expected: Mapping[str, Expectation] | None = None,
+    kept: Kept | None = None,
+    epoch: int | None = None,
+) -> tuple[Rewritten, ...]:
+    """Write every wheel and sdist of a set again under its new version, and check the results.
+
+    The whole set is written and checked before one new file appears in `folder`; the old files
+    stay as they are. The same files give the same bytes, so an interrupted call can be repeated.
+    """
+    sources = _by_name(files)
+    plans = plan_set(sources, change)
+    with tempfile.TemporaryDirectory(dir=made(folder), prefix=".rewriting.") as scratch:
+        place = Path(scratch)
+        done = []
+        for plan in plans:
+            started = time.monotonic()
+            one = _rewrite(sources[plan.source], place, plan, MemberEdits(plan, change, kept), epoch=epoch)
+            if one.file.path.suffix == ".whl":
+                _check(one, change, (expected or {}).get(plan.distribution))
+            done.append(one)
+            taken = console.duration(time.monotonic() - started)
+            console.say(f"{plan.source} -> {plan.target}  {console.size(one.file.size)}  {taken}")
+        return tuple(_moved(one, folder) for one in done)
+
+
+def _by_name(files: Sequence[Path]) -> Mapping[str, Path]:
+    found: dict[str, Path] = {}
+    for path in files:
+        if path.name in found:
+            raise WheelError(
+                f"{path} and {found[path.name]} have one name.",
+                hint="Rewrite the packages of each GPU family on their own.",
+            )
+        if not path.is_file():
+            raise MissingInputError(f"{path} does not exist.")
+        found[path.name] = path
+    return found
+
+
+def _rewrite(
+    source: Path, folder: Path, plan: Renamed, edits: MemberEdits, *, epoch: int | None
+) -> Rewritten:
+    if plan.kind == "constant":
+        path = shutil.copyfile(source, folder / plan.target)
+        file = WrittenFile(path=path, sha256=sha256(path), size=path.stat().st_size)
+        return Rewritten(plan=plan, file=file, changed=())
+    edit_file = edit_wheel if plan.source.endswith(".whl") else edit_sdist
+    edited = edit_file(source, folder, version=plan.new, edit=edits, epoch=epoch)
+    edits.see_paths(edited.members)
+    edits.require_done()
+    if edited.file.path.name != plan.target:
+        raise WheelError(f"{plan.source} would become {edited.file.path.name}, not {plan.target}.")
+    return Rewritten(plan=plan, file=edited.file, changed=edited.changed)
+
+
+def _check(one: Rewritten, change: RocmChange, expectation: Expectation | None) -> None:
+    """Check a rewritten wheel as a built one, in the one pass that inflates all of it."""
+    path, plan = one.file.path, one.plan
+    stated = read_metadata(path)
+    if canonicalize_name(stated.name) != plan.distribution or stated.version != Version(plan.new):
+        raise WheelError(f"METADATA of {plan.source} is that of {stated.name} {stated.version}.")
+    if plan.kind == "pytorch":
+        promised = expectation and _promised(expectation, plan, change)
+        require_no_errors(check_wheel(path, promised, options=CheckOptions(scratch=path.parent)))
+        return
+    edits = MemberEdits(plan, change)
+    tars = Tap(wanted=lambda name, _: name.endswith(_TARS), inspect=edits.see_tar, folder=path.parent)
+    problems = verify_record(path, tap=tars)
+    if problems:
+        raise WheelError(f"{plan.source}: {problems[0].message}", hint="Download or build it again.")
+    edits.require_nothing_found()
+
+
+def _promised(expectation: Expectation, plan: Renamed, change: RocmChange) -> Expectation:
+    requires = tuple(requirement(text, change) for text in expectation.requires)
+    return replace(expectation, version=plan.new, requires=requires)
+
+
+def _moved(one: Rewritten, folder: Path) -> Rewritten:
+    target = folder / one.file.path.name
+    one.file.path.replace(target)
+    return replace(one, file=replace(one.file, path=target))

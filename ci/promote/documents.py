@@ -3,18 +3,39 @@
 from __future__ import annotations
 
 import hashlib
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, TypeVar
 
 from pydantic import Field
 
+from ci.publish.indexing import Indexed, Records, write_index
 from core.data import Model, parse_json
-from core.run.outputs import Platform  # noqa: TC001 - pydantic reads it
+from core.errors import StoreError
+from core.run.outputs import (
+    Platform,
+    key_name,
+)
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
+
     from core.stores import Store
+
 
 Rule = Literal["tests", "bypass", "override"]
 Digest = Field(pattern=r"^[0-9a-f]{64}$")
+
+
+@dataclass(frozen=True, kw_only=True, order=True)
+class Cell:
+    """A part of a set that is tested together."""
+
+    family: str
+    platform: str
+    python: str = ""
+
+    def __str__(self) -> str:
+        return " ".join(part for part in (self.family, self.platform, self.python) if part)
 
 
 class Document(Model):
@@ -163,3 +184,59 @@ def read(store: Store, key: str, model: type[AnyDocument]) -> tuple[AnyDocument,
 def document(key: str, content: bytes) -> Document:
     """Name a document by its key and digest."""
     return Document(key=key, sha256=hashlib.sha256(content).hexdigest())
+
+
+STAGING = "v2-staging"
+RELEASE = "v2"
+AREAS = (RELEASE, STAGING)
+MANIFESTS = "manifests"
+DECISIONS = f"{MANIFESTS}/decisions"
+INTENTS = f"{MANIFESTS}/promoting"
+
+
+def folder(area: str, family: str) -> str:
+    """Key prefix of a family's wheels, in `STAGING` or `RELEASE`."""
+    return f"{area}/{family}"
+
+
+def manifests(area: str, family: str = "") -> str:
+    """Key prefix of what says which files an area's pages list: of all families, or of one."""
+    return f"{MANIFESTS}/{area}/{family}".rstrip("/")
+
+
+def staging_record(family: str, run_prefix: str) -> str:
+    """Key of the record of what was staged of the run with this prefix."""
+    return f"{manifests(STAGING, family)}/{key_name(run_prefix)}.json"
+
+
+def release_record(family: str, set_name: str, identity: str) -> str:
+    """Key of the document of what the release index of a family lists of a promoted set."""
+    return f"{manifests(RELEASE, family)}/{set_name}-{identity}.json"
+
+
+def decision(set_name: str, identity: str) -> str:
+    """Key of a decision record, which is written once."""
+    return f"{DECISIONS}/{set_name}/{identity}.json"
+
+
+def intent(set_name: str, identity: str) -> str:
+    """Key of what a promotion leaves before it begins, and takes away in the end."""
+    return f"{INTENTS}/{set_name}/{identity}.json"
+
+
+def write_pages(store: Store, area: str, family: str, *, expected: Collection[str]) -> Indexed:
+    """Write the pages that changed.
+
+    A file that no manifest names is not listed: it may be half of a promotion that goes on.
+    """
+    where = folder(area, family)
+    # files go by retention while what names them stays
+    source = Records(store=store, prefix=manifests(area, family), refuses_absent=False)
+    indexed = write_index(store, where, source, title=where, strict=False)
+    unlisted = [f"{one.stored.key}: {one.why}" for one in indexed.held if one.stored.key in expected]
+    if unlisted:
+        raise StoreError(
+            f"Not listed in {store.url}/{where}:\n" + "\n".join(unlisted),
+            hint="Find out who changed them; then run the same command again.",
+        )
+    return indexed

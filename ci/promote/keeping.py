@@ -1,7 +1,7 @@
 """A keep-list: the gfx targets that a release has device code for, of those that its candidate has.
 
 Groups of targets (``gfx11``, ``gfx12-0``) are never named: their packages stay wherever a kept target is in
-them. Everything here is pure; `ci.promote.member_edits` applies it to the files of packages.
+them. Everything here is pure; `ci.promote.edits` applies it to the files of packages.
 """
 
 from __future__ import annotations

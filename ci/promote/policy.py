@@ -9,21 +9,31 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
 
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
+from pydantic import model_validator
 
-from ci.promote.documents import Override, Ruling
-from ci.promote.facts import Cell, Facts, Rules, Test, Wheel
-from ci.promote.staging import is_sample
-from rocm_packaging.packages.layouts import covers, device_target, is_rocm
+from ci.promote.documents import Cell, Override, Ruling
+from ci.promote.staging_area import is_sample
+from core.cli.options import RELEASE_TYPES
+from core.data import Model, merged, read_toml, validated
+from core.errors import nearest
+from core.families import families
+from core.run.outputs import Platform  # noqa: TC001 - pydantic reads it
+from pytorch_build.lock.versions import python_tag
+from rocm_packaging.packages.layouts import BOOTSTRAP, covers, device_target, is_rocm
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
     from collections.abc import Set as AbstractSet
 
+    from ci.plan.data import Runners
     from ci.promote.documents import Evidence, Rule
+    from ci.promote.facts import Facts, Wheel
+    from ci.promote.runs import Test
 
 _PART = re.compile(r"-\d+-of-\d+\Z")
 _EXTRA = re.compile(r"""extra *== *["']([^"']+)["']""")
@@ -31,6 +41,93 @@ _ENVIRONMENTS = {
     "linux": {"sys_platform": "linux", "platform_system": "Linux", "os_name": "posix"},
     "windows": {"sys_platform": "win32", "platform_system": "Windows", "os_name": "nt"},
 }
+
+
+GATES_FILE = Path(__file__).with_name("gates.toml")
+
+
+class Gate(Model):
+    """The stages whose tests must have passed."""
+
+    rocm: tuple[str, ...]
+    pytorch: tuple[str, ...]
+    where_run: tuple[str, ...] = ()
+
+
+class Required(Model):
+    """A stage that PyTorch's wheels of some cells must have passed besides; what is empty stands for all."""
+
+    stage: str
+    families: tuple[str, ...] = ()
+    platforms: tuple[Platform, ...] = ()
+    pythons: tuple[str, ...] = ()
+    torch_refs: tuple[str, ...] = ()
+    release_types: tuple[str, ...] = ()
+
+    @model_validator(mode="after")
+    def _known(self) -> Self:
+        for name, given, known in (
+            ("families", self.families, families()),
+            ("release_types", self.release_types, RELEASE_TYPES),
+        ):
+            for one in given:
+                if one not in known:
+                    raise ValueError(f"{name}: {one!r} is not known. {nearest(one, known)}")
+        for one in self.pythons:
+            python_tag(one)
+        return self
+
+    def concerns(self, wheel: Wheel, release_type: str) -> bool:
+        """Say whether a wheel of PyTorch's must have passed it."""
+        tags = [python_tag(one).abi for one in self.pythons]
+        return all(
+            not given or one in given
+            for given, one in (
+                (self.families, wheel.cell.family),
+                (self.platforms, wheel.cell.platform),
+                (tags, wheel.cell.python),
+                (self.torch_refs, wheel.file.torch_ref),
+                (self.release_types, release_type),
+            )
+        )
+
+
+class Gates(Model):
+    """What `gates.toml` says: for all families, for some, and for some cells."""
+
+    gates: Gate
+    families: dict[str, Gate] = {}  # noqa: RUF012 - pydantic copies it
+    required: tuple[Required, ...] = ()
+
+    def of(self, family: str) -> Gate:
+        """Give a family's gates."""
+        return self.families.get(family, self.gates)
+
+    def stages(self, wheel: Wheel, release_type: str) -> tuple[str, ...]:
+        """Give the stages that a wheel must have passed."""
+        gate = self.of(wheel.cell.family)
+        if wheel.is_rocm and wheel.file.distribution != BOOTSTRAP:  # which PyTorch's wheels alone bring
+            return gate.rocm
+        more = (one.stage for one in self.required if one.concerns(wheel, release_type))
+        return tuple(dict.fromkeys((*gate.pytorch, *more)))
+
+    def heeded(self, wheel: Wheel) -> tuple[str, ...]:
+        """Give the stages whose failure counts, where they have run."""
+        return () if wheel.is_rocm else self.of(wheel.cell.family).where_run
+
+
+def gates(own: Mapping[str, Any] | None = None) -> Gates:
+    """Read the data file, with a downstream's own tables over it."""
+    return validated(merged(read_toml(GATES_FILE), own or {}), Gates, where=GATES_FILE)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rules:
+    """The data that decides: who can be tested, by what, and what for."""
+
+    runners: Runners
+    gates: Gates
+    release_type: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)

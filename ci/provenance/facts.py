@@ -2,28 +2,37 @@
 
 from __future__ import annotations
 
+import functools
 import math
+from collections.abc import Mapping  # noqa: TC003 - pydantic reads it
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
-from pathlib import PurePath
+from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any
+from urllib.parse import quote, urlsplit, urlunsplit
 
 from packaging.requirements import InvalidRequirement, Requirement
 from pydantic import ConfigDict, Field
 
-from ci.provenance.names import commit_uri, names, package_url
-from core.data import Model, validated
+from ci.promote.documents import document
+from ci.promote.runs import Recorded
+from core import data, parallel
+from core.data import Model, load_toml, validated
 from core.env.builders import BUILDER
-from core.errors import DataError
+from core.errors import DataError, MissingInputError
+from core.run import records
+from core.run.outputs import is_record
+from pytorch_build.lock.source_lock import SourceLock
 from rocm_packaging.packages.layouts import Layout  # noqa: TC001 - pydantic reads it
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterator, MutableMapping, Sequence
 
     from ci.promote.documents import Document
-    from ci.promote.run_records import Recorded
+    from core.run.outputs import RunOutputs
     from core.run.records import FileRecord, Record
-    from pytorch_build.lock.source_lock import SourceLock
+    from core.stores import Store
+
 
 BUILD_ROCM, FETCH_ARTIFACTS = "build_rocm", "fetch_artifacts"
 SOURCE, ROCM_SOURCE = "source", "rocm"
@@ -251,3 +260,120 @@ def times(by: Recorded) -> tuple[str, str]:
         raise DataError(f"{by.document.key}: started: {by.record.started!r} is no time.") from problem
     ended = began + timedelta(seconds=math.ceil(by.record.seconds))
     return f"{began:%Y-%m-%dT%H:%M:%SZ}", f"{ended:%Y-%m-%dT%H:%M:%SZ}"
+
+
+NAMES_FILE = Path(__file__).with_name("provenance.toml")
+PROVENANCE = "provenance"
+STATEMENT = ".intoto.json"
+SBOM = "sbom.cdx.json"
+
+
+class Builders(Model):
+    """Builders that are no workflows."""
+
+    local: str
+
+
+class Sources(Model):
+    """Repositories that records name by a commit alone."""
+
+    rocm: str
+
+
+class Names(Model):
+    """What `provenance.toml` says."""
+
+    build_types: Mapping[str, str]
+    builders: Builders
+    sources: Sources
+
+
+@functools.cache
+def names() -> Names:
+    """Read the data file."""
+    return load_toml(NAMES_FILE, Names)
+
+
+def statement_path(group: str, filename: str) -> str:
+    """Path of a file's statement below its run's prefix."""
+    return f"{PROVENANCE}/{group}/{filename}{STATEMENT}"
+
+
+def package_url(distribution: str, version: str, filename: str = "") -> str:
+    """Name a Python distribution as a package URL (purl-spec, type ``pypi``)."""
+    qualifier = f"?file_name={quote(filename, safe='')}" if filename else ""
+    at = f"@{quote(version, safe='')}" if version else ""
+    return f"pkg:pypi/{quote(distribution, safe='')}{at}{qualifier}"
+
+
+def commit_uri(origin: str, commit: str) -> str:
+    """Name a commit of a repository: ``git+https://…@{commit}`` (SPDX's form of a download location).
+
+    An origin that is a path becomes a ``file`` address; the sample's own scheme stays as it is. Names and
+    passwords in an address are left out.
+    """
+    if "://" in origin:
+        parts = urlsplit(origin)
+        bare = urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2]))
+        return f"git+{bare}@{commit}"
+    if origin.startswith("/"):
+        return f"git+{Path(origin).as_uri()}@{commit}"
+    return f"{quote(origin, safe=':/@')}@{commit}"
+
+
+_LOCK = "source-lock-"
+
+
+def read_run(
+    store: Store,
+    outputs: RunOutputs,
+    known: MutableMapping[tuple[str, str], Recorded] | None = None,
+    group: str = "",
+) -> RunRecords:
+    """Read a run's records and source locks."""
+    prefix = f"{outputs.prefix}/manifests"
+    known = {} if known is None else known
+    groups: dict[str, list[tuple[str, str]]] = {}
+    locks = []
+    for stored in store.list(prefix):
+        first, slash, name = stored.key.removeprefix(f"{prefix}/").partition("/")
+        if slash and is_record(stored.key) and "/" not in name:
+            groups.setdefault(first, []).append((stored.key, stored.etag))
+        elif not slash and first.startswith(_LOCK) and first.endswith(".json"):
+            locks.append(stored.key)
+    if not groups:
+        raise MissingInputError(
+            f"Run {outputs.run_id} has no records in {store.url}/{prefix}.",
+            hint="Build something first (nox -s build_torch), or name another run with --run-id.",
+        )
+
+    def recorded(version: tuple[str, str]) -> Recorded | DataError | None:
+        key, _etag = version
+        try:
+            content = store.read(key)
+            return Recorded(record=records.parse(content, where=key), document=document(key, content))
+        except MissingInputError:
+            # a failure's record goes when its stage succeeds
+            return None
+        except DataError as problem:
+            if group in {"", key.removeprefix(f"{prefix}/").partition("/")[0]}:
+                raise
+            return problem
+
+    new = [version for versions in groups.values() for version in versions if version not in known]
+    read = dict(zip(new, parallel.each(recorded, new), strict=True))
+    known.update({version: one for version, one in read.items() if isinstance(one, Recorded)})
+    return RunRecords(
+        prefix=outputs.prefix,
+        groups={
+            name: tuple(known[one] for one in versions if one in known) for name, versions in groups.items()
+        },
+        locks=tuple(_lock(store, key) for key in locks),
+        unreadable=tuple(one for one in read.values() if isinstance(one, DataError)),
+    )
+
+
+def _lock(store: Store, key: str) -> LockFile:
+    content = store.read(key)
+    lock = data.parse_json(content.decode(errors="replace"), SourceLock, where=key)
+    return LockFile(lock=lock, document=document(key, content))

@@ -13,9 +13,10 @@ from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Protocol
 from urllib.parse import quote, unquote, urlsplit, urlunsplit
 
-from core import files, stores
+from core import files
 from core.cli.progress import transfer
 from core.errors import MissingInputError, ServiceError, UsageError
+from core.stores import open_store
 from core.stores.directory import DirectoryStore
 
 if TYPE_CHECKING:
@@ -148,7 +149,7 @@ def _stored(uri: str, folder: Path, common: Common) -> tuple[Path, RunPlace | No
     bucket, _, key = uri.removeprefix(_BUCKET).partition("/")
     if not key:
         raise UsageError(f"{uri} is no file's address.", hint="Write it as s3://BUCKET/KEY.")
-    store = stores.open_store(f"{_BUCKET}{bucket}", root=common.root)
+    store = open_store(f"{_BUCKET}{bucket}", root=common.root)
     path, found = store.fetch(key, folder), _IN_RUN.fullmatch(key)
     if found is None:
         return path, None, ""

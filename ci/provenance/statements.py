@@ -6,16 +6,37 @@ https://github.com/in-toto/attestation/blob/main/spec/v1/statement.md, https://s
 from __future__ import annotations
 
 import json
+import uuid
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
 
-from ci.provenance.facts import builder_of, times
-from ci.provenance.names import names
+from packaging.licenses import InvalidLicenseExpression, canonicalize_license_expression
+
+from ci.provenance.facts import (
+    PROVENANCE,
+    SBOM,
+    STATEMENT,
+    builder_of,
+    made_files,
+    names,
+    package_url,
+    read_run,
+    statement_path,
+    times,
+)
+from core import files, parallel
+from core.errors import ConflictError, DataError, MissingInputError, StoreError, nearest
 from core.wheel.distributions import SIDECAR
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping, Sequence
 
+    from ci.promote.runs import Recorded
     from ci.provenance.facts import MadeFile, Material, RunRecords
+    from core.run.outputs import RunOutputs
+    from core.stores import Outcome, Store
+
 
 STATEMENT_TYPE = "https://in-toto.io/Statement/v1"
 PREDICATE_TYPE = "https://slsa.dev/provenance/v1"
@@ -88,3 +109,207 @@ def _details(run: RunRecords, made: MadeFile) -> dict[str, Any]:
 def _descriptor(one: Material) -> dict[str, Any]:
     said = {"name": one.name, "uri": one.uri, "digest": dict(one.digest), "annotations": dict(one.notes)}
     return {name: value for name, value in said.items() if value}
+
+
+_TOOL = "rocm-pytorch-wheels"
+_GITHUB = "git+https://github.com/"
+_GIT_COMMIT, _SHA256 = "gitCommit", "sha256"
+
+
+def sbom(run: RunRecords, made: Sequence[MadeFile]) -> dict[str, Any]:
+    """List what a run made, and what that was made from.
+
+    The serial number follows from the content, and the time is that of the last stage.
+    """
+    components = {str(one["bom-ref"]): one for one in (*_used(made), *(_file(run, one) for one in made))}
+    root = {"type": "application", "bom-ref": "run", "name": run.prefix}
+    edges = {"run": sorted({_ref_of(run, one) for one in made})}
+    edges |= {_ref_of(run, one): sorted({_ref(used) for used in one.materials}) for one in made}
+    document: dict[str, Any] = {
+        "bomFormat": "CycloneDX",
+        "specVersion": "1.6",
+        "version": 1,
+        "metadata": {
+            "timestamp": max(times(one.by)[1] for one in made),
+            "lifecycles": [{"phase": "build"}],
+            "tools": {"components": [{"type": "application", "name": _TOOL}]},
+            "component": root,
+        },
+        "components": [components[ref] for ref in sorted(components)],
+        "dependencies": [
+            {"ref": ref, "dependsOn": edges[ref]} if edges.get(ref) else {"ref": ref}
+            for ref in sorted({*components, *edges})
+        ],
+    }
+    digest = files.sha256_text(serialized(document).decode())
+    return {**document, "serialNumber": uuid.uuid5(uuid.NAMESPACE_URL, f"{_TOOL}:{digest}").urn}
+
+
+def _ref_of(run: RunRecords, made: MadeFile) -> str:
+    return run.path(made.file.key)
+
+
+def _ref(used: Material) -> str:
+    return used.of_run or used.uri or " ".join([used.name, *used.digest.values()])
+
+
+def _file(run: RunRecords, made: MadeFile) -> dict[str, Any]:
+    file, record = made.file, made.by.record
+    properties = {
+        "artifact_group": made.group,
+        "python": record.cell.python,
+        "size": str(file.size),
+        "stage": record.stage,
+        "torch_ref": record.cell.torch_ref,
+    }
+    references = [{"type": "build-meta", "url": quote(run.path(made.by.document.key))}]
+    if made.build_type:
+        path = statement_path(made.group, file.name)
+        references.append({"type": "attestation", "url": quote(path)})
+    return {
+        "type": "library",
+        "bom-ref": _ref_of(run, made),
+        "name": file.distribution,
+        "version": file.version,
+        "purl": package_url(file.distribution, file.version, file.name),
+        "hashes": [{"alg": "SHA-256", "content": file.sha256}],
+        **({"licenses": [_license(file.license)]} if file.license else {}),
+        "externalReferences": references,
+        "properties": [
+            {"name": f"{_TOOL}:{name}", "value": value} for name, value in properties.items() if value
+        ],
+    }
+
+
+def _license(text: str) -> dict[str, Any]:
+    """Name a licence: as an SPDX expression, where it is one."""
+    try:
+        return {"expression": canonicalize_license_expression(text)}
+    except InvalidLicenseExpression:
+        return {"license": {"name": text}}
+
+
+def _used(made: Sequence[MadeFile]) -> Iterator[dict[str, Any]]:
+    """Describe what the run did not make itself."""
+    for used in (material for one in made for material in one.materials):
+        if used.of_run:
+            continue
+        component: dict[str, Any] = {"type": "file", "bom-ref": _ref(used), "name": used.name}
+        commit = used.digest.get(_GIT_COMMIT)
+        if commit:
+            origin = used.uri.removeprefix("git+").rpartition("@")[0]
+            component |= {"type": "library", "version": commit}
+            if used.uri.startswith(_GITHUB):
+                component["purl"] = (
+                    f"pkg:github/{origin.removeprefix('https://github.com/')}@{commit}".lower()
+                )
+            component["externalReferences"] = [{"type": "vcs", "url": origin}]
+        elif used.uri.startswith("pkg:"):
+            component |= {"type": "library", "purl": used.uri}
+        if used.digest.get(_SHA256):
+            component["hashes"] = [{"alg": "SHA-256", "content": used.digest[_SHA256]}]
+        yield component
+
+
+# each that fails is another job's that did not
+_TRIES = 64
+
+
+@dataclass(frozen=True, kw_only=True)
+class Written:
+    """What was written."""
+
+    made: tuple[tuple[MadeFile, Outcome], ...]
+    without: tuple[MadeFile, ...]
+    sbom: str
+    sbom_outcome: Outcome | None
+    problem: str = ""
+    removed: tuple[str, ...] = ()
+
+
+def write_provenance(store: Store, outputs: RunOutputs, group: str = "") -> Written:
+    """Write statements of a group's files, or of all, and the whole run's bill of materials.
+
+    Jobs of one run do this at the same time: whoever was second reads the records again.
+    """
+    prefix = outputs.prefix
+    known: dict[tuple[str, str], Recorded] = {}
+    for _ in range(_TRIES):
+        # what is replaced is looked at before the records are, so that no record is overlooked
+        seen = {stored.key: stored.etag for stored in store.list(f"{prefix}/{PROVENANCE}")}
+        bill = store.find(f"{prefix}/{SBOM}")
+        seen |= {bill.key: bill.etag} if bill else {}
+        try:
+            return _written(store, outputs, read_run(store, outputs, known, group), group, seen)
+        except ConflictError:
+            continue
+    raise StoreError(
+        f"{prefix}/{SBOM} in {store.url} was written by others {_TRIES} times.", hint="Run it again later."
+    )
+
+
+def _written(
+    store: Store, outputs: RunOutputs, run: RunRecords, group: str, seen: Mapping[str, str]
+) -> Written:
+    if group and group not in run.groups:
+        raise MissingInputError(
+            f"Run {outputs.run_id} has no records of group {group!r} in {store.url}.",
+            hint=nearest(group, run.groups),
+        )
+    chosen = made_files(run, group)
+    built = [one for one in chosen if one.build_type]
+    _require(built, chosen, outputs)
+    documents = {_key(outputs, one): serialized(statement(run, one)) for one in built}
+    bill_key = f"{outputs.prefix}/{SBOM}"
+    bill, problem = _bill(run, group)
+
+    def put(pair: tuple[str, bytes]) -> Outcome:
+        key, content = pair
+        if key in seen and store.read(key) == content:
+            return "unchanged"
+        return store.put_bytes(key, content, if_match=seen.get(key, ""))
+
+    outcomes = parallel.each(put, documents.items())
+    folders = tuple(f"{outputs.prefix}/{PROVENANCE}/{name}/" for name in ([group] if group else run.groups))
+    old = [key for key in sorted(seen) if key.startswith(folders) and key not in documents]
+    return Written(
+        made=tuple(zip(built, outcomes, strict=True)),
+        without=tuple(one for one in chosen if not one.build_type),
+        removed=_removed(store, outputs, old),
+        sbom=bill_key,
+        sbom_outcome=put((bill_key, bill)) if bill else None,
+        problem=problem,
+    )
+
+
+def _bill(run: RunRecords, group: str) -> tuple[bytes, str]:
+    """Write the bill, or say why not: another group's records are no reason to write none of this one's."""
+    try:
+        if run.unreadable:
+            raise run.unreadable[0]
+        return serialized(sbom(run, made_files(run))), ""
+    except DataError as problem:
+        if not group:
+            raise
+        return b"", problem.message
+
+
+def _key(outputs: RunOutputs, made: MadeFile) -> str:
+    return f"{outputs.prefix}/{statement_path(made.group, made.file.name)}"
+
+
+def _require(built: Sequence[MadeFile], chosen: Sequence[MadeFile], outputs: RunOutputs) -> None:
+    if not built:
+        what = "only uploads" if chosen else "no stage that made files"
+        raise MissingInputError(
+            f"Run {outputs.run_id} has no record of a build: {what}.",
+            hint="Provenance is of what the run's own stages built: nox -s build_torch, build_rocm, ….",
+        )
+
+
+def _removed(store: Store, outputs: RunOutputs, old: Sequence[str]) -> tuple[str, ...]:
+    """Take statements away that are of no file; only a run that may replace wheels has such."""
+    gone = tuple(key for key in old if key.endswith(STATEMENT)) if not outputs.immutable else ()
+    for key in gone:
+        store.delete(key)
+    return gone

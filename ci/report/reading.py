@@ -148,7 +148,7 @@ def _group(common: Common, store: Store, name: str, listed: Sequence[Stored], *,
 
 def _address(store: Store, outputs: RunOutputs, group: str) -> str:
     """Give the flat page's address; a path of this machine means nothing to others, nor on a page."""
-    from core.stores.overlay import holding
+    from core.stores.location import holding
 
     place = holding(store, f"{outputs.python_prefix(group)}/index.html")
     address = outputs.at(place).python_find_links_url(group)

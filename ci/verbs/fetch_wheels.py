@@ -21,8 +21,8 @@ from core.cli.options import add_group, add_platform, common_from
 from core.cli.progress import transfer
 from core.env.interpreters import interpreter
 from core.errors import MissingInputError, StoreError
-from core.packages.choosing import parsed_requirement
 from core.packages.offers import find_group, fits, offer_of, offered, required_by
+from core.packages.resolution import parsed_requirement
 from core.parallel import each
 from core.run import records
 from rocm_packaging.packages.layouts import device_target, is_rocm, serves

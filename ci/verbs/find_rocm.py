@@ -13,7 +13,7 @@ from ci.plan.outputs import write_outputs
 from ci.plan.rocm import Search, completed, needs
 from core import console
 from core.cli.options import common_from, environment
-from core.run.plans import Plan
+from core.run.plan import Plan
 
 if TYPE_CHECKING:
     import argparse

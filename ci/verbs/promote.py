@@ -12,23 +12,22 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ci.plan import data
-from ci.promote import execution, showing
-from ci.promote.candidates import new_set_name, promised, renamed, rewritten
-from ci.promote.deciding import Circumstances, decision_of, promoted_files
-from ci.promote.documents import Override
-from ci.promote.facts import Cell, Rules, gates
-from ci.promote.gathering import SetRequest, gather, staged_versions
+from ci.promote import documents, promotion
+from ci.promote.candidates import final_of, new_set_name, promised, renamed, rewritten
+from ci.promote.documents import Cell, Override
+from ci.promote.facts import SetRequest, gather, staged_versions
 from ci.promote.keeping import Kept, kept_facts
-from ci.promote.options import add_distribution_store, distribution_store_of, listed
-from ci.promote.policy import decide
-from ci.promote.rewriting import final_of
+from ci.promote.policy import Rules, by_cell, decide, gates
+from ci.promote.promotion import Circumstances, decision_of, promoted_files
 from ci.publish.buckets import buckets, distribution_store
 from ci.verbs.cells import TESTS, expand, load_matrix
-from core import files, stores
+from ci.verbs.stage import add_distribution_store, distribution_store_of, listed
+from core import console, files
 from core.cli.options import DEFAULT_STORE, common_from, environment
-from core.errors import UsageError
+from core.errors import CheckError, UsageError
 from core.run import records
 from core.run.outputs import group_name
+from core.stores import open_store
 from pytorch_build.lock.versions import python_tag
 from pytorch_build.refs.torch_refs import load_refs
 
@@ -36,9 +35,14 @@ if TYPE_CHECKING:
     import argparse
     from collections.abc import Mapping
 
-    from ci.promote.rewriting import RocmChange
+    from ci.promote.candidates import RocmChange
+    from ci.promote.documents import Decision
+    from ci.promote.facts import Facts
+    from ci.promote.policy import Verdict
+    from ci.promote.promotion import Done
     from core.cli.options import Common
     from core.stores import Store
+
 
 # the stage of a matrix that has every one of its cells
 _EVERY_CELL = TESTS[0]
@@ -109,9 +113,9 @@ def run(arguments: argparse.Namespace) -> None:
     known = data.load(data.own_file(arguments.config, common.root, environment()))
     rules = Rules(runners=known.runners, gates=gates(known.promotion), release_type=common.release_type)
     verdict = decide(facts, rules, override)
-    showing.show(facts, verdict)
-    showing.require(facts, verdict)
-    showing.show_unfinished(bucket, facts)
+    show(facts, verdict)
+    require(facts, verdict)
+    show_unfinished(bucket, facts)
     staged = promoted_files(facts)
     told = Circumstances(
         set_name=new_set_name(request.distribution, request.version, change),
@@ -124,17 +128,17 @@ def run(arguments: argparse.Namespace) -> None:
         left_out=left_out,
     )
     decision = decision_of(facts, verdict, renamed(staged, change) if change else staged, told)
-    execution.require_same_targets(bucket, decision)
+    promotion.require_same_targets(bucket, decision)
     if common.dry_run:
-        showing.show_plan(bucket, decision)
+        show_plan(bucket, decision)
         return
-    origin: execution.Origin = execution.Staged(store=source)
-    if change is not None and not execution.is_done(bucket, decision):
+    origin: promotion.Origin = promotion.Staged(store=source)
+    if change is not None and not promotion.is_done(bucket, decision):
         scratch = files.made(common.cache / "promotion" / decision.identity)
         final = rewritten(source, staged, change, scratch, promised(facts, change), kept)
         decision, origin = decision.model_copy(update={"files": final.files}), final.origin
-    done = execution.carry_out(bucket, decision, origin, now=records.now, jobs=arguments.jobs)
-    showing.show_done(bucket, done)
+    done = promotion.carry_out(bucket, decision, origin, now=records.now, jobs=arguments.jobs)
+    show_done(bucket, done)
 
 
 def _change(arguments: argparse.Namespace, common: Common) -> RocmChange | None:
@@ -184,13 +188,13 @@ def _override(arguments: argparse.Namespace) -> Override | None:
 def _candidates(arguments: argparse.Namespace, common: Common) -> Store:
     """Open the store that has the release candidate staged."""
     named = arguments.from_store or distribution_store(buckets(), arguments.from_release_type)
-    return stores.open_store(named, root=common.root)
+    return open_store(named, root=common.root)
 
 
 def _open_run(common: Common, address: str) -> Store:
     """Open a run's store: where it was staged from, unless another one is named."""
     named = common.store if common.store != DEFAULT_STORE else address
-    return stores.open_store(named, root=common.root)
+    return open_store(named, root=common.root)
 
 
 def _request(
@@ -251,3 +255,88 @@ def _actor(variables: Mapping[str, str]) -> str:
         return getpass.getuser()
     except (OSError, KeyError):  # a container's user may have no name
         return "unknown"
+
+
+def show(facts: Facts, verdict: Verdict) -> None:
+    """Print the decision on each cell."""
+    rules = {
+        Cell(family=one.family, platform=one.platform, python=one.python): one for one in verdict.rulings
+    }
+    blocked = by_cell(verdict.reasons)
+    cells = sorted({wheel.cell for wheel in facts.wheels} | blocked.keys())
+    rows = []
+    for cell in cells:
+        ruling = rules.get(cell)
+        wheels = sum(wheel.cell == cell for wheel in facts.wheels)
+        rule = "refused" if cell in blocked else ruling.rule if ruling else "refused"
+        tests = ", ".join(sorted({one.stage for one in ruling.evidence})) if ruling else ""
+        rows.append((cell.family, cell.platform, cell.python or "any", str(wheels), rule, tests))
+    console.table(("family", "platform", "Python", "files", "rule", "tests"), rows, title=facts.set_name)
+
+
+def require(facts: Facts, verdict: Verdict) -> None:
+    """Refuse a set that may not go out."""
+    if verdict.promote:
+        return
+    lines = []
+    for cell, reasons in by_cell(verdict.reasons).items():
+        lines.append(f"  {str(cell) or 'the set'}:")
+        lines += [f"    {one.message}" for one in reasons]
+    count = len(verdict.reasons)
+    hint = "Correct it, stage again where wheels changed, test, and promote again."
+    if all(one.overridable for one in verdict.reasons):
+        hint = "Test again; or decide against the tests: --override-by NAME --override-reason TEXT."
+    raise CheckError(
+        f"{facts.set_name} is not promoted, for {count} reason{'s' if count > 1 else ''}:\n"
+        + "\n".join(lines),
+        hint=hint,
+    )
+
+
+def show_unfinished(bucket: Store, facts: Facts) -> None:
+    """Say which promotions go on, or were interrupted."""
+    for one in promotion.unfinished(bucket):
+        again = "; this one goes on with it" if one.set_name == facts.set_name else ""
+        console.warn(
+            f"{one.set_name} is being promoted by {one.by} since {one.decided}, or was interrupted{again}."
+        )
+
+
+def show_plan(bucket: Store, decision: Decision) -> None:
+    """Print what would be done."""
+    planned = promotion.plan(decision)
+    rows = [
+        (one.key, console.size(one.size), one.staged_sha256[:12], one.staged_key) for one in decision.files
+    ]
+    console.table(("would be written", "size", "sha256", "from"), rows)
+    show_left_out(decision)
+    where = f"{bucket.url}/{documents.RELEASE}"
+    if promotion.is_done(bucket, decision):
+        console.done(f"promote: already promoted, {len(planned.wheels)} files are in {where}")
+        return
+    console.done(
+        f"promote: {len(planned.wheels)} files ({console.size(planned.size)}) and {len(planned.sidecars)} "
+        f"sidecars would be put into {where}, pages of {len(planned.families)} families written"
+    )
+
+
+def show_left_out(decision: Decision) -> None:
+    """Say which device packages a keep-list leaves out."""
+    if decision.gpu_targets:
+        names = ", ".join(sorted({key.rpartition("/")[2] for key in decision.left_out})) or "nothing"
+        console.say(f"Device code is kept for {', '.join(decision.gpu_targets)}. Left out: {names}.")
+
+
+def show_done(bucket: Store, done: Done) -> None:
+    """Print how it ended."""
+    decision = done.decision
+    key = documents.decision(decision.set_name, decision.identity)
+    if done.outcome == "already":
+        by = f"{decision.by} at {decision.completed}"
+        console.done(f"promote: {decision.set_name} was already promoted by {by} ({key})")
+        return
+    show_left_out(decision)
+    console.done(
+        f"promote: {len(decision.files)} files of {decision.set_name} are in "
+        f"{bucket.url}/{documents.RELEASE}, {done.copied} of them new; decision {key}"
+    )

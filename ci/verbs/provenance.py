@@ -10,7 +10,7 @@ from core.cli.options import add_group, add_platform, add_store_names, common_fr
 if TYPE_CHECKING:
     import argparse
 
-    from ci.provenance.writing import Written
+    from ci.provenance.statements import Written
     from core.stores import Store
 
 
@@ -23,7 +23,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> None:
     """Write statements and the bill of materials."""
-    from ci.provenance.writing import write_provenance
+    from ci.provenance.statements import write_provenance
 
     common = common_from(arguments)
     store = common.open_store()

@@ -9,15 +9,12 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
-from ci.cleanup import inventory, staging_pages
-from ci.cleanup.deleting import carry_out
-from ci.cleanup.inventory import Rules
-from ci.cleanup.plan import require_modest
-from ci.cleanup.policy import retention
+from ci.cleanup.plan import Rules, carry_out, in_promotion, planned, require_modest, retention, rewrite
 from ci.publish.buckets import buckets, distribution_store
-from core import console, stores
+from core import console
 from core.cli.options import add_store_names, common_from
 from core.errors import MissingInputError, UsageError
+from core.stores import open_store
 
 if TYPE_CHECKING:
     import argparse
@@ -74,9 +71,9 @@ def run(arguments: argparse.Namespace) -> None:
     if arguments.yes and (common.dry_run or arguments.today):
         raise UsageError("--yes deletes, and --dry-run and --today only plan.", hint="Leave one of them out.")
     data = retention()
-    store = stores.open_store(common.store, root=common.root)
+    store = open_store(common.store, root=common.root)
     named = arguments.distribution_store or releases_of(buckets(), common.store)
-    others = [stores.open_store(one, root=common.root) for one in named]
+    others = [open_store(one, root=common.root) for one in named]
     name = arguments.policy or common.release_type
     rules = Rules(
         policy=data.policy(name),
@@ -84,7 +81,7 @@ def run(arguments: argparse.Namespace) -> None:
         now=arguments.today or _now(),
         distribution_stores=tuple(others),
     )
-    plan = inventory.planned(store, rules)
+    plan = planned(store, rules)
     if not plan.goes and not plan.stays:
         raise MissingInputError(
             f"{store.url} holds no runs and no staged versions.", hint="Name another place with --store."
@@ -104,9 +101,7 @@ def run(arguments: argparse.Namespace) -> None:
             hint="Read the plan above, then give --yes (or --dry-run, to plan only).",
         )
     require_modest(plan, percent=arguments.at_most or data.at_most_percent)
-    count = carry_out(
-        store, plan, rewrite=staging_pages.rewrite, in_use=lambda: inventory.in_promotion(store)
-    )
+    count = carry_out(store, plan, rewrite=rewrite, in_use=lambda: in_promotion(store))
     console.done(f"retention: {what} ({count} objects, {size}) are gone from {store.url}")
 
 

@@ -16,10 +16,10 @@ from core.cli.options import add_group, add_platform, common_from
 from core.cli.options import environment as variables
 from core.errors import MissingInputError, UsageError
 from core.packages.offers import find_group, fits
-from core.packages.package_sources import PackageSource
-from core.packages.source_options import add_package_source, source_options
+from core.packages.options import add_package_source, source_options
+from core.packages.sources import PackageSource
 from core.run.job_files import job_files
-from rocm_packaging.sdk.sources import named_source
+from rocm_packaging.rocm_sources import named_source
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -7,13 +7,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ci.promote import layout, release_pages
-from ci.promote.options import add_distribution_store, distribution_store_of, listed
-from ci.promote.run_records import read_group, read_locks
-from ci.promote.staging import Choice, chosen_files, planned_record, stage_group
+from ci.promote import documents
+from ci.promote.runs import read_group, read_locks
+from ci.promote.staging_area import Choice, chosen_files, planned_record, stage_group
+from ci.publish.buckets import buckets, distribution_store
 from core import console, stores
 from core.cli.options import add_group, common_from
-from core.run.groups import artifact_groups
+from core.run.outputs import artifact_groups
+from core.stores import open_store
 from pytorch_build.refs.torch_refs import load_refs
 
 if TYPE_CHECKING:
@@ -56,10 +57,10 @@ def run(arguments: argparse.Namespace) -> None:
 
 def _source(common: Common, outputs: RunOutputs) -> Store:
     """Open the store that has the run, as it is: copies on the server need both ends to be buckets."""
-    here = stores.open_store(common.store, root=common.root)
+    here = open_store(common.store, root=common.root)
     if not common.read_store or here.list(outputs.manifests_prefix("")):
         return here
-    return stores.open_store(common.read_store, root=common.root)
+    return open_store(common.read_store, root=common.root)
 
 
 def _planned(common: Common, source: Store, outputs: RunOutputs, group: str, choice: Choice) -> StagingRecord:
@@ -69,12 +70,12 @@ def _planned(common: Common, source: Store, outputs: RunOutputs, group: str, cho
 
 
 def _stage(common: Common, source: Store, target: Store, planned: StagingRecord, jobs: int) -> None:
-    folder = layout.folder(layout.STAGING, planned.family)
+    folder = documents.folder(documents.STAGING, planned.family)
     with console.group(f"stage {planned.family}"):
         staged = stage_group(source, target, planned, jobs=jobs)
         if not common.dry_run:
             keys = {file.key for file in planned.files}
-            release_pages.write(target, layout.STAGING, planned.family, expected=keys)
+            documents.write_pages(target, documents.STAGING, planned.family, expected=keys)
     console.table(
         ("file", "size", "sha256"),
         [(file.name, console.size(file.size), file.sha256[:12]) for file in planned.files],
@@ -86,3 +87,41 @@ def _stage(common: Common, source: Store, target: Store, planned: StagingRecord,
         console.done(f"stage: {len(planned.files)} files are in {where}, {staged.copied} of them new")
     else:
         console.done(f"stage: unchanged, {len(planned.files)} files are in {where}")
+
+
+# copies wait for the server, and keep neither this machine's network nor its processors busy
+JOBS = 32
+
+
+def add_distribution_store(parser: argparse.ArgumentParser) -> None:
+    """Declare where wheels are handed out from, and which platform's they are."""
+    parser.add_argument(
+        "--distribution-store",
+        default="",
+        metavar="STORE",
+        help="where wheels are handed out from: a folder or s3://bucket (default: the release type's bucket)",
+    )
+    parser.add_argument(
+        "--jobs",
+        type=int,
+        default=JOBS,
+        metavar="N",
+        help="objects at a time (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--platform",
+        choices=("linux", "windows"),
+        default="",
+        help="the wheels' platform (default of stage: this machine's; of promote: every one)",
+    )
+
+
+def distribution_store_of(arguments: argparse.Namespace, common: Common) -> Store:
+    """Open the store that wheels are handed out from."""
+    named = arguments.distribution_store or distribution_store(buckets(), common.release_type)
+    return stores.open_store(named, root=common.root, dry_run=common.dry_run)
+
+
+def listed(words: str) -> tuple[str, ...]:
+    """Split a list that commas or semicolons separate."""
+    return tuple(word.strip() for word in words.replace(";", ",").split(",") if word.strip())

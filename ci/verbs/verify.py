@@ -14,8 +14,8 @@ from core.errors import WheelError
 if TYPE_CHECKING:
     import argparse
 
-    from ci.promote.run_records import Recorded
-    from ci.provenance.checking import Statement
+    from ci.promote.runs import Recorded
+    from ci.provenance.evidence import Statement
     from ci.provenance.places import Located
     from core.run.records import FileRecord
 
@@ -59,7 +59,7 @@ def run(arguments: argparse.Namespace) -> None:
 
 
 def _verified(located: Located) -> dict[str, Any]:
-    from ci.provenance import checking, evidence
+    from ci.provenance import evidence
     from core.wheel import distributions, wheel_record
 
     path = located.path
@@ -69,13 +69,13 @@ def _verified(located: Located) -> dict[str, Any]:
         )
     described = distributions.describe(path, key="", sha256=files.sha256(path))
     found = evidence.gather(located.run, described.record, located.group)
-    by, _ = checking.check_file(described.record, found.promised)
+    by, _ = evidence.check_file(described.record, found.promised)
     if path.suffix == ".whl":
         wheel_record.require_sound(path)
     statement, where = found.statement(by, path.name)
     if statement is None:
-        raise checking.require_statement(path.name, by)
-    checking.check_statement(statement, where, described.record, by)
+        raise evidence.require_statement(path.name, by)
+    evidence.check_statement(statement, where, described.record, by)
     return _known(described.record, by, statement, f"{located.run.url}/{where}")
 
 

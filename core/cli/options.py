@@ -13,9 +13,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, get_args
 
-from core import stores
 from core.errors import UsageError, nearest
 from core.run.outputs import LOCAL_RUN, PLAIN, Platform, RunOutputs, group_name, this_platform
+from core.stores import open_store
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -88,15 +88,15 @@ class Common:
 
     def open_store(self) -> Store:
         """Open the store that is written to; of a dry run the same each time, as it keeps its plan there."""
-        return self._planned if self.dry_run else stores.open_store(self.store, root=self.root)
+        return self._planned if self.dry_run else open_store(self.store, root=self.root)
 
     @functools.cached_property
     def _planned(self) -> Store:
         if self.unread:
-            from core.stores.dry_run import unread
+            from core.stores.location import unread
 
             return unread(self.store)
-        return stores.open_store(self.store, root=self.root, dry_run=True)
+        return open_store(self.store, root=self.root, dry_run=True)
 
     @property
     def address(self) -> str:
@@ -108,11 +108,11 @@ class Common:
         store = self.open_store()
         if not self.read_store:
             return store
-        from core.stores.overlay import OverlayStore
+        from core.stores.location import OverlayStore
 
         return OverlayStore(
             store,
-            opened=lambda: stores.open_store(self.read_store, root=self.root),
+            opened=lambda: open_store(self.read_store, root=self.root),
             where=self.read_store,
             address=_address(self.read_store, environment()),
         )
@@ -325,7 +325,7 @@ def placed(common: Common, env: Mapping[str, str], *, named: bool) -> Common:
     shared = common.store.startswith(_BUCKET) and bool(env.get("GITHUB_REPOSITORY"))
     if not auto and not (from_ci if here else shared):
         return common
-    from core.run.run_locations import location, origin_from, run_buckets
+    from core.run.locations import location, origin_from, run_buckets
 
     data = run_buckets()
     origin = origin_from(env, data)

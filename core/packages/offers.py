@@ -7,11 +7,11 @@ from dataclasses import dataclass, replace
 from email import message_from_bytes
 from typing import TYPE_CHECKING
 
-from core import stores
 from core.errors import MissingInputError, StoreError, UsageError
 from core.families import CPU, group_families
 from core.run import records
-from core.run.groups import artifact_groups
+from core.run.outputs import artifact_groups
+from core.stores import open_store
 from core.wheel import wheels
 from core.wheel.distributions import SIDECAR
 
@@ -119,7 +119,7 @@ def find_group(common: Common, group: str) -> RunGroup:
 def _places(common: Common) -> Iterator[tuple[Store, RunOutputs]]:
     """Give the places to look in, one at a time: the named store, then the bucket of CI's runs."""
     for location in filter(None, (common.store, common.read_store)):
-        store = stores.open_store(location, root=common.root)
+        store = open_store(location, root=common.root)
         for external_repo in dict.fromkeys((common.external_repo, "")):
             yield store, replace(common.outputs, external_repo=external_repo)
 

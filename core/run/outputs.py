@@ -21,12 +21,14 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 from urllib.parse import quote
 
-from core.errors import UsageError
+from core.errors import MissingInputError, UsageError, nearest
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from pathlib import Path
 
     from core.stores import Store
+
 
 Platform = Literal["linux", "windows"]
 LOCAL_RUN = "local"
@@ -163,3 +165,24 @@ class RunOutputs:
     def reports_prefix(self, artifact_group: str) -> str:
         """Key prefix of a group's findings and test reports."""
         return f"{self.prefix}/reports/{artifact_group}"
+
+
+def artifact_groups(store: Store, outputs: RunOutputs, chosen: str) -> Sequence[str]:
+    """List the groups that hold wheels: all, or the one of the chosen GPU family.
+
+    Raises:
+        MissingInputError: The run holds none, or not the chosen one.
+    """
+    prefix = f"{outputs.prefix}/python"
+    found = sorted({stored.key.removeprefix(f"{prefix}/").split("/")[0] for stored in store.list(prefix)})
+    if not found:
+        raise MissingInputError(
+            f"Run {outputs.run_id} has no wheels in {store.url}/{prefix}.",
+            hint="Build something first (nox -s build_torch), or name another run with --run-id.",
+        )
+    chosen = group_name(chosen)
+    if chosen and chosen not in found:
+        raise MissingInputError(
+            f"Run {outputs.run_id} has no group {chosen!r} in {store.url}.", hint=nearest(chosen, found)
+        )
+    return [chosen] if chosen else found

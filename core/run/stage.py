@@ -12,7 +12,7 @@ from core.env.builders import BUILDER, builder_from
 from core.errors import FatalError, InterruptedStageError, StoreError
 from core.run import records
 from core.run.records import Cell, FileRecord, Record
-from core.stores.overlay import OverlayStore
+from core.stores.location import OverlayStore
 from core.wheel import distributions
 
 if TYPE_CHECKING:

@@ -227,7 +227,7 @@ def open_store(location: str, *, root: Path, dry_run: bool = False) -> Store:
         UsageError: No store is of that form.
         StoreError: The AWS settings cannot be meant.
     """
-    from core.stores.dry_run import DryRunStore
+    from core.stores.location import DryRunStore
 
     store = _opened(location, root)
     return DryRunStore(store) if dry_run else store

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from core import console, files
 from pytorch_build.build.execution import require_import
 from pytorch_build.build.rocm_init import PATH
-from rocm_packaging.packages.packages import DEVEL_PAYLOAD
+from rocm_packaging.packages.layouts import DEVEL_PAYLOAD
 
 if TYPE_CHECKING:
     from core.env.interpreters import Interpreter

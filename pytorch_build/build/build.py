@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from pytorch_build.context import Context
     from pytorch_build.platforms import Platform
     from pytorch_build.sources.trees import Tree
-    from rocm_packaging.sdk.sources import RocmSource
+    from rocm_packaging.rocm_sources import RocmSource
 
 # The others have no fat binaries: apex ships sources that are compiled when they are first used.
 SPLIT_PROJECTS = ("torch", "vision")

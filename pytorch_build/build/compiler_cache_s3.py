@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any
 import boto3
 from botocore.exceptions import BotoCoreError, ClientError
 
-from core.stores.s3_client import connection_for
-from core.stores.s3_errors import explained
+from core.stores.s3_client import connection_for, explained
 from pytorch_build.build.compiler_cache import S3Access
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from core import console
 from core.errors import MissingInputError
-from core.packages.choosing import others_of
+from core.packages.resolution import others_of
 from core.run import records
 from core.run.records import Cell
 from core.wheel import wheels

@@ -28,7 +28,7 @@ from pytorch_build.check.run import CheckOptions, check_wheel
 from pytorch_build.check.view import Expectation
 from pytorch_build.refs.torch_refs import DISTRIBUTIONS
 from pytorch_build.rocm.sdk import ask, link
-from pytorch_build.split.making import split
+from pytorch_build.split.wheels import split
 from pytorch_build.toolchain.pins import places
 
 if TYPE_CHECKING:

@@ -19,16 +19,14 @@ from core.wheel.wheel_editing import Additions, edit_wheel
 from core.wheel.wheel_record import require_listing
 from core.wheel.wheels import parse_wheel_name
 from pytorch_build.check import view
-from pytorch_build.standalone.fat.binaries import read_members
-from pytorch_build.standalone.fat.content import RocmFile
-from pytorch_build.standalone.fat.search_paths import unpacked
-from rocm_packaging.packages.packages import packages, payload_folder
+from pytorch_build.standalone.libraries import RocmFile, read_members, unpacked
+from rocm_packaging.packages.layouts import packages, payload_folder
 
 if TYPE_CHECKING:
     import zipfile
     from collections.abc import Mapping, Sequence
 
-    from pytorch_build.standalone.fat.needs import Binary
+    from pytorch_build.standalone.libraries import Binary
     from rocm_packaging.packages.layouts import Layout
 
 _WINDOWS = (".dll", ".pyd", ".exe")

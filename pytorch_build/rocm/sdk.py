@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING
 from core import process
 from core.env.interpreters import interpreter
 from core.errors import ProcessError, RocmError
-from core.packages.package_sources import PackageSource
+from core.packages.sources import PackageSource
 from rocm_packaging.packages.layouts import sdk_target
-from rocm_packaging.sdk.sources import RocmSource
+from rocm_packaging.rocm_sources import RocmSource
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -14,8 +14,8 @@ from packaging.requirements import Requirement
 
 from core import console, files
 from core.errors import MissingInputError
-from core.packages.choosing import choose, others_question, pinned_call, required_by_files, resolve_others
 from core.packages.offers import offer_of
+from core.packages.resolution import choose, others_question, pinned_call, required_by_files, resolve_others
 from core.parallel import each
 from core.run import records
 from pytorch_build.check.expected import run_lock
@@ -31,7 +31,7 @@ from rocm_packaging.packages.layouts import (
     layout_of,
     serves,
 )
-from rocm_packaging.sdk.sources import (
+from rocm_packaging.rocm_sources import (
     for_tests,
     named_source,
     own_run,
@@ -46,8 +46,8 @@ if TYPE_CHECKING:
     from core.env.installer import Install
     from core.env.interpreters import Interpreter
     from core.packages.offers import Offer
-    from core.packages.package_sources import PackageSource
-    from core.packages.source_options import SourceOptions
+    from core.packages.options import SourceOptions
+    from core.packages.sources import PackageSource
     from core.run.records import FileRecord
     from pytorch_build.context import Context
     from pytorch_build.rocm.options import RocmOptions

@@ -1,6 +1,6 @@
 """What a test stage leaves in a run: its JUnit report, and the record that names the wheels by digest.
 
-A promotion reads the records (`ci.promote.evidence`): ``inputs.files`` are the wheels that were tested,
+A promotion reads the records (`ci.promote.runs`): ``inputs.files`` are the wheels that were tested,
 name to digest; ``inputs.arguments`` chose among the tests, and make the record count for nothing;
 ``details.tests`` are the totals, and ``details.report`` the report, whose digest is checked again.
 

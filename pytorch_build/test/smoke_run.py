@@ -15,7 +15,7 @@ from core.env import environments, installer
 from core.env.interpreters import installed_version, require
 from core.env.target_locks import locked_call
 from core.errors import CheckError, ProcessError
-from core.packages.source_options import SourceOptions
+from core.packages.options import SourceOptions
 from core.run import records, stage
 from core.run.stage import Made, Stage
 from pytorch_build.rocm.options import RocmOptions

@@ -19,7 +19,7 @@ import zstandard
 from core import console, files, process
 from core.cli.options import environment
 from core.errors import BuildError, DataError, ProcessError
-from core.packages.downloads import download
+from core.http import download
 from pytorch_build.sources.git import TRANSFER_SECONDS, Origins, Repository, unreachable
 from pytorch_build.toolchain.pins import LICENSE, Download, Libuv, load_toolchain, places
 

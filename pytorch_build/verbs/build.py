@@ -123,7 +123,7 @@ def _told_inside(arguments: argparse.Namespace, env: Mapping[str, str]) -> tuple
     """Say inside what cannot be seen there: the event's file, which tells a fork's run, is outside."""
     if not arguments.compiler_cache or arguments.compiler_cache_read_only:
         return ()
-    from core.run.run_locations import origin_from, run_buckets
+    from core.run.locations import origin_from, run_buckets
 
     return ("--compiler-cache-read-only",) if origin_from(env, run_buckets()).fork else ()
 

@@ -15,7 +15,7 @@ from core.run import records
 from core.wheel import distributions
 from core.wheel.wheels import parse_wheel_name
 from pytorch_build.context import chosen_family, chosen_ref
-from pytorch_build.standalone.fat.making import Request, make
+from pytorch_build.standalone.fat import Request, make
 from rocm_packaging.packages.layouts import device_target, serves
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from core.cli.options import Common
-    from pytorch_build.standalone.fat.making import Result
+    from pytorch_build.standalone.fat import Result
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:

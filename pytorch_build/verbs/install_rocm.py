@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from core.env.interpreters import Interpreter
     from pytorch_build.context import Context
-    from rocm_packaging.sdk.sources import RocmSource
+    from rocm_packaging.rocm_sources import RocmSource
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from core.cli.options import add_group, common_from, environment
-from core.packages.source_options import source_options
+from core.packages.options import source_options
 from pytorch_build.context import context
 from pytorch_build.rocm.options import rocm_options_from
 from pytorch_build.test.smoke_run import SmokeOptions, test_run

@@ -13,7 +13,7 @@ from core.env import engines, environments, installer
 from core.env.interpreters import require
 from core.env.target_locks import TORCH_TESTS, locked_call
 from core.errors import MissingInputError, UsageError
-from core.packages.source_options import source_options
+from core.packages.options import source_options
 from pytorch_build.containers.running import this_user
 from pytorch_build.context import context
 from pytorch_build.lock.stored import stored_lock
@@ -23,7 +23,7 @@ from pytorch_build.test.sharding import parse_shard
 from pytorch_build.test.torch_request import Bench, TorchTests, assignments
 from pytorch_build.test.torch_run import perform_tests
 from pytorch_build.verbs.shared import add_source_options, add_tested_sources, mirrors_from
-from rocm_packaging.sdk.sources import named_source
+from rocm_packaging.rocm_sources import named_source
 
 if TYPE_CHECKING:
     import argparse

@@ -2,32 +2,34 @@
 
 from __future__ import annotations
 
+import json
 import tempfile
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
-from core import console
+from core import console, process
 from core.binaries import rpath
 from core.cli.options import ROOT
-from core.errors import ArtifactError
+from core.errors import ArtifactError, BuildError, MissingInputError
 from core.families import FAMILIES_FILE
 from core.files import digest_of, sha256
 from core.wheel.wheel_writer import Made, Member, Workers
-from rocm_packaging.artifacts import artifacts as artifact_directory
-from rocm_packaging.packages import patching, rendering, wheels
-from rocm_packaging.packages.packages import payload_folder
-from rocm_packaging.packages.patching import Neighbours, needs_patch
-from rocm_packaging.packages.planning import BuildRequest, Plan, RuntimePlan, make_plan
+from rocm_packaging import artifacts as artifact_directory
+from rocm_packaging.packages import wheels
+from rocm_packaging.packages.layouts import TEMPLATES, payload_folder
+from rocm_packaging.packages.payload import PayloadFile, devel_path
+from rocm_packaging.packages.plan import BuildRequest, Plan, RuntimePlan, make_plan
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator, Sequence
 
     from core.wheel.wheel_writer import WrittenFile
-    from rocm_packaging.artifacts.artifacts import Entry
-    from rocm_packaging.packages.payload import PayloadFile
+    from rocm_packaging.artifacts import Entry
+    from rocm_packaging.packages.plan import DevelPlan
+
 
 __all__ = ["BuildRequest", "BuiltPackages", "build", "inputs_digest"]
 
@@ -90,7 +92,7 @@ def _announce(planned: Plan) -> None:
 
 def _jobs(planned: Plan, work: Path, output: wheels.Output) -> list[Callable[[], WrittenFile]]:
     """List what is to be written: the sdist, the runtime wheels, then devel."""
-    template = patching.stub_template() if planned.has_stubs else b""
+    template = stub_template() if planned.has_stubs else b""
     return [
         partial(wheels.rocm_sdist, planned.distribution, output),
         *(partial(_runtime_wheel, planned, one, work, template, output) for one in planned.runtimes),
@@ -116,10 +118,10 @@ def _member(file: PayloadFile, neighbours: Neighbours, work: Path, template: byt
     """Say how a file gets into its wheel: as it is, as a stub, or patched when its turn comes."""
     executable = file.entry.executable or (file.facts is not None and file.facts.program)
     if file.stub_for:
-        return Member(name=file.path, source=patching.stub(template, file.stub_for), executable=True)
+        return Member(name=file.path, source=stub(template, file.stub_for), executable=True)
     if not needs_patch(file, neighbours):
         return Member(name=file.path, source=file.entry.source, executable=executable)
-    source, search = file.entry.source, patching.search_path(file, neighbours)
+    source, search = file.entry.source, search_path(file, neighbours)
     edited = rpath.edited(source, search)
     if edited is not None:
         return Member(name=file.path, source=edited, executable=executable)
@@ -151,12 +153,175 @@ def inputs_digest(request: BuildRequest) -> str:
 def _code() -> list[Path]:
     """List the files that decide about the packages' bytes."""
     here = Path(__file__).parents[1]
-    folders = [here / "packages", here / "artifacts", rendering.TEMPLATES]
+    folders = [here / "packages", TEMPLATES]
     folders += [here.parent / "core" / name for name in ("archive", "binaries", "wheel")]
     found = [path for folder in folders for path in folder.rglob("*") if path.is_file()]
-    return sorted(path for path in [*found, FAMILIES_FILE, wheels.LICENSE] if path.suffix != ".pyc")
+    return sorted(
+        path
+        for path in [*found, here / "artifacts.py", FAMILIES_FILE, wheels.LICENSE]
+        if path.suffix != ".pyc"
+    )
 
 
 def _signature(root: Path, entry: Entry) -> tuple[str, str, int, int]:
     status = entry.source.lstat()
     return str(entry.source.relative_to(root)), entry.link, status.st_size, status.st_mtime_ns
+
+
+_STUB_SOURCE = TEMPLATES / "stub.c"
+_STUB_MARK = b"@@STUB-TARGET@@"
+_STUB_ROOM = 1024
+_C_COMPILERS = ("cc", "gcc", "clang", "c++", "g++", "clang++")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Neighbours:
+    """Where a payload lies beside the core payload in site-packages."""
+
+    payload: str
+    core: str
+    folders: Sequence[str]
+
+
+def search_path(file: PayloadFile, neighbours: Neighbours) -> tuple[str, ...]:
+    """Give the RPATH that a file is to have.
+
+    What is relative to the file stays, in order; absolute folders are of the build machine
+    and go; the folders of core follow.
+    """
+    if file.facts is None:
+        return ()
+    folders = (f"{neighbours.core}/{folder}" for folder in neighbours.folders)
+    parts = (*rpath.relative(file.facts.search), *rpath.ways(f"{neighbours.payload}/{file.path}", folders))
+    return tuple(dict.fromkeys(parts))
+
+
+def needs_patch(file: PayloadFile, neighbours: Neighbours) -> bool:
+    """Whether a file's RPATH is not yet what it is to be."""
+    facts = file.facts
+    if facts is None or not facts.dynamic:
+        return False
+    return facts.search != search_path(file, neighbours) or not facts.is_rpath
+
+
+def stub_template() -> bytes:
+    """Compile the program that starts another program beside it, and whose target is filled in later."""
+    compiler = next(filter(None, map(process.which, _C_COMPILERS)), None)
+    if compiler is None:
+        raise MissingInputError(
+            "No C compiler is on the PATH, and links to programs become small programs in a wheel.",
+            hint="Install one, such as the package gcc.",
+        )
+    with tempfile.TemporaryDirectory(prefix="stub-") as folder:
+        program = Path(folder) / "stub"
+        # The build id would follow from the folder's name on some compilers.
+        flags = ("-O1", "-s", "-Wl,--build-id=none")
+        process.capture([compiler, *flags, "-x", "c", _STUB_SOURCE, "-o", program], cwd=Path(folder))
+        return program.read_bytes()
+
+
+def stub(template: bytes, target: str) -> bytes:
+    """Fill a stub's target in: a path relative to the stub's own folder."""
+    room = _STUB_MARK.ljust(_STUB_ROOM, b"\0")
+    text = target.encode()
+    if template.count(room) != 1 or len(text) >= _STUB_ROOM:
+        raise BuildError(f"The stub program has no place for the path {target!r}.")
+    return template.replace(room, text.ljust(_STUB_ROOM, b"\0"))
+
+
+How = Literal["as it is", "patched", "stub", "link", "left out"]
+COLUMNS = ("package", "path", "how", "soname", "aliases", "rpath", "devel", "source")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Planned:
+    """One line of a plan."""
+
+    package: str
+    path: str
+    how: How
+    soname: str = ""
+    aliases: tuple[str, ...] = ()
+    rpath: str = ""
+    devel: str = ""
+    source: str = ""
+
+
+def planned_files(plan: Plan) -> list[Planned]:
+    """List what becomes of every file, package by package, then by path."""
+    found: list[Planned] = []
+    for runtime in plan.runtimes:
+        found += _runtime(runtime, plan)
+    return [*found, *_devel(plan.devel)]
+
+
+def _distribution(runtime: RuntimePlan) -> str:
+    if runtime.kind == "profiler":
+        return "rocm-profiler"
+    return "-".join(filter(None, ("rocm-sdk", runtime.kind, runtime.family)))
+
+
+def _runtime(runtime: RuntimePlan, plan: Plan) -> Iterator[Planned]:
+    core = payload_folder("core", suffix=plan.distribution.suffix)
+    neighbours = Neighbours(payload=runtime.folder, core=core, folders=runtime.rpath)
+    names: dict[str, list[str]] = {}
+    for alias in runtime.payload.aliases:
+        names.setdefault(devel_path(alias, runtime.payload.aliases[alias]), []).append(alias)
+    package = _distribution(runtime)
+    for path, file in runtime.payload.files.items():
+        yield Planned(
+            package=package,
+            path=path,
+            how=_how(file, neighbours),
+            soname=file.facts.soname if file.facts else "",
+            aliases=tuple(sorted(names.get(path, ()))),
+            rpath=":".join(search_path(file, neighbours)) if needs_patch(file, neighbours) else "",
+            devel="" if runtime.kind == "profiler" or file.stub_for else "hard link",
+            source=str(file.entry.source),
+        )
+    for path in runtime.payload.dropped:
+        yield Planned(package=package, path=path, how="left out")
+
+
+def _how(file: PayloadFile, neighbours: Neighbours) -> How:
+    if file.stub_for:
+        return "stub"
+    return "patched" if needs_patch(file, neighbours) else "as it is"
+
+
+def _devel(tree: DevelPlan) -> Iterator[Planned]:
+    package = "rocm-sdk-devel"
+    for path, entry in sorted(tree.files.items()):
+        yield Planned(package=package, path=path, how="as it is", devel="own", source=str(entry.source))
+    for path, link in sorted(tree.links.items()):
+        yield Planned(package=package, path=path, how="link", devel="own", source=link)
+
+
+def table_rows(files: Sequence[Planned]) -> list[tuple[str, ...]]:
+    """Give the cells of a table under `COLUMNS`."""
+    return [
+        (
+            one.package,
+            one.path,
+            one.how,
+            one.soname,
+            ", ".join(name.rpartition("/")[2] for name in one.aliases),
+            one.rpath,
+            one.devel,
+            one.source,
+        )
+        for one in files
+    ]
+
+
+def plan_json(plan: Plan, files: Sequence[Planned]) -> str:
+    """Write a plan as JSON: what is packaged, every file, and the artifacts that no package takes."""
+    value = {
+        "version": plan.distribution.version,
+        "split": plan.distribution.split,
+        "families": list(plan.built),
+        "unused": list(plan.unused),
+        "contradiction": plan.contradiction,
+        "files": [asdict(one) for one in files],
+    }
+    return json.dumps(value, indent=2)

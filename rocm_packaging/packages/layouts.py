@@ -7,19 +7,29 @@ gfx target. PyTorch's wheels follow: ``amd-torch-device-{target or bundle}`` lie
 
 from __future__ import annotations
 
+import functools
+import importlib.util
 import re
-from typing import TYPE_CHECKING, Literal
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
+from packaging.licenses import InvalidLicenseExpression, canonicalize_license_expression
 from packaging.utils import canonicalize_name
+from pydantic import AfterValidator
 
-from core.errors import RocmError, UsageError
+from core.data import Model, load_toml
+from core.errors import BuildError, RocmError, UsageError
 from core.families import gpu_targets, parents
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
+
 Layout = Literal["split", "unsplit"]
 
+TEMPLATES = Path(__file__).parents[1] / "templates"
+DIST_INFO = TEMPLATES / "dist_info.py"
 LIBRARIES = "rocm-sdk-libraries"
 # finds the device code of TheRock's host wheels; its version is its own
 BOOTSTRAP = "rocm-bootstrap"
@@ -121,3 +131,146 @@ def sdk_target(layout: Layout, family: str, targets: Sequence[str] = ()) -> str:
     if layout == "unsplit":
         return family
     return targets[0] if targets else ""
+
+
+PACKAGES_FILE = Path(__file__).with_name("packages.toml")
+CORE_PAYLOAD = "_rocm_sdk_core"
+LIBRARIES_PAYLOAD = "_rocm_sdk_libraries"
+PROFILER_PAYLOAD = "_rocm_profiler"
+DEVEL_PAYLOAD = "_rocm_sdk_devel"
+
+
+class RuntimePackage(Model):
+    """A package of files that programs need at run time."""
+
+    artifacts: tuple[str, ...]
+    components: tuple[str, ...]
+    only_lib: tuple[str, ...] = ()
+    required: tuple[str, ...] = ()
+    with_headers: tuple[str, ...] = ()
+    include: tuple[str, ...] = ()
+    exclude: tuple[str, ...] = ()
+    rpath_core: tuple[str, ...] = ()
+
+
+class DevelPackage(Model):
+    """The package of everything that developers need besides."""
+
+    artifacts: tuple[str, ...]
+    components: tuple[str, ...]
+    links: dict[str, str]
+
+
+def _expression(text: str) -> str:
+    try:
+        canonical = canonicalize_license_expression(text)
+    except InvalidLicenseExpression as problem:
+        raise ValueError(str(problem)) from problem
+    if canonical != text:
+        raise ValueError(f"write {canonical}")
+    return text
+
+
+LicenseExpression = Annotated[str, AfterValidator(_expression)]
+
+
+class LicenseData(Model):
+    """SPDX expressions of artifacts."""
+
+    default: LicenseExpression
+    artifacts: dict[str, LicenseExpression]
+
+    def of(self, artifact: str) -> str:
+        """Give an artifact's expression."""
+        return self.artifacts.get(artifact, self.default)
+
+
+class Program(Model):
+    """A program of ROCm that gets a console script."""
+
+    expand: bool = True
+
+
+class UnsplitLayout(Model):
+    """Libraries with their device code, one package a GPU family."""
+
+    libraries: RuntimePackage
+
+
+class SplitLayout(Model):
+    """Libraries for all GPUs, and device code in one package a gfx target."""
+
+    libraries: RuntimePackage
+    device: RuntimePackage
+
+
+class Packages(Model):
+    """The whole file."""
+
+    core: RuntimePackage
+    profiler: RuntimePackage
+    unsplit: UnsplitLayout
+    split: SplitLayout
+    devel: DevelPackage
+    licenses: LicenseData
+    programs: dict[str, Program]
+    profiler_programs: dict[str, Program]
+
+
+@functools.cache
+def packages() -> Packages:
+    """Read `packages.toml`."""
+    return load_toml(PACKAGES_FILE, Packages)
+
+
+def payload_folder(package: str, family: str = "", suffix: str = "") -> str:
+    """Name the folder of a package's files in site-packages: ``_rocm_sdk_libraries_gfx94X_dcgpu``.
+
+    Args:
+        package: Its logical name; ``device`` lies over the libraries of all GPUs.
+        family: The GPU family of libraries that hold device code.
+        suffix: What the build appends to all such names.
+    """
+    if package in {"libraries", "device"}:
+        name = LIBRARIES_PAYLOAD
+        if package == "libraries" and family:
+            name = f"{name}_{identifier(family)}"
+    else:
+        name = {"core": CORE_PAYLOAD, "profiler": PROFILER_PAYLOAD, "devel": DEVEL_PAYLOAD}[package]
+    return name + suffix
+
+
+def identifier(family: str) -> str:
+    """Spell a GPU family as part of a Python name."""
+    return re.sub(r"\W", "_", family)
+
+
+def library_globs(platform: str) -> dict[str, str]:
+    """Give what `rocm_sdk` looks for: short name -> glob in ROCm's own tree.
+
+    Args:
+        platform: ``linux`` or ``windows``; libraries that it does not have are left out.
+    """
+    if platform == "windows":
+        return {str(one.name): f"bin/{one.windows}" for one in _library_entries() if one.windows}
+    return {str(one.name): f"{one.folder}/{one.posix}" for one in _library_entries() if one.posix}
+
+
+def _library_entries() -> Iterable[Any]:
+    spec = importlib.util.spec_from_file_location("rocm_dist_info_template", DIST_INFO)
+    if spec is None or spec.loader is None:
+        raise BuildError(f"{DIST_INFO} cannot be loaded.")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return list(module.ALL_LIBRARIES.values())
+
+
+def libraries_in(package: str, paths: Iterable[str], platform: str) -> set[str]:
+    """Find which libraries of the `rocm_sdk` table a package holds."""
+    known = list(paths)
+    found = set()
+    for entry in _library_entries():
+        glob = f"{entry.folder}/{entry.posix}" if platform == "linux" else f"bin/{entry.windows}"
+        if entry.package == package and any(fnmatchcase(path, glob) for path in known):
+            found.add(str(entry.name))
+    return found

@@ -12,13 +12,15 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from rocm_packaging.artifacts.artifacts import resolve_link
+from rocm_packaging.artifacts import GENERIC, merged, resolve_link
+from rocm_packaging.packages.layouts import packages
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from core.binaries.elf import ElfFacts
-    from rocm_packaging.artifacts.artifacts import Entry
+    from rocm_packaging.artifacts import Artifact, Entry
+
 
 _MAX_LINKS = 40  # what Linux follows before it gives up
 
@@ -141,3 +143,37 @@ def _parents(path: str) -> Iterable[str]:
     while "/" in path:
         path = posixpath.dirname(path)
         yield path
+
+
+_FILE = re.compile(
+    r"(?!.*\.(?:hpp|h|pyc|py|so)$)(?:licen[cs]es?|copying|copyright|notices?)\d*(?:[-_.].*)?", re.IGNORECASE
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Licenses:
+    """The licences of a package."""
+
+    expression: str
+    files: Mapping[str, Entry]
+
+
+def licenses_of(taken: Sequence[Artifact], found: Sequence[Artifact]) -> Licenses:
+    """Gather the licences of artifacts: what `packages.toml` names, and the files that they bring."""
+    names = {one.name for one in taken}
+    targets = {GENERIC, *(one.target for one in taken)}
+    components = {"doc", *(one.component for one in taken)}
+    tree = merged(
+        one for one in found if one.name in names and one.component in components and one.target in targets
+    )
+    real = {path: follow(tree, path) for path in tree if _FILE.fullmatch(posixpath.basename(path))}
+    return Licenses(
+        expression=joined(packages().licenses.of(name) for name in names),
+        files={path: tree[target] for path, target in real.items() if target},
+    )
+
+
+def joined(expressions: Iterable[str]) -> str:
+    """Join SPDX expressions of which all hold, each licence once, sorted."""
+    parts = {part for expression in expressions for part in expression.split(" AND ")}
+    return " AND ".join(sorted(parts))

@@ -19,18 +19,17 @@ from core.wheel.wheel_writer import (
     write_tar,
     write_wheel,
 )
-from rocm_packaging.packages import rendering
-from rocm_packaging.packages.packages import identifier, packages, payload_folder
+from rocm_packaging.packages.layouts import DIST_INFO, TEMPLATES, identifier, packages, payload_folder
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
     from pathlib import Path
 
     from core.wheel.wheel_writer import WrittenFile
-    from rocm_packaging.packages.licenses import Licenses
-    from rocm_packaging.packages.packages import Program
-    from rocm_packaging.packages.planning import DevelPlan, RuntimePlan
-    from rocm_packaging.packages.rendering import Distribution
+    from rocm_packaging.packages.layouts import Program
+    from rocm_packaging.packages.payload import Licenses
+    from rocm_packaging.packages.plan import DevelPlan, Distribution, RuntimePlan
+
 
 _PLATFORMS = {"linux": "linux_x86_64", "windows": "win_amd64"}
 _REQUIRES_PYTHON = ">=3.10"
@@ -57,13 +56,13 @@ def runtime_wheel(
         return _device_wheel(distribution, plan, members, output)
     name, summary, programs = _described(plan)
     module = re.sub(r"\W", "_", name) if not plan.family else f"rocm_sdk_libraries_{identifier(plan.family)}"
-    found = rendering.scripts(programs, [member.name for member in members], distribution.platform)
+    found = scripts(programs, [member.name for member in members], distribution.platform)
     files = {
         f"{module}/__init__.py": _docstring(f"{summary}."),
-        f"{module}/_dist_info.py": rendering.dist_info(distribution, plan.kind, plan.family),
+        f"{module}/_dist_info.py": dist_info(distribution, plan.kind, plan.family),
     }
     if programs:
-        files[f"{module}/_cli.py"] = rendering.cli(plan.kind, found, programs, distribution.suffix)
+        files[f"{module}/_cli.py"] = cli(plan.kind, found, programs, distribution.suffix)
     spec = _spec(
         distribution,
         output,
@@ -71,7 +70,7 @@ def runtime_wheel(
         summary,
         plan.licenses,
         requires=() if plan.kind == "core" else (f"rocm-sdk-core=={distribution.version}",),
-        scripts={script: f"{module}._cli:{rendering.function_of(script)}" for script in found},
+        scripts={script: f"{module}._cli:{function_of(script)}" for script in found},
     )
     marker = Member(name=f"{plan.folder}/__init__.py", source=b"")
     return _write(output, spec, files, [*_rooted(plan.folder, members), marker])
@@ -129,7 +128,7 @@ def devel_wheel(distribution: Distribution, plan: DevelPlan, output: Output) -> 
         f"{root}/__init__.py": _docstring("ROCm's development tree."),
         "rocm_sdk_devel/__init__.py": _docstring("Holds the links of ROCm's development tree."),
         "rocm_sdk_devel/_devel.tar": links.getvalue(),
-        "rocm_sdk_devel/_dist_info.py": rendering.dist_info(distribution, "devel"),
+        "rocm_sdk_devel/_dist_info.py": dist_info(distribution, "devel"),
     }
     spec = _spec(
         distribution,
@@ -155,8 +154,8 @@ def rocm_sdist(distribution: Distribution, output: Output) -> WrittenFile:
             *_licensed("MIT", [LICENSE.name]),
         ]
     )
-    members = [Member(name=name, source=path) for name, path in rendering.runtime_sources()]
-    info = rendering.dist_info(distribution, "")
+    members = [Member(name=name, source=path) for name, path in runtime_sources()]
+    info = dist_info(distribution, "")
     members.append(Member(name="src/rocm_sdk/_dist_info.py", source=info))
     members.append(Member(name=LICENSE.name, source=LICENSE))
     return write_sdist(
@@ -221,3 +220,60 @@ def _write(
         workers=output.workers,
         level=level,
     )
+
+
+def dist_info(distribution: Distribution, package: str, family: str = "") -> bytes:
+    """Write ``_dist_info.py`` for one package; every value is a literal."""
+    names = list(distribution.families)
+    offered = {"linux": list(distribution.linux), "windows": list(distribution.windows)}
+    if not any(offered.values()):
+        offered[distribution.platform] = names
+    targets = {**distribution.aliases, **distribution.families}
+    values = {
+        "__version__": distribution.version,
+        "PY_PACKAGE_SUFFIX_NONCE": distribution.suffix,
+        "SPLIT": distribution.split,
+        "DEFAULT_TARGET_FAMILY": names[0],
+        "AVAILABLE_TARGET_FAMILIES": names,
+        "LINUX_TARGET_FAMILIES": offered["linux"],
+        "WINDOWS_TARGET_FAMILIES": offered["windows"],
+        "FAMILY_TARGETS": {name: list(of) for name, of in targets.items()},
+        "DISTRIBUTED_LIBRARIES": sorted(distribution.libraries),
+        "THIS_TARGET_FAMILY": family or None,
+    }
+    lines = [f"{name} = {value!r}\n" for name, value in values.items()]
+    lines.append(
+        f"ALL_PACKAGES = packages_of(split={distribution.split}, profiler={distribution.profiler})\n"
+    )
+    lines.append(f"THIS_PACKAGE_ENTRY = ALL_PACKAGES.get({package!r})\n")
+    return (DIST_INFO.read_text(encoding="utf-8") + "".join(lines)).encode()
+
+
+def scripts(programs: Mapping[str, Program], paths: Iterable[str], platform: str) -> dict[str, str]:
+    """Choose the console scripts of core: programs that the payload really holds."""
+    suffix = ".exe" if platform == "windows" else ""
+    known = set(paths)
+    return {name: f"bin/{name}{suffix}" for name in sorted(programs) if f"bin/{name}{suffix}" in known}
+
+
+def function_of(script: str) -> str:
+    """Name the Python function behind a console script: ``amdclang++`` is ``amdclangxx``."""
+    return re.sub(r"\W", "_", script.replace("+", "x"))
+
+
+def cli(package: str, found: Mapping[str, str], programs: Mapping[str, Program], suffix: str = "") -> bytes:
+    """Write the ``_cli.py`` of a package: one function a console script."""
+    text = (TEMPLATES / package / "_cli.py").read_text(encoding="utf-8")
+    for name in ("core", "profiler"):
+        text = text.replace(f"@{name.upper()}_PAYLOAD@", payload_folder(name, suffix=suffix))
+    parts = [text, "\n\nPROGRAMS = ", repr(dict(found)), "\n"]
+    for name, relative in found.items():
+        parts.append(f"\n\ndef {function_of(name)}():\n    _run({relative!r}, {programs[name].expand})\n")
+    return "".join(parts).encode()
+
+
+def runtime_sources() -> Sequence[tuple[str, Path]]:
+    """List the files of the `rocm` source distribution, except ``_dist_info.py``."""
+    root = TEMPLATES / "rocm"
+    files = sorted(path for path in root.rglob("*") if path.is_file() and "__pycache__" not in path.parts)
+    return [(path.relative_to(root).as_posix(), path) for path in files]

@@ -17,18 +17,25 @@ from core.run.outputs import group_name
 from core.run.records import Cell
 from core.run.stage import Made, Stage
 from core.wheel import wheel_contents
-from rocm_packaging.artifacts import listing
-from rocm_packaging.artifacts.artifacts import build_info, families_of, scan
+from rocm_packaging.artifacts import build_info, families_of, scan
 from rocm_packaging.packages import versions
-from rocm_packaging.packages.build import BuildRequest, build, inputs_digest
+from rocm_packaging.packages.build import (
+    COLUMNS,
+    BuildRequest,
+    build,
+    inputs_digest,
+    plan_json,
+    planned_files,
+    table_rows,
+)
 from rocm_packaging.packages.layouts import Layout
-from rocm_packaging.packages.planning import make_plan
+from rocm_packaging.packages.plan import make_plan
 
 if TYPE_CHECKING:
     import argparse
 
     from core.cli.options import Common
-    from rocm_packaging.packages.planning import Plan
+    from rocm_packaging.packages.plan import Plan
 
 SAMPLE = "sample"
 
@@ -86,7 +93,7 @@ def run(arguments: argparse.Namespace) -> None:
         raise UsageError("Family cpu has no ROCm to package.", hint="Give a GPU family with --gpu-family.")
     for request in _apart(_request(arguments, common, artifacts, version, chosen.name), common.build_variant):
         if common.dry_run:
-            _print_plan(make_plan(request), as_json=arguments.json)
+            _print_plan(make_plan(request), json=arguments.json)
         names = ";".join(request.families)
         stage.perform(
             Stage(
@@ -168,12 +175,12 @@ def _listed(families: str) -> tuple[str, ...]:
     return tuple(family(families).name.split(";")) if families else ()
 
 
-def _print_plan(plan: Plan, *, as_json: bool) -> None:
-    files = listing.planned_files(plan)
-    if as_json:
-        console.result(listing.as_json(plan, files))
+def _print_plan(plan: Plan, *, json: bool) -> None:
+    files = planned_files(plan)
+    if json:
+        console.result(plan_json(plan, files))
         return
-    console.table(listing.COLUMNS, listing.table_rows(files))
+    console.table(COLUMNS, table_rows(files))
     for name in plan.unused:
         console.say(f"In no package: {name}")
 

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 from core import console, process
 from core.cli.options import ROOT
 from core.wheel.wheel_writer import Member, WheelSpec, metadata_text, write_wheel
-from pytorch_build.standalone.fat.making import Request, make
-from rocm_packaging.packages.rendering import library_globs
+from pytorch_build.standalone.fat import Request, make
+from rocm_packaging.packages.layouts import library_globs
 from tests.bench.measuring import Figure, seconds
 
 if TYPE_CHECKING:

@@ -27,8 +27,8 @@ RUNS = 3
 REWRITE = """
 import sys
 from pathlib import Path
-from ci.promote.member_edits import MemberEdits
-from ci.promote.rewriting import final_of, plan_set
+from ci.promote.edits import MemberEdits
+from ci.promote.candidates import final_of, plan_set
 from core.wheel.wheel_editing import edit_wheel
 source, folder, candidate = Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3]
 change = final_of(candidate)
@@ -40,7 +40,7 @@ edits.require_done()
 PROMOTE = """
 import sys
 from pathlib import Path
-from ci.promote.rewriting import final_of, rewrite_set
+from ci.promote.candidates import final_of, rewrite_set
 rewrite_set([Path(sys.argv[1])], Path(sys.argv[2]), final_of(sys.argv[3]))
 """
 PEAK = """

@@ -18,7 +18,7 @@ from core.env import environments
 from core.env.installer import Install
 from core.env.interpreters import interpreter
 from core.errors import CheckError, EnvironmentSetupError, MissingInputError, RocmError
-from core.packages.source_options import SourceOptions
+from core.packages.options import SourceOptions
 from core.run.outputs import RunOutputs
 from core.stores.directory import DirectoryStore
 from pytorch_build.context import Context

@@ -13,8 +13,8 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
+from ci.promote.candidates import Rewritten, final_of, rewrite_set
 from ci.promote.keeping import Kept
-from ci.promote.rewriting import Rewritten, final_of, rewrite_set
 from core import process
 from core.wheel.wheel_editing import edit_wheel
 from core.wheel.wheel_record import require_sound

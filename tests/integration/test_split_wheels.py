@@ -16,8 +16,8 @@ from core.errors import CheckError, WheelError
 from core.wheel.wheel_writer import Member, WheelSpec, write_wheel
 from core.wheel.wheels import read_metadata
 from pytorch_build.check.run import check_wheels
-from pytorch_build.split.checking import require_whole
-from pytorch_build.split.making import plan, split
+from pytorch_build.split.kernels import require_whole
+from pytorch_build.split.wheels import plan, split
 from rocm_packaging.packages import kpack
 from tests.unit.pytorch_build.check.conftest import compressed_bundle, plain_bundle
 

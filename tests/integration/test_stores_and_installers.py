@@ -13,8 +13,8 @@ from core.env import environments, installer
 from core.env.installer import Install, Sources
 from core.env.interpreters import Interpreter, interpreter
 from core.errors import EnvironmentSetupError
+from core.packages import server
 from core.run.outputs import RunOutputs
-from core.stores import serving
 from core.stores.directory import DirectoryStore
 from tests.integration.recorded_runs import indexed
 
@@ -34,10 +34,10 @@ def asked_fixture(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Every path that an installer asks a server of ours for."""
     asked: list[str] = []
 
-    def note(handler: serving._Quiet, *_code: object) -> None:
+    def note(handler: server._Quiet, *_code: object) -> None:
         asked.append(handler.path)
 
-    monkeypatch.setattr(serving._Quiet, "log_request", note)
+    monkeypatch.setattr(server._Quiet, "log_request", note)
     return asked
 
 
@@ -48,7 +48,7 @@ def run_fixture(tmp_path: Path, make_wheel: MakeWheel) -> Iterator[str]:
     rocm = make_wheel(dist, "rocm", ROCM)
     torch = make_wheel(dist, "torch", TORCH, fields=[("Requires-Dist", f"rocm=={ROCM}")])
     prefix = indexed(DirectoryStore(tmp_path / "out"), OUTPUTS, GROUP, rocm, torch)
-    with serving.served(tmp_path / "out") as url:
+    with server.served(tmp_path / "out") as url:
         yield f"{url}/{prefix}"
 
 
@@ -143,7 +143,7 @@ def placeholders_fixture(
     names = ("rocm", "rocm-sdk-core", "torch")
     wheels = [make_wheel(dist, name, version) for name in names for version in ("0.1", "99.0")]
     prefix = indexed(DirectoryStore(tmp_path / "elsewhere"), OUTPUTS, "placeholders", *wheels)
-    with serving.served(tmp_path / "elsewhere") as url:
+    with server.served(tmp_path / "elsewhere") as url:
         simple, flat = f"{url}/{prefix}/simple/", f"{url}/{prefix}/index.html"
         configuration = tmp_path / "pip.conf"
         configuration.write_text(f"[global]\nindex-url = {simple}\n[install]\nfind-links = {flat}\n")

@@ -14,7 +14,7 @@ from core.env import installer
 from core.wheel.wheel_record import verify_record
 from pytorch_build.build.rpaths import set_search_paths
 from pytorch_build.check.run import check_wheel
-from pytorch_build.standalone.fat.binaries import read_members
+from pytorch_build.standalone.libraries import read_members
 from tests.upstream.test_audio import TORCH
 
 if TYPE_CHECKING:

@@ -16,8 +16,8 @@ from core import process
 from core.wheel.wheel_record import require_sound
 from core.wheel.wheel_writer import Member, WheelSpec, write_wheel
 from pytorch_build.check.run import check_wheels
-from pytorch_build.split.libraries import MAGICS, reference_of, side_of
-from pytorch_build.split.making import split
+from pytorch_build.split.kernels import MAGICS, reference_of, side_of
+from pytorch_build.split.wheels import split
 from rocm_packaging.packages import kpack
 
 if TYPE_CHECKING:

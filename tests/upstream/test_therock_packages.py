@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING
 import pytest
 from packaging.utils import canonicalize_name
 
+from ci.promote.candidates import RocmChange, rewrite_set
 from ci.promote.keeping import Kept
-from ci.promote.rewriting import RocmChange, rewrite_set
 from core import process
 from core.cli.options import ROOT, environment
 from core.env import installer
+from rocm_packaging import selftest
 from rocm_packaging.sample import FAMILIES, ROCM_VERSION, ensure_artifacts
 from rocm_packaging.sample.layout import FAMILY_TARGETS, TARGETS
-from rocm_packaging.sdk import reports
 from tests.venvs import Venv
 
 if TYPE_CHECKING:
@@ -83,7 +83,7 @@ def test_its_own_tests_pass_in_our_stage(checkout: Checkout, tmp_path: Path) -> 
     assert [path for path in checkout.packages.iterdir() if path.name.startswith(f"{checkout.libraries}-")]
     junit = tmp_path / "junit.xml"
     checkout.nox("test_rocm", "--", "--find-links", checkout.packages, "--junit", junit)
-    report = reports.read(junit.read_bytes())
+    report = selftest.read(junit.read_bytes())
     assert (report.failed, report.properties["rocm"]) == ((), ROCM_VERSION)
     assert {case.group for case in report.passed} >= {"base", "core", "libraries", "devel"}
     device = (
@@ -116,7 +116,7 @@ def test_a_release_of_one_target_passes_its_own_tests(checkout: Checkout, tmp_pa
     junit = tmp_path / "junit.xml"
     words = ("--find-links", tmp_path / "new", "--version", new, "--junit", junit)
     checkout.nox("test_rocm", "--", *words)
-    report = reports.read(junit.read_bytes())
+    report = selftest.read(junit.read_bytes())
     assert (report.failed, report.properties["rocm"]) == ((), new)
 
 

@@ -15,7 +15,7 @@ from ci.jobs import PLAN_FILE, Call, Job, Target
 from core import process
 from core.cli.options import ROOT, Common
 from core.errors import MissingInputError, ProcessError, UsageError
-from core.run.plans import Plan
+from core.run.plan import Plan
 from tests.unit.ci.test_jobs import PULL_REQUEST, stages
 
 if TYPE_CHECKING:

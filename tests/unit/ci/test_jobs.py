@@ -13,7 +13,7 @@ from ci.plan.rocm import completed
 from core.cli.options import ROOT, Common
 from core.errors import UsageError
 from core.files import digest_of
-from core.run.plans import STAGES, RocmOrigin
+from core.run.plan import STAGES, RocmOrigin
 from pytorch_build.context import Context, context
 
 if TYPE_CHECKING:

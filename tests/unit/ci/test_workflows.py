@@ -18,7 +18,7 @@ from ci.plan.outputs import outputs
 from core import process
 from core.cli.frontdoor import verb_parser
 from core.cli.options import ROOT, sources_folder
-from core.run.run_locations import run_buckets
+from core.run.locations import run_buckets
 from pytorch_build.lock.planned import outputs as resolved
 from tests.unit.ci.workflow_reading import (
     FOLDER,

@@ -76,13 +76,11 @@ import pytest
 from core.binaries.elf import ElfFacts
 from core.cli.options import ROOT
 from core.wheel.wheel_writer import Workers
-from rocm_packaging.artifacts.artifacts import Entry
-from rocm_packaging.packages import rendering, wheels
-from rocm_packaging.packages.licenses import Licenses
-from rocm_packaging.packages.packages import packages, payload_folder
-from rocm_packaging.packages.payload import Payload, plan
-from rocm_packaging.packages.planning import DevelPlan, Kind, RuntimePlan
-from rocm_packaging.packages.rendering import Distribution
+from rocm_packaging.artifacts import Entry
+from rocm_packaging.packages import wheels
+from rocm_packaging.packages.layouts import packages, payload_folder
+from rocm_packaging.packages.payload import Licenses, Payload, plan
+from rocm_packaging.packages.plan import DevelPlan, Distribution, Kind, RuntimePlan
 
 if TYPE_CHECKING:
     from core.wheel.wheel_writer import WrittenFile
@@ -99,7 +97,7 @@ def distribution(*, split: bool) -> Distribution:
 
 def dist_info(*, split: bool) -> ModuleType:
     module = ModuleType("dist_info")
-    source = rendering.dist_info(distribution(split=split), "")
+    source = wheels.dist_info(distribution(split=split), "")
     exec(compile(source, "_dist_info.py", "exec"), module.__dict__)  # noqa: S102 - our own file
     return module
 

@@ -5,8 +5,7 @@ import json
 import pytest
 from packaging.version import Version
 
-from ci.cleanup.links import listed, required
-from ci.cleanup.units import units
+from ci.cleanup.units import listed, required, units
 from ci.publish.indexing.pages import Entry, render
 from core.errors import DataError
 from core.stores import Stored

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from ci.cleanup.policy import Policy, Retention, retention
+from ci.cleanup.plan import Policy, Retention, retention
 from ci.publish.buckets import buckets
 from core.data import validated
 from core.errors import DataError, UsageError

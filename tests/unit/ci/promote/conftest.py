@@ -16,7 +16,7 @@ from core.stores.directory import DirectoryStore
 from core.wheel import distributions
 from core.wheel.wheel_writer import Member, WheelSpec, metadata_text, write_sdist, write_wheel
 from pytorch_build.lock.source_lock import SourceLock
-from pytorch_build.split.described import Wheels
+from pytorch_build.split.wheels import Wheels
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

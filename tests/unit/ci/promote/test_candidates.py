@@ -10,14 +10,12 @@ import pytest
 from packaging.utils import canonicalize_name
 
 from ci.plan.data import runners
-from ci.promote import documents, execution, layout
-from ci.promote.candidates import promised, renamed, rewritten
-from ci.promote.deciding import Circumstances, decision_of, promoted_files
-from ci.promote.documents import Decision
-from ci.promote.facts import Cell, Facts, Rules, gates
-from ci.promote.gathering import SetRequest, gather
-from ci.promote.policy import decide
-from ci.promote.rewriting import final_of
+from ci.promote import documents, promotion
+from ci.promote.candidates import final_of, promised, renamed, rewritten
+from ci.promote.documents import Cell, Decision
+from ci.promote.facts import Facts, SetRequest, gather
+from ci.promote.policy import Rules, decide, gates
+from ci.promote.promotion import Circumstances, decision_of, promoted_files
 from core.cli.frontdoor import Verb, main
 from core.errors import CheckError, MissingInputError
 from core.stores.directory import DirectoryStore
@@ -60,7 +58,7 @@ def promote(
     # the scratch folder is the checkout's
     monkeypatch.setattr(options.Common, "cache", property(lambda _self: tmp_path / "cache"))
     # a torch of a kilobyte would be found too small
-    monkeypatch.setattr("ci.promote.rewriting.check_wheel", lambda *_wheel, **_how: ())
+    monkeypatch.setattr("ci.promote.candidates.check_wheel", lambda *_wheel, **_how: ())
 
     def call(*words: str) -> int:
         stores = [
@@ -86,7 +84,7 @@ def test_a_candidates_wheels_are_released_under_the_releases_version(
     assert "v2/gfx1151/torch-2.10.0a0+rocm7.10.0-cp312-cp312-linux_x86_64.whl" in capsys.readouterr().err
     assert promote(*WORDS) == 0
     assert bucket.list("") == before
-    (one,) = releases.list(layout.DECISIONS)
+    (one,) = releases.list(documents.DECISIONS)
     decision = documents.read(releases, one.key, Decision)[0]
     assert decision.set_name == "torch-2.10.0a0+rocm7.10.0"
     assert (decision.from_version, decision.to_version) == ("7.10.0rc2", "7.10.0")
@@ -183,7 +181,7 @@ def test_a_distribution_that_locks_promise_in_two_versions_is_not_promised() -> 
 def test_a_release_that_is_killed_at_any_write_is_run_again_and_ends_the_same(
     candidate: Any, bucket: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("ci.promote.rewriting.check_wheel", lambda *_wheel, **_how: ())
+    monkeypatch.setattr("ci.promote.candidates.check_wheel", lambda *_wheel, **_how: ())
     request = SetRequest(distribution="torch", version=candidate.torch, families=FAMILIES[:1])
     facts = gather(bucket, request, lambda _address: candidate.store)
     verdict = decide(facts, Rules(runners=runners(), gates=gates()))
@@ -205,10 +203,10 @@ def test_a_release_that_is_killed_at_any_write_is_run_again_and_ends_the_same(
     decision = planned.model_copy(update={"files": final.files})
 
     def release(store: Any) -> None:
-        execution.carry_out(store, decision, final.origin, now=lambda: DATE, jobs=1)
+        promotion.carry_out(store, decision, final.origin, now=lambda: DATE, jobs=1)
 
     ended = stopped_everywhere(MemoryStore(), release, "v2")
-    assert len([key for key in ended.objects if key.startswith(layout.DECISIONS)]) == 1
+    assert len([key for key in ended.objects if key.startswith(documents.DECISIONS)]) == 1
 
 
 @pytest.fixture
@@ -232,7 +230,7 @@ def test_a_release_takes_some_of_a_candidates_targets_and_their_groups(
     assert "Device code is kept for gfx942, gfx1201. Left out: amd_torch_device_gfx11-2.10" in said
     assert promote(*words) == 0
     assert bucket.list("") == before
-    (one,) = releases.list(layout.DECISIONS)
+    (one,) = releases.list(documents.DECISIONS)
     decision = documents.read(releases, one.key, Decision)[0]
     assert decision.gpu_targets == ("gfx942", "gfx1201")
     gone = {"rocm-sdk-device-gfx1100"} | {

@@ -9,14 +9,13 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from ci.plan.data import runners
-from ci.promote import documents, execution, layout, release_pages
-from ci.promote.deciding import Circumstances, decision_of, promoted_files
+from ci.promote import documents, promotion
 from ci.promote.documents import Decision
-from ci.promote.facts import Rules, gates
-from ci.promote.gathering import SetRequest, gather
-from ci.promote.policy import decide
-from ci.promote.run_records import read_group, read_locks
-from ci.promote.staging import Choice, chosen_files, planned_record, stage_group
+from ci.promote.facts import SetRequest, gather
+from ci.promote.policy import Rules, decide, gates
+from ci.promote.promotion import Circumstances, decision_of, promoted_files
+from ci.promote.runs import read_group, read_locks
+from ci.promote.staging_area import Choice, chosen_files, planned_record, stage_group
 from core.errors import StoreError
 from tests.unit.ci.promote.memory_store import (
     KilledError,
@@ -27,7 +26,7 @@ from tests.unit.ci.promote.memory_store import (
 )
 
 if TYPE_CHECKING:
-    from ci.promote.execution import Done
+    from ci.promote.promotion import Done
     from core.stores import Store
 
 FAMILIES = ("gfx94X-dcgpu", "gfx1151")
@@ -42,7 +41,7 @@ def stage_all(runs: Any, bucket: MemoryStore) -> None:
         planned = planned_record(runs.store, group, files, read_locks(runs.store, runs.outputs, family, {}))
         planned = planned.model_copy(update={"staged": NOW})
         stage_group(runs.store, bucket, planned)
-        release_pages.write(bucket, layout.STAGING, family, expected={one.key for one in files})
+        documents.write_pages(bucket, documents.STAGING, family, expected={one.key for one in files})
 
 
 def promote(bucket: Store, runs: Any, by: str = "one", decided: str = NOW) -> Done:
@@ -53,7 +52,7 @@ def promote(bucket: Store, runs: Any, by: str = "one", decided: str = NOW) -> Do
     assert verdict.reasons == ()
     told = Circumstances(set_name=request.set_name, release_type="nightly", by=by, decided=decided)
     decision = decision_of(facts, verdict, promoted_files(facts), told)
-    return execution.carry_out(bucket, decision, execution.Staged(store=bucket), now=lambda: NOW, jobs=2)
+    return promotion.carry_out(bucket, decision, promotion.Staged(store=bucket), now=lambda: NOW, jobs=2)
 
 
 @pytest.fixture
@@ -75,9 +74,9 @@ def test_a_promotion_that_is_killed_at_any_write_is_run_again_and_ends_the_same(
     whole: Any, staged: MemoryStore
 ) -> None:
     ended = stopped_everywhere(staged, partial(promote, runs=whole), "v2")
-    promoted = [key for key in ended.objects if key.startswith(layout.DECISIONS)]
+    promoted = [key for key in ended.objects if key.startswith(documents.DECISIONS)]
     assert len(promoted) == 1
-    assert not [key for key in ended.objects if key.startswith(layout.INTENTS)]
+    assert not [key for key in ended.objects if key.startswith(documents.INTENTS)]
 
 
 def test_staging_that_is_killed_at_any_write_is_run_again_and_ends_the_same(whole: Any) -> None:
@@ -113,22 +112,22 @@ def test_an_interrupted_promotion_is_seen_as_such(whole: Any, staged: MemoryStor
     with pytest.raises(KilledError):
         promote(staged, whole, by="the first")
     left = staged.copy_of()
-    (intent,) = execution.unfinished(left)
+    (intent,) = promotion.unfinished(left)
     assert (intent.status, intent.by) == ("promoting", "the first")
     done = promote(left, whole, by="the second", decided="2026-11-22T09:00:00+00:00")
     # what was decided first holds, with its grounds
     assert (done.decision.by, done.decision.decided, done.decision.status) == ("the first", NOW, "promoted")
-    assert execution.unfinished(left) == []
+    assert promotion.unfinished(left) == []
 
 
 def decisions(store: MemoryStore) -> list[Decision]:
-    keys = [key for key in store.objects if key.startswith(layout.DECISIONS)]
+    keys = [key for key in store.objects if key.startswith(documents.DECISIONS)]
     return [documents.read(store, key, Decision)[0] for key in keys]
 
 
 def same_but_for_who(store: MemoryStore, other: MemoryStore) -> bool:
     def without(one: MemoryStore) -> dict[str, bytes]:
-        return {key: data for key, data in one.objects.items() if not key.startswith(layout.DECISIONS)}
+        return {key: data for key, data in one.objects.items() if not key.startswith(documents.DECISIONS)}
 
     return without(store) == without(other)
 
@@ -153,7 +152,7 @@ def test_another_promotion_of_the_set_between_any_two_writes_ends_with_one_resul
         (held,) = decisions(store)
         assert done.decision == held
         assert held.by in {"one", "the other"}
-        assert execution.unfinished(store) == []
+        assert promotion.unfinished(store) == []
         audit(store)
         assert same_but_for_who(store, undisturbed), number
 
@@ -175,7 +174,7 @@ def test_two_promotions_at_once_end_with_one_result(whole: Any, staged: MemorySt
     (held,) = decisions(staged)
     assert [one.decision for one in done] == [held] * 4
     assert same_but_for_who(staged, undisturbed)
-    assert execution.unfinished(staged) == []
+    assert promotion.unfinished(staged) == []
     audit(staged)
 
 
@@ -192,7 +191,7 @@ def test_a_wheel_that_is_overwritten_while_it_is_promoted_is_not_listed(
     with pytest.raises(StoreError, match="was to be copied"):
         promote(staged, whole)
     assert not [one for one in staged.objects if one.endswith(".html") and one.startswith("v2/")]
-    assert len(execution.unfinished(staged)) == 1
+    assert len(promotion.unfinished(staged)) == 1
 
 
 def test_a_name_that_the_release_has_with_other_bytes_is_refused(whole: Any, staged: MemoryStore) -> None:
@@ -250,7 +249,7 @@ def test_what_was_taken_out_of_the_release_comes_back_when_it_is_promoted_again(
 
 def test_the_plan_holds_every_file_and_sidecar_once(whole: Any, staged: MemoryStore) -> None:
     decision = promote(staged, whole).decision
-    planned = execution.plan(decision)
+    planned = promotion.plan(decision)
     assert len(planned.wheels) == 8
     assert len(planned.sidecars) == 6
     assert planned.families == tuple(sorted(FAMILIES))

@@ -12,10 +12,10 @@ from packaging.requirements import Requirement
 from ci.promote.keeping import Kept, dist_info, kept_facts, metadata_lines, requires_lines
 from core.errors import FatalError, WheelError
 from core.families import families, parents
-from pytorch_build.split.described import Wheels, host_metadata
+from pytorch_build.split.wheels import Wheels, host_metadata
 from rocm_packaging.packages.layouts import device_target
-from rocm_packaging.packages.rendering import Distribution
-from rocm_packaging.packages.rendering import dist_info as rendered
+from rocm_packaging.packages.plan import Distribution
+from rocm_packaging.packages.wheels import dist_info as rendered
 from tests.unit.ci.promote.test_policy import facts, wheel
 
 if TYPE_CHECKING:

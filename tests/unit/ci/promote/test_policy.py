@@ -8,9 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ci.plan.data import Runners
-from ci.promote.documents import Document, Evidence, Override, StagedFile
-from ci.promote.facts import Cell, Facts, FailedBuild, Gate, Gates, Required, Rules, Test, Wheel, gates
-from ci.promote.policy import Verdict, decide
+from ci.promote.documents import Cell, Document, Evidence, Override, StagedFile
+from ci.promote.facts import Facts, FailedBuild, Wheel
+from ci.promote.policy import Gate, Gates, Required, Rules, Verdict, decide, gates
+from ci.promote.runs import Test
 from pytorch_build.test import configurations
 from pytorch_build.test.recording import stage_name
 from pytorch_build.test.results import Origin

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from ci.promote import documents, layout
+from ci.promote import documents
 from ci.promote.documents import Decision
 from core.cli.frontdoor import Verb, main
 from core.run import records
@@ -49,7 +49,7 @@ def released(store: Store, family: str) -> list[str]:
 
 
 def decision(store: Store) -> Decision:
-    (one,) = store.list(layout.DECISIONS)
+    (one,) = store.list(documents.DECISIONS)
     return documents.read(store, one.key, Decision)[0]
 
 
@@ -85,7 +85,7 @@ def test_a_tested_set_is_promoted_whole_with_pages_and_a_decision(
             assert runs.store.digest(evidence.record.key) == evidence.record.sha256
             assert evidence.report
             assert runs.store.digest(evidence.report.key) == evidence.report.sha256
-    assert bucket.list(layout.INTENTS) == []
+    assert bucket.list(documents.INTENTS) == []
     before = bucket.list("")
     assert promote() == 0
     assert bucket.list("") == before
@@ -97,7 +97,7 @@ def refusal(capsys: pytest.CaptureFixture[str]) -> str:
 
 
 def nothing_released(store: Store) -> bool:
-    return not store.list("v2") and not store.list(layout.DECISIONS) and not store.list(layout.INTENTS)
+    return not store.list("v2") and not store.list(documents.DECISIONS) and not store.list(documents.INTENTS)
 
 
 def test_every_reason_is_given_at_once_cell_by_cell(
@@ -260,7 +260,7 @@ def test_a_staging_wheel_that_somebody_overwrote_is_refused(
     bucket.put_bytes(key, b"other bytes")
     if with_record:
         # whoever can write a wheel can write the staging record, too; the run's own records disagree
-        where = layout.staging_record(GFX94, "17-linux")
+        where = documents.staging_record(GFX94, "17-linux")
         document = json.loads(bucket.read(where))
         for file in document["files"]:
             if file["key"] == key:

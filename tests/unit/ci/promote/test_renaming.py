@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from packaging.version import Version
 
-from ci.promote.renaming import RocmChange, final_of, new_version, plan_set
+from ci.promote.version_change import RocmChange, final_of, new_version, plan_set
 from core.errors import MissingInputError, UsageError, WheelError
 from pytorch_build.lock.versions import version_suffix, wheel_version
 

@@ -12,9 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from packaging.version import Version
 
-from ci.promote import member_edits, rewriting_rules
-from ci.promote.member_edits import literals
-from ci.promote.rewriting import Rewritten, RocmChange, final_of, rewrite_set
+from ci.promote import edits, version_change
+from ci.promote.candidates import Rewritten, RocmChange, final_of, rewrite_set
+from ci.promote.edits import literals
 from core.errors import CheckError, FatalError, MissingInputError, WheelError
 from core.files import sha256
 from core.wheel.wheel_record import verify_record
@@ -327,9 +327,9 @@ def test_files_may_mention_a_candidate_where_the_data_says_so(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     mention = {"distributions": ["triton"], "members": "triton/history.md", "reason": "release notes"}
-    plain = rewriting_rules.rules().model_dump() | {"mentions": (mention,)}
-    made = rewriting_rules.Rules.model_validate(plain)
-    monkeypatch.setattr(member_edits, "rules", lambda: made)
+    plain = version_change.rules().model_dump() | {"mentions": (mention,)}
+    made = version_change.Rules.model_validate(plain)
+    monkeypatch.setattr(edits, "rules", lambda: made)
     done = rewrite(tmp_path, with_member(triton(), "triton/history.md", b"Since 7.10.0rc2: nothing.\n"))
     assert read(done[0].file.path, "triton/history.md") == "Since 7.10.0rc2: nothing.\n"
 

@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from ci.promote import documents, layout
+from ci.promote import documents
 from ci.promote.documents import StagingRecord
 from core.cli.frontdoor import Verb, main
 
@@ -31,7 +31,7 @@ def keys(store: Store, prefix: str = "v2-staging") -> list[str]:
 
 
 def record(store: Store, family: str = FAMILY, run: str = "17-linux") -> StagingRecord:
-    return documents.read(store, layout.staging_record(family, run), StagingRecord)[0]
+    return documents.read(store, documents.staging_record(family, run), StagingRecord)[0]
 
 
 def test_a_runs_wheels_are_staged_with_sidecars_pages_and_a_record_of_their_origin(

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ci.provenance.checking import Statement, check_file, check_statement
+from ci.provenance.evidence import Statement, check_file, check_statement
 from ci.provenance.facts import made_files
 from ci.provenance.statements import statement
 from core import data
@@ -18,7 +18,7 @@ from core.errors import DataError, ProvenanceError
 from tests import provenance_samples as samples
 
 if TYPE_CHECKING:
-    from ci.promote.run_records import Recorded
+    from ci.promote.runs import Recorded
 
 RUN = samples.run()
 MADE = next(one for one in made_files(RUN) if one.file == samples.TORCH)

@@ -11,8 +11,8 @@ import pytest
 from ci.provenance.places import RunPlace, ServedRun, StoredRun, locate
 from core.cli.options import Common
 from core.errors import MissingInputError, ServiceError, UsageError
+from core.packages.server import answering, served
 from core.stores.directory import DirectoryStore
-from core.stores.serving import answering, served
 
 if TYPE_CHECKING:
     from collections.abc import Callable

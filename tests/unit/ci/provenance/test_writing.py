@@ -5,9 +5,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from ci.provenance import reading, writing
-from ci.provenance.names import SBOM, statement_path
-from ci.provenance.writing import write_provenance
+from ci.provenance import facts, statements
+from ci.provenance.facts import SBOM, statement_path
+from ci.provenance.statements import write_provenance
 from ci.verbs.provenance import tell
 from core import parallel
 from core.cli.frontdoor import Verb, main
@@ -167,7 +167,7 @@ def test_a_job_that_was_second_reads_the_records_again(
 ) -> None:
     """Another job's wheel appears, and its bill is written, while this one makes its own."""
     fill(store)
-    whole = reading.read_run
+    whole = facts.read_run
     apex = samples.record("build_apex", samples.file("apex-1.whl", "apex", "1"))
     asked: list[str] = []
 
@@ -179,7 +179,7 @@ def test_a_job_that_was_second_reads_the_records_again(
             write_provenance(store, outputs)
         return found
 
-    monkeypatch.setattr(writing, "read_run", read_run)
+    monkeypatch.setattr(statements, "read_run", read_run)
     assert write_provenance(store, OUTPUTS).sbom_outcome == "unchanged"
     assert "apex" in {one["name"] for one in json.loads(store.read(BILL))["components"]}
 

@@ -17,8 +17,8 @@ from core.files import digest_of
 from core.run import records
 from core.run.outputs import RunOutputs, this_platform
 from core.stores.directory import DirectoryStore
-from rocm_packaging.artifacts.artifacts import scan
-from rocm_packaging.packing import pack
+from rocm_packaging.artifacts import scan
+from tests.artifact_archives import pack
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -39,7 +39,7 @@ def put(folder: Path, *names: str) -> None:
         (source / "a/stage").mkdir(parents=True, exist_ok=True)
         (source / "artifact_manifest.txt").write_text("a/stage\n", encoding="utf-8")
         (source / "a/stage" / name).write_text(name, encoding="utf-8")
-        pack(source, folder, level=1)
+        pack(source, folder)
 
 
 @pytest.fixture

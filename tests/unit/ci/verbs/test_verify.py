@@ -10,15 +10,15 @@ from urllib.parse import quote
 
 import pytest
 
-from ci.provenance.names import statement_path
-from ci.provenance.writing import write_provenance
+from ci.provenance.facts import statement_path
+from ci.provenance.statements import write_provenance
 from core.cli.frontdoor import Verb, main
 from core.errors import DataError, MissingInputError, ProvenanceError, ServiceError, WheelError
+from core.packages.server import served
 from core.run import records
 from core.run.outputs import RunOutputs
 from core.run.records import Cell, Record
 from core.stores.directory import DirectoryStore
-from core.stores.serving import served
 from core.wheel import distributions
 from tests import provenance_samples as samples
 

@@ -10,8 +10,7 @@ from core.cli.options import ROOT, Common, add_common, add_store_names, common_f
 from core.errors import UsageError
 from core.run.outputs import this_platform
 from core.stores.directory import DirectoryStore
-from core.stores.dry_run import DryRunStore
-from core.stores.overlay import OverlayStore
+from core.stores.location import DryRunStore, OverlayStore
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

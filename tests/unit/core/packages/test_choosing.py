@@ -7,10 +7,9 @@ from packaging.version import Version
 
 from core.env.installer import Sources
 from core.errors import EnvironmentSetupError
-from core.packages import choosing, package_sources
-from core.packages.choosing import choose, pinned_call, resolve_others
-from core.packages.package_sources import PackageSource
-from core.packages.resolving import Question, Resolved, ResolvedFile
+from core.packages import resolution, sources
+from core.packages.resolution import Question, Resolved, ResolvedFile, choose, pinned_call, resolve_others
+from core.packages.sources import PackageSource
 from tests.unit.target_samples import target_in
 
 if TYPE_CHECKING:
@@ -22,7 +21,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture(autouse=True)
 def _configuration(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (package_sources, choosing):
+    for module in (sources, resolution):
         monkeypatch.setattr(module, "configured", Sources)
 
 
@@ -134,7 +133,7 @@ def test_others_are_never_asked_for_ours(monkeypatch: pytest.MonkeyPatch, tmp_pa
         asked.append(one)
         return tuple(answers)
 
-    monkeypatch.setattr(choosing, "resolve", resolve)
+    monkeypatch.setattr(resolution, "resolve", resolve)
     question = Question(requirements=(), sources=Sources(), python=tmp_path)
     assert resolve_others((), ["torch"], question) == ()
     assert resolve_others(["numpy"], ["torch"], question) == (answers[0],)

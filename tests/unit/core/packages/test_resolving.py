@@ -9,7 +9,7 @@ from core import process
 from core.env import installer
 from core.env.installer import Sources
 from core.errors import DataError, EnvironmentSetupError, ProcessError
-from core.packages.resolving import Question, Resolved, ResolvedFile, parse_pylock, resolve
+from core.packages.resolution import Question, Resolved, ResolvedFile, parse_pylock, resolve
 
 A, B = "a" * 64, "b" * 64
 LOCK = f"""

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
-from core.run.plan_views import grouped, promotions, views
-from core.run.plans import STAGES, Cell, Decision, Plan, PlanEvent
+from core.run.plan import STAGES, Cell, Decision, Plan, PlanEvent, grouped, promotions, views
 
 YES, NO = (Decision(value=value, reason="so") for value in (True, False))
 

@@ -11,7 +11,7 @@ import pytest
 
 from core.errors import ConflictError, MissingInputError, StoreError, UsageError
 from core.stores import open_store, s3_conditions
-from core.stores.dry_run import DryRunStore
+from core.stores.location import DryRunStore
 from core.stores.s3_client import Conditions
 
 if TYPE_CHECKING:

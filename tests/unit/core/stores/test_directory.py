@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from core import files
 from core.errors import FatalError
 from core.stores.directory import DirectoryStore
-from core.stores.dry_run import DryRunStore
+from core.stores.location import DryRunStore
 
 SEGMENTS = st.from_regex(r"[a-z0-9][a-zA-Z0-9+_-]{0,8}\.(whl|html|json)", fullmatch=True)
 KEYS = st.builds(

@@ -7,7 +7,7 @@ import pytest
 from core import files
 from core.errors import StoreError
 from core.stores.directory import DirectoryStore
-from core.stores.dry_run import DryRunStore, unread
+from core.stores.location import DryRunStore, unread
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from core.errors import MissingInputError, StoreError
-from core.stores import overlay
+from core.stores import location
 from core.stores.directory import DirectoryStore
-from core.stores.overlay import OverlayStore
+from core.stores.location import OverlayStore
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from core.stores import Stored
 
-ANSWERS = overlay.answers  # before the unit tests' own answer takes its place
+ANSWERS = location.answers  # before the unit tests' own answer takes its place
 
 
 class Unreachable(DirectoryStore):
@@ -64,9 +64,9 @@ def test_only_the_first_is_written(both: OverlayStore, tmp_path: Path) -> None:
 
 
 def test_who_holds_a_key_is_told(both: OverlayStore) -> None:
-    assert overlay.holding(both, "r/other") == both.behind
-    assert overlay.holding(both, "r/own") == both.store
-    assert overlay.holding(both.store, "r/other") == both.store
+    assert location.holding(both, "r/other") == both.behind
+    assert location.holding(both, "r/own") == both.store
+    assert location.holding(both.store, "r/other") == both.store
 
 
 def test_without_the_store_behind_what_is_here_is_used_and_said_so_once(
@@ -84,8 +84,8 @@ def test_without_the_store_behind_what_is_here_is_used_and_said_so_once(
 def test_nobody_waits_for_a_network_that_is_not_there(
     both: OverlayStore, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(overlay, "answers", ANSWERS)
-    monkeypatch.setattr(overlay, "getproxies", dict)
+    monkeypatch.setattr(location, "answers", ANSWERS)
+    monkeypatch.setattr(location, "getproxies", dict)
     with socket.create_server(("127.0.0.1", 0)) as server:
         address = f"http://127.0.0.1:{server.getsockname()[1]}"
         heard = OverlayStore(both.store, lambda: both.behind, "the bucket", f"{address}/a")

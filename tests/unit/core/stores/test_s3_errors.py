@@ -9,7 +9,7 @@ from botocore.parsers import ResponseParserError
 from urllib3.exceptions import ProtocolError
 
 from core.errors import FatalError, MissingInputError, ServiceError, StoreError
-from core.stores.s3_errors import explained
+from core.stores.s3_client import explained
 
 if TYPE_CHECKING:
     from botocore.exceptions import BotoCoreError

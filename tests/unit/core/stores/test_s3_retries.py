@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from botocore import exceptions as boto
 
-from core.stores.s3_retries import ATTEMPTS, delay
+from core.stores.s3_client import ATTEMPTS, delay
 
 
 def answer(status: int, code: str = "") -> dict[str, Any]:

@@ -9,7 +9,7 @@ from urllib3 import HTTPHeaderDict
 from urllib3.exceptions import ProtocolError
 
 from core.stores import s3_wire
-from core.stores.s3_errors import code_of
+from core.stores.s3_client import code_of
 from core.stores.s3_wire import Wire, wire_for
 
 CREDENTIALS = Credentials("access", "secret", "token")

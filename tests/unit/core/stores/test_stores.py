@@ -7,7 +7,7 @@ import pytest
 from core.errors import UsageError
 from core.stores import headers_for, open_store
 from core.stores.directory import DirectoryStore
-from core.stores.dry_run import DryRunStore
+from core.stores.location import DryRunStore
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -12,7 +12,8 @@ import pytest
 from botocore.stub import Stubber
 
 from core.cli.options import environment
-from core.stores import s3_client, serving
+from core.packages import server
+from core.stores import s3_client
 from pytorch_build.build import compiler_cache_s3
 from pytorch_build.build.compiler_cache_s3 import answers, s3_access
 
@@ -84,7 +85,7 @@ class Redirects(BaseHTTPRequestHandler):
 
 
 def test_a_redirection_is_an_answer_and_is_not_followed() -> None:
-    with serving.answering(Redirects) as url:
+    with server.answering(Redirects) as url:
         assert answers(url, seconds=5)
 
 
@@ -100,7 +101,7 @@ def test_a_certificate_of_nobody_known_is_an_answer(
 
 
 def test_a_service_that_says_no_answers_all_the_same(tmp_path: Path) -> None:
-    with serving.served(tmp_path) as url:
+    with server.served(tmp_path) as url:
         assert answers(url, seconds=5)
         assert answers(f"{url}/not-there", seconds=5)
     assert not answers(url, seconds=5)

@@ -10,9 +10,9 @@ from core import process
 from core.env import environments
 from core.env.installer import Sources
 from core.errors import BuildError, CheckError, EnvironmentSetupError, ProcessError
-from core.packages import package_sources
+from core.packages import sources
 from core.packages.offers import Offer
-from core.packages.package_sources import PackageSource
+from core.packages.sources import PackageSource
 from core.process import Completed
 from pytorch_build.build import compiler_cache_use, facts, making, preflight
 from pytorch_build.build.build import Build
@@ -24,7 +24,7 @@ from pytorch_build.build.plans.types import BuildFacts, TreeFacts
 from pytorch_build.check.findings import Finding
 from pytorch_build.rocm.options import RocmOptions
 from pytorch_build.rocm.sdk import RocmSdk
-from rocm_packaging.sdk.sources import RocmSource
+from rocm_packaging.rocm_sources import RocmSource
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -133,7 +133,7 @@ def shop(run: Any, monkeypatch: pytest.MonkeyPatch) -> Workshop:
     )
     monkeypatch.setattr(environments, "prepared", prepared)
     monkeypatch.setattr(making, "ask", lambda *_, **__: sdk)
-    monkeypatch.setattr(package_sources, "configured", lambda: Sources(index_url="https://mine"))
+    monkeypatch.setattr(sources, "configured", lambda: Sources(index_url="https://mine"))
     monkeypatch.setattr(making, "plan_build", plan)
     monkeypatch.setattr(facts, "build_facts", lambda *_, **__: BuildFacts(tree=TreeFacts(files=frozenset())))
     monkeypatch.setattr(facts, "machine_facts", lambda *_, **__: None)

@@ -17,8 +17,7 @@ from pytorch_build.build.rpaths import planned, rocm_folders, search_paths, set_
 from pytorch_build.check.policy import load_policy
 from pytorch_build.check.providers import matches
 from pytorch_build.check.run import check_wheel
-from pytorch_build.standalone.fat.binaries import read_members
-from pytorch_build.standalone.fat.needs import Binary
+from pytorch_build.standalone.libraries import Binary, read_members
 from tests.unit.pytorch_build.check.conftest import write_wheel
 
 if TYPE_CHECKING:

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from core.errors import DataError, ServiceError
-from core.stores.serving import served
+from core.packages.server import served
 from pytorch_build.toolchain import pins, providing
 from pytorch_build.toolchain.pins import load_toolchain, places
 from pytorch_build.toolchain.providing import plan, provide

@@ -7,7 +7,7 @@ import pytest
 
 from core.env import environments
 from core.env.installer import Sources
-from core.packages import package_sources
+from core.packages import sources
 from pytorch_build.rocm.sdk import RocmSdk
 from pytorch_build.verbs import install_rocm
 
@@ -40,7 +40,7 @@ def installed(run: Any, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     monkeypatch.setattr(install_rocm, "require", lambda _python: run.target())
     monkeypatch.setattr(environments, "prepared", prepared)
     monkeypatch.setattr(install_rocm, "ask", ask)
-    monkeypatch.setattr(package_sources, "configured", Sources)
+    monkeypatch.setattr(sources, "configured", Sources)
     return made
 
 

@@ -9,9 +9,9 @@ from core import process
 from core.binaries import elf
 from core.binaries.elf import ElfFacts
 from core.errors import BuildError
-from rocm_packaging.artifacts.artifacts import Entry
-from rocm_packaging.packages import patching
-from rocm_packaging.packages.patching import Neighbours, needs_patch, search_path, stub
+from rocm_packaging.artifacts import Entry
+from rocm_packaging.packages import build
+from rocm_packaging.packages.build import Neighbours, needs_patch, search_path, stub
 from rocm_packaging.packages.payload import PayloadFile
 
 LIBRARIES = Neighbours(
@@ -66,7 +66,7 @@ def test_a_stub_starts_its_target_under_its_own_name(tmp_path: Path) -> None:
     target = tmp_path / "lib" / "target"
     for path in (program, target):
         path.parent.mkdir()
-    program.write_bytes(stub(patching.stub_template(), "../lib/target"))
+    program.write_bytes(stub(build.stub_template(), "../lib/target"))
     target.write_text('#!/bin/sh\necho "ran $0 with $1"\nexit 3\n', encoding="utf-8")
     for path in (program, target):
         path.chmod(0o755)
@@ -81,7 +81,7 @@ def test_a_stub_starts_its_target_under_its_own_name(tmp_path: Path) -> None:
 
 @pytest.mark.processes
 def test_stubs_are_reproducible() -> None:
-    assert patching.stub_template() == patching.stub_template()
+    assert build.stub_template() == build.stub_template()
 
 
 def test_other_files_have_no_elf_facts(tmp_path: Path) -> None:

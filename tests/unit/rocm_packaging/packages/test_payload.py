@@ -3,7 +3,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from core.binaries.elf import ElfFacts
-from rocm_packaging.artifacts.artifacts import Entry
+from rocm_packaging.artifacts import Entry
 from rocm_packaging.packages.payload import devel_only, follow, plan, usual_links
 
 
