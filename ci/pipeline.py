@@ -11,9 +11,9 @@ BUILDS = {name: f"build_{name}" for name in PROJECTS}
 JOBS = {
     "setup": ("configure", "find_rocm", "resolve"),
     "build_rocm": ("fetch_artifacts", "build_rocm"),
+    "test_rocm": ("test_rocm",),
     "build_pytorch": ("checkout", *BUILDS.values(), "check_wheels"),
     "upload": ("upload", "provenance"),  # the last steps of both builds
-    "test_rocm": ("test_rocm",),
     "test_pytorch": ("test_smoke",),
     "test_torch": ("test_torch",),
     "test_report": ("test_report",),

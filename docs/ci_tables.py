@@ -8,6 +8,7 @@ import re
 from typing import TYPE_CHECKING, get_args
 
 from ci.plan import data, inputs
+from core.errors import DataError
 from core.run import plan as plans
 from core.run.plan import PLATFORMS
 from docs.command_tables import table
@@ -131,6 +132,10 @@ def _fields(model: type[Model], *without: str) -> str:
 
 
 def _attributes(one: type) -> Sequence[tuple[str, str]]:
-    """Read the attributes of a class out of its docstring."""
+    """Read the attributes of a class out of its docstring, each of its fields."""
     _, _, listed = (inspect.getdoc(one) or "").partition("Attributes:\n")
-    return [(found["name"], " ".join(found["text"].split())) for found in _ATTRIBUTE.finditer(listed)]
+    found = [(row["name"], " ".join(row["text"].split())) for row in _ATTRIBUTE.finditer(listed)]
+    named, declared = [name for name, _ in found], list(inspect.get_annotations(one))
+    if named != declared:
+        raise DataError(f"The docstring of {one.__name__} describes {named or 'nothing'}, not {declared}.")
+    return found

@@ -13,12 +13,14 @@ import pytest
 
 from ci.flow import planned, release_words, unresolved
 from ci.jobs import Target, nightly_jobs, plan_jobs, setup_job
+from ci.pipeline import SESSIONS
 from ci.plan import data, inputs
 from ci.plan.outputs import outputs
 from core import process
 from core.cli.frontdoor import verb_parser
 from core.cli.options import ROOT, sources_folder
 from core.run.locations import run_buckets
+from docs.command_tables import all_sessions
 from pytorch_build.lock.planned import outputs as resolved
 from tests.unit.ci.workflow_reading import (
     FOLDER,
@@ -57,12 +59,7 @@ ASKED = (
 
 @cache
 def sessions() -> frozenset[str]:
-    """Read the noxfile's sessions, as their decorators name them."""
-    text = (ROOT / "noxfile.py").read_text(encoding="utf-8")
-    named = re.findall(r"@(?:nox\.session|cells)(\(.*\))?\ndef (\w+)", text)
-    return frozenset(
-        (re.findall(r'name="(\w+)"', decorator or "") or [function])[0] for decorator, function in named
-    )
+    return frozenset(one.name for one in all_sessions())
 
 
 def test_every_workflow_that_was_asked_for_is_there() -> None:
@@ -87,14 +84,7 @@ def test_a_run_is_one_call_of_nox_to_sessions_that_exist(name: str) -> None:
 @cache
 def verbs() -> Mapping[str, tuple[str, str]]:
     """Map sessions to the front door and verb that they call."""
-    text = (ROOT / "noxfile.py").read_text(encoding="utf-8")
-    bodies = re.findall(r"@(?:nox\.session|cells)(\([^\n]*\))?\ndef (\w+)(.*?)(?=\n@|\Z)", text, re.DOTALL)
-    found = {}
-    for decorator, function, body in bodies:
-        call = re.search(r'stage\(session, "(\w+)", "([\w-]+)"', body)
-        if call:
-            found[(re.findall(r'name="(\w+)"', decorator or "") or [function])[0]] = (call[1], call[2])
-    return found
+    return {one.name: (one.calls[0], one.calls[1]) for one in all_sessions() if one.calls}
 
 
 def options_of(session: str) -> set[str]:
@@ -584,9 +574,10 @@ def test_promotion_is_the_same_two_steps() -> None:
 
 
 @pytest.mark.processes
-def test_sessions_are_read_as_nox_reads_them() -> None:
+def test_sessions_are_read_as_nox_reads_them_in_the_order_of_the_pipeline() -> None:
     listed = process.capture(
         [sys.executable, "-m", "nox", "-l"], cwd=ROOT, env=process.inherited(MATRIX=None)
     )
-    found = set(re.findall(r"^[*-] ([a-z_]+)", listed.stdout, re.MULTILINE))
-    assert sessions() <= found
+    found = re.findall(r"^[*-] ([a-z_]+)", listed.stdout, re.MULTILINE)
+    assert found == [one.name for one in all_sessions()]
+    assert [one for one in found if one in SESSIONS] == [*SESSIONS]

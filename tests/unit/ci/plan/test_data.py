@@ -10,9 +10,9 @@ from ci.plan import data
 from ci.plan.data import of_tier
 from core.cli.options import ROOT
 from core.errors import DataError, MissingInputError
+from docs.command_tables import all_sessions
 from pytorch_build.test import configurations
 from tests.unit.ci.plan.planning import known
-from tests.unit.test_gates import sessions
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -41,7 +41,7 @@ def test_the_data_is_read() -> None:
 
 
 def test_every_session_of_a_test_is_there() -> None:
-    assert {test.session for test in known().triggers.tests.values()} <= sessions().keys()
+    assert {test.session for test in known().triggers.tests.values()} <= {one.name for one in all_sessions()}
 
 
 def test_every_runner_is_one_of_a_family_that_ci_builds() -> None:
