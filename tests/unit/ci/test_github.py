@@ -169,9 +169,9 @@ def test_patience_ends(played: Played) -> None:
 
 def test_refusals_are_not_asked_again(played: Played) -> None:
     played.answers = [Answer(status=404), Answer(status=401), Answer(status=403), Answer(status=422)]
-    with pytest.raises(MissingInputError, match="GitHub knows nothing at /repos/ROCm/TheRock"):
+    with pytest.raises(MissingInputError, match="GitHub has nothing at /repos/ROCm/TheRock"):
         list(played.hub().runs(QUERY))
-    with pytest.raises(ServiceError, match="does not take the token"):
+    with pytest.raises(ServiceError, match="refuses the token"):
         list(played.hub().runs(QUERY))
     with pytest.raises(ServiceError, match="status 403"):
         list(played.hub().runs(QUERY))

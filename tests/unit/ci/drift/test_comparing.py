@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ci.drift.tree import Accepted, AcceptedFile, Difference, Subject, Tree, differences, sorted_out
-from ci.verbs.drift import ACCEPTED, SUBJECTS
+from ci.drift.tree import Subject, Tree
+from ci.verbs.drift import ACCEPTED, SUBJECTS, Accepted, AcceptedFile, Difference, differences, sorted_out
 from core.data import load_toml
 from core.errors import DataError
 

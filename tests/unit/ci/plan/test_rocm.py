@@ -65,7 +65,7 @@ class Hub:
         for one in self.known:
             if one.run_id == run_id:
                 return one
-        raise MissingInputError(f"GitHub knows nothing at /repos/{repository}/actions/runs/{run_id}.")
+        raise MissingInputError(f"GitHub has nothing at /repos/{repository}/actions/runs/{run_id}.")
 
     def runs(self, query: RunQuery) -> Iterator[Run]:
         if self.silent:
@@ -197,7 +197,7 @@ def test_a_run_has_to_have_every_platform_of_the_plan(world: World) -> None:
         ({"families": ("gfx94X-dcgpu",)}, "no artifacts of gfx1151"),
         ({"whole": False}, "3 artifacts are incomplete"),
         ({"platform": "windows"}, "has no artifacts in .*17-linux"),
-        ({"known": False}, "knows nothing at .*/17"),
+        ({"known": False}, "has nothing at .*/17"),
         ({"workflow": "multi_arch_ci_asan.yml"}, "builds of the variant asan"),
     ],
 )
