@@ -86,7 +86,7 @@ def test_tags_are_the_day_and_latest_or_those_named() -> None:
 
 @pytest.mark.parametrize(("date", "named"), [("2025-11-21", ()), ("", ()), ("20251121", ("a b",))])
 def test_days_and_tags_that_are_none_are_refused(date: str, named: tuple[str, ...]) -> None:
-    with pytest.raises(UsageError, match="Invalid (day|image tag)"):
+    with pytest.raises(UsageError, match=r"Invalid (day|image tag)"):
         tags(date, named)
 
 
