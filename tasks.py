@@ -186,7 +186,5 @@ def promote(
     """Stage a run's wheels and promote them by their tests, as the last job of a release does."""
     with _flow() as flow:
         target = flow.jobs.Target(run_id=run_id, store=store, distribution_store=distribution_store)
-        job = flow.jobs.promotion_job(
-            target, release_type=type, gpu_family=gpu_family, torch_version=torch_version, pythons=pythons
-        )
+        job = flow.jobs.promotion_job(target, type, gpu_family, torch_version, pythons)
         flow.run_jobs([job], dry_run=dry_run)

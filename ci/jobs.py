@@ -126,16 +126,19 @@ class _Graph:
     target: Target
 
     @property
-    def _type(self) -> str:
-        return f"--release-type={self.plan.release_type}"
+    def _run(self) -> tuple[str, ...]:
+        return (f"--release-type={self.plan.release_type}", *self.target.run)
+
+    @property
+    def _written(self) -> tuple[str, ...]:
+        return (f"--release-type={self.plan.release_type}", *self.target.written)
 
     def rocm(self, cell: Cell) -> Job:
-        version = self.plan.rocm.version
-        layout = self.target.rocm_layout
+        version, layout = self.plan.rocm.version, self.target.rocm_layout
         options = [f"--version={version}"] if version else []
         options += [f"--rocm-layout={layout}"] if layout else []
-        posargs = (*_where(cell), *options, self._type, *self.target.run)
-        calls = (*self._fetch(cell), Call(sessions=("build_rocm",), posargs=posargs), self._upload(cell))
+        built = Call(sessions=("build_rocm",), posargs=(*_where(cell), *options, *self._run))
+        calls = (*self._fetch(cell), built, self._upload(cell))
         return Job(name=f"build_rocm {cell.name}", stage="build_rocm", calls=calls)
 
     def build(self, cell: Cell, needs: tuple[str, ...]) -> Job:
@@ -143,14 +146,10 @@ class _Graph:
         index = self._index(cell)
         # what follows -- goes to every session of a call, and checks take no source of ROCm
         checks = tuple(one for one in sessions if one.startswith("check_")) if index else ()
-        steps = ((tuple(one for one in sessions if one not in checks), index), (checks, ()))
-        built = tuple(
-            Call(
-                sessions=some,
-                python=cell.python,
-                posargs=(*_where(cell), *rocm, self._type, *self.target.run),
-            )
-            for some, rocm in steps
+        builds = tuple(one for one in sessions if one not in checks)
+        built = (
+            Call(sessions=some, python=cell.python, posargs=(*_where(cell), *rocm, *self._run))
+            for some, rocm in ((builds, index), (checks, ()))
             if some
         )
         calls = (*self._fetch(cell), *built, self._upload(cell))
@@ -158,31 +157,29 @@ class _Graph:
 
     def test(self, cell: Cell, needs: tuple[str, ...]) -> Job:
         part = (f"--config={cell.config}", f"--shard={cell.shard}") if cell.config else ()
-        posargs = (*_where(cell), *self._index(cell), *part, self._type, *self.target.written)
+        posargs = (*_where(cell), *self._index(cell), *part, *self._written)
         call = Call(sessions=cell.sessions, python=cell.python, posargs=posargs)
         return Job(name=f"{cell.stage} {cell.name}", stage=cell.stage, calls=(call,), needs=needs)
 
     def last(self, name: str, stage: str, needs: tuple[str, ...], *, wants_results: bool = False) -> Job:
         """Return a job that reports on others, so it runs after all of them, failed ones too."""
-        calls = (Call(sessions=JOBS[stage], posargs=(self._type, *self.target.written)),)
-        return Job(
-            name=name, stage=stage, calls=calls, needs=needs, tolerant=True, wants_results=wants_results
-        )
+        call = Call(sessions=JOBS[stage], posargs=self._written)
+        facts = {"tolerant": True, "wants_results": wants_results}
+        return Job(name=name, stage=stage, calls=(call,), needs=needs, **facts)
 
     def promotion(self, chosen: Mapping[str, str], platform: Platform, made: Sequence[Job]) -> Job:
         family = _group(chosen["gpu_family"], chosen["build_variant"])
         version = (f"--torch-version={chosen['torch_version']}", f"--pythons={chosen['pythons']}")
         # what decides are records of tests, so they are waited for, and the decision weighs a failed one
         needs = tuple(
-            one.name for one in made if set(family) <= set(one.calls[-1].posargs) or one.name == TEST_REPORT
+            one.name for one in made if {*family} <= {*one.calls[-1].posargs} or one.name == TEST_REPORT
         )
         calls = _promotion_calls(self.target, self.plan.release_type, platform, family, version)
-        name = f"promote {chosen['name']}"
-        return Job(name=name, stage="promote", calls=calls, needs=needs, tolerant=True)
+        return Job(name=f"promote {chosen['name']}", stage="promote", calls=calls, needs=needs, tolerant=True)
 
     def _upload(self, cell: Cell) -> Call:
         group = _group(cell.gpu_family, cell.build_variant)
-        return Call(sessions=JOBS["upload"], posargs=(*group, self._type, *self.target.written))
+        return Call(sessions=JOBS["upload"], posargs=(*group, *self._written))
 
     def _fetch(self, cell: Cell) -> tuple[Call, ...]:
         """Fetch the artifacts that the plan pins, in the job that packages them."""
@@ -192,7 +189,7 @@ class _Graph:
         names = ("run_id", "repository", "store", "digest")
         pinned = (f"--artifact-{name.replace('_', '-')}={rocm[name]}" for name in names if rocm.get(name))
         group = _group(cell.gpu_family, cell.build_variant)
-        return (Call(sessions=(FETCH,), posargs=(*pinned, *group, self._type, *self.target.run)),)
+        return (Call(sessions=(FETCH,), posargs=(*pinned, *group, *self._run)),)
 
     def _index(self, cell: Cell) -> tuple[str, ...]:
         rocm = self.plan.rocm_row(cell)
@@ -218,22 +215,14 @@ def _promotion_calls(
     store = (f"--distribution-store={target.distribution_store}",) if target.distribution_store else ()
     shared = (*family, f"--platform={platform}", f"--release-type={release_type}", *target.written, *store)
     stage, promote = JOBS["promote"]
-    return (
-        Call(sessions=(stage,), posargs=shared),
-        Call(sessions=(promote,), posargs=(*shared, *version)),
-    )
+    return Call(sessions=(stage,), posargs=shared), Call(sessions=(promote,), posargs=(*shared, *version))
 
 
 def promotion_job(
-    target: Target,
-    *,
-    release_type: str,
-    gpu_family: str,
-    torch_version: str,
-    pythons: str,
+    target: Target, release_type: str, gpu_family: str, torch_version: str, pythons: str
 ) -> Job:
     """Return the job that promotes what the options name; what they do not name is left to `promote`."""
-    family = (f"--gpu-family={gpu_family}",) if gpu_family else ()
+    family = [f"--gpu-family={gpu_family}"] if gpu_family else []
     version = [f"--torch-version={torch_version}"] if torch_version else []
     version += [f"--pythons={pythons}"] if pythons else []
     calls = _promotion_calls(target, release_type, this_platform(), family, version)
@@ -242,28 +231,23 @@ def promotion_job(
 
 def nightly_jobs(torch_ref: str, gpu_family: str, python: str, registry: str) -> Sequence[Job]:
     """Return the jobs of `therock-nightly.yml` for one GPU family."""
-    family, ref = f"--gpu-family={gpu_family}", f"--torch-ref={torch_ref}"
+    family, ref, archive = f"--gpu-family={gpu_family}", f"--torch-ref={torch_ref}", "image.tar"
     push = (f"--push={registry}",) if registry else ()
-    archive = "image.tar"
+    inside = (
+        f"--archive={archive}",
+        f"--image=pytorch-therock-rocm-ci-{gpu_family.lower()}",
+        f"--sessions={' '.join((*BUILDS.values(), 'check_wheels', 'index'))}",
+        f"--session-python={python}",
+    )
     image = Call(
         sessions=("build_image",), posargs=("--image=ubuntu-rocm", family, f"--output={archive}", *push)
     )
-    inside = Call(
-        sessions=("in_image",),
-        posargs=(
-            f"--archive={archive}",
-            f"--image=pytorch-therock-rocm-ci-{gpu_family.lower()}",
-            f"--sessions={' '.join((*BUILDS.values(), 'check_wheels', 'index'))}",
-            f"--session-python={python}",
-            ref,
-            family,
-        ),
-    )
+    built = Call(sessions=("in_image",), posargs=(*inside, ref, family))
     report = Call(sessions=JOBS["summary"], posargs=(family,))
     test = Call(sessions=JOBS["test_pytorch"], python=python, posargs=(ref, family))
     return (
         Job(name="image", stage="build-therock-docker", calls=(image,)),
-        Job(name="pytorch", stage="build-pytorch-nightly", calls=(inside, report), needs=("image",)),
+        Job(name="pytorch", stage="build-pytorch-nightly", calls=(built, report), needs=("image",)),
         Job(name="test", stage="test-pytorch-nightly", calls=(test,), needs=("pytorch",)),
     )
 

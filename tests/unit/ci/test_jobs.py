@@ -129,13 +129,8 @@ def test_a_variant_is_built_and_stored_apart() -> None:
 
 
 def test_a_promotion_by_hand_passes_its_options_on() -> None:
-    made = promotion_job(
-        Target(run_id="17", store="s3://b", distribution_store="/d"),
-        release_type="dev",
-        gpu_family="gfx1151",
-        torch_version="2.9.0",
-        pythons="3.12",
-    )
+    target = Target(run_id="17", store="s3://b", distribution_store="/d")
+    made = promotion_job(target, "dev", "gfx1151", "2.9.0", "3.12")
     assert made.calls[1].posargs[-2:] == ("--torch-version=2.9.0", "--pythons=3.12")
     expected = {"--run-id=17", "--store=s3://b", "--release-type=dev", "--distribution-store=/d"}
     assert expected <= set(made.calls[0].posargs)

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from ci.pipeline import BUILDS, MATRIX_SESSIONS
+from ci.pipeline import MATRIX_SESSIONS
 from ci.plan.data import Matrix
 from ci.verbs import cells
 from ci.verbs.cells import Cell, expand, load_matrix
@@ -13,7 +13,7 @@ from core.cli.frontdoor import Verb, main
 from core.cli.options import ROOT
 from core.errors import DataError, UsageError
 from core.run.plan import MAX_JOBS
-from pytorch_build.refs.torch_refs import PROJECTS, load_refs
+from pytorch_build.refs.torch_refs import load_refs
 from tests.unit.ci.plan.planning import known, planned, pull_request
 
 if TYPE_CHECKING:
@@ -101,13 +101,10 @@ def test_upstreams_tests_are_a_cell_for_each_part_on_one_python_of_a_ref() -> No
     assert expand(matrix(), refs(), "linux", tuple(UPSTREAM)).sessions["test_torch"] == ()
 
 
-def test_upstreams_tests_for_linux_are_left_out_on_windows() -> None:
+def test_where_a_matrix_has_upstreams_tests() -> None:
     windows = matrix(gpu_families={"windows": ("gfx110X-all",)}, test_type="full")
     found = expand(windows, refs("windows"), "windows", tuple(UPSTREAM)).sessions["test_torch"]
     assert {one.config for one in found} == {"default"}
-
-
-def test_the_release_matrix_has_upstreams_tests_and_that_of_ci_has_none() -> None:
     for name, some in (("release", True), ("ci", False)):
         found = expand(load_matrix(name, ROOT), refs(), "linux", tuple(UPSTREAM)).sessions["test_torch"]
         assert bool(found) is some
@@ -122,17 +119,10 @@ def test_a_plan_has_a_row_for_each_part_of_upstreams_tests() -> None:
     ]
 
 
-def test_every_project_has_a_stage() -> None:
-    assert tuple(BUILDS) == PROJECTS
-
-
-def test_a_python_that_a_ref_lacks_is_left_out_with_its_reason() -> None:
+def test_what_cannot_be_built_is_left_out_with_its_reason() -> None:
     expanded = expand(matrix(pythons=("3.12", "3.99")), refs(), "linux")
     assert expanded.left_out == ("3.99 nightly gfx94X-dcgpu: nightly is not built for Python 3.99",)
     assert {cell.python for cell in expanded.sessions["build_torch"]} == {"3.12"}
-
-
-def test_a_ref_that_is_not_built_on_a_platform_is_left_out() -> None:
     known = {**refs(), "main": refs()["main"].only([])}
     expanded = expand(matrix(torch_refs=("nightly", "main")), known, "linux")
     assert expanded.left_out == ("3.12 main gfx94X-dcgpu: main is not built on linux",)
