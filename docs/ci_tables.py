@@ -102,6 +102,10 @@ def output_table() -> str:
             "where outputs go and as whom; empty where nothing is uploaded",
         ),
         (
+            "`rocm_package_index_url`",
+            "the index that all jobs with ROCm from an index share; empty where there is none",
+        ),
+        (
             "`rocm_package_version`",
             "the version of ROCm's packages: those of the run, or of the index that `find_rocm` chose",
         ),

@@ -41,6 +41,7 @@ def outputs(plan: Plan) -> Mapping[str, str]:
         "external_repo": plan.store.external_repo,
         "aws_role": plan.store.role,
         "aws_region": plan.store.region,
+        "rocm_package_index_url": plan.rocm_index,
         "rocm_package_version": plan.rocm.version,
         "plan_digest": plan.digest(),
     }

@@ -667,6 +667,18 @@ def test_the_outputs_of_the_largest_plan_are_what_github_takes_of_a_job() -> Non
     full = completed(plan, origins).model_copy(update={"cells": tuple(cells)})
     written = outputs(full)  # refused where they are too long
     assert json.loads(written["linux_build_rocm_matrix"])[0]["rocm"]["run_id"] == "17123441166"
+    assert written["rocm_package_index_url"] == ""
+    # an index is longer, and every job builds on it, so its address is an output of its own
+    url, version = "https://packages.example/rocm/whl-multi-arch/", {"version": "10.1.0a20261121"}
+    of_index = [one.model_copy(update={"run_id": "", "index_url": url, **version}) for one in origins]
+    indexed = completed(full, of_index)
+    written = outputs(indexed)
+    assert written["rocm_package_index_url"] == url
+    (row, *_) = json.loads(written["linux_build_pytorch_matrix"])
+    assert row["rocm"] == {"index": True, **version}
+    own = [one.model_copy(update={"index_url": f"{url}{one.artifact_group}/"}) for one in of_index]
+    first = completed(full, own).matrix("linux", "build_pytorch")[0]
+    assert completed(full, own).row(first)["rocm"]["index_url"] == f"{url}{first.artifact_group}/"
     twice = full.model_copy(update={"variants": full.variants * 400})
     with pytest.raises(DataError, match=r"outputs are [2-9]\.\d\d MiB"):
         outputs(twice)
