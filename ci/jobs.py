@@ -120,8 +120,6 @@ def plan_jobs(plan: Plan, platform: Platform, target: Target) -> Sequence[Job]:
 
 @dataclass(frozen=True, kw_only=True)
 class _Graph:
-    """Makes the jobs of a plan."""
-
     plan: Plan
     target: Target
 
@@ -211,7 +209,6 @@ def _group(gpu_family: str, build_variant: str) -> tuple[str, ...]:
 def _promotion_calls(
     target: Target, release_type: str, platform: Platform, family: Sequence[str], version: Sequence[str]
 ) -> tuple[Call, ...]:
-    """Return the calls that stage a set of wheels and promote it."""
     store = (f"--distribution-store={target.distribution_store}",) if target.distribution_store else ()
     shared = (*family, f"--platform={platform}", f"--release-type={release_type}", *target.written, *store)
     stage, promote = JOBS["promote"]

@@ -174,7 +174,6 @@ def past_failures(question: Question) -> Iterator[str]:
 
 
 def _builder(question: Question, platform: Platform, variant: BuildVariant) -> str:
-    """Choose the machines that build."""
     given = question.inputs.runner(platform, "build")
     if given:
         return _served(question, given, f"{platform}_build_runner")

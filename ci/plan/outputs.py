@@ -10,12 +10,13 @@ from core.run.job_files import job_files, table, text
 from core.run.plan import PLATFORMS, matrices, refuse_outputs, views
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from core.run.plan import Plan
 
 _ROWS = 300  # a summary is read by people; the plan itself has them all
 _DECISIONS = ("decision", "value", "why")
+_LEFT_OUT = ("left out", "why")
 _COLUMNS = ("stage", "platform", "what", "runs on", "why")
 
 
@@ -61,30 +62,6 @@ def compact(value: object) -> str:
     return json.dumps(value, separators=(",", ":"), ensure_ascii=False)
 
 
-def show(plan: Plan) -> None:
-    """Print a plan: notes first, then decisions, every job, and what is left out."""
-    for note in plan.notes:
-        console.warn(_line(note), title="plan")
-    console.table(_DECISIONS, _lines(decisions(plan)))
-    console.table(_COLUMNS, _lines(jobs(plan)), title=f"{len(plan.cells)} jobs")
-    console.table(("left out", "why"), _lines(_left_out(plan)), title="Left out")
-
-
-def summary(plan: Plan) -> str:
-    """Write the same as Markdown, for the job's summary."""
-    lines = ["### Plan", "", *(f"> ⚠️ {text(_line(note))}\n" for note in plan.notes)]
-    lines += [table(_DECISIONS, _escaped(decisions(plan))), ""]
-    rows = _escaped(jobs(plan))
-    if rows:
-        lines += [table(_COLUMNS, rows[:_ROWS]), ""]
-    if len(rows) > _ROWS:
-        lines += [f"and {len(rows) - _ROWS} more jobs", ""]
-    if plan.left_out:
-        lines += [f"<details><summary>Left out: {len(plan.left_out)}</summary>", ""]
-        lines += [table(("what", "why"), _escaped(_left_out(plan)[:_ROWS])), "", "</details>"]
-    return "\n".join(lines)
-
-
 def decisions(plan: Plan) -> Sequence[Sequence[str]]:
     """Return a row for each decision: what, yes or no, why."""
     made = {
@@ -95,16 +72,41 @@ def decisions(plan: Plan) -> Sequence[Sequence[str]]:
         "promote": plan.promote,
     }
     rows = [(name, "yes" if one.value else "no", one.reason) for name, one in made.items()]
-    return [*rows, ("tests", plan.test_type, plan.test_type_reason)]
+    return _lines([*rows, ("tests", plan.test_type, plan.test_type_reason)])
 
 
 def jobs(plan: Plan) -> Sequence[Sequence[str]]:
     """Return a row for each job: stage, platform, what, runner, why."""
-    return [(one.stage, one.platform, one.name, one.runner, one.reason) for one in plan.cells]
+    return _lines((one.stage, one.platform, one.name, one.runner, one.reason) for one in plan.cells)
 
 
-def _left_out(plan: Plan) -> Sequence[Sequence[str]]:
-    return [(one.what, one.reason) for one in plan.left_out]
+def left_out(plan: Plan) -> Sequence[Sequence[str]]:
+    """Return a row for each thing that is left out: what, why."""
+    return _lines((one.what, one.reason) for one in plan.left_out)
+
+
+def show(plan: Plan) -> None:
+    """Print a plan: notes first, then decisions, every job, and what is left out."""
+    for note in plan.notes:
+        console.warn(_line(note), title="plan")
+    console.table(_DECISIONS, decisions(plan))
+    console.table(_COLUMNS, jobs(plan), title=f"{len(plan.cells)} jobs")
+    console.table(_LEFT_OUT, left_out(plan), title="Left out")
+
+
+def summary(plan: Plan) -> str:
+    """Write the same as Markdown, for the job's summary."""
+    lines = ["### Plan", "", *(f"> ⚠️ {text(_line(note))}\n" for note in plan.notes)]
+    lines += [_markdown(_DECISIONS, decisions(plan)), ""]
+    rows, without = jobs(plan), left_out(plan)
+    if rows:
+        lines += [_markdown(_COLUMNS, rows[:_ROWS]), ""]
+    if len(rows) > _ROWS:
+        lines += [f"and {len(rows) - _ROWS} more jobs", ""]
+    if without:
+        lines += [f"<details><summary>Left out: {len(without)}</summary>", ""]
+        lines += [_markdown(_LEFT_OUT, without[:_ROWS]), "", "</details>"]
+    return "\n".join(lines)
 
 
 def _line(value: str) -> str:
@@ -112,9 +114,9 @@ def _line(value: str) -> str:
     return "".join(letter if letter.isprintable() else "?" for letter in value)
 
 
-def _lines(rows: Sequence[Sequence[str]]) -> Sequence[Sequence[str]]:
+def _lines(rows: Iterable[Sequence[str]]) -> Sequence[Sequence[str]]:
     return [[_line(cell) for cell in row] for row in rows]
 
 
-def _escaped(rows: Sequence[Sequence[str]]) -> Sequence[Sequence[str]]:
-    return [[text(cell) for cell in row] for row in _lines(rows)]
+def _markdown(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    return table(columns, [[text(cell) for cell in row] for row in rows])

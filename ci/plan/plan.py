@@ -106,7 +106,6 @@ def _nothing(made: Plan) -> Plan:
 
 
 def _rocm(question: Question, *, own: bool) -> RocmPackages:
-    """Return what ROCm's packages are made of, and their version."""
     inputs, base = question.inputs, question.data.triggers.rocm_base_version
     if inputs.rocm_package_index_url and (inputs.artifact_run_id or inputs.use_prebuilt_artifacts):
         raise UsageError(
@@ -142,8 +141,6 @@ def _notes(question: Question) -> Iterator[str]:
 
 @dataclass(frozen=True, kw_only=True)
 class _Jobs:
-    """Collects the jobs of one plan."""
-
     question: Question
     pytorch: Decision
     upload: Decision

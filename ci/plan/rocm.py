@@ -139,7 +139,6 @@ class Search:
         return run, built
 
     def _given(self, variant: str, needs: Sequence[Need], run: Run | None) -> tuple[RocmOrigin, ...]:
-        """Pin the requested run."""
         run_id = self.requested.artifact_run_id
         try:
             if run and self.data.require_successful and not run.successful:
@@ -159,7 +158,6 @@ class Search:
         return MissingInputError(f"{run} cannot be used. {why.message}", hint=instead)
 
     def _tried(self, variant: str, needs: Sequence[Need]) -> tuple[RocmOrigin, ...]:
-        """Try what the data says, in its order."""
         ways = {"newest": self._newest, "index": self._index}
         order = ("index",) if self.requested.index_url else self.data.order_of(self.repository)
         tried = []
@@ -181,7 +179,6 @@ class Search:
         )
 
     def _newest(self, variant: str, needs: Sequence[Need]) -> tuple[RocmOrigin, ...]:
-        """Pin the newest run that has everything."""
         workflow = self._runs.workflows.get(variant, "")
         if not workflow:
             raise MissingInputError(f"No workflow of {self._runs.repository} is known to build {variant}.")

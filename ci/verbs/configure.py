@@ -108,7 +108,6 @@ def question(arguments: argparse.Namespace, common: Common, env: Mapping[str, st
 
 
 def _current(arguments: argparse.Namespace, env: Mapping[str, str]) -> Event:
-    """Read the event that CI runs for."""
     name, path = env.get("GITHUB_EVENT_NAME", ""), env.get("GITHUB_EVENT_PATH", "")
     if not name:
         raise UsageError(
