@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
+    from core.env import Interpreter
     from core.env.installer import Backend
-    from core.env.interpreters import Interpreter
     from core.packages.offers import Offer, RunGroup
     from core.packages.resolution import Resolved
     from core.run.outputs import Platform

@@ -11,12 +11,13 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from ci.publish.buckets import buckets
-from core import console, files, stores
+from core import console, files
 from core.cli.options import DEFAULT_STORE
-from core.cli.progress import transfer
+from core.console import transfer
 from core.errors import ArtifactError, FatalError, InterruptedStageError, MissingInputError, StoreError
 from core.run.locations import location
 from core.run.outputs import LOCAL_RUN, this_platform
+from core.stores.location import open_store
 from rocm_packaging.archives import (
     MARKER,
     SIDECAR,
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from core.cli.options import Common
-    from core.cli.progress import Transfer
+    from core.console import Transfer
     from core.families import Family
     from core.stores import Store
 
@@ -93,7 +94,7 @@ def find_place(common: Common, source: str, repository: str, *, fork: bool) -> P
     """Find a run's artifacts: in the store that is named, else in ours, else in the repository's bucket."""
     looked_at = []
     for named, external_repo in _stores(common, source, repository, fork=fork):
-        store = stores.open_store(named, root=common.root)
+        store = open_store(named, root=common.root)
         for folder in dict.fromkeys((external_repo, "")):
             prefix = replace(common.outputs, external_repo=folder).prefix
             listed = list_artifacts(store, prefix)

@@ -11,7 +11,7 @@ from ci.plan.data import Runner, of_tier, runners
 from core.cli.options import ROOT
 from core.errors import DataError, MissingInputError
 from docs.command_tables import all_sessions
-from pytorch_build.test import configurations
+from pytorch_build.test import upstream_tests
 from tests.unit.ci.plan.planning import known
 
 if TYPE_CHECKING:
@@ -117,7 +117,7 @@ def test_a_test_that_cannot_be_meant_is_refused(test: dict[str, object], said: s
 
 def test_upstreams_tests_name_configurations_that_are_there() -> None:
     upstream = [one for one in data.load().triggers.tests.values() if one.stage == "test_torch"]
-    there = configurations.load().configurations
+    there = upstream_tests.load().configurations
     assert {one.config for one in upstream} == set(there)
     # what needs several GPUs is what the configuration gives several
     assert {one.config for one in upstream if one.several_gpus} == {

@@ -246,7 +246,7 @@ def test_staging_and_promotion_write_their_own_area_alone(
 
 
 def test_a_promotion_announces_itself_and_decides_once(template: Template, releases: str) -> None:
-    intent, decision = (f"{releases}/{make('set', '1')}" for make in (documents.intent, documents.decision))
+    intent, decision = (f"{releases}/{one}/set/1.json" for one in (documents.INTENTS, documents.DECISIONS))
     for action in ("s3:PutObject", "s3:DeleteObject"):
         assert may(template, "Promote", action, intent)
         assert not may(template, "Stage", action, intent)
