@@ -30,7 +30,7 @@ _FAILED = ("failure", "timed_out", "startup_failure")
 _MOST_FILES = 3000  # of a pull request, says GitHub
 _TRIES = 6
 _LONGEST_WAIT = 900.0
-_SECONDARY_WAIT = 60.0  # what GitHub asks for where it names no time
+_SECONDARY_WAIT = 60.0  # GitHub's request where it names no time
 _TIMEOUT = urllib3.Timeout(connect=15, read=60)
 _ONLY_REDIRECTS = urllib3.Retry(total=None, connect=0, read=0, status=0, other=0, redirect=3)
 
@@ -115,7 +115,7 @@ class GitHub:
         return _as_run(self._get(f"/repos/{repository}/actions/runs/{run_id}", {}, _Run), repository)
 
     def runs(self, query: RunQuery) -> Iterator[Run]:
-        """Give runs, the newest first, page by page."""
+        """Yield runs, the newest first, page by page."""
         fields = {
             "head_sha": query.commit,
             "branch": query.branch,
@@ -162,7 +162,7 @@ class GitHub:
         kind: type[_AnyAnswer],
         items: Callable[[_AnyAnswer], Sequence[_Item]],
     ) -> Iterator[_Item]:
-        """Give the items of every page, as they are taken."""
+        """Yield the items of every page, as they are taken."""
         for page in count(1):
             found = items(self._get(path, {**fields, "per_page": str(_PAGE), "page": str(page)}, kind))
             yield from found

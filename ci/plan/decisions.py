@@ -124,7 +124,7 @@ def _builds(path: str, rules: Paths) -> bool:
 
 
 def _shown(path: str) -> str:
-    """Write a path that anybody may have chosen on one line of bounded length."""
+    """Write a path of any origin on one line of bounded length."""
     text = "".join(letter if letter.isprintable() else "?" for letter in path)
     return text if len(text) <= _SHOWN else f"{text[: _SHOWN // 2]}…{text[-_SHOWN // 2 :]}"
 

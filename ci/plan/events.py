@@ -1,4 +1,4 @@
-"""Events of GitHub: payloads that anybody may have shaped, and the labels and changed files behind them.
+"""Events of GitHub: payloads of any shape, and the labels and changed files behind them.
 
 Payloads: https://docs.github.com/webhooks/webhook-events-and-payloads.
 """
@@ -187,13 +187,13 @@ def github_service(env: Mapping[str, str]) -> GitHub | None:
 def event_labels(event: Event, github: GitHub | None) -> tuple[Sequence[str], str]:
     """Return an event's labels, and a note for people.
 
-    Labels are the payload's, so that a run has the same ones at every attempt; GitHub is asked for those of
-    a payload without labels alone.
+    Labels are the payload's, so that a run has the same ones at every attempt; GitHub's are queried where
+    the payload has none.
     """
     if event.labels is not None or event.name != "pull_request":
         return event.labels or (), ""
     if github is None:
-        return (), "the event names no labels, and without a token GitHub is not asked, so none count"
+        return (), "the event names no labels, and without a token GitHub is not queried, so none count"
     try:
         return github.labels(event.repository, event.number), ""
     except InterruptedStageError:

@@ -89,7 +89,7 @@ def plan(question: Question) -> Plan:
 
 
 def _refuse_nothing(question: Question, left_out: Sequence[LeftOut]) -> None:
-    """Refuse a dispatch that asks for PyTorch by name and would build none of it."""
+    """Refuse a dispatch that names PyTorch and would build none of it."""
     inputs = question.inputs
     named = (inputs.pytorch_git_refs, inputs.pytorch_python_versions, inputs.pytorch_components)
     if question.dispatched and (inputs.build_pytorch or any(named)):

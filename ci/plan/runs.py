@@ -74,7 +74,7 @@ class RunSource(Protocol):
         ...
 
     def runs(self, query: RunQuery) -> Iterator[Run]:
-        """Give runs, the newest first, requesting more as they are taken."""
+        """Yield runs, the newest first, requesting more as they are taken."""
         ...
 
 

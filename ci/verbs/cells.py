@@ -147,7 +147,7 @@ def expand(
 
 
 def _parts(test: Test, built: Sequence[Cell], platform: Platform) -> Iterator[Cell]:
-    """Give the parts of one kind of upstream's tests, for the torch of each ref and family."""
+    """Yield the parts of one kind of upstream's tests, for the torch of each ref and family."""
     for cell in built if platform in (test.platforms or (platform,)) else ():
         if cell.python in test.of([one.python for one in built if one[1:] == cell[1:]]):
             for number in range(1, test.shards + 1):

@@ -49,7 +49,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> None:
-    """Load the image where that is asked for, and run the sessions in it."""
+    """Load the image from its archive, if any, and run the sessions in it."""
     common = common_from(arguments)
     sessions = arguments.sessions.split()
     if not sessions:

@@ -35,15 +35,11 @@ def test_patterns(name: str, pattern: str, *, expected: bool) -> None:
     assert matches(name, [pattern]) is expected
 
 
-def test_no_pattern_matches_nothing() -> None:
-    assert not matches("", [])
-    assert not matches("x", [])
-
-
 @given(st.text(), st.lists(st.text(), max_size=5))
 def test_any_pattern_is_a_pattern(name: str, patterns: list[str]) -> None:
     assert matches(name, patterns) in {True, False}
     assert matches(name, [*patterns, "**"])
+    assert not matches(name, [])
 
 
 @pytest.mark.parametrize(
@@ -85,11 +81,6 @@ def test_what_is_not_known_counts_as_changed_and_nothing_as_nothing() -> None:
     found, _ = relevance(Changes(note="git fell over"), RULES)
     assert (found.value, found.reason) == (True, "git fell over")
     assert not relevance(Changes(files=[]), RULES)[0].value
-
-
-def test_a_huge_list_is_read() -> None:
-    files = [f"docs/{number}/page.md" for number in range(100_000)]
-    assert not relevance(Changes(files=files), RULES)[0].value
 
 
 def test_a_name_that_somebody_chose_stays_on_its_line() -> None:

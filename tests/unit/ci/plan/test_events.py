@@ -85,16 +85,13 @@ def test_a_pull_request() -> None:
 )
 def test_the_branch_of_a_push(ref: str, branch: str) -> None:
     assert event("push", {"ref": ref}).branch == branch
+    # that of a schedule is the environment's
+    assert event("schedule", {}, ref_name="ma\udcffin").branch == "ma?in"
 
 
 @pytest.mark.parametrize("before", ["0" * 40, "", "--output=/etc/passwd", "HEAD", "A" * 40, "a" * 39])
 def test_what_is_no_commit_is_not_given_to_git(before: str) -> None:
     assert event("push", push(before=before)).base == ""
-
-
-def test_the_branch_of_a_schedule_is_the_environments() -> None:
-    assert event("schedule", {}, ref_name="main").branch == "main"
-    assert event("schedule", {}, ref_name="ma\udcffin").branch == "ma?in"
 
 
 @pytest.mark.parametrize(
@@ -219,7 +216,7 @@ def test_ctrl_c_is_no_safe_default(monkeypatch: pytest.MonkeyPatch, tmp_path: Pa
         events.event_labels(happened(labels=None), hub)
 
 
-def test_other_events_and_deleted_branches_ask_nobody(tmp_path: Path) -> None:
+def test_other_events_and_deleted_branches_need_no_query(tmp_path: Path) -> None:
     assert events.event_changes(events.Event(name="schedule", repository=OURS), tmp_path, None).files is None
     assert events.event_changes(happened("push", deleted=True), tmp_path, None).note == ""
 

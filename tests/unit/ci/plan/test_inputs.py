@@ -7,11 +7,6 @@ from core.errors import UsageError
 from tests.unit.ci.plan.planning import known
 
 
-def test_labels_of_others_mean_nothing() -> None:
-    assert read_labels([], known()) == Labels()
-    assert read_labels(["bug", "good first issue", "🚀", ""], known()) == Labels()
-
-
 def test_labels_of_ours_are_taken_in_any_case() -> None:
     found = read_labels(
         ["Build:PyTorch", "GFX94X-dcgpu", "CI:run-all-archs", "test_filter:Full", "test_runner:oem"], known()
@@ -21,6 +16,8 @@ def test_labels_of_ours_are_taken_in_any_case() -> None:
     assert found.families == {"gfx94X-dcgpu": "gfx94x-dcgpu"}
     assert (found.test_filter, found.kernel) == ("full", "oem")
     assert found.request == "build:pytorch"
+    with pytest.raises(UsageError, match="test_filter:quick and test_filter:full contradict"):
+        read_labels(["test_filter:quick", "test_filter:full"], known())
 
 
 @pytest.mark.parametrize(
@@ -63,15 +60,11 @@ def test_a_label_of_ours_that_is_not_known_is_an_error(label: str, meant: str) -
     assert meant in str(caught.value)
 
 
-def test_two_test_types_contradict_each_other() -> None:
-    with pytest.raises(UsageError, match="test_filter:quick and test_filter:full contradict"):
-        read_labels(["test_filter:quick", "test_filter:full"], known())
-
-
 def test_somebody_elses_label_that_looks_like_ours_is_told() -> None:
     (note,) = read_labels(["build-pytorch", "buildpytorch "], known()).notes[:1]
     assert "'build:pytorch' would" in note
-    assert read_labels(["documentation", "ready"], known()).notes == ()
+    assert read_labels([], known()) == Labels()
+    assert read_labels(["bug", "good first issue", "🚀", "", "documentation", "ready"], known()) == Labels()
 
 
 def test_every_known_label_is_known() -> None:

@@ -147,22 +147,15 @@ def index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 
 def test_the_newest_green_run_with_every_family_is_pinned_with_its_digests(world: World) -> None:
-    world.hub.known = [
-        made_run("23", conclusion="failure"),
-        made_run("22"),
-        made_run("21"),
-        made_run("20"),
-        made_run("19"),
-    ]
-    for number in ("23", "20", "19"):
+    world.hub.known = [made_run("24", fork=True), made_run("23", conclusion="failure")]
+    world.hub.known += [made_run(number) for number in ("22", "21", "20", "19")]
+    for number in ("24", "23", "20", "19"):
         world.put_run(number, *FAMILIES)
     world.put_run("22", "gfx1151")
     world.put_run("21", *FAMILIES, whole=False)
     first, second = world.search().origins({"release": NEEDS})
-    assert (first.run_id, first.repository, first.store, first.version) == (
-        *("20", "ROCm/TheRock", "there"),
-        "10.1.0.dev0",
-    )
+    found = (first.run_id, first.repository, first.store, first.version)
+    assert found == ("20", "ROCm/TheRock", "there", "10.1.0.dev0")
     assert first.artifacts == {
         "base_lib_generic.tar.zst": f"{1:064x}",
         "blas_lib_gfx94X-dcgpu.tar.zst": f"{2:064x}",
@@ -170,13 +163,6 @@ def test_the_newest_green_run_with_every_family_is_pinned_with_its_digests(world
     assert (second.artifact_group, list(second.artifacts)[1]) == ("gfx1151", "blas_lib_gfx1151.tar.zst")
     assert "every family" in first.reason
     assert world.notes == []
-
-
-def test_a_forks_run_is_never_the_newest(world: World) -> None:
-    world.hub.known = [made_run("22", fork=True), made_run("21")]
-    for number in ("22", "21"):
-        world.put_run(number, *FAMILIES)
-    assert world.search().origins({"release": NEEDS})[0].run_id == "21"
 
 
 def test_a_run_has_to_have_every_platform_of_the_plan(world: World) -> None:
@@ -218,19 +204,14 @@ def test_an_artifact_run_that_does_not_do_is_named_with_the_newest_that_would(
     assert "No other run can be used" in caught.value.hint
 
 
-def test_the_run_that_is_asked_for_comes_before_all_others(world: World) -> None:
+def test_a_requested_run_comes_before_all_others_and_with_a_store_need_not_be_githubs(world: World) -> None:
     world.hub.known = [made_run("21"), made_run("17")]
-    for number in ("21", "17"):
+    for number in ("21", "17", "mine"):
         world.put_run(number, *FAMILIES)
     assert {one.run_id for one in world.search(artifact_run_id="17").origins({"release": NEEDS})} == {"17"}
-
-
-def test_a_run_in_a_store_that_somebody_names_need_not_be_githubs(world: World) -> None:
-    world.put_run("mine", *FAMILIES)
     search = world.search(artifact_run_id="mine", artifact_store="there", artifact_repository="acme/rocm")
-    assert {(one.run_id, one.repository) for one in search.origins({"release": NEEDS})} == {
-        ("mine", "acme/rocm")
-    }
+    found = {(one.run_id, one.repository) for one in search.origins({"release": NEEDS})}
+    assert found == {("mine", "acme/rocm")}
 
 
 def test_a_variants_artifacts_are_those_of_its_own_workflow(world: World) -> None:
@@ -264,8 +245,11 @@ def test_what_is_tried_is_data_by_repository(world: World, index: Path) -> None:
 
 
 def test_the_index_comes_after_what_was_tried_in_vain_which_is_told(world: World, index: Path) -> None:
-    offer(index, "10.1.0a20261121", LINUX, WIN)
     world.hub.silent = True
+    with pytest.raises(MissingInputError, match=r"index: There is no version of rocm at http://127"):
+        world.search().origins({"release": NEEDS})
+    world.notes.clear()
+    offer(index, "10.1.0a20261121", LINUX, WIN)
     found = world.search().origins({"release": (*NEEDS, WINDOWS)})
     assert {one.version for one in found} == {"10.1.0a20261121"}
     assert [one for one in found[2].artifacts if one.endswith(f"{WIN}.whl")]
@@ -292,12 +276,6 @@ def test_a_version_that_the_event_names_is_that_of_the_index(world: World, index
         MissingInputError, match=r"no ROCm for gfx94X-dcgpu on linux, gfx1151 on linux(.|\n)*9\.9"
     ):
         world.search("a/b", version="9.9", version_named=True).origins({"release": NEEDS})
-
-
-def test_an_index_without_our_names_says_so(world: World, index: Path) -> None:
-    assert index.is_dir()
-    with pytest.raises(MissingInputError, match=r"index: There is no version of rocm at http://127"):
-        world.search("a/b").origins({"release": NEEDS})
 
 
 def test_an_index_that_is_asked_for_is_the_only_one(world: World, index: Path) -> None:
@@ -342,9 +320,6 @@ def test_what_an_index_has_is_neither_built_nor_tested_here() -> None:
     assert dict(row)["index_url"] == INDEX
     left = [one for one in made.left_out if one.what == "build_rocm, gfx94X-dcgpu on linux"]
     assert left[0].reason == f"ROCm 10.1 comes from {INDEX}"
-
-
-def test_a_forks_job_builds_on_the_index_alone() -> None:
     plan = planned("pull_request", pull_request("build:pytorch", head="somebody/a-fork"))
     (cell,) = completed(plan, of_index(plan)).matrix("linux", "build_pytorch")
     assert cell.sessions[0] == "build_triton"
@@ -355,11 +330,8 @@ def test_a_plan_of_nothing_but_rocm_has_nothing_to_do_with_an_indexs() -> None:
     made = completed(plan, of_index(plan))
     assert (made.cells, made.variants, made.enable_build_jobs.value) == ((), (), False)
     assert "PyTorch is not built: no label build:pytorch" in made.enable_build_jobs.reason
-
-
-def test_the_sample_brings_its_own() -> None:
-    asked = {"linux_amdgpu_families": "gfx94x", "pytorch_git_refs": "sample"}
-    assert needs(planned("workflow_dispatch", {"inputs": asked})) == {}
+    # the sample brings its own ROCm
+    assert needs(dispatched(linux_amdgpu_families="gfx94x", pytorch_git_refs="sample")) == {}
 
 
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])

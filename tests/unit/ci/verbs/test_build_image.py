@@ -79,11 +79,6 @@ def test_credentials_and_arguments_of_another_image_are_refused() -> None:
         image("no-rocm").values({"ROCM_VERSION": "6.4"})
 
 
-def test_tags_are_the_day_and_latest_or_those_named() -> None:
-    assert tags("20251121") == ("nightly-20251121", "latest")
-    assert tags("20251121", ("rocm7.1",)) == ("rocm7.1",)
-
-
 @pytest.mark.parametrize(("date", "named"), [("2025-11-21", ()), ("", ()), ("20251121", ("a b",))])
 def test_days_and_tags_that_are_none_are_refused(date: str, named: tuple[str, ...]) -> None:
     with pytest.raises(UsageError, match=r"Invalid (day|image tag)"):
@@ -157,12 +152,9 @@ def test_a_name_may_be_given() -> None:
             planned(f"--name={wrong}")
 
 
-def test_the_cpu_has_no_rocm() -> None:
+def test_the_image_without_rocm_takes_no_day() -> None:
     with pytest.raises(UsageError, match="no ROCm for cpu"):
         planned("--gpu-family=cpu")
-
-
-def test_the_image_without_rocm_takes_no_day() -> None:
     build = planned("--image=no-rocm", "--tag=v1")
     assert list(build.arguments) == ["UBUNTU_VERSION", "BASE_IMAGE"]
     assert build.names == ("no-rocm-ubuntu24.04:v1",)
