@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from ci.plan.runners import stable_choice
+from ci.plan.data import stable_choice
 from core.errors import DataError, UsageError
 from tests.unit.ci.plan.planning import changed, dispatched, known, planned, pull_request, push, why
 
@@ -67,5 +67,5 @@ def test_a_dispatch_names_machines_that_somebody_serves() -> None:
     assert {cell.runner for cell in made.cells} == {"linux-gfx90a-1gpu-ossci-rocm", "ubuntu-22.04"}
     with pytest.raises(UsageError) as caught:
         dispatched(**{**given, "linux_test_runner": "linux-gfx90a-1gpu-ossci-rcm"})
-    assert "nobody serves the runner label" in str(caught.value)
+    assert "no machine has the runner label" in str(caught.value)
     assert "Did you mean 'linux-gfx90a-1gpu-ossci-rocm'" in str(caught.value)

@@ -2,8 +2,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ci.plan.paths import Changes
-from ci.plan.telling import decisions, jobs, show, summary
+from ci.plan.events import Changes
+from ci.plan.outputs import decisions, jobs, show, summary
 from tests.unit.ci.plan.planning import planned, pull_request, push
 
 if TYPE_CHECKING:
@@ -15,7 +15,7 @@ def test_every_job_and_all_that_is_left_out_has_its_reason() -> None:
     assert len(jobs(made)) == len(made.cells)
     assert all(all(row) for row in jobs(made))
     assert all(one.what and one.reason for one in made.left_out)
-    assert [row[:2] for row in decisions(made)][4] == ("promote", "yes")
+    assert decisions(made)[4][:2] == ["promote", "yes"]
 
 
 def test_a_summary_of_many_jobs_says_how_many_it_leaves_out() -> None:

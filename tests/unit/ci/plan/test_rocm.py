@@ -9,11 +9,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from ci.plan import finding_rocm
-from ci.plan.artifact_places import find_place
+from ci.plan import rocm
+from ci.plan.artifacts import find_place
 from ci.plan.data import RocmData
-from ci.plan.finding_rocm import Search
-from ci.plan.rocm import Need, completed, needs
+from ci.plan.rocm import Need, Search, completed, needs
 from ci.plan.runs import Run
 from core.cli.options import Common
 from core.env.installer import Sources
@@ -27,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from ci.plan.artifact_places import Place
+    from ci.plan.artifacts import Place
     from ci.plan.runs import RunQuery
 
 FAMILIES = ("gfx94X-dcgpu", "gfx1151")
@@ -66,7 +65,7 @@ class Hub:
         for one in self.known:
             if one.run_id == run_id:
                 return one
-        raise MissingInputError(f"GitHub knows nothing at /repos/{repository}/actions/runs/{run_id}.")
+        raise MissingInputError(f"GitHub has nothing at /repos/{repository}/actions/runs/{run_id}.")
 
     def runs(self, query: RunQuery) -> Iterator[Run]:
         if self.silent:
@@ -102,7 +101,7 @@ class World:
             return find_place(common, store or "there", OURS, fork=False)
 
         return Search(
-            asked=RocmPackages(**{"version": "10.1.0.dev0", **asked}),
+            requested=RocmPackages(**{"version": "10.1.0.dev0", **asked}),
             repository=repository,
             release_type="ci",
             data=what or known().rocm,
@@ -142,28 +141,21 @@ def index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     folder.mkdir()
     (folder / "index.html").write_text("", encoding="utf-8")
     with served(folder) as url:
-        monkeypatch.setattr(finding_rocm, "release_index_url", lambda _name, _family: url)
+        monkeypatch.setattr(rocm, "release_index_url", lambda _name, _family: url)
         monkeypatch.setattr(sources, "configured", Sources)
         yield folder
 
 
 def test_the_newest_green_run_with_every_family_is_pinned_with_its_digests(world: World) -> None:
-    world.hub.known = [
-        made_run("23", conclusion="failure"),
-        made_run("22"),
-        made_run("21"),
-        made_run("20"),
-        made_run("19"),
-    ]
-    for number in ("23", "20", "19"):
+    world.hub.known = [made_run("24", fork=True), made_run("23", conclusion="failure")]
+    world.hub.known += [made_run(number) for number in ("22", "21", "20", "19")]
+    for number in ("24", "23", "20", "19"):
         world.put_run(number, *FAMILIES)
     world.put_run("22", "gfx1151")
     world.put_run("21", *FAMILIES, whole=False)
     first, second = world.search().origins({"release": NEEDS})
-    assert (first.run_id, first.repository, first.store, first.version) == (
-        *("20", "ROCm/TheRock", "there"),
-        "10.1.0.dev0",
-    )
+    found = (first.run_id, first.repository, first.store, first.version)
+    assert found == ("20", "ROCm/TheRock", "there", "10.1.0.dev0")
     assert first.artifacts == {
         "base_lib_generic.tar.zst": f"{1:064x}",
         "blas_lib_gfx94X-dcgpu.tar.zst": f"{2:064x}",
@@ -171,13 +163,6 @@ def test_the_newest_green_run_with_every_family_is_pinned_with_its_digests(world
     assert (second.artifact_group, list(second.artifacts)[1]) == ("gfx1151", "blas_lib_gfx1151.tar.zst")
     assert "every family" in first.reason
     assert world.notes == []
-
-
-def test_a_forks_run_is_never_the_newest(world: World) -> None:
-    world.hub.known = [made_run("22", fork=True), made_run("21")]
-    for number in ("22", "21"):
-        world.put_run(number, *FAMILIES)
-    assert world.search().origins({"release": NEEDS})[0].run_id == "21"
 
 
 def test_a_run_has_to_have_every_platform_of_the_plan(world: World) -> None:
@@ -196,9 +181,9 @@ def test_a_run_has_to_have_every_platform_of_the_plan(world: World) -> None:
         ({"status": "in_progress", "conclusion": ""}, "not green: in_progress"),
         ({"families": ()}, "no artifacts of gfx94X-dcgpu"),
         ({"families": ("gfx94X-dcgpu",)}, "no artifacts of gfx1151"),
-        ({"whole": False}, "3 artifacts are not whole"),
+        ({"whole": False}, "3 artifacts are incomplete"),
         ({"platform": "windows"}, "has no artifacts in .*17-linux"),
-        ({"known": False}, "knows nothing at .*/17"),
+        ({"known": False}, "has nothing at .*/17"),
         ({"workflow": "multi_arch_ci_asan.yml"}, "builds of the variant asan"),
     ],
 )
@@ -212,26 +197,21 @@ def test_an_artifact_run_that_does_not_do_is_named_with_the_newest_that_would(
     with pytest.raises(MissingInputError, match=said) as caught:
         world.search(artifact_run_id="17").origins({"release": NEEDS})
     assert "run 17" in caught.value.message
-    assert caught.value.hint == "The newest that would do: 21."
+    assert caught.value.hint == "The newest usable run: 21."
     world.hub.known = world.hub.known[1:]
     with pytest.raises(MissingInputError) as caught:
         world.search(artifact_run_id="17").origins({"release": NEEDS})
-    assert "No other one would do" in caught.value.hint
+    assert "No other run can be used" in caught.value.hint
 
 
-def test_the_run_that_is_asked_for_comes_before_all_others(world: World) -> None:
+def test_a_requested_run_comes_before_all_others_and_with_a_store_need_not_be_githubs(world: World) -> None:
     world.hub.known = [made_run("21"), made_run("17")]
-    for number in ("21", "17"):
+    for number in ("21", "17", "mine"):
         world.put_run(number, *FAMILIES)
     assert {one.run_id for one in world.search(artifact_run_id="17").origins({"release": NEEDS})} == {"17"}
-
-
-def test_a_run_in_a_store_that_somebody_names_need_not_be_githubs(world: World) -> None:
-    world.put_run("mine", *FAMILIES)
     search = world.search(artifact_run_id="mine", artifact_store="there", artifact_repository="acme/rocm")
-    assert {(one.run_id, one.repository) for one in search.origins({"release": NEEDS})} == {
-        ("mine", "acme/rocm")
-    }
+    found = {(one.run_id, one.repository) for one in search.origins({"release": NEEDS})}
+    assert found == {("mine", "acme/rocm")}
 
 
 def test_a_variants_artifacts_are_those_of_its_own_workflow(world: World) -> None:
@@ -265,8 +245,11 @@ def test_what_is_tried_is_data_by_repository(world: World, index: Path) -> None:
 
 
 def test_the_index_comes_after_what_was_tried_in_vain_which_is_told(world: World, index: Path) -> None:
-    offer(index, "10.1.0a20261121", LINUX, WIN)
     world.hub.silent = True
+    with pytest.raises(MissingInputError, match=r"index: There is no version of rocm at http://127"):
+        world.search().origins({"release": NEEDS})
+    world.notes.clear()
+    offer(index, "10.1.0a20261121", LINUX, WIN)
     found = world.search().origins({"release": (*NEEDS, WINDOWS)})
     assert {one.version for one in found} == {"10.1.0a20261121"}
     assert [one for one in found[2].artifacts if one.endswith(f"{WIN}.whl")]
@@ -295,12 +278,6 @@ def test_a_version_that_the_event_names_is_that_of_the_index(world: World, index
         world.search("a/b", version="9.9", version_named=True).origins({"release": NEEDS})
 
 
-def test_an_index_without_our_names_says_so(world: World, index: Path) -> None:
-    assert index.is_dir()
-    with pytest.raises(MissingInputError, match=r"index: There is no version of rocm at http://127"):
-        world.search("a/b").origins({"release": NEEDS})
-
-
 def test_an_index_that_is_asked_for_is_the_only_one(world: World, index: Path) -> None:
     offer(index, "10.1.0", LINUX)
     world.hub.known = [made_run("21")]
@@ -308,9 +285,9 @@ def test_an_index_that_is_asked_for_is_the_only_one(world: World, index: Path) -
     with served(index) as url:
         found = world.search(index_url=url).origins({"release": NEEDS})
     assert {one.index_url for one in found} == {url}
-    with pytest.raises(UsageError, match="both are asked for"):
+    with pytest.raises(UsageError, match="both are requested"):
         dispatched(linux_amdgpu_families="all", rocm_package_index_url="https://a/", artifact_run_id="17")
-    with pytest.raises(UsageError, match="is no address"):
+    with pytest.raises(UsageError, match="not a valid address"):
         dispatched(linux_amdgpu_families="all", rocm_package_index_url="https://$(id)/")
 
 
@@ -343,9 +320,6 @@ def test_what_an_index_has_is_neither_built_nor_tested_here() -> None:
     assert dict(row)["index_url"] == INDEX
     left = [one for one in made.left_out if one.what == "build_rocm, gfx94X-dcgpu on linux"]
     assert left[0].reason == f"ROCm 10.1 comes from {INDEX}"
-
-
-def test_a_forks_job_builds_on_the_index_alone() -> None:
     plan = planned("pull_request", pull_request("build:pytorch", head="somebody/a-fork"))
     (cell,) = completed(plan, of_index(plan)).matrix("linux", "build_pytorch")
     assert cell.sessions[0] == "build_triton"
@@ -356,11 +330,8 @@ def test_a_plan_of_nothing_but_rocm_has_nothing_to_do_with_an_indexs() -> None:
     made = completed(plan, of_index(plan))
     assert (made.cells, made.variants, made.enable_build_jobs.value) == ((), (), False)
     assert "PyTorch is not built: no label build:pytorch" in made.enable_build_jobs.reason
-
-
-def test_the_sample_brings_its_own() -> None:
-    asked = {"linux_amdgpu_families": "gfx94x", "pytorch_git_refs": "sample"}
-    assert needs(planned("workflow_dispatch", {"inputs": asked})) == {}
+    # the sample brings its own ROCm
+    assert needs(dispatched(linux_amdgpu_families="gfx94x", pytorch_git_refs="sample")) == {}
 
 
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])

@@ -1,4 +1,4 @@
-"""A run's artifacts: listed in a store, chosen for a GPU family, fetched and extracted side by side."""
+"""A run's artifacts: found in a store, chosen for a GPU family, fetched and extracted side by side."""
 
 from __future__ import annotations
 
@@ -7,13 +7,17 @@ import shutil
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor, as_completed
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from ci.publish.buckets import buckets
 from core import console, files
+from core.cli.options import DEFAULT_STORE
 from core.console import transfer
 from core.errors import ArtifactError, FatalError, InterruptedStageError, MissingInputError, StoreError
-from core.run.outputs import this_platform
+from core.run.locations import location
+from core.run.outputs import LOCAL_RUN, this_platform
+from core.stores.location import open_store
 from rocm_packaging.archives import (
     MARKER,
     SIDECAR,
@@ -28,9 +32,10 @@ from rocm_packaging.archives import (
 from rocm_packaging.artifacts import GENERIC, INCOMPLETE
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping, Sequence
+    from collections.abc import Collection, Iterator, Mapping, Sequence
     from pathlib import Path
 
+    from core.cli.options import Common
     from core.console import Transfer
     from core.families import Family
     from core.stores import Store
@@ -41,30 +46,37 @@ _TRIES = 3
 
 
 @dataclass(frozen=True, kw_only=True)
-class Listed:
-    """An artifact of a run, as the store lists it."""
+class Artifact:
+    """An artifact of a run; `key` or `sidecar` is "" where the store lacks it, `sha256` until it is read."""
 
     name: ArchiveName
     key: str
     sidecar: str
     size: int
+    sha256: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Planned:
-    """An artifact to fetch, whole in the store as far as can be seen."""
+class Place:
+    """Where a run's artifacts were found."""
 
-    name: ArchiveName
-    key: str
-    size: int
-    sha256: str
+    store: Store
+    named: str
+    external_repo: str
+    prefix: str
+    listed: tuple[Artifact, ...]
+
+    @property
+    def where(self) -> str:
+        """The place, for people."""
+        return f"{self.store.url}/{self.prefix}"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Plan:
-    """What fetching will do."""
+class FetchPlan:
+    """What is fetched; of artifacts that are incomplete in the store, why."""
 
-    artifacts: tuple[Planned, ...]
+    artifacts: tuple[Artifact, ...]
     problems: Mapping[str, str]
     targets: frozenset[str]
 
@@ -73,27 +85,54 @@ class Plan:
 class Fetched:
     """An artifact that is in its folder."""
 
-    planned: Planned
+    artifact: Artifact
     seconds: float
     fresh: bool
 
 
-def list_artifacts(store: Store, prefix: str) -> tuple[Listed, ...]:
+def find_place(common: Common, source: str, repository: str, *, fork: bool) -> Place:
+    """Find a run's artifacts: in the store that is named, else in ours, else in the repository's bucket."""
+    looked_at = []
+    for named, external_repo in _stores(common, source, repository, fork=fork):
+        store = open_store(named, root=common.root)
+        for folder in dict.fromkeys((external_repo, "")):
+            prefix = replace(common.outputs, external_repo=folder).prefix
+            listed = list_artifacts(store, prefix)
+            place = Place(store=store, named=named, external_repo=folder, prefix=prefix, listed=listed)
+            if listed:
+                return place
+            looked_at.append(place.where)
+    raise MissingInputError(
+        f"Run {common.run_id} has no artifacts in {' nor in '.join(looked_at)}.",
+        hint="Name an artifact run (--artifact-run-id, or --commit, --latest), and its store "
+        "with --artifact-store.",
+    )
+
+
+def _stores(common: Common, source: str, repository: str, *, fork: bool) -> Iterator[tuple[str, str]]:
+    """Name the stores to look in, each with the folder that the repository has there."""
+    if common.run_id == LOCAL_RUN:
+        yield source or common.store, ""
+        return
+    place = location(buckets(), repository, fork=fork, release_type=common.release_type)
+    yield source or common.store, place.external_repo
+    if not source and common.store == DEFAULT_STORE:
+        yield place.store, place.external_repo
+
+
+def list_artifacts(store: Store, prefix: str) -> tuple[Artifact, ...]:
     """List a run's artifacts; of one in several forms, the preferred form."""
     sizes = {
         stored.key.removeprefix(f"{prefix}/"): stored.size
         for stored in store.list(f"{prefix}/", recursive=False)
     }
-    names = [
-        parse_name(name)
-        for name in sorted({name.removesuffix(SIDECAR) for name in sizes})
-        if is_archive(name)
-    ]
+    archives = sorted({name.removesuffix(SIDECAR) for name in sizes})
+    names = [parse_name(name) for name in archives if is_archive(name)]
     chosen: dict[str, ArchiveName] = {}
     for name in sorted(names, key=lambda name: (name.filename not in sizes, SUFFIXES.index(name.suffix))):
         chosen.setdefault(name.stem, name)
     return tuple(
-        Listed(
+        Artifact(
             name=name,
             key=f"{prefix}/{name.filename}" if name.filename in sizes else "",
             sidecar=f"{prefix}/{name.filename}{SIDECAR}" if f"{name.filename}{SIDECAR}" in sizes else "",
@@ -103,19 +142,19 @@ def list_artifacts(store: Store, prefix: str) -> tuple[Listed, ...]:
     )
 
 
-def targets_of(family: Family) -> frozenset[str]:
-    """Name the targets whose artifacts a family needs: itself, its gfx targets, and ``generic``."""
+def _targets_of(family: Family) -> frozenset[str]:
+    """The targets whose artifacts a family needs: itself, its gfx targets, and ``generic``."""
     return frozenset({GENERIC, *family.name.split(";"), *family.targets})
 
 
-def choose(listed: Sequence[Listed], family: Family, *, where: str) -> tuple[Listed, ...]:
+def choose(listed: Sequence[Artifact], family: Family, *, where: str) -> tuple[Artifact, ...]:
     """Choose a family's artifacts, and those that are for every target."""
     if not listed:
         raise MissingInputError(
             f"There are no artifacts in {where}.",
             hint="Name a run with --run-id (or --commit, --latest), and its store with --from.",
         )
-    wanted = targets_of(family)
+    wanted = _targets_of(family)
     held = {one.name.target for one in listed} - {GENERIC}
     if not held & wanted:
         raise MissingInputError(
@@ -128,44 +167,45 @@ def choose(listed: Sequence[Listed], family: Family, *, where: str) -> tuple[Lis
     return tuple(one for one in listed if one.name.target in wanted)
 
 
-def plan(store: Store, chosen: Sequence[Listed], family: Family, *, jobs: int = 0) -> Plan:
+def plan(store: Store, chosen: Sequence[Artifact], family: Family, *, jobs: int = 0) -> FetchPlan:
     """Read the digests of the chosen artifacts, side by side."""
-    artifacts, problems = _read(store, chosen, jobs=jobs)
-    return Plan(artifacts=tuple(artifacts), problems=problems, targets=targets_of(family))
+    artifacts, problems = _read_digests(store, chosen, jobs=jobs)
+    return FetchPlan(artifacts=artifacts, problems=problems, targets=_targets_of(family))
 
 
-def _read(store: Store, chosen: Collection[Listed], *, jobs: int) -> tuple[list[Planned], dict[str, str]]:
-    artifacts: list[Planned] = []
+def digests(store: Store, chosen: Collection[Artifact]) -> Mapping[str, str]:
+    """Read the SHA-256 of artifacts, by the archive's name."""
+    artifacts, problems = _read_digests(store, chosen)
+    if problems:
+        raise ArtifactError(f"{len(problems)} artifacts are incomplete: {' '.join(problems.values())}")
+    return {one.name.filename: one.sha256 for one in artifacts}
+
+
+def _read_digests(
+    store: Store, chosen: Collection[Artifact], *, jobs: int = 0
+) -> tuple[tuple[Artifact, ...], dict[str, str]]:
+    artifacts: list[Artifact] = []
     problems: dict[str, str] = {}
     with ThreadPoolExecutor(_jobs(jobs)) as pool:
-        reading = [(one, pool.submit(_planned, store, one)) for one in chosen]
-        for one, future in reading:
+        for one, future in [(one, pool.submit(_with_digest, store, one)) for one in chosen]:
             try:
                 artifacts.append(future.result())
             except FatalError as problem:
                 problems[one.name.filename] = problem.message
-    return artifacts, problems
+    return tuple(artifacts), problems
 
 
-def digests(store: Store, chosen: Collection[Listed]) -> Mapping[str, str]:
-    """Read the SHA-256 of artifacts, by the archive's name."""
-    planned = _read(store, chosen, jobs=0)
-    if planned[1]:
-        raise ArtifactError(f"{len(planned[1])} artifacts are not whole: {' '.join(planned[1].values())}")
-    return {one.name.filename: one.sha256 for one in planned[0]}
-
-
-def _planned(store: Store, one: Listed) -> Planned:
+def _with_digest(store: Store, one: Artifact) -> Artifact:
     if not one.key:
-        raise MissingInputError(f"{one.name.filename} is missing; only its {SIDECAR} is there.")
+        raise MissingInputError(f"{one.name.filename} is missing; only its {SIDECAR} exists.")
     if not one.sidecar:
         raise MissingInputError(f"{one.name.filename} has no {SIDECAR}.")
     where = f"{one.name.filename}{SIDECAR}"
     digest = parse_sidecar(store.read(one.sidecar).decode("utf-8", "replace"), where=where)
-    return Planned(name=one.name, key=one.key, size=one.size, sha256=digest)
+    return replace(one, sha256=digest)
 
 
-def is_current(planned: Plan, folder: Path) -> bool:
+def is_current(planned: FetchPlan, folder: Path) -> bool:
     """Say whether a folder holds just what is planned."""
     return (
         not planned.problems
@@ -176,16 +216,17 @@ def is_current(planned: Plan, folder: Path) -> bool:
 
 
 def fetch(
-    store: Store, planned: Plan, folder: Path, *, jobs: int = 0, force: bool = False
+    store: Store, planned: FetchPlan, folder: Path, *, jobs: int = 0, force: bool = False
 ) -> tuple[Fetched, ...]:
-    """Fetch artifacts side by side, each extracted as it arrives and held against its digest.
+    """Fetch artifacts side by side, each extracted as it arrives and verified against its digest.
 
     What is there already, by the digest of the archive that it came from, is kept. What an
-    earlier fetch left and the run has no longer is taken away. While artifacts are missing,
+    earlier fetch left and the run no longer has is removed. While artifacts are missing,
     the folder says so, and nothing packages it.
     """
     with files.locked(folder / LOCK, what=str(folder)):
-        _clear(planned, folder)
+        for path in [*_outdated(planned, folder), *folder.glob(".*.part")]:
+            shutil.rmtree(path)
         files.write_text(folder / INCOMPLETE, "Fetching artifacts into this folder has not ended.\n")
         done, failed = _fetch_all(store, planned.artifacts, folder, jobs=jobs, force=force)
         problems = {**planned.problems, **failed}
@@ -204,29 +245,23 @@ def _jobs(given: int) -> int:
     return given or max(_LEAST_JOBS, os.cpu_count() or 1)
 
 
-def _place(folder: Path, one: Planned) -> Path:
+def _place(folder: Path, one: Artifact) -> Path:
     return folder / one.name.folder(this_platform())
 
 
-def _outdated(planned: Plan, folder: Path) -> list[Path]:
+def _outdated(planned: FetchPlan, folder: Path) -> list[Path]:
     """List what earlier fetches left of the chosen targets that this one would not make."""
     present = {_place(folder, one) for one in planned.artifacts}
-    found = []
-    for marker in folder.glob(f"*/{MARKER}"):
-        path = marker.parent
-        name = parse_name(f"{path.name.replace('~', ':')}{SUFFIXES[0]}")
-        if name.target in planned.targets and path not in present:
-            found.append(path)
-    return found
+    folders = (marker.parent for marker in folder.glob(f"*/{MARKER}"))
+    return [path for path in folders if path not in present and _target(path) in planned.targets]
 
 
-def _clear(planned: Plan, folder: Path) -> None:
-    for path in [*_outdated(planned, folder), *folder.glob(".*.part")]:
-        shutil.rmtree(path)
+def _target(folder: Path) -> str:
+    return parse_name(f"{folder.name.replace('~', ':')}{SUFFIXES[0]}").target
 
 
 def _fetch_all(
-    store: Store, artifacts: Sequence[Planned], folder: Path, *, jobs: int, force: bool
+    store: Store, artifacts: Sequence[Artifact], folder: Path, *, jobs: int, force: bool
 ) -> tuple[tuple[Fetched, ...], dict[str, str]]:
     """Fetch each, the largest first, and say for those that failed why."""
     done: dict[str, Fetched] = {}
@@ -236,12 +271,11 @@ def _fetch_all(
     title = f"Fetching {len(artifacts)} artifacts, {console.size(total)}, from {store.url}"
     with transfer(title, files=len(artifacts), size=total) as shown, ThreadPoolExecutor(_jobs(jobs)) as pool:
         fetcher = _Fetcher(store=store, folder=folder, force=force, shown=shown, stopped=stopped)
-        futures = {
-            pool.submit(fetcher.fetch, one): one for one in sorted(artifacts, key=lambda one: -one.size)
-        }
+        largest_first = sorted(artifacts, key=lambda one: -one.size)
+        futures = {pool.submit(fetcher.fetch, one): one.name.filename for one in largest_first}
         try:
             for future in as_completed(futures):
-                name = futures[future].name.filename
+                name = futures[future]
                 try:
                     done[name] = future.result()
                 except FatalError as problem:
@@ -262,19 +296,19 @@ class _Fetcher:
     shown: Transfer
     stopped: threading.Event
 
-    def fetch(self, one: Planned) -> Fetched:
+    def fetch(self, one: Artifact) -> Fetched:
         started = time.monotonic()
         fresh = self.force or extracted_digest(_place(self.folder, one)) != one.sha256
         if fresh:
-            self._fetch_patiently(one)
+            self._fetch_with_retries(one)
         else:
             self.shown.advance(one.size)
         seconds = time.monotonic() - started
         self.shown.finish(one.name.stem, one.size, seconds)
-        return Fetched(planned=one, seconds=seconds, fresh=fresh)
+        return Fetched(artifact=one, seconds=seconds, fresh=fresh)
 
-    def _fetch_patiently(self, one: Planned) -> None:
-        """Begin again where reading breaks off: what came cannot be gone on with."""
+    def _fetch_with_retries(self, one: Artifact) -> None:
+        """Begin again where reading breaks off: extracting a stream cannot be resumed."""
         for attempt in range(1, _TRIES + 1):
             came = 0
 

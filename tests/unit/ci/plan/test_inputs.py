@@ -2,25 +2,22 @@ from __future__ import annotations
 
 import pytest
 
-from ci.plan.labels import Labels, known_labels, read
+from ci.plan.inputs import Labels, known_labels, read_labels
 from core.errors import UsageError
 from tests.unit.ci.plan.planning import known
 
 
-def test_labels_of_others_mean_nothing() -> None:
-    assert read([], known()) == Labels()
-    assert read(["bug", "good first issue", "🚀", ""], known()) == Labels()
-
-
 def test_labels_of_ours_are_taken_in_any_case() -> None:
-    found = read(
+    found = read_labels(
         ["Build:PyTorch", "GFX94X-dcgpu", "CI:run-all-archs", "test_filter:Full", "test_runner:oem"], known()
     )
     assert found.build_pytorch
     assert found.all_families
     assert found.families == {"gfx94X-dcgpu": "gfx94x-dcgpu"}
     assert (found.test_filter, found.kernel) == ("full", "oem")
-    assert found.asks == "build:pytorch"
+    assert found.request == "build:pytorch"
+    with pytest.raises(UsageError, match="test_filter:quick and test_filter:full contradict"):
+        read_labels(["test_filter:quick", "test_filter:full"], known())
 
 
 @pytest.mark.parametrize(
@@ -38,7 +35,7 @@ def test_labels_of_ours_are_taken_in_any_case() -> None:
     ],
 )
 def test_a_family_is_named_by_its_first_part_or_a_target(label: str, family: str) -> None:
-    assert list(read([label], known()).families) == [family]
+    assert list(read_labels([label], known()).families) == [family]
 
 
 @pytest.mark.parametrize(
@@ -59,23 +56,19 @@ def test_a_family_is_named_by_its_first_part_or_a_target(label: str, family: str
 )
 def test_a_label_of_ours_that_is_not_known_is_an_error(label: str, meant: str) -> None:
     with pytest.raises(UsageError) as caught:
-        read([label], known())
+        read_labels([label], known())
     assert meant in str(caught.value)
 
 
-def test_two_test_types_contradict_each_other() -> None:
-    with pytest.raises(UsageError, match="test_filter:quick and test_filter:full contradict"):
-        read(["test_filter:quick", "test_filter:full"], known())
-
-
 def test_somebody_elses_label_that_looks_like_ours_is_told() -> None:
-    (note,) = read(["build-pytorch", "buildpytorch "], known()).notes[:1]
+    (note,) = read_labels(["build-pytorch", "buildpytorch "], known()).notes[:1]
     assert "'build:pytorch' would" in note
-    assert read(["documentation", "ready"], known()).notes == ()
+    assert read_labels([], known()) == Labels()
+    assert read_labels(["bug", "good first issue", "🚀", "", "documentation", "ready"], known()) == Labels()
 
 
 def test_every_known_label_is_known() -> None:
     listed = known_labels(known())
     assert {"build:pytorch", "ci:skip", "ci:run-all-archs", "ci:asan", "test:rocm", "gfx1151"} <= set(listed)
     for label in listed:
-        assert read([label], known()) != Labels()
+        assert read_labels([label], known()) != Labels()
