@@ -137,7 +137,8 @@ def release(
         target = flow.jobs.Target(
             run_id=run_id, store=store, distribution_store=distribution_store, rocm_layout=rocm_layout
         )
-        words = flow.release_words(type, gpu_family, torch_ref, python)
+        words = [*flow.release_words(type, gpu_family, torch_ref, python)]
+        words += [f"--input={one}" for one in input or []]
         flow.run_plan(words, target, at_once=jobs, keep_going=keep_going, dry_run=dry_run)
 
 
