@@ -11,7 +11,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 from packaging.version import Version
@@ -95,50 +95,31 @@ def add_package_source(
         title: What comes from there, and what the default is.
         prefixes: ``""`` and ``rocm-``: each option is spelled with each of them; the first one names it.
     """
-    group, first = parser.add_argument_group(title), prefixes[0]
+    group, first, rocm = parser.add_argument_group(title), prefixes[0], _ROCM in prefixes
 
-    def add(name: str, *other_spellings: str, **settings: object) -> None:
-        spelled = [f"--{prefix}{name}" for prefix in prefixes]
-        dest = f"{first}{name}".replace("-", "_")
-        group.add_argument(*spelled, *other_spellings, dest=dest, **settings)  # type: ignore[arg-type]
+    def add(name: str, metavar: str, about: str, *more: str, many: bool = False) -> None:
+        settings: Any = {"action": "append", "default": []} if many else {"default": ""}
+        settings |= {"dest": f"{first}{name}".replace("-", "_"), "metavar": metavar, "help": about}
+        group.add_argument(*(more or [f"--{prefix}{name}" for prefix in prefixes]), **settings)
 
-    add(
-        "find-links", action="append", default=[], metavar="URL|DIR", help="a folder or flat page; repeatable"
-    )
-    add("index-url", action="append", default=[], metavar="URL", help="an index; repeatable")
-    add(
-        "index-name",
-        *(["--rocm-index"] if _ROCM in prefixes else []),
-        default="",
-        metavar="NAME",
-        help="a release index by name: nightly, dev, …",
-    )
-    add(
-        "index-subdir",
-        default="",
-        metavar="DIR",
-        help="folder below each index, such as gfx110X-all (without --index-url: of the release index)",
-    )
-    if _ROCM in prefixes:
-        group.add_argument(
-            *("--rocm-version", *([] if first else ["--version"])),
-            dest=f"{first}version".replace("-", "_"),
-            default="",
-            metavar="V",
-            help="exact version of the rocm packages",
-        )
+    add("find-links", "URL|DIR", "a folder or flat page; repeatable", many=True)
+    add("index-url", "URL", "an index; repeatable", many=True)
+    names = [f"--{prefix}index-name" for prefix in prefixes]
+    add("index-name", "NAME", "a release index by name: nightly, dev, …", *names, *(["--rocm-index"] * rocm))
+    about = "folder below each index, such as gfx110X-all (without --index-url: of the release index)"
+    add("index-subdir", "DIR", about)
+    if rocm:
+        names = ["--rocm-version", *([] if first else ["--version"])]
+        add("version", "V", "exact version of the rocm packages", *names)
     if first == _ROCM:
         group.add_argument(
             "--rocm-no-install",
             action="store_true",
             help="take what the Python has installed that the environment is made from: an image's ROCm",
         )
-        for name, metavar, about in (
-            ("run-id", "ID", "another run that has them"),
-            ("store", "STORE", "where that run lives"),
-            ("artifact-group", "GROUP", "that run's group (default: the GPU family)"),
-        ):
-            group.add_argument(f"--{first}{name}", default="", metavar=metavar, help=about)
+        add("run-id", "ID", "another run that has them", "--rocm-run-id")
+        add("store", "STORE", "where that run lives", "--rocm-store")
+        add("artifact-group", "GROUP", "that run's group (default: the GPU family)", "--rocm-artifact-group")
     return group
 
 
