@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from email import message_from_bytes
-from html.parser import HTMLParser
 from typing import TYPE_CHECKING
 from urllib.parse import quote, unquote, urljoin, urlsplit
 
@@ -12,6 +11,7 @@ from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
 
 from core.errors import DataError
+from core.packages.pages import links
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -22,35 +22,19 @@ if TYPE_CHECKING:
 _HERE, _ELSEWHERE = "store.invalid", "other.invalid"
 
 
-class _Links(HTMLParser):
-    def __init__(self) -> None:
-        super().__init__()
-        self.found: list[str] = []
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.found += [value for name, value in attrs if tag == "a" and name == "href" and value]
-
-
 def listed(page_key: str, page: bytes, *, bucket: str = "", own: bool = True) -> frozenset[str]:
     """Give the keys that a page links to."""
     try:
         text = page.decode()
-        links = _of_json(text) if page_key.endswith(".json") else _of_html(text)
+        found = _of_json(text) if page_key.endswith(".json") else list(links(text))
     except (UnicodeDecodeError, ValueError, TypeError, KeyError) as problem:
         raise DataError(
             f"{page_key} is no page of an index: {problem}.",
             hint="Write the pages again with nox -s index, then run retention again.",
         ) from problem
     base = f"https://{_HERE if own else _ELSEWHERE}/{quote(page_key)}"
-    keys = (_key(urlsplit(urljoin(base, link)), bucket) for link in links)
+    keys = (_key(urlsplit(urljoin(base, link)), bucket) for link in found)
     return frozenset(key for key in keys if key)
-
-
-def _of_html(text: str) -> Sequence[str]:
-    parser = _Links()
-    parser.feed(text)
-    parser.close()
-    return parser.found
 
 
 def _of_json(text: str) -> Sequence[str]:

@@ -62,9 +62,6 @@ class Offer:
     """A wheel or sdist that a source offers.
 
     Attributes:
-        name: File name.
-        distribution: Normalised distribution name.
-        version: Its version.
         sha256: Hex SHA-256; "" where a page does not say.
         key: Its key in the run's store; "" elsewhere.
         size: Bytes; 0 where a page does not say.

@@ -281,16 +281,12 @@ class Question:
     """A query to the resolver.
 
     Attributes:
-        requirements: PEP 508 requirements.
         constraints: Versions that hold where a name is required at all.
         excludes: Names that are never resolved, whoever requires them.
-        sources: Where packages come from.
         exact: No variable of the environment may add a source.
         python: The interpreter to resolve for, and to build sdists with.
         python_version: The Python to resolve for, such as ``3.12``; "" for the interpreter's own.
         platform: uv's name of the platform to resolve for; "" for this one.
-        pre: Allow pre-releases everywhere.
-        only_wheels: Take no sdist.
         cache_dir: uv's cache; None for its default.
     """
 

@@ -58,10 +58,6 @@ class SourceOptions:
         version: The exact version; "" for the one that another document says, or the newest.
         run_id: A run other than the stage's own; "" for none.
         store: Where that run lives; "" for where runs of CI do.
-        artifact_group: The run's group; "" for the GPU family.
-        index_name: A release index by name.
-        index_urls: Indexes.
-        index_subdir: A folder below each index.
         find_links: Folders, absolute, and flat pages.
         no_install: They are installed already, in the Python that the environment is made from.
         prefix: How the options begin: ``--``, or ``--rocm-``.
@@ -174,8 +170,6 @@ class PackageSource:
 
     Attributes:
         group: A run's artifact group; None for none.
-        index_urls: Indexes.
-        find_links: Folders and flat pages.
         installed: The interpreter that has them installed already; None for none.
         prefix: How the options begin that name it: ``--``, or ``--rocm-``.
     """

@@ -69,7 +69,6 @@ class RunOutputs:
 
     Attributes:
         run_id: The CI run's id, or ``local``.
-        platform: ``linux`` or ``windows``.
         external_repo: ``{owner}-{repo}/`` in the bucket that forks and other repositories share, else empty.
         bucket: The S3 bucket, for the addresses; empty for a directory store.
         address: Where clients read the store's keys (`core.stores.Store.url_of`), without a slash at its

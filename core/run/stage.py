@@ -37,8 +37,6 @@ class Stage:
     """One stage on one cell.
 
     Attributes:
-        name: The session's name.
-        common: The common options.
         artifact_group: The folder name under ``python/``.
         cell: What the record names.
         output_dir: A folder that also gets the files.

@@ -235,11 +235,7 @@ def test_an_unreachable_server_is_not_waited_for_long() -> None:
             )
             for extra in ({"headers": {"x-amz-bucket-region": "us-east-2"}}, {"Region": "us-east-2"})
         ),
-        (
-            boto.NoCredentialsError(),
-            StoreError,
-            "AWS credentials, and there are none.\nSet AWS_PROFILE",
-        ),
+        (boto.NoCredentialsError(), StoreError, "AWS credentials, and there are none.\nSet AWS_PROFILE"),
         (boto.ProfileNotFound(profile="no"), StoreError, "profile (no) could not be found.\nCheck"),
         (
             boto.PartialCredentialsError(provider="env", cred_var="AWS_SECRET_ACCESS_KEY"),
