@@ -53,7 +53,6 @@ def open_url(url: str, *, cert: str = "", **headers: str) -> HTTPResponse:
 
     Raises:
         OSError: It cannot be reached, or answers with an error (`urllib.error.HTTPError`).
-        HTTPException: The answer breaks off.
         ValueError: It is not an HTTP address.
     """
     parts = urlsplit(url)
@@ -91,23 +90,13 @@ def fetch(url: str, *, cert: str = "") -> Answer:
 
 
 def digest_of(url: str, *, cert: str = "") -> str:
-    """Return the hex SHA-256 of a file, which is read for it.
-
-    Raises:
-        ServiceError: The address does not answer.
-    """
+    """Return the hex SHA-256 of a file, which is read for it."""
     with reachable(url), open_url(url, cert=cert) as answer:
         return hashlib.file_digest(answer, "sha256").hexdigest()
 
 
 def download(url: str, path: Path, *, sha256: str) -> None:
-    """Download a file; it appears under its name only if it has the digest.
-
-    A file with the digest that is there already is left alone.
-
-    Raises:
-        ServiceError: The address does not answer, or answers with other bytes.
-    """
+    """Download a file that has to have a digest; one that is there already is left alone."""
     if path.is_file() and files.sha256(path) == sha256:
         return
     with reachable(url, hint=_MIRROR):

@@ -65,7 +65,6 @@ class Offer:
         sha256: Hex SHA-256; "" where a page does not say.
         key: Its key in the run's store; "" elsewhere.
         size: Bytes; 0 where a page does not say.
-        requires_python: A wheel's Requires-Python; "" for none.
         yanked: Withdrawn (PEP 592): taken only by its exact version.
         metadata_sha256: Hex SHA-256 of a wheel's sidecar; "" where there is none.
         url: Its address, or its path in a folder; "" for a run's.
@@ -84,16 +83,7 @@ class Offer:
 
 
 def find_group(common: Common, group: str) -> RunGroup:
-    """Find a group of a run: in the store that is named, else in the bucket of the run's repository.
-
-    Args:
-        common: Names the run and the store.
-        group: The group; "" for the only one that the run has.
-
-    Raises:
-        MissingInputError: No store has wheels of the run, or of the group.
-        UsageError: The run has several groups and none was named.
-    """
+    """Find a group of a run ("" for the only one), in the named store, else in the bucket of CI's runs."""
     looked_at, hint = [], ""
     for store, outputs in _places(common):
         try:
@@ -124,12 +114,7 @@ def _places(common: Common) -> Iterator[tuple[Store, RunOutputs]]:
 
 
 def offered(group: RunGroup) -> tuple[Offer, ...]:
-    """List what successful stages recorded for a group, by file name.
-
-    Raises:
-        MissingInputError: Nothing is recorded.
-        StoreError: A recorded file of the local run differs from each of its records.
-    """
+    """List what successful stages recorded for a group, by file name; nothing recorded is an error."""
     by_key: dict[str, dict[str, FileRecord]] = {}
     for record in records.read_all(group.store, group.outputs, group.name):
         for one in record.files if record.status == "ok" else ():
@@ -185,12 +170,7 @@ def offers_named(name: str, *, url: str, link: Link | None = None) -> Iterator[O
 
 
 def required_by(store: Store, one: Offer) -> tuple[str, ...]:
-    """Read what a wheel of a run requires, from its sidecar; an sdist decides that where it is installed.
-
-    Raises:
-        MissingInputError: The sidecar is not there.
-        StoreError: It differs from its record.
-    """
+    """Read what a wheel of a run requires from its sidecar; an sdist decides that where it is installed."""
     if not one.name.endswith(".whl"):
         return ()
     key = f"{one.key}{distributions.SIDECAR}"
@@ -207,12 +187,7 @@ def requirements_in(metadata: bytes) -> tuple[str, ...]:
 
 
 def remote_metadata(url: str, *, cert: str = "") -> bytes:
-    """Read a remote wheel's METADATA: of its sidecar (PEP 658), else by ranges, else of the whole file.
-
-    Raises:
-        ServiceError: The address does not answer.
-        WheelError: It is not a wheel.
-    """
+    """Read a remote wheel's METADATA: of its sidecar (PEP 658), else by ranges, else of the whole file."""
     try:
         with open_url(f"{url}.metadata", cert=cert) as answer:
             return bytes(answer.read())
@@ -234,13 +209,7 @@ def remote_metadata(url: str, *, cert: str = "") -> bytes:
 
 
 def fits(one: Offer, python_tag: str, platform: Platform | None = None) -> bool:
-    """Return whether a file is for a Python and a platform; an sdist is for all.
-
-    Args:
-        one: The file.
-        python_tag: The Python's ABI tag, such as ``cp312``; "" for any.
-        platform: The platform; None for any.
-    """
+    """Return whether a file is for a Python (``cp312``; "" for any) and a platform; an sdist is for all."""
     if not one.name.endswith(".whl"):
         return True
     family = {"windows": "win", "linux": "linux", None: ""}[platform]

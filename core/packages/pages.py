@@ -98,18 +98,10 @@ def wait_for(
     sleep: Callable[[float], None] = time.sleep,
     clock: Callable[[], float] = time.monotonic,
 ) -> None:
-    """Read pages again, at growing intervals, until each lists its files with their digests.
-
-    Args:
-        pages: Address to the files that it must list.
-        seconds: How long to wait.
-        read: Requests an address.
-        named: Returns an address as messages show it.
-        sleep: Waits.
-        clock: Returns the time in seconds.
+    """Read pages again, at growing intervals, until each lists its files (by address) with their digests.
 
     Raises:
-        MissingInputError: Time is up; the message names what is still missing.
+        MissingInputError: The time in seconds is up; the message names what is still missing.
     """
     started, pause, said = clock(), _FIRST_PAUSE, ""
     while True:

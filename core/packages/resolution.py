@@ -139,11 +139,7 @@ class _Search:
 
 
 def parsed_requirement(line: str, where: str) -> Requirement:
-    """Read a requirement of a distribution.
-
-    Raises:
-        WheelError: It is invalid.
-    """
+    """Read a requirement of a distribution; an invalid one is a `WheelError`."""
     try:
         return Requirement(line)
     except InvalidRequirement as problem:
@@ -177,12 +173,7 @@ def choose(
 ) -> Chosen:
     """Choose files of ours from a source alone, and gather what they require of others.
 
-    Args:
-        source: The source.
-        requirements: Requirements; those of others' distributions are passed on.
-        python: The interpreter that they are for.
-        platform: The platform that they are for.
-        sdist_requires: Returns what an sdist requires with extras.
+    `sdist_requires` returns what an sdist requires with extras.
 
     Raises:
         EnvironmentSetupError: The source has nothing that would do.
@@ -212,11 +203,7 @@ def required_by_files(
 
 
 def others_of(lines: Iterable[str], *, where: str) -> tuple[str, ...]:
-    """Keep requirements of others' distributions that no extra makes optional, with their markers.
-
-    Raises:
-        WheelError: A line is not a requirement.
-    """
+    """Keep requirements of others' distributions that no extra makes optional, with their markers."""
     kept = (parsed_requirement(line, where) for line in lines)
     found = {str(one) for one in kept if "extra" not in str(one.marker or "") and not is_ours(one.name)}
     return tuple(sorted(found))
@@ -227,14 +214,8 @@ def resolve_others(
 ) -> tuple[Resolved, ...]:
     """Resolve what ours require of others, from the question's sources alone.
 
-    Args:
-        requirements: The requirements.
-        ours: Names that were chosen already, and that no index may be queried for.
-        question: For whom, and from where.
-        allowed: A name of ours may come from there: of a torch that is installed instead of a build.
-
-    Raises:
-        EnvironmentSetupError: They cannot be resolved, or require a distribution of our names.
+    No index is queried for `ours`, the names that were chosen already. With `allowed`, a name of ours may
+    come from there, as that of a torch that is installed instead of a build.
     """
     if not requirements:
         return ()
@@ -258,14 +239,7 @@ def others_question(python: Path, sources: Sources | None, **more: Any) -> Quest
 def pinned_call(
     folder: Path, pins: Sequence[Offer | FileRecord | Resolved], sources: Sources | None, *, told: str = ""
 ) -> Install:
-    """Plan the installation of exact files by digest.
-
-    Args:
-        folder: Where the requirements file is written.
-        pins: The files, or what uv resolved.
-        sources: Where they are; None for the machine's own configuration.
-        told: The GPU family that the sdist of `rocm` is built for.
-    """
+    """Plan the installation of exact files by digest; an sdist of `rocm` is `told` the GPU family."""
     lines = sorted(
         one.pinned
         if isinstance(one, Resolved)
@@ -282,7 +256,7 @@ class Question:
 
     Attributes:
         constraints: Versions that hold where a name is required at all.
-        excludes: Names that are never resolved, whoever requires them.
+        excludes: Names that are never resolved.
         exact: No variable of the environment may add a source.
         python: The interpreter to resolve for, and to build sdists with.
         python_version: The Python to resolve for, such as ``3.12``; "" for the interpreter's own.
@@ -333,7 +307,6 @@ def resolve(question: Question) -> tuple[Resolved, ...]:
 
     Raises:
         EnvironmentSetupError: They cannot be satisfied; the message ends with uv's own words.
-        DataError: uv's answer is not a lock.
     """
     env = installer.environment_for(exact=question.exact)
     if question.sources.cert:

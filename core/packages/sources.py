@@ -86,10 +86,7 @@ def add_package_source(
 ) -> argparse._ArgumentGroup:
     """Declare the options of a source, the same words for every stage.
 
-    Args:
-        parser: The verb's parser.
-        title: What comes from there, and what the default is.
-        prefixes: ``""`` and ``rocm-``: each option is spelled with each of them; the first one names it.
+    Each option is spelled with each of `prefixes` (``""``, ``rocm-``); the first one names it.
     """
     group, first, rocm = parser.add_argument_group(title), prefixes[0], _ROCM in prefixes
 
@@ -124,10 +121,7 @@ def source_options(
 ) -> SourceOptions:
     """Turn parsed arguments into the value that stages get.
 
-    Args:
-        arguments: The options; an empty one was not given.
-        prefix: The prefix that names them.
-        env: Where a workflow's inputs say it for several sessions at once, unless options do.
+    `env` is where a workflow's inputs say it for several sessions at once, unless options do.
     """
     key = prefix.replace("-", "_")
 
@@ -166,12 +160,9 @@ def below(url: str, folder: str) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class PackageSource:
-    """Where packages come from.
+    """Where packages come from: a run's group, indexes, folders and pages, or an interpreter that has them.
 
-    Attributes:
-        group: A run's artifact group; None for none.
-        installed: The interpreter that has them installed already; None for none.
-        prefix: How the options begin that name it: ``--``, or ``--rocm-``.
+    `prefix` is how the options begin that name it: ``--``, or ``--rocm-``.
     """
 
     group: RunGroup | None = None
@@ -204,12 +195,7 @@ class PackageSource:
 
     @functools.cached_property
     def listed(self) -> tuple[Offer, ...]:
-        """What the run, the flat pages and the folders offer of our names.
-
-        Raises:
-            MissingInputError: One of them is not there, or may not be read.
-            ServiceError: A page does not answer.
-        """
+        """What the run, the flat pages and the folders offer of our names."""
         own = offered(self.group) if self.group else ()
         return (*own, *(one for link in self.find_links for one in self._linked(link)))
 
@@ -267,15 +253,8 @@ class PackageSource:
         """Let installers reach chosen files without a password, as long as the context lives.
 
         Pages of a run are read over HTTP where everybody may read its files, else through the store with
-        this process's rights. The local run's page is made of its records.
-
-        Args:
-            wanted: The files.
-            wait: Seconds to wait until the run's page lists what its records promise; None where the page
-                need not be written yet.
-
-        Raises:
-            MissingInputError: The page does not list them in time.
+        this process's rights. The local run's page is made of its records. `wait` is how many seconds the
+        run's page has to list what its records promise; None if it need not be written yet.
         """
         own = [one for one in wanted if one.key]
         secret = [one for one in wanted if has_secret(one.url)]

@@ -265,21 +265,12 @@ class Plan(Model):
 
     @classmethod
     def read(cls, path: Path) -> Plan:
-        """Read a plan that `write` wrote.
-
-        Raises:
-            MissingInputError: There is no such file.
-            DataError: It is no plan.
-        """
+        """Read a plan that `write` wrote."""
         return data.parse_json(data.read_text(path), cls, where=path)
 
 
 def matrices(plan: Plan) -> Mapping[str, Sequence[Mapping[str, Any]]]:
-    """Return every matrix for GitHub: ``{platform}_{stage}_matrix`` to its jobs.
-
-    Raises:
-        DataError: One has more jobs than GitHub takes.
-    """
+    """Return every matrix for GitHub: ``{platform}_{stage}_matrix`` to its jobs."""
     written = {}
     for platform, stage in itertools.product(PLATFORMS, STAGES):
         cells = plan.matrix(platform, stage)
@@ -298,11 +289,7 @@ def refuse_size(count: int, what: str) -> None:
 
 
 def refuse_outputs(values: Mapping[str, str]) -> Mapping[str, str]:
-    """Return a job's outputs, unless GitHub would not take them.
-
-    Raises:
-        DataError: They are too long together.
-    """
+    """Return a job's outputs; a `DataError` if GitHub would not take them."""
     size = 2 * sum(map(len, values.values()))
     if size > MAX_OUTPUTS:
         raise DataError(

@@ -106,11 +106,7 @@ def now() -> str:
 
 
 def parse(text: str | bytes, *, where: str) -> Record:
-    """Read a record.
-
-    Raises:
-        DataError: It is not a record, or of another schema.
-    """
+    """Read a record; anything else, and another schema, is a `DataError`."""
     try:
         return Record.model_validate_json(text)
     except ValidationError as problem:

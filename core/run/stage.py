@@ -69,7 +69,8 @@ def perform(
     """Do a stage's work, unless a record says that it was done from the same inputs.
 
     The record may be this cell's or another's of the same stage and group, and lie here or where CI
-    left the run: another attempt of a job takes what the one before has uploaded.
+    left the run: another attempt of a job takes what the one before has uploaded. What ends the work early is
+    recorded first.
 
     Args:
         stage: The stage and its cell.
@@ -79,10 +80,6 @@ def perform(
 
     Returns:
         The record; None where a dry run leaves work undone.
-
-    Raises:
-        FatalError: The work failed; a record of the failure is written first, as of anything else
-            that ends it.
     """
     store, name = stage.store, records.record_name(stage.name, stage.cell)
     before = records.read(store, stage.outputs, stage.artifact_group, name)

@@ -25,13 +25,17 @@ from core.stores import s3_transfer as transfer
 from core.stores.s3_client import (
     ABSENT,
     LOST,
+    PROBE,
     Connection,
     code_of,
+    conditions_of,
     explained,
+    keeps_folders,
+    known_conditions,
+    machine_lock,
     no_credentials,
     shared_connection,
 )
-from core.stores.s3_conditions import PROBE, conditions_of, keeps_folders, known_conditions, machine_lock
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -47,12 +51,7 @@ _PERHAPS_DONE = frozenset({*LOST, *ABSENT, "NoSuchUpload"})
 
 
 def open_bucket(location: str) -> S3Store:
-    """Open ``s3://bucket`` or ``s3://bucket/prefix``.
-
-    Raises:
-        UsageError: It names no bucket, or its prefix is invalid.
-        StoreError: The AWS settings are invalid.
-    """
+    """Open ``s3://bucket`` or ``s3://bucket/prefix``."""
     bucket, _, prefix = location.removeprefix("s3://").partition("/")
     prefix = prefix.rstrip("/")
     if not bucket or (prefix and any(part in {"", ".", ".."} for part in prefix.split("/"))):
@@ -72,11 +71,7 @@ class _Seen:
 
 @dataclass(frozen=True, kw_only=True)
 class S3Store:
-    """Run outputs in a bucket, below a prefix.
-
-    Conditional writes hold as `core.stores.s3_conditions` says: by S3 itself where it can, else by
-    comparing before and verifying after.
-    """
+    """Run outputs in a bucket, below a prefix; `conditions_of` says which conditions hold."""
 
     connection: Connection
     bucket: str

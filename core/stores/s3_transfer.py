@@ -109,11 +109,7 @@ def put_parts(target: Target, source: Path, sha256: str, *, part: int) -> None:
 
 
 def copy(target: Target, source: Mapping[str, Any], etag: str, size: int, sizes: Sizes) -> str:
-    """Copy an object of the same service while it has that ETag; returns the copy's, "" of one in parts.
-
-    Raises:
-        ClientError: The condition does not hold, or another answer.
-    """
+    """Copy an object of the same service while it has that ETag; returns the copy's, "" of one in parts."""
     client, origin = target.connection.client, {"CopySource": dict(source), "CopySourceIfMatch": f'"{etag}"'}
     # a server that is not Amazon's may not know copies of parts
     if size <= (sizes.copy_whole if target.connection.is_amazon else sizes.copy_limit):

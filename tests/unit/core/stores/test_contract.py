@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from core.errors import ConflictError, MissingInputError, StoreError, UsageError
-from core.stores import s3_conditions
+from core.stores import s3_client
 from core.stores.location import DryRunStore, open_store
 from core.stores.s3_client import Conditions
 
@@ -32,7 +32,7 @@ def store_fixture(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: p
     if request.param.startswith("s3:"):
         request.getfixturevalue("s3").put_object(Bucket="bucket", Key="a/prefix-of-another/x.whl", Body=b"x")
     if request.param.endswith("compared"):
-        monkeypatch.setattr(s3_conditions, "AMAZON", Conditions())
+        monkeypatch.setattr(s3_client, "AMAZON", Conditions())
     return open_store(f"{request.param}/within" if ":" in request.param else request.param, root=tmp_path)
 
 

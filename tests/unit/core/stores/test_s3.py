@@ -17,11 +17,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from core.errors import ConflictError, ServiceError, StoreError
-from core.stores import s3_client, s3_conditions
+from core.stores import s3_client
 from core.stores.location import open_store
 from core.stores.s3 import S3Store
-from core.stores.s3_client import Conditions, shared_connection
-from core.stores.s3_conditions import AMAZON, PROBE, conditions_of
+from core.stores.s3_client import AMAZON, PROBE, Conditions, conditions_of, shared_connection
 from core.stores.s3_transfer import MAX_PARTS, MIB, PART, Sizes, part_size
 
 if TYPE_CHECKING:
@@ -353,7 +352,7 @@ def test_where_conditions_are_ignored_an_overwrite_before_the_verification_is_no
     if present:
         store.put_bytes("x.html", b"before")
     seen = store.find("x.html")
-    monkeypatch.setattr(s3_conditions, "AMAZON", Conditions())
+    monkeypatch.setattr(s3_client, "AMAZON", Conditions())
     asked = put_object(after=theirs)
     with pytest.raises(ConflictError):
         store.put_bytes("x.html", b"ours", if_match=seen.etag if seen else "")
