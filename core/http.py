@@ -1,25 +1,33 @@
-"""HTTP: the one way to request an address, read a page, and download a file."""
+"""HTTP: the one way to request an address, read a page's links, download a file, and serve files."""
 
 from __future__ import annotations
 
 import base64
 import hashlib
 import io
+import shutil
 import ssl
 import urllib.error
 import urllib.request
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
+from html.parser import HTMLParser
+from http import HTTPStatus
 from http.client import HTTPException
-from typing import TYPE_CHECKING
-from urllib.parse import unquote, urlsplit, urlunsplit
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import PurePosixPath
+from threading import Thread
+from typing import TYPE_CHECKING, Any, BinaryIO, Protocol, cast
+from urllib.parse import parse_qs, unquote, urlsplit, urlunsplit
 
-from core import files
+from core import console, files
 from core.cli.progress import transfer
-from core.errors import ServiceError
+from core.errors import FatalError, ServiceError
+from core.stores import Stored, headers_for
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator, Mapping
     from http.client import HTTPResponse
     from pathlib import Path
 
@@ -161,3 +169,137 @@ class RemoteFile(io.RawIOBase):
         buffer[: len(data)] = data
         self._at += len(data)
         return len(data)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Link:
+    """A file that a page lists (PEP 503): its name, its SHA-256 ("" where the page gives none), and more."""
+
+    name: str
+    sha256: str = ""
+    requires_python: str = ""
+    yanked: bool = False
+
+
+class _Links(HTMLParser):
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: dict[str, Link] = {}
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        said = dict(attrs)
+        href = said.get("href") if tag == "a" else None
+        if href:
+            parts = urlsplit(href)
+            self.found[href.partition("#")[0]] = Link(
+                name=PurePosixPath(unquote(parts.path)).name,
+                sha256=parse_qs(parts.fragment).get("sha256", [""])[0],
+                requires_python=said.get("data-requires-python") or "",
+                yanked="data-yanked" in said,
+            )
+
+
+def links(page: str) -> Mapping[str, Link]:
+    """Read the links of a page (PEP 503), by address."""
+    parser = _Links()
+    parser.feed(page)
+    parser.close()
+    return parser.found
+
+
+class _Readable(Protocol):
+    def find(self, key: str) -> Stored | None: ...
+
+    def open(self, key: str) -> BinaryIO: ...
+
+
+class RemoteFiles:
+    """Files by name behind addresses with a password, which this process keeps to itself."""
+
+    def __init__(self, urls: Mapping[str, str], *, cert: str) -> None:
+        """Request nothing yet."""
+        self._urls, self._cert = urls, cert
+
+    def find(self, key: str) -> Stored | None:
+        """Look a file up."""
+        if key not in self._urls:
+            return None
+        with self._opened(key) as answer:
+            return Stored(key=key, size=int(answer.headers["Content-Length"]), etag="", modified=0)
+
+    def open(self, key: str) -> BinaryIO:
+        """Open a file."""
+        return cast("BinaryIO", self._opened(key))
+
+    def _opened(self, key: str) -> HTTPResponse:
+        with reachable(self._urls[key]):
+            return open_url(self._urls[key], cert=self._cert)
+
+
+class _Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+
+    def __init__(self, *arguments: Any, store: _Readable, pages: Mapping[str, bytes]) -> None:  # noqa: ANN401 - the base class's
+        self._store, self._pages = store, pages
+        super().__init__(*arguments)
+
+    def do_GET(self) -> None:
+        self._answer(with_body=True)
+
+    def do_HEAD(self) -> None:
+        self._answer(with_body=False)
+
+    def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the base class's name
+        """Print nothing: the installer shows what it fetches."""
+
+    def _answer(self, *, with_body: bool) -> None:
+        key = unquote(urlsplit(self.path).path).lstrip("/")
+        key += "index.html" if key.endswith("/") else ""
+        try:
+            size = self._size(key)
+            if size is None:
+                self.send_error(HTTPStatus.NOT_FOUND)
+                return
+            self.send_response(HTTPStatus.OK)
+            self.send_header("Content-Type", headers_for(key).content_type)
+            self.send_header("Content-Length", str(size))
+            self.end_headers()
+            if with_body:
+                page = self._pages.get(key)
+                with self._store.open(key) if page is None else io.BytesIO(page) as stream:
+                    shutil.copyfileobj(stream, self.wfile)
+        except FatalError as problem:
+            # what was promised cannot be kept: the client sees that the answer broke off
+            console.error(problem.message)
+            self.close_connection = True
+        except ConnectionError:
+            self.close_connection = True
+
+    def _size(self, key: str) -> int | None:
+        if key in self._pages:
+            return len(self._pages[key])
+        with suppress(FatalError):  # an invalid key is not there
+            found = self._store.find(key)
+            return found.size if found else None
+        return None
+
+
+@contextmanager
+def served_store(store: _Readable, pages: Mapping[str, bytes] | None = None) -> Iterator[str]:
+    """Serve a store's keys, with `pages` before its own, to this machine with this process's rights."""
+    with answering(partial(_Handler, store=store, pages=pages or {})) as address:
+        yield address
+
+
+@contextmanager
+def answering(handler: Callable[..., BaseHTTPRequestHandler]) -> Iterator[str]:
+    """Let a handler answer on a free port of the loopback interface, each request in a thread of its own."""
+    server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
+    thread = Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{server.server_port}"
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()

@@ -11,7 +11,7 @@ from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
 
 from core.errors import DataError
-from core.packages.pages import links
+from core.http import links
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence

@@ -13,8 +13,7 @@ from urllib.parse import urljoin, urlsplit
 
 from core.errors import MissingInputError, StoreError, UsageError, WheelError
 from core.families import CPU, group_families
-from core.http import RemoteFile, has_secret, open_url, reachable, without_secret
-from core.packages.pages import links
+from core.http import RemoteFile, has_secret, links, open_url, reachable, without_secret
 from core.run import records
 from core.run.outputs import artifact_groups
 from core.stores.location import open_store
@@ -24,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from core.cli.options import Common
-    from core.packages.pages import Link
+    from core.http import Link
     from core.run.outputs import Platform, RunOutputs
     from core.run.records import FileRecord
     from core.stores import Store

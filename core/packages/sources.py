@@ -7,8 +7,10 @@ and nothing else, so that no other package of those names can win.
 from __future__ import annotations
 
 import functools
+import time
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
+from html import escape
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
@@ -16,10 +18,10 @@ from urllib.parse import quote
 
 from packaging.version import Version
 
-from core import files, http
+from core import console, files, http
 from core.env.installer import Sources, configured
 from core.errors import MissingInputError, ServiceError
-from core.http import fetch, has_secret, without_secret
+from core.http import RemoteFiles, fetch, has_secret, links, served_store, without_secret
 from core.packages.offers import (
     Offer,
     fits,
@@ -30,13 +32,12 @@ from core.packages.offers import (
     required_by,
     requirements_in,
 )
-from core.packages.pages import RemoteFiles, flat_page, served_store, unlisted, wait_for
 from core.run.outputs import LOCAL_RUN
 from core.wheel import distributions, wheels
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from core.http import Answer
     from core.packages.offers import RunGroup
@@ -44,6 +45,8 @@ if TYPE_CHECKING:
 
 _REFUSED = frozenset({401, 403, 404, 410})  # how servers say that there is nothing for whoever asks
 _FAILED = 500
+_FIRST_PAUSE, _LONGEST_PAUSE, _PAUSE_GROWTH = 1.0, 15.0, 1.5
+_NAMED = 8  # nobody reads a longer list
 _ROCM = "rocm-"
 _INDEX, _LINKS, _VERSION, _NO_INSTALL = (
     f"ROCM_PACKAGE_{name}" for name in ("INDEX_URL", "FIND_LINKS_URL", "VERSION", "NO_INSTALL")
@@ -338,3 +341,70 @@ def _run_page(group: RunGroup, offers: Sequence[Offer], wait: float | None) -> I
             named=lambda one: one.replace(base, group.store.url),
         )
         yield url
+
+
+def flat_page(offers: Sequence[Offer]) -> bytes:
+    """Write a flat page of files that lie beside it."""
+    lines = [
+        f'<a href="{quote(one.name)}#sha256={one.sha256}"'
+        + (f' data-requires-python="{escape(one.requires_python)}"' if one.requires_python else "")
+        + f">{escape(one.name)}</a><br>"
+        for one in offers
+    ]
+    return ("<!DOCTYPE html>\n" + "\n".join(lines) + "\n").encode()
+
+
+def unlisted(page: str | None, wanted: Sequence[Offer]) -> Sequence[str]:
+    """Return what a page lacks of recorded files, one phrase each."""
+    found = {one.name: one.sha256 for one in links(page or "").values()}
+    absent = [one.name for one in wanted if one.name not in found]
+    # a page without digests promises the name alone
+    other = [one.name for one in wanted if found.get(one.name, "") not in {"", one.sha256}]
+    return [*absent, *(f"{name} (listed with another digest)" for name in other)]
+
+
+def wait_for(
+    pages: Mapping[str, Sequence[Offer]],
+    *,
+    seconds: float,
+    read: Callable[[str], Answer],
+    named: Callable[[str], str] = str,
+    sleep: Callable[[float], None] = time.sleep,
+    clock: Callable[[], float] = time.monotonic,
+) -> None:
+    """Read pages again, at growing intervals, until each lists its files (by address) with their digests.
+
+    Raises:
+        MissingInputError: The time in seconds is up; the message names what is still missing.
+    """
+    started, pause, said = clock(), _FIRST_PAUSE, ""
+    while True:
+        missing: dict[str, str] = {}
+        for url, wanted in pages.items():
+            answer = read(url)
+            if absent := unlisted(answer.text, wanted):
+                missing[url] = _sentence(named(url), absent, answer)
+        pages = {url: pages[url] for url in missing}
+        if not missing:
+            return
+        left = seconds - (clock() - started)
+        text = "\n".join(missing.values())
+        if left <= 0:
+            raise MissingInputError(
+                f"After {seconds:.0f} s the index does not list what the run's records promise:\n{text}",
+                hint="Write the pages (nox -s index, with the same --run-id and --store) or see why the "
+                "server does not, or wait longer: --wait SECONDS.",
+            )
+        if text != said:
+            console.say(f"Waiting, {left:.0f} s at most (--wait):\n{text}")
+            said = text
+        sleep(min(pause, left))
+        pause = min(pause * _PAUSE_GROWTH, _LONGEST_PAUSE)
+
+
+def _sentence(url: str, absent: Sequence[str], answer: Answer) -> str:
+    more = f" and {len(absent) - _NAMED} more" if len(absent) > _NAMED else ""
+    named = ", ".join(absent[:_NAMED])
+    if answer.text is None:
+        return f"{without_secret(url)}: {answer.problem}; it should list {named}{more}."
+    return f"{url} lacks {named}{more}."

@@ -14,9 +14,9 @@ from core import process
 from core.env import installer
 from core.env.installer import Sources
 from core.errors import CheckError, MissingInputError
+from core.http import served_store
 from core.packages import resolution, sources
 from core.packages.offers import Offer, RunGroup
-from core.packages.pages import served_store
 from core.packages.resolution import Resolved, ResolvedFile
 from core.packages.sources import PackageSource
 from core.stores.directory import DirectoryStore

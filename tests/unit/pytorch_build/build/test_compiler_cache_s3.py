@@ -12,7 +12,7 @@ import pytest
 from botocore.stub import Stubber
 
 from core.cli.options import environment
-from core.packages.pages import answering
+from core.http import answering
 from core.stores import s3_client
 from pytorch_build.build import compiler_cache_s3
 from pytorch_build.build.compiler_cache_s3 import answers, s3_access

@@ -11,9 +11,9 @@ from packaging.version import Version
 
 from ci.publish.indexing.pages import Entry, render
 from core.errors import MissingInputError, StoreError
-from core.http import Answer, fetch
+from core.http import Answer, Link, fetch, links, served_store
 from core.packages.offers import Offer
-from core.packages.pages import Link, links, served_store, unlisted, wait_for
+from core.packages.sources import unlisted, wait_for
 from core.stores.directory import DirectoryStore
 from tests.folders import served
 
