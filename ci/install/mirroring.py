@@ -20,7 +20,7 @@ from core import console, files, process
 from core.env import installer
 from core.env.installer import configured
 from core.errors import DataError, EnvironmentSetupError, ProcessError, StoreError
-from core.packages.offers import fits, required_by
+from core.packages import fits, required_by
 from core.packages.resolution import Question, others_of, resolve
 from core.parallel import each
 from core.run.records import FileRecord
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from ci.install.mirror_data import Mirror
-    from core.packages.offers import Offer, RunGroup
+    from core.packages import Offer, RunGroup
     from core.packages.resolution import Resolved
     from core.stores import Store
 

@@ -14,7 +14,7 @@ from core.wheel.distributions import is_ours
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from core.packages.offers import Offer
+    from core.packages import Offer
 
 
 def parse_requirements(words: Sequence[str]) -> tuple[Requirement, ...]:

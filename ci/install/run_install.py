@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from core.env.installer import Backend
     from core.env.interpreters import Interpreter
-    from core.packages.offers import Offer, RunGroup
+    from core.packages import Offer, RunGroup
     from core.packages.resolution import Resolved
     from core.run.outputs import Platform
 

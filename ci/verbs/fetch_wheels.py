@@ -21,7 +21,7 @@ from core.cli.options import add_group, add_platform, common_from
 from core.cli.progress import transfer
 from core.env.interpreters import interpreter
 from core.errors import MissingInputError, StoreError
-from core.packages.offers import find_group, fits, offer_of, offered, required_by
+from core.packages import find_group, fits, offer_of, offered, required_by
 from core.packages.resolution import parsed_requirement
 from core.parallel import each
 from core.run import records
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
     from ci.install.device_packages import Devices
     from core.cli.progress import Transfer
-    from core.packages.offers import Offer, RunGroup
+    from core.packages import Offer, RunGroup
     from core.stores import Store
 
 _LOCK = ".fetch.lock"

@@ -15,7 +15,7 @@ from core import console
 from core.cli.options import add_group, add_platform, common_from
 from core.cli.options import environment as variables
 from core.errors import MissingInputError, UsageError
-from core.packages.offers import find_group, fits
+from core.packages import find_group, fits
 from core.packages.sources import PackageSource, add_package_source, source_options
 from core.run.job_files import job_files
 from rocm_packaging.sdk.sources import named_source
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from ci.install.run_install import Chosen
     from core.cli.options import Common
     from core.env.interpreters import Interpreter
-    from core.packages.offers import Offer
+    from core.packages import Offer
 
 WAIT = 600.0
 

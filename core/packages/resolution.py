@@ -25,13 +25,13 @@ from core.data import parse_toml
 from core.env import installer
 from core.env.installer import Install, configured
 from core.errors import EnvironmentSetupError, MissingInputError, ProcessError, WheelError
-from core.packages.offers import fits
+from core.packages import fits
 from core.wheel.distributions import is_ours
 
 if TYPE_CHECKING:
     from core.env.installer import Sources
     from core.env.interpreters import Interpreter
-    from core.packages.offers import Offer
+    from core.packages import Offer
     from core.packages.sources import PackageSource
     from core.run.outputs import Platform
     from core.run.records import FileRecord

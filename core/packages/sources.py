@@ -22,7 +22,7 @@ from core import console, files, http
 from core.env.installer import Sources, configured
 from core.errors import MissingInputError, ServiceError
 from core.http import RemoteFiles, fetch, has_secret, links, served_store, without_secret
-from core.packages.offers import (
+from core.packages import (
     Offer,
     fits,
     offered,
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from core.http import Answer
-    from core.packages.offers import RunGroup
+    from core.packages import RunGroup
     from core.stores import Store
 
 _REFUSED = frozenset({401, 403, 404, 410})  # how servers say that there is nothing for whoever asks

@@ -14,7 +14,7 @@ from packaging.requirements import Requirement
 
 from core import console, files
 from core.errors import MissingInputError
-from core.packages.offers import offer_of
+from core.packages import offer_of
 from core.packages.resolution import choose, others_question, pinned_call, required_by_files, resolve_others
 from core.parallel import each
 from core.run import records
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 
     from core.env.installer import Install
     from core.env.interpreters import Interpreter
-    from core.packages.offers import Offer
+    from core.packages import Offer
     from core.packages.sources import PackageSource, SourceOptions
     from core.run.records import FileRecord
     from pytorch_build.context import Context

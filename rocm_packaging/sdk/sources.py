@@ -16,7 +16,7 @@ from core import console
 from core.cli.options import DEFAULT_STORE, environment, placed
 from core.data import Dated, Model, load_toml
 from core.errors import MissingInputError, RocmError, UsageError, nearest
-from core.packages.offers import RunGroup, find_group, fits
+from core.packages import RunGroup, find_group, fits
 from core.packages.resolution import choose, pinned_call
 from core.packages.sources import PackageSource, below
 from core.parallel import each
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from core.cli.options import Common
     from core.env.installer import Install
     from core.env.interpreters import Interpreter
-    from core.packages.offers import Offer
+    from core.packages import Offer
     from core.packages.resolution import SdistRequires
     from core.packages.sources import SourceOptions
     from core.run.outputs import Platform

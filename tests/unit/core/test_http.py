@@ -12,7 +12,7 @@ from packaging.version import Version
 from ci.publish.indexing.pages import Entry, render
 from core.errors import MissingInputError, StoreError
 from core.http import Answer, Link, fetch, links, served_store
-from core.packages.offers import Offer
+from core.packages import Offer
 from core.packages.sources import unlisted, wait_for
 from core.stores.directory import DirectoryStore
 from tests.folders import served

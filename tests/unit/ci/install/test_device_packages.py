@@ -8,7 +8,7 @@ from ci.install import device_packages
 from ci.install.device_packages import Devices, devices_for, known_offers
 from ci.install.requirements import parse_requirements
 from core.errors import MissingInputError, RocmError
-from core.packages.offers import Offer
+from core.packages import Offer
 from core.packages.sources import PackageSource
 
 if TYPE_CHECKING:

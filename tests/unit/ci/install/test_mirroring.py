@@ -12,7 +12,7 @@ from ci.install.mirror_data import mirror
 from ci.install.mirroring import Cell, Need, Source, batches, needs, publish, resolved
 from core import files, process
 from core.errors import DataError, EnvironmentSetupError, StoreError, WheelError
-from core.packages.offers import RunGroup, offered
+from core.packages import RunGroup, offered
 from core.packages.resolution import Resolved, ResolvedFile, others_of
 from tests.unit.ci.mirror_samples import DATA
 

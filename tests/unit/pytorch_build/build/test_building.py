@@ -9,7 +9,7 @@ import pytest
 
 from core import files
 from core.errors import BuildError, InterruptedStageError, UsageError
-from core.packages.offers import Offer
+from core.packages import Offer
 from core.packages.sources import PackageSource
 from core.run import records
 from core.run.records import Cell

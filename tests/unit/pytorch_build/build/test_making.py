@@ -10,8 +10,7 @@ from core import process
 from core.env import environments
 from core.env.installer import Sources
 from core.errors import BuildError, CheckError, EnvironmentSetupError, ProcessError
-from core.packages import sources
-from core.packages.offers import Offer
+from core.packages import Offer, sources
 from core.packages.sources import PackageSource
 from core.process import Completed
 from pytorch_build.build import compiler_cache_use, facts, making, preflight
