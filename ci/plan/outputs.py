@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING
 
-from core.run.plan import PLATFORMS, matrices, refuse_outputs, views
+from core.run.plan import PLATFORMS, matrices, refuse_outputs
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -38,7 +38,6 @@ def outputs(plan: Plan) -> Mapping[str, str]:
         ]
         values[f"{platform}_test_labels"] = list(plan.test_labels.get(platform, ()))
     values |= matrices(plan)
-    values |= views(plan)
     written = {name: value if isinstance(value, str) else compact(value) for name, value in values.items()}
     return refuse_outputs(written)
 

@@ -6,7 +6,6 @@
 
 from __future__ import annotations
 
-import itertools
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from pydantic import Field
@@ -269,13 +268,21 @@ class Plan(Model):
         return data.parse_json(data.read_text(path), cls, where=path)
 
 
-def matrices(plan: Plan) -> Mapping[str, Sequence[Mapping[str, Any]]]:
-    """Return every matrix for GitHub: ``{platform}_{stage}_matrix`` to its jobs."""
-    written = {}
-    for platform, stage in itertools.product(PLATFORMS, STAGES):
-        cells = plan.matrix(platform, stage)
-        refuse_size(len(cells), f"{stage} on {platform}")
-        written[f"{platform}_{stage}_matrix"] = [plan.row(cell) for cell in cells]
+def matrices(plan: Plan) -> Mapping[str, object]:
+    """Return what a workflow's jobs are made of, as job outputs name it.
+
+    ``{platform}_{stage}_matrix`` is a list of jobs, ``{platform}_cells`` the same jobs by artifact group and
+    stage, ``{platform}_promote_matrix`` a list of what is to be promoted. A matrix with more jobs than GitHub
+    takes is a `DataError`.
+    """
+    written: dict[str, object] = {}
+    for platform in PLATFORMS:
+        for stage in STAGES:
+            cells = plan.matrix(platform, stage)
+            refuse_size(len(cells), f"{stage} on {platform}")
+            written[f"{platform}_{stage}_matrix"] = [plan.row(cell) for cell in cells]
+        written[f"{platform}_cells"] = grouped(plan, platform)
+        written[f"{platform}_promote_matrix"] = promotions(plan, platform)
     return written
 
 
@@ -302,15 +309,6 @@ def refuse_outputs(values: Mapping[str, str]) -> Mapping[str, str]:
 def schema() -> Mapping[str, Any]:
     """Return the JSON schema of plans."""
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", **Plan.model_json_schema()}
-
-
-def views(plan: Plan) -> Mapping[str, object]:
-    """Return ``{platform}_cells`` and ``{platform}_promote_matrix``, as job outputs name them."""
-    found: dict[str, object] = {}
-    for platform in PLATFORMS:
-        found[f"{platform}_cells"] = grouped(plan, platform)
-        found[f"{platform}_promote_matrix"] = promotions(plan, platform)
-    return found
 
 
 def grouped(plan: Plan, platform: Platform) -> Mapping[str, Mapping[str, Sequence[Mapping[str, Any]]]]:
