@@ -105,7 +105,7 @@ def install(
     if chosen.theirs:
         calls.append(pinned_call(wanted.locks, chosen.theirs, theirs))
     if chosen.ours:
-        calls.append(pinned_call(wanted.locks, chosen.ours, ours, told=wanted.devices.told(wanted.offers)))
+        calls.append(pinned_call(wanted.locks, chosen.ours, ours, family=wanted.devices.told(wanted.offers)))
     for call in calls:
         installer.install(target, call, backend=wanted.backend, cache_dir=wanted.cache_dir)
     files.write_json(target.prefix / MARKER, {one.distribution: one.sha256 for one in chosen.ours})

@@ -237,9 +237,13 @@ def others_question(python: Path, sources: Sources | None, **more: Any) -> Quest
 
 
 def pinned_call(
-    folder: Path, pins: Sequence[Offer | FileRecord | Resolved], sources: Sources | None, *, told: str = ""
+    folder: Path,
+    pins: Sequence[Offer | FileRecord | Resolved],
+    sources: Sources | None,
+    *,
+    gpu_family: str = "",
 ) -> Install:
-    """Plan the installation of exact files by digest; an sdist of `rocm` is `told` the GPU family."""
+    """Plan the installation of exact files by digest; the sdist of `rocm` is built for a GPU family."""
     lines = sorted(
         one.pinned
         if isinstance(one, Resolved)
@@ -247,7 +251,7 @@ def pinned_call(
         for one in pins
     )
     text = "".join(f"{line}\n" for line in lines)
-    return installer.pinned(locks.kept(folder, "pinned", text), sources, gpu_family=told)
+    return installer.pinned(locks.kept(folder, "pinned", text), sources, gpu_family=family)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from core.packages import RunGroup
     from core.stores import Store
 
-_REFUSED = frozenset({401, 403, 404, 410})  # how servers say that there is nothing for whoever asks
+_REFUSED = frozenset({401, 403, 404, 410})  # how servers say that they have nothing for this client
 _FAILED = 500
 _FIRST_PAUSE, _LONGEST_PAUSE, _PAUSE_GROWTH = 1.0, 15.0, 1.5
 _NAMED = 8  # nobody reads a longer list

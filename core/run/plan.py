@@ -200,10 +200,10 @@ class Plan(Model):
         promote: Whether the wheels go on to the release index of `release_type`.
         release_type: ``ci``, ``dev``, ``nightly``, ``prerelease``.
         test_type: ``quick``, ``standard``, ``comprehensive`` or ``full``.
-        test_labels: Which tests are asked for, by platform; none stands for all of the type.
+        test_labels: Which tests are requested, by platform; none stands for all of the type.
         rocm: What ROCm's packages are made of.
         left_out: What could be and is not in the plan.
-        notes: What people must know: defaults that were taken because something could not be asked.
+        notes: Defaults that were taken because something could not be looked up.
         locks: Digests of source locks, by platform and torch ref; `resolve` fills them in.
     """
 

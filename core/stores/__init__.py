@@ -171,10 +171,10 @@ def conflict(key: str, url: str) -> ConflictError:
 
 
 def require_digest(source: Store, source_key: str, sha256: str, *, found: str = "") -> None:
-    """Refuse to copy an object that is not the one that was meant; `found` is its digest, if it is known."""
+    """Refuse to copy an object that has another digest than `sha256`; `found` is its digest, if known."""
     found = found or source.digest(source_key)
     if found != sha256:
         raise StoreError(
             f"{source_key} in {source.url} has the digest {found}, and {sha256} was to be copied.",
-            hint="Somebody replaced it; find out who, then test and copy again.",
+            hint="Another process replaced it; find out which, then test and copy again.",
         )

@@ -145,7 +145,7 @@ class DryRunStore:
         key: str,
         data: bytes,
         *,
-        if_match: str | None = None,  # noqa: ARG002 - nothing is written, so nobody can be first
+        if_match: str | None = None,  # noqa: ARG002 - nothing is written
         replace: bool = True,
         absent: bool = False,
     ) -> Outcome:

@@ -185,7 +185,7 @@ class S3Store:
         replace: bool = True,
         absent: bool = False,
     ) -> Outcome:
-        """Upload a small object, on the condition that nobody else wrote it meanwhile."""
+        """Upload a small object, on the condition that no other process wrote it meanwhile."""
 
         def send(target: transfer.Target) -> None:
             transfer.put(target, data)

@@ -1,6 +1,6 @@
 """Objects on their way to and from S3: uploads and copies in parts, reads over connections that break.
 
-An upload of parts is seen by nobody before it is completed, and is aborted where it fails.
+An upload of parts is invisible before it is completed, and is aborted where it fails.
 """
 
 from __future__ import annotations
@@ -98,8 +98,8 @@ def put_parts(target: Target, source: Path, sha256: str, *, part: int) -> None:
             raise _changed(source, sha256)
 
     def send(upload_id: str, number: int, data: bytes) -> CompletedPartTypeDef:
-        asked = {**target.place, "UploadId": upload_id, "PartNumber": number}
-        done = target.connection.client.upload_part(**asked, Body=data, ChecksumSHA256=_sha256(data))
+        part = {**target.place, "UploadId": upload_id, "PartNumber": number}
+        done = target.connection.client.upload_part(**part, Body=data, ChecksumSHA256=_sha256(data))
         checksum = done.get("ChecksumSHA256")
         sent: CompletedPartTypeDef = {"PartNumber": number, "ETag": done["ETag"]}
         return {**sent, "ChecksumSHA256": checksum} if checksum else sent
@@ -119,9 +119,9 @@ def copy(target: Target, source: Mapping[str, Any], etag: str, size: int, sizes:
     step = part_size(size, sizes.copy_part)
 
     def send(upload_id: str, number: int, start: int) -> CompletedPartTypeDef:
-        asked: Any = {**target.place, **origin, "UploadId": upload_id, "PartNumber": number}
+        part: Any = {**target.place, **origin, "UploadId": upload_id, "PartNumber": number}
         span = f"bytes={start}-{min(start + step, size) - 1}"
-        done = client.upload_part_copy(**asked, CopySourceRange=span)
+        done = client.upload_part_copy(**part, CopySourceRange=span)
         return {"PartNumber": number, "ETag": done["CopyPartResult"]["ETag"]}
 
     def parts(upload_id: str) -> Iterator[Part]:

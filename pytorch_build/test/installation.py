@@ -232,7 +232,7 @@ def planned(
         calls = [tools, *([pinned_call(folder, others, None)] if others else [])]
         for source, found in what.parts:
             sources = stack.enter_context(source.opened(found, wait=0))
-            calls.append(pinned_call(folder, found, sources, told=told))
+            calls.append(pinned_call(folder, found, sources, family=told))
         yield calls, files.digest_of([files.sha256(path) for call in calls for path in call.files])
 
 

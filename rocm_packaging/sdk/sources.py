@@ -86,7 +86,7 @@ class RocmSource:
         """
         files = each(self.packages.sealed, self.files)
         with self.packages.opened(files) as sources:
-            yield pinned_call(folder, files, sources, told=sdk_target(self.layout, family, targets))
+            yield pinned_call(folder, files, sources, family=sdk_target(self.layout, family, targets))
 
 
 class _Index(Model):
