@@ -241,7 +241,7 @@ def pinned_call(
     pins: Sequence[Offer | FileRecord | Resolved],
     sources: Sources | None,
     *,
-    gpu_family: str = "",
+    family: str = "",
 ) -> Install:
     """Plan the installation of exact files by digest; the sdist of `rocm` is built for a GPU family."""
     lines = sorted(
