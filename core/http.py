@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Protocol, cast
 from urllib.parse import parse_qs, unquote, urlsplit, urlunsplit
 
 from core import console, files
-from core.cli.progress import transfer
+from core.console import transfer
 from core.errors import FatalError, ServiceError
 from core.stores import Stored, headers_for
 

@@ -24,7 +24,7 @@ from core.packages import fits, required_by
 from core.packages.resolution import Question, others_of, resolve
 from core.parallel import each
 from core.run.records import FileRecord
-from core.wheel import wheels
+from core.wheel import read_metadata
 from core.wheel.distributions import SIDECAR, is_ours
 
 if TYPE_CHECKING:
@@ -177,7 +177,7 @@ def download(data: Mirror, batch: Sequence[Source], folder: Path) -> None:
 
 def publish(data: Mirror, store: Store, source: Source, path: Path) -> FileRecord:
     """Put a file and its sidecar into the index's folder."""
-    metadata = wheels.read_metadata(path)
+    metadata = read_metadata(path)
     if is_ours(metadata.name) or canonicalize_name(metadata.name) != source.distribution:
         raise DataError(f"{path.name} calls itself {metadata.name} inside; it is not mirrored.")
     key = f"{data.prefix}/{source.filename}"

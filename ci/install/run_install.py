@@ -15,14 +15,14 @@ from core.env.installer import Install, Sources, configured
 from core.packages import resolution
 from core.packages.resolution import others_question, pinned_call, resolve_others
 from core.packages.sources import PackageSource, store_address
-from rocm_packaging.sdk.sources import sdist_requires
+from rocm_packaging.rocm_sources import sdist_requires
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
+    from core.env import Interpreter
     from core.env.installer import Backend
-    from core.env.interpreters import Interpreter
     from core.packages import Offer, RunGroup
     from core.packages.resolution import Resolved
     from core.run.outputs import Platform

@@ -18,7 +18,7 @@ from core.packages.sources import PackageSource
 from core.run.outputs import PLAIN
 from core.run.plan import RocmOrigin
 from rocm_packaging.packages.layouts import device_package
-from rocm_packaging.sdk.sources import for_build, release_index_url
+from rocm_packaging.rocm_sources import for_build, release_index_url
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from ci.plan.runs import Run, RunSource
     from core.run.outputs import Platform
     from core.run.plan import RocmPackages
-    from rocm_packaging.sdk.sources import RocmSource
+    from rocm_packaging.rocm_sources import RocmSource
 
 _VERSIONS = 10  # of an index, the newest: one may be there for some platforms or families alone
 _HINT = (

@@ -15,7 +15,7 @@ from core.run import records
 from core.run.outputs import BUILD_MANIFEST, artifact_groups, is_record
 from core.wheel import distributions
 from core.wheel.distributions import SIDECAR
-from rocm_packaging.artifacts.archives import is_archive
+from rocm_packaging.archives import is_archive
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

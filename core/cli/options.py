@@ -263,11 +263,7 @@ def _address(store: str, env: Mapping[str, str]) -> str:
 
 
 def common_from(arguments: argparse.Namespace) -> Common:
-    """Turn parsed arguments into the value that stages get.
-
-    Raises:
-        UsageError: ``RELEASE_TYPE`` is no release type, or ``--store auto`` has no bucket.
-    """
+    """Turn parsed arguments into the value that stages get."""
     if arguments.release_type not in RELEASE_TYPES:  # a default is not held against the choices
         raise UsageError(
             f"RELEASE_TYPE={arguments.release_type!r} is no release type. "
@@ -300,14 +296,6 @@ def placed(common: Common, env: Mapping[str, str], *, named: bool) -> Common:
     the data names for the repository. ``auto`` is that bucket. Otherwise ``out/`` is written, and
     runs of CI, which have numbers, are read from that bucket, or from the store that the variable
     ``RUN_STORE`` names, where ``out/`` lacks them.
-
-    Args:
-        common: What was asked for.
-        env: What CI says of itself.
-        named: Whether the store was named on the command line.
-
-    Raises:
-        UsageError: ``auto`` has no bucket for the local run, or for the release type.
     """
     auto = common.store == AUTO_STORE
     if auto and common.run_id == LOCAL_RUN:
@@ -349,9 +337,6 @@ def source_date_epoch(env: Mapping[str, str]) -> int | None:
     """Return SOURCE_DATE_EPOCH in seconds since 1970 UTC, the time that archives' members get; None if unset.
 
     Source: https://reproducible-builds.org/specs/source-date-epoch/.
-
-    Raises:
-        UsageError: It is no number.
     """
     text = env.get("SOURCE_DATE_EPOCH", "")
     if text and not text.isdecimal():

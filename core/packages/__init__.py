@@ -11,13 +11,14 @@ from http.client import HTTPException
 from typing import TYPE_CHECKING
 from urllib.parse import urljoin, urlsplit
 
+from core import wheel
 from core.errors import MissingInputError, StoreError, UsageError, WheelError
 from core.families import CPU, group_families
 from core.http import RemoteFile, has_secret, links, open_url, reachable, without_secret
 from core.run import records
 from core.run.outputs import artifact_groups
 from core.stores.location import open_store
-from core.wheel import distributions, wheels
+from core.wheel import distributions, parse_wheel_name
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -154,7 +155,7 @@ def offers_named(name: str, *, url: str, link: Link | None = None) -> Iterator[O
     if not distributions.is_distribution(name):
         return
     try:
-        parsed = wheels.parse_wheel_name(name) if name.endswith(".whl") else wheels.parse_sdist_name(name)
+        parsed = wheel.parse_wheel_name(name) if name.endswith(".whl") else wheel.parse_sdist_name(name)
     except WheelError:
         return
     if distributions.is_ours(parsed.distribution):
@@ -220,5 +221,5 @@ def fits(one: Offer, python_tag: str, platform: Platform | None = None) -> bool:
             or (tag.abi == "none" and tag.interpreter in {"py3", python_tag})
         )
         and (tag.platform == "any" or family in tag.platform)
-        for tag in wheels.parse_wheel_name(one.name).tags
+        for tag in parse_wheel_name(one.name).tags
     )

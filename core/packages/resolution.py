@@ -20,17 +20,17 @@ from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from packaging.utils import canonicalize_name
 from packaging.version import Version
 
-from core import files, locks, process
+from core import files, process
 from core.data import parse_toml
-from core.env import installer
+from core.env import installer, locks
 from core.env.installer import Install, configured
 from core.errors import EnvironmentSetupError, MissingInputError, ProcessError, WheelError
 from core.packages import fits
 from core.wheel.distributions import is_ours
 
 if TYPE_CHECKING:
+    from core.env import Interpreter
     from core.env.installer import Sources
-    from core.env.interpreters import Interpreter
     from core.packages import Offer
     from core.packages.sources import PackageSource
     from core.run.outputs import Platform

@@ -33,7 +33,7 @@ from core.packages import (
     requirements_in,
 )
 from core.run.outputs import LOCAL_RUN
-from core.wheel import distributions, wheels
+from core.wheel import distributions, read_metadata
 
 if TYPE_CHECKING:
     import argparse
@@ -238,9 +238,7 @@ class PackageSource:
             return ()
         remote = "://" in one.url
         return requirements_in(
-            remote_metadata(one.url, cert=configured().cert)
-            if remote
-            else wheels.read_metadata(Path(one.url)).raw
+            remote_metadata(one.url, cert=configured().cert) if remote else read_metadata(Path(one.url)).raw
         )
 
     def sealed(self, one: Offer) -> Offer:

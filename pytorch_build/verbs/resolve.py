@@ -20,7 +20,7 @@ from pytorch_build.lock.stored import source_lock
 from pytorch_build.refs.torch_refs import PROJECTS
 from pytorch_build.rocm.options import add_rocm_options, rocm_options_from
 from pytorch_build.verbs.shared import add_source_options, mirrors_from
-from rocm_packaging.sdk.sources import INDEXES_FILE, release_indexes
+from rocm_packaging.rocm_sources import INDEXES_FILE, release_indexes
 
 if TYPE_CHECKING:
     import argparse

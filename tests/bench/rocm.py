@@ -17,8 +17,8 @@ from core.env import installer
 from core.errors import BuildError
 from core.families import family
 from core.stores.location import open_store
-from rocm_packaging.artifacts.artifacts import families_of, scan
-from rocm_packaging.packing import pack
+from rocm_packaging.artifacts import families_of, scan
+from tests.artifact_archives import pack
 from tests.bench.measuring import Figure, paired, quiet, seconds
 
 if TYPE_CHECKING:

@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from core import process
-from pytorch_build.standalone.fat.making import Request, make
-from pytorch_build.standalone.portable.analysis import analyse
-from pytorch_build.standalone.portable.repairing import repair
+from pytorch_build.standalone.fat import Request, make
+from pytorch_build.standalone.portable import analyse, repair
 from tests.folders import served
 from tests.unit.pytorch_build.check.conftest import write_wheel
 

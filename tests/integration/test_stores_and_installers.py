@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from core import files, process
-from core.env import environments, installer
+from core.env import Interpreter, installer, interpreter
 from core.env.installer import Install, Sources
-from core.env.interpreters import Interpreter, interpreter
 from core.errors import EnvironmentSetupError
 from core.run.outputs import RunOutputs
 from core.stores.directory import DirectoryStore
@@ -124,10 +123,8 @@ def test_an_environment_is_kept_by_its_digest_and_emptied_for_another(
     stray = target.purelib / "stray.py"
     for wanted, kept in (("rocm", False), ("rocm", True), ("apex", False)):
         calls = [Install(requirements=(wanted,), sources=sources)]
-        digest = environments.digest_of_calls(target, calls)
-        with environments.prepared(
-            target, calls, digest=digest, backend=backend, cache_dir=tmp_path / "cache"
-        ):
+        digest = installer.digest_of_calls(target, calls)
+        with installer.prepared(target, calls, digest=digest, backend=backend, cache_dir=tmp_path / "cache"):
             assert installed(target) == {wanted}
             assert stray.exists() is kept
             assert interpreter.__wrapped__(target.executable) == target

@@ -69,7 +69,7 @@ def test_an_address_in_a_run_is_of_that_run(store: DirectoryStore, common: Commo
         assert (found.run.read("manifests/gfx94X-dcgpu/x.json"), found.run.read("gone")) == (b"{}", None)
         with pytest.raises(MissingInputError, match="There is no http"):
             locate(f"{address}/gone.whl", common, tmp_path, named=False)
-        with pytest.raises(UsageError, match="is no file's address"):
+        with pytest.raises(UsageError, match="is not the address of a file"):
             locate(f"{address}/", common, tmp_path, named=False)
 
 

@@ -19,8 +19,8 @@ from core.run import records
 from core.run.outputs import RunOutputs, this_platform
 from core.stores import location
 from core.stores.directory import DirectoryStore
-from rocm_packaging.artifacts.artifacts import scan
-from rocm_packaging.packing import pack
+from rocm_packaging.artifacts import scan
+from tests.artifact_archives import pack
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -42,7 +42,7 @@ def put(folder: Path, *names: str) -> None:
         (source / "a/stage").mkdir(parents=True, exist_ok=True)
         (source / "artifact_manifest.txt").write_text("a/stage\n", encoding="utf-8")
         (source / "a/stage" / name).write_text(name, encoding="utf-8")
-        pack(source, folder, level=1)
+        pack(source, folder)
 
 
 @pytest.fixture

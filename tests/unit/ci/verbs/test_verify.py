@@ -10,8 +10,8 @@ from urllib.parse import quote
 
 import pytest
 
-from ci.provenance.names import statement_path
-from ci.provenance.writing import write_provenance
+from ci.provenance.facts import statement_path
+from ci.provenance.statements import write_provenance
 from core.cli.frontdoor import Verb, main
 from core.errors import DataError, MissingInputError, ProvenanceError, ServiceError, WheelError
 from core.run import records
@@ -229,7 +229,7 @@ def cut_statement(run: Run) -> None:
         (wrong_digest, ProvenanceError, "has another SHA-256 than its record manifests/"),
         (another_subject, ProvenanceError, "is about another file: apex-1.whl"),
         (another_file_of_the_name, ProvenanceError, "the statement  " + "0" * 64),
-        (another_predicate, ProvenanceError, "is no provenance but 'https://example.com/v1'"),
+        (another_predicate, ProvenanceError, "is not provenance but 'https://example.com/v1'"),
         (record_written_again, ProvenanceError, "does not follow from the record manifests/"),
         (another_commit, ProvenanceError, f"and the record manifests/{GROUP}/"),
         (record_of_another_version, ProvenanceError, f"its version is '{VERSION}', and its record"),

@@ -18,7 +18,7 @@ from pytorch_build.rocm.options import (
     packages_of,
     rocm_options_from,
 )
-from rocm_packaging.sdk.sources import RocmSource, release_index_url
+from rocm_packaging.rocm_sources import RocmSource, release_index_url
 
 if TYPE_CHECKING:
     from collections.abc import Callable
