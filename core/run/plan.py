@@ -306,11 +306,6 @@ def refuse_outputs(values: Mapping[str, str]) -> Mapping[str, str]:
     return values
 
 
-def schema() -> Mapping[str, Any]:
-    """Return the JSON schema of plans."""
-    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **Plan.model_json_schema()}
-
-
 def grouped(plan: Plan, platform: Platform) -> Mapping[str, Mapping[str, Sequence[Mapping[str, Any]]]]:
     """Return the jobs of each artifact group: group -> stage -> rows; every group has every stage."""
     groups = dict.fromkeys(cell.artifact_group for cell in plan.cells if cell.platform == platform)

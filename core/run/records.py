@@ -1,6 +1,6 @@
 """Records: one JSON document a stage and cell says what was made, from what, with digests.
 
-`schema()` gives the JSON schema; `docs/records.md` shows an example.
+`docs/record.schema.json` is their schema.
 """
 
 from __future__ import annotations
@@ -126,11 +126,6 @@ def parse(text: str | bytes, *, where: str) -> Record:
 def serialize(record: Record) -> bytes:
     """Write a record as the JSON that the store keeps."""
     return (json.dumps(record.model_dump(mode="json"), indent=2) + "\n").encode()
-
-
-def schema() -> dict[str, Any]:
-    """Return the JSON schema of records."""
-    return Record.model_json_schema()
 
 
 def read(store: Store, outputs: RunOutputs, artifact_group: str, name: str) -> Record | None:
