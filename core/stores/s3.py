@@ -12,6 +12,7 @@ import tempfile
 import time
 from contextlib import nullcontext
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any, BinaryIO
 from urllib.parse import quote
@@ -165,16 +166,9 @@ class S3Store:
         self, key: str, source: Path, *, sha256: str, replace: bool, absent: bool = False
     ) -> Outcome:
         """Upload a file, in parts where it is large."""
-        size = source.stat().st_size
-        whole = size <= self.sizes.part
-
-        def send(target: transfer.Target) -> None:
-            if whole:
-                transfer.put_file(target, source, sha256)
-            else:
-                transfer.put_parts(target, source, sha256, part=self.sizes.part)
-
-        return self._write(key, sha256, size, send, replace=replace, whole=whole, absent=absent)
+        size, part = source.stat().st_size, self.sizes.part
+        send = partial(transfer.put_file, source=source, sha256=sha256, part=part)
+        return self._write(key, sha256, size, send, replace=replace, whole=size <= part, absent=absent)
 
     def put_bytes(
         self,
@@ -186,11 +180,7 @@ class S3Store:
         absent: bool = False,
     ) -> Outcome:
         """Upload a small object, on the condition that no other process wrote it meanwhile."""
-
-        def send(target: transfer.Target) -> None:
-            transfer.put(target, data)
-
-        sha256 = hashlib.sha256(data).hexdigest()
+        sha256, send = hashlib.sha256(data).hexdigest(), partial(transfer.put, data=data)
         return self._write(key, sha256, len(data), send, replace=replace, if_match=if_match, absent=absent)
 
     def copy(self, key: str, source: Store, source_key: str, *, sha256: str, replace: bool) -> Outcome:
@@ -202,10 +192,7 @@ class S3Store:
                 return self.put_file(key, path, sha256=sha256, replace=replace)
         seen = source._existing(source_key)  # noqa: SLF001 - of this class
         stores.require_digest(source, source_key, sha256, found=source._digest_of(seen))  # noqa: SLF001 - of this class
-
-        def send(target: transfer.Target) -> None:
-            self._copy(target, source, seen.stored)
-
+        send = partial(self._copy, source=source, seen=seen.stored)
         return self._write(key, sha256, seen.stored.size, send, replace=replace, whole=False)
 
     def _copy(self, target: transfer.Target, source: S3Store, seen: Stored) -> None:

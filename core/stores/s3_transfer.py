@@ -75,17 +75,19 @@ def put(target: Target, data: bytes) -> None:
     )
 
 
-def put_file(target: Target, source: Path, sha256: str) -> None:
-    """Upload a small file, which has to have a digest, in one request."""
-    data = source.read_bytes()
-    if hashlib.sha256(data).hexdigest() != sha256:
-        raise _changed(source, sha256)
-    put(target, data)
+def put_file(target: Target, source: Path, sha256: str, part: int) -> None:
+    """Upload a file that has to have a digest: in one request, or where it is larger than `part` in parts."""
+    size = source.stat().st_size
+    if size <= part:
+        data = source.read_bytes()
+        if hashlib.sha256(data).hexdigest() != sha256:
+            raise _changed(source, sha256)
+        put(target, data)
+    else:
+        _put_parts(target, source, sha256, part_size(size, part))
 
 
-def put_parts(target: Target, source: Path, sha256: str, *, part: int) -> None:
-    """Upload a file in parts; its digest is taken on the way."""
-    size = part_size(source.stat().st_size, part)
+def _put_parts(target: Target, source: Path, sha256: str, size: int) -> None:
     whole = hashlib.sha256()
 
     def parts(upload_id: str) -> Iterator[Part]:
