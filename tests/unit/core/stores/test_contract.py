@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
     from core.stores import Store
 
+    Put = Callable[..., str]
+
 KINDS = ["out", "s3://bucket", "s3://bucket/a/prefix", "s3://bucket/compared"]
 
 
@@ -48,9 +50,7 @@ def put_fixture(store: Store, tmp_path: Path) -> Callable[..., str]:
     return put
 
 
-def test_what_is_put_is_listed_read_fetched_and_hashed(
-    store: Store, put: Callable[..., str], tmp_path: Path
-) -> None:
+def test_what_is_put_is_listed_read_fetched_and_hashed(store: Store, put: Put, tmp_path: Path) -> None:
     objects = {
         "r/python/g/torch-2.10.0+rocm7.1-cp312-cp312-linux_x86_64.whl": b"wheel",
         "r/python/g/empty.whl": b"",
@@ -107,7 +107,7 @@ def test_folders_are_named_without_what_lies_in_them(store: Store) -> None:
 
 
 @pytest.mark.parametrize("key", ["../x", "/etc/passwd", "a/../../x", ".digests/a", "a/.hidden/b"])
-def test_no_key_leaves_the_store(store: Store, put: Callable[..., str], key: str) -> None:
+def test_no_key_leaves_the_store(store: Store, put: Put, key: str) -> None:
     calls: list[Callable[[], object]] = [
         partial(store.put_bytes, key, b""),
         partial(put, key, b""),
@@ -136,7 +136,7 @@ def test_what_is_not_there_is_named(store: Store, tmp_path: Path) -> None:
     assert list(store.list("")) == []
 
 
-def test_the_same_bytes_are_no_write(store: Store, put: Callable[..., str]) -> None:
+def test_the_same_bytes_are_no_write(store: Store, put: Put) -> None:
     assert put("r/a.whl", b"a") == "written"
     before = store.find("r/a.whl")
     assert put("r/a.whl", b"a") == "unchanged"
@@ -146,7 +146,7 @@ def test_the_same_bytes_are_no_write(store: Store, put: Callable[..., str]) -> N
     assert store.find("r/a.whl") == before
 
 
-def test_other_bytes_are_refused_where_nothing_is_replaced(store: Store, put: Callable[..., str]) -> None:
+def test_other_bytes_are_refused_where_nothing_is_replaced(store: Store, put: Put) -> None:
     store.put_bytes("r/a.whl", b"a")
     for write in (partial(put, "r/a.whl", b"b"), partial(store.put_bytes, "r/a.whl", b"b", replace=False)):
         with pytest.raises(StoreError, match=r"r/a\.whl exists in .* with other bytes"):
@@ -217,7 +217,7 @@ def test_of_racing_writers_exactly_one_wins(store: Store, kind: str, tmp_path: P
 
 @pytest.mark.parametrize("origin", ["itself", "folder", "s3://other/x"])
 def test_an_object_is_copied_only_if_it_is_the_one_that_was_meant(
-    store: Store, put: Callable[..., str], origin: str, tmp_path: Path, request: pytest.FixtureRequest
+    store: Store, put: Put, origin: str, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
     if origin.startswith("s3:"):
         request.getfixturevalue("s3")
@@ -236,7 +236,7 @@ def test_an_object_is_copied_only_if_it_is_the_one_that_was_meant(
     assert store.read("v2/a.whl") == b"a"
 
 
-def test_a_dry_run_reads_and_writes_nothing(store: Store, put: Callable[..., str]) -> None:
+def test_a_dry_run_reads_and_writes_nothing(store: Store, put: Put) -> None:
     store.put_bytes("r/a.whl", b"a")
     dry = DryRunStore(store)
     before: Any = store.list("")

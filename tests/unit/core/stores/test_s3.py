@@ -283,7 +283,7 @@ def test_an_object_of_another_service_comes_through_this_machine(
 
 
 @pytest.fixture(name="put_object")
-def put_object_fixture(around: Call) -> Callable[..., list[Any]]:
+def put_object_fixture(around: Call) -> Call:
     """Let something happen around every PUT."""
 
     def happening(before: Call = lambda *_: None, after: Call = lambda *_: None) -> list[Any]:
@@ -302,7 +302,7 @@ def put_object_fixture(around: Call) -> Callable[..., list[Any]]:
     return happening
 
 
-def refuse(code: str) -> Callable[..., object]:
+def refuse(code: str) -> Call:
     def raise_(*_: object) -> None:
         raise refusal(code)
 
@@ -316,14 +316,14 @@ def theirs(real: Call, _count: int) -> None:
 
 @pytest.mark.parametrize("code", ["PreconditionFailed", "412", "ConditionalRequestConflict"])
 def test_a_write_that_met_its_own_first_attempt_has_succeeded(
-    store: S3Store, put_object: Callable[..., list[Any]], code: str
+    store: S3Store, put_object: Call, code: str
 ) -> None:
     asked = put_object(after=refuse(code))
     assert store.put_bytes("x.html", b"ours", if_match="") == "written"
     assert asked == [{"IfNoneMatch": "*"}]
 
 
-def test_a_write_that_met_another_one_has_not(store: S3Store, put_object: Callable[..., list[Any]]) -> None:
+def test_a_write_that_met_another_one_has_not(store: S3Store, put_object: Call) -> None:
     put_object(before=theirs)
     with pytest.raises(ConflictError):
         store.put_bytes("x.html", b"ours", if_match="")
@@ -333,9 +333,7 @@ def test_a_write_that_met_another_one_has_not(store: S3Store, put_object: Callab
     assert store.read("x.html") == store.read("a.whl") == b"theirs"
 
 
-def test_where_s3_is_busy_with_the_key_the_write_is_made_again(
-    store: S3Store, put_object: Callable[..., list[Any]]
-) -> None:
+def test_where_s3_is_busy_with_the_key_the_write_is_made_again(store: S3Store, put_object: Call) -> None:
     def busy(_: object, count: int) -> None:
         if count < 3:
             raise refusal("ConditionalRequestConflict")
@@ -347,7 +345,7 @@ def test_where_s3_is_busy_with_the_key_the_write_is_made_again(
 
 @pytest.mark.parametrize("present", [False, True])
 def test_where_conditions_are_ignored_an_overwrite_before_the_verification_is_noticed(
-    store: S3Store, put_object: Callable[..., list[Any]], monkeypatch: pytest.MonkeyPatch, *, present: bool
+    store: S3Store, put_object: Call, monkeypatch: pytest.MonkeyPatch, *, present: bool
 ) -> None:
     if present:
         store.put_bytes("x.html", b"before")
@@ -360,9 +358,7 @@ def test_where_conditions_are_ignored_an_overwrite_before_the_verification_is_no
     assert store.read("x.html") == b"theirs"
 
 
-def test_access_errors_are_not_taken_for_lost_races(
-    store: S3Store, put_object: Callable[..., list[Any]]
-) -> None:
+def test_access_errors_are_not_taken_for_lost_races(store: S3Store, put_object: Call) -> None:
     asked = put_object(before=refuse("AccessDenied"))
     with pytest.raises(StoreError, match=r"permission s3:PutObject is missing"):
         store.put_bytes("x.html", b"ours", if_match="")
@@ -430,7 +426,7 @@ READ = DATA[:3_000_000]
 
 
 @pytest.fixture(name="break_reads")
-def break_reads_fixture(store: S3Store, around: Call) -> Callable[..., list[str]]:
+def break_reads_fixture(store: S3Store, around: Call) -> Call:
     """Let every read of ``a.whl`` end after some bytes; returns the ranges that are requested."""
     store.put_bytes("a.whl", READ)
 
@@ -458,24 +454,20 @@ def break_reads_fixture(store: S3Store, around: Call) -> Callable[..., list[str]
         None,
     ],
 )
-def test_a_read_that_breaks_is_resumed(
-    store: S3Store, break_reads: Callable[..., list[str]], problem: Exception | None
-) -> None:
+def test_a_read_that_breaks_is_resumed(store: S3Store, break_reads: Call, problem: Exception | None) -> None:
     asked = break_reads(1_000_000, problem)
     with store.open("a.whl") as stream:
         assert stream.read() == READ
     assert asked == ["", "bytes=1000000-", "bytes=2000000-"]
 
 
-def test_a_read_that_gains_nothing_is_an_error(store: S3Store, break_reads: Callable[..., list[str]]) -> None:
+def test_a_read_that_gains_nothing_is_an_error(store: S3Store, break_reads: Call) -> None:
     break_reads(0, boto.IncompleteReadError(actual_bytes=1, expected_bytes=2))
     with pytest.raises(ServiceError, match=r"s3://bucket/a\.whl: reading broke off at byte 0 of 3000000"):
         store.read("a.whl")
 
 
-def test_an_object_that_is_replaced_while_it_is_read_is_noticed(
-    store: S3Store, break_reads: Callable[..., list[str]]
-) -> None:
+def test_an_object_that_is_replaced_while_it_is_read_is_noticed(store: S3Store, break_reads: Call) -> None:
     break_reads(1_000_000)
     with store.open("a.whl") as stream:
         assert stream.read(10) == READ[:10]
@@ -499,7 +491,7 @@ def test_a_server_that_ignores_ranges_and_conditions_is_read_right_all_the_same(
 
 
 def test_a_download_is_resumed(
-    store: S3Store, tmp_path: Path, break_reads: Callable[..., list[str]], monkeypatch: pytest.MonkeyPatch
+    store: S3Store, tmp_path: Path, break_reads: Call, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     break_reads(1_200_000, KeyboardInterrupt())
     with pytest.raises(KeyboardInterrupt):
