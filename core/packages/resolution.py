@@ -99,15 +99,14 @@ class _Search:
         exact = any(one.operator in {"==", "==="} for one in wanted.specifier)
         for one in self.source.offers(canonicalize_name(wanted.name)):
             version = Version(one.version)
+            # a wheel before an sdist; else the first source's
+            better = version not in best or (one.name.endswith(".whl") and best[version].name.endswith(".gz"))
             if (
-                wanted.specifier.contains(version, prereleases=True)
+                better
+                and wanted.specifier.contains(version, prereleases=True)
                 and fits(one, self.python.tag, self.platform)
                 and _runs(one, self.python)
                 and (exact or not one.yanked)
-                # a wheel before an sdist; else who was named first
-                and (
-                    version not in best or (one.name.endswith(".whl") and best[version].name.endswith(".gz"))
-                )
             ):
                 best[version] = one
         return [best[version] for version in sorted(best, reverse=True)]
@@ -184,13 +183,10 @@ def choose(
     found = search.solve(roots, {})
     if found is None:
         raise search.problems[0]
-    lines = [one for one, _ in roots]
-    for one, extras in found.values():
-        lines += [wanted for wanted, _ in search.required(one, frozenset())]
-        lines += [wanted for wanted, _ in search.required(one, extras)]
-    others = sorted({str(one) for one in lines if not is_ours(one.name)})
+    lines = [*roots, *(line for one, extras in found.values() for line in search.required(one, extras))]
     sealed = (source.sealed(one) for one, _ in found.values())
-    return Chosen(files=tuple(sorted(sealed, key=lambda one: one.name)), others=tuple(others))
+    files_of_ours = tuple(sorted(sealed, key=lambda one: one.name))
+    return Chosen(files=files_of_ours, others=_others(wanted for wanted, _ in lines))
 
 
 def required_by_files(
@@ -198,15 +194,17 @@ def required_by_files(
 ) -> tuple[str, ...]:
     """Gather what files that are chosen already require of others."""
     search = _Search(source, python, platform, lambda _one, _extras: ())
-    lines = [wanted for one in files for wanted, _ in search.required(one, frozenset())]
+    return _others(wanted for one in files for wanted, _ in search.required(one, frozenset()))
+
+
+def _others(lines: Iterable[Requirement]) -> tuple[str, ...]:
     return tuple(sorted({str(one) for one in lines if not is_ours(one.name)}))
 
 
 def others_of(lines: Iterable[str], *, where: str) -> tuple[str, ...]:
     """Keep requirements of others' distributions that no extra makes optional, with their markers."""
     kept = (parsed_requirement(line, where) for line in lines)
-    found = {str(one) for one in kept if "extra" not in str(one.marker or "") and not is_ours(one.name)}
-    return tuple(sorted(found))
+    return _others(one for one in kept if "extra" not in str(one.marker or ""))
 
 
 def resolve_others(
