@@ -367,15 +367,13 @@ def wait_for(
     seconds: float,
     read: Callable[[str], Answer],
     named: Callable[[str], str] = str,
-    sleep: Callable[[float], None] = time.sleep,
-    clock: Callable[[], float] = time.monotonic,
 ) -> None:
     """Read pages again, at growing intervals, until each lists its files (by address) with their digests.
 
     Raises:
         MissingInputError: The time in seconds is up; the message names what is still missing.
     """
-    started, pause, said = clock(), _FIRST_PAUSE, ""
+    started, pause, said = time.monotonic(), _FIRST_PAUSE, ""
     while True:
         missing: dict[str, str] = {}
         for url, wanted in pages.items():
@@ -385,7 +383,7 @@ def wait_for(
         pages = {url: pages[url] for url in missing}
         if not missing:
             return
-        left = seconds - (clock() - started)
+        left = seconds - (time.monotonic() - started)
         text = "\n".join(missing.values())
         if left <= 0:
             raise MissingInputError(
@@ -396,7 +394,7 @@ def wait_for(
         if text != said:
             console.say(f"Waiting, {left:.0f} s at most (--wait):\n{text}")
             said = text
-        sleep(min(pause, left))
+        time.sleep(min(pause, left))
         pause = min(pause * _PAUSE_GROWTH, _LONGEST_PAUSE)
 
 
