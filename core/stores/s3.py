@@ -11,7 +11,7 @@ import hashlib
 import tempfile
 import time
 from contextlib import nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any, BinaryIO
@@ -77,7 +77,6 @@ class S3Store:
     connection: Connection
     bucket: str
     prefix: str = ""
-    sizes: transfer.Sizes = field(default_factory=transfer.Sizes)
 
     @property
     def url(self) -> str:
@@ -166,9 +165,9 @@ class S3Store:
         self, key: str, source: Path, *, sha256: str, replace: bool, absent: bool = False
     ) -> Outcome:
         """Upload a file, in parts where it is large."""
-        size, part = source.stat().st_size, self.sizes.part
-        send = partial(transfer.put_file, source=source, sha256=sha256, part=part)
-        return self._write(key, sha256, size, send, replace=replace, whole=size <= part, absent=absent)
+        size, send = source.stat().st_size, partial(transfer.put_file, source=source, sha256=sha256)
+        whole = size <= transfer.PART
+        return self._write(key, sha256, size, send, replace=replace, whole=whole, absent=absent)
 
     def put_bytes(
         self,
@@ -198,7 +197,7 @@ class S3Store:
     def _copy(self, target: transfer.Target, source: S3Store, seen: Stored) -> None:
         """Copy the very object that was seen within a service."""
         try:
-            copied = transfer.copy(target, source.place(seen.key), seen.etag, seen.size, self.sizes)
+            copied = transfer.copy(target, source.place(seen.key), seen.etag, seen.size)
         except ClientError as problem:
             if code_of(problem) in LOST:
                 source._require_unchanged(seen)

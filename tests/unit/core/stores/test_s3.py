@@ -17,11 +17,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from core.errors import ConflictError, ServiceError, StoreError
-from core.stores import s3_client
+from core.stores import s3_client, s3_transfer
 from core.stores.location import open_store
 from core.stores.s3 import S3Store
 from core.stores.s3_client import AMAZON, PROBE, Conditions, conditions_of, shared_connection
-from core.stores.s3_transfer import MAX_PARTS, MIB, PART, Sizes, part_size
+from core.stores.s3_transfer import MAX_PARTS, MIB, PART, part_size
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 DATA = os.urandom(MIB) * 12
 # the least that S3 takes for a part that is not the last
-IN_PARTS = Sizes(part=5 * MIB, copy_whole=MIB, copy_part=5 * MIB, copy_limit=6 * MIB)
+IN_PARTS = {"PART": 5 * MIB, "COPY_WHOLE": MIB, "COPY_PART": 5 * MIB, "COPY_LIMIT": 6 * MIB}
 
 
 def sha(data: bytes) -> str:
@@ -161,6 +161,13 @@ def test_there_are_never_too_many_parts(size: int) -> None:
     assert part == PART or part - MIB < size / MAX_PARTS
 
 
+@pytest.fixture(name="in_parts", params=[False, True], ids=["whole", "parts"])
+def in_parts_fixture(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
+    for name, value in IN_PARTS.items() if request.param else ():
+        monkeypatch.setattr(s3_transfer, name, value)
+    return bool(request.param)
+
+
 @pytest.fixture(name="large")
 def large_fixture(tmp_path: Path) -> Path:
     path = tmp_path / "large.whl"
@@ -168,13 +175,12 @@ def large_fixture(tmp_path: Path) -> Path:
     return path
 
 
-def test_a_large_file_goes_in_parts_with_headers_and_digest(
-    store: S3Store, s3: S3Client, large: Path
+def test_a_file_goes_whole_or_in_parts_with_headers_and_digest(
+    store: S3Store, s3: S3Client, large: Path, *, in_parts: bool
 ) -> None:
-    store = dataclasses.replace(store, sizes=IN_PARTS)
     assert store.put_file("r/large.whl", large, sha256=SHA, replace=False) == "written"
     head = s3.head_object(Bucket="bucket", Key="r/large.whl")
-    assert head["ETag"].endswith('-3"')
+    assert head["ETag"].endswith('-3"') == in_parts
     assert head["Metadata"] == {"sha256": SHA}
     assert head["ContentType"] == "application/zip"
     assert "immutable" in head["CacheControl"]
@@ -183,11 +189,8 @@ def test_a_large_file_goes_in_parts_with_headers_and_digest(
     assert unfinished(s3) == []
 
 
-@pytest.mark.parametrize("sizes", [IN_PARTS, Sizes()])
-def test_a_file_with_another_digest_is_never_seen(
-    store: S3Store, s3: S3Client, large: Path, sizes: Sizes
-) -> None:
-    store = dataclasses.replace(store, sizes=sizes)
+@pytest.mark.usefixtures("in_parts")
+def test_a_file_with_another_digest_is_never_seen(store: S3Store, s3: S3Client, large: Path) -> None:
     with pytest.raises(StoreError, match=r"large\.whl does not have the digest"):
         store.put_file("r/large.whl", large, sha256=sha(b"other"), replace=False)
     assert store.find("r/large.whl") is None
@@ -197,9 +200,15 @@ def test_a_file_with_another_digest_is_never_seen(
 @pytest.mark.parametrize("operation", ["upload_part", "complete_multipart_upload"])
 @pytest.mark.parametrize("kind", [ClientError, KeyboardInterrupt])
 def test_an_upload_that_fails_leaves_nothing(
-    store: S3Store, s3: S3Client, large: Path, around: Call, operation: str, kind: type[BaseException]
+    store: S3Store,
+    s3: S3Client,
+    large: Path,
+    around: Call,
+    operation: str,
+    kind: type[BaseException],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    store = dataclasses.replace(store, sizes=IN_PARTS)
+    monkeypatch.setattr(s3_transfer, "PART", IN_PARTS["PART"])
 
     def fail(real: Call, **asked: Any) -> Any:
         if asked.get("PartNumber", 2) == 2:
@@ -217,15 +226,15 @@ def test_an_upload_that_fails_leaves_nothing(
         store.connection.parts.release()
 
 
-@pytest.fixture(name="stores", params=[Sizes(), IN_PARTS], ids=["whole", "parts"])
-def stores_fixture(request: pytest.FixtureRequest, store: S3Store) -> tuple[S3Store, S3Store]:
+@pytest.fixture(name="stores")
+def stores_fixture(store: S3Store, *, in_parts: bool) -> tuple[S3Store, S3Store]:  # noqa: ARG001 - of both kinds
     source = dataclasses.replace(store, prefix="run")
     source.put_bytes("staging/a.whl", DATA)
-    return source, dataclasses.replace(source, bucket="other", sizes=request.param)
+    return source, dataclasses.replace(source, bucket="other")
 
 
 def test_a_copy_has_headers_metadata_and_digest_at_every_size(
-    stores: tuple[S3Store, S3Store], s3: S3Client, monkeypatch: pytest.MonkeyPatch
+    stores: tuple[S3Store, S3Store], s3: S3Client, monkeypatch: pytest.MonkeyPatch, *, in_parts: bool
 ) -> None:
     source, target = stores
     with monkeypatch.context() as patch:
@@ -237,7 +246,7 @@ def test_a_copy_has_headers_metadata_and_digest_at_every_size(
     assert "immutable" in head["CacheControl"]
     assert head["Metadata"] == {"sha256": SHA}
     assert head["ContentLength"] == len(DATA)
-    assert ('-3"' in head["ETag"]) == (target.sizes == IN_PARTS)
+    assert ('-3"' in head["ETag"]) == in_parts
     assert target.read("v2/a.whl") == DATA
 
 
