@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
 _SECONDS = 60
 _PARTIAL_CONTENT = 206
+_AHEAD = 1 << 18  # the directory at a wheel's end and its METADATA beside it fit into one request
 _MIRROR = "Try again, or name a mirror."
 
 
@@ -128,11 +129,13 @@ def _chunk(answer: HTTPResponse, url: str) -> bytes:
         return answer.read(files.CHUNK)
 
 
-class RemoteFile(io.RawIOBase):
-    """A remote file that is read where it is wanted; whole, if its server does not support ranges."""
+def remote_file(url: str, *, cert: str = "") -> BinaryIO:
+    """Open a file that is read where it is wanted; whole, if its server does not support ranges."""
+    return io.BufferedReader(_RemoteFile(url, cert), _AHEAD)
 
+
+class _RemoteFile(io.RawIOBase):
     def __init__(self, url: str, cert: str) -> None:
-        """Find out its size."""
         self._url, self._cert, self._at = url, cert, 0
         with open_url(url, cert=cert, Range="bytes=0-0") as answer:
             self._whole = None if answer.status == _PARTIAL_CONTENT else bytes(answer.read())
@@ -140,24 +143,16 @@ class RemoteFile(io.RawIOBase):
             self._size = len(self._whole) if self._whole is not None else int(said)
 
     def seekable(self) -> bool:
-        """Return true, as the base class does not."""
         return True
 
     def readable(self) -> bool:
-        """Return true, as the base class does not."""
         return True
 
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        """Go to a position."""
         self._at = offset + {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._size}[whence]
         return self._at
 
-    def tell(self) -> int:
-        """Return the position."""
-        return self._at
-
     def readinto(self, buffer: memoryview) -> int:  # type: ignore[override]
-        """Read what comes next."""
         end = min(self._at + len(buffer), self._size)
         if end <= self._at:
             return 0

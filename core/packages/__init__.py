@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import io
 import zipfile
 from dataclasses import dataclass, replace
 from email import message_from_bytes
@@ -14,7 +13,7 @@ from urllib.parse import urljoin, urlsplit
 from core import wheel
 from core.errors import MissingInputError, StoreError, UsageError, WheelError
 from core.families import CPU, group_families
-from core.http import RemoteFile, has_secret, links, open_url, reachable, without_secret
+from core.http import has_secret, links, open_url, reachable, remote_file, without_secret
 from core.run import records
 from core.run.outputs import artifact_groups
 from core.stores.location import open_store
@@ -28,9 +27,6 @@ if TYPE_CHECKING:
     from core.run.outputs import Platform, RunOutputs
     from core.run.records import FileRecord
     from core.stores import Store
-
-
-_AHEAD = 1 << 18  # the directory at a wheel's end and its METADATA beside it fit into one request
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -196,7 +192,7 @@ def remote_metadata(url: str, *, cert: str = "") -> bytes:
         pass  # most indexes have none
     shown = without_secret(url)
     try:
-        with reachable(url), zipfile.ZipFile(io.BufferedReader(RemoteFile(url, cert), _AHEAD)) as archive:
+        with reachable(url), zipfile.ZipFile(remote_file(url, cert=cert)) as archive:
             found: Sequence[str] = [
                 one
                 for one in archive.namelist()
