@@ -16,7 +16,7 @@ from core import console
 from core.cli.options import DEFAULT_STORE, environment, placed
 from core.data import Dated, Model, load_toml
 from core.errors import MissingInputError, RocmError, UsageError, nearest
-from core.packages.offers import RunGroup, find_group, fits
+from core.packages import RunGroup, find_group, fits
 from core.packages.resolution import choose, pinned_call
 from core.packages.sources import PackageSource, below
 from core.parallel import each
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from core.cli.options import Common
     from core.env import Interpreter
     from core.env.installer import Install
-    from core.packages.offers import Offer
+    from core.packages import Offer
     from core.packages.resolution import SdistRequires
     from core.packages.sources import SourceOptions
     from core.run.outputs import Platform
@@ -79,7 +79,7 @@ class RocmSource:
         """
         files = each(self.packages.sealed, self.files)
         with self.packages.opened(files) as sources:
-            yield pinned_call(folder, files, sources, told=sdk_target(self.layout, family, targets))
+            yield pinned_call(folder, files, sources, family=sdk_target(self.layout, family, targets))
 
 
 class _Index(Model):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import ssl
 import urllib.error
 import urllib.request
 from contextlib import contextmanager
@@ -16,6 +15,7 @@ from urllib.parse import quote, unquote, urlsplit, urlunsplit
 from core import files
 from core.console import transfer
 from core.errors import MissingInputError, ServiceError, UsageError
+from core.http import open_url
 from core.stores.directory import DirectoryStore
 from core.stores.location import open_store
 
@@ -30,7 +30,6 @@ _WEB, _BUCKET, _FILE = ("https://", "http://"), "s3://", "file://"
 _IN_RUN = re.compile(r"(?P<run>.+)/python/(?P<group>[^/]+)/[^/]+")
 # what a server answers for an object that is not there; a bucket that may not be listed forbids
 _ABSENT = frozenset({403, 404, 410})
-_TIMEOUT = 60.0
 _CHUNK = 1 << 20
 _MOST = 64 << 20
 
@@ -171,9 +170,8 @@ def _here(file: str) -> tuple[Path, RunPlace | None, str]:
 @contextmanager
 def _answer(url: str, *, cert: str) -> Iterator[HTTPResponse | None]:
     """Request an address; None where it has nothing."""
-    context = ssl.create_default_context(cafile=cert or None) if url.startswith("https:") else None
     try:
-        with urllib.request.urlopen(url, timeout=_TIMEOUT, context=context) as answer:  # noqa: S310 - http(s), by who calls
+        with open_url(url, cert=cert) as answer:
             yield answer
     except urllib.error.HTTPError as problem:
         with problem:

@@ -14,12 +14,11 @@ from urllib.parse import unquote
 import pytest
 
 from ci.install import dependencies
-from core import files, process
+from core import files, http, process
 from core.cli.frontdoor import Verb, main
 from core.env import installer
 from core.errors import MissingInputError
-from core.packages import pages
-from core.packages.pages import served_store
+from core.http import served_store
 from core.run import records
 from core.run.outputs import RunOutputs
 from core.run.records import Record
@@ -85,7 +84,7 @@ def asked_fixture(monkeypatch: pytest.MonkeyPatch) -> Asked:
     def note(handler: Any, *_code: object) -> None:
         asked.requests.append((handler.command, handler.path))
 
-    monkeypatch.setattr(pages._Handler, "log_request", note)
+    monkeypatch.setattr(http._Handler, "log_request", note)
     return asked
 
 

@@ -7,8 +7,7 @@ import pytest
 from core.cli.options import Common
 from core.env.installer import Sources
 from core.errors import MissingInputError, RocmError, UsageError
-from core.packages import sources
-from core.packages.offers import offers_named
+from core.packages import offers_named, sources
 from core.packages.sources import PackageSource, SourceOptions
 from core.run import records
 from core.run.records import Cell, FileRecord, Record

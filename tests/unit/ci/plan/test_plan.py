@@ -624,7 +624,7 @@ def test_a_plan_of_another_shape_is_refused(tmp_path: Any) -> None:
 
 
 def test_the_schema_is_one_of_plans() -> None:
-    assert {"cells", "variants", "left_out", "trusted"} <= plan.schema()["properties"].keys()
+    assert {"cells", "variants", "left_out", "trusted"} <= Plan.model_json_schema()["properties"].keys()
 
 
 def test_outputs_are_json_and_never_pythons_own_writing() -> None:

@@ -11,7 +11,7 @@ import pytest
 from ci.provenance.places import RunPlace, ServedRun, StoredRun, locate
 from core.cli.options import Common
 from core.errors import MissingInputError, ServiceError, UsageError
-from core.packages.pages import answering
+from core.http import answering
 from core.stores.directory import DirectoryStore
 from tests.folders import served
 

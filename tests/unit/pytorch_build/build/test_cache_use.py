@@ -18,7 +18,7 @@ from botocore.stub import Stubber
 from core import process
 from core.cli.options import Common, environment
 from core.errors import StoreError
-from core.packages.pages import answering
+from core.http import answering
 from core.stores import s3_client
 from pytorch_build.build import cache_use
 from pytorch_build.build.cache import CompilerCache, S3Access, Storage
