@@ -4,6 +4,7 @@ import shutil
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -398,48 +399,27 @@ def test_an_environment_is_known_by_all_that_it_is_made_from(
     assert shop.digest != first
 
 
-@dataclass(frozen=True)
-class Use:
-    cache: CompilerCache
-    said: Any
-
-    def details(self) -> Any:
-        return self.said
-
-
-@pytest.mark.parametrize("said", [{"kind": "sccache", "hits": 3}, None])
-def test_a_build_goes_through_the_compiler_cache_and_records_what_it_did(
-    build: Build, run: Any, shop: Workshop, monkeypatch: pytest.MonkeyPatch, said: Any
+@pytest.mark.parametrize("starts", [True, False])
+def test_a_build_goes_through_the_compiler_cache_where_that_starts(
+    build: Build, run: Any, shop: Workshop, monkeypatch: pytest.MonkeyPatch, *, starts: bool
 ) -> None:
-    asked: list[Any] = []
+    used: list[CompilerCache] = []
 
-    @contextmanager
-    def in_use(cache: CompilerCache, **how: Any) -> Iterator[Use]:
-        asked.append((cache, how["base_dirs"]))
-        yield Use(cache, said)
-        shop.done.append("cache gone")
+    def in_use(cache: CompilerCache, *, base_dirs: tuple[Path, ...], **_: Any) -> Any:
+        used.append(cache)
+        assert base_dirs == (run.root / "src", run.root / "env", run.root)
+        return nullcontext(SimpleNamespace(cache=cache, details=lambda: {"hits": 3}) if starts else None)
 
     monkeypatch.setattr(cache_use, "in_use", in_use)
     cache = CompilerCache(kind="sccache", program=run.root / "sccache")
     chosen = with_choice(compiler_cache=cache, compiler_cache_store="s3://mine")(build)
-    assert shop.make(chosen).details.get("compiler_cache") == said
-    ((used, base_dirs),) = asked
-    assert str(used.storage) == "s3://mine/compiler-cache/ci/sccache"
-    assert base_dirs == (run.root / "src", run.root / "env", run.root)
+    details = shop.make(chosen).details
+    assert [str(one.storage) for one in used] == ["s3://mine/compiler-cache/ci/sccache"]
     assert shop.site is not None
-    assert shop.site.cache == shop.cache.cache == used
-    assert shop.done[:3] == ["requirements", "built", "cache gone"]
-
-
-def test_a_compiler_cache_that_does_not_start_is_none(
-    build: Build, run: Any, shop: Workshop, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(cache_use, "in_use", lambda *_, **__: nullcontext())
-    cache = CompilerCache(kind="sccache", program=run.root / "sccache")
-    assert "compiler_cache" not in shop.make(with_choice(compiler_cache=cache)(build)).details
-    assert shop.site is not None
-    assert shop.site.cache is None, "compilers would be started through it"
-    assert shop.cache is None
+    # else compilers would be started through it
+    assert shop.site.cache == (used[0] if starts else None)
+    assert details.get("compiler_cache") == ({"hits": 3} if starts else None)
+    assert (shop.cache is not None) == starts
 
 
 def test_a_failing_build_leaves_its_log_among_the_outputs(
