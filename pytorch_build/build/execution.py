@@ -19,7 +19,7 @@ from pytorch_build.check.imports import import_command, read_report
 from rocm_packaging.packages.packages import DEVEL_PAYLOAD
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Mapping
 
     from core.env.installer import Backend
     from core.env.interpreters import Interpreter
@@ -87,7 +87,7 @@ def install_requirements(
     plan: BuildPlan,
     tree: Path,
     *,
-    locked: Callable[[Sequence[str]], Install],
+    locked: Install | None,
     backend: Backend,
     cache_dir: Path | None,
 ) -> None:
@@ -101,8 +101,8 @@ def install_requirements(
     if paths or plan.requirements:
         call = Install(files=paths, requirements=plan.requirements)
         installer.install(target, call, backend=backend, cache_dir=cache_dir)
-    if plan.as_locked:
-        installer.install(target, locked(plan.as_locked), backend=backend, cache_dir=cache_dir)
+    if locked:  # last, whatever the project's own requirements brought
+        installer.install(target, locked, backend=backend, cache_dir=cache_dir)
 
 
 def check_import(

@@ -21,7 +21,7 @@ from core.wheel.wheels import parse_wheel_name
 from pytorch_build.build import machine
 from pytorch_build.build.execution import check_bare_import, check_import, execute, install_requirements
 from pytorch_build.build.metrics import Metrics
-from pytorch_build.build.plans import plan_build
+from pytorch_build.build.plans.projects import plan_build
 from pytorch_build.build.rpaths import set_search_paths
 from pytorch_build.build.site import Site, tree_facts
 from pytorch_build.build.toolchain import places, provided
@@ -126,20 +126,14 @@ def make(build: Build, name: str, metrics: Metrics) -> Made:
 
 
 def _build(build: Build, tree: Path, sdk: RocmSdk | None, log: Path, metrics: Metrics) -> Made:
-    installer: Any = {
-        "backend": build.choices.rocm.installer,
-        "cache_dir": build.choices.rocm.pip_cache_dir,
-    }
+    rocm = build.choices.rocm
+    installer: Any = {"backend": rocm.installer, "cache_dir": rocm.pip_cache_dir}
     with _compiler_cache(build, tree) as cache:
         plan = plan_build(build, _site(build, tree, sdk, cache))
         with console.group(f"requirements of {build.project}"):
-            install_requirements(
-                build.target,
-                plan,
-                tree,
-                locked=lambda names: locked_call(build.context.common, build.target, only=names),
-                **installer,
-            )
+            common, target, names = build.context.common, build.target, plan.as_locked
+            locked = locked_call(common, target, only=names) if names else None
+            install_requirements(target, plan, tree, locked=locked, **installer)
         with console.group(f"build {build.project}"):
             env = _reproducible(build, tree)
             wheel = execute(plan, tree, build.platform, base_env=env, log=log, metrics=metrics, cache=cache)

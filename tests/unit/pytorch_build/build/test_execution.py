@@ -27,7 +27,7 @@ from pytorch_build.build.plans.common import BuildPlan, Command, Overlay
 from pytorch_build.platforms import LINUX
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Mapping
 
     from core.env.interpreters import Interpreter
 
@@ -287,8 +287,7 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     return made
 
 
-def locked(names: Sequence[str]) -> Install:
-    return Install(requirements=tuple(f"{name}==1" for name in names), hashed=True)
+LOCKED = Install(requirements=("ninja==1",), hashed=True)
 
 
 def test_a_projects_own_requirements_come_before_what_must_be_locked(run: Any, calls: list[Any]) -> None:
@@ -297,10 +296,9 @@ def test_a_projects_own_requirements_come_before_what_must_be_locked(run: Any, c
         uninstall=("ninja", "ninja"),
         requirements_files=("requirements.txt",),
         requirements=("numpy",),
-        as_locked=("ninja",),
     )
     install_requirements(
-        run.target(), planned, run.root, locked=locked, backend="pip", cache_dir=run.root / "cache"
+        run.target(), planned, run.root, locked=LOCKED, backend="pip", cache_dir=run.root / "cache"
     )
     before, (call, options), (after, _) = calls
     # an installed wheel of an earlier build must not be what the build imports
@@ -310,11 +308,11 @@ def test_a_projects_own_requirements_come_before_what_must_be_locked(run: Any, c
     assert call.requirements == ("numpy",)
     assert not call.hashed
     assert options == {"backend": "pip", "cache_dir": run.root / "cache"}
-    assert after == locked(("ninja",)), "whatever the project's own requirements brought"
+    assert after == LOCKED, "whatever the project's own requirements brought"
 
 
 def test_without_requirements_nothing_is_installed(run: Any, calls: list[Any]) -> None:
-    install_requirements(run.target(), plan(run.root), run.root, locked=locked, backend="uv", cache_dir=None)
+    install_requirements(run.target(), plan(run.root), run.root, locked=None, backend="uv", cache_dir=None)
     assert [one[-1] for one in calls] == ["torch"]
 
 
