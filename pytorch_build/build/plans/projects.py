@@ -1,7 +1,6 @@
 """Plans of every project; torch has a module of its own.
 
 torchaudio, torchvision and apex are built against one torch, which they are pinned to.
-
 triton is ROCm's fork on Linux, and triton-windows on Windows, which the refs leave off by default.
 """
 

@@ -295,6 +295,7 @@ def shop(run: Any, monkeypatch: pytest.MonkeyPatch) -> Workshop:
 
     def plan(_build: Build, site: Site) -> Any:
         shop.site = site
+        return SimpleNamespace(as_locked=())
 
     def execute(
         *_: Any, base_env: Mapping[str, str], log: Path, metrics: Metrics, cache: Any, **__: Any
