@@ -287,8 +287,8 @@ def in_use(
     """Make a cache ready for the block, and remove what it needs afterwards.
 
     `base_dirs` lie elsewhere on another machine, and their paths must not keep it from hits: the tree first,
-    the checkout last. A storage that does not answer is no error: the build continues with a local cache, and without one
-    where that does not start either. Both are reported.
+    the checkout last. A storage that does not answer is no error: the build continues with a local cache, and
+    without one where that does not start either. Both are reported.
     """
     if cache.storage.access == "none":
         yield None
