@@ -137,7 +137,7 @@ class Wanted:
     """What a build's storage follows from."""
 
     kind: str
-    asked: str = ""
+    location: str = ""
     read_only: bool = False
     store: str = ""
     release_type: str = "ci"
@@ -158,8 +158,8 @@ def storage_for(wanted: Wanted, *, rules: CacheRules, env: Mapping[str, str]) ->
     fork's run reads what the main repository's runs stored, not the bucket that forks leave their outputs in.
     """
     folder = rules.layout.format(release_type=wanted.release_type, kind=wanted.kind)
-    if wanted.asked:
-        chosen = asked_storage(wanted.kind, wanted.asked, folder)
+    if wanted.location:
+        chosen = storage_at(wanted.kind, wanted.location, folder)
     elif any(env.get(name) for name in rules.own_settings[wanted.kind]):
         chosen = Storage(kind="own")
     elif wanted.kind == "sccache" and wanted.store.startswith(_S3):
@@ -173,17 +173,17 @@ def storage_for(wanted: Wanted, *, rules: CacheRules, env: Mapping[str, str]) ->
     return replace(chosen, access=_access(chosen, wanted, rules.access))
 
 
-def asked_storage(kind: str, asked: str, folder: str = "") -> Storage:
+def storage_at(kind: str, location: str, folder: str = "") -> Storage:
     """Read --compiler-cache-store; a storage that the cache cannot use is refused."""
-    if asked == "local":
+    if location == "local":
         return Storage()
-    scheme, colon, rest = asked.partition("://")
+    scheme, colon, rest = location.partition("://")
     if not colon:
-        return Storage(kind="folder", where=str(Path(asked).resolve() / folder))
+        return Storage(kind="folder", where=str(Path(location).resolve() / folder))
     if scheme == "s3":
         if kind == "ccache":
             raise UsageError(
-                f"ccache does not speak S3, so it cannot use {asked}.",
+                f"ccache does not speak S3, so it cannot use {location}.",
                 hint="Take --compiler-cache sccache, or give ccache a folder or an HTTP server's address.",
             )
         if not (place := rest.strip("/")):
@@ -191,7 +191,7 @@ def asked_storage(kind: str, asked: str, folder: str = "") -> Storage:
         return Storage(kind="s3", where=f"{place}/{folder}")
     if scheme not in {"http", "https"}:
         raise UsageError(
-            f"--compiler-cache-store {asked!r} is not a store.",
+            f"--compiler-cache-store {location!r} is not a store.",
             hint="A store is a folder, s3://BUCKET (sccache) or http://… (ccache); 'local' is none.",
         )
     if kind == "sccache" or scheme == "https":
@@ -199,7 +199,7 @@ def asked_storage(kind: str, asked: str, folder: str = "") -> Storage:
             f"{kind} cannot use {scheme}: addresses here.",
             hint="http://… is for ccache; sccache takes s3://BUCKET. Both take a folder.",
         )
-    return Storage(kind="http", where=asked)  # without the folder: ccache makes none on a server
+    return Storage(kind="http", where=location)  # without the folder: ccache makes none on a server
 
 
 def _cache_bucket(wanted: Wanted) -> str:

@@ -165,7 +165,7 @@ def _compiler_cache(build: Build, tree: Path) -> AbstractContextManager[CacheUse
     placed = located(
         choices.compiler_cache,
         build.context.common,
-        asked=choices.compiler_cache_store,
+        location=choices.compiler_cache_store,
         read_only=choices.compiler_cache_read_only,
         env=build.base_env,
     )

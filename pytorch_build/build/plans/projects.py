@@ -67,7 +67,7 @@ def _triton(build: Build, site: Site) -> BuildPlan:
 
 
 def _version_suffix(build: Build, site: Site) -> str:
-    """Return what setup.py must be told to add; the commit it adds by itself, in front."""
+    """Return the suffix that setup.py gets; the commit it adds by itself, in front."""
     version, git = build.tree.version, site.facts.git_suffix.lower()
     base, plus, local = version.partition("+")
     if not git:

@@ -142,7 +142,7 @@ def _libuv_env(build: Build, site: Site) -> dict[str, str]:
 
 
 def _unchecked(build: Build, site: Site) -> tuple[str, ...]:
-    """Keep `build` from refusing the lock's ninja where the project asks for one that does not work."""
+    """Keep `build` from refusing the lock's ninja where the project requires one that does not work."""
     usable = load_needs().tools.ninja_windows
     required = [Requirement(line) for line in build_requires(site)]
     refused = any(one.name == "ninja" and not one.specifier.contains(usable) for one in required)
@@ -180,7 +180,7 @@ def _notes(build: Build, site: Site) -> Iterator[str]:
 def preload_names(platform: Platform, available: Collection[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Return the libraries to load first that the SDK has, and those that it lacks.
 
-    One name in the list that the SDK cannot find breaks ``import torch`` for everybody,
+    One name in the list that the SDK cannot find breaks ``import torch`` everywhere,
     so the list follows the SDK, as long as it has what torch cannot do without.
     """
     if lacking := [name for name in REQUIRED if name not in available]:

@@ -19,13 +19,13 @@ from pytorch_build.build.cache import (
     S3Access,
     Storage,
     Wanted,
-    asked_storage,
     cache_rules,
     ccache_env,
     client_env,
     launcher_env,
     parse_statistics,
     server_env,
+    storage_at,
     storage_for,
     unwritten,
 )
@@ -265,7 +265,7 @@ def test_each_release_type_of_the_data_has_a_bucket_for_caches() -> None:
 def test_without_a_bucket_the_cache_is_local() -> None:
     assert chosen(store="out") == Storage()
     assert chosen(kind="ccache") == Storage(), "ccache does not speak S3"
-    assert chosen(asked="local") == Storage()
+    assert chosen(location="local") == Storage()
     assert str(Storage()) == "local"
 
 
@@ -274,24 +274,24 @@ def test_a_persons_own_settings_go_before_the_runs_bucket_and_after_what_is_aske
     assert chosen(env=mine).kind == "own"
     assert chosen(env={"CCACHE_REMOTE_STORAGE": "redis://mine"}, kind="ccache").kind == "own"
     assert chosen(env={"SCCACHE_BUCKET": "", "SCCACHE_DIR": "/mine"}).kind == "s3"
-    assert str(chosen(env=mine, asked="s3://theirs/deep/")) == "s3://theirs/deep/cc/ci/sccache"
+    assert str(chosen(env=mine, location="s3://theirs/deep/")) == "s3://theirs/deep/cc/ci/sccache"
 
 
 def test_what_a_fork_compiles_reaches_nobody_else() -> None:
     # its outputs lie in the bucket that forks share; entries are the main repository's
     found = chosen(store="s3://everybodys", origin=FORK)
     assert (found.bucket, found.access) == ("ours", "read-only")
-    assert chosen(asked="s3://everybodys", store="out", origin=FORK) == found
-    for asked in ("s3://mine", "/shared", "local"):
-        assert chosen(asked=asked, origin=FORK).access == "read-only"
+    assert chosen(location="s3://everybodys", store="out", origin=FORK) == found
+    for location in ("s3://mine", "/shared", "local"):
+        assert chosen(location=location, origin=FORK).access == "read-only"
     assert chosen(env={"SCCACHE_BUCKET": "mine"}, origin=FORK).access == "read-only"
-    assert chosen(kind="ccache", asked="http://host/c", origin=FORK).access == "read-only"
+    assert chosen(kind="ccache", location="http://host/c", origin=FORK).access == "read-only"
     assert chosen(origin=replace(FORK, repository="some/other"), store="s3://theirs").bucket == "theirs"
 
 
 def test_a_bucket_that_other_repositories_write_to_is_not_trusted() -> None:
     assert chosen(store="s3://everybodys", origin=OTHER).access == "none"
-    assert chosen(asked="s3://ours", store="out", origin=OTHER, read_only=True).access == "none"
+    assert chosen(location="s3://ours", store="out", origin=OTHER, read_only=True).access == "none"
     assert chosen(store="s3://theirs", origin=OTHER).access == "read-write", "their own"
 
 
@@ -305,18 +305,18 @@ def test_folders_hold_both_caches_and_every_release_type(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     for kind in ("ccache", "sccache"):
-        found = chosen(kind=kind, asked="shared", release_type="nightly")
+        found = chosen(kind=kind, location="shared", release_type="nightly")
         assert (found.kind, found.where) == ("folder", str(tmp_path / "shared/cc/nightly" / kind))
 
 
 def test_an_address_is_ccaches_and_shows_no_credentials() -> None:
-    found = chosen(kind="ccache", asked="http://me:secret@host:8080/c|layout=flat")
+    found = chosen(kind="ccache", location="http://me:secret@host:8080/c|layout=flat")
     assert found.where == "http://me:secret@host:8080/c|layout=flat"
     assert str(found) == "http://host:8080/c"
 
 
 @pytest.mark.parametrize(
-    ("kind", "asked", "said"),
+    ("kind", "location", "said"),
     [
         ("ccache", "s3://bucket", "ccache does not speak S3"),
         ("sccache", "s3://", "names no bucket"),
@@ -325,9 +325,9 @@ def test_an_address_is_ccaches_and_shows_no_credentials() -> None:
         ("ccache", "redis://host", "is not a store"),
     ],
 )
-def test_what_a_cache_cannot_use_is_refused(kind: str, asked: str, said: str) -> None:
+def test_what_a_cache_cannot_use_is_refused(kind: str, location: str, said: str) -> None:
     with pytest.raises(UsageError, match=said) as refused:
-        asked_storage(kind, asked)
+        storage_at(kind, location)
     assert refused.value.hint
 
 
