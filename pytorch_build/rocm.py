@@ -11,12 +11,11 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Literal
 
 from core import process
-from core.env.interpreters import interpreter, require
+from core.env import interpreter, require
 from core.errors import MissingInputError, ProcessError, RocmError
-from core.packages.package_sources import PackageSource
-from core.packages.source_options import SourceOptions, add_package_source, source_options
+from core.packages.sources import PackageSource, SourceOptions, add_package_source, source_options
 from rocm_packaging.packages.layouts import sdk_target
-from rocm_packaging.sdk.sources import (
+from rocm_packaging.rocm_sources import (
     RocmSource,
     for_build,
     has_rocm,
@@ -30,8 +29,8 @@ if TYPE_CHECKING:
     import argparse
     from collections.abc import Mapping, Sequence
 
+    from core.env import Interpreter
     from core.env.installer import Backend
-    from core.env.interpreters import Interpreter
     from pytorch_build.context import Context
     from rocm_packaging.packages.layouts import Layout
 

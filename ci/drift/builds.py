@@ -19,8 +19,8 @@ from pytorch_build.build.toolchain import FILE as TOOLCHAIN_FILE
 from pytorch_build.platforms import LINUX, WINDOWS
 from pytorch_build.refs.torch_refs import load_refs
 from pytorch_build.test import skip_rules
-from pytorch_build.test.configurations import DATA as CONFIGURATIONS_FILE
 from pytorch_build.test.skip_review import entries
+from pytorch_build.test.upstream_tests import DATA as CONFIGURATIONS_FILE
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 from core import console
 from core.env.installer import Install
-from core.env.target_locks import locked_call
+from core.env.locks import locked_call
 from core.errors import MissingInputError, RocmError, UsageError
-from core.packages.choosing import others_of
+from core.packages.resolution import others_of
 from core.run import records
 from core.run.records import Cell
-from core.wheel import wheels
+from core.wheel import read_metadata
 from pytorch_build.platforms import PLATFORMS
 from pytorch_build.refs.torch_refs import DISTRIBUTIONS
 
@@ -21,13 +21,13 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
 
-    from core.env.interpreters import Interpreter
+    from core.env import Interpreter
     from pytorch_build.build.cache import CompilerCache
     from pytorch_build.context import Context
     from pytorch_build.platforms import Platform
     from pytorch_build.rocm import RocmOptions
     from pytorch_build.sources.trees import Tree
-    from rocm_packaging.sdk.sources import RocmSource
+    from rocm_packaging.rocm_sources import RocmSource
 
 # The others have no fat binaries: apex ships sources that are compiled when they are first used.
 SPLIT_PROJECTS = ("torch", "vision")
@@ -209,7 +209,7 @@ def _wheel(context: Context, target: Interpreter, project: str) -> Dependency | 
         requirement=str(path),
         version=wheel.version,
         digest=wheel.sha256,
-        others=others_of(wheels.read_metadata(path).requires_dist, where=path.name),
+        others=others_of(read_metadata(path).requires_dist, where=path.name),
     )
 
 

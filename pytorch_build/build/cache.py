@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import PurePath
 
-    from core.run.run_locations import Origin, RunBuckets
+    from core.run.locations import Origin, RunBuckets
 
 KINDS = ("ccache", "sccache")
 DATA = Path(__file__).with_name("cache.toml")

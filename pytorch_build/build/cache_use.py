@@ -29,9 +29,8 @@ from botocore.utils import get_environ_proxies
 
 from core import console, process
 from core.errors import DataError, FatalError, ProcessError
-from core.run.run_locations import origin_from, run_buckets
-from core.stores.s3_client import connection_for
-from core.stores.s3_errors import explained
+from core.run.locations import origin_from, run_buckets
+from core.stores.s3_client import explained, shared_connection
 from pytorch_build.build.cache import (
     S3Access,
     Storage,
@@ -148,7 +147,7 @@ class _Sccache(CacheUse):
         """Start with the storage that was chosen, else with a local one."""
         try:
             if self.storage.kind == "s3":
-                self._s3 = s3_access(self.storage.bucket, self._base_env)
+                self._s3 = s3_access(self.storage.bucket)
             self._start()
         except FatalError as problem:
             if self.storage.kind == "local":
@@ -344,9 +343,9 @@ def _reason(said: str) -> str:
     return f"{words.removesuffix('.')}."
 
 
-def s3_access(bucket: str, environment: Mapping[str, str]) -> S3Access:
+def s3_access(bucket: str) -> S3Access:
     """Query botocore for the endpoint, the bucket's region and the credentials."""
-    connection = connection_for(environment)
+    connection = shared_connection()
     region, endpoint = connection.client.meta.region_name or "us-east-1", connection.endpoint
     if connection.is_amazon and (there := _region(connection.client, bucket)) not in ("", region):
         region, endpoint = there, f"https://s3.{there}.amazonaws.com"

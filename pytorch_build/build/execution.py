@@ -13,16 +13,16 @@ from core import console, files, process
 from core.env import installer
 from core.env.installer import Install
 from core.errors import BuildError
-from core.wheel import wheels
+from core.wheel import parse_wheel_name
 from pytorch_build.build.plans.torch import ROCM_INIT
 from pytorch_build.check.imports import import_command, read_report
-from rocm_packaging.packages.packages import DEVEL_PAYLOAD
+from rocm_packaging.packages.layouts import DEVEL_PAYLOAD
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
+    from core.env import Interpreter
     from core.env.installer import Backend
-    from core.env.interpreters import Interpreter
     from pytorch_build.build.cache_use import CacheUse
     from pytorch_build.build.metrics import Metrics
     from pytorch_build.build.plans.common import BuildPlan, Overlay
@@ -73,7 +73,7 @@ def the_wheel(plan: BuildPlan) -> Path:
             f"The build of {plan.project} must leave one {plan.wheel_glob} in {folder}, and left: {what}.",
             hint="See the build's output above; --clean starts from an empty build folder.",
         )
-    version = str(wheels.parse_wheel_name(found[0].name).version)
+    version = str(parse_wheel_name(found[0].name).version)
     if version != plan.version:
         raise BuildError(
             f"{found[0].name} has version {version}; the source lock promises {plan.version}.",

@@ -33,12 +33,12 @@ from pytorch_build.sources.trees import (
     tags_itself,
 )
 from rocm_packaging.packages.layouts import sdk_target
-from rocm_packaging.sdk.sources import RocmSource, requirements
+from rocm_packaging.rocm_sources import RocmSource, requirements
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from core.env.interpreters import Interpreter
+    from core.env import Interpreter
     from pytorch_build.build.build import BuildChoices
     from pytorch_build.build.plans.common import BuildPlan
     from pytorch_build.build.site import TreeFacts

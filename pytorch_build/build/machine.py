@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
     from pathlib import PurePath
 
-    from core.env.interpreters import Interpreter
+    from core.env import Interpreter
     from pytorch_build.platforms import Platform
 
 _FILE = Path(__file__).with_name("needs.toml")

@@ -9,15 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 from core import console, files, process
 from core.cli.options import source_date_epoch
-from core.env import environments
-from core.env.interpreters import installed_version
-from core.env.target_locks import BUILDS, locked_call, target_lock
+from core.env import installed_version, installer
+from core.env.locks import BUILDS, locked_call, target_lock
 from core.run import stage
 from core.run.records import record_name
 from core.run.stage import Made, Stage
-from core.wheel import wheel_contents
-from core.wheel.wheel_contents import CONTENTS
-from core.wheel.wheels import parse_wheel_name
+from core.wheel import CONTENTS, folder_sizes, parse_wheel_name
 from pytorch_build.build import machine
 from pytorch_build.build.execution import check_bare_import, check_import, execute, install_requirements
 from pytorch_build.build.metrics import Metrics
@@ -25,12 +22,11 @@ from pytorch_build.build.plans.projects import plan_build
 from pytorch_build.build.rpaths import set_search_paths
 from pytorch_build.build.site import Site, tree_facts
 from pytorch_build.build.toolchain import places, provided
-from pytorch_build.check.findings import findings_table, require_no_errors
+from pytorch_build.check import Expectation, findings_table, require_no_errors
 from pytorch_build.check.run import CheckOptions, check_wheel
-from pytorch_build.check.view import Expectation
 from pytorch_build.refs.torch_refs import DISTRIBUTIONS
 from pytorch_build.rocm import ask, link
-from pytorch_build.split.making import split
+from pytorch_build.split.parts import split
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -127,13 +123,13 @@ def make(build: Build, name: str, metrics: Metrics) -> Made:
 
 def _build(build: Build, tree: Path, sdk: RocmSdk | None, log: Path, metrics: Metrics) -> Made:
     rocm = build.choices.rocm
-    installer: Any = {"backend": rocm.installer, "cache_dir": rocm.pip_cache_dir}
+    how: Any = {"backend": rocm.installer, "cache_dir": rocm.pip_cache_dir}
     with _compiler_cache(build, tree) as cache:
         plan = plan_build(build, _site(build, tree, sdk, cache))
         with console.group(f"requirements of {build.project}"):
             common, target, names = build.context.common, build.target, plan.as_locked
             locked = locked_call(common, target, only=names) if names else None
-            install_requirements(target, plan, tree, locked=locked, **installer)
+            install_requirements(target, plan, tree, locked=locked, **how)
         with console.group(f"build {build.project}"):
             env = _reproducible(build, tree)
             wheel = execute(plan, tree, build.platform, base_env=env, log=log, metrics=metrics, cache=cache)
@@ -146,12 +142,12 @@ def _build(build: Build, tree: Path, sdk: RocmSdk | None, log: Path, metrics: Me
         with console.group(f"split {wheel.name}"):
             wheels = split(wheel, wheel.parent / "split", rocm_version=build.rocm.version)
     with console.group(f"check {wheel.name}"):
-        check_import(build.target, plan, wheels[0], **installer)
+        check_import(build.target, plan, wheels[0], **how)
         if sdk is not None and not build.platform.windows:
             check_bare_import(build.target, plan, wheels[0], preloads=build.foreign_torch)
         for one in wheels:
             _check(build, one)
-    contents = {one.name: wheel_contents.folders(one) for one in wheels}
+    contents = {one.name: folder_sizes(one) for one in wheels}
     return Made(files=wheels, details={"source": build.tree.inputs, **metrics.details, CONTENTS: contents})
 
 
@@ -215,10 +211,10 @@ def _environment(build: Build, tree: Path) -> Iterator[RocmSdk | None]:
         calls = build.environment_calls(rocm)
         salt = [build.dependency_inputs, own, here]
         stack.enter_context(
-            environments.prepared(
+            installer.prepared(
                 build.target,
                 calls,
-                digest=environments.digest_of_calls(build.target, calls, salt=salt),
+                digest=installer.digest_of_calls(build.target, calls, salt=salt),
                 backend=choices.installer,
                 cache_dir=choices.pip_cache_dir,
                 force=common.force,

@@ -24,13 +24,13 @@ from core import console, files, process
 from core.cli.options import environment
 from core.data import Model, load_toml
 from core.errors import BuildError, DataError, MissingInputError, ProcessError
-from core.packages.downloads import download
+from core.http import download
 from pytorch_build.sources.git import TRANSFER_SECONDS, Origins, Repository, unreachable
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from core.env.interpreters import Interpreter
+    from core.env import Interpreter
     from pytorch_build.platforms import Platform
 
 

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING
 
 from core import console, process
 from core.cli.options import add_platform, common_from, environment
-from core.env import engines
-from core.env.interpreters import require
+from core.env import engines, require
 from core.errors import EnvironmentSetupError, MissingInputError, UsageError, nearest
 from core.run.job_files import job_files
 from core.run.outputs import this_platform
@@ -26,7 +25,7 @@ from pytorch_build.sources.trees import base_version_of, developers_tree, manage
 
 if TYPE_CHECKING:
     from core.cli.options import Common
-    from core.env.interpreters import Interpreter
+    from core.env import Interpreter
     from pytorch_build.context import Context
     from pytorch_build.sources.trees import Tree
 
@@ -197,7 +196,7 @@ def _in_container(arguments: argparse.Namespace, target: Interpreter, common: Co
     env, project = environment(), arguments.project
     words = container.inner_words(sys.argv[2:])
     if arguments.compiler_cache and not arguments.compiler_cache_read_only:
-        from core.run.run_locations import origin_from, run_buckets
+        from core.run.locations import origin_from, run_buckets
 
         # the event's file, which names a fork's run, is not mounted
         words += ("--compiler-cache-read-only",) if origin_from(env, run_buckets()).fork else ()

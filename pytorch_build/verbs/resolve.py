@@ -12,14 +12,14 @@ from core.cli.options import common_from, environment
 from core.errors import UsageError
 from core.families import CPU
 from core.run.job_files import job_files
-from core.run.plans import Plan
+from core.run.plan import Plan
 from pytorch_build.build.container import DATA, load_container
 from pytorch_build.context import Context, add_source_options, chosen_family, chosen_ref, mirrors_from
 from pytorch_build.lock.planned import complete, outputs
 from pytorch_build.lock.stored import source_lock
 from pytorch_build.refs.torch_refs import PROJECTS
 from pytorch_build.rocm import add_rocm_options, rocm_options_from
-from rocm_packaging.sdk.sources import INDEXES_FILE, release_indexes
+from rocm_packaging.rocm_sources import INDEXES_FILE, release_indexes
 
 if TYPE_CHECKING:
     import argparse

@@ -10,9 +10,8 @@ import pytest
 
 from core.env.installer import Sources
 from core.errors import MissingInputError, RocmError, UsageError
-from core.packages import package_sources
-from core.packages.package_sources import PackageSource
-from core.packages.source_options import SourceOptions
+from core.packages import sources
+from core.packages.sources import PackageSource, SourceOptions
 from pytorch_build import rocm
 from pytorch_build.rocm import (
     RocmOptions,
@@ -27,7 +26,7 @@ from pytorch_build.rocm import (
     rocm_options_from,
 )
 from rocm_packaging.packages.layouts import is_rocm
-from rocm_packaging.sdk.sources import RocmSource, release_index_url, requirements
+from rocm_packaging.rocm_sources import RocmSource, release_index_url, requirements
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -44,7 +43,7 @@ def options(**named: Any) -> RocmOptions:
 
 @pytest.fixture(autouse=True)
 def _configuration(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(package_sources, "configured", Sources)
+    monkeypatch.setattr(sources, "configured", Sources)
 
 
 @pytest.fixture

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from core.packages.offers import Offer
-from core.packages.package_sources import PackageSource
+from core.packages.sources import PackageSource
 from pytorch_build.build.build import Build, BuildChoices, Dependency
 from pytorch_build.rocm import RocmOptions
-from rocm_packaging.sdk.sources import RocmSource
+from rocm_packaging.rocm_sources import RocmSource
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

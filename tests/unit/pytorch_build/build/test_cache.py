@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from core.errors import DataError, UsageError
-from core.run.run_locations import CompilerCaches, Origin, RunBucket, RunBuckets, run_buckets
+from core.run.locations import CompilerCaches, Origin, RunBucket, RunBuckets, run_buckets
 from pytorch_build.build.cache import (
     AccessRules,
     CompilerCache,

@@ -18,10 +18,12 @@ from botocore.stub import Stubber
 from core import process
 from core.cli.options import Common, environment
 from core.errors import StoreError
-from core.stores import s3_client, serving
+from core.packages.pages import answering
+from core.stores import s3_client
 from pytorch_build.build import cache_use
 from pytorch_build.build.cache import CompilerCache, S3Access, Storage
 from pytorch_build.build.cache_use import answers, in_use, located, s3_access
+from tests.folders import served
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -311,7 +313,7 @@ def test_the_usual_settings_lead_to_a_service(aws: pytest.MonkeyPatch) -> None:
     aws.setenv("AWS_ACCESS_KEY_ID", "AKIA")
     aws.setenv("AWS_SECRET_ACCESS_KEY", SECRET)
     aws.setenv("AWS_SESSION_TOKEN", "token")
-    found = s3_access("bucket", environment())
+    found = s3_access("bucket")
     assert (found.endpoint, found.region) == ("http://127.0.0.1:9000", "eu-9")
     keys = f"aws_access_key_id = AKIA\naws_secret_access_key = {SECRET}\naws_session_token = token\n"
     assert found.credentials == f"[default]\n{keys}"
@@ -320,7 +322,7 @@ def test_the_usual_settings_lead_to_a_service(aws: pytest.MonkeyPatch) -> None:
 
 def test_without_credentials_what_is_public_is_read(aws: pytest.MonkeyPatch) -> None:
     aws.setenv("AWS_ENDPOINT_URL_S3", "http://127.0.0.1:9000")
-    found = s3_access("bucket", environment())
+    found = s3_access("bucket")
     assert (found.credentials, found.anonymous, found.region) == ("", True, "us-east-1")
 
 
@@ -338,8 +340,8 @@ def test_amazons_bucket_says_where_it_lies(aws: pytest.MonkeyPatch, *, allowed: 
                 "head_bucket", "403", http_status_code=403, response_meta=headers["ResponseMetadata"]
             )
         connection = s3_client.Connection(client=client)
-        aws.setattr(cache_use, "connection_for", lambda _env: connection)
-        found = s3_access("bucket", environment())
+        aws.setattr(cache_use, "shared_connection", lambda: connection)
+        found = s3_access("bucket")
     assert (found.endpoint, found.region) == ("https://s3.eu-west-9.amazonaws.com", "eu-west-9")
 
 
@@ -356,7 +358,7 @@ class Redirects(BaseHTTPRequestHandler):
 
 
 def test_a_redirection_is_an_answer_and_is_not_followed() -> None:
-    with serving.answering(Redirects) as url:
+    with answering(Redirects) as url:
         assert answers(url, seconds=5)
 
 
@@ -369,7 +371,7 @@ def test_an_untrusted_certificate_is_an_answer(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_a_service_that_says_no_answers_all_the_same(tmp_path: Path) -> None:
-    with serving.served(tmp_path) as url:
+    with served(tmp_path) as url:
         assert answers(url, seconds=5)
         assert answers(f"{url}/not-there", seconds=5)
     assert not answers(url, seconds=5)

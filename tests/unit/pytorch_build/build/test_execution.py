@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from core import process
-from core.env import installer, interpreters
+from core.env import installer, interpreter
 from core.env.installer import Install
 from core.errors import BuildError, ProcessError, WheelError
 from core.process import Completed
@@ -29,7 +29,7 @@ from pytorch_build.platforms import LINUX
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from core.env.interpreters import Interpreter
+    from core.env import Interpreter
 
     Commit = Callable[[Path, Mapping[str, str]], str]
 
@@ -358,7 +358,7 @@ def target(tmp_path: Path) -> Interpreter:
     """Return an environment with ROCm's run-time library, and the same in its development tree."""
     folder = tmp_path / "environment"
     venv.create(folder, symlinks=True)
-    target = interpreters.interpreter(folder / "bin" / Path(sys.executable).name)
+    target = interpreter(folder / "bin" / Path(sys.executable).name)
     core, devel = (target.purelib / one / "lib" for one in ("_rocm_sdk_core", "_rocm_sdk_devel"))
     info = target.purelib / f"torch-{VERSION}.dist-info"
     for one in (core, devel, info, target.purelib / "torch" / "lib"):

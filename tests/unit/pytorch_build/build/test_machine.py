@@ -17,7 +17,7 @@ from pytorch_build.build.machine import MachineFacts, load_needs, machine_facts,
 from pytorch_build.platforms import LINUX, WINDOWS
 
 if TYPE_CHECKING:
-    from core.env.interpreters import Interpreter
+    from core.env import Interpreter
 
 ON_LINUX = MachineFacts(
     platform="linux",

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from core import files, process
-from core.env import environments
+from core.env import installer
 from core.env.installer import Sources
 from core.errors import BuildError, CheckError, EnvironmentSetupError, InterruptedStageError
-from core.packages import package_sources
-from core.packages.package_sources import PackageSource
+from core.packages import sources
+from core.packages.sources import PackageSource
 from core.process import Completed
 from core.run import records
 from core.run.records import Cell
@@ -23,7 +23,7 @@ from pytorch_build.build import cache_use, machine, stage
 from pytorch_build.build.cache import CompilerCache
 from pytorch_build.build.metrics import Metrics
 from pytorch_build.build.stage import inputs, make, perform
-from pytorch_build.check.findings import Finding
+from pytorch_build.check import Finding
 from pytorch_build.rocm import RocmOptions, RocmSdk
 from tests.unit.pytorch_build.build.conftest import FILE, ROCM, VERSION, FakeTree
 
@@ -332,8 +332,8 @@ def shop(run: Any, monkeypatch: pytest.MonkeyPatch) -> Workshop:
     }
     for name, part in parts.items():
         monkeypatch.setattr(stage, name, part)
-    monkeypatch.setattr(environments, "prepared", prepared)
-    monkeypatch.setattr(package_sources, "configured", lambda: Sources(index_url="https://mine"))
+    monkeypatch.setattr(installer, "prepared", prepared)
+    monkeypatch.setattr(sources, "configured", lambda: Sources(index_url="https://mine"))
     monkeypatch.setattr(machine, "problems", lambda *_, **__: ())
     answer = Completed(returncode=0, stdout="1700000000\n", stderr="")
     monkeypatch.setattr(process, "capture", lambda *_, **__: answer)

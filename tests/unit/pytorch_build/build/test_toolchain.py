@@ -15,11 +15,11 @@ from packaging.version import Version
 
 from core.cli.options import ROOT
 from core.errors import DataError, MissingInputError, ServiceError
-from core.stores.serving import served
 from pytorch_build.build import toolchain
 from pytorch_build.build.machine import load_needs
 from pytorch_build.build.toolchain import Places, Provided, load_toolchain, places, plan, provide, provided
 from pytorch_build.platforms import LINUX, WINDOWS, Platform
+from tests.folders import served
 from tests.unit.pytorch_build.build.listings import listing
 
 if TYPE_CHECKING:
