@@ -151,11 +151,9 @@ class Wanted:
 
 
 def storage_for(wanted: Wanted, *, rules: CacheRules, env: Mapping[str, str]) -> Storage:
-    """Choose the storage: the option's, else the user's own settings, else a bucket by the run's.
+    """Choose the storage: the option's, else the user's own settings, else, for sccache, by the run's bucket.
 
-    A bucket is sccache's alone, as ccache does not speak S3. Runs that leave their outputs in the main
-    repository's buckets have a bucket for caches, where the data names one, and else the run's own. A
-    fork's run reads what the main repository's runs stored, not the bucket that forks leave their outputs in.
+    A fork's run reads what the main repository's runs stored, not the bucket that forks leave outputs in.
     """
     folder = rules.layout.format(release_type=wanted.release_type, kind=wanted.kind)
     if wanted.location:
@@ -258,10 +256,7 @@ def server_env(
     s3: S3Access | None = None,
     credentials: str = "",
 ) -> dict[str, str]:
-    """Return the whole environment of a build's own sccache server; `credentials` is a file's path.
-
-    It holds no secret: sccache tries compilers out with the environment that it has itself.
-    """
+    """Return the environment of a build's sccache server, without secrets: it tries compilers out with it."""
     env = dict(base_env) if storage.kind == "own" else _without_storage(base_env)
     if storage.kind == "s3":
         bucket, _, prefix = storage.where.partition("/")
@@ -293,10 +288,8 @@ def server_env(
 def client_env(
     storage: Storage, *, address: Mapping[str, str], base_dirs: tuple[str, ...], env: Mapping[str, str]
 ) -> dict[str, str]:
-    """Return a command's whole environment with which its compilers find the build's sccache server.
-
-    A server that is gone fails no compilation: the next client starts one that caches locally.
-    """
+    """Return a command's whole environment with which its compilers find the build's sccache server."""
+    # a server that is gone fails no compilation: the next client starts one that caches locally
     made = _without_storage(env) | {
         **address,
         "SCCACHE_BASEDIRS": os.pathsep.join(base_dirs),

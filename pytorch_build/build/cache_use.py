@@ -283,11 +283,10 @@ def in_use(
     base_dirs: Sequence[Path],
     base_env: Mapping[str, str],
 ) -> Iterator[CacheUse | None]:
-    """Make a cache ready for the block, and remove what it needs afterwards.
+    """Make a cache ready for the block; what cannot be used is no error, and None where nothing starts.
 
     `base_dirs` lie elsewhere on another machine, and their paths must not keep it from hits: the tree first,
-    the checkout last. A storage that does not answer is no error: the build continues with a local cache, and
-    without one where that does not start either. Both are reported.
+    the checkout last.
     """
     if cache.storage.access == "none":
         yield None

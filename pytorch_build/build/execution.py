@@ -118,9 +118,7 @@ def check_import(
 def check_bare_import(target: Interpreter, plan: BuildPlan, wheel: Path, *, preloads: bool) -> None:
     """Import an installed wheel without ROCm's development tree, and without torch's preloads.
 
-    On the machine that built a wheel its libraries also find ROCm's development tree, and ``_rocm_init.py``
-    loads most of ROCm before they are looked up. Both hide search paths that lead nowhere. The environment is
-    copied with hard links, which is a matter of a second for tens of thousands of files.
+    Both hide search paths that lead nowhere. The environment is copied with hard links, in about a second.
     """
     prefix = target.prefix
     with tempfile.TemporaryDirectory(prefix=".bare-", dir=prefix.parent) as folder:
@@ -176,11 +174,7 @@ def _overlaid(overlay: Overlay, tree: Path) -> Iterator[None]:
 
 
 def _choose_build_folder(plan: BuildPlan, tree: Path) -> Path:
-    """Let the build find its own build folder: one a configuration, kept beside the tree.
-
-    A folder made for another Python, family or setting would keep its old settings; moved
-    away and back, each is resumed where it was left.
-    """
+    """Let the build find its own build folder: one a configuration, as a folder keeps its settings."""
     # beside `dist`: up to triton 3.3 both lie in python/
     build, aside = Path(plan.wheel_dir).parent / "build", tree.parent / ".builds"
     made_with = _configuration_of(build)

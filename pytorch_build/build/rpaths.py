@@ -54,10 +54,7 @@ def search_paths(member: str, layout: Layout | None, family: str, own: Sequence[
 def planned(
     binaries: Mapping[str, Binary], layout: Layout | None, family: str
 ) -> Mapping[str, tuple[str, ...]]:
-    """Return what must change in a wheel: path -> search path.
-
-    A file that needs nothing and looks nowhere, as a static program, stays as it is.
-    """
+    """Return what must change in a wheel, path -> search path; static programs stay as they are."""
     changes = {}
     for name, binary in binaries.items():
         installed = WheelMember(name=name, size=0).installed

@@ -225,14 +225,8 @@ def _environment(build: Build, tree: Path) -> Iterator[RocmSdk | None]:
         if build.rocm is None:
             yield None
             return
-        yield ask(
-            build.target,
-            version=build.rocm.version,
-            layout=build.rocm.layout,
-            family=family,
-            targets=build.gpu_targets,
-            libraries=build.platform.preloads,
-        )
+        preloads, targets = build.platform.preloads, build.gpu_targets
+        yield ask(build.target, build.rocm, family=family, targets=targets, libraries=preloads)
 
 
 def _check(build: Build, wheel: Path) -> None:

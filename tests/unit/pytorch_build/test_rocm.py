@@ -259,7 +259,7 @@ def target(run: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
 
 def answered(target: Any, *targets: str) -> RocmSdk:
     layout: Layout = "split" if targets else "unsplit"
-    return ask(target, version="7.1.0", layout=layout, family=FAMILY, targets=targets)
+    return ask(target, replace(SPLIT, version="7.1.0", layout=layout), family=FAMILY, targets=targets)
 
 
 @pytest.mark.processes
@@ -272,7 +272,7 @@ def test_an_installed_sdk_is_asked_for_its_facts(target: Any, tmp_path: Path) ->
     for folder in ("lib/llvm/amdgcn/bitcode", "lib/host-math", "lib/rocm_sysdeps"):
         (tmp_path / "root" / folder).mkdir(parents=True)
     wanted = ("amdhip64", "hipfile", "rccl", "roctx64")
-    whole = ask(target, version="7.1.0", layout="unsplit", family=FAMILY, libraries=wanted)
+    whole = ask(target, replace(UNSPLIT, version="7.1.0"), family=FAMILY, libraries=wanted)
     assert whole.device_libs
     assert whole.host_math
     assert whole.sysdeps

@@ -2,9 +2,9 @@
 
 from pathlib import Path
 
+_FOLDER = Path(__file__).with_name("listings")
+
 
 def listing(name: str) -> tuple[str, ...]:
     """Return the lines of a listing."""
-    return tuple(
-        (Path(__file__).parent / "listings" / f"{name}.txt").read_text(encoding="utf-8").splitlines()
-    )
+    return tuple((_FOLDER / f"{name}.txt").read_text(encoding="utf-8").splitlines())
