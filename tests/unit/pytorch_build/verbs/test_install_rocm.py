@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from core.env.installer import Install
-    from rocm_packaging.sdk.sources import RocmSource
+    from rocm_packaging.rocm_sources import RocmSource
 
 SAMPLE = ("--torch-ref", "sample")
 
