@@ -73,18 +73,31 @@ def tree(tmp_path: Path, commit_files: Commit) -> Path:
     return path
 
 
-def go(plan: BuildPlan, tree: Path, **env: str) -> Path:
+class Cache:
+    """A compiler cache that says where it is."""
+
+    def environment(self, env: Mapping[str, str]) -> dict[str, str]:
+        return {**env, "SEEN": env["ADDED"]}
+
+
+def go(plan: BuildPlan, tree: Path, cache: Any = None, **env: str) -> Path:
     return execute(
-        plan, tree, LINUX, base_env={**ENV, **env}, log=tree.parent / "build.log", metrics=Metrics()
+        plan,
+        tree,
+        LINUX,
+        base_env={**ENV, **env},
+        log=tree.parent / "build.log",
+        metrics=Metrics(),
+        cache=cache,
     )
 
 
 @pytest.mark.processes
 def test_commands_run_in_order_in_the_plans_environment(tree: Path) -> None:
-    ask = "import os; print(sorted({'ADDED', 'GONE', 'KEPT'} & set(os.environ)))"
-    wheel = go(plan(tree, ask, MAKE_WHEEL), tree, GONE="1", KEPT="1")
+    ask = "import os; print(sorted({'ADDED', 'GONE', 'KEPT', 'SEEN'} & set(os.environ)))"
+    wheel = go(plan(tree, ask, MAKE_WHEEL), tree, Cache(), GONE="1", KEPT="1")
     assert wheel == tree / "dist" / WHEEL
-    assert "['ADDED', 'KEPT']" in (tree.parent / "build.log").read_text()
+    assert "['ADDED', 'KEPT', 'SEEN']" in (tree.parent / "build.log").read_text()
 
 
 @pytest.mark.processes
@@ -238,38 +251,22 @@ def test_exactly_one_wheel_is_a_build(tmp_path: Path) -> None:
     assert "--clean" in caught.value.hint
 
 
-@pytest.mark.parametrize("version", ["2.10.0a0", "2.10.0a0+cpu", "2.10.0a1+cpu.sample"])
-def test_a_wheel_of_another_version_is_refused(tmp_path: Path, version: str) -> None:
+@pytest.mark.parametrize(
+    ("name", "error", "message"),
+    [
+        (WHEEL.replace(VERSION, "2.10.0a0"), BuildError, "the source lock promises"),
+        (WHEEL.replace(VERSION, "2.10.0a0+cpu"), BuildError, "the source lock promises"),
+        (WHEEL.replace(VERSION, "2.10.0a1+cpu.sample"), BuildError, "the source lock promises"),
+        ("torch-2.10.whl", WheelError, "torch-2.10.whl"),
+    ],
+)
+def test_a_wheel_of_another_version_or_name_is_refused(
+    tmp_path: Path, name: str, error: type[Exception], message: str
+) -> None:
     (tmp_path / "dist").mkdir()
-    (tmp_path / "dist" / WHEEL.replace(VERSION, version)).touch()
-    with pytest.raises(BuildError, match="the source lock promises") as caught:
+    (tmp_path / "dist" / name).touch()
+    with pytest.raises(error, match=message):
         the_wheel(plan(tmp_path))
-    assert VERSION in caught.value.message
-
-
-def test_a_wheel_whose_name_is_none_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "dist").mkdir()
-    (tmp_path / "dist" / "torch-2.10.whl").touch()
-    with pytest.raises(WheelError):
-        the_wheel(plan(tmp_path))
-
-
-class Cache:
-    """A compiler cache that says where it is."""
-
-    def environment(self, env: Mapping[str, str]) -> dict[str, str]:
-        return {**env, "SEEN": env["ADDED"]}
-
-
-@pytest.mark.processes
-def test_commands_get_what_leads_to_the_compiler_cache(tree: Path) -> None:
-    check = "import os; assert os.environ['SEEN'] == os.environ['ADDED'] == '1'"
-    cache: Any = Cache()
-    log = tree.parent / "build.log"
-    made = execute(
-        plan(tree, check, MAKE_WHEEL), tree, LINUX, base_env=ENV, log=log, metrics=Metrics(), cache=cache
-    )
-    assert made.name == WHEEL
 
 
 @pytest.fixture
