@@ -1,23 +1,18 @@
-"""The stage of one build, from source lock to recorded wheel: tree, environment, plan, commands, checks."""
+"""The work of one build: tree, environment, plan, commands, checks."""
 
 from __future__ import annotations
 
-import re
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from core import console, files, process
 from core.cli.options import source_date_epoch
 from core.env import installed_version, installer
-from core.env.locks import BUILDS, locked_call, target_lock
-from core.run import stage
-from core.run.records import record_name
-from core.run.stage import Made, Stage
+from core.env.locks import locked_call
+from core.run.stage import Made
 from core.wheel import CONTENTS, folder_sizes, parse_wheel_name
 from pytorch_build.build import machine
 from pytorch_build.build.execution import check_bare_import, check_import, execute, install_requirements
-from pytorch_build.build.metrics import Metrics
 from pytorch_build.build.plans.projects import plan_build
 from pytorch_build.build.rpaths import set_search_paths
 from pytorch_build.build.site import Site, tree_facts
@@ -30,73 +25,14 @@ from pytorch_build.split.parts import split
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
+    from pathlib import Path
 
-    from core.run.records import Record
     from pytorch_build.build.build import Build
     from pytorch_build.build.cache_use import CacheUse
+    from pytorch_build.build.metrics import Metrics
     from pytorch_build.rocm import RocmSdk
 
-# the user's variables that change what upstream's builds and compilers make
-_FLAGS = re.compile(
-    r"CC|CXX|DEBUG|REL_WITH_DEB_INFO|SOURCE_DATE_EPOCH|BLAS|[A-Z]*FLAGS"
-    r"|(USE|BUILD|CMAKE|TORCH|PYTORCH|TORCHVISION|TRITON|APEX|LLVM)_\w+"
-)
-# what CI servers set to another value for every job, and what says how fast to build
-_PASSING = frozenset(
-    {"BUILD_ID", "BUILD_NUMBER", "BUILD_TAG", "BUILD_URL", "CMAKE_BUILD_PARALLEL_LEVEL", "PYTORCH_ROCM_ARCH"}
-)
-# the rules that builds follow: a changed rule is a changed input
-_CODE = (
-    "build/execution.py",
-    "build/plans/*.py",
-    "build/rpaths.py",
-    "build/stage.py",
-    "platforms.py",
-    "split/*.py",
-)
 _REQUIREMENTS = ("requirements.txt", "requirements-build.txt", "python/requirements.txt", "pyproject.toml")
-
-
-def perform(build: Build) -> Record | None:
-    """Build one wheel into the run's outputs, unless a record says that nothing has changed."""
-    context, metrics = build.context, Metrics()
-    run = Stage(
-        name=f"build_{build.project}",
-        common=context.common,
-        artifact_group=context.artifact_group,
-        cell=build.cell,
-        output_dir=build.choices.output_dir,
-    )
-    name = record_name(run.name, build.cell)
-    return stage.perform(run, inputs(build), lambda: make(build, name, metrics), so_far=metrics.details)
-
-
-def inputs(build: Build) -> dict[str, Any]:
-    """Return everything that the wheel depends on."""
-    common, gpu, rocm = build.context.common, build.context.gpu, build.rocm
-    lock = target_lock(common, build.target) or common.root / "requirements" / f"{BUILDS}.in"
-    here = Path(__file__).parents[1]
-    code = {str(path.relative_to(here)): files.sha256(path) for rule in _CODE for path in here.glob(rule)}
-    return {
-        "source": build.tree.inputs,
-        "version": build.tree.version,
-        "python": build.target.version,
-        "rocm": rocm and [rocm.version, rocm.layout, dict(rocm.digests) or rocm.origin],
-        "rocm_extras": list(build.choices.rocm.extras) if gpu else [],
-        "gpu_targets": list(build.gpu_targets),
-        "dependencies": build.dependency_inputs,
-        "ref_env": dict(build.ref_env),
-        "build_requirements": list(build.ref_requirements),
-        "flash_attention": build.choices.flash_attention,
-        "split": build.splits,
-        "flags": {
-            name: console.mask(value)
-            for name, value in sorted(build.base_env.items())
-            if _FLAGS.fullmatch(name) and name not in _PASSING
-        },
-        "lock": files.sha256(lock),
-        "code": files.digest_of(code),
-    }
 
 
 def make(build: Build, name: str, metrics: Metrics) -> Made:

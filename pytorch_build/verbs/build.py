@@ -14,9 +14,8 @@ from core.env import engines, require
 from core.errors import EnvironmentSetupError, MissingInputError, UsageError, nearest
 from core.run.job_files import job_files
 from core.run.outputs import this_platform
-from pytorch_build.build.build import Build, BuildChoices, dependencies
+from pytorch_build.build.build import Build, BuildChoices, dependencies, perform
 from pytorch_build.build.cache import KINDS, CompilerCache, storage_at
-from pytorch_build.build.stage import perform
 from pytorch_build.context import add_source_options, context, mirrors_from
 from pytorch_build.lock.stored import source_lock, with_components
 from pytorch_build.refs.torch_refs import DISTRIBUTIONS, PROJECTS

@@ -19,10 +19,12 @@ from core.process import Completed
 from core.run import records
 from core.run.records import Cell
 from core.run.stage import Made
+from pytorch_build.build import build as module
 from pytorch_build.build import cache_use, machine, stage
+from pytorch_build.build.build import inputs, perform
 from pytorch_build.build.cache import CompilerCache
 from pytorch_build.build.metrics import Metrics
-from pytorch_build.build.stage import inputs, make, perform
+from pytorch_build.build.stage import make
 from pytorch_build.check import Finding
 from pytorch_build.rocm import RocmOptions, RocmSdk
 from tests.unit.pytorch_build.build.conftest import FILE, ROCM, VERSION, FakeTree
@@ -153,9 +155,9 @@ def test_a_python_without_a_lock_counts_its_unlocked_requirements(build: Build, 
 def test_a_changed_rule_is_a_changed_input(build: Build, tmp_path: Path, monkeypatch: Any) -> None:
     package = tmp_path / "pytorch_build"
     ignored = shutil.ignore_patterns("__pycache__", "sample", "smoke")
-    shutil.copytree(Path(stage.__file__).parents[1], package, ignore=ignored)
+    shutil.copytree(Path(module.__file__).parents[1], package, ignore=ignored)
     original = digest(build)
-    monkeypatch.setattr(stage, "__file__", str(package / "build" / "stage.py"))
+    monkeypatch.setattr(module, "__file__", str(package / "build" / "stage.py"))
     # where the checkout lies does not count
     assert digest(build) == original
     rules = [package / "build" / name for name in ("rpaths.py", "execution.py", "stage.py")]
