@@ -147,10 +147,9 @@ def _require_import(plan: BuildPlan, wheel: Path, python: Path, *, cwd: Path, wh
     env = process.inherited(PYTHONPATH=None, PYTHONHOME=None, LD_LIBRARY_PATH=None)
     command = import_command(python, plan.distribution, plan.version)
     done = process.capture(command, cwd=cwd, env=env, check=False)
-    _, findings = read_report(wheel.name, done.returncode, done.stdout, done.stderr)
-    if findings:
+    if problems := read_report(done.returncode, done.stdout, done.stderr):
         raise BuildError(
-            f"{wheel.name} cannot be imported{where}:\n" + "\n".join(finding.message for finding in findings),
+            f"{wheel.name} cannot be imported{where}:\n" + "\n".join(problems),
             hint=f"Try it by hand: {python} -c 'import {plan.distribution}'",
         )
 

@@ -18,14 +18,13 @@ from pytorch_build.build.plans.projects import plan_build
 from pytorch_build.build.site import READ, Site, facts_of_texts, tree_facts
 from pytorch_build.build.stage import jobs
 from pytorch_build.build.toolchain import LICENSE, Provided, load_toolchain, places
-from pytorch_build.lock.remote import Reader
 from pytorch_build.lock.stored import origins, source_lock
 from pytorch_build.refs.torch_refs import DISTRIBUTIONS
 from pytorch_build.rocm import RocmSdk, find_source, packages_of
-from pytorch_build.sources.git import Repository
-from pytorch_build.sources.own_tree import OwnTree
+from pytorch_build.sources.git import Reader, Repository
 from pytorch_build.sources.trees import (
     DevelopersTree,
+    OwnTree,
     base_version_of,
     managed_tree,
     own_path,

@@ -87,7 +87,7 @@ def run(arguments: argparse.Namespace) -> None:
 
 
 def chosen_components(chosen: Context, given: str) -> Sequence[str]:
-    """Say which projects are checked out: those asked for, else the ref's components."""
+    """Return which projects are checked out: those asked for, else the ref's components."""
     names = [name for name in given.split(",") if name] or list(chosen.ref.components)
     ordered = chosen.ref.only(names).components
     for name in ordered:
@@ -97,7 +97,7 @@ def chosen_components(chosen: Context, given: str) -> Sequence[str]:
 
 
 def row(tree: SourceTree) -> tuple[str, str, str, str, str]:
-    """Give a tree's row of the closing table."""
+    """Return a tree's row of the closing table."""
     hipified = tree.head[:12] if tree.hipified else "-"
     state = "checked out" if tree.changed else "unchanged"
     if tree.stashed:

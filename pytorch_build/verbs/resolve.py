@@ -15,7 +15,7 @@ from core.run.job_files import job_files
 from core.run.plan import Plan
 from pytorch_build.build.container import DATA, load_container
 from pytorch_build.context import Context, add_source_options, chosen_family, chosen_ref, mirrors_from
-from pytorch_build.lock.planned import complete, outputs
+from pytorch_build.lock.plan import complete, outputs
 from pytorch_build.lock.stored import source_lock
 from pytorch_build.refs.torch_refs import PROJECTS
 from pytorch_build.rocm import add_rocm_options, rocm_options_from
@@ -135,7 +135,7 @@ def _run_plan(arguments: argparse.Namespace, common: Common) -> None:
 
 
 def rows(lock: SourceLock, *, gpu: bool) -> Sequence[tuple[str, str, str, str]]:
-    """Give a row a project: name, short commit, the version to come, where it comes from."""
+    """Return a row a project: name, short commit, the version to come, where it comes from."""
     return [
         (name, "prebuilt", locked.prebuilt, "")
         if locked.prebuilt

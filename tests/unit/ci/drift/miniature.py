@@ -6,8 +6,7 @@ import json
 import re
 from typing import TYPE_CHECKING
 
-from ci.plan.data import FAMILIES_FILE, TRIGGERS_FILE, Families, load
-from ci.plan.runners import runners
+from ci.plan.data import FAMILIES_FILE, TRIGGERS_FILE, Families, load, runners
 from ci.publish.buckets import buckets
 from core.cli.options import ROOT
 from core.data import load_toml, read_text, read_toml

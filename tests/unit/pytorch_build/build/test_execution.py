@@ -317,7 +317,7 @@ def test_a_wheel_is_imported_where_it_was_built(
     run: Any, calls: list[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     wheel = run.root / "dist" / WHEEL
-    monkeypatch.setattr(execution, "read_report", lambda *_: (None, ()))
+    monkeypatch.setattr(execution, "read_report", lambda *_: ())
     check_import(run.target(), plan(run.root), wheel, backend="uv", cache_dir=None)
     (call, _), command = calls
     assert call.requirements == (str(wheel),)
