@@ -126,7 +126,7 @@ def _strays(cookie: str, proc: Path) -> Iterator[tuple[int, str]]:
 
 
 def tail(log: Path, *, lines: int = 20, limit: int = 1 << 16) -> str:
-    """Give the last lines of a log, whatever its size."""
+    """Return the last lines of a log, whatever its size; "" where there is none."""
     if not log.is_file():
         return ""
     with log.open("rb") as stream:
