@@ -39,13 +39,7 @@ class VerbModule(Protocol):
 
 @dataclass(frozen=True)
 class Verb:
-    """One verb of a front door.
-
-    Attributes:
-        name: What people type.
-        module: The module that does it, imported when it is chosen.
-        summary: One line for ``--help``.
-    """
+    """One verb of a front door; its module is imported when it is chosen."""
 
     name: str
     module: str
@@ -65,11 +59,7 @@ class _Parser(argparse.ArgumentParser):
 
 
 def main(package: str, about: str, verbs: Sequence[Verb], argv: Sequence[str] | None = None) -> int:
-    """Run one verb.
-
-    Returns:
-        The process's exit code: 0, or that of the error's class.
-    """
+    """Run one verb; return the process's exit code: 0, or that of the error's class."""
     words = list(sys.argv[1:] if argv is None else argv)
     try:
         with _stopped_by_sigterm():
@@ -77,17 +67,14 @@ def main(package: str, about: str, verbs: Sequence[Verb], argv: Sequence[str] | 
     except KeyboardInterrupt:
         console.error("Interrupted; run the same command again to go on.")
         return InterruptedStageError.exit_code
-    except FatalError as problem:
-        if "--debug" in words:
-            raise
-        console.error(str(problem))
-        return problem.exit_code
     except Exception as problem:
         if "--debug" in words:
             raise
-        console.error(
-            f"{type(problem).__name__}: {problem}\nA fault of the tool: run it with --debug and report it."
-        )
+        if isinstance(problem, FatalError):
+            console.error(str(problem))
+            return problem.exit_code
+        said = f"{type(problem).__name__}: {problem}"
+        console.error(f"{said}\nAn internal error: run the command with --debug and report it.")
         return FatalError.exit_code
     return 0
 
@@ -131,7 +118,7 @@ def _dispatch(package: str, about: str, verbs: Sequence[Verb], words: Sequence[s
 
 
 def verb_parser(package: str, verb: Verb) -> tuple[VerbModule, argparse.ArgumentParser]:
-    """Import a verb, and give it with the parser of its options, the common ones first."""
+    """Import a verb, and return it with the parser of its options, the common ones first."""
     module = cast("VerbModule", import_module(verb.module))
     parser = _Parser(prog=f"python -m {package} {verb.name}", description=verb.summary, allow_abbrev=False)
     add_common(parser)

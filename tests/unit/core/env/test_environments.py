@@ -107,7 +107,7 @@ def test_an_environment_that_cannot_be_emptied_is_named(
 
 def test_a_bare_interpreter_is_left_alone(tmp_path: Path, done: list[str]) -> None:
     bare = target_in(tmp_path, virtual=False)
-    problem = pytest.raises(EnvironmentSetupError, match="is no virtual environment")
+    problem = pytest.raises(EnvironmentSetupError, match="is not a virtual environment")
     with problem, prepared(bare, CALLS, digest="d1"):
         pass
     assert done == []
