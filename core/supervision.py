@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 COOKIE = "SUPERVISED_BY"
 _PROC = Path("/proc")
 _SHORTEST_LOOK, _LONGEST_LOOK = 0.02, 0.5
-_GRACE_SECONDS = 5.0
+_ABORT_SECONDS = 5.0
 _CLEANUP_SECONDS = 10.0
 
 
@@ -100,7 +100,7 @@ def _watched(child: Child, log: Path, limits: Limits, stalled: Callable[[], str]
 def _stopped(child: Child) -> int:
     """Let it tell its stacks, and end it."""
     child.signal(signal.SIGABRT if os.name == "posix" else signal.SIGTERM)
-    returncode = child.wait(_GRACE_SECONDS)
+    returncode = child.wait(_ABORT_SECONDS)
     return -int(signal.SIGABRT) if returncode is None else returncode
 
 

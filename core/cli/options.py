@@ -260,9 +260,7 @@ def common_from(arguments: argparse.Namespace) -> Common:
         )
     variant = "" if arguments.build_variant == PLAIN else arguments.build_variant
     if variant and not _VARIANT.fullmatch(variant):
-        raise UsageError(
-            f"--build-variant {variant!r} is not a build variant.", hint="Write it like host-asan."
-        )
+        raise UsageError(f"--build-variant {variant!r}: invalid name.", hint="Write it like host-asan.")
     common = Common(
         torch_ref=arguments.torch_ref,
         refs_file=arguments.refs_file,

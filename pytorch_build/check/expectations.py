@@ -25,15 +25,14 @@ if TYPE_CHECKING:
     from pytorch_build.context import Context
     from pytorch_build.lock.source_lock import SourceLock
 
-CHECK = "expected"
 _CPYTHON = re.compile(r"cp3(\d+)t?")
 
 
-def check(view: WheelView, expectation: Expectation) -> Iterator[Finding]:
+def check_expectation(view: WheelView, expectation: Expectation) -> Iterator[Finding]:
     """Compare distribution, version, Python tag and requirements."""
     if canonicalize_name(expectation.distribution) != view.name.distribution:
         message = f"This is {view.name.distribution}; {expectation.distribution} is expected."
-        yield view.finding("error", CHECK, message)
+        yield view.finding("error", "expected", message)
     try:
         version = Version(expectation.version)
         requires = [Requirement(text) for text in expectation.requires]
@@ -43,21 +42,21 @@ def check(view: WheelView, expectation: Expectation) -> Iterator[Finding]:
         ) from problem
     if version != view.name.version:
         message = f"The version is {view.name.version}; {expectation.version} is expected."
-        yield view.finding("error", CHECK, message)
+        yield view.finding("error", "expected", message)
     wanted = expectation.python_tag
     if wanted and not any(fits(tag, wanted) for tag in view.name.tags):
         found = ", ".join(sorted({f"{tag.interpreter}-{tag.abi}" for tag in view.name.tags}))
-        yield view.finding("error", CHECK, f"The wheel is for {found}; {wanted} is expected.")
+        yield view.finding("error", "expected", f"The wheel is for {found}; {wanted} is expected.")
     if view.metadata is None:
         return
     every = list(_stated(view.metadata.requires_dist))
     for one in requires:
         stated = [found for found in every if canonicalize_name(found.name) == canonicalize_name(one.name)]
         if not stated:
-            yield view.finding("error", CHECK, f"METADATA does not require {one}.")
+            yield view.finding("error", "expected", f"METADATA does not require {one}.")
         elif not any(_same(found, one) for found in stated):
             listed = ", ".join(sorted(map(str, stated)))
-            yield view.finding("error", CHECK, f"METADATA requires {listed}; {one} is expected.")
+            yield view.finding("error", "expected", f"METADATA requires {listed}; {one} is expected.")
 
 
 def fits(tag: Tag, wanted: str) -> bool:

@@ -86,7 +86,7 @@ def test_a_hanging_process_says_where_and_is_stopped_with_what_it_started(tmp_pa
 
 
 def test_what_ignores_every_signal_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(supervision, "_GRACE_SECONDS", 0.2)
+    monkeypatch.setattr(supervision, "_ABORT_SECONDS", 0.2)
     code = "import signal, time; signal.signal(signal.SIGABRT, signal.SIG_IGN); time.sleep(60)"
     ended = run(tmp_path, code, limits=Limits(seconds=1))
     assert ended.stopped
