@@ -1,7 +1,7 @@
 """The one error family. Each class has an exit code of its own; only front doors exit.
 
 A message is up to three sentences: what was wrong, where, and the next action.
-`core.cli.frontdoor.main` prints it and ends the process with the class's code.
+`core.cli.main` prints it and ends the process with the class's code.
 """
 
 from __future__ import annotations

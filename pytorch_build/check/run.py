@@ -28,7 +28,6 @@ from pytorch_build.check import (
     contents,
     device_code,
     dlls,
-    expectations,
     libraries,
     ordered,
 )
@@ -157,7 +156,7 @@ def _judge(
             subject = device_code.CHECK if name.endswith(kpack.SUFFIX) else host
             yield view.finding("error", subject, message, name)
     if expectation is not None:
-        yield from expectations.check_expectation(view, expectation)
+        yield from contents.check_expectation(view, expectation)
     yield from contents.check_archive(view)
     yield from contents.check(view, expectation, policy)
     yield from libraries.check(view, policy)

@@ -18,7 +18,7 @@ from core.packages.offers import offer_of
 from core.packages.resolution import choose, others_question, pinned_call, required_by_files, resolve_others
 from core.parallel import each
 from core.run import records
-from pytorch_build.check.expectations import run_lock
+from pytorch_build.check.contents import run_lock
 from pytorch_build.refs.torch_refs import DISTRIBUTIONS
 from pytorch_build.rocm.options import packages_of
 from pytorch_build.test.devices import PREFIXES, targets_of, told_to_sdist

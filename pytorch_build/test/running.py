@@ -16,9 +16,9 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING
 
-from core import console, junit_reading, supervision
+from core import console, junit_reading, process
 from core.errors import DataError, MissingInputError
-from core.supervision import Limits, supervise
+from core.process import Limits, supervise
 from pytorch_build.test import file_results, plugin
 from pytorch_build.test.file_results import Ended
 from pytorch_build.test.plugin import Plan, PlannedRule
@@ -237,7 +237,7 @@ class _Running:
             timed_out=ended.late,
             stopped=ended.stopped,
             seconds=ended.seconds,
-            output=supervision.tail(self.log, lines=_TAIL_LINES),
+            output=process.tail(self.log, lines=_TAIL_LINES),
         )
 
     def _command(

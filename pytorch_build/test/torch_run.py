@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from core import console, files, parallel, supervision
+from core import console, files, parallel, process
 from core.errors import CheckError
 from core.junit import Document, Suite, counts
 from core.run import records
@@ -228,7 +228,7 @@ def _tell(run: FileRun) -> None:
     for case in [one for one in run.cases if one.failing][:20]:
         console.say(f"  {case.test} {case.outcome}: {case.line}")
     if run.log and any(case.outcome in {"crashed", "timeout", "error"} for case in run.cases):
-        console.detail(supervision.tail(run.log, lines=30))
+        console.detail(process.tail(run.log, lines=30))
 
 
 def _warn_of_silent_rules(

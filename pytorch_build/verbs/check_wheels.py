@@ -11,7 +11,7 @@ from core.cli.options import common_from
 from core.errors import MissingInputError
 from core.wheel import distributions
 from pytorch_build.check import findings_json, findings_table, require_no_errors
-from pytorch_build.check.expectations import expectations
+from pytorch_build.check.contents import expectations
 from pytorch_build.check.run import CheckOptions, check_wheels, find_wheels
 from pytorch_build.context import context
 

@@ -17,7 +17,7 @@ import pytest
 
 from ci.install import mirror_data
 from core import files, process
-from core.cli.frontdoor import Verb, main
+from core.cli import Verb, main
 from core.env import installer
 from core.errors import MissingInputError
 from core.packages import server

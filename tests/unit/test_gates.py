@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from core import errors, process
-from core.cli.frontdoor import Verb, verb_parser
+from core.cli import Verb, verb_parser
 from core.cli.options import ROOT
 
 if TYPE_CHECKING:

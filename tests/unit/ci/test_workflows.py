@@ -16,7 +16,7 @@ from ci.plan import data, labels
 from ci.plan.outputs import outputs
 from ci.planned_flows import nightly_nodes, planned, release_words, unresolved
 from core import process
-from core.cli.frontdoor import verb_parser
+from core.cli import verb_parser
 from core.cli.options import ROOT, sources_folder
 from core.run.locations import run_buckets
 from pytorch_build.lock.planned import outputs as resolved

@@ -16,7 +16,7 @@ from ci.promote.documents import Cell, Decision
 from ci.promote.facts import Facts, SetRequest, gather
 from ci.promote.policy import Rules, decide, gates
 from ci.promote.promotion import Circumstances, decision_of, promoted_files
-from core.cli.frontdoor import Verb, main
+from core.cli import Verb, main
 from core.errors import CheckError, MissingInputError
 from core.stores.directory import DirectoryStore
 from core.wheel import read_metadata

@@ -7,7 +7,7 @@ import pytest
 
 from ci.promote import documents
 from ci.promote.documents import Decision
-from core.cli.frontdoor import Verb, main
+from core.cli import Verb, main
 from core.run import records
 from core.run.records import Cell
 

@@ -6,7 +6,7 @@ import pytest
 
 from ci.promote import documents
 from ci.promote.documents import StagingRecord
-from core.cli.frontdoor import Verb, main
+from core.cli import Verb, main
 
 if TYPE_CHECKING:
     from collections.abc import Callable

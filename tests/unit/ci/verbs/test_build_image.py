@@ -8,7 +8,7 @@ import pytest
 
 from ci.verbs import build_image
 from core import process
-from core.cli.frontdoor import Verb, main, verb_parser
+from core.cli import Verb, main, verb_parser
 from core.cli.options import ROOT, common_from
 from core.env import engines
 from core.errors import MissingInputError, ProcessError, UsageError

@@ -8,7 +8,7 @@ import pytest
 from ci.plan.matrix import Matrix
 from ci.verbs import cells
 from ci.verbs.cells import BUILDS, Cell, expand, load_matrix
-from core.cli.frontdoor import Verb, main
+from core.cli import Verb, main
 from core.cli.options import ROOT
 from core.errors import DataError, UsageError
 from core.run.plan import MAX_JOBS

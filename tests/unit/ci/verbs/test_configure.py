@@ -12,7 +12,7 @@ import pytest
 
 from ci.verbs import configure
 from core import process
-from core.cli.frontdoor import Verb, main
+from core.cli import Verb, main
 from core.cli.options import ROOT, common_from, environment
 from core.errors import ProcessError
 from core.run.plan import Plan

@@ -10,7 +10,7 @@ from ci.plan.artifact_places import find_place
 from ci.plan.runs import Run
 from ci.verbs import fetch_artifacts
 from core import stores
-from core.cli.frontdoor import Verb, verb_parser
+from core.cli import Verb, verb_parser
 from core.cli.options import Common, common_from
 from core.errors import ArtifactError, MissingInputError, UsageError
 from core.files import digest_of

@@ -11,7 +11,7 @@ import pytest
 from ci.publish import indexing
 from ci.verbs import index
 from core import files
-from core.cli.frontdoor import Verb, main
+from core.cli import Verb, main
 from core.errors import ConflictError, MissingInputError, StoreError
 from core.run import records
 from core.run.records import FileRecord, Record

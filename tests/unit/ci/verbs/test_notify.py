@@ -11,7 +11,7 @@ from ci.notices import Failure, RunResult
 from ci.verbs import notify
 from ci.verbs.notify import Places, Policy
 from core import errors
-from core.cli.frontdoor import Verb, main
+from core.cli import Verb, main
 from core.run.outputs import RunOutputs
 from core.run.records import Cell, Record, write
 from core.stores import open_store

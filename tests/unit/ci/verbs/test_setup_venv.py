@@ -9,7 +9,7 @@ import pytest
 from ci.install import device_packages, run_install
 from ci.install.run_install import Chosen
 from ci.verbs import setup_venv
-from core.cli.frontdoor import Verb, main
+from core.cli import Verb, main
 from core.env.installer import Sources
 from core.errors import MissingInputError
 from core.packages import sources

@@ -11,7 +11,7 @@ from ci.publish import buckets
 from ci.publish.indexing.files import read_distribution
 from core import files
 from core.archive import Member
-from core.cli.frontdoor import Verb, main
+from core.cli import Verb, main
 from core.errors import WheelError
 from core.wheel.writer import WheelSpec, write_wheel
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from core.cli.frontdoor import Verb, main
+from core.cli import Verb, main
 from core.errors import BuildError, InterruptedStageError
 
 if TYPE_CHECKING:
