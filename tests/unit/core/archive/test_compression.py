@@ -101,7 +101,9 @@ def test_a_big_member_is_one_stream_at_any_level(
     monkeypatch.setattr(compression, "CHUNK", 50_000)
     source = tmp_path / "big"
     source.write_bytes(b"".join(b"%d," % number for number in range(60_000)))
-    data = archived([Member(name="big", source=source)], level=level, scratch=tmp_path)
+    members = [Member(name="big", source=source), Member(name="small", source=b"x")]
+    data = archived(members, level=level, scratch=tmp_path, jobs=1)
+    assert data == archived(members, level=level, scratch=tmp_path, jobs=4)
     with zipfile.ZipFile(io.BytesIO(data)) as archive:
         assert archive.testzip() is None
         assert archive.read("big") == source.read_bytes()

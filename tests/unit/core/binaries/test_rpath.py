@@ -26,10 +26,11 @@ FOLDERS = st.lists(st.sampled_from(["torch", "lib", "a"]), max_size=4).map("/".j
 def compiled(folder: Path, *flags: str) -> Path:
     compiler = process.which("cc") or process.which("c++")
     assert compiler is not None
-    (folder / "x.c").write_text("int x(void) { return 7; }\n", encoding="utf-8")
+    (folder / "x.c").write_text(SOURCE, encoding="utf-8")
     target = folder / "x.so"
-    flags = ("-shared", "-fPIC", "-Wl,-soname,x.so.1", *flags)
-    process.capture([compiler, *flags, folder / "x.c", "-o", target])
+    process.capture(
+        [compiler, "-fPIC", "-shared", "-Wl,-soname,x.so.1", *flags, folder / "x.c", "-o", target]
+    )
     return target
 
 
@@ -105,15 +106,6 @@ int x(void) { fflush(stdout); return zeros[17] + 7; }
 """
 
 
-def compiled_c(folder: Path, *flags: str) -> Path:
-    compiler = process.which("cc") or process.which("c++")
-    assert compiler is not None
-    (folder / "x.c").write_text(SOURCE, encoding="utf-8")
-    target = folder / "x.so"
-    process.capture([compiler, "-fPIC", *flags, folder / "x.c", "-o", target])
-    return target
-
-
 def written(source: Path, search: str) -> Path:
     edited = rpath.extended(source, search)
     assert edited is not None
@@ -127,7 +119,7 @@ def written(source: Path, search: str) -> Path:
 
 @pytest.mark.parametrize("dtags", ["--enable-new-dtags", "--disable-new-dtags"])
 def test_a_library_gets_a_longer_rpath(tmp_path: Path, dtags: str) -> None:
-    source = compiled_c(tmp_path, "-shared", "-Wl,-soname,libx.so.1", f"-Wl,{dtags}", "-Wl,-rpath,$ORIGIN")
+    source = compiled(tmp_path, "-Wl,-soname,libx.so.1", f"-Wl,{dtags}", "-Wl,-rpath,$ORIGIN")
     before = source.read_bytes()
     grown = written(source, RPATH)
     facts = elf.read(grown)
@@ -141,7 +133,7 @@ def test_a_library_gets_a_longer_rpath(tmp_path: Path, dtags: str) -> None:
 
 
 def test_sections_tell_the_same_as_segments(tmp_path: Path) -> None:
-    source = compiled_c(tmp_path, "-shared", "-Wl,-rpath,$ORIGIN")
+    source = compiled(tmp_path, "-Wl,-rpath,$ORIGIN")
     with written(source, RPATH).open("rb") as stream:
         file = ELFFile(stream)
         section: Any = file.get_section_by_name(".dynamic")
@@ -158,8 +150,8 @@ def test_sections_tell_the_same_as_segments(tmp_path: Path) -> None:
 
 
 def test_programs_and_libraries_without_a_path_are_left_to_patchelf(tmp_path: Path) -> None:
-    assert rpath.extended(compiled_c(tmp_path, "-shared"), RPATH) is None
-    assert rpath.extended(compiled_c(tmp_path, "-DMAIN", "-shared", "-nostdlib"), RPATH) is None
+    assert rpath.extended(compiled(tmp_path), RPATH) is None
+    assert rpath.extended(compiled(tmp_path, "-nostdlib"), RPATH) is None
     program = tmp_path / "program"
     (tmp_path / "m.c").write_text("int main(void) { return 0; }\n", encoding="utf-8")
     compiler = process.which("cc") or process.which("c++")
