@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, get_args
 
 from core.errors import UsageError, nearest
 from core.run.outputs import LOCAL_RUN, PLAIN, Platform, RunOutputs, group_name, this_platform
-from core.stores import open_store
+from core.stores.location import OverlayStore, open_store, unread
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -26,6 +26,7 @@ ROOT = Path(__file__).resolve().parents[2]
 DEFAULT_STORE = "out"
 AUTO_STORE = "auto"
 RUN_STORE = "RUN_STORE"
+GIT_MIRRORS = "GIT_MIRRORS"
 SOURCES_DIR = "SOURCES_DIR"
 # …-bkc: previews of new hardware, in buckets and streams of their own
 RELEASE_TYPES = ("ci", "dev", "dev-bkc", "nightly", "nightly-bkc", "prerelease", "release")
@@ -93,8 +94,6 @@ class Common:
     @functools.cached_property
     def _planned(self) -> Store:
         if self.unread:
-            from core.stores.location import unread
-
             return unread(self.store)
         return open_store(self.store, root=self.root, dry_run=True)
 
@@ -108,8 +107,6 @@ class Common:
         store = self.open_store()
         if not self.read_store:
             return store
-        from core.stores.location import OverlayStore
-
         return OverlayStore(
             store,
             opened=lambda: open_store(self.read_store, root=self.root),

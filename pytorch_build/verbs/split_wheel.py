@@ -12,7 +12,7 @@ from core.cli.options import common_from
 from core.errors import UsageError
 from core.wheel import parse_wheel_name
 from pytorch_build.check.run import find_wheels
-from pytorch_build.split.wheels import plan, split
+from pytorch_build.split.parts import plan, split
 
 if TYPE_CHECKING:
     import argparse

@@ -31,7 +31,7 @@ _WRAPPER = '.section .hipFatBinSegment,"aw",@progbits\n.long 0x48495046, 1\n.qua
 SPLIT = """
 import sys
 from pathlib import Path
-from pytorch_build.split.wheels import split
+from pytorch_build.split.parts import split
 split(Path(sys.argv[1]), Path(sys.argv[2]))
 """
 

@@ -92,7 +92,14 @@ LICENSES = Licenses(expression="MIT", files={})
 
 
 def distribution(*, split: bool) -> Distribution:
-    return Distribution(version="10.1.0", platform="linux", families=FAMILIES, libraries=(), split=split)
+    return Distribution(
+        version="10.1.0",
+        platform="linux",
+        families=FAMILIES,
+        libraries=(),
+        split=split,
+        linux=tuple(FAMILIES),
+    )
 
 
 def dist_info(*, split: bool) -> ModuleType:
@@ -177,16 +184,15 @@ def test_every_wheel_names_what_it_needs(tmp_path: Path, kind: Kind, needed: lis
 
 
 def written(folder: Path, kind: Kind | str, workers: Workers) -> WrittenFile:
-    output = wheels.Output(folder=folder, epoch=None, workers=workers)
+    output = wheels.Output(distribution=distribution(split=True), folder=folder, epoch=None, workers=workers)
     if kind == "devel":
         empty = DevelPlan(files={}, links={}, licenses=LICENSES)
-        return wheels.devel_wheel(distribution(split=True), empty, output)
+        return wheels.devel_wheel(output, empty)
     made = RuntimePlan(
         kind=kind,  # type: ignore[arg-type]
         family="gfx942" if kind == "device" else "",
         licenses=LICENSES,
         folder=payload_folder(kind),
         payload=Payload(files={}, aliases={}),
-        rpath=(),
     )
-    return wheels.runtime_wheel(distribution(split=True), made, [], output)
+    return wheels.runtime_wheel(output, made, [])

@@ -7,7 +7,7 @@ from packaging.requirements import Requirement
 from packaging.version import Version
 
 from core.wheel import WheelMetadata
-from pytorch_build.split.wheels import Wheels, device_metadata, host_metadata, licence_members, required_rocm
+from pytorch_build.split.parts import Wheels, device_metadata, host_metadata, licence_members, required_rocm
 
 RAW = b"""\
 Metadata-Version: 2.4
