@@ -35,15 +35,9 @@ _MOST_IMPORTS, _MOST_NAME, _MOST_SECTIONS, _MOST_HEADER = 4096, 512, 96, 1 << 16
 
 @dataclass(frozen=True, kw_only=True)
 class PeFacts:
-    """What a PE file says of itself.
+    """What a PE file says of itself: its COFF machine, the name its export table gives it, needed DLLs.
 
-    Attributes:
-        machine: The COFF machine: `AMD64`, `ARM64` …
-        dll: Whether it is a DLL, not a program.
-        name: The name that its export table gives it, or empty.
-        needed: Names of the DLLs that it imports from, in order.
-        delayed: The same for those that are loaded when they are first called.
-        sections: Where each section lies in the file: its name -> offset and bytes that it fills.
+    `delayed` are DLLs that are loaded when they are first called; `sections` are offset and filled bytes.
     """
 
     machine: int

@@ -9,6 +9,7 @@ import argparse
 import functools
 import os
 import re
+from argparse import ArgumentParser, Namespace
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, get_args
@@ -36,25 +37,11 @@ _VARIANT = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
 
 @dataclass(frozen=True, kw_only=True)
 class Common:
-    """What one stage runs on, as the command line says it.
+    """What one stage runs on, as the command line says it; "" and None stand for defaults.
 
-    Attributes:
-        torch_ref: Name in the refs data; "" for the default ref.
-        refs_file: A file of the user's own that adds or overrides refs.
-        gpu_family: GPU family; "" for this machine's (or the ref's default).
-        build_variant: Build variant of the family: ``asan``, …; "" for the release build.
-        run_id: The run whose outputs are read and written.
-        store: Where run outputs live: a folder or an ``s3://`` URI.
-        read_store: Where a run is read that `store` lacks; "" for nowhere.
-        external_repo: The folder of the run's repository, ``{owner}-{repo}/``, in a bucket that several
-            share; "" for none.
-        release_type: One of `RELEASE_TYPES`.
-        sources_dir: Where source trees are checked out; None for the platform's own place.
-        platform: The platform that is built for: this machine's, except where a plan is resolved.
-        python: The target environment's interpreter; None for a stage without one.
-        force: Do the work again although its inputs have not changed.
-        dry_run: Say what would be written instead of writing it.
-        unread: The store cannot be read: a dry run takes it to be empty.
+    A run is read from `read_store` where `store` lacks it. `external_repo` is the folder of the run's
+    repository, ``{owner}-{repo}/``, in a bucket that several share. `platform` is the one that is built for:
+    this machine's, except where a plan is resolved. A dry run takes an `unread` store to be empty.
     """
 
     torch_ref: str = ""
@@ -136,11 +123,7 @@ class Once(argparse.Action):
     """An option that may be repeated but not contradicted: posargs cannot change a matrix cell."""
 
     def __call__(
-        self,
-        parser: argparse.ArgumentParser,
-        namespace: argparse.Namespace,
-        values: object,
-        option_string: str | None = None,
+        self, parser: ArgumentParser, namespace: Namespace, values: object, option_string: str | None = None
     ) -> None:
         """Keep the value; refuse another one for the same option."""
         given = namespace.__dict__.setdefault("_given", {})
@@ -153,11 +136,7 @@ class StoreOption(argparse.Action):
     """The store under one of its names; no two of them in one command."""
 
     def __call__(
-        self,
-        parser: argparse.ArgumentParser,
-        namespace: argparse.Namespace,
-        values: object,
-        option_string: str | None = None,
+        self, parser: ArgumentParser, namespace: Namespace, values: object, option_string: str | None = None
     ) -> None:
         """Keep the store, and by which option it was named."""
         before = namespace.__dict__.setdefault("store_option", option_string)
@@ -166,7 +145,7 @@ class StoreOption(argparse.Action):
         namespace.store = f"{_BUCKET}{values}" if option_string == "--bucket" else str(values)
 
 
-def add_store_names(parser: argparse.ArgumentParser) -> None:
+def add_store_names(parser: ArgumentParser) -> None:
     """Declare ``--output-dir`` and ``--bucket``: other names of ``--store``, for verbs that write runs."""
     for name, metavar, same in (("--output-dir", "DIR", "DIR"), ("--bucket", "NAME", "s3://NAME")):
         parser.add_argument(
@@ -193,7 +172,7 @@ def add_platform(parser: argparse._ActionsContainer) -> None:
     )
 
 
-def add_common(parser: argparse.ArgumentParser) -> None:
+def add_common(parser: ArgumentParser) -> None:
     """Declare the common options."""
     add = parser.add_argument_group("what to run on").add_argument
     add(
@@ -248,7 +227,7 @@ def _address(store: str, env: Mapping[str, str]) -> str:
     return named or f"https://{store.removeprefix(_BUCKET)}.s3.amazonaws.com"
 
 
-def common_from(arguments: argparse.Namespace) -> Common:
+def common_from(arguments: Namespace) -> Common:
     """Turn parsed arguments into the value that stages get."""
     if arguments.release_type not in RELEASE_TYPES:  # argparse does not validate a default
         raise UsageError(

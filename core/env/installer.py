@@ -50,12 +50,8 @@ class Sources:
 class Install:
     """One call of the installer. Hashed and unhashed requirements never share one.
 
-    Attributes:
-        requirements: PEP 508 requirements, or paths of wheels.
-        files: Requirements files.
-        sources: Where packages come from; None for the user's own configuration.
-        pre: Allow pre-releases that no requirement names.
-        gpu_family: The GPU family that sdists are built for, as that of `rocm` reads it.
+    `sources` are None for the user's own configuration; `pre` allows pre-releases that no requirement names;
+    `gpu_family` is what sdists are built for, as that of `rocm` reads it.
     """
 
     requirements: tuple[str, ...] = ()

@@ -52,13 +52,7 @@ _MAGICS = (elf.MAGIC, pe.MAGIC, kpack.MAGIC, *device_code.MAGICS)
 
 @dataclass(frozen=True, kw_only=True)
 class CheckOptions:
-    """How wheels are checked.
-
-    Attributes:
-        build_paths: Folders of the build machine that no text file of a wheel may mention.
-        scratch: Where compiled members lie while they are read (default: the system's folder).
-        jobs: Threads in all (default: one a core).
-    """
+    """How wheels are checked: `build_paths` are folders that no text file of a wheel may mention."""
 
     build_paths: tuple[str, ...] = ()
     scratch: Path | None = None
