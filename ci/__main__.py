@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from core.cli.frontdoor import Verb, main
+from core.cli import Verb, main
 
 VERBS = (
     Verb(

@@ -18,7 +18,7 @@ from ci.plan.plan import plan as plan_of
 from ci.plan.rocm import needs
 from ci.verbs import configure
 from core import console, process
-from core.cli.frontdoor import Verb, verb_parser
+from core.cli import Verb, verb_parser
 from core.cli.options import ROOT, common_from, environment
 from core.errors import FatalError, MissingInputError, ProcessError, UsageError
 from core.run.outputs import this_platform

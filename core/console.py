@@ -11,7 +11,7 @@ import re
 import sys
 import time
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Literal, Protocol
+from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -37,7 +37,7 @@ _MASKED: list[str] = []
 
 
 def mode() -> Mode:
-    """Say how this process's output is read: by GitHub Actions, on a terminal, or as a plain log."""
+    """Return how this process's output is read: by GitHub Actions, on a terminal, or as a plain log."""
     if os.environ.get("GITHUB_ACTIONS") == "true":
         return "github"
     if sys.stderr.isatty() and os.environ.get("TERM") != "dumb":
@@ -73,12 +73,8 @@ def add_mask(value: str) -> None:
 
 
 def _write(text: str) -> None:
-    _write_raw(_COMMANDS.sub(_spaced, text) if mode() == "github" else text)
-
-
-def _spaced(found: re.Match[str]) -> str:
-    """Break what somebody else's text (a file name, a message) would command."""
-    return f"{found[0]} "
+    # a space breaks what a text from elsewhere (a file name, a message) would command
+    _write_raw(_COMMANDS.sub(r"\g<0> ", text) if mode() == "github" else text)
 
 
 def _write_raw(text: str) -> None:
@@ -90,7 +86,7 @@ def _style(text: str, code: str) -> str:
 
 
 def result(text: str) -> None:
-    """Print what a command was asked for, on standard output, for people and pipes."""
+    """Print the result of a command on standard output, for people and pipes."""
     print(mask(text), flush=True)
 
 
@@ -195,13 +191,11 @@ def table(columns: Sequence[str], rows: Sequence[Sequence[str]], *, title: str =
     if mode() == "terminal":
         _rich_table(columns, rows, title)
         return
-    widths = [max(len(str(row[i])) for row in (columns, *rows)) for i in range(len(columns))]
-    cells = (
-        [str(cell).ljust(width) for cell, width in zip(row, widths, strict=True)] for row in (columns, *rows)
-    )
+    every = [[str(cell) for cell in row] for row in (columns, *rows)]
+    widths = [max(map(len, column)) for column in zip(*every, strict=True)]
+    lines = ["  ".join(map(str.ljust, row, widths)).rstrip() for row in every]
     # written at once: every write looks for every secret
-    lines = [*([title] if title else []), *("  ".join(row).rstrip() for row in cells)]
-    _write("\n".join(lines))
+    _write("\n".join([title, *lines] if title else lines))
 
 
 def _rich_table(columns: Sequence[str], rows: Sequence[Sequence[str]], title: str) -> None:
@@ -234,41 +228,32 @@ def summary(markdown: str) -> None:
             stream.write(whole_lines + _CUT.encode())
 
 
-class Transfer(Protocol):
-    """A transfer that goes on; any thread may report to it."""
+class Transfer:
+    """A transfer in progress, a line a file as logs want it; any thread may report to it."""
 
-    def advance(self, count: int) -> None:
-        """Report bytes that came; negative ones are to come again."""
-        ...
-
-    def finish(self, name: str, length: int, seconds: float) -> None:
-        """Report a file that is done."""
-        ...
-
-
-class _Lines:
     def __init__(self, files: int) -> None:
         self._files = files
         self._done = 0
 
     def advance(self, count: int) -> None:
-        """Say nothing: a log wants no line a second."""
+        """Report bytes that came; negative ones are to come again."""
 
     def finish(self, name: str, length: int, seconds: float) -> None:
+        """Report a file that is done."""
         self._done += 1
-        took = duration(seconds)
-        say(f"[{self._done}/{self._files}] {name}  {size(length)}  {took}")
+        say(f"[{self._done}/{self._files}] {name}  {size(length)}  {duration(seconds)}")
 
 
-class _Bar:
+class _Bar(Transfer):
     def __init__(self, progress: Progress, task: TaskID) -> None:
+        super().__init__(0)
         self._progress = progress
         self._task = task
 
     def advance(self, count: int) -> None:
         self._progress.advance(self._task, count)
 
-    def finish(self, name: str, length: int, seconds: float) -> None:  # noqa: ARG002 - the table will say
+    def finish(self, name: str, length: int, seconds: float) -> None:  # noqa: ARG002 - the table will tell
         self._progress.update(self._task, file=name)
 
 
@@ -277,7 +262,7 @@ def transfer(title: str, *, files: int, size: int) -> Iterator[Transfer]:
     """Show a transfer while it goes on."""
     if mode() != "terminal":
         with group(title):
-            yield _Lines(files)
+            yield Transfer(files)
         return
     from rich.console import Console
     from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn

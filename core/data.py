@@ -30,18 +30,13 @@ class Model(BaseModel):
 
 
 class Dated(Model):
-    """Data about others that grows old.
-
-    Attributes:
-        checked: The day on which it was last compared with where it comes from.
-        days: After how many days it has to be compared again.
-    """
+    """Data about others that grows old: `checked` with its source, to be checked again after `days`."""
 
     checked: date
     days: int = Field(gt=0)
 
     def overdue(self, today: date) -> str:
-        """Say how old the data is, if that is too old; "" if it is not."""
+        """Return how old the data is, if that is too old, else ""."""
         age = (today - self.checked).days
         return f"{age} days old, where {self.days} are allowed" if age > self.days else ""
 
@@ -153,7 +148,7 @@ def _known_keys(model: type[BaseModel], location: Sequence[str | int]) -> set[st
 
 
 def _step_into(annotation: Any, step: str | int) -> Iterator[Any]:  # noqa: ANN401 - a type's annotation
-    """Give the types that a key or index of a value of this type may have."""
+    """Return the types that a key or index of a value of this type may have."""
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         for name, field in annotation.model_fields.items():
             if step in (name, field.alias):

@@ -1,7 +1,7 @@
 """The one error family. Each class has an exit code of its own; only front doors exit.
 
 A message is up to three sentences: what was wrong, where, and the next action.
-`core.cli.frontdoor.main` prints it and ends the process with the class's code.
+`core.cli.main` prints it and ends the process with the class's code.
 """
 
 from __future__ import annotations
@@ -125,21 +125,15 @@ class ProvenanceError(FatalError):
 
 
 class InterruptedStageError(FatalError):
-    """A stage that a person or the machine stopped (Ctrl-C, SIGTERM)."""
+    """A stage that the user or the machine stopped (Ctrl-C, SIGTERM)."""
 
     exit_code = 130
 
 
 def nearest(word: str, known: Iterable[str]) -> str:
-    """Say which known name `word` is closest to, as the end of an error's sentence.
-
-    Returns:
-        A sentence such as ``Did you mean 'nightly'?``, or a list of what is known.
-    """
+    """Return ``Did you mean 'nightly'?`` for a name that is close to a known one, else a list of those."""
     names = sorted(set(known))
-    close = get_close_matches(word, names, n=1, cutoff=0.6)
-    if not close:
-        close = [name for name in names if name.lower() == word.lower()]
+    close = get_close_matches(word, names, n=1) or [one for one in names if one.lower() == word.lower()]
     if close:
         return f"Did you mean {close[0]!r}?"
     return f"Known: {', '.join(names)}." if names else "None is known."

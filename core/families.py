@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import re
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
@@ -23,17 +24,13 @@ KFD_NODES = Path("/sys/class/kfd/kfd/topology/nodes")
 
 _TARGET = re.compile(r"gfx[0-9a-f]{3,4}")
 _VERSION = re.compile(r"gfx([0-9]+)([0-9a-f])[0-9a-f]")
+_KFD_VERSION = re.compile(r"^gfx_target_version (\d+)$", re.MULTILINE)
 _INTEGRATED = "igpu-all"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Family:
-    """One GPU family.
-
-    Attributes:
-        name: Its name, as in ``gfx94X-dcgpu``; several joined by ``;`` name their union.
-        targets: Its gfx targets, in the order of the data file; empty for ``cpu``.
-    """
+    """A GPU family, such as ``gfx94X-dcgpu``; names joined by ``;`` name a union, ``cpu`` has no targets."""
 
     name: str
     targets: tuple[str, ...]
@@ -69,7 +66,7 @@ def _file() -> _FamiliesFile:
 
 @functools.cache
 def families() -> Mapping[str, Family]:
-    """Give every family by name: those of the data file, each gfx target, and ``cpu``."""
+    """Return every family by name: those of the data file, each gfx target, and ``cpu``."""
     data = _file()
     named = {name: Family(name=name, targets=table.targets) for name, table in data.families.items()}
     single = {target: Family(name=target, targets=(target,)) for target in data.targets}
@@ -130,29 +127,20 @@ def sub_family(major: str, minor: str) -> str:
 
 
 def detect(kfd_root: Path = KFD_NODES) -> tuple[str, ...]:
-    """Find this machine's gfx targets, each once, in the order of its GPUs.
+    """Find this machine's gfx targets, such as ``("gfx942",)``, each once, in the order of its GPUs.
 
-    The kernel's topology files come first (no program needs to be there), then
-    ``offload-arch``, then ``rocminfo``.
-
-    Returns:
-        Targets such as ``("gfx942",)``; empty where no GPU is seen.
+    The kernel's topology files come first (no program is needed), then ``offload-arch``, then ``rocminfo``.
     """
     return _kernel_targets(kfd_root) or _program_targets("offload-arch") or _program_targets("rocminfo")
 
 
 def _kernel_targets(kfd_root: Path) -> tuple[str, ...]:
-    found: dict[str, None] = {}
+    found = []
     files = kfd_root.glob("*/properties")
     for properties in sorted(files, key=lambda file: (len(file.parent.name), file.parent.name)):
-        try:
-            text = properties.read_text(encoding="utf-8")
-        except OSError:  # a GPU that another container owns may be listed but not readable
-            continue
-        version = re.search(r"^gfx_target_version (\d+)$", text, re.MULTILINE)
-        if version and int(version[1]):
-            found[target_of_version(int(version[1]))] = None
-    return tuple(found)
+        with suppress(OSError):  # a GPU that another container owns may be listed but not readable
+            found += _KFD_VERSION.findall(properties.read_text(encoding="utf-8"))
+    return tuple(dict.fromkeys(target_of_version(int(version)) for version in found if int(version)))
 
 
 def target_of_version(version: int) -> str:
@@ -196,11 +184,9 @@ def default_family(detected: Iterable[str]) -> str:
 
 
 def _default_for(target: str) -> str:
-    data = _file()
-    for name, table in data.families.items():
-        if table.default and target in table.targets:
-            return name
-    return _known(target).name
+    tables = _file().families.items()
+    names = (name for name, table in tables if table.default and target in table.targets)
+    return next(names, "") or _known(target).name
 
 
 def _listing() -> str:

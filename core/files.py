@@ -77,7 +77,7 @@ def digest_of(value: object) -> str:
 
 
 def made(folder: Path) -> Path:
-    """Give a folder that is there, made where it was not."""
+    """Return a folder, made where it was not there."""
     folder.mkdir(parents=True, exist_ok=True)
     return folder
 
@@ -98,7 +98,7 @@ def link_or_copy(source: Path, target: Path) -> None:
 
 
 def copy(source: Path, target: Path) -> None:
-    """Copy a file to or from a folder of a person's, who may write to their file later.
+    """Copy a file to or from a folder of the user's, who may write to it later.
 
     An existing target is replaced atomically.
     """

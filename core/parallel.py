@@ -14,10 +14,9 @@ Result = TypeVar("Result")
 
 
 def each(action: Callable[[Item], Result], items: Iterable[Item], *, jobs: int = JOBS) -> list[Result]:
-    """Call `action` for every item, `jobs` at a time.
+    """Call `action` for every item, `jobs` at a time; return its results in the order of the items.
 
-    Returns:
-        What it gave, in the order of the items.
+    The first error of an item, in their order, is raised; what has not begun by then is left out.
     """
     with ThreadPoolExecutor(max_workers=max(1, jobs)) as pool:
         started = [pool.submit(action, item) for item in items]

@@ -1,6 +1,8 @@
 """The one door for processes: argument lists, echoed, with explicit folder and environment.
 
-The tool's own environment is never changed; a child gets the mapping it is given.
+The tool's own environment is never changed; a child gets the mapping it is given. `supervise` runs one under
+limits, and ends it with everything it started, whatever happens. Its output goes to a file and never through
+this process, so that its size does not matter.
 """
 
 from __future__ import annotations
@@ -10,9 +12,11 @@ import shlex
 import shutil
 import signal
 import subprocess
+import time
+import uuid
 from collections import deque
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, cast
 
@@ -20,10 +24,13 @@ from core import console
 from core.errors import FatalError, InterruptedStageError, ProcessError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
 _TAIL_LINES = 40
-_GRACE_SECONDS = 10.0
+_GRACE_SECONDS, _ABORT_SECONDS = 10.0, 5.0
+_SHORTEST_LOOK, _LONGEST_LOOK = 0.02, 0.5
+# marks a process and all it starts, also what leaves its group or outlives it
+_COOKIE = "SUPERVISED_BY"
 _SHOWN_WORDS = 4
 _INTERRUPTED = "Interrupted; run the same command again to go on."
 
@@ -242,3 +249,102 @@ def _stop(process: subprocess.Popen[str]) -> None:
 
 def _name(words: Sequence[str]) -> str:
     return shlex.join(words[:_SHOWN_WORDS]) + (" …" if len(words) > _SHOWN_WORDS else "")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Limits:
+    """What a process may take: wall-clock seconds, and bytes of output."""
+
+    seconds: float
+    log_bytes: int = 1 << 30
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ended:
+    """How a process ended."""
+
+    returncode: int
+    stopped: str = ""
+    late: bool = False
+    seconds: float = 0.0
+
+    @property
+    def words(self) -> str:
+        """How it ended, in words."""
+        return self.stopped or f"ended with {status(self.returncode)}"
+
+
+def supervise(
+    argv: Sequence[str | Path],
+    *,
+    cwd: Path,
+    env: Mapping[str, str],
+    log: Path,
+    limits: Limits,
+    stalled: Callable[[], str] = str,
+) -> Ended:
+    """Run a process to its end, or to a limit; its output is added to `log`.
+
+    `stalled` is called again and again: a sentence stops the process, "" lets it run. One that is stopped is
+    first sent ``SIGABRT``: Python's faulthandler then writes the stacks of all threads.
+    """
+    cookie = uuid.uuid4().hex
+    started = time.monotonic()
+    child = start(argv, cwd=cwd, env={**env, _COOKIE: cookie}, output=log)
+    try:
+        ended = _watched(child, log, limits, stalled)
+    except KeyboardInterrupt:
+        child.signal(signal.SIGINT)
+        child.wait(_GRACE_SECONDS)
+        raise InterruptedStageError(_INTERRUPTED) from None
+    finally:
+        # what its group still holds, and what left the group
+        child.kill()
+        _end_strays(cookie)
+    return replace(ended, seconds=time.monotonic() - started)
+
+
+def _watched(child: Child, log: Path, limits: Limits, stalled: Callable[[], str]) -> Ended:
+    end, look = time.monotonic() + limits.seconds, _SHORTEST_LOOK
+    begun = log.stat().st_size if log.is_file() else 0
+    while True:
+        returncode = child.wait(min(look, max(end - time.monotonic(), 0.0)))
+        if returncode is not None:
+            return Ended(returncode=returncode)
+        look = min(look * 1.5, _LONGEST_LOOK)
+        late = f"did not end within {console.duration(limits.seconds)}" if time.monotonic() >= end else ""
+        late = late or stalled()
+        if late:
+            return Ended(returncode=_stopped(child), stopped=late, late=True)
+        if log.stat().st_size - begun > limits.log_bytes:
+            return Ended(
+                returncode=_stopped(child), stopped=f"wrote more than {console.size(limits.log_bytes)}"
+            )
+
+
+def _stopped(child: Child) -> int:
+    """Let it write its stacks, and end it."""
+    child.signal(signal.SIGABRT if os.name == "posix" else signal.SIGTERM)
+    returncode = child.wait(_ABORT_SECONDS)
+    return -int(signal.SIGABRT) if returncode is None else returncode
+
+
+def _end_strays(cookie: str) -> None:
+    """End what a process started and left behind; where the kernel shows no environments, nothing."""
+    wanted = f"{_COOKIE}={cookie}".encode()
+    for folder in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):  # another user's, or gone
+            if wanted in (folder / "environ").read_bytes().split(b"\0"):
+                name = (folder / "comm").read_text(encoding="utf-8").strip()
+                console.warn(f"{name} (process {folder.name}) was left running and is stopped.")
+                os.kill(int(folder.name), signal.SIGKILL if os.name == "posix" else signal.SIGTERM)
+
+
+def tail(log: Path, *, lines: int = 20, limit: int = 1 << 16) -> str:
+    """Return the last lines of a log, whatever its size; "" where there is none."""
+    if not log.is_file():
+        return ""
+    with log.open("rb") as stream:
+        stream.seek(max(log.stat().st_size - limit, 0))
+        text = stream.read().decode("utf-8", errors="replace")
+    return "\n".join(text.splitlines()[-lines:])

@@ -10,13 +10,13 @@ from dataclasses import dataclass
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-from core.cli.frontdoor import verb_parser
+from core.cli import verb_parser
 from core.cli.options import ROOT, add_common
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from core.cli.frontdoor import Verb
+    from core.cli import Verb
 
 PACKAGES = ("pytorch_build", "rocm_packaging", "ci")
 _OPTIONS = ("option", "meaning")

@@ -69,7 +69,7 @@ def exit_codes() -> str:
     rows = [(str(one.exit_code), _first_sentence(one)) for one in classes]
     rows = [("0", "The stage did its work, or found that nothing has changed."), *rows]
     rows.append(
-        (str(FatalError.exit_code), "A fault of the tool itself: run it with `--debug` and report it.")
+        (str(FatalError.exit_code), "An internal error: run the command with `--debug` and report it.")
     )
     return "\n".join(table(("code", "meaning"), sorted(rows, key=lambda row: int(row[0]))))
 

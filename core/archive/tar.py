@@ -53,12 +53,8 @@ _MEANT = {"path", "linkpath", "size"}
 class Policy:
     """How much an archive may expand to before it counts as an attack; sizes in bytes.
 
-    Attributes:
-        max_bytes: What it may expand to.
-        max_members: How many members it may hold.
-        max_ratio: How many times its own size it may expand to, once it is past `ratio_from`.
-        ratio_from: Where the ratio begins to count.
-        max_memory: What decompressing may take.
+    It may expand to `max_ratio` times its own size, once it is past `ratio_from`; `max_memory` is what
+    decompressing may take.
     """
 
     max_bytes: int = 256 << 30

@@ -44,21 +44,9 @@ _GLIBC = re.compile(r"GLIBC_(\d+)\.(\d+)")
 class ElfFacts:
     """What an ELF file says of itself. All from `stack` on is read by `read_all` alone.
 
-    Attributes:
-        machine: Its processor, such as ``EM_X86_64``.
-        kind: Its type, such as ``ET_DYN``.
-        soname: DT_SONAME, or empty.
-        needed: DT_NEEDED, in order.
-        rpath: DT_RUNPATH, which a loader prefers, else DT_RPATH, split at the colons.
-        is_rpath: Whether `rpath` is a DT_RPATH.
-        dynamic: Whether it is linked dynamically at all.
-        program: Whether it is a program, not a library.
-        runpath_at: Where in the file the dynamic section's DT_RUNPATH entry lies; 0: it has none.
-        stack: Permissions of PT_GNU_STACK, such as ``RW``; "" without such a header.
-        debug_bytes: Size of the debug sections.
-        glibc: The newest version of glibc that it needs; (0, 0) for none.
-        sections: Where each section lies in the file: its name -> offset and size.
-        notes: Where its notes lie: offset and size.
+    `rpath` is DT_RUNPATH, which a loader prefers, else DT_RPATH (`is_rpath`), split at the colons;
+    `runpath_at` is where in the file the DT_RUNPATH entry lies, 0 for none. `stack` are PT_GNU_STACK's
+    permissions, "" without such a header. `sections` and `notes` are offsets and sizes in the file.
     """
 
     machine: str = ""

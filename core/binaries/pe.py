@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import struct
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, BinaryIO
+from typing import TYPE_CHECKING, BinaryIO, NamedTuple
 
 from core.errors import ArtifactError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Mapping
 
 MAGIC = b"MZ"
 AMD64, ARM64 = 0x8664, 0xAA64
@@ -26,22 +26,18 @@ _DIRECTORY = struct.Struct("<II")
 _SECTION = struct.Struct("<8sIIIIIIHHI")
 _IMPORT = struct.Struct("<IIIII")
 _DELAY = struct.Struct("<IIIIIIII")
-_EXPORTS, _IMPORTS, _DELAYED = 0, 1, 13
+_EXPORTS = 0
+_IMPORTS = (1, _IMPORT, 3)  # the directory, its entries, and which field is the name
+_DELAYED = (13, _DELAY, 1)
 _DLL = 0x2000
 _MOST_IMPORTS, _MOST_NAME, _MOST_SECTIONS, _MOST_HEADER = 4096, 512, 96, 1 << 16
 
 
 @dataclass(frozen=True, kw_only=True)
 class PeFacts:
-    """What a PE file says of itself.
+    """What a PE file says of itself: its COFF machine, the name its export table gives it, needed DLLs.
 
-    Attributes:
-        machine: The COFF machine: `AMD64`, `ARM64` …
-        dll: Whether it is a DLL, not a program.
-        name: The name that its export table gives it, or empty.
-        needed: Names of the DLLs that it imports from, in order.
-        delayed: The same for those that are loaded when they are first called.
-        sections: Where each section lies in the file: its name -> offset and bytes that it fills.
+    `delayed` are DLLs that are loaded when they are first called; `sections` are offset and filled bytes.
     """
 
     machine: int
@@ -52,21 +48,8 @@ class PeFacts:
     sections: Mapping[str, tuple[int, int]] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Section:
-    name: str
-    address: int
-    size: int
-    offset: int
-    filled: int
-
-
 def read_needs(stream: BinaryIO, name: str) -> PeFacts | None:
-    """Read the facts of a 64-bit PE file.
-
-    Returns:
-        The facts; None for anything else, such as a program of MS-DOS or a 32-bit file.
-    """
+    """Read the facts of a 64-bit PE file; None for anything else, such as a program of MS-DOS."""
     stream.seek(0)
     head = stream.read(_AT_PE + 4)
     if not head.startswith(MAGIC) or len(head) < _AT_PE + 4:
@@ -77,7 +60,9 @@ def read_needs(stream: BinaryIO, name: str) -> PeFacts | None:
             return None
         return _facts(stream, at + len(_PE))
     except (struct.error, ValueError) as problem:
-        raise ArtifactError(f"{name} is a damaged PE file: {problem}.", hint="Get it again.") from problem
+        raise ArtifactError(
+            f"{name} is a damaged PE file: {problem}.", hint="Build or download it again."
+        ) from problem
 
 
 def _facts(stream: BinaryIO, at: int) -> PeFacts | None:
@@ -87,16 +72,16 @@ def _facts(stream: BinaryIO, at: int) -> PeFacts | None:
         return None
     if sections > _MOST_SECTIONS:
         raise ValueError(f"{sections} sections")
-    table = _read(stream, at + _COFF.size + size, sections * _SECTION.size)
+    table = _SECTION.iter_unpack(_read(stream, at + _COFF.size + size, sections * _SECTION.size))
     places = [
         _Section(
-            name=one[0].rstrip(b"\0").decode("latin-1"),
-            address=one[2],
-            size=max(one[1], one[3]),
-            offset=one[4],
-            filled=min(one[1] or one[3], one[3]),
+            name.rstrip(b"\0").decode("latin-1"),
+            address,
+            max(memory, size),
+            offset,
+            min(memory or size, size),
         )
-        for one in _SECTION.iter_unpack(table)
+        for name, memory, address, size, offset, *_ in table
     ]
     count = struct.unpack_from("<I", optional, _AT_DIRECTORIES - 4)[0]
     room = (size - _AT_DIRECTORIES) // _DIRECTORY.size
@@ -104,58 +89,64 @@ def _facts(stream: BinaryIO, at: int) -> PeFacts | None:
         _DIRECTORY.unpack_from(optional, _AT_DIRECTORIES + index * _DIRECTORY.size)[0]
         for index in range(min(count, room))
     ]
+    tables = _Tables(stream, places, directories)
     return PeFacts(
         machine=machine,
         dll=bool(flags & _DLL),
-        name=_export_name(stream, places, directories),
-        needed=tuple(_names(stream, places, directories, _IMPORTS, _IMPORT, 3)),
-        delayed=tuple(_names(stream, places, directories, _DELAYED, _DELAY, 1)),
+        name=tables.export_name(),
+        needed=tuple(tables.imports(*_IMPORTS)),
+        delayed=tuple(tables.imports(*_DELAYED)),
         sections={one.name: (one.offset, one.filled) for one in places},
     )
 
 
-def _export_name(stream: BinaryIO, places: Sequence[_Section], directories: Sequence[int]) -> str:
-    address = directories[_EXPORTS] if directories else 0
-    if not address:
-        return ""
-    return _text(stream, places, struct.unpack("<I", _read(stream, _place(places, address) + 12, 4))[0])
+class _Section(NamedTuple):
+    name: str
+    address: int
+    size: int
+    offset: int
+    filled: int
 
 
-def _names(
-    stream: BinaryIO,
-    places: Sequence[_Section],
-    directories: Sequence[int],
-    which: int,
-    form: struct.Struct,
-    field: int,
-) -> Iterator[str]:
-    """Read the DLL names of an import table; it ends with an entry of zeros."""
-    address = directories[which] if which < len(directories) else 0
-    if not address:
-        return
-    at = _place(places, address)
-    for index in range(_MOST_IMPORTS):
-        name = form.unpack(_read(stream, at + index * form.size, form.size))[field]
-        if not name:
+class _Tables(NamedTuple):
+    """The data directories' tables, found by the sections that hold them."""
+
+    stream: BinaryIO
+    sections: list[_Section]
+    directories: list[int]
+
+    def export_name(self) -> str:
+        address = self.directories[_EXPORTS] if self.directories else 0
+        if not address:
+            return ""
+        return self._text(struct.unpack("<I", _read(self.stream, self._place(address) + 12, 4))[0])
+
+    def imports(self, which: int, form: struct.Struct, field: int) -> Iterator[str]:
+        """Return the DLL names of an import table; it ends with an entry of zeros."""
+        address = self.directories[which] if which < len(self.directories) else 0
+        if not address:
             return
-        yield _text(stream, places, name)
-    raise ValueError("an import table without an end")
+        at = self._place(address)
+        for index in range(_MOST_IMPORTS):
+            name = form.unpack(_read(self.stream, at + index * form.size, form.size))[field]
+            if not name:
+                return
+            yield self._text(name)
+        raise ValueError("an import table without an end")
 
+    def _text(self, address: int) -> str:
+        self.stream.seek(self._place(address))
+        text, end, _ = self.stream.read(_MOST_NAME).partition(b"\0")
+        if not end or not text:
+            raise ValueError("a name without an end")
+        return text.decode("ascii")
 
-def _text(stream: BinaryIO, places: Sequence[_Section], address: int) -> str:
-    stream.seek(_place(places, address))
-    text, end, _ = stream.read(_MOST_NAME).partition(b"\0")
-    if not end or not text:
-        raise ValueError("a name without an end")
-    return text.decode("ascii")
-
-
-def _place(places: Sequence[_Section], address: int) -> int:
-    """Find where in the file some memory comes from."""
-    for one in places:
-        if one.address <= address < one.address + one.size:
-            return one.offset + address - one.address
-    raise ValueError(f"an address outside of its sections ({address:#x})")
+    def _place(self, address: int) -> int:
+        """Find where in the file some memory comes from."""
+        for one in self.sections:
+            if one.address <= address < one.address + one.size:
+                return one.offset + address - one.address
+        raise ValueError(f"an address outside of its sections ({address:#x})")
 
 
 def _read(stream: BinaryIO, offset: int, size: int) -> bytes:

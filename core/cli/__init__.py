@@ -1,1 +1,125 @@
-"""Cli."""
+"""The front door of each package: `python -m PACKAGE VERB [options]`.
+
+A verb is a module with ``add_options(parser)`` and ``run(arguments)``; only the chosen one is imported. One
+with ``PASSES_REST = True`` passes options it does not know on, as ``arguments.rest``, beside all its words
+as ``arguments.words``. Errors are printed here, once, and become the process's exit code.
+"""
+
+from __future__ import annotations
+
+import argparse
+import signal
+import sys
+import threading
+from contextlib import contextmanager
+from dataclasses import dataclass
+from importlib import import_module
+from typing import TYPE_CHECKING, NoReturn, Protocol, cast
+
+from core import console
+from core.cli.options import add_common
+from core.errors import FatalError, InterruptedStageError, UsageError, nearest
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+
+class VerbModule(Protocol):
+    """What a verb's module offers."""
+
+    def add_options(self, parser: argparse.ArgumentParser) -> None:
+        """Declare the verb's own options."""
+        ...
+
+    def run(self, arguments: argparse.Namespace) -> None:
+        """Do the work; errors are raised."""
+        ...
+
+
+@dataclass(frozen=True)
+class Verb:
+    """One verb of a front door; its module is imported when it is chosen."""
+
+    name: str
+    module: str
+    summary: str
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        raise UsageError(f"{self.prog}: {message}", hint=f"{self._meant(message)}See: {self.prog} --help")
+
+    def _meant(self, message: str) -> str:
+        """Name the option that a misspelt one is nearest to."""
+        words = message.split() if message.startswith("unrecognized arguments") else []
+        options = [word.partition("=")[0] for word in words if word.startswith("--")]
+        guesses = (nearest(option, self._option_string_actions) for option in options)
+        return next((f"{guess} " for guess in guesses if guess.startswith("Did you mean")), "")
+
+
+def main(package: str, about: str, verbs: Sequence[Verb], argv: Sequence[str] | None = None) -> int:
+    """Run one verb; return the process's exit code: 0, or that of the error's class."""
+    words = list(sys.argv[1:] if argv is None else argv)
+    try:
+        with _stopped_by_sigterm():
+            _dispatch(package, about, verbs, words)
+    except KeyboardInterrupt:
+        console.error("Interrupted; run the same command again to go on.")
+        return InterruptedStageError.exit_code
+    except Exception as problem:
+        if "--debug" in words:
+            raise
+        if isinstance(problem, FatalError):
+            console.error(str(problem))
+            return problem.exit_code
+        said = f"{type(problem).__name__}: {problem}"
+        console.error(f"{said}\nAn internal error: run the command with --debug and report it.")
+        return FatalError.exit_code
+    return 0
+
+
+@contextmanager
+def _stopped_by_sigterm() -> Iterator[None]:
+    """Let a cancelled job end as Ctrl-C does: children stopped, locks released, the failure recorded."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def stop(_number: int, _frame: object) -> NoReturn:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGTERM, stop)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _dispatch(package: str, about: str, verbs: Sequence[Verb], words: Sequence[str]) -> None:
+    if not words or words[0] in {"-h", "--help"}:
+        lines = [f"usage: python -m {package} VERB [options]", "", about, ""]
+        width = max(len(verb.name) for verb in verbs)
+        lines += [f"  {verb.name.ljust(width)}  {verb.summary}" for verb in verbs]
+        console.result("\n".join(lines))
+        return
+    known = {verb.name: verb for verb in verbs}
+    if words[0] not in known:
+        raise UsageError(f"python -m {package} has no verb {words[0]!r}.", hint=nearest(words[0], known))
+    verb = known[words[0]]
+    module, parser = verb_parser(package, verb)
+    if getattr(module, "PASSES_REST", False):
+        arguments, rest = parser.parse_known_args(words[1:])
+        arguments.rest = [word for word in rest if word != "--"]
+        arguments.words = words[1:]
+    else:
+        arguments = parser.parse_args(words[1:])
+    module.run(arguments)
+
+
+def verb_parser(package: str, verb: Verb) -> tuple[VerbModule, argparse.ArgumentParser]:
+    """Import a verb, and return it with the parser of its options, the common ones first."""
+    module = cast("VerbModule", import_module(verb.module))
+    parser = _Parser(prog=f"python -m {package} {verb.name}", description=verb.summary, allow_abbrev=False)
+    add_common(parser)
+    module.add_options(parser)
+    return module, parser

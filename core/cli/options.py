@@ -9,6 +9,7 @@ import argparse
 import functools
 import os
 import re
+from argparse import ArgumentParser, Namespace
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, get_args
@@ -36,25 +37,11 @@ _VARIANT = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
 
 @dataclass(frozen=True, kw_only=True)
 class Common:
-    """What one stage is asked to run on, as the command line says it.
+    """What one stage runs on, as the command line says it; "" and None stand for defaults.
 
-    Attributes:
-        torch_ref: Name in the refs data; "" for the default ref.
-        refs_file: A file of the user's own that adds or overrides refs.
-        gpu_family: GPU family; "" for this machine's (or the ref's default).
-        build_variant: Build variant of the family: ``asan``, …; "" for the release build.
-        run_id: The run whose outputs are read and written.
-        store: Where run outputs live: a folder or an ``s3://`` URI.
-        read_store: Where a run is read that `store` lacks; "" for nowhere.
-        external_repo: The folder of the run's repository, ``{owner}-{repo}/``, in a bucket that several
-            share; "" for none.
-        release_type: One of `RELEASE_TYPES`.
-        sources_dir: Where source trees are checked out; None for the platform's own place.
-        platform: The platform that is built for: this machine's, except where a plan is resolved.
-        python: The target environment's interpreter; None for a stage without one.
-        force: Do the work again although its inputs have not changed.
-        dry_run: Say what would be written instead of writing it.
-        unread: The store cannot be read: a dry run takes it to be empty.
+    A run is read from `read_store` where `store` lacks it. `external_repo` is the folder of the run's
+    repository, ``{owner}-{repo}/``, in a bucket that several share. `platform` is the one that is built for:
+    this machine's, except where a plan is resolved. A dry run takes an `unread` store to be empty.
     """
 
     torch_ref: str = ""
@@ -99,7 +86,7 @@ class Common:
 
     @property
     def address(self) -> str:
-        """Whom the store that is written to talks to, ``https://…``; "" for nobody, or nobody known."""
+        """The endpoint of the store that is written to, ``https://…``; "" for none, or an unknown one."""
         return _address(self.store, environment())
 
     def open_for_reading(self) -> Store:
@@ -126,7 +113,7 @@ class Common:
 
 
 def sources_folder(root: Path, platform: Platform, given: Path | None) -> Path:
-    """Say where source trees are checked out."""
+    """Return where source trees are checked out."""
     if given is not None:
         return root / given
     return Path("C:/b") if platform == "windows" else root / "src"
@@ -136,11 +123,7 @@ class Once(argparse.Action):
     """An option that may be repeated but not contradicted: posargs cannot change a matrix cell."""
 
     def __call__(
-        self,
-        parser: argparse.ArgumentParser,
-        namespace: argparse.Namespace,
-        values: object,
-        option_string: str | None = None,
+        self, parser: ArgumentParser, namespace: Namespace, values: object, option_string: str | None = None
     ) -> None:
         """Keep the value; refuse another one for the same option."""
         given = namespace.__dict__.setdefault("_given", {})
@@ -153,11 +136,7 @@ class StoreOption(argparse.Action):
     """The store under one of its names; no two of them in one command."""
 
     def __call__(
-        self,
-        parser: argparse.ArgumentParser,
-        namespace: argparse.Namespace,
-        values: object,
-        option_string: str | None = None,
+        self, parser: ArgumentParser, namespace: Namespace, values: object, option_string: str | None = None
     ) -> None:
         """Keep the store, and by which option it was named."""
         before = namespace.__dict__.setdefault("store_option", option_string)
@@ -166,24 +145,17 @@ class StoreOption(argparse.Action):
         namespace.store = f"{_BUCKET}{values}" if option_string == "--bucket" else str(values)
 
 
-def add_store_names(parser: argparse.ArgumentParser) -> None:
+def add_store_names(parser: ArgumentParser) -> None:
     """Declare ``--output-dir`` and ``--bucket``: other names of ``--store``, for verbs that write runs."""
-    parser.add_argument(
-        "--output-dir",
-        dest="store",
-        action=StoreOption,
-        default=argparse.SUPPRESS,
-        metavar="DIR",
-        help="the same as --store DIR",
-    )
-    parser.add_argument(
-        "--bucket",
-        dest="store",
-        action=StoreOption,
-        default=argparse.SUPPRESS,
-        metavar="NAME",
-        help="the same as --store s3://NAME",
-    )
+    for name, metavar, same in (("--output-dir", "DIR", "DIR"), ("--bucket", "NAME", "s3://NAME")):
+        parser.add_argument(
+            name,
+            dest="store",
+            action=StoreOption,
+            default=argparse.SUPPRESS,
+            metavar=metavar,
+            help=f"the same as --store {same}",
+        )
 
 
 def add_group(parser: argparse._ActionsContainer, *, default: str = "the GPU family") -> None:
@@ -200,20 +172,18 @@ def add_platform(parser: argparse._ActionsContainer) -> None:
     )
 
 
-def add_common(parser: argparse.ArgumentParser) -> None:
+def add_common(parser: ArgumentParser) -> None:
     """Declare the common options."""
-    group = parser.add_argument_group("what to run on")
-    group.add_argument(
+    add = parser.add_argument_group("what to run on").add_argument
+    add(
         "--torch-ref",
         action=Once,
         default="",
         metavar="REF",
         help="a name in the refs data (default: nightly)",
     )
-    group.add_argument(
-        "--refs-file", type=Path, metavar="FILE", help="refs of your own (default: ./pytorch-build.toml)"
-    )
-    group.add_argument(
+    add("--refs-file", type=Path, metavar="FILE", help="refs of your own (default: ./pytorch-build.toml)")
+    add(
         "--gpu-family",
         "--amdgpu-family",
         action=Once,
@@ -221,17 +191,15 @@ def add_common(parser: argparse.ArgumentParser) -> None:
         metavar="FAMILY",
         help="GPU family, or 'cpu' (default: the ref's own, else this machine's)",
     )
-    group.add_argument(
+    add(
         "--build-variant",
         action=Once,
         default=PLAIN,
         metavar="NAME",
         help=f"build variant of the family, such as asan; each has an artifact group (default: {PLAIN})",
     )
-    group.add_argument(
-        "--run-id", default=LOCAL_RUN, metavar="ID", help="run whose outputs are used (default: local)"
-    )
-    group.add_argument(
+    add("--run-id", default=LOCAL_RUN, metavar="ID", help="run whose outputs are used (default: local)")
+    add(
         "--store",
         action=StoreOption,
         default=DEFAULT_STORE,
@@ -239,40 +207,36 @@ def add_common(parser: argparse.ArgumentParser) -> None:
         help="where run outputs live: a folder, s3://BUCKET, or 'auto' for the bucket of the repository "
         "that CI runs for (default: out)",
     )
-    group.add_argument(
+    add(
         "--release-type",
         default=os.environ.get("RELEASE_TYPE") or "ci",
         choices=RELEASE_TYPES,
         help="whose policy and version form apply (default: RELEASE_TYPE, else ci)",
     )
-    group.add_argument(
-        "--python", type=Path, metavar="PATH", help="interpreter of the target environment (nox gives it)"
-    )
-    group.add_argument("--force", action="store_true", help="do the work although nothing has changed")
-    group.add_argument(
-        "--dry-run", action="store_true", help="say what would be written instead of writing it"
-    )
-    group.add_argument("--debug", action="store_true", help="show the traceback of an error")
+    add("--python", type=Path, metavar="PATH", help="interpreter of the target environment (nox gives it)")
+    add("--force", action="store_true", help="do the work although nothing has changed")
+    add("--dry-run", action="store_true", help="say what would be written instead of writing it")
+    add("--debug", action="store_true", help="show the traceback of an error")
 
 
 def _address(store: str, env: Mapping[str, str]) -> str:
-    """Say whom a store talks to, without opening it; "" where only its settings files say."""
+    """Return a store's endpoint, without opening it; "" where only its settings files say."""
     if not store.startswith(_BUCKET) or env.get("AWS_PROFILE"):
         return ""
     named = env.get("AWS_ENDPOINT_URL_S3") or env.get("AWS_ENDPOINT_URL")
     return named or f"https://{store.removeprefix(_BUCKET)}.s3.amazonaws.com"
 
 
-def common_from(arguments: argparse.Namespace) -> Common:
+def common_from(arguments: Namespace) -> Common:
     """Turn parsed arguments into the value that stages get."""
-    if arguments.release_type not in RELEASE_TYPES:  # a default is not held against the choices
+    if arguments.release_type not in RELEASE_TYPES:  # argparse does not validate a default
         raise UsageError(
-            f"RELEASE_TYPE={arguments.release_type!r} is no release type. "
+            f"RELEASE_TYPE={arguments.release_type!r} is not a release type. "
             f"{nearest(arguments.release_type, RELEASE_TYPES)}"
         )
     variant = "" if arguments.build_variant == PLAIN else arguments.build_variant
     if variant and not _VARIANT.fullmatch(variant):
-        raise UsageError(f"--build-variant {variant!r} is no build variant.", hint="Write it like host-asan.")
+        raise UsageError(f"--build-variant {variant!r}: invalid name.", hint="Write it like host-asan.")
     common = Common(
         torch_ref=arguments.torch_ref,
         refs_file=arguments.refs_file,
@@ -330,7 +294,7 @@ def placed(common: Common, env: Mapping[str, str], *, named: bool) -> Common:
 
 
 def environment() -> Mapping[str, str]:
-    """Give this process's environment, for front doors to pass on as a value."""
+    """Return this process's environment, for front doors to pass on as a value."""
     return dict(os.environ)
 
 
@@ -342,6 +306,6 @@ def source_date_epoch(env: Mapping[str, str]) -> int | None:
     text = env.get("SOURCE_DATE_EPOCH", "")
     if text and not text.isdecimal():
         raise UsageError(
-            f"SOURCE_DATE_EPOCH={text} is no number of seconds.", hint="Unset it, or correct it."
+            f"SOURCE_DATE_EPOCH={text} is not a number of seconds.", hint="Unset it, or correct it."
         )
     return int(text) if text else None

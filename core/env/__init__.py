@@ -1,4 +1,4 @@
-"""Env."""
+"""Target interpreters: facts about them, and what is installed there."""
 
 from __future__ import annotations
 
@@ -32,18 +32,10 @@ print(json.dumps({
 
 @dataclass(frozen=True, kw_only=True)
 class Interpreter:
-    """What a Python interpreter says of itself.
+    """What a Python interpreter says of itself; `executable` is the path it was called by.
 
-    Attributes:
-        executable: The path it was asked by.
-        version: ``3.12.1``.
-        free_threaded: Whether it was built without the GIL (PEP 703).
-        prefix: Its environment's folder.
-        base_executable: The interpreter that the environment was made from.
-        purelib: Its site-packages.
-        scripts: The folder of its console scripts.
-        include: The folder where ``Python.h`` would lie.
-        virtual: Whether it belongs to a virtual environment.
+    `free_threaded` is one without the GIL (PEP 703); `virtual` one of a virtual environment, which was made
+    from `base_executable`.
     """
 
     executable: Path
@@ -68,7 +60,7 @@ class Interpreter:
 
 
 def require(python: Path | None) -> Interpreter:
-    """Ask the interpreter of ``--python``."""
+    """Query the interpreter of ``--python``."""
     if python is None:
         raise UsageError(
             "This stage works in a target environment and was given none.",
@@ -79,29 +71,26 @@ def require(python: Path | None) -> Interpreter:
 
 @cache
 def interpreter(python: Path) -> Interpreter:
-    """Ask an interpreter for its facts."""
+    """Query an interpreter."""
     # not resolved: a virtual environment's interpreter is a link to its base
     executable = python.absolute()
     try:
         answer = json.loads(process.capture([executable, "-I", "-c", _PROBE]).stdout)
     except (ProcessError, json.JSONDecodeError) as problem:
-        raise EnvironmentSetupError(f"{python} is no Python interpreter that runs: {problem}") from problem
+        raise EnvironmentSetupError(f"{python} is not a working Python interpreter: {problem}") from problem
     if answer["implementation"] != "cpython":
         raise EnvironmentSetupError(f"{python} is {answer['implementation']}; wheels are built for CPython.")
+    paths = ("prefix", "base_executable", "purelib", "scripts", "include")
     return Interpreter(
         executable=executable,
         version=answer["version"],
         free_threaded=answer["free_threaded"],
-        prefix=Path(answer["prefix"]),
-        base_executable=Path(answer["base_executable"]),
-        purelib=Path(answer["purelib"]),
-        scripts=Path(answer["scripts"]),
-        include=Path(answer["include"]),
         virtual=answer["prefix"] != answer["base_prefix"],
+        **{name: Path(answer[name]) for name in paths},
     )
 
 
 def installed_version(target: Interpreter, distribution: str) -> str:
-    """Ask an environment for the full version of an installed distribution."""
+    """Return the full version of an installed distribution."""
     code = f"from importlib.metadata import version; print(version({distribution!r}))"
     return process.capture([target.executable, "-I", "-c", code]).stdout.strip()

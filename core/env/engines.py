@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 Engine = Literal["docker", "podman", "buildah"]
-# in the order in which they are looked for; how each is asked whether it works, its daemon included
+# in the order in which they are looked for; the command that tells whether each works, its daemon included
 ENGINES: dict[Engine, tuple[str, ...]] = {
     "docker": ("docker", "version", "--format", "{{.Server.Version}}"),
     "podman": ("podman", "info", "--format", "{{.Version.Version}}"),
@@ -38,17 +38,7 @@ _NO_BASE = re.compile(
 
 @dataclass(frozen=True, kw_only=True)
 class Build:
-    """What an engine is to make.
-
-    Attributes:
-        dockerfile: The Dockerfile.
-        context: Folder that it copies from.
-        arguments: Build arguments.
-        names: References that the image gets: ``NAME:TAG``.
-        pushed: References of a registry that it gets, too, and is pushed as.
-        archive: File that it is saved to; None for none.
-        no_cache: Do every step again.
-    """
+    """What an engine is to make: `names` are ``NAME:TAG``, `pushed` references of a registry besides."""
 
     dockerfile: Path
     context: Path
@@ -61,13 +51,13 @@ class Build:
 
 def build_command(engine: Engine, build: Build) -> tuple[str, ...]:
     """Write the command that builds; it is the same for the three engines."""
-    words = [engine, "build", "--file", str(build.dockerfile)]
-    for name in (*build.names, *build.pushed):
-        words += ["--tag", name]
-    for name, value in build.arguments.items():
-        words += ["--build-arg", f"{name}={value}"]
-    words += ["--no-cache"] if build.no_cache else []
-    return (*words, str(build.context))
+    return (
+        *(engine, "build", "--file", str(build.dockerfile)),
+        *(word for name in (*build.names, *build.pushed) for word in ("--tag", name)),
+        *(word for pair in build.arguments.items() for word in ("--build-arg", "=".join(pair))),
+        *(("--no-cache",) if build.no_cache else ()),
+        str(build.context),
+    )
 
 
 def push_commands(engine: Engine, build: Build) -> tuple[tuple[str, ...], ...]:
@@ -112,7 +102,7 @@ def find_engine(*names: Engine, otherwise: str = "") -> Engine:
 
 
 def _silence(question: Sequence[str]) -> str:
-    """Say why an engine does not answer; "" for one that does."""
+    """Return why an engine does not answer; "" for one that does."""
     if process.which(question[0]) is None:
         return "is not installed"
     try:
@@ -126,7 +116,7 @@ def _silence(question: Sequence[str]) -> str:
 
 
 def explained(engine: Engine, problem: ProcessError, *, base: str) -> FatalError:
-    """Say what an engine's failure means, from the last lines that it printed."""
+    """Return what an engine's failure means, from the last lines that it printed."""
     lines = problem.output.splitlines()
     full = next((line for line in lines if _FULL.search(line)), "")
     if full:
@@ -137,7 +127,7 @@ def explained(engine: Engine, problem: ProcessError, *, base: str) -> FatalError
     missing = next((line for line in reversed(lines) if _NO_BASE.search(line)), "")
     if missing:
         return MissingInputError(
-            f"The base image {base} cannot be had: {missing.strip()}",
-            hint=f"Name one that there is (--base IMAGE), or log in to its registry: {engine} login.",
+            f"Could not pull the base image {base}: {missing.strip()}",
+            hint=f"Name an existing one (--base IMAGE), or log in to its registry: {engine} login.",
         )
     return problem

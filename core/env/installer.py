@@ -1,7 +1,8 @@
 """Installing into a target environment, with uv or pip underneath.
 
-uv does not read pip's configuration, so a person's indexes and find-links are read here
-and given to it; with either installer the same sources are asked.
+uv does not read pip's configuration, so the user's indexes and find-links are read here and passed to it;
+both installers query the same sources. Each environment holds just what its build or test needs, and is
+kept while that is the same.
 """
 
 from __future__ import annotations
@@ -30,29 +31,13 @@ Backend = Literal["uv", "pip"]
 
 _TRUE = frozenset({"1", "true", "t", "yes", "y", "on"})  # what pip takes for yes
 _RIGHTS = re.compile(r"AWS_|ACTIONS_|(GH|GITHUB)_TOKEN$")
-_UV_SOURCES = frozenset(
-    {
-        "UV_DEFAULT_INDEX",
-        "UV_INDEX",
-        "UV_INDEX_URL",
-        "UV_EXTRA_INDEX_URL",
-        "UV_FIND_LINKS",
-        "UV_NO_INDEX",
-    }
-)
+_UV_SOURCES = {"UV_DEFAULT_INDEX", "UV_FIND_LINKS", "UV_NO_INDEX"}
+_UV_SOURCES |= {f"UV_{kind}" for kind in ("INDEX", "INDEX_URL", "EXTRA_INDEX_URL")}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Sources:
-    """Where packages come from.
-
-    Attributes:
-        index_url: The index; "" for the installer's default.
-        extra_index_urls: Further indexes of the same rank.
-        find_links: Folders and flat pages.
-        no_index: Ask no index at all.
-        cert: A CA bundle for the indexes.
-    """
+    """Where packages come from; `cert` is a CA bundle for the indexes."""
 
     index_url: str = ""
     extra_index_urls: tuple[str, ...] = ()
@@ -65,16 +50,8 @@ class Sources:
 class Install:
     """One call of the installer. Hashed and unhashed requirements never share one.
 
-    Attributes:
-        requirements: PEP 508 requirements, or paths of wheels.
-        files: Requirements files.
-        sources: Where packages come from; None for the person's own configuration.
-        hashed: Every requirement carries hashes, and they are required.
-        dependencies: Install what the requirements require, too.
-        build_isolation: Build sdists in an environment of their own.
-        pre: Allow pre-releases that no requirement names.
-        gpu_family: What sdists are told of the GPU that they are built for: that of `rocm` requires its
-            packages; "" where no sdist asks.
+    `sources` are None for the user's own configuration; `pre` allows pre-releases that no requirement names;
+    `gpu_family` is what sdists are built for, as that of `rocm` reads it.
     """
 
     requirements: tuple[str, ...] = ()
@@ -99,7 +76,7 @@ class Install:
 
 @cache
 def configured() -> Sources:
-    """Read the person's pip configuration: files and PIP_* variables, as pip itself sees them."""
+    """Read the user's pip configuration: files and PIP_* variables, as pip itself sees them."""
     listed = process.capture([sys.executable, "-m", "pip", "config", "list"]).stdout
     return parse_configuration(listed)
 
@@ -146,7 +123,7 @@ def install(
 
 
 def environment_for(*, exact: bool) -> dict[str, str]:
-    """Give the installer's variables; for exact sources without any that could add another one.
+    """Return the installer's variables; for exact sources without any that could add another one.
 
     ``--no-config`` of uv does not concern its variables, nor ``--isolated`` of pip the machine's file.
     """
@@ -159,82 +136,74 @@ def environment_for(*, exact: bool) -> dict[str, str]:
 
 
 def uv_program() -> str:
-    """Give the path of the tool's own uv."""
+    """Return the path of the tool's own uv."""
     import uv
 
     return uv.find_uv_bin()
 
 
 def _uv(target: Interpreter, call: Install, sources: Sources) -> list[str]:
-    argv = [uv_program(), "pip", "install", "--no-config", "--python", str(target.executable)]
-    # pip's rule: of all sources the highest version wins, so that both installers choose alike
-    argv += ["--index-strategy", "unsafe-best-match", "--no-progress"]
-    argv += [*source_arguments(sources), *_what(call)]
-    if not call.build_isolation:
-        argv.append("--no-build-isolation")
-    if call.pre:
-        argv += ["--prerelease", "allow"]
-    if call.sources is not None and sources.find_links and not call.hashed:
-        # uv's cache knows a folder's wheel by its name: of one that was built anew it would install the old
-        argv.append("--refresh")
-    return argv
+    # uv's cache knows a folder's wheel by its name: of one that was built anew it would install the old
+    refresh = call.sources is not None and sources.find_links and not call.hashed
+    return [
+        *(uv_program(), "pip", "install", "--no-config", "--python", str(target.executable)),
+        # pip's rule: of all sources the highest version wins, so that both installers choose alike
+        *("--index-strategy", "unsafe-best-match", "--no-progress"),
+        *source_arguments(sources),
+        *_what(call),
+        *(("--prerelease", "allow") if call.pre else ()),
+        *(("--refresh",) if refresh else ()),
+    ]
 
 
 def _pip(target: Interpreter, call: Install, sources: Sources) -> list[str]:
-    argv = [sys.executable, "-m", "pip", "--python", str(target.executable)]
-    argv += ["--disable-pip-version-check", "--no-input", "install", "--progress-bar", "off"]
-    if call.sources is not None:
-        # only the sources of the call: what the person configured must not be able to win
-        argv.insert(3, "--isolated")
-        argv += _pip_sources(sources)
-    argv += _what(call)
-    if not call.build_isolation:
-        argv.append("--no-build-isolation")
-    if call.pre:
-        argv.append("--pre")
-    return argv
+    # only the sources of the call: what the user configured must not be able to win
+    exact = call.sources is not None
+    return [
+        *(
+            sys.executable,
+            "-m",
+            "pip",
+            *(["--isolated"] if exact else []),
+            "--python",
+            str(target.executable),
+        ),
+        *("--disable-pip-version-check", "--no-input", "install", "--progress-bar", "off"),
+        *(source_arguments(sources) if exact else ()),
+        *(("--cert", sources.cert) if exact and sources.cert else ()),
+        *_what(call),
+        *(("--pre",) if call.pre else ()),
+    ]
 
 
 def source_arguments(sources: Sources) -> list[str]:
-    """Write sources as the arguments that uv and pip share."""
-    argv: list[str] = []
-    if sources.no_index:
-        argv.append("--no-index")
-    elif sources.index_url:
-        argv += ["--index-url", sources.index_url]
-    for url in () if sources.no_index else sources.extra_index_urls:
-        argv += ["--extra-index-url", url]
-    for location in sources.find_links:
-        argv += ["--find-links", location]
-    return argv
-
-
-def _pip_sources(sources: Sources) -> list[str]:
-    return [*source_arguments(sources), *(["--cert", sources.cert] if sources.cert else [])]
+    """Return sources as the arguments that uv and pip share."""
+    index = ("--index-url", sources.index_url) if sources.index_url else ()
+    extra = (word for url in sources.extra_index_urls for word in ("--extra-index-url", url))
+    links = (word for location in sources.find_links for word in ("--find-links", location))
+    return [*(("--no-index",) if sources.no_index else (*index, *extra)), *links]
 
 
 def _what(call: Install) -> list[str]:
-    argv: list[str] = []
-    if call.hashed:
-        argv.append("--require-hashes")
-    if not call.dependencies:
-        argv.append("--no-deps")
-    for setting in call.config_settings:
-        argv += ["--config-settings", setting]
-    for path in call.files:
-        argv += ["-r", str(path)]
-    return [*argv, *call.requirements]
+    return [
+        *(("--require-hashes",) if call.hashed else ()),
+        *(() if call.dependencies else ("--no-deps",)),
+        *(() if call.build_isolation else ("--no-build-isolation",)),
+        *(word for setting in call.config_settings for word in ("--config-settings", setting)),
+        *(word for path in call.files for word in ("-r", str(path))),
+        *call.requirements,
+    ]
 
 
 def missing_dependencies(target: Interpreter) -> Sequence[str]:
-    """List what installed packages require and the environment lacks, one sentence each."""
+    """Return what installed packages require and the environment lacks, one sentence each."""
     checked = process.capture([uv_program(), "pip", "check", "--python", str(target.executable)], check=False)
     lines = (checked.stdout + checked.stderr).splitlines()
     return [line for line in lines if line.startswith("The package")] if checked.returncode else []
 
 
 def require_complete(target: Interpreter) -> None:
-    """See that everything that installed packages require is there, in the version they ask for."""
+    """Require all dependencies of installed packages, in the right versions."""
     missing = missing_dependencies(target)
     if missing:
         raise CheckError("The installed packages do not fit together:\n" + "\n".join(missing))
@@ -280,17 +249,14 @@ def prepared(
     """Make an environment hold what `calls` install and nothing else, and hold its lock while it is used."""
     if not target.virtual:
         raise EnvironmentSetupError(
-            f"{target.executable} is no virtual environment; a bare interpreter is left alone.",
+            f"{target.executable} is not a virtual environment; a bare interpreter is left alone.",
             hint="Run the stage through nox, or give --python a virtual environment's interpreter.",
         )
     # beside the environment, because emptying it would take a lock inside with it
     with files.locked(target.prefix.parent / f".{target.prefix.name}.lock", what=str(target.prefix)):
         marker = target.prefix / MARKER
-        if (
-            not force
-            and marker.is_file()
-            and json.loads(marker.read_text(encoding="utf-8"))["digest"] == digest
-        ):
+        known = json.loads(marker.read_text(encoding="utf-8"))["digest"] if marker.is_file() else ""
+        if known == digest and not force:
             console.detail(f"environment {target.prefix}: unchanged")
         else:
             with console.group(f"environment {target.prefix.name}"):
@@ -307,8 +273,6 @@ def _empty(target: Interpreter, backend: Backend) -> None:
     if backend == "uv":
         argv = [uv_program(), "venv", "--no-config", "--quiet", "--clear"]
     else:
-        import sys
-
         argv = [sys.executable, "-m", "virtualenv", "--quiet", "--clear"]
     try:
         process.run([*argv, "--python", target.base_executable, target.prefix])

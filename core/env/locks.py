@@ -1,4 +1,8 @@
-"""What target environments are made from: locked build requirements."""
+"""Locked requirements of target environments: hashed requirements files, parts of them, installer calls.
+
+Both pip-compile and uv annotate each requirement with what it is there for (``# via``), which says what a
+part needs to be whole.
+"""
 
 from __future__ import annotations
 
@@ -14,15 +18,25 @@ from core.env.installer import Install
 from core.errors import DataError, nearest
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
+    from collections.abc import Collection, Iterable, Sequence
     from pathlib import Path
 
     from core.cli.options import Common
     from core.env import Interpreter
 
-
 # what builds need, and what upstream's own tests need besides torch
 BUILDS, TORCH_TESTS = "target", "torch-tests"
+_PINNED = re.compile(r"(?m)^(?P<name>[A-Za-z0-9][A-Za-z0-9._-]*)(\[[^]]*\])?==.*(\n +.*)*")
+_PARENT = re.compile(r"(?m)^ +#(?: via|  ) +([^\s-]\S*)$")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Locked:
+    """One requirement of a lock."""
+
+    name: str
+    text: str
+    via: tuple[str, ...]
 
 
 def target_lock(common: Common, target: Interpreter, lock: str = BUILDS) -> Path | None:
@@ -43,10 +57,10 @@ def locked_call(
     replaced: Collection[str] = (),
     lock: str = BUILDS,
 ) -> Install:
-    """Plan the installation of locked requirements.
+    """Plan the installation of locked requirements; of unlocked ones for a Python that has no lock.
 
-    Returns:
-        A call with hashes; for a Python that has no lock, the unlocked requirements.
+    `only` names those to take, with what they require (default: all); `replaced` are requirements that take
+    the place of locked ones of the same name.
     """
     path = target_lock(common, target, lock)
     if path is None:
@@ -54,37 +68,23 @@ def locked_call(
         if only:
             return Install(requirements=tuple(only))
         return Install(files=(common.root / "requirements" / f"{lock}.in",))
-    text = path.read_text(encoding="utf-8")
-    if only:
-        text = subset(text, only)
-    text = without(text, [Requirement(one).name for one in replaced])
     if not only and not replaced:
         return Install(files=(path,), hashed=True)
+    text = path.read_text(encoding="utf-8")
+    text = without(subset(text, only) if only else text, [Requirement(one).name for one in replaced])
     return Install(files=(kept(common.cache / "locks", lock, text),), hashed=True)
-
-
-_START = re.compile(r"(?P<name>[A-Za-z0-9][A-Za-z0-9._-]*)(\[[^]]*\])?==")
-_VIA = re.compile(r"^ +#(?: +via)?(?P<parent> +\S.*)?$")
-
-
-@dataclass(frozen=True, kw_only=True)
-class Locked:
-    """One requirement of a lock."""
-
-    name: str
-    text: str
-    via: tuple[str, ...]
 
 
 def parse_lock(text: str) -> Sequence[Locked]:
     """Read a lock's requirements, in their order."""
-    blocks: list[list[str]] = []
-    for line in text.splitlines():
-        if _START.match(line):
-            blocks.append([line])
-        elif blocks and line.startswith(" "):
-            blocks[-1].append(line)
-    return [_locked(block) for block in blocks]
+    return [
+        Locked(
+            name=canonicalize_name(found["name"]),
+            text=found[0],
+            via=tuple(canonicalize_name(one.partition("[")[0]) for one in _PARENT.findall(found[0])),
+        )
+        for found in _PINNED.finditer(text)
+    ]
 
 
 def subset(text: str, roots: Collection[str]) -> str:
@@ -96,17 +96,15 @@ def subset(text: str, roots: Collection[str]) -> str:
         raise DataError(
             f"The lock has no {root!r}. {nearest(root, names)}", hint="Compile it again: nox -s lock."
         )
-    while True:
-        more = {one.name for one in locked if wanted.intersection(one.via)} - wanted
-        if not more:
-            return _joined([one for one in locked if one.name in wanted])
+    while more := {one.name for one in locked if wanted.intersection(one.via)} - wanted:
         wanted |= more
+    return _joined(one for one in locked if one.name in wanted)
 
 
 def without(text: str, names: Collection[str]) -> str:
-    """Leave the named distributions out, for a caller that asks for other versions of them."""
+    """Leave the named distributions out, for a caller that needs other versions of them."""
     unwanted = {canonicalize_name(name) for name in names}
-    return _joined([one for one in parse_lock(text) if one.name not in unwanted])
+    return _joined(one for one in parse_lock(text) if one.name not in unwanted)
 
 
 def kept(folder: Path, name: str, text: str) -> Path:
@@ -116,22 +114,5 @@ def kept(folder: Path, name: str, text: str) -> Path:
     return path
 
 
-def _locked(block: Sequence[str]) -> Locked:
-    match = _START.match(block[0])
-    if match is None:
-        raise DataError(f"{block[0]!r} is no pinned requirement.")
-    parents = []
-    for line in block:
-        via = _VIA.match(line)
-        if via and via["parent"]:
-            parents.append(via["parent"].strip())
-    names = (parent for parent in parents if not parent.startswith("-"))
-    return Locked(
-        name=canonicalize_name(match["name"]),
-        text="\n".join(block),
-        via=tuple(canonicalize_name(name.partition("[")[0]) for name in names if " " not in name),
-    )
-
-
-def _joined(locked: Sequence[Locked]) -> str:
+def _joined(locked: Iterable[Locked]) -> str:
     return "".join(f"{one.text}\n" for one in locked)

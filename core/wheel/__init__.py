@@ -39,15 +39,7 @@ MOST_FOLDERS, DEPTH, MOST_LETTERS = 25, 2, 200
 
 @dataclass(frozen=True, kw_only=True)
 class WheelName:
-    """What the file name of a wheel or sdist says; an sdist has no tags.
-
-    Attributes:
-        distribution: Name, normalised by PEP 503.
-        version: Version, compared as PEP 440 says.
-        build_tag: Number and rest of the build tag, or nothing.
-        tags: Every tag of the (possibly compressed) tag set.
-        filename: The name itself.
-    """
+    """What the file name of a wheel or sdist says: names by PEP 503, versions by PEP 440, tags expanded."""
 
     distribution: str
     version: Version
@@ -60,10 +52,8 @@ class WheelName:
 class WheelMetadata:
     """What a wheel's METADATA says; names, requirements and extras as written.
 
-    Attributes:
-        license: Its License-Expression (SPDX), else the first line of License, else its licence
-            classifiers' last parts.
-        raw: The file's bytes, as a `.metadata` sidecar holds them (PEP 658).
+    `license` is License-Expression (SPDX), else the first line of License, else the licence classifiers' last
+    parts; `raw` are the file's bytes, as a `.metadata` sidecar holds them (PEP 658).
     """
 
     name: str

@@ -51,13 +51,10 @@ class Edit(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class Additions:
-    """What a wheel gets besides its own members.
+    """What a wheel gets besides its own members, and which of those (`dropped`) it does not get.
 
-    Attributes:
-        members: Files to compress; one with the name of an old member takes its place.
-        borrowed: Other wheels, with the members to copy from them -> their names in the new one.
-        dropped: Members of the old wheel that it does not get.
-        platform: The platform part of the tags in its name and in WHEEL; "" for the old one.
+    `members` take the place of old ones of the same name; `borrowed` are other wheels, with the members to
+    copy from them -> their names in the new one; `platform` is that of the tags, "" for the old one.
     """
 
     members: tuple[Member, ...] = ()

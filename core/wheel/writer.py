@@ -48,16 +48,9 @@ class WrittenFile:
 
 @dataclass(frozen=True, kw_only=True)
 class WheelSpec:
-    """What a wheel says of itself.
+    """What a wheel says of itself: `tag` may be a compressed set, `purelib` is WHEEL's Root-Is-Purelib.
 
-    Attributes:
-        distribution: Its name, in any spelling.
-        version: Its version, already normalised.
-        tag: Its compatibility tag, such as ``py3-none-linux_x86_64``, or a compressed set of them.
-        metadata: The text of METADATA.
-        purelib: WHEEL's Root-Is-Purelib.
-        console_scripts: Script name -> ``module:function``.
-        license_files: What METADATA's License-File fields name.
+    `console_scripts` are names -> ``module:function``, `license_files` what METADATA's License-File names.
     """
 
     distribution: str

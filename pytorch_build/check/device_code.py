@@ -17,9 +17,11 @@ if TYPE_CHECKING:
 
     from core.binaries.elf import ElfFacts
     from core.binaries.pe import PeFacts
-    from pytorch_build.check import Expectation, Finding, WheelView
+    from pytorch_build.check import Expectation, Finding, Severity, WheelView
     from pytorch_build.check.bundles import Bundle, Data
     from pytorch_build.check.policy import Policy
+
+    _Found = Iterator[tuple[Severity, str, str]]  # with the message and where
 
 CHECK = "device_code"
 MAGICS = (PLAIN_MAGIC, COMPRESSED_MAGIC)
@@ -110,86 +112,75 @@ def _section_facts(
 def check(view: WheelView, expectation: Expectation | None, policy: Policy) -> Iterator[Finding]:
     """Compare a wheel's device code with the GPU targets it is built for.
 
-    A target that no file covers is an error, one that only some files cover a note
-    (libraries may drop kernels that a GPU cannot run), one that was not requested a warning.
+    A target that no file covers is an error, one that only some files cover a note (libraries may drop
+    kernels that a GPU cannot run), one that was not requested a warning.
     """
     device = {binary.member.name: binary.device for binary in view.binaries if binary.device}
     if gpu := device_target(view.name.distribution):
-        yield from _check_part(view, gpu, device)
-        return
-    if any(facts.split for facts in device.values()):
-        yield from _check_host(view, expectation, device)
-        return
+        found = _part(view, gpu, device)
+    elif any(facts.split for facts in device.values()):
+        found = _host(view, expectation, device)
+    else:
+        found = _whole(view, expectation, policy, device)
+    yield from (view.finding(severity, CHECK, message, where) for severity, message, where in found)
+
+
+def _part(view: WheelView, gpu: str, device: Mapping[str, DeviceFacts]) -> _Found:
+    """Check a wheel of device code: it holds what its name says, and nothing else."""
     for member, facts in device.items():
-        yield from _check_file(view, member, facts)
+        other = sorted(one for one in facts.targets if not covers(gpu, (processor(one),)))
+        if facts.archived and other:
+            yield "error", f"It holds code for {', '.join(other)}, not for {gpu}.", member
+    kernels = any(facts.targets for member, facts in device.items() if member.endswith(kpack.SUFFIX))
+    broken = any(one.member.name.endswith(kpack.SUFFIX) and one.problems for one in view.binaries)
+    if _TARGET.fullmatch(gpu) and not broken and not kernels:
+        yield "error", f"It holds no kernels for {gpu}.", ""
+
+
+def _host(view: WheelView, expectation: Expectation | None, device: Mapping[str, DeviceFacts]) -> _Found:
+    """Check a wheel whose device code was moved: its extras lead to all that is promised."""
+    yield "note", "Device code was moved to wheels of its own (.kpack).", ""
+    extras = view.metadata.provides_extra if view.metadata else ()
+    for target in expectation.gpu_targets if expectation else ():
+        if f"device-{target}" not in extras:
+            yield "error", f"No extra device-{target} leads to the code for {target}.", ""
+    for member, facts in device.items():
+        if facts.bundles:
+            yield "error", "Its device code is still here, and others' was moved.", member
+
+
+def _whole(
+    view: WheelView, expectation: Expectation | None, policy: Policy, device: Mapping[str, DeviceFacts]
+) -> _Found:
+    for member, facts in device.items():
+        count = len(facts.bundles)
+        if facts.registered > count:
+            yield "error", f"{facts.registered} bundles are registered, {count} are there.", member
+        if count and not facts.targets:
+            yield "error", f"{count} bundles hold no device code.", member
     if expectation is None:
         return
     found = frozenset(target for facts in device.values() for target in facts.targets)
     wanted = expectation.gpu_targets
     if wanted and not found:
         if view.name.distribution in policy.device_code:
-            listed = ", ".join(wanted)
-            yield view.finding("error", CHECK, f"There is no device code; {listed} are expected.")
+            yield "error", f"There is no device code; {', '.join(wanted)} are expected.", ""
         return
+    yield from _targets(wanted, found, device)
+
+
+def _targets(wanted: Iterable[str], found: frozenset[str], device: Mapping[str, DeviceFacts]) -> _Found:
     for target in wanted:
-        yield from _check_target(view, target, found, device)
-    extra = sorted(target for target in found if not is_asked_for(target, wanted))
-    if extra:
-        yield view.finding("warning", CHECK, f"Device code for {', '.join(extra)}, which was not requested.")
-
-
-def _check_part(view: WheelView, gpu: str, device: dict[str, DeviceFacts]) -> Iterator[Finding]:
-    """Check a wheel of device code: it holds what its name says, and nothing else."""
-    group = not _TARGET.fullmatch(gpu)
-    for member, facts in device.items():
-        other = sorted(one for one in facts.targets if not covers(gpu, (processor(one),)))
-        if facts.archived and other:
-            yield view.finding(
-                "error", CHECK, f"It holds code for {', '.join(other)}, not for {gpu}.", member
-            )
-    archives = [facts for member, facts in device.items() if member.endswith(kpack.SUFFIX)]
-    broken = any(binary.member.name.endswith(kpack.SUFFIX) and binary.problems for binary in view.binaries)
-    if not group and not broken and not any(facts.targets for facts in archives):
-        yield view.finding("error", CHECK, f"It holds no kernels for {gpu}.")
-
-
-def _check_host(
-    view: WheelView, expectation: Expectation | None, device: dict[str, DeviceFacts]
-) -> Iterator[Finding]:
-    """Check a wheel whose device code was moved: its extras lead to all that is promised."""
-    yield view.finding("note", CHECK, "Device code was moved to wheels of its own (.kpack).")
-    extras = view.metadata.provides_extra if view.metadata else ()
-    for target in expectation.gpu_targets if expectation else ():
-        if f"device-{target}" not in extras:
-            yield view.finding("error", CHECK, f"No extra device-{target} leads to the code for {target}.")
-    for member, facts in device.items():
-        if facts.bundles:
-            yield view.finding(
-                "error", CHECK, "Its device code is still here, and others' was moved.", member
-            )
-
-
-def _check_file(view: WheelView, member: str, facts: DeviceFacts) -> Iterator[Finding]:
-    count = len(facts.bundles)
-    if facts.registered > count:
-        yield view.finding(
-            "error", CHECK, f"{facts.registered} bundles are registered, {count} are there.", member
-        )
-    if count and not facts.targets:
-        yield view.finding("error", CHECK, f"{count} bundles hold no device code.", member)
-
-
-def _check_target(
-    view: WheelView, target: str, found: frozenset[str], device: dict[str, DeviceFacts]
-) -> Iterator[Finding]:
-    if not is_covered(target, found):
-        partly = sorted(one for one in found if processor(one) == processor(target))
-        only = f"; there is only {', '.join(partly)}" if partly else ""
-        yield view.finding("error", CHECK, f"No device code for {target}{only}.")
-        return
-    for member, facts in device.items():
-        if facts.targets and not is_covered(target, facts.targets):
-            yield view.finding("note", CHECK, f"No device code for {target} in this file.", member)
+        if is_covered(target, found):
+            for member, facts in device.items():
+                if facts.targets and not is_covered(target, facts.targets):
+                    yield "note", f"No device code for {target} in this file.", member
+        else:
+            partly = sorted(one for one in found if processor(one) == processor(target))
+            only = f"; there is only {', '.join(partly)}" if partly else ""
+            yield "error", f"No device code for {target}{only}.", ""
+    if extra := sorted(target for target in found if not is_asked_for(target, wanted)):
+        yield "warning", f"Device code for {', '.join(extra)}, which was not requested.", ""
 
 
 def processor(target: str) -> str:

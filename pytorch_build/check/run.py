@@ -28,7 +28,6 @@ from pytorch_build.check import (
     contents,
     device_code,
     dlls,
-    expectations,
     libraries,
     ordered,
 )
@@ -53,13 +52,7 @@ _MAGICS = (elf.MAGIC, pe.MAGIC, kpack.MAGIC, *device_code.MAGICS)
 
 @dataclass(frozen=True, kw_only=True)
 class CheckOptions:
-    """How wheels are checked.
-
-    Attributes:
-        build_paths: Folders of the build machine that no text file of a wheel may mention.
-        scratch: Where compiled members lie while they are read (default: the system's folder).
-        jobs: Threads in all (default: one a core).
-    """
+    """How wheels are checked: `build_paths` are folders that no text file of a wheel may mention."""
 
     build_paths: tuple[str, ...] = ()
     scratch: Path | None = None
@@ -157,7 +150,7 @@ def _judge(
             subject = device_code.CHECK if name.endswith(kpack.SUFFIX) else host
             yield view.finding("error", subject, message, name)
     if expectation is not None:
-        yield from expectations.check(view, expectation)
+        yield from contents.check_expectation(view, expectation)
     yield from contents.check_archive(view)
     yield from contents.check(view, expectation, policy)
     yield from libraries.check(view, policy)

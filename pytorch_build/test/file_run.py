@@ -16,10 +16,10 @@ import time
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from core import console, process, supervision
+from core import console, process
 from core.errors import DataError, MissingInputError
 from core.junit import OUTCOMES, Case, clean, cut, first_line, last_attempt
-from core.supervision import Ended, Limits
+from core.process import Ended, Limits
 from pytorch_build.test import plugin
 from pytorch_build.test.plugin import Plan, PlannedRule
 
@@ -282,10 +282,10 @@ class _Running:
         console.detail(f"+ {shlex.join(argv)}  (in {folder})")
         seconds = max(self.until - time.monotonic(), 1.0)
         bounds = Limits(seconds=seconds, log_bytes=limits.log_megabytes << 20)
-        return supervision.supervise(argv, cwd=folder, env=env, log=self.log, limits=bounds, stalled=stalled)
+        return process.supervise(argv, cwd=folder, env=env, log=self.log, limits=bounds, stalled=stalled)
 
     def _tail(self) -> str:
-        return supervision.tail(self.log, lines=_TAIL_LINES)
+        return process.tail(self.log, lines=_TAIL_LINES)
 
 
 def _configuration(tree: Path) -> list[str]:

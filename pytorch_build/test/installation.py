@@ -20,7 +20,7 @@ from core.packages import offer_of
 from core.packages.resolution import choose, others_question, pinned_call, required_by_files, resolve_others
 from core.parallel import each
 from core.run import records
-from pytorch_build.check.expectations import run_lock
+from pytorch_build.check.contents import run_lock
 from pytorch_build.refs.torch_refs import DISTRIBUTIONS
 from pytorch_build.rocm import packages_of
 from rocm_packaging.packages.layouts import (

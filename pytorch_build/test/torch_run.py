@@ -10,7 +10,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from core import console, files, parallel, process, supervision
+from core import console, files, parallel, process
 from core.errors import CheckError
 from core.junit import Document, Suite, counts
 from core.run import records
@@ -333,7 +333,7 @@ def _report(run: FileRun) -> None:
     for case in [one for one in run.cases if one.failing][:20]:
         console.say(f"  {case.test} {case.outcome}: {case.line}")
     if run.log and any(case.outcome in {"crashed", "timeout", "error"} for case in run.cases):
-        console.detail(supervision.tail(run.log, lines=30))
+        console.detail(process.tail(run.log, lines=30))
 
 
 def _shortened(path: Path) -> bytes:

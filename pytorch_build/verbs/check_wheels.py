@@ -11,7 +11,7 @@ from core.cli.options import common_from
 from core.errors import MissingInputError
 from core.wheel import distributions
 from pytorch_build.check import findings_json, findings_table, require_no_errors
-from pytorch_build.check.expectations import expectations
+from pytorch_build.check.contents import expectations
 from pytorch_build.check.run import CheckOptions, check_wheels, find_wheels
 from pytorch_build.context import context
 
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     import argparse
     from collections.abc import Sequence
 
-    from core.cli.options import Common
     from pytorch_build.check import Finding
     from pytorch_build.context import Context
 
@@ -39,18 +38,28 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> None:
     """Check, print, and fail on any error finding."""
     common = common_from(arguments)
+    options = CheckOptions(build_paths=(str(common.root),))
     if arguments.paths:
         checked: Sequence[Path] = find_wheels(arguments.paths)
-        findings = check_wheels(checked, options=CheckOptions(build_paths=(str(common.root),)))
+        findings = check_wheels(checked, options=options)
     else:
         chosen = context(common)
         checked = run_wheels(chosen)
-        findings = check_wheels(
-            checked, expectations(chosen), options=CheckOptions(build_paths=(str(common.root),))
-        )
-        _report(chosen, findings)
-    _show(common, checked, findings, as_json=arguments.json)
+        findings = check_wheels(checked, expectations(chosen), options=options)
+        key = f"{common.outputs.reports_prefix(chosen.artifact_group)}/findings.json"
+        common.open_store().put_bytes(key, f"{_json(findings)}\n".encode())
+    if arguments.json:
+        console.result(_json(findings))
+    console.table(*findings_table(findings))
+    errors, warnings = (sum(one.severity == kind for one in findings) for kind in ("error", "warning"))
+    console.done(f"check_wheels: {len(checked)} wheels, {errors} errors, {warnings} warnings")
+    for path in checked:
+        console.detail(f"  {path.relative_to(common.root) if path.is_relative_to(common.root) else path}")
     require_no_errors(findings)
+
+
+def _json(findings: Sequence[Finding]) -> str:
+    return json.dumps(findings_json(findings), indent=2)
 
 
 def run_wheels(chosen: Context) -> Sequence[Path]:
@@ -68,21 +77,3 @@ def run_wheels(chosen: Context) -> Sequence[Path]:
             hint="Build one (nox -s build_torch), or name a folder: nox -s check_wheels -- DIR.",
         )
     return found
-
-
-def _report(chosen: Context, findings: Sequence[Finding]) -> None:
-    key = f"{chosen.common.outputs.reports_prefix(chosen.artifact_group)}/findings.json"
-    text = json.dumps(findings_json(findings), indent=2) + "\n"
-    chosen.common.open_store().put_bytes(key, text.encode())
-
-
-def _show(common: Common, checked: Sequence[Path], findings: Sequence[Finding], *, as_json: bool) -> None:
-    if as_json:
-        console.result(json.dumps(findings_json(findings), indent=2))
-    console.table(*findings_table(findings))
-    errors = sum(finding.severity == "error" for finding in findings)
-    warnings = sum(finding.severity == "warning" for finding in findings)
-    console.done(f"check_wheels: {len(checked)} wheels, {errors} errors, {warnings} warnings")
-    for path in checked:
-        shown = path.relative_to(common.root) if path.is_relative_to(common.root) else path
-        console.detail(f"  {shown}")

@@ -10,7 +10,7 @@ import pytest
 
 from ci.install import devices
 from core import process
-from core.cli.frontdoor import Verb, main
+from core.cli import Verb, main
 from core.cli.options import Common
 from core.env import installer, interpreter
 from core.env.installer import Install

@@ -219,7 +219,7 @@ def test_a_base_with_a_rocm_is_no_test_image(machine: Machine) -> None:
 def test_a_base_that_is_not_there_is_named(machine: Machine) -> None:
     refused = machine.build_image("--base=localhost/nothing:1", check=False)
     assert refused.returncode == 4
-    assert "The base image localhost/nothing:1 cannot be had" in refused.stderr
+    assert "Could not pull the base image localhost/nothing:1" in refused.stderr
 
 
 @pytest.fixture(name="registry")

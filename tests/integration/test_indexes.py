@@ -16,7 +16,7 @@ from moto import mock_aws
 from ci.publish.index import Files, write_index
 from ci.verbs import index
 from core import files, process
-from core.cli.frontdoor import Verb, main
+from core.cli import Verb, main
 from core.cli.options import Common
 from core.env import Interpreter, installer, interpreter
 from core.stores.location import open_store

@@ -13,7 +13,7 @@ import pytest
 from ci.promote import documents, promotion
 from ci.promote.documents import Decision
 from core import process
-from core.cli.frontdoor import Verb, main
+from core.cli import Verb, main
 from core.cli.options import ROOT
 from core.env.installer import uv_program
 from core.stores.directory import DirectoryStore

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from core import errors, process
-from core.cli.frontdoor import Verb, verb_parser
+from core.cli import Verb, verb_parser
 from core.cli.options import ROOT
 from docs.command_tables import all_sessions
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from ci.__main__ import VERBS
-from core.cli.frontdoor import main
+from core.cli import main
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -17,7 +17,7 @@ from ci.pipeline import SESSIONS
 from ci.plan import data, inputs
 from ci.plan.outputs import outputs
 from core import process
-from core.cli.frontdoor import verb_parser
+from core.cli import verb_parser
 from core.cli.options import ROOT, sources_folder
 from core.run.locations import run_buckets
 from docs.command_tables import all_sessions

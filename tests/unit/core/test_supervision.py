@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from core import process, supervision
+from core import process
 from core.errors import InterruptedStageError, ProcessError
-from core.supervision import Limits, supervise, tail
+from core.process import Limits, supervise, tail
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -27,7 +27,7 @@ time.sleep({seconds})
 """
 
 
-def run(tmp_path: Path, code: str, **changes: Any) -> supervision.Ended:
+def run(tmp_path: Path, code: str, **changes: Any) -> process.Ended:
     options: dict[str, Any] = {"limits": Limits(seconds=30), **changes}
     return supervise(
         [sys.executable, "-c", code],
@@ -86,7 +86,7 @@ def test_a_hanging_process_says_where_and_is_stopped_with_what_it_started(tmp_pa
 
 
 def test_what_ignores_every_signal_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(supervision, "_GRACE_SECONDS", 0.2)
+    monkeypatch.setattr(process, "_ABORT_SECONDS", 0.2)
     code = "import signal, time; signal.signal(signal.SIGABRT, signal.SIG_IGN); time.sleep(60)"
     ended = run(tmp_path, code, limits=Limits(seconds=1))
     assert ended.stopped

@@ -12,7 +12,7 @@ from ci.drift.tree import tree
 from ci.verbs import drift
 from ci.verbs.drift import differences
 from core import process
-from core.cli.frontdoor import main
+from core.cli import main
 from core.errors import DataError
 from tests.unit.ci.drift import miniature
 

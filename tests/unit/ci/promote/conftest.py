@@ -13,7 +13,7 @@ from ci.promote import documents, promotion
 from ci.promote.documents import Decision
 from ci.promote.policy import Rules, decide, gates
 from core.archive import Member
-from core.cli.frontdoor import Verb, main
+from core.cli import Verb, main
 from core.families import parents
 from core.run import records
 from core.run.outputs import RunOutputs

@@ -8,7 +8,7 @@ import pytest
 
 from ci.promote import documents, promotion
 from ci.promote.documents import Decision
-from core.cli.frontdoor import Verb, main
+from core.cli import Verb, main
 from core.cli.options import ROOT
 from core.stores.location import open_store
 from core.stores.s3 import S3Store

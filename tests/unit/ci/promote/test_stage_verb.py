@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING
 
 from ci.promote import documents
 from ci.promote.documents import StagingRecord
-from core.cli.frontdoor import main
+from core.cli import main
 from tests.unit.ci.promote.conftest import VERBS
 
 if TYPE_CHECKING:

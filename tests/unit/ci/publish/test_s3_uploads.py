@@ -10,7 +10,7 @@ import pytest
 
 from ci.verbs import upload
 from core.archive import Member
-from core.cli.frontdoor import Verb, main
+from core.cli import Verb, main
 from core.cli.options import common_from
 from core.errors import MissingInputError, StoreError, UsageError, WheelError
 from core.wheel.writer import WheelSpec, write_wheel

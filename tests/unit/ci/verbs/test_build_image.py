@@ -9,7 +9,7 @@ import pytest
 from ci.verbs import build_image
 from ci.verbs.build_image import image, images, repository, tags
 from core import process
-from core.cli.frontdoor import Verb, main, verb_parser
+from core.cli import Verb, main, verb_parser
 from core.cli.options import ROOT, common_from
 from core.env import engines
 from core.errors import MissingInputError, ProcessError, UsageError
@@ -224,7 +224,7 @@ def test_a_missing_base_ends_the_work(
     engine.fails["build"] = "ERROR: pull access denied for nowhere"
     assert door("--base=nowhere:1", f"--output={tmp_path / 'x'}") == MissingInputError.exit_code
     assert [command[1] for command in engine.commands] == ["build"]
-    assert "The base image nowhere:1 cannot be had" in capsys.readouterr().err
+    assert "Could not pull the base image nowhere:1" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("named", ["docker", "podman", "buildah"])

@@ -9,7 +9,7 @@ from ci.pipeline import MATRIX_SESSIONS
 from ci.plan.data import Matrix
 from ci.verbs import cells
 from ci.verbs.cells import Cell, expand, load_matrix
-from core.cli.frontdoor import Verb, main
+from core.cli import Verb, main
 from core.cli.options import ROOT
 from core.errors import DataError, UsageError
 from core.run.plan import MAX_JOBS

@@ -11,7 +11,7 @@ from ci.publish.index import Indexed, write_index
 from ci.verbs import check_indexes
 from ci.verbs.mirror_deps import source_of
 from core import files
-from core.cli.frontdoor import Verb, main
+from core.cli import Verb, main
 from core.run import records
 from core.run.records import Record
 from core.stores.directory import DirectoryStore

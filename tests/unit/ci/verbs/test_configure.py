@@ -10,7 +10,7 @@ import pytest
 
 from ci.verbs import configure
 from core import process
-from core.cli.frontdoor import Verb, main
+from core.cli import Verb, main
 from core.cli.options import common_from, environment
 from core.errors import ProcessError
 from core.run.plan import Plan

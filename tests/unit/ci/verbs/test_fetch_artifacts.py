@@ -10,8 +10,7 @@ from ci.plan import artifacts
 from ci.plan.artifacts import find_place
 from ci.plan.runs import Run
 from ci.verbs import fetch_artifacts
-from core.cli import options
-from core.cli.frontdoor import Verb, verb_parser
+from core.cli import Verb, options, verb_parser
 from core.cli.options import Common, common_from
 from core.errors import ArtifactError, MissingInputError, UsageError
 from core.files import digest_of

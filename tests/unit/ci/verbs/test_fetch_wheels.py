@@ -10,7 +10,7 @@ import pytest
 from ci.install.devices import Devices
 from ci.verbs import fetch_wheels
 from ci.verbs.fetch_wheels import closure, command, dependencies, fetch
-from core.cli.frontdoor import Verb, main
+from core.cli import Verb, main
 from core.errors import MissingInputError, StoreError
 from core.packages import Offer, RunGroup, offered
 from core.run import records

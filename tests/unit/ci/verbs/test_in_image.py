@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING
 
 from ci.verbs import in_image
 from core import errors, process
-from core.cli.frontdoor import Verb, main
+from core.cli import Verb, main
 from core.env import engines
 
 if TYPE_CHECKING:

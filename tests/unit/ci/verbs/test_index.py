@@ -10,7 +10,7 @@ import pytest
 
 from ci.verbs import index
 from core import files
-from core.cli.frontdoor import Verb, main
+from core.cli import Verb, main
 from core.errors import MissingInputError, StoreError
 from core.run import records
 from core.run.records import FileRecord, Record

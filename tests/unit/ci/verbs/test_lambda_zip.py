@@ -11,7 +11,7 @@ import pytest
 
 from ci.verbs import lambda_zip
 from core import process
-from core.cli.frontdoor import Verb, main
+from core.cli import Verb, main
 from core.cli.options import ROOT
 from core.errors import BuildError
 

@@ -8,7 +8,7 @@ import pytest
 from ci.install import dependencies
 from ci.verbs import mirror_deps
 from core import files
-from core.cli.frontdoor import Verb, main
+from core.cli import Verb, main
 from core.errors import StoreError
 from core.packages.resolution import Resolved, ResolvedFile
 from core.stores.directory import DirectoryStore

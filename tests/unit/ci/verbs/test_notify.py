@@ -13,7 +13,7 @@ from ci.github import Failure, first_line
 from ci.verbs import notify
 from ci.verbs.notify import Places, Policy, RunResult
 from core import errors
-from core.cli.frontdoor import Verb, main
+from core.cli import Verb, main
 from core.run.outputs import RunOutputs
 from core.run.records import Cell, Record, write
 from core.stores.location import open_store

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from ci.verbs import report
-from core.cli.frontdoor import Verb, main
+from core.cli import Verb, main
 from core.errors import MissingInputError, StoreError
 from core.run import records
 from core.run.outputs import RunOutputs, this_platform

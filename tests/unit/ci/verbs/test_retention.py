@@ -12,7 +12,7 @@ from ci.promote import documents
 from ci.promote.documents import Decision, PromotedFile, StagedFile, StagingRecord
 from ci.publish.buckets import buckets
 from ci.verbs import retention
-from core.cli.frontdoor import Verb, main
+from core.cli import Verb, main
 from core.errors import DataError, MissingInputError, StoreError, UsageError
 from core.stores.directory import DirectoryStore
 from core.stores.s3 import open_bucket

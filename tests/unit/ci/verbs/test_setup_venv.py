@@ -9,7 +9,7 @@ import pytest
 from ci import install
 from ci.install import Chosen, devices
 from ci.verbs import setup_venv
-from core.cli.frontdoor import Verb, main
+from core.cli import Verb, main
 from core.env.installer import Sources
 from core.errors import MissingInputError
 from core.packages import Offer, sources

@@ -14,7 +14,7 @@ from ci.verbs import index, upload
 from ci.verbs.upload import Folders
 from core import files
 from core.archive import Member
-from core.cli.frontdoor import Verb, main
+from core.cli import Verb, main
 from core.cli.options import Common
 from core.errors import MissingInputError, StoreError, UsageError, WheelError
 from core.run import records

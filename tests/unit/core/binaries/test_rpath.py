@@ -1,13 +1,13 @@
-"""Search paths as the readers and the loader that there are see them."""
-
 from __future__ import annotations
 
 import ctypes
 import os
 import posixpath
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
+from elftools.elf.elffile import ELFFile
+from elftools.elf.gnuversions import GNUVerNeedSection
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -18,6 +18,7 @@ from core.errors import BuildError
 if TYPE_CHECKING:
     from pathlib import Path
 
+
 RIGHT = ("$ORIGIN", "$ORIGIN/../../_rocm_sdk_core/lib")
 FOLDERS = st.lists(st.sampled_from(["torch", "lib", "a"]), max_size=4).map("/".join)
 
@@ -25,10 +26,11 @@ FOLDERS = st.lists(st.sampled_from(["torch", "lib", "a"]), max_size=4).map("/".j
 def compiled(folder: Path, *flags: str) -> Path:
     compiler = process.which("cc") or process.which("c++")
     assert compiler is not None
-    (folder / "x.c").write_text("int x(void) { return 7; }\n", encoding="utf-8")
+    (folder / "x.c").write_text(SOURCE, encoding="utf-8")
     target = folder / "x.so"
-    flags = ("-shared", "-fPIC", "-Wl,-soname,x.so.1", *flags)
-    process.capture([compiler, *flags, folder / "x.c", "-o", target])
+    process.capture(
+        [compiler, "-fPIC", "-shared", "-Wl,-soname,x.so.1", *flags, folder / "x.c", "-o", target]
+    )
     return target
 
 
@@ -92,3 +94,67 @@ def test_a_search_path_that_did_not_come_is_an_error(tmp_path: Path, monkeypatch
     monkeypatch.setattr(rpath, "patchelf", lambda: does_nothing)
     with pytest.raises(BuildError, match="did not leave the RPATH"):
         rpath.patched(path, RIGHT, path)
+
+
+pytestmark = pytest.mark.processes
+RPATH = "$ORIGIN:$ORIGIN/../../_rocm_sdk_core/lib:$ORIGIN/../../_rocm_sdk_core/lib/llvm/lib"
+SOURCE = """
+#include <stdio.h>
+static int zeros[5000];
+const char *text = "seven";
+int x(void) { fflush(stdout); return zeros[17] + 7; }
+"""
+
+
+def written(source: Path, search: str) -> Path:
+    edited = rpath.extended(source, search)
+    assert edited is not None
+    data = bytearray(source.read_bytes())
+    for offset, new in edited.edits:
+        data[offset : offset + len(new)] = new
+    target = source.with_name("grown.so")
+    target.write_bytes(data + edited.tail)
+    return target
+
+
+@pytest.mark.parametrize("dtags", ["--enable-new-dtags", "--disable-new-dtags"])
+def test_a_library_gets_a_longer_rpath(tmp_path: Path, dtags: str) -> None:
+    source = compiled(tmp_path, "-Wl,-soname,libx.so.1", f"-Wl,{dtags}", "-Wl,-rpath,$ORIGIN")
+    before = source.read_bytes()
+    grown = written(source, RPATH)
+    facts = elf.read(grown)
+    assert facts is not None
+    assert (facts.soname, facts.search, facts.is_rpath) == ("libx.so.1", tuple(RPATH.split(":")), True)
+    assert process.capture([rpath.patchelf(), "--print-rpath", grown]).stdout.strip() == RPATH
+    loaded = ctypes.CDLL(os.fspath(grown))
+    assert loaded.x() == 7
+    assert ctypes.c_char_p.in_dll(loaded, "text").value == b"seven"
+    assert source.read_bytes() == before
+
+
+def test_sections_tell_the_same_as_segments(tmp_path: Path) -> None:
+    source = compiled(tmp_path, "-Wl,-rpath,$ORIGIN")
+    with written(source, RPATH).open("rb") as stream:
+        file = ELFFile(stream)
+        section: Any = file.get_section_by_name(".dynamic")
+        symbols: Any = file.get_section_by_name(".dynsym")
+        paths = [vars(tag)["rpath"] for tag in section.iter_tags() if tag.entry.d_tag == "DT_RPATH"]
+        names = {symbol.name for symbol in symbols.iter_symbols()}
+        needed = next(one for one in file.iter_sections() if isinstance(one, GNUVerNeedSection))
+        libraries = {version.name for version, _ in needed.iter_versions()}
+        loads = [segment["p_vaddr"] for segment in file.iter_segments("PT_LOAD")]
+    assert paths == [RPATH]
+    assert {"x", "text", "fflush"} <= names
+    assert "libc.so.6" in libraries
+    assert loads == sorted(loads)
+
+
+def test_programs_and_libraries_without_a_path_are_left_to_patchelf(tmp_path: Path) -> None:
+    assert rpath.extended(compiled(tmp_path), RPATH) is None
+    assert rpath.extended(compiled(tmp_path, "-nostdlib"), RPATH) is None
+    program = tmp_path / "program"
+    (tmp_path / "m.c").write_text("int main(void) { return 0; }\n", encoding="utf-8")
+    compiler = process.which("cc") or process.which("c++")
+    assert compiler is not None
+    process.capture([compiler, "-Wl,-rpath,$ORIGIN", tmp_path / "m.c", "-o", program])
+    assert rpath.extended(program, RPATH) is None

@@ -162,7 +162,7 @@ def test_a_missing_base_is_named_with_what_the_engine_said(engine: Engine, line:
     problem = ProcessError("build ended with status 1.", output=f"STEP 1/2: FROM nothing\n{line}")
     found = explained(engine, problem, base="nothing:1")
     assert isinstance(found, MissingInputError)
-    assert found.message == f"The base image nothing:1 cannot be had: {line}"
+    assert found.message == f"Could not pull the base image nothing:1: {line}"
     assert "--base IMAGE" in found.hint
 
 

@@ -155,7 +155,7 @@ def link() -> zipfile.ZipInfo:
 def test_members_that_installers_refuse(
     tmp_path: Path, member: str | zipfile.ZipInfo, method: int, words: str
 ) -> None:
-    name, data = str(getattr(member, "filename", member)), b"x = 1\n"
+    name, data = member if isinstance(member, str) else member.filename, b"x = 1\n"
     path = write(tmp_path, members(), record_of(members() | {name: data}))
     with zipfile.ZipFile(path, "a") as archive:
         archive.writestr(member, data, method)

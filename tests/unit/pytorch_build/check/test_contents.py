@@ -1,11 +1,17 @@
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 
 import pytest
+from packaging.tags import parse_tag
+from packaging.version import Version
 
 from core.binaries.elf import ElfFacts
+from core.errors import DataError, MissingInputError
 from pytorch_build.check import Expectation, contents
+from pytorch_build.check import contents as checks
+from pytorch_build.check.contents import expectation, expectations, fits, run_lock
 from pytorch_build.check.policy import Policy, SizeLimit, load_policy
 
 if TYPE_CHECKING:
@@ -14,6 +20,7 @@ if TYPE_CHECKING:
     from pytorch_build.check import WheelView
 
     MakeView = Callable[..., WheelView]
+
 
 CODE = ElfFacts(machine="EM_X86_64", kind="ET_DYN", stack="RW")
 AUDIO = "torchaudio-2.10.0-cp312-cp312-linux_x86_64.whl"
@@ -128,3 +135,245 @@ def test_a_real_torch_cannot_have_100_kb(view: MakeView) -> None:
     assert ("error", "size") in {
         (one.severity, one.check) for one in contents.check(view(size=100_000), None, load_policy())
     }
+
+
+PLAIN_CODE = ElfFacts(machine="EM_X86_64", kind="ET_DYN", stack="RW")
+DEVICE = ElfFacts(machine="EM_AMDGPU", kind="ET_DYN")
+EXTENSION = "torch/_C.cpython-312-x86_64-linux-gnu.so"
+PORTABLE = "torch-2.10.0a0+cpu-py3-none-any.whl"
+
+
+@pytest.fixture
+def sound(view: Callable[..., WheelView]) -> WheelView:
+    return view(files={EXTENSION: PLAIN_CODE, "torch/x.py": 10}, requires=["rocm[libraries]==7.1"])
+
+
+def judged(view: WheelView) -> list[tuple[str, str]]:
+    return [(one.severity, one.message) for one in contents.check_archive(view)]
+
+
+def test_a_sound_wheel(sound: WheelView) -> None:
+    assert judged(sound) == []
+
+
+def test_without_readable_texts_only_the_rest_is_judged(sound: WheelView) -> None:
+    assert judged(replace(sound, metadata=None, info=None)) == []
+
+
+def test_names_and_versions_that_differ(sound: WheelView) -> None:
+    assert sound.metadata is not None
+    other = replace(sound.metadata, name="pytorch", version=Version("2.10.0"))
+    assert judged(replace(sound, metadata=other)) == [
+        ("error", "METADATA is that of pytorch, the file name that of torch."),
+        ("error", "METADATA says version 2.10.0, the file name 2.10.0a0+cpu."),
+    ]
+
+
+def test_a_wheel_without_a_licence(sound: WheelView) -> None:
+    assert sound.metadata is not None
+    ((severity, message),) = judged(replace(sound, metadata=replace(sound.metadata, license="")))
+    assert severity == "warning"
+    assert "names no licence" in message
+
+
+def test_requirements_that_installers_or_indexes_refuse(view: Callable[..., WheelView]) -> None:
+    wheel = view(files={EXTENSION: PLAIN_CODE}, requires=["a ==", "b @ https://example.com/b.whl"])
+    first, second = judged(wheel)
+    assert first[0] == second[0] == "error"
+    assert "'a ==' cannot be read" in first[1]
+    assert "direct reference" in second[1]
+
+
+def test_tags_that_differ(sound: WheelView) -> None:
+    assert sound.info is not None
+    for tags in (frozenset({"cp311-cp311-linux_x86_64"}), frozenset[str]()):
+        ((severity, message),) = judged(replace(sound, info=replace(sound.info, tags=tags)))
+        assert severity == "error"
+        assert "the file name says cp312-cp312-linux_x86_64" in message
+
+
+def test_build_tags_that_differ(sound: WheelView, view: Callable[..., WheelView]) -> None:
+    assert sound.info is not None
+    assert judged(replace(sound, info=replace(sound.info, build="3"))) == [
+        ("error", "WHEEL has build tag '3'; the file name ''.")
+    ]
+    assert judged(view("torch-2-1-cp312-cp312-linux_x86_64.whl", files={EXTENSION: PLAIN_CODE})) == []
+
+
+def test_a_format_of_the_future(sound: WheelView) -> None:
+    assert sound.info is not None
+    assert [one[0] for one in judged(replace(sound, info=replace(sound.info, wheel_version="2.0")))] == [
+        "error"
+    ]
+
+
+def test_compiled_files_and_platforms(view: Callable[..., WheelView]) -> None:
+    assert [one[0] for one in judged(view(PORTABLE, files={"a/b.so": PLAIN_CODE}, purelib=True))] == ["error"]
+    assert [one[0] for one in judged(view(PORTABLE, files={"a/b.dll": 5}, purelib=True))] == ["error"]
+    assert [one[0] for one in judged(view(files={EXTENSION: PLAIN_CODE}, purelib=True))] == ["warning"]
+    assert [one[0] for one in judged(view(files={"a.py": 1}))] == ["warning"]
+    assert judged(view(PORTABLE, files={"a.py": 1, "kernel.hsaco": DEVICE}, purelib=True)) == []
+
+
+@pytest.mark.parametrize(
+    ("member", "filename", "fine"),
+    [
+        ("a.cpython-311-x86_64-linux-gnu.so", "torch-2-cp312-cp312-linux_x86_64.whl", False),
+        ("a.cpython-313t-x86_64-linux-gnu.so", "torch-2-cp313-cp313t-linux_x86_64.whl", True),
+        ("a.cpython-313-x86_64-linux-gnu.so", "torch-2-cp313-cp313t-linux_x86_64.whl", False),
+        ("a.cp312-win_amd64.pyd", "torch-2-cp312-cp312-win_amd64.whl", True),
+        ("a.cp311-win_amd64.pyd", "torch-2-cp312-cp312-win_amd64.whl", False),
+        ("a.abi3.so", "torch-2-cp39-abi3-linux_x86_64.whl", True),
+        ("a.cpython-311-x86_64-linux-gnu.so", "rocm_sdk_core-2-py3-none-linux_x86_64.whl", True),
+    ],
+)
+def test_extensions_for_another_python(
+    view: Callable[..., WheelView],
+    member: str,
+    filename: str,
+    fine: bool,  # noqa: FBT001 - a parameter
+) -> None:
+    messages = [message for _, message in judged(view(filename, files={member: PLAIN_CODE}))]
+    assert (messages == []) is fine
+    assert fine or "the wheel for" in messages[0]
+
+
+ROCM = "torch-2.10.0a0+devrocm7.99.0.dev0.sample-cp312-cp312-linux_x86_64.whl"
+
+
+def expected(
+    distribution: str = "torch",
+    version: str = "2.10.0a0+devrocm7.99.0.dev0.sample",
+    python_tag: str = "cp312",
+    requires: tuple[str, ...] = (),
+) -> Expectation:
+    return Expectation(distribution=distribution, version=version, python_tag=python_tag, requires=requires)
+
+
+def expectations_found(view: WheelView, expectation: Expectation) -> list[str]:
+    findings = list(checks.check_expectation(view, expectation))
+    assert all(one.severity == "error" for one in findings)
+    return [one.message for one in findings]
+
+
+def test_everything_as_promised(view: Callable[..., WheelView]) -> None:
+    wheel = view(ROCM, requires=["rocm[libraries,devel] ==7.99.0.dev0+sample", "triton==3.6.0", "numpy"])
+    requires = ("rocm[libraries]==7.99.0.dev0+sample", "triton==3.6.0")
+    assert expectations_found(wheel, expected(requires=requires)) == []
+
+
+def test_versions_are_compared_as_versions(view: Callable[..., WheelView]) -> None:
+    assert expectations_found(view(ROCM), expected(version="2.10.0a0+devrocm7.99.0.dev0-sample")) == []
+    assert expectations_found(view(ROCM), expected(version="2.10.0a0")) == [
+        "The version is 2.10.0a0+devrocm7.99.0.dev0.sample; 2.10.0a0 is expected."
+    ]
+
+
+def test_another_distribution_or_python(view: Callable[..., WheelView]) -> None:
+    assert expectations_found(view(ROCM), expected(distribution="Torch_Audio", python_tag="cp313")) == [
+        "This is torch; Torch_Audio is expected.",
+        "The wheel is for cp312-cp312; cp313 is expected.",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("requires", "message"),
+    [
+        ([], "METADATA does not require rocm[libraries]==7.1."),
+        (["rocm==7.1"], "METADATA requires rocm==7.1; rocm[libraries]==7.1 is expected."),
+        (["rocm[libraries]==7.1.1"], "METADATA requires rocm[libraries]==7.1.1;"),
+        (["rocm[libraries]>=7.1"], "METADATA requires rocm[libraries]>=7.1;"),
+        (["rocm[libraries]==7.1; extra == 'gpu'"], "METADATA requires rocm[libraries]==7.1; extra"),
+        (["rocm[", "torch"], "METADATA does not require"),
+    ],
+)
+def test_requirements(view: Callable[..., WheelView], requires: list[str], message: str) -> None:
+    (text,) = expectations_found(view(ROCM, requires=requires), expected(requires=("rocm[libraries]==7.1",)))
+    assert text.startswith(message)
+
+
+def test_a_promise_that_is_nonsense(view: Callable[..., WheelView]) -> None:
+    with pytest.raises(DataError, match="Invalid version"):
+        expectations_found(view(ROCM), expected(version="latest"))
+    with pytest.raises(DataError, match="malformed"):
+        expectations_found(view(ROCM, requires=["a"]), expected(requires=("rocm[",)))
+
+
+@pytest.mark.parametrize(
+    ("tag", "wanted", "fine"),
+    [
+        ("cp312-cp312-linux_x86_64", "cp312", True),
+        ("cp312-cp312-linux_x86_64", "cp312-cp312", True),
+        ("cp313-cp313t-linux_x86_64", "cp313-cp313t", True),
+        ("cp313-cp313-linux_x86_64", "cp313-cp313t", False),
+        ("cp313-cp313t-linux_x86_64", "cp313", False),
+        ("cp39-abi3-linux_x86_64", "cp312", True),
+        ("cp313-abi3-linux_x86_64", "cp312", False),
+        ("cp39-abi3-linux_x86_64", "cp313-cp313t", False),
+        ("py3-none-any", "cp312", True),
+        ("py2-none-any", "cp312", False),
+        ("cp312-none-linux_x86_64", "cp312", True),
+    ],
+)
+def test_python_tags(tag: str, wanted: str, fine: bool) -> None:  # noqa: FBT001 - a parameter
+    (one,) = parse_tag(tag)
+    assert fits(one, wanted) is fine
+
+
+SUFFIX = "+devrocm7.99.0.dev0.sample"
+
+
+def test_a_run_without_a_lock_is_told_how_to_get_one(run: Any) -> None:
+    run.put_lock(run_id="77")
+    with pytest.raises(MissingInputError, match="Run local has no source lock of sample") as caught:
+        run_lock(run.context())
+    assert "nox -s build_torch -- --torch-ref sample" in caught.value.hint
+    assert run_lock(run.context(run_id="77")) == run.lock()
+
+
+def test_every_component_has_its_version_and_requirements(run: Any) -> None:
+    run.put_lock()
+    run.built("triton")
+    expectations_found = expectations(run.context())
+    assert set(expectations_found) == {"triton", "torch", "torchaudio", "torchvision", "apex"}
+    assert expectations_found["torch"].version == f"2.10.0a0{SUFFIX}"
+    assert expectations_found["torch"].requires == (
+        "rocm[libraries]==7.99.0.dev0+sample",
+        f"triton==3.6.0{SUFFIX}",
+    )
+    assert expectations_found["torchaudio"].requires == (f"torch==2.10.0a0{SUFFIX}",)
+    assert expectations_found["torchvision"].requires == (f"torch==2.10.0a0{SUFFIX}",)
+    assert expectations_found["apex"].requires == ()
+    assert expectations_found["torch"].local_label == "sample"
+    assert "gfx942" in expectations_found["torch"].gpu_targets
+
+
+def test_torch_built_alone_requires_no_triton(run: Any) -> None:
+    run.put_lock()
+    assert expectations(run.context())["torch"].requires == ("rocm[libraries]==7.99.0.dev0+sample",)
+
+
+def test_family_cpu_requires_no_rocm(run: Any) -> None:
+    run.put_lock()
+    expectations_found = expectations(run.context("cpu"))
+    assert expectations_found["torch"].requires == ()
+    assert expectations_found["torchaudio"].requires == ("torch==2.10.0a0+cpu.sample",)
+    assert expectations_found["torch"].gpu_targets == ()
+
+
+def test_what_is_not_built_is_not_expected(run: Any) -> None:
+    chosen = run.context()
+    narrow = replace(chosen, ref=chosen.ref.only({"torch", "audio"}))
+    run.put_lock()
+    assert set(expectations(narrow)) == {"torch", "torchaudio"}
+    # triton is locked all the same, but this torch was built without it
+    assert expectation(narrow, run.lock(), "torch").requires == ("rocm[libraries]==7.99.0.dev0+sample",)
+
+
+def test_wheels_on_a_prebuilt_torch_are_pinned_to_none_of_ours(run: Any) -> None:
+    lock = run.lock()
+    torch = lock.project("torch").model_copy(update={"prebuilt": "torch==2.13.0"})
+    run.put_lock(lock.model_copy(update={"projects": {**lock.projects, "torch": torch}}))
+    expectations_found = expectations(run.context("cpu"))
+    assert "torch" not in expectations_found
+    assert expectations_found["torchaudio"].requires == ()

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import io
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -126,101 +126,134 @@ def test_a_sound_wheel(view: MakeView) -> None:
     assert found(wheel) == []
 
 
-def test_libraries_of_torch_need_no_rpath_where_torch_is_required(view: MakeView) -> None:
-    files = {
-        "torchaudio/lib/_torchaudio.so": library("libtorch.so", "libc10.so", "libamdhip64.so.7", "libc.so.6")
-    }
-    assert found(view(AUDIO, files=files, requires=["torch==2.13.0"])) == []
-    assert found(view(AUDIO, files=files)) == [
+def elf_of(**facts: Any) -> ElfFacts:
+    return ElfFacts(**{"machine": "EM_X86_64", "kind": "ET_DYN", "stack": "RW", **facts})
+
+
+TORCH_WHEEL = "torch-2.10.0a0+cpu-cp312-cp312-linux_x86_64.whl"
+NEEDS = {"audio.so": library("libtorch.so", "libc10.so", "libamdhip64.so.7", "libc.so.6")}
+MACHINE = {"a.so": library("libgomp.so.1")}
+SAYS_MACHINE = "It needs libgomp.so.1, which no wheel provides: the machine must have it."
+OFF = {"pkg/a.so": library("libb.so", rpath=("$ORIGIN/..",)), "pkg/lib/libb.so": library()}
+BY_SONAME = {
+    "pkg/a.so": library("libb.so.1", rpath=("$ORIGIN",)),
+    "pkg/libb.so": elf_of(soname="libb.so.1"),
+}
+TWINS = {"a/libx.so.1": elf_of(soname="libx.so.1"), "b/libx.so.1": elf_of(soname="libx.so.1")}
+ROCM = "rocm_sdk_libraries_gfx94x_dcgpu-7.1-py3-none-linux_x86_64.whl"
+DATA = {
+    "torch-2.10.0a0+cpu.data/platlib/pkg/a.so": library("libb.so", rpath=("$ORIGIN/lib",)),
+    "pkg/lib/libb.so": library(),
+    "torch-2.10.0a0+cpu.data/scripts/tool": library(rpath=("$ORIGIN/../../..",)),
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "files", "requires", "expected"),
+    [
+        (AUDIO, NEEDS, ["torch==2.13.0"], []),
         (
-            "error",
-            "torchaudio/lib/_torchaudio.so",
-            "It needs libtorch.so, libc10.so of torch, but METADATA does not require torch.",
+            AUDIO,
+            NEEDS,
+            [],
+            [
+                ("error", "It needs libtorch.so, libc10.so of torch, but METADATA does not require torch."),
+                ("error", "It needs libamdhip64.so.7 of rocm, but METADATA does not require rocm."),
+            ],
+        ),
+        # torch itself must hold its libraries
+        (
+            TORCH_WHEEL,
+            {"torch/lib/libtorch.so": library("libtorch_cpu.so")},
+            ["rocm[libraries]==7"],
+            [("error", "It needs libtorch_cpu.so: unresolved dependency.")],
         ),
         (
-            "error",
-            "torchaudio/lib/_torchaudio.so",
-            "It needs libamdhip64.so.7 of rocm, but METADATA does not require rocm.",
+            TORCH_WHEEL,
+            {"a.so": library("libx.so", "liby.so")},
+            [],
+            [("error", "It needs libx.so, liby.so: unresolved dependency.")],
         ),
-    ]
+        # ROCm's wheels load each other
+        (ROCM, {"_rocm/lib/libhipblas.so.3": library("libamdhip64.so.7")}, [], []),
+        (TORCH_WHEEL, MACHINE, [], [("warning", SAYS_MACHINE)]),
+        (TORCH_WHEEL.replace("linux", "manylinux_2_28"), MACHINE, [], [("error", SAYS_MACHINE)]),
+        (
+            TORCH_WHEEL,
+            OFF,
+            [],
+            [
+                (
+                    "warning",
+                    "libb.so is in the wheel as pkg/lib/libb.so, but not on this file's RPATH: it is found",
+                )
+            ],
+        ),
+        (TORCH_WHEEL, BY_SONAME, [], [("warning", "libb.so.1 is in the wheel as pkg/libb.so, but not")]),
+        (TORCH_WHEEL, DATA, [], []),
+        (TORCH_WHEEL, {"a.so": library(stack="RWE")}, [], [("error", "It asks for an executable stack.")]),
+        (TORCH_WHEEL, {"a.so": library(stack="")}, [], [("warning", "It has no PT_GNU_STACK header")]),
+        (
+            TORCH_WHEEL,
+            {"a.so": library(machine="EM_AARCH64")},
+            [],
+            [("error", "It is for EM_AARCH64; the tag is linux_x86_64.")],
+        ),
+        # code objects and relocatables are not loaded
+        (
+            TORCH_WHEEL,
+            {"a.hsaco": library(machine="EM_AMDGPU", stack=""), "b.o": library("x", kind="ET_REL")},
+            [],
+            [],
+        ),
+        (TORCH_WHEEL, {"a.so": elf_of(debug_bytes=7)}, [], [("note", "7 bytes of debug sections.")]),
+        (
+            TORCH_WHEEL,
+            TWINS,
+            [],
+            [("warning", "2 files have the SONAME libx.so.1: a/libx.so.1, b/libx.so.1. One of them is")],
+        ),
+        # programs name no folders of one machine either
+        (
+            TORCH_WHEEL,
+            {"torch/bin/test_api": elf_of(program=True, rpath=("/lib/intel64",))},
+            [],
+            [("error", "Its RPATH names folders of one machine: /lib/intel64.")],
+        ),
+        *(
+            (TORCH_WHEEL, {"torch/lib/a.so": library(rpath=("$ORIGIN", entry))}, [], [(severity, words)])
+            for entry, severity, words in (
+                ("/home/me/lib", "error", "Its RPATH names folders of one machine: /home/me/lib."),
+                ("lib", "error", "Its RPATH names folders of one machine"),
+                ("$ORIGINAL/lib", "error", "Its RPATH names folders of one machine"),
+                ("", "error", "Its RPATH has an empty entry"),
+                ("$ORIGIN/../../..", "warning", "Its RPATH leaves site-packages"),
+            )
+        ),
+        *(
+            (TORCH_WHEEL, {"torch/lib/a.so": library(rpath=(entry,))}, [], [])
+            for entry in ("$ORIGIN", "${ORIGIN}/../lib", "$ORIGIN/../..", "$ORIGIN/../../_rocm_sdk_core/lib")
+        ),
+    ],
+)
+def test_what_a_loader_would_stumble_over(
+    view: MakeView,
+    name: str,
+    files: dict[str, ElfFacts],
+    requires: list[str],
+    expected: list[tuple[str, str]],
+) -> None:
+    seen = found(view(name, files=files, requires=requires))
+    assert [severity for severity, _, _ in seen] == [severity for severity, _ in expected]
+    assert all(said.startswith(words) for (_, _, said), (_, words) in zip(seen, expected, strict=True))
+    assert {where for _, where, _ in seen} <= {next(iter(files))}
 
 
-def test_torch_itself_must_hold_its_libraries(view: MakeView) -> None:
-    wheel = view(files={"torch/lib/libtorch.so": library("libtorch_cpu.so")}, requires=["rocm[libraries]==7"])
-    assert found(wheel) == [
-        ("error", "torch/lib/libtorch.so", "It needs libtorch_cpu.so: unresolved dependency.")
-    ]
-
-
-def test_rocm_wheels_load_each_other(view: MakeView) -> None:
-    name = "rocm_sdk_libraries_gfx94x_dcgpu-7.1-py3-none-linux_x86_64.whl"
-    assert found(view(name, files={"_rocm/lib/libhipblas.so.3": library("libamdhip64.so.7")})) == []
-
-
-def test_who_may_leave_the_requirement_out(view: MakeView) -> None:
+def test_policy_may_assume_providers_and_preloaded_libraries(view: MakeView) -> None:
     provider = POLICY.providers["torch"].model_copy(update={"assumed_by": ("torchaudio",)})
     policy = POLICY.model_copy(update={"providers": {**POLICY.providers, "torch": provider}})
     assert found(view(AUDIO, files={"a.so": library("libc10.so")}), policy) == []
-
-
-def test_a_library_off_the_rpath(view: MakeView) -> None:
-    files = {"pkg/a.so": library("libb.so", rpath=("$ORIGIN/..",)), "pkg/lib/libb.so": library()}
-    message = "libb.so is in the wheel as pkg/lib/libb.so, but not on this file's RPATH: "
-    message += "it is found only if something loads it before."
-    assert found(view(files=files)) == [("warning", "pkg/a.so", message)]
-    policy = POLICY.model_copy(update={"preloaded": ("pkg/lib/*",)})
-    assert found(view(files=files), policy) == []
-
-
-def test_a_library_that_only_its_soname_names(view: MakeView) -> None:
-    other = ElfFacts(machine="EM_X86_64", kind="ET_DYN", soname="libb.so.1", stack="RW")
-    files = {"pkg/a.so": library("libb.so.1", rpath=("$ORIGIN",)), "pkg/libb.so": other}
-    assert [(severity, where) for severity, where, _ in found(view(files=files))] == [("warning", "pkg/a.so")]
-
-
-@pytest.mark.parametrize(
-    ("tag", "severity"), [("linux_x86_64", "warning"), ("manylinux_2_28_x86_64", "error")]
-)
-def test_libraries_of_the_machine(view: MakeView, tag: str, severity: str) -> None:
-    wheel = view(f"torch-2-cp312-cp312-{tag}.whl", files={"a.so": library("libgomp.so.1")})
-    assert found(wheel) == [
-        (severity, "a.so", "It needs libgomp.so.1, which no wheel provides: the machine must have it.")
-    ]
-
-
-def test_libraries_from_nowhere(view: MakeView) -> None:
-    assert found(view(files={"a.so": library("libx.so", "liby.so")})) == [
-        ("error", "a.so", "It needs libx.so, liby.so: unresolved dependency.")
-    ]
-
-
-@pytest.mark.parametrize(
-    ("entry", "severity", "words"),
-    [
-        ("/home/me/build/lib", "error", "folders of one machine: /home/me/build/lib"),
-        ("/opt/rocm/lib", "error", "folders of one machine"),
-        ("lib", "error", "folders of one machine"),
-        ("$ORIGINAL/lib", "error", "folders of one machine"),
-        ("", "error", "an empty entry"),
-        ("$ORIGIN/../../..", "warning", "leaves site-packages"),
-    ],
-)
-def test_rpaths(view: MakeView, entry: str, severity: str, words: str) -> None:
-    ((found_severity, _, message),) = found(view(files={"torch/lib/a.so": library(rpath=("$ORIGIN", entry))}))
-    assert found_severity == severity
-    assert words in message
-
-
-@pytest.mark.parametrize(
-    "entry", ["$ORIGIN", "${ORIGIN}/../lib", "$ORIGIN/../..", "$ORIGIN/../../_rocm_sdk_core/lib"]
-)
-def test_rpaths_that_are_fine(view: MakeView, entry: str) -> None:
-    assert found(view(files={"torch/lib/a.so": library(rpath=(entry,))})) == []
-
-
-def test_programs_name_no_folders_of_one_machine_either(view: MakeView) -> None:
-    program = ElfFacts(machine="EM_X86_64", kind="ET_DYN", program=True, rpath=("/lib/intel64",), stack="RW")
-    assert [one[0] for one in found(view(files={"torch/bin/test_api": program}))] == ["error"]
+    assert found(view(files=OFF), POLICY.model_copy(update={"preloaded": ("pkg/lib/*",)})) == []
 
 
 @pytest.mark.parametrize("libraries", ["_rocm_sdk_libraries", "_rocm_sdk_libraries_gfx94X_dcgpu"])
@@ -243,32 +276,6 @@ def test_each_library_of_rocm_must_be_found_in_its_folder(view: MakeView, librar
     assert messages("$ORIGIN/../../_rocm_sdk_devel/lib", *every[1:]) == [needed[0]]
 
 
-def test_data_folders_are_where_they_are_installed(view: MakeView) -> None:
-    files = {
-        "torch-2.10.0a0+cpu.data/platlib/pkg/a.so": library("libb.so", rpath=("$ORIGIN/lib",)),
-        "pkg/lib/libb.so": library(),
-        "torch-2.10.0a0+cpu.data/scripts/tool": library(rpath=("$ORIGIN/../../..",)),
-    }
-    assert found(view(files=files)) == []
-
-
-def test_executable_stacks(view: MakeView) -> None:
-    wheel = view(files={"a.so": library(stack="RWE"), "b.so": library(stack="")})
-    assert [(one[0], one[1]) for one in found(wheel)] == [("error", "a.so"), ("warning", "b.so")]
-
-
-def test_code_for_another_machine(view: MakeView) -> None:
-    wheel = view(files={"a.so": library(machine="EM_AARCH64")})
-    assert found(wheel) == [("error", "a.so", "It is for EM_AARCH64; the tag is linux_x86_64.")]
-
-
-def test_device_code_and_object_files_are_not_loaded(view: MakeView) -> None:
-    wheel = view(
-        files={"a.hsaco": library(machine="EM_AMDGPU", stack=""), "b.o": library("x", kind="ET_REL")}
-    )
-    assert found(wheel) == []
-
-
 @pytest.mark.parametrize(
     ("tag", "glibc", "fine"),
     [
@@ -284,18 +291,6 @@ def test_glibc_promises(view: MakeView, tag: str, glibc: tuple[int, int], fine: 
     messages = [one[2] for one in found(view(f"torch-2-cp312-cp312-{tag}.whl", files={"a.so": facts}))]
     assert (messages == []) is fine
     assert fine or f"needs glibc {glibc[0]}.{glibc[1]}" in messages[0]
-
-
-def test_debug_sections_are_a_note(view: MakeView) -> None:
-    facts = ElfFacts(machine="EM_X86_64", kind="ET_DYN", stack="RW", debug_bytes=7)
-    assert found(view(files={"a.so": facts})) == [("note", "a.so", "7 bytes of debug sections.")]
-
-
-def test_two_libraries_of_one_soname(view: MakeView) -> None:
-    facts = ElfFacts(machine="EM_X86_64", kind="ET_DYN", stack="RW", soname="libx.so.1")
-    (one,) = found(view(files={"a/libx.so.1": facts, "b/libx.so.1": facts}))
-    assert one[0] == "warning"
-    assert "a/libx.so.1, b/libx.so.1" in one[2]
 
 
 def test_the_data_knows_what_real_extensions_need(view: MakeView) -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from core.cli.frontdoor import main
+from core.cli import main
 from core.cli.options import common_from
 from pytorch_build.__main__ import VERBS
 

@@ -48,7 +48,7 @@ def test_every_verb_has_its_help(front: Any, verb: str, capsys: pytest.CaptureFi
         (("checkout", *CPU, "--components", "torhc"), 2, "Did you mean 'torch'?"),
         (("checkout", *CPU, "--checkout-dir", "x"), 2, "--checkout-dir is for one project"),
         (("checkout", *CPU, "--repo-hashtag", "main"), 2, "are for one project"),
-        (("install-rocm", *CPU, "--python", "/usr/bin/nowhere"), 13, "no Python interpreter that runs"),
+        (("install-rocm", *CPU, "--python", "/usr/bin/nowhere"), 13, "not a working Python interpreter"),
         (("check-wheels", *CPU), 4, "has no source lock of sample"),
         (("check-wheels", "nowhere"), 4, "nowhere"),
         (("test-smoke", *CPU), 2, "--python PATH"),

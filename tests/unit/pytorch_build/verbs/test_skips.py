@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from core.cli.frontdoor import main
+from core.cli import main
 from pytorch_build.__main__ import VERBS
 from pytorch_build.test import skip_rules
 

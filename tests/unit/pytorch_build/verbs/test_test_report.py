@@ -8,7 +8,7 @@ import pytest
 
 from ci.promote import runs
 from core import junit, process
-from core.cli.frontdoor import main
+from core.cli import main
 from core.junit import Case, Document
 from core.run import records
 from pytorch_build.__main__ import VERBS

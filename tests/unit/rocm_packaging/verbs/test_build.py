@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from core.cli.frontdoor import verb_parser
+from core.cli import verb_parser
 from core.cli.options import Common, common_from
 from core.errors import MissingInputError, UsageError
 from core.run import records

@@ -11,7 +11,7 @@ from ci.publish import buckets
 from ci.publish.index import Files, write_index
 from core import files
 from core.archive import Member
-from core.cli.frontdoor import Verb, main
+from core.cli import Verb, main
 from core.errors import WheelError
 from core.stores.directory import DirectoryStore
 from core.wheel.writer import WheelSpec, write_wheel

@@ -63,7 +63,7 @@ def test_a_virtual_environment_has_another_base(monkeypatch: pytest.MonkeyPatch)
 @pytest.mark.parametrize("text", ["", "-I -c import json", '{"implementation": "pypy"}'])
 def test_what_answers_otherwise_is_no_python_to_build_for(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
     answering(monkeypatch, text)
-    with pytest.raises(EnvironmentSetupError, match=r"(is no Python interpreter that runs|is pypy; wheels)"):
+    with pytest.raises(EnvironmentSetupError, match=r"(is not a working Python interpreter|is pypy; wheels)"):
         interpreter(Path("/venv/bin/python"))
 
 
@@ -74,7 +74,7 @@ def test_a_stage_without_a_python_names_the_way_to_one() -> None:
 
 
 def test_an_interpreter_that_is_not_there_is_named(tmp_path: Path) -> None:
-    with pytest.raises(EnvironmentSetupError, match="python is no Python interpreter that runs"):
+    with pytest.raises(EnvironmentSetupError, match="python is not a working Python interpreter"):
         require(tmp_path / "python")
 
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from core.cli.frontdoor import Verb, main
+from core.cli import Verb, main
 from core.errors import BuildError, InterruptedStageError
 
 if TYPE_CHECKING:
@@ -100,7 +100,7 @@ def test_a_verb_may_take_options_that_it_does_not_know(build: Build, monkeypatch
     [
         (BuildError("No wheel.", hint="Look."), BuildError.exit_code, "error: No wheel.\nLook.\n"),
         (KeyboardInterrupt(), InterruptedStageError.exit_code, "error: Interrupted; run the same"),
-        (KeyError("x"), 1, "error: KeyError: 'x'\nA fault of the tool: run it with --debug"),
+        (KeyError("x"), 1, "error: KeyError: 'x'\nAn internal error: run the command with --debug"),
     ],
 )
 def test_an_error_is_printed_once_without_a_traceback(

@@ -2,27 +2,32 @@ from __future__ import annotations
 
 import base64
 import csv
+import gzip
 import hashlib
 import io
 import stat
 import string
+import tarfile
 import tempfile
 import tracemalloc
 import zipfile
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from core.archive import Member, zip_writer
+from core.archive import Member
 from core.errors import MissingInputError, WheelError
-from core.wheel.editor import TEXT_LIMIT, Additions, edit_wheel
+from core.wheel import editor
+from core.wheel.editor import TEXT_LIMIT, Additions, edit_sdist, edit_wheel
 from core.wheel.record import verify_record
+from core.wheel.writer import write_sdist
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
 
 OLD, NEW = "demo-1.0rc1", "demo-1.0"
 NAME = f"{OLD}-py3-none-any.whl"
@@ -53,7 +58,6 @@ def write(
     record: str = "",
     compression: int = zipfile.ZIP_DEFLATED,
     when: tuple[int, int, int, int, int, int] = (2026, 3, 4, 5, 6, 8),
-    force_zip64: bool = False,
 ) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / NAME
@@ -65,14 +69,20 @@ def write(
             info = zipfile.ZipInfo(name, when)
             info.compress_type = compression
             info.external_attr = (stat.S_IFREG | (0o775 if name.endswith((".sh", "/run")) else 0o664)) << 16
-            with archive.open(info, "w", force_zip64=force_zip64) as stream:
+            with archive.open(info, "w") as stream:
                 stream.write(data)
     return path
 
 
-def finalize(member: str, content: bytes) -> bytes:
-    assert member.startswith(("demo/", OLD))
+def finalize(_member: str, content: bytes) -> bytes:
     return content.replace(b"1.0rc1", b"1.0")
+
+
+def finalized(source: Path, **options: Any) -> Path:
+    """Write a wheel again as version 1.0, and return it verified."""
+    new = edit_wheel(source, source.parent / "new", version="1.0", edit=finalize, **options).file.path
+    assert verify_record(new) == ()
+    return new
 
 
 def same(_member: str, content: bytes) -> bytes:
@@ -117,15 +127,18 @@ def test_the_version_changes_and_nothing_else(tmp_path: Path) -> None:
     assert source.read_bytes() == before
 
 
-def test_members_are_copied_as_they_are_compressed(tmp_path: Path) -> None:
-    source = write(tmp_path)
-    new = edit_wheel(source, tmp_path / "new", version="1.0", edit=finalize).file.path
+@pytest.mark.parametrize("method", [zipfile.ZIP_DEFLATED, zipfile.ZIP_STORED])
+def test_members_are_copied_as_they_are_compressed(tmp_path: Path, method: int) -> None:
+    source = write(tmp_path, compression=method)
+    new = finalized(source)
+    with zipfile.ZipFile(new) as archive:
+        assert archive.getinfo("demo/data.bin").compress_type == method
     for name in ("demo/data.bin", f"{OLD}.data/purelib/more.bin", f"{OLD}.dist-info/WHEEL"):
         assert packed(new, name.replace(OLD, NEW)) == packed(source, name)
 
 
 def test_modes_times_and_the_last_member(tmp_path: Path) -> None:
-    new = edit_wheel(write(tmp_path), tmp_path / "new", version="1.0", edit=finalize).file.path
+    new = finalized(write(tmp_path))
     with zipfile.ZipFile(new) as archive:
         modes = {info.filename: stat.S_IMODE(info.external_attr >> 16) for info in archive.infolist()}
         assert {info.date_time for info in archive.infolist()} == {(1980, 1, 1, 0, 0, 0)}
@@ -153,35 +166,15 @@ def test_equal_wheels_give_equal_bytes(tmp_path: Path) -> None:
     assert later.file.sha256 != first.file.sha256
 
 
-def test_stored_members_stay_stored(tmp_path: Path) -> None:
-    source = write(tmp_path, compression=zipfile.ZIP_STORED)
-    new = edit_wheel(source, tmp_path / "new", version="1.0", edit=finalize).file.path
-    assert verify_record(new) == ()
-    with zipfile.ZipFile(new) as archive:
-        assert archive.getinfo("demo/data.bin").compress_type == zipfile.ZIP_STORED
-
-
-def test_archives_beyond_the_first_format(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    source = write(tmp_path, force_zip64=True)
-    monkeypatch.setattr(zip_writer, "_U16", 5)  # as if five members were 65,535
-    new = edit_wheel(source, tmp_path / "new", version="1.0", edit=finalize).file.path
-    assert b"PK\6\6" in new.read_bytes()[-200:]
-    assert verify_record(new) == ()
-    assert contents(new)["demo/data.bin"] == CONTENT["demo/data.bin"]
-
-
 def test_signatures_of_the_old_record_are_left_out(tmp_path: Path) -> None:
     signed = {**CONTENT, f"{OLD}.dist-info/RECORD.jws": b"{}", f"{OLD}.dist-info/RECORD.p7s": b"\0"}
-    new = edit_wheel(write(tmp_path, signed), tmp_path / "new", version="1.0", edit=finalize).file.path
-    assert verify_record(new) == ()
+    new = finalized(write(tmp_path, signed))
     assert not any("RECORD." in name for name in contents(new))
 
 
 def test_digests_and_sizes_are_taken_over(tmp_path: Path) -> None:
     rows = "".join(row(name, data, "sha512").rsplit(",", 1)[0] + ",\n" for name, data in CONTENT.items())
-    source = write(tmp_path, record=f"{rows}{OLD}.dist-info/RECORD,,\n")
-    new = edit_wheel(source, tmp_path / "new", version="1.0", edit=finalize).file.path
-    assert verify_record(new) == ()
+    new = finalized(write(tmp_path, record=f"{rows}{OLD}.dist-info/RECORD,,\n"))
     rows = contents(new)[f"{NEW}.dist-info/RECORD"].decode()
     assert row("demo/data.bin", CONTENT["demo/data.bin"], "sha512") in rows
     assert row("demo/__init__.py", b"__version__ = '1.0'\n") in rows
@@ -227,51 +220,11 @@ def test_memory_does_not_follow_the_size(tmp_path: Path) -> None:
     assert peak < 8 << 20
 
 
-@pytest.mark.parametrize(
-    ("member", "said"),
-    [
-        ("../escape.py", "leaves its folder"),
-        ("/absolute.py", "absolute path"),
-        ("demo\\windows.py", "backslash"),
-        ("demo//double.py", "shortest form"),
-    ],
-)
-def test_hostile_paths_are_refused(tmp_path: Path, member: str, said: str) -> None:
-    source = write(tmp_path, {**CONTENT, member: b"x = 1\n"})
-    with pytest.raises(WheelError, match=said):
-        edit_wheel(source, tmp_path / "new", version="1.0", edit=same)
+def test_what_record_or_the_directory_betrays_is_refused(tmp_path: Path) -> None:
+    hostile = write(tmp_path, {**CONTENT, "../escape.py": b"x = 1\n"})
+    with pytest.raises(WheelError, match="leaves its folder"):
+        edit_wheel(hostile, tmp_path / "new", version="1.0", edit=same)
     assert not (tmp_path / "new").exists()
-
-
-def test_links_are_refused(tmp_path: Path) -> None:
-    source = write(tmp_path)
-    with zipfile.ZipFile(source, "a") as archive:
-        info = zipfile.ZipInfo("demo/link.so")
-        info.external_attr = (stat.S_IFLNK | 0o777) << 16
-        archive.writestr(info, "/etc/passwd")
-    with pytest.raises(WheelError, match="symbolic link"):
-        edit_wheel(source, tmp_path / "new", version="1.0", edit=same)
-
-
-def test_members_that_share_bytes_are_refused(tmp_path: Path) -> None:
-    source = write(tmp_path)
-    with zipfile.ZipFile(source, "a") as archive:
-        twin = archive.getinfo("demo/data.bin")
-        copy = zipfile.ZipInfo("demo/data.bin")
-        for name in ("header_offset", "compress_size", "file_size", "CRC", "compress_type"):
-            setattr(copy, name, getattr(twin, name))
-        archive.filelist.append(copy)
-        archive._didModify = True  # type: ignore[attr-defined]
-    with pytest.raises(WheelError, match=r"is in the archive 2 times|shares bytes"):
-        edit_wheel(source, tmp_path / "new", version="1.0", edit=same)
-
-
-@pytest.mark.parametrize("lacking", ["demo/data.bin", f"{OLD}.dist-info/WHEEL"])
-def test_a_record_that_does_not_list_everything_is_refused(tmp_path: Path, lacking: str) -> None:
-    rows = "".join(row(name, data) for name, data in CONTENT.items() if name != lacking)
-    source = write(tmp_path, record=f"{rows}{OLD}.dist-info/RECORD,,\n")
-    with pytest.raises(WheelError, match="not listed in RECORD"):
-        edit_wheel(source, tmp_path / "new", version="1.0", edit=same)
 
 
 def test_a_small_text_that_unpacks_to_more_is_refused(tmp_path: Path) -> None:
@@ -415,3 +368,119 @@ def test_a_platform_changes_the_name_and_the_tags_of_wheel(tmp_path: Path) -> No
         text = archive.read(f"{OLD}.dist-info/WHEEL").decode()
     tags = [line for line in text.splitlines() if line.startswith("Tag:")]
     assert tags == ["Tag: py3-none-manylinux_2_28_x86_64", "Tag: py3-none-manylinux_2_31_x86_64"]
+
+
+SDIST = "demo-1.0rc1.tar.gz"
+INFO = "Metadata-Version: 2.2\nName: demo\nVersion: 1.0rc1\n"
+SOURCES = {
+    "src/demo.py": b"__version__ = '1.0rc1'\n",
+    "run.sh": b"#!/bin/sh\n",
+    "data.bin": b"\0\1",
+}
+
+
+def written(folder: Path, version: str = "1.0rc1", info: str = INFO) -> Path:
+    members = [Member(name=n, source=d, executable=n.endswith(".sh")) for n, d in SOURCES.items()]
+    return write_sdist(folder, "demo", version, members, metadata=info).path
+
+
+def tar(folder: Path, *entries: tarfile.TarInfo | tuple[str, bytes]) -> Path:
+    raw = io.BytesIO()
+    with tarfile.open(fileobj=raw, mode="w") as archive:
+        for entry in [("demo-1.0rc1/PKG-INFO", INFO.encode()), *entries]:
+            if isinstance(entry, tarfile.TarInfo):
+                archive.addfile(entry)
+                continue
+            info = tarfile.TarInfo(entry[0])
+            info.size = len(entry[1])
+            archive.addfile(info, io.BytesIO(entry[1]))
+    path = folder / SDIST
+    path.write_bytes(gzip.compress(raw.getvalue()))
+    return path
+
+
+def test_an_sdist_changes_its_version_and_nothing_else(tmp_path: Path) -> None:
+    done = edit_sdist(written(tmp_path), tmp_path / "new", version="1.0", edit=finalize)
+    assert done.file.path == tmp_path / "new" / "demo-1.0.tar.gz"
+    assert done.changed == ("PKG-INFO", "src/demo.py")
+    with tarfile.open(done.file.path) as archive:
+        found = {one.name: (archive.extractfile(one), one.mode) for one in archive}
+        contents = {name: (stream.read(), mode) for name, (stream, mode) in found.items() if stream}
+    assert contents == {
+        "demo-1.0/PKG-INFO": (INFO.replace("1.0rc1", "1.0").encode(), 0o644),
+        "demo-1.0/src/demo.py": (b"__version__ = '1.0'\n", 0o644),
+        "demo-1.0/run.sh": (b"#!/bin/sh\n", 0o755),
+        "demo-1.0/data.bin": (b"\0\1", 0o644),
+    }
+
+
+def test_the_result_is_what_a_build_of_the_release_would_write(tmp_path: Path) -> None:
+    done = edit_sdist(written(tmp_path), tmp_path / "new", version="1.0", edit=finalize)
+    back = edit_sdist(
+        done.file.path,
+        tmp_path / "back",
+        version="1.0rc1",
+        edit=lambda _, data: data.replace(b"1.0", b"1.0rc1"),
+    )
+    assert back.file.sha256 == hashlib.sha256(written(tmp_path / "again").read_bytes()).hexdigest()
+
+
+def test_folders_of_the_tar_are_left_out(tmp_path: Path) -> None:
+    folder = tarfile.TarInfo("demo-1.0rc1/src")
+    folder.type = tarfile.DIRTYPE
+    source = tar(tmp_path, folder, ("demo-1.0rc1/src/a.py", b"a"))
+    done = edit_sdist(source, tmp_path / "new", version="1.0", edit=finalize)
+    with tarfile.open(done.file.path) as archive:
+        assert archive.getnames() == ["demo-1.0/PKG-INFO", "demo-1.0/src/a.py"]
+
+
+def link() -> tarfile.TarInfo:
+    info = tarfile.TarInfo("demo-1.0rc1/link")
+    info.type, info.linkname = tarfile.SYMTYPE, "/etc/passwd"
+    return info
+
+
+@pytest.mark.parametrize(
+    ("entry", "said"),
+    [
+        (("demo-1.0rc1/../../escape", b""), "leaves its folder"),
+        (("/etc/escape", b""), "absolute path"),
+        (("other/file", b""), "outside demo-1.0rc1"),
+        (("demo-1.0rc1/PKG-INFO", b""), "twice"),
+        (link(), "neither a file nor a folder"),
+    ],
+)
+def test_hostile_sdists_are_refused(
+    tmp_path: Path, entry: tarfile.TarInfo | tuple[str, bytes], said: str
+) -> None:
+    with pytest.raises(WheelError, match=said):
+        edit_sdist(tar(tmp_path, entry), tmp_path / "new", version="1.0", edit=finalize)
+    assert not (tmp_path / "new").exists()
+
+
+def test_one_that_unpacks_to_too_much_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(editor, "LIMIT", 4096)
+    source = tar(tmp_path, ("demo-1.0rc1/zeros", bytes(8000)))
+    with pytest.raises(WheelError, match="unpacks to more than 4096 bytes"):
+        edit_sdist(source, tmp_path / "new", version="1.0", edit=finalize)
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [b"", b"no gzip", gzip.compress(b"no tar"), gzip.compress(bytes(9999))[:30]],
+    ids=("empty", "no gzip", "no tar", "cut off"),
+)
+def test_damaged_ones_are_refused(tmp_path: Path, damage: bytes) -> None:
+    (tmp_path / SDIST).write_bytes(damage)
+    with pytest.raises(WheelError, match=r"not a readable sdist|holds no PKG-INFO"):
+        edit_sdist(tmp_path / SDIST, tmp_path / "new", version="1.0", edit=finalize)
+
+
+def test_metadata_that_is_no_utf8(tmp_path: Path) -> None:
+    with pytest.raises(WheelError, match="PKG-INFO is not UTF-8"):
+        edit_sdist(written(tmp_path), tmp_path / "new", version="1.0", edit=lambda _, data: data + b"\xff")
+
+
+def test_one_that_is_not_there(tmp_path: Path) -> None:
+    with pytest.raises(MissingInputError):
+        edit_sdist(tmp_path / SDIST, tmp_path / "new", version="1.0", edit=finalize)

@@ -2,11 +2,15 @@ from __future__ import annotations
 
 import io
 import os
+import random
 import threading
 import zipfile
+import zlib
 from typing import TYPE_CHECKING
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from core.archive import Edited, Made, Member, compression
 from core.archive.compression import Workers
@@ -97,7 +101,9 @@ def test_a_big_member_is_one_stream_at_any_level(
     monkeypatch.setattr(compression, "CHUNK", 50_000)
     source = tmp_path / "big"
     source.write_bytes(b"".join(b"%d," % number for number in range(60_000)))
-    data = archived([Member(name="big", source=source)], level=level, scratch=tmp_path)
+    members = [Member(name="big", source=source), Member(name="small", source=b"x")]
+    data = archived(members, level=level, scratch=tmp_path, jobs=1)
+    assert data == archived(members, level=level, scratch=tmp_path, jobs=4)
     with zipfile.ZipFile(io.BytesIO(data)) as archive:
         assert archive.testzip() is None
         assert archive.read("big") == source.read_bytes()
@@ -195,3 +201,46 @@ def test_a_batch_gives_all_its_memory_back_when_one_of_it_is_gone(tmp_path: Path
         with pytest.raises(MissingInputError, match="20 could not be read"):
             list(compression.packed_in_order(order, workers, level=5, scratch=None))
         assert workers.take(5000, wait=False)
+
+
+def text(size: int, seed: int = 0) -> bytes:
+    words = [b"hip", b"blas", b"kernel", b"gfx942", b"\0\0\0\0", b"wave", b"lane"]
+    generator = random.Random(seed)  # noqa: S311 - test data
+    return b" ".join(generator.choice(words) + b"%d" % generator.randrange(1000) for _ in range(size))
+
+
+def inflated(*chunks: bytes) -> bytes:
+    inflater = zlib.decompressobj(-zlib.MAX_WBITS)
+    data = inflater.decompress(b"".join(chunks))
+    assert inflater.eof
+    assert not inflater.unused_data
+    return data
+
+
+@pytest.mark.parametrize("level", [1, 4, 5, 9, 12])
+def test_chunks_join_to_one_stream(level: int) -> None:
+    parts = [text(15_000, seed) for seed in range(4)]
+    packed = [compression.deflate_chunk(part, level, last=part is parts[-1]) for part in parts]
+    assert inflated(*packed) == b"".join(parts)
+
+
+def test_a_joint_costs_next_to_nothing() -> None:
+    data = text(30_000)
+    closed = compression.deflate_chunk(data, 5, last=True)
+    opened = compression.deflate_chunk(data, 5, last=False)
+    assert len(opened) - len(closed) <= 5, "zlib stood in, or more than an empty block was added"
+
+
+@given(st.lists(st.binary(min_size=1, max_size=3000), min_size=1, max_size=4), st.integers(1, 12))
+def test_any_data_joins(parts: list[bytes], level: int) -> None:
+    packed = [
+        compression.deflate_chunk(part, level, last=index == len(parts) - 1)
+        for index, part in enumerate(parts)
+    ]
+    assert inflated(*packed) == b"".join(parts)
+
+
+def test_data_that_cannot_be_compressed_joins() -> None:
+    parts = [os.urandom(100_000), bytes(100_000), text(5_000), b"x"]
+    packed = [compression.deflate_chunk(part, 5, last=part == b"x") for part in parts]
+    assert inflated(*packed) == b"".join(parts)
