@@ -15,8 +15,6 @@ import pytest
 
 from ci.install import dependencies
 from core import files, http, process
-from core.cli.frontdoor import Verb, main
-from core import files, process
 from core.cli import Verb, main
 from core.env import installer
 from core.errors import MissingInputError
