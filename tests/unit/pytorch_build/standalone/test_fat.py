@@ -274,7 +274,7 @@ BROKEN: dict[str, tuple[Callable[[Path], Request], type[FatalError], str]] = {
     "no folder": (
         lambda path: request_for(path, torch(path), path / "absent"),
         MissingInputError,
-        "is no folder",
+        "is not a folder",
     ),
     "a wheel that runs anywhere": (
         lambda path: request_for(

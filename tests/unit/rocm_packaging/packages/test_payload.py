@@ -2,9 +2,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from core.binaries.elf import ElfFacts
 from rocm_packaging.artifacts import Entry
-from rocm_packaging.packages.payload import devel_only, follow, plan, usual_links
+from rocm_packaging.packages.payload import devel_only, follow, path_pattern, plan, usual_links
 
 
 def entries(links: dict[str, str], *files: str) -> dict[str, Entry]:
@@ -105,3 +107,17 @@ def test_a_tree_without_the_usual_link_gets_it() -> None:
     assert usual_links(entries({"llvm": "lib/llvm"}, "lib/llvm/bin/clang"), usual) == {}
     assert usual_links(entries({}, "lib/llvm/bin/clang", "llvm/bin/clang"), usual) == {}
     assert usual_links(entries({}, "lib/x.so"), usual) == {}
+
+
+@pytest.mark.parametrize(
+    ("glob", "path", "fits"),
+    [
+        ("lib/rocblas/library/**", "lib/rocblas/library/a/b.co", True),
+        ("**/libamd_comgr.so.*", "libamd_comgr.so.3", True),
+        ("**/libamd_comgr.so.*", "lib/llvm/libamd_comgr.so.3", True),
+        ("lib/lib*.so", "lib/x/liba.so", False),
+        (".kpack/*", "xkpack/a", False),
+    ],
+)
+def test_path_patterns(glob: str, path: str, *, fits: bool) -> None:
+    assert bool(path_pattern(glob).fullmatch(path)) is fits
