@@ -5,18 +5,26 @@ from __future__ import annotations
 import json
 import tarfile
 import zipfile
-from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 
 from core.errors import ArtifactError, UsageError
 from rocm_packaging.packages.build import COLUMNS, BuildRequest, build, plan_json, planned_files, table_rows
 from rocm_packaging.packages.plan import make_plan
-from tests.unit.rocm_packaging.artifact_sets import VERSION, write, write_base
+from tests.unit.rocm_packaging.artifact_sets import (
+    VERSION,
+    executed,
+    in_sdist,
+    names_in,
+    request,
+    write,
+    write_base,
+)
 
 if TYPE_CHECKING:
     from pathlib import Path
+    from types import ModuleType
 
 TARGETS = ("gfx942", "gfx1100", "gfx1101")
 
@@ -40,15 +48,6 @@ def artifacts(tmp_path: Path) -> Path:
     return root
 
 
-def request(artifacts: Path, **changes: Any) -> BuildRequest:
-    return BuildRequest(artifact_dir=artifacts, output_dir=artifacts.parent / "out", **changes)
-
-
-def names_in(path: Path) -> set[str]:
-    with zipfile.ZipFile(path) as archive:
-        return {name for name in archive.namelist() if ".dist-info/" not in name}
-
-
 def metadata_of(path: Path) -> str:
     with zipfile.ZipFile(path) as archive:
         name = next(name for name in archive.namelist() if name.endswith("/METADATA"))
@@ -56,12 +55,7 @@ def metadata_of(path: Path) -> str:
 
 
 def dist_info_of(sdist: Path) -> ModuleType:
-    module = ModuleType("dist_info")
-    with tarfile.open(sdist) as archive:
-        member = archive.extractfile(f"rocm-{VERSION}/src/rocm_sdk/_dist_info.py")
-        assert member is not None
-        exec(compile(member.read(), "_dist_info.py", "exec"), module.__dict__)  # noqa: S102 - our own file
-    return module
+    return executed(in_sdist(sdist, "src/rocm_sdk/_dist_info.py"))
 
 
 def test_the_packages(artifacts: Path) -> None:

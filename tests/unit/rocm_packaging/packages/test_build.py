@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from core.errors import ArtifactError, FatalError, MissingInputError, UsageError
-from rocm_packaging.packages.build import BuildRequest, build, inputs_digest
+from rocm_packaging.packages.build import build, inputs_digest
 from rocm_packaging.verbs import build as verb
-from tests.unit.rocm_packaging.artifact_sets import write, write_base
+from tests.unit.rocm_packaging.artifact_sets import in_sdist, names_in, request, write, write_base
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -33,16 +33,6 @@ def artifacts(tmp_path: Path) -> Path:
         write(root, f"blas_dev_{family}", **{"include/hipblas.h": "same"})
         write(root, f"blas_test_{family}", **{"bin/hipblas-test": family})
     return root
-
-
-def request(artifacts: Path, **changes: object) -> BuildRequest:
-    values = {"artifact_dir": artifacts, "output_dir": artifacts.parent / "out", **changes}
-    return BuildRequest(**values)  # type: ignore[arg-type]
-
-
-def names_in(path: Path) -> set[str]:
-    with zipfile.ZipFile(path) as archive:
-        return set(archive.namelist())
 
 
 def test_the_packages(artifacts: Path) -> None:
@@ -91,11 +81,8 @@ def test_the_packages(artifacts: Path) -> None:
 def test_the_sdist_says_that_its_requirements_are_made_later(artifacts: Path) -> None:
     built = build(request(artifacts))
     with tarfile.open(built.files[0].path) as archive:
-        member = archive.extractfile("rocm-7.99.0.dev0+sample/PKG-INFO")
-        assert member is not None
-        text = member.read().decode()
         names = archive.getnames()
-    assert "Dynamic: Requires-Dist\nDynamic: Provides-Extra\n" in text
+    assert b"Dynamic: Requires-Dist\nDynamic: Provides-Extra\n" in in_sdist(built.files[0].path, "PKG-INFO")
     assert "rocm-7.99.0.dev0+sample/src/rocm_sdk/_dist_info.py" in names
     assert not any("__pycache__" in name for name in names)
 
@@ -151,10 +138,8 @@ def test_families_that_contradict_each_other_are_packaged_one_at_a_time(
         libraries = f"rocm_sdk_libraries_{family.lower().replace('-', '_')}"
         made = [file.path.name.split("-7.99")[0] for file in files]
         assert made == ["rocm", "rocm_sdk_core", libraries, "rocm_sdk_devel"]
-        with tarfile.open(files[0].path) as archive:
-            member = archive.extractfile("rocm-7.99.0.dev0+sample/src/rocm_sdk/_dist_info.py")
-            assert member is not None
-            assert f"DEFAULT_TARGET_FAMILY = '{family}'".encode() in member.read()
+        info = in_sdist(files[0].path, "src/rocm_sdk/_dist_info.py")
+        assert f"DEFAULT_TARGET_FAMILY = '{family}'".encode() in info
     (artifacts / "blas_dev_gfx110X-all/x/stage/include/hipblas.h").write_text("same", encoding="utf-8")
     assert verb._apart(whole) == (whole,)
 
