@@ -182,15 +182,7 @@ def plan(
     needs: Mapping[str, Binary],
     own: Mapping[str, Binary],
 ) -> Sequence[Patch]:
-    """Decide what becomes of each file.
-
-    Args:
-        distribution: Names the folder of the machine's libraries in the wheel.
-        external: The machine's libraries by name.
-        digests: Their SHA-256.
-        needs: What the wheel's files need.
-        own: What the machine's libraries need.
-    """
+    """Decide what becomes of each file: the machine's (external) libraries, and the files that need them."""
     folder = f"{distribution}.libs"
     names = {}
     for name in external:

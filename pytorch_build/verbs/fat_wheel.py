@@ -28,35 +28,16 @@ if TYPE_CHECKING:
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Declare the verb's own options."""
-    parser.add_argument(
-        "wheels",
-        nargs="*",
-        type=Path,
-        metavar="WHEEL",
-        help="a torch wheel, and of a host wheel its device wheels (default: each of the run's)",
-    )
-    parser.add_argument(
-        "--rocm",
-        type=Path,
-        metavar="PATH",
-        help="a ROCm tree, or a folder of ROCm's wheels (default: the run's wheels)",
-    )
-    parser.add_argument(
-        "--gpu-targets",
-        default="",
-        metavar="A,B",
-        help="gfx targets whose data goes in (default: those of the family)",
-    )
-    parser.add_argument(
-        "--system-library",
-        action="append",
-        default=[],
-        metavar="NAME",
-        help="a library (shell pattern) that every machine will have; repeatable",
-    )
-    parser.add_argument(
-        "--output-dir", type=Path, default=Path("dist"), metavar="DIR", help="where it goes (default: dist)"
-    )
+    what = "a torch wheel, and of a host wheel its device wheels (default: each of the run's)"
+    parser.add_argument("wheels", nargs="*", type=Path, metavar="WHEEL", help=what)
+    what = "a ROCm tree, or a folder of ROCm's wheels (default: the run's wheels)"
+    parser.add_argument("--rocm", type=Path, metavar="PATH", help=what)
+    what = "gfx targets whose data goes in (default: those of the family)"
+    parser.add_argument("--gpu-targets", default="", metavar="A,B", help=what)
+    what = "a library (shell pattern) that every machine will have; repeatable"
+    parser.add_argument("--system-library", action="append", default=[], metavar="NAME", help=what)
+    what = "where it goes (default: dist)"
+    parser.add_argument("--output-dir", type=Path, default=Path("dist"), metavar="DIR", help=what)
 
 
 def run(arguments: argparse.Namespace) -> None:

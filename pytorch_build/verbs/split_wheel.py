@@ -20,18 +20,12 @@ if TYPE_CHECKING:
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Declare the verb's own options."""
-    parser.add_argument(
-        "wheels", nargs="+", type=Path, metavar="WHEEL", help="fat wheels, or folders with some"
-    )
-    parser.add_argument(
-        "--output-dir", type=Path, default=Path("dist"), metavar="DIR", help="where they go (default: dist)"
-    )
-    parser.add_argument(
-        "--rocm-version",
-        default="",
-        metavar="V",
-        help="of ROCm's device packages (default: what the wheel requires of rocm)",
-    )
+    what = "fat wheels, or folders with some"
+    parser.add_argument("wheels", nargs="+", type=Path, metavar="WHEEL", help=what)
+    what = "where they go (default: dist)"
+    parser.add_argument("--output-dir", type=Path, default=Path("dist"), metavar="DIR", help=what)
+    what = "of ROCm's device packages (default: what the wheel requires of rocm)"
+    parser.add_argument("--rocm-version", default="", metavar="V", help=what)
 
 
 def run(arguments: argparse.Namespace) -> None:

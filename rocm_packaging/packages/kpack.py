@@ -70,14 +70,9 @@ class Archive:
 def write(
     stream: BinaryIO, group: str, family: str, frames: Iterable[bytes], kernels: Sequence[tuple[Kernel, int]]
 ) -> None:
-    """Write an archive, front to back.
+    """Write the archive of a package (group) for a gfx target (family), front to back.
 
-    Args:
-        stream: The file.
-        group: The package.
-        family: The gfx target that it is named by.
-        frames: The zstd frames, in the order of `kernels`, in pieces of any size.
-        kernels: The code objects, each with the length of its frame.
+    `kernels` come each with the length of its zstd frame; the frames, in pieces of any size, in their order.
     """
     size = _U32.size + sum(_U32.size + length for _, length in kernels)
     if size > MAX_FRAMES:
