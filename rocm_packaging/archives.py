@@ -19,8 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from core.archive.decompression import XZ, ZSTD, HashedSource, Policy, open_reader
-from core.archive.tar_members import TarStream
+from core.archive.tar import XZ, ZSTD, HashedSource, Policy, TarStream
 from core.errors import ArtifactError, FatalError, nearest
 from core.run.outputs import this_platform
 from rocm_packaging.artifacts import COMPONENTS, MANIFEST, parse_stages
@@ -29,7 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
     from typing import BinaryIO
 
-    from core.archive.tar_members import Member
+    from core.archive.tar import Member
     from core.run.outputs import Platform
 
 
@@ -132,8 +131,7 @@ def extract(
     """
     granted = policy or Policy()
     source = HashedSource(stream, where=archive.filename, on_bytes=on_bytes)
-    reader = open_reader(source, archive.suffix, where=archive.filename, policy=granted)
-    tar = TarStream(reader, source, where=archive.filename, policy=granted)
+    tar = TarStream(source, archive.suffix, where=archive.filename, policy=granted)
     target = directory / archive.folder(this_platform())
     try:
         directory.mkdir(parents=True, exist_ok=True)

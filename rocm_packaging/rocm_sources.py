@@ -16,10 +16,9 @@ from core import console
 from core.cli.options import DEFAULT_STORE, environment, placed
 from core.data import Dated, Model, load_toml
 from core.errors import MissingInputError, RocmError, UsageError, nearest
-from core.packages.choosing import choose, pinned_call
 from core.packages.offers import RunGroup, find_group, fits
-from core.packages.package_sources import PackageSource
-from core.packages.source_options import below
+from core.packages.resolution import choose, pinned_call
+from core.packages.sources import PackageSource, below
 from core.parallel import each
 from core.run.outputs import group_name
 from rocm_packaging.packages import versions
@@ -38,11 +37,11 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping, Sequence
 
     from core.cli.options import Common
+    from core.env import Interpreter
     from core.env.installer import Install
-    from core.env.interpreters import Interpreter
-    from core.packages.choosing import SdistRequires
     from core.packages.offers import Offer
-    from core.packages.source_options import SourceOptions
+    from core.packages.resolution import SdistRequires
+    from core.packages.sources import SourceOptions
     from core.run.outputs import Platform
     from rocm_packaging.packages.layouts import Layout
 

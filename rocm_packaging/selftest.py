@@ -9,10 +9,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from core import console, files, junit, junit_reading, process
-from core.env import environments, installer
-from core.env.interpreters import require
-from core.env.target_locks import locked_call
+from core import console, files, junit, process
+from core.env import installer, require
+from core.env.locks import locked_call
 from core.errors import CheckError, MissingInputError, ProcessError
 from core.families import group_families
 from core.run import records, stage
@@ -25,8 +24,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from core.cli.options import Common
+    from core.env import Interpreter
     from core.env.installer import Backend
-    from core.env.interpreters import Interpreter
     from core.junit import Case, Document, Outcome
     from rocm_packaging.packages.layouts import Layout
     from rocm_packaging.rocm_sources import RocmSource
@@ -112,10 +111,10 @@ def run_tests(request: TestRequest) -> None:
             return Made(files=(), details=_tested(request, target, layout))
         with source.opened_call(common.cache / "locks", request.families[0], request.targets) as rocm:
             calls = (locked_call(common, target, only=_BUILD_REQUIREMENTS), rocm)
-            with environments.prepared(
+            with installer.prepared(
                 target,
                 calls,
-                digest=environments.digest_of_calls(target, calls, salt=inputs),
+                digest=installer.digest_of_calls(target, calls, salt=inputs),
                 backend=request.backend,
                 cache_dir=request.cache_dir,
                 force=run.common.force,
@@ -230,8 +229,8 @@ def _copy_report(request: TestRequest, target: Interpreter) -> None:
 
 def read(content: bytes) -> Document:
     """Read a JUnit document of `rocm-sdk test`."""
-    document = junit_reading.read(content)
-    if document.problems == (junit_reading.NO_TEST,):
+    document = junit.read(content)
+    if document.problems == (junit.NO_TEST,):
         raise CheckError("The report of rocm-sdk test holds no check.")
     if document.problems:
         raise CheckError(f"The report of rocm-sdk test cannot be read: {document.problems[0]}.")

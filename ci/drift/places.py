@@ -13,7 +13,7 @@ from ci.plan.runners import runners
 from ci.publish.buckets import buckets
 from core.cli.options import ROOT
 from core.data import load_toml, read_text
-from core.run.run_locations import run_buckets
+from core.run.locations import run_buckets
 from pytorch_build.containers.running import load_container
 from rocm_packaging.rocm_sources import release_indexes
 

@@ -21,10 +21,10 @@ import zstandard
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from core.archive import zip_members
+from core.archive import zip_reader
 from core.errors import CheckError, WheelError
-from core.wheel.wheel_record import Tap, verify_record
-from core.wheel.wheels import parse_wheel_name, read_metadata
+from core.wheel import parse_wheel_name, read_metadata
+from core.wheel.record import Tap, verify_record
 from pytorch_build.check.bundles import BundleError, code_objects, read_bundles
 from pytorch_build.check.device_code import processor
 from pytorch_build.split.elf_host import ElfLibrary
@@ -226,11 +226,11 @@ def _problems(fat: Path, wheels: Sequence[Path], code: Sequence[Code]) -> Iterat
     for wheel in wheels:
         tap = Tap(wanted=found.wanted, inspect=found.inspect, folder=wheel.parent)
         yield from (f"{wheel.name}: {problem.message}" for problem in verify_record(wheel, tap=tap))
-        with zip_members.opened(wheel) as archive:
+        with zip_reader.opened(wheel) as archive:
             names.update(archive.namelist())
     yield from found.problems
     yield from (f"{name} is in {count} wheels." for name, count in names.items() if count > 1)
-    with zip_members.opened(fat) as archive:
+    with zip_reader.opened(fat) as archive:
         yield from (f"{name} is in none of the wheels." for name in archive.namelist() if name not in names)
     wanted = {(one.binary(package), one.target, one.sha256) for one in code}
     for binary, target, _ in wanted - found.kernels:

@@ -13,15 +13,15 @@ from typing import TYPE_CHECKING
 
 from packaging.requirements import Requirement
 
-from core.archive import zip_members
-from core.archive.zip_writer import is_executable
+from core.archive import Made, Member, zip_reader
+from core.archive.zip_reader import is_executable
 from core.data import Model, load_toml
 from core.errors import UsageError, WheelError
 from core.families import parents, sub_family
-from core.wheel.wheel_editing import Additions, assemble_wheel, edit_wheel
-from core.wheel.wheel_record import require_listing
-from core.wheel.wheel_writer import Made, Member, WheelSpec, file_stem
-from core.wheel.wheels import read_metadata, read_wheel_info
+from core.wheel import read_metadata, read_wheel_info
+from core.wheel.editor import Additions, assemble_wheel, edit_wheel
+from core.wheel.record import require_listing
+from core.wheel.writer import WheelSpec, file_stem
 from pytorch_build.check.device_code import processor
 from pytorch_build.split.kernels import require_whole, take_apart
 from rocm_packaging.packages import kpack
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     import zipfile
     from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
-    from core.wheel.wheels import WheelMetadata
+    from core.wheel import WheelMetadata
     from pytorch_build.split.kernels import Code, Contents
 
 
@@ -79,7 +79,7 @@ def plan(fat_wheel: Path, scratch: Path, *, rocm_version: str = "") -> Plan:
             f"{fat_wheel.name} does not say which ROCm it was built against.",
             hint="Set --rocm-version V.",
         )
-    with zip_members.opened(fat_wheel) as archive:
+    with zip_reader.opened(fat_wheel) as archive:
         listing = require_listing(fat_wheel, archive)
     infos = {info.filename: info for info, _ in listing.files}
     contents = take_apart(fat_wheel, scratch)

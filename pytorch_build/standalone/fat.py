@@ -8,14 +8,13 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
-from core.archive import zip_members
-from core.archive.zip_sources import Member
+from core.archive import Member, zip_reader
 from core.errors import RocmError, UsageError, WheelError, nearest
-from core.wheel.wheel_editing import Additions, edit_wheel
-from core.wheel.wheel_record import require_listing
-from core.wheel.wheels import parse_wheel_name, read_text_member
+from core.wheel import parse_wheel_name, read_text_member
+from core.wheel.editor import Additions, edit_wheel
+from core.wheel.record import require_listing
+from pytorch_build.check.dlls import origin
 from pytorch_build.check.policy import load_policy
-from pytorch_build.check.windows import origin
 from pytorch_build.standalone import texts
 from pytorch_build.standalone.libraries import (
     from_folder,
@@ -33,7 +32,7 @@ if TYPE_CHECKING:
 
     from packaging.version import Version
 
-    from core.wheel.wheel_writer import WrittenFile
+    from core.wheel.writer import WrittenFile
     from pytorch_build.standalone.libraries import Platform, RocmFile
     from pytorch_build.standalone.needs import Bundle
 
@@ -139,7 +138,7 @@ def platform_of(path: Path) -> Platform:
 
 def _read(path: Path) -> _Wheel:
     platform = platform_of(path)
-    with zip_members.opened(path) as archive:
+    with zip_reader.opened(path) as archive:
         listing = require_listing(path, archive)
         infos = {info.filename: info for info, _ in listing.files}
         found = [name for name in infos if name.count("/") == 1 and name.endswith(f"/{_INIT}")]
@@ -249,7 +248,7 @@ def _changed(wheel: _Wheel, first: Sequence[str], new: str, licenses: texts.Lice
     if windows and start not in wheel.infos:
         raise WheelError(f"{wheel.path.name} holds no {start}.")
     edited = [name for name in (metadata, module, start) if name in wheel.infos]
-    with zip_members.opened(wheel.path) as archive:
+    with zip_reader.opened(wheel.path) as archive:
         old = {name: read_text_member(wheel.path, archive, name) for name in edited}
     changed = {
         f"{wheel.package}/{_INIT}": texts.standalone_init(first, windows=windows).encode(),

@@ -17,15 +17,13 @@ from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Literal, get_args
 
 from core import files, process
-from core.archive import zip_members
-from core.archive.zip_sources import Member
-from core.archive.zip_streams import MemberStream
-from core.archive.zip_writer import is_executable
+from core.archive import Member, zip_reader
+from core.archive.zip_reader import MemberStream, is_executable
 from core.binaries import elf, rpath
 from core.errors import BuildError, CheckError, MissingInputError, WheelError
-from core.wheel.wheel_editing import Additions, edit_wheel
-from core.wheel.wheels import parse_wheel_name
-from pytorch_build.check import windows
+from core.wheel import parse_wheel_name
+from core.wheel.editor import Additions, edit_wheel
+from pytorch_build.check import dlls
 from pytorch_build.check.policy import load_policy
 from pytorch_build.standalone.libraries import Binary, listing_of, read_binary, read_members
 from pytorch_build.standalone.needs import matches
@@ -33,7 +31,7 @@ from pytorch_build.standalone.needs import matches
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from core.wheel.wheel_writer import WrittenFile
+    from core.wheel.writer import WrittenFile
     from pytorch_build.check.policy import Policy
 
 _HASH = 8
@@ -212,7 +210,7 @@ def plan(
 def _patched(wheel: Path, patches: Sequence[Patch], scratch: Path) -> tuple[Member, ...]:
     """Make the changed files."""
     members = []
-    with zip_members.opened(wheel) as archive:
+    with zip_reader.opened(wheel) as archive:
         for number, patch in enumerate(patches):
             target, executable = scratch / f"{number}.so", True
             if patch.source is not None:
@@ -261,13 +259,13 @@ def analyse_dlls(wheel: Path) -> dict[Origin, Dlls]:
     def origin_of(name: str) -> Origin:
         if name in own:
             return "inside"
-        if windows.origin(name, policy.windows) in {"system", "redistributable", "python"}:
+        if dlls.origin(name, policy.windows) in {"system", "redistributable", "python"}:
             return "promised"
         return "others" if matches(name, _of_others(policy)) else "missing"
 
     for name, path in sorted((name.lower(), path) for path, one in binaries.items() for name in one.needed):
-        dlls = found[origin_of(name)]
-        dlls[name] = (*dlls.get(name, ()), path)
+        same = found[origin_of(name)]
+        same[name] = (*same.get(name, ()), path)
     return found
 
 

@@ -13,7 +13,7 @@ from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
 
 from core.errors import WheelError
-from core.wheel.wheels import parse_wheel_name, read_metadata
+from core.wheel import parse_wheel_name, read_metadata
 from pytorch_build.standalone.libraries import listing_of
 from rocm_packaging.packages.layouts import device_target, is_rocm
 from rocm_packaging.packages.payload import joined

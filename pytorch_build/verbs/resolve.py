@@ -12,7 +12,7 @@ from core.cli.options import common_from, environment
 from core.errors import UsageError
 from core.families import CPU
 from core.run.job_files import job_files
-from core.run.plans import Plan
+from core.run.plan import Plan
 from pytorch_build.containers.running import DATA, load_container
 from pytorch_build.context import Context, chosen_family, chosen_ref
 from pytorch_build.lock.planned import complete, outputs

@@ -12,12 +12,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from core import console, process
+from core.archive import Made, Member
+from core.archive.compression import Workers
 from core.binaries import rpath
 from core.cli.options import ROOT
 from core.errors import ArtifactError, BuildError, MissingInputError
 from core.families import FAMILIES_FILE
 from core.files import digest_of, sha256
-from core.wheel.wheel_writer import Made, Member, Workers
 from rocm_packaging.artifacts import entries, scan
 from rocm_packaging.packages import wheels
 from rocm_packaging.packages.layouts import TEMPLATES
@@ -26,7 +27,7 @@ from rocm_packaging.packages.plan import BuildRequest, Plan, RuntimePlan, make_p
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from core.wheel.wheel_writer import WrittenFile
+    from core.wheel.writer import WrittenFile
     from rocm_packaging.artifacts import Entry
     from rocm_packaging.packages.payload import PayloadFile
 

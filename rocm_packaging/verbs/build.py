@@ -16,7 +16,7 @@ from core.run import records, stage
 from core.run.outputs import group_name
 from core.run.records import Cell
 from core.run.stage import Made, Stage
-from core.wheel import wheel_contents
+from core.wheel import CONTENTS, folder_sizes
 from rocm_packaging.artifacts import build_info, families_of, scan
 from rocm_packaging.packages import versions
 from rocm_packaging.packages.build import (
@@ -174,9 +174,7 @@ def _made(request: BuildRequest) -> Made:
         **({"commit": commit} if commit else {}),
         "families": list(built.families),
         "unused": list(built.unused),
-        wheel_contents.CONTENTS: {
-            path.name: wheel_contents.folders(path) for path in made if path.suffix == ".whl"
-        },
+        CONTENTS: {path.name: folder_sizes(path) for path in made if path.suffix == ".whl"},
     }
     return Made(files=made, details=details)
 

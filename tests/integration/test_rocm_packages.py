@@ -15,7 +15,7 @@ from elftools.elf.elffile import ELFFile
 from core import process
 from core.errors import ProcessError
 from core.files import sha256
-from core.wheel.wheel_record import require_sound
+from core.wheel.record import require_sound
 from rocm_packaging import selftest
 from rocm_packaging.packages.build import BuildRequest, BuiltPackages, build
 from rocm_packaging.sample import FAMILIES, ROCM_VERSION, ensure_artifacts

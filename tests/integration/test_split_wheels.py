@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING
 import pytest
 
 from core import process
+from core.archive import Member
 from core.env.installer import uv_program
 from core.errors import CheckError, WheelError
-from core.wheel.wheel_writer import Member, WheelSpec, write_wheel
-from core.wheel.wheels import read_metadata
+from core.wheel import read_metadata
+from core.wheel.writer import WheelSpec, write_wheel
 from pytorch_build.check.run import check_wheels
 from pytorch_build.split.kernels import require_whole
 from pytorch_build.split.parts import plan, split

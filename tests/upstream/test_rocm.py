@@ -14,11 +14,11 @@ from core import process
 from core.cli.options import ROOT
 from core.env import installer
 from core.files import sha256
-from core.stores import serving
-from core.wheel.wheel_record import require_sound
+from core.wheel.record import require_sound
 from pytorch_build.check.device_code import file_facts
 from rocm_packaging import selftest
 from rocm_packaging.packages.build import BuildRequest, build
+from tests.folders import served
 from tests.venvs import Venv
 
 if TYPE_CHECKING:
@@ -98,7 +98,7 @@ def store(rocm_artifacts: Path, tmp_path_factory: pytest.TempPathFactory) -> Pat
 def index(store: Path) -> Iterator[str]:
     """Address of the group's folder in the store, over HTTP."""
     (group,) = store.glob(f"out/local-*/python/{FAMILY}")
-    with serving.served(group) as url:
+    with served(group) as url:
         yield url
 
 

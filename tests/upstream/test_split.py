@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from core import process
-from core.wheel.wheel_record import require_sound
-from core.wheel.wheel_writer import Member, WheelSpec, write_wheel
+from core.archive import Member
+from core.wheel.record import require_sound
+from core.wheel.writer import WheelSpec, write_wheel
 from pytorch_build.check.run import check_wheels
 from pytorch_build.split.kernels import library_of, reference_of
 from pytorch_build.split.parts import split

@@ -15,8 +15,7 @@ import zstandard
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from core.archive.decompression import Policy
-from core.archive.tar_members import pax_records
+from core.archive.tar import Policy, pax_records
 from core.errors import ArtifactError, FatalError, StoreError
 from rocm_packaging import archives
 from rocm_packaging.archives import ArchiveName, extract, extracted_digest, parse_name, parse_sidecar

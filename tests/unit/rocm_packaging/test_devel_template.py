@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from core.wheel.wheel_writer import write_tar
+from core.wheel.writer import write_tar
 
 if TYPE_CHECKING:
     from collections.abc import Callable

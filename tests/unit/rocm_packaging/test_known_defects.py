@@ -72,9 +72,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from core.archive.compression import Workers
 from core.binaries.elf import ElfFacts
 from core.cli.options import ROOT
-from core.wheel.wheel_writer import Workers
 from rocm_packaging.artifacts import Entry
 from rocm_packaging.packages import wheels
 from rocm_packaging.packages.layouts import packages, payload_folder
@@ -85,7 +85,7 @@ from tests.unit.rocm_packaging.artifact_sets import executed
 if TYPE_CHECKING:
     from types import ModuleType
 
-    from core.wheel.wheel_writer import WrittenFile
+    from core.wheel.writer import WrittenFile
 
 TESTS = ROOT / "tests"
 NAMED = re.findall(r"^    (test_\w+)$", __doc__ or "", re.MULTILINE)
@@ -152,7 +152,7 @@ def test_the_profilers_libraries_are_written_once() -> None:
     tree = {path: Entry(path=path, source=Path(path), link=link) for path, link in links.items()}
     real = "lib/librocprof-sys.so.1.0"
     tree[real] = Entry(path=real, source=Path(real))
-    facts = ElfFacts(soname="librocprof-sys.so.1", search=(), is_rpath=False, dynamic=True, program=False)
+    facts = ElfFacts(soname="librocprof-sys.so.1", is_rpath=False, dynamic=True, program=False)
     payload = plan(tree, {real: facts}, include=packages().profiler.include)
     assert list(payload.files) == ["lib/librocprof-sys.so.1"]
 

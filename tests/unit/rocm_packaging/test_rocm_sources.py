@@ -7,9 +7,9 @@ import pytest
 from core.cli.options import Common
 from core.env.installer import Sources
 from core.errors import MissingInputError, RocmError, UsageError
-from core.packages import package_sources
-from core.packages.package_sources import PackageSource
-from core.packages.source_options import SourceOptions
+from core.packages import sources
+from core.packages.offers import offers_named
+from core.packages.sources import PackageSource, SourceOptions
 from core.run import records
 from core.run.records import Cell, FileRecord, Record
 from rocm_packaging.rocm_sources import (
@@ -37,7 +37,7 @@ SPLIT = (*ALWAYS, "rocm-sdk-libraries", "rocm-sdk-device-gfx942", "rocm-sdk-devi
 
 @pytest.fixture(autouse=True)
 def _configuration(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(package_sources, "configured", Sources)
+    monkeypatch.setattr(sources, "configured", Sources)
 
 
 @pytest.fixture
@@ -183,9 +183,7 @@ def test_a_source_is_asked_for_the_layout_of_its_version(folder: Callable[..., P
 def test_an_address_whose_page_gives_no_digests_may_change() -> None:
     source = PackageSource(index_urls=("https://a",))
     for name in SPLIT:
-        one = package_sources._offer(
-            f"{name.replace('-', '_')}-7.1.0-py3-none-any.whl", url=f"https://a/{name}"
-        )
+        one = offers_named(f"{name.replace('-', '_')}-7.1.0-py3-none-any.whl", url=f"https://a/{name}")
         source._indexed[name] = tuple(one)
     source._indexed[UNSPLIT] = ()
     assert for_build(source, "7.1.0", FAMILY, (), "linux").digests == {}

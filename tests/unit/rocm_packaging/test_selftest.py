@@ -14,11 +14,11 @@ import pytest
 
 from core import files, junit, process
 from core.cli.options import Common, add_common
-from core.env import environments, installer
+from core.env import installer
 from core.errors import CheckError, MissingInputError, ProcessError, UsageError
 from core.junit import Document
-from core.packages import package_sources
-from core.packages.package_sources import PackageSource
+from core.packages import sources
+from core.packages.sources import PackageSource
 from rocm_packaging import selftest
 from rocm_packaging.rocm_sources import RocmSource
 from rocm_packaging.selftest import TestRequest, parse_unittest, results, run_tests
@@ -78,12 +78,12 @@ class Machine:
 @pytest.fixture
 def machine(monkeypatch: pytest.MonkeyPatch) -> Machine:
     made = Machine()
-    monkeypatch.setattr(environments, "prepared", made.prepared)
+    monkeypatch.setattr(installer, "prepared", made.prepared)
     monkeypatch.setattr(process, "run", made.run)
     monkeypatch.setattr(process, "capture", made.capture)
     monkeypatch.setattr(installer, "missing_dependencies", lambda _: [])
     monkeypatch.setattr(selftest, "require", lambda _: PYTHON)
-    monkeypatch.setattr(package_sources, "configured", installer.Sources)
+    monkeypatch.setattr(sources, "configured", installer.Sources)
     return made
 
 

@@ -4,7 +4,7 @@ import pytest
 from packageurl import PackageURL
 
 from ci.__main__ import VERBS
-from ci.provenance.names import commit_uri, names, package_url, statement_path
+from ci.provenance.facts import commit_uri, names, package_url, statement_path
 from core.cli.options import ROOT
 
 COMMIT = "1" * 40

@@ -10,7 +10,7 @@ import pytest
 from core import files
 from core.errors import BuildError, InterruptedStageError, UsageError
 from core.packages.offers import Offer
-from core.packages.package_sources import PackageSource
+from core.packages.sources import PackageSource
 from core.run import records
 from core.run.records import Cell
 from core.run.stage import Made

@@ -7,7 +7,7 @@ from packaging.requirements import Requirement
 from packaging.version import Version
 
 from core.families import parents
-from core.wheel.wheels import WheelMetadata
+from core.wheel import WheelMetadata
 from pytorch_build.split.parts import (
     Wheels,
     device_metadata,

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from core.errors import UsageError
-from core.run.plans import Plan
+from core.run.plan import Plan
 from pytorch_build import context
 from pytorch_build.lock.source_lock import SourceLock
 from pytorch_build.verbs import resolve

@@ -39,10 +39,10 @@ def entries(links: dict[str, str], *files: str) -> dict[str, Entry]:
 
 
 def library(soname: str) -> ElfFacts:
-    return ElfFacts(soname=soname, search=(), is_rpath=False, dynamic=True, program=False)
+    return ElfFacts(soname=soname, is_rpath=False, dynamic=True, program=False)
 
 
-PROGRAM = ElfFacts(soname="", search=(), is_rpath=False, dynamic=True, program=True)
+PROGRAM = ElfFacts(soname="", is_rpath=False, dynamic=True, program=True)
 
 
 def test_a_library_is_written_once_under_its_soname() -> None:
@@ -150,7 +150,7 @@ CORE = "_rocm_sdk_core"
 
 
 def file(path: str, *search: str, is_rpath: bool = False, dynamic: bool = True) -> PayloadFile:
-    facts = ElfFacts(soname="x.so.1", search=search, is_rpath=is_rpath, dynamic=dynamic, program=False)
+    facts = ElfFacts(soname="x.so.1", rpath=search, is_rpath=is_rpath, dynamic=dynamic, program=False)
     return PayloadFile(path=path, entry=Entry(path=path, source=Path(path)), facts=facts)
 
 

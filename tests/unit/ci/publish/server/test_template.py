@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import yaml  # type: ignore[import-untyped]
 
-from ci.cleanup.policy import retention
-from ci.promote import layout
+from ci.cleanup.plan import retention
+from ci.promote import documents
 from ci.publish.buckets import buckets
 from ci.publish.server.events import Change
 from ci.publish.server.pages import RUN_FOLDERS, folder_of
@@ -237,8 +237,8 @@ def test_staging_and_promotion_write_their_own_area_alone(
         assert may(template, role, "s3:GetObject", f"{artifacts}/{GROUP}/{WHEEL}")
         assert may(template, role, "s3:GetObject", f"{releases}/v2-staging/g/{WHEEL}")
         assert may(template, role, "s3:PutObject", f"{releases}/{area}/g/{WHEEL}")
-        assert may(template, role, "s3:PutObject", f"{releases}/{layout.manifests(area, 'g')}/1.json")
-        assert not may(template, role, "s3:PutObject", f"{releases}/{layout.manifests(other, 'g')}/1.json")
+        assert may(template, role, "s3:PutObject", f"{releases}/{documents.manifests(area, 'g')}/1.json")
+        assert not may(template, role, "s3:PutObject", f"{releases}/{documents.manifests(other, 'g')}/1.json")
         assert may(template, role, "s3:DeleteObject", f"{releases}/{area}/g/simple/torch/index.html")
         assert not may(template, role, "s3:DeleteObject", f"{releases}/{area}/g/{WHEEL}")
         assert not may(template, role, "s3:PutObject", f"{releases}/{other}/g/{WHEEL}")
@@ -246,7 +246,7 @@ def test_staging_and_promotion_write_their_own_area_alone(
 
 
 def test_a_promotion_announces_itself_and_decides_once(template: Template, releases: str) -> None:
-    intent, decision = (f"{releases}/{make('set', '1')}" for make in (layout.intent, layout.decision))
+    intent, decision = (f"{releases}/{one}/set/1.json" for one in (documents.INTENTS, documents.DECISIONS))
     for action in ("s3:PutObject", "s3:DeleteObject"):
         assert may(template, "Promote", action, intent)
         assert not may(template, "Stage", action, intent)
