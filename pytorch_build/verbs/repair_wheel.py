@@ -19,15 +19,12 @@ if TYPE_CHECKING:
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Declare the verb's own options."""
-    parser.add_argument(
-        "paths", nargs="*", type=Path, metavar="WHEEL|DIR", help="what to repair (default: the run's wheels)"
-    )
-    parser.add_argument(
-        "--graft", action="store_true", help="put libraries that manylinux does not promise into the wheel"
-    )
-    parser.add_argument(
-        "--output-dir", type=Path, default=Path("dist"), metavar="DIR", help="where it goes (default: dist)"
-    )
+    add = parser.add_argument
+    add("paths", nargs="*", type=Path, metavar="WHEEL|DIR", help="what to repair (default: the run's wheels)")
+    what = "put libraries that manylinux does not promise into the wheel"
+    add("--graft", action="store_true", help=what)
+    what = "where it goes (default: dist)"
+    add("--output-dir", type=Path, default=Path("dist"), metavar="DIR", help=what)
 
 
 def run(arguments: argparse.Namespace) -> None:
