@@ -80,7 +80,7 @@ from rocm_packaging.packages import wheels
 from rocm_packaging.packages.layouts import packages, payload_folder
 from rocm_packaging.packages.payload import Licenses, Payload, plan
 from rocm_packaging.packages.plan import DevelPlan, Distribution, Kind, RuntimePlan
-from tests.unit.rocm_packaging.artifact_sets import executed
+from tests.unit.rocm_packaging.artifact_sets import executed, request
 
 if TYPE_CHECKING:
     from types import ModuleType
@@ -183,7 +183,8 @@ def test_every_wheel_names_what_it_needs(tmp_path: Path, kind: Kind, needed: lis
 
 
 def written(folder: Path, kind: Kind | str, workers: Workers) -> WrittenFile:
-    output = wheels.Output(distribution=distribution(split=True), folder=folder, epoch=None, workers=workers)
+    made_of = request(folder, output_dir=folder)
+    output = wheels.Output(distribution=distribution(split=True), request=made_of, workers=workers)
     if kind == "devel":
         empty = DevelPlan(files={}, links={}, licenses=LICENSES)
         return wheels.devel_wheel(output, empty)
