@@ -76,7 +76,7 @@ def excluded(needs: Mapping[str, Binary], policy: Policy) -> frozenset[str]:
 
 
 def _of_others(policy: Policy) -> tuple[str, ...]:
-    return tuple(pattern for provider in policy.providers.values() for pattern in provider.brings)
+    return tuple(pattern for provider in policy.providers.values() for pattern in provider.patterns)
 
 
 def _needs_of(wheel: Path) -> Mapping[str, Binary]:

@@ -9,7 +9,7 @@ import pytest
 from packaging.version import Version
 
 from core.errors import WheelError
-from pytorch_build.build.rocm_init import Preloads, rocm_init_text
+from pytorch_build.build.plans.torch import rocm_init_text
 from pytorch_build.standalone.texts import (
     Licenses,
     Loader,
@@ -36,7 +36,7 @@ if sys.platform == "win32":
 
 
 def test_what_our_builds_write_is_read_back() -> None:
-    text = rocm_init_text(Preloads(names=("amd_comgr", "amdhip64"), absent=()), rocm_version="7.1.0rc2")
+    text = rocm_init_text(("amd_comgr", "amdhip64"), rocm_version="7.1.0rc2")
     assert read_rocm_init(text, "x") == Loader(names=("amd_comgr", "amdhip64"), version="7.1.0rc2")
 
 
