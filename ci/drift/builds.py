@@ -18,7 +18,6 @@ from core.data import read_text, read_toml
 from pytorch_build.platforms import linux, windows
 from pytorch_build.refs.torch_refs import load_refs
 from pytorch_build.test import skip_rules
-from pytorch_build.test.skip_review import entries
 from pytorch_build.test.upstream_tests import DATA as CONFIGURATIONS_FILE
 from pytorch_build.toolchain.pins import FILE as TOOLCHAIN_FILE
 
@@ -120,7 +119,7 @@ def _skips(checkout: Tree) -> tuple[Facts, Facts]:
         if not (torch or name == "generic.py"):
             continue
         for where, files in Python(checkout, f"{_SKIPS}/{name}").constant("skip_tests").items():
-            known = [entry for rule in rules if _holds(rule, where, torch) for entry in entries(rule)]
+            known = [entry for rule in rules if _holds(rule, where, torch) for entry in rule.entries]
             for file, tests in files.items():
                 key = f"{name.removesuffix('.py')}, {where}: {file}"
                 theirs[key] = tuple(tests)

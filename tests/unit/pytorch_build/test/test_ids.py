@@ -117,10 +117,10 @@ def test_what_is_no_pattern_is_refused(pattern: str, said: str) -> None:
 @pytest.mark.parametrize(
     ("test", "said"),
     [
-        ("test_x", "no test id"),
+        ("test_x", "not a test id"),
         ("::test_x", "must end with .py"),
         ("TestNN::test_x", "must end with .py"),
-        ("test/test_nn.py", "no test id"),
+        ("test/test_nn.py", "not a test id"),
         ("test/test_nn.py::TestNN::*", "under 'patterns'"),
         ("test/*.py::TestNN::test_x", "under 'patterns'"),
         ("test/test_nn.py::test_x[", "open bracket"),

@@ -95,7 +95,7 @@ def test_skip_comes_before_xfail_in_an_explanation_too() -> None:
 
 
 def test_what_is_no_test_id_cannot_be_explained() -> None:
-    with pytest.raises(UsageError, match="'test_x' is no test id"):
+    with pytest.raises(UsageError, match="'test_x' is not a test id"):
         explained("test_x", decided(rule("a", patterns=["::test_x"])))
 
 

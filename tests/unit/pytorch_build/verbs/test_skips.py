@@ -127,7 +127,7 @@ def test_a_file_without_rules_left_goes(skips: Callable[..., tuple[int, str, str
     ("words", "code", "said"),
     [
         (["explain"], 2, "Which test?"),
-        (["explain", "test_x"], 2, "'test_x' is no test id"),
+        (["explain", "test_x"], 2, "'test_x' is not a test id"),
         (["explain", "--al", "test/a.py::test_x"], 2, "Unknown option --al"),
         (["list", "test/a.py::test_x"], 2, "list takes no test ids"),
         (["lst"], 2, "invalid choice: 'lst'"),
