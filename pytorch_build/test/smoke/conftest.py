@@ -109,5 +109,11 @@ def flat(values):
 
 
 @pytest.fixture(scope="session")
+def torch():
+    """Return torch, imported where a test runs: it may not be part of this run."""
+    return importlib.import_module("torch")
+
+
+@pytest.fixture(scope="session")
 def versions():
     return expected()
