@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from core.junit import Outcome
-    from pytorch_build.test.plugin import Result, Session
+    from pytorch_build.test.plugin import Line, Session
     from pytorch_build.test.shards import Part
     from pytorch_build.test.upstream_tests import LimitsTable, TestFile
 
@@ -321,25 +321,20 @@ def of_script(file: str, ended: Ended, output: str) -> Case:
 
 def _reported(file: str, sessions: Sequence[Session]) -> dict[str, Case]:
     attempts: dict[str, list[Case]] = {}
-    for session in sessions:
-        for one in session.uncollected:
-            line, text = first_line(one.message, ""), cut(clean(one.text or one.message))
-            case = Case(test=one.file, file=file, outcome=one.outcome, line=line, text=text)
-            attempts.setdefault(case.test, []).append(case)
-        for result in session.results:
-            attempts.setdefault(result.test, []).append(_case(file, result))
+    for line in (line for one in sessions for line in (*one.uncollected, *one.results)):
+        case = _case(file, line)
+        attempts.setdefault(case.test, []).append(case)
     return {test: last_attempt(cases) for test, cases in attempts.items()}
 
 
-def _case(file: str, result: Result) -> Case:
-    outcome, quiet = _OUTCOMES[result.outcome], result.outcome in {"passed", "xpassed"}
-    line = "" if quiet else first_line(result.message, result.text)
-    if outcome in {"failed", "error"} and _LATE.search(line):
+def _case(file: str, line: Line) -> Case:
+    outcome, quiet = _OUTCOMES[line.outcome], line.outcome in {"passed", "xpassed"}
+    why = "" if quiet else first_line(line.message, line.text)
+    if outcome in {"failed", "error"} and _LATE.search(why):
         outcome = "timeout"
-    text = "" if quiet else cut(clean(result.text or result.message))
-    return Case(
-        test=result.test, file=file, outcome=outcome, seconds=max(0.0, result.seconds), line=line, text=text
-    )
+    text = "" if quiet else cut(clean(line.text or line.message))
+    seconds = max(0.0, line.seconds)
+    return Case(test=line.test or line.file, file=file, outcome=outcome, seconds=seconds, line=why, text=text)
 
 
 def _as_a_whole(

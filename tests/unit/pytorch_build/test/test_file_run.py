@@ -17,7 +17,7 @@ from core.errors import InterruptedStageError
 from core.junit import Case
 from pytorch_build.test import file_run, plugin
 from pytorch_build.test.file_run import FileRun, Setting, Stall, log_name, of_file, of_script, run_file
-from pytorch_build.test.plugin import Began, End, Result, Session, Uncollected
+from pytorch_build.test.plugin import Line, Session
 from pytorch_build.test.shards import Part
 from pytorch_build.test.upstream_tests import LimitsTable, TestFile
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 FILE = "test/test_it.py"
-BEGAN = Began(kind="session", schema=1, time=0.0, python="3.12", torch="")
+BEGAN = Line(kind="session")
 PASSES = "def test_one():\n    assert True\n"
 
 
@@ -392,8 +392,8 @@ def test_results_name_the_architecture_where_there_are_several() -> None:
     assert log_name("test/dynamo/test_misc.py") == "dynamo.test_misc"
 
 
-def result(name: str, outcome: Any = "passed", message: str = "", attempt: int = 1) -> Result:
-    return Result(
+def result(name: str, outcome: Any = "passed", message: str = "", attempt: int = 1) -> Line:
+    return Line(
         kind="test",
         test=f"{FILE}::{name}",
         outcome=outcome,
@@ -404,8 +404,8 @@ def result(name: str, outcome: Any = "passed", message: str = "", attempt: int =
     )
 
 
-def session(*results: Result, exit_status: int | None = 0, **facts: Any) -> Session:
-    end = None if exit_status is None else End(kind="end", exit=exit_status)
+def session(*results: Line, exit_status: int | None = 0, **facts: Any) -> Session:
+    end = None if exit_status is None else Line(kind="end", exit=exit_status)
     started = facts.pop("started", tuple(dict.fromkeys(one.test for one in results)))
     return Session(began=BEGAN, results=results, started=started, end=end, **facts)
 
@@ -504,8 +504,8 @@ def test_an_empty_part_of_a_file_is_right() -> None:
 
 
 def test_a_file_that_cannot_be_collected() -> None:
-    broken = Uncollected(kind="collect", file=FILE, outcome="error", message="ImportError: x")
+    broken = Line(kind="collect", file=FILE, outcome="error", message="ImportError: x")
     found = put(2, [session(exit_status=2, uncollected=(broken,))])
     assert [(one.test, one.outcome, one.line) for one in found] == [(FILE, "error", "ImportError: x")]
-    skipped = Uncollected(kind="collect", file=FILE, outcome="skipped", message="no GPU")
+    skipped = Line(kind="collect", file=FILE, outcome="skipped", message="no GPU")
     assert named(put(5, [session(exit_status=5, uncollected=(skipped,))])) == {FILE: "skipped"}

@@ -7,24 +7,13 @@ from typing import Any
 import pytest
 
 from core.errors import UsageError
-from pytorch_build.test.plugin import Began, Session, Uncollected
+from pytorch_build.test.plugin import Line, Session
 from pytorch_build.test.skip_review import as_json, evidence, explained, in_file, listing, review, silent
 from pytorch_build.test.skip_rules import Rule, RuleTable, UnderTest, decide
 
 TODAY = dt.date(2026, 11, 21)
 HERE = UnderTest(gpu_targets=(), platform="linux", python="3.12.4", torch="2.10.1")
-BEGAN = Began.model_validate(
-    {
-        "kind": "session",
-        "schema": 1,
-        "time": 0,
-        "python": "3.12.4",
-        "pytest": "9",
-        "torch": "",
-        "root": "/",
-        "mode": "apply",
-    }
-)
+BEGAN = Line(kind="session")
 TESTS = ("test/a.py::TestA::test_x", "test/a.py::TestA::test_y[1]", "test/b.py::TestB::test_x")
 
 
@@ -117,7 +106,7 @@ def test_what_matches_nothing_is_stale_and_the_nearest_test_is_named() -> None:
 
 def test_absence_is_believed_only_of_files_that_were_seen_whole() -> None:
     decisions = decided(rule("one", tests=["test/a.py::test_gone"]))
-    gone = Uncollected(kind="collect", file="test/a.py", outcome="error", message="")
+    gone = Line(kind="collect", file="test/a.py", outcome="error", message="")
     partly = (
         evidence([session("test/b.py::test_x")]),
         evidence([session(*TESTS, deselected=3)]),
