@@ -209,25 +209,20 @@ def chosen(
     return list(select(machine, env or {}, gpu_family=family, targets=targets, **changes))
 
 
-def test_the_first_gpu_of_the_family_is_taken() -> None:
-    (one,) = chosen()
-    assert one.target == "gfx942"
-    assert one.env == {"HIP_VISIBLE_DEVICES": "0"}
-    assert one.words == "gfx942 (0)"
-
-
-def test_all_gpus_of_the_family_are_taken_where_all_are_asked_for() -> None:
-    (one,) = chosen(policy="all")
-    assert one.env == {"HIP_VISIBLE_DEVICES": "0,2"}
-
-
-def test_each_architecture_has_processes_of_its_own() -> None:
-    both = chosen(family="gfx94X-dcgpu;gfx110X-all", policy="all")
-    assert [(one.target, one.env["HIP_VISIBLE_DEVICES"]) for one in both] == [
-        ("gfx942", "0,2"),
-        ("gfx1100", "1"),
-    ]
-    assert [one.env["HIP_VISIBLE_DEVICES"] for one in chosen(family="gfx94X-dcgpu;gfx110X-all")] == ["0", "1"]
+@pytest.mark.parametrize(
+    ("family", "policy", "words"),
+    [
+        ("gfx94X-dcgpu", "unique", ["gfx942 (0)"]),
+        ("gfx94X-dcgpu", "all", ["gfx942 (0, 2)"]),
+        # each architecture has processes of its own
+        ("gfx94X-dcgpu;gfx110X-all", "unique", ["gfx942 (0)", "gfx1100 (1)"]),
+        ("gfx94X-dcgpu;gfx110X-all", "all", ["gfx942 (0, 2)", "gfx1100 (1)"]),
+    ],
+)
+def test_gpus_of_a_family_are_chosen_by_architecture(family: str, policy: Any, words: list[str]) -> None:
+    found = chosen(family=family, policy=policy)
+    assert [one.words for one in found] == words
+    assert found[0].env == {"HIP_VISIBLE_DEVICES": "0" if policy == "unique" else "0,2"}
 
 
 @pytest.mark.parametrize(

@@ -14,13 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
-SESSION = {
-    "kind": "session",
-    "schema": 1,
-    "time": 1.5,
-    "python": "3.11.7",
-    "torch": "",
-}
+SESSION = {"kind": "session", "schema": 1, "time": 1.5, "python": "3.11.7", "torch": ""}
 
 
 def result(test: str, outcome: str, attempt: int = 1) -> dict[str, object]:

@@ -166,11 +166,7 @@ def test_a_dry_run_writes_nothing(run: Any) -> None:
 
 @pytest.mark.parametrize(
     ("words", "code"),
-    [
-        (("--run-id", 99), 4),
-        (("--expect", "a=x"), 2),
-        (("--input-dir", "/nowhere/at/all"), 4),
-    ],
+    [(("--run-id", 99), 4), (("--expect", "a=x"), 2), (("--input-dir", "/nowhere/at/all"), 4)],
 )
 def test_nothing_to_report_is_an_error(run: Any, words: tuple[object, ...], code: int) -> None:
     assert door("--store", run.store.url, *words) == code
