@@ -213,6 +213,13 @@ def test_a_runs_wheels_are_those_of_its_ref_python_and_rocm(run: Any) -> None:
     with pytest.raises(MissingInputError, match="no wheels of nightly") as caught:
         wheels_of(other, run.target())
     assert "nox -s build_torch" in caught.value.hint
+    # failed builds offer nothing
+    record = run.record("build_torch", torch, torch_ref="sample", python="cp312", gpu_family="gfx950-dcgpu")
+    failed = record.model_copy(update={"status": "failed"})
+    records.write(run.store, run.common().outputs, "gfx950-dcgpu", failed)
+    run.store.delete(run.common().outputs.record_key("gfx950-dcgpu", record.name))
+    with pytest.raises(MissingInputError):
+        wheels_of(run.context("gfx950-dcgpu"), run.target())
 
 
 ALL = "gfx110X-all"
@@ -307,17 +314,6 @@ def test_what_a_run_lacks_is_told_before_anything_is_installed(
     assert caught.value.hint
 
 
-def test_failed_builds_offer_nothing(run: Any) -> None:
-    run.put_lock()
-    file = run.built("torch")
-    record = run.record("build_torch", file, torch_ref="sample", python="cp312", gpu_family=FAMILY)
-    run.store.delete(run.common().outputs.record_key(FAMILY, record.name))
-    failed = record.model_copy(update={"status": "failed"})
-    records.write(run.store, run.common().outputs, FAMILY, failed)
-    with pytest.raises(MissingInputError):
-        wheels_of(run.context(), run.target())
-
-
 def calls_of(run: Any, chosen: Any, **rocm: Any) -> list[Any]:
     """Plan what would be installed."""
     options = RocmOptions(source=SourceOptions(prefix="--rocm-", **rocm))
@@ -400,63 +396,53 @@ def test_sources_that_are_named_take_the_place_of_the_run(
     for version in ("2.10.0", "2.9.0"):
         make_wheel(tmp_path / "links", "torch", version, fields=[("Requires-Dist", "numpy")])
     named = SourceOptions(find_links=(str(tmp_path / "links"),))
-    what = installation.tested(run.context("cpu"), run.target(), named, RocmOptions())
-    assert [one.version for one in what.files] == ["2.10.0"]
-    assert (what.words, what.others) == (str(tmp_path / "links"), ("numpy",))
-    old = installation.tested(
-        run.context("cpu"), run.target(), replace(named, version="2.9.0"), RocmOptions()
-    )
-    assert [one.version for one in old.files] == ["2.9.0"]
+
+    def tested(**changes: Any) -> installation.Tested:
+        options = replace(named, **changes)
+        return installation.tested(run.context("cpu"), run.target(), options, RocmOptions())
+
+    assert [one.version for one in tested().files] == ["2.10.0"]
+    assert (tested().words, tested().others) == (str(tmp_path / "links"), ("numpy",))
+    assert [one.version for one in tested(version="2.9.0").files] == ["2.9.0"]
     with pytest.raises(EnvironmentSetupError, match=r"no torch==3"):
-        installation.tested(run.context("cpu"), run.target(), replace(named, version="3"), RocmOptions())
+        tested(version="3")
     (tmp_path / "none").mkdir()
     with pytest.raises(MissingInputError, match=r"no torch for Python 3\.12 at"):
-        installation.tested(
-            run.context("cpu"),
-            run.target(),
-            replace(named, find_links=(str(tmp_path / "none"),)),
-            RocmOptions(),
-        )
+        tested(find_links=(str(tmp_path / "none"),))
 
 
 @pytest.mark.usefixtures("target")
-def test_wheels_for_a_gpu_are_not_passed_without_one(run: Any) -> None:
+def test_wheels_for_a_gpu_are_not_passed_without_one(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     chosen = run.context("gfx110X-all", ref="nightly")
     with pytest.raises(CheckError, match="no GPU driver is loaded") as caught:
         smoke(chosen, SmokeOptions())
     assert "--allow-no-gpu" in caught.value.hint
-    # allowed, it is the run's wheels that are asked for next
+    monkeypatch.setattr(gpus, "this_machine", lambda: machine("gfx1201"))
+    with pytest.raises(CheckError, match=r"No visible GPU is of gfx110X-all .*: here is .*gfx1201"):
+        smoke(chosen, SmokeOptions())
+    # allowed, the run's wheels are needed next
     run.put_lock(run.lock(torch_ref="nightly"))
     with pytest.raises(MissingInputError):
         smoke(chosen, SmokeOptions(allow_no_gpu=True))
 
 
-@pytest.mark.usefixtures("target")
-def test_a_family_that_no_gpu_here_has_is_refused(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    here = Machine(gpus=(Gpu(target="gfx1201"),), vendor="amd")
-    monkeypatch.setattr(gpus, "this_machine", lambda: here)
-    with pytest.raises(CheckError, match=r"No visible GPU is of gfx110X-all .*: here is .*gfx1201"):
-        smoke(run.context("gfx110X-all", ref="nightly"), SmokeOptions())
+def machine(*targets: str, vendor: Any = "amd") -> Machine:
+    return Machine(gpus=tuple(Gpu(target=one, uuid="GPU-1") for one in targets), vendor=vendor)
 
 
 @pytest.mark.parametrize(
-    ("machine", "family", "options", "told"),
+    ("here", "family", "options", "told"),
     [
         (Machine(), "cpu", SmokeOptions(), {"SMOKE_GPU": None}),
+        (machine("sm_90", vendor="nvidia"), "cpu", SmokeOptions(), {"SMOKE_GPU": None}),
         (
-            Machine(gpus=(Gpu(target="sm_90", uuid="GPU-1"),), vendor="nvidia"),
-            "cpu",
-            SmokeOptions(),
-            {"SMOKE_GPU": None},
-        ),
-        (
-            Machine(gpus=(Gpu(target="sm_90", uuid="GPU-1"),), vendor="nvidia"),
+            machine("sm_90", vendor="nvidia"),
             "cpu",
             SmokeOptions(other_gpu=True),
             {"SMOKE_GPU": "sm_90", "CUDA_VISIBLE_DEVICES": "GPU-1"},
         ),
         (
-            Machine(gpus=(Gpu(target="gfx942"), Gpu(target="gfx942")), vendor="amd"),
+            machine("gfx942", "gfx942"),
             FAMILY,
             SmokeOptions(),
             {"SMOKE_GPU": "gfx942", "HIP_VISIBLE_DEVICES": "0"},
@@ -465,30 +451,22 @@ def test_a_family_that_no_gpu_here_has_is_refused(run: Any, monkeypatch: pytest.
 )
 @pytest.mark.usefixtures("target", "tests")
 def test_the_tests_are_told_which_gpu_torch_must_see(
-    run: Any,
-    monkeypatch: pytest.MonkeyPatch,
-    machine: Machine,
-    family: str,
-    options: SmokeOptions,
-    told: dict[str, str | None],
+    run: Any, monkeypatch: pytest.MonkeyPatch, here: Machine, family: str, options: SmokeOptions, told: Any
 ) -> None:
     chosen = run.context(family, ref="nightly")
-    monkeypatch.setattr(gpus, "this_machine", lambda: machine)
-    monkeypatch.setattr(installation, "prebuilt", lambda _context: ())
+    monkeypatch.setattr(gpus, "this_machine", lambda: here)
+    monkeypatch.setattr(installation, "prebuilt", lambda _: ())
     monkeypatch.setattr(installation, "wheels_of", lambda *_: [run.built("torch", gpu_family=family)])
     seen: dict[str, str] = {}
 
     def ran(argv: list[str | Path], *, env: dict[str, str], **_: object) -> None:
         seen.update(env)
         junit = next(str(word) for word in argv if str(word).startswith("--junitxml="))
-        Path(junit.partition("=")[2]).write_text(
-            "<testsuites><testsuite><testcase classname='a' name='b'/></testsuite></testsuites>"
-        )
+        Path(junit.partition("=")[2]).write_text("<testsuite><testcase classname='a' name='b'/></testsuite>")
 
     monkeypatch.setattr(process, "run", ran)
-    monkeypatch.setattr(
-        process, "capture", lambda *_, **__: process.Completed(returncode=0, stdout="{}", stderr="")
-    )
+    nothing = process.Completed(returncode=0, stdout="{}", stderr="")
+    monkeypatch.setattr(process, "capture", lambda *_, **__: nothing)
     smoke(chosen, replace(options, install=False))
     assert {name: seen.get(name) for name in told} == told
 

@@ -172,29 +172,26 @@ def test_a_skipped_class_is_not_even_set_up(run: Callable[..., Ran]) -> None:
     assert "no device" not in ran.output
 
 
-def test_an_xfail_that_passes_fails(run: Callable[..., Ran]) -> None:
-    ran = run(TESTS, rule("xfail", "TestFooCUDA::test_bar_*"), arguments=["test_foo.py::TestFooCUDA"])
-    assert ran.returncode == 1
-    assert ran.outcomes["TestFooCUDA::test_bar_cuda_float16"] == "failed mine.xfail"
-    assert ran.outcomes["TestFooCUDA::test_bar_cuda_float32"] == "xfailed mine.xfail"
-    (message,) = (one.message for one in ran.sessions[0].results if one.outcome == "failed")
-    assert "XPASS(strict)" in message
-
-
-def test_skip_wins_over_xfail_and_the_first_of_its_kind_over_others(run: Callable[..., Ran]) -> None:
+def test_skip_wins_over_xfail_and_the_first_of_its_kind_and_an_xfail_that_passes_fails(
+    run: Callable[..., Ran],
+) -> None:
     ran = run(
         TESTS,
         rule("xfail", "TestFooCUDA::*"),
-        rule("skip", "TestFooCUDA::*", name="a.first"),
-        rule("skip", "TestFooCUDA::*", name="a.second"),
+        rule("skip", "TestFooCUDA::test_bar_cuda_float64", name="a.first"),
+        rule("skip", "TestFooCUDA::test_bar_cuda_float64", name="a.second"),
         arguments=["test_foo.py::TestFooCUDA"],
     )
-    assert set(ran.outcomes.values()) == {"skipped a.first"}
-    assert {name: len(tests) for name, tests in ran.sessions[0].rules.items()} == {
-        "a.first": 3,
-        "a.second": 3,
-        "mine.xfail": 3,
+    assert ran.returncode == 1
+    assert ran.outcomes == {
+        "TestFooCUDA::test_bar_cuda_float64": "skipped a.first",
+        "TestFooCUDA::test_bar_cuda_float32": "xfailed mine.xfail",
+        "TestFooCUDA::test_bar_cuda_float16": "failed mine.xfail",
     }
+    (message,) = (one.message for one in ran.sessions[0].results if one.outcome == "failed")
+    assert "XPASS(strict)" in message
+    taken = {name: len(tests) for name, tests in ran.sessions[0].rules.items()}
+    assert taken == {"a.first": 1, "a.second": 1, "mine.xfail": 3}
 
 
 def test_rules_see_what_an_expression_deselects(run: Callable[..., Ran]) -> None:
@@ -203,6 +200,12 @@ def test_rules_see_what_an_expression_deselects(run: Callable[..., Ran]) -> None
     assert session.collected == ("test/test_foo.py::TestFooCUDA::test_bar_cuda_float32",)
     assert session.deselected == 7
     assert len(session.rules["mine.skip"]) == 3
+    # tests that are named, of those that are there
+    wanted = ("test/test_foo.py::test_kinds[x::y]", "test/test_foo.py::test_gone")
+    ran = run(TESTS, only=wanted)
+    session = ran.sessions[-1]
+    assert session.collected == wanted[:1]
+    assert (ran.returncode, session.deselected) == (0, 7)
 
 
 @pytest.mark.parametrize(
@@ -215,30 +218,20 @@ def test_ids_do_not_depend_on_how_pytest_is_called(run: Callable[..., Ran], argu
     ]
 
 
-def test_only_the_named_tests_run(run: Callable[..., Ran]) -> None:
-    wanted = ("test/test_foo.py::test_kinds[x::y]", "test/test_foo.py::test_gone")
-    ran = run(TESTS, only=wanted)
-    (session,) = ran.sessions
-    assert session.collected == wanted[:1]
-    assert (ran.returncode, session.deselected) == (0, 7)
-
-
-def test_trying_runs_what_rules_hide_and_nothing_else(run: Callable[..., Ran]) -> None:
+@pytest.mark.parametrize(("mended", "outcome"), [("", "failed"), ("1", "passed")])
+def test_trying_runs_what_rules_hide_and_nothing_else(
+    run: Callable[..., Ran], mended: str, outcome: str
+) -> None:
     rules = (
         rule("skip", "TestFooCUDA::test_bar_cuda_float32"),
         rule("xfail", "TestFooCUDA::test_bar_cuda_float64"),
+        rule("retry", "::test_kinds[*]"),
     )
-    broken = run(TESTS, *rules, rule("retry", "::test_kinds[*]"), mode="try")
-    assert broken.outcomes == {
-        "TestFooCUDA::test_bar_cuda_float32": "failed mine.skip",
-        "TestFooCUDA::test_bar_cuda_float64": "failed mine.xfail",
+    tried = run(TESTS, *rules, mode="try", MENDED=mended)
+    assert tried.outcomes == {
+        "TestFooCUDA::test_bar_cuda_float32": f"{outcome} mine.skip",
+        "TestFooCUDA::test_bar_cuda_float64": f"{outcome} mine.xfail",
     }
-
-
-def test_trying_says_what_passes_now(run: Callable[..., Ran]) -> None:
-    ran = run(TESTS, rule("skip", "TestFooCUDA::test_bar_cuda_float32"), mode="try", MENDED="1")
-    assert ran.outcomes == {"TestFooCUDA::test_bar_cuda_float32": "passed mine.skip"}
-    assert ran.returncode == 0
 
 
 def test_an_interpreter_that_ends_leaves_what_was_known(run: Callable[..., Ran]) -> None:
@@ -269,23 +262,14 @@ def test_files_without_tests_are_told(run: Callable[..., Ran], text: str, outcom
     assert message in said.message
 
 
-@pytest.mark.parametrize(
-    ("text", "said"),
-    [
-        ("{}", "not a plan of schema 1"),
-        ("{", "Expecting property name"),
-        ('{"schema": 2}', "not a plan of schema 1"),
-    ],
-)
-def test_a_plan_that_is_none_stops_pytest(
-    tmp_path: Path, run: Callable[..., Ran], text: str, said: str
-) -> None:
-    run("def test_one(): pass\n")  # leaves the folder
+@pytest.mark.parametrize("text", ["{}", "{", '{"schema": 2}'])
+def test_a_plan_that_is_invalid_stops_pytest(tmp_path: Path, text: str) -> None:
     (tmp_path / "bad.json").write_text(text)
     argv = [sys.executable, "-m", "pytest", *plugin.arguments(tmp_path / "bad.json")]
     env = process.inherited(PYTHONPATH=str(plugin.TARGET), PYTEST_ADDOPTS=None)
-    done = process.capture(argv, cwd=tmp_path / "up", env=env, check=False)
+    done = process.capture(argv, cwd=tmp_path, env=env, check=False)
     assert done.returncode == 4
+    said = "Expecting property name" if text == "{" else "not a plan of schema 1"
     assert said in done.stdout + done.stderr
 
 
