@@ -401,7 +401,6 @@ class _Reader:
         self.cases.setdefault(test, []).append(made)
 
     def document(self, problem: str) -> Document:
-        """Put together what was read, and compare it with the suites' own totals."""
         cases = tuple(map(worst, self.cases.values()))
         tests, problems = self.claimed_tests, [*([problem] if problem else []), *self.problems]
         if not problem and not cases:

@@ -145,8 +145,6 @@ class Stall:
 
 
 class _Running:
-    """One file, process by process."""
-
     def __init__(self, file: TestFile, setting: Setting, name: str) -> None:
         self.file, self.setting, self.name = file, setting, name
         self.folder = setting.folder / name
@@ -160,7 +158,6 @@ class _Running:
         self.side_by_side = file.parallel and setting.workers > 1
 
     def perform(self, part: Part | None) -> None:
-        """Run the file, and what is left of it after each process that dies."""
         # what an earlier run left there would be taken for this one's
         shutil.rmtree(self.folder, ignore_errors=True)
         self.log.unlink(missing_ok=True)
@@ -210,7 +207,6 @@ class _Running:
         return left
 
     def _ruled(self, case: Case) -> Case:
-        """Name the rule by which a test was retried."""
         if case.attempts == 1:
             return case
         rules = (one for one in self.setting.rules if one.action == "retry" and one.takes(case.test))
@@ -232,7 +228,6 @@ class _Running:
     def _started(
         self, name: str, only: tuple[str, ...] | None, more: tuple[str, ...]
     ) -> tuple[Sequence[Session], Ended]:
-        """Run pytest, and read what its journals hold."""
         setting, path = self.setting, self.folder / f"{name}.plan.json"
         runner = self.file.runner == "run_test"
         plan = Plan(
@@ -366,7 +361,6 @@ def _killed(ended: Ended) -> tuple[Outcome, str] | None:
 
 
 def _incomplete(ended: Ended, sessions: Sequence[Session], output: str) -> tuple[Outcome, str]:
-    """Explain why pytest did not come to its end."""
     status = process.status(ended.returncode)
     if not sessions and ended.returncode in _EXIT_WORDS:
         return "error", f"pytest {_EXIT_WORDS[ended.returncode]} ({status})"
@@ -376,7 +370,6 @@ def _incomplete(ended: Ended, sessions: Sequence[Session], output: str) -> tuple
 
 
 def _odd(ended: Ended, cases: Mapping[str, Case]) -> tuple[Outcome, str] | None:
-    """Explain what is wrong with how pytest ended, if anything."""
     failing, status = any(case.failing for case in cases.values()), process.status(ended.returncode)
     if words := _EXIT_WORDS.get(ended.returncode):
         # a file that cannot be collected interrupts pytest, and is a result by itself

@@ -274,7 +274,6 @@ def checked(
 
 
 def _changed(record: Record, store: Store, prefix: str) -> str:
-    """Explain how the report that a record names has changed; "" where it has not."""
     report = record.details.get("report")
     if not isinstance(report, dict) or not {"key", "sha256"} <= report.keys():
         return f"the record of {record.stage} names no report"

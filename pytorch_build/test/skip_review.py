@@ -244,7 +244,6 @@ def _names(line: str, tests: Collection[str]) -> bool:
 def _less(
     data: dict[str, Any], rules: Collection[str], tests: Mapping[str, Collection[str]]
 ) -> dict[str, Any]:
-    """Remove the same from the parsed file."""
     left = {name: dict(table) for name, table in data.get("rules", {}).items() if name not in rules}
     for name, table in left.items():
         for key in {"tests", "patterns"} & table.keys():

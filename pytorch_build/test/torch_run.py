@@ -158,8 +158,6 @@ def _require_code(bench: Bench) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class _Run:
-    """One shard of one configuration on one bench."""
-
     bench: Bench
     asked: TorchTests
 
@@ -187,7 +185,6 @@ class _Run:
 
     @cached_property
     def applied(self) -> Sequence[tuple[PlannedRule, ...]]:
-        """The skip rules that apply, for each assignment."""
         bench, today = self.bench, dt.datetime.now(dt.UTC).date()
         tested = skip_rules.UnderTest(
             gpu_targets=bench.context.gpu_targets,
@@ -227,7 +224,6 @@ class _Run:
         return shards.plan(self.files, known, self.asked.shard.count)
 
     def tested(self) -> Mapping[str, Any]:
-        """Run the shard's files on each GPU, and keep their results."""
         bench, asked, context = self.bench, self.asked, self.bench.context
         if asked.shard.count > 1:
             shards.show(self.plan, asked.shard)
@@ -299,7 +295,6 @@ class _Run:
             )
 
     def _put_logs(self, folder: Path) -> None:
-        """Keep the files' logs among the run's outputs, the middle of very long ones left out."""
         common = self.bench.context.common
         store, prefix = common.open_store(), common.outputs.logs_prefix(self.bench.context.artifact_group)
         target = f"{prefix}/{records.record_name(self.name, self.origin.cell)}"
@@ -326,7 +321,6 @@ def _suite(run: FileRun) -> Suite:
 
 
 def _report(run: FileRun) -> None:
-    """Print the results of a file; of one that failed, the end of its output."""
     found = [f"{count} {name}" for name, count in counts(run.cases).items() if count]
     console.say(
         f"{run.file}: {', '.join(found) or 'no test of this shard'} in {console.duration(run.seconds)}"

@@ -145,7 +145,6 @@ def _under_test(arguments: argparse.Namespace, seen: Sequence[Session]) -> Under
 
 
 def _torch_of(chosen: Context) -> str:
-    """Return the torch that the run builds, or the series in the ref's name."""
     lock = stored_lock(chosen)
     if lock is not None and "torch" in lock.projects and not lock.project("torch").prebuilt:
         return lock.version("torch", gpu=chosen.gpu)

@@ -87,7 +87,6 @@ def _gathered(common: Common, name: str) -> Group:
 
 
 def _file(common: Common, group: Group, *, keep_durations: bool) -> None:
-    """File what follows from a run's reports: data, durations, and the records that a promotion reads."""
     store, outputs = common.open_store(), common.outputs
     content = _json(outputs.run_id, group.tested)
     store.put_bytes(f"{outputs.reports_prefix(group.name)}/{DATA_NAME}", content.encode())
@@ -108,7 +107,6 @@ def _json(run_id: str, tested: Sequence[Tested]) -> str:
 
 
 def _show(tested: Sequence[Tested], title: str, arguments: argparse.Namespace, run_id: str) -> None:
-    """Print the table and the first failures; write the summary and the data."""
     rows = []
     for one in tested:
         counted = ", ".join(f"{count} {name}" for name, count in one.counts.items() if count)

@@ -194,7 +194,6 @@ def _tests(chosen: Context, asked: TorchTests) -> Tests:
 def _installed(
     chosen: Context, target: Interpreter, what: Tested | None, rocm: RocmOptions, gpus: Sequence[Assignment]
 ) -> Iterator[Mapping[str, Any]]:
-    """Install what is tested, or check what is installed; yield what the record holds of it."""
     if what is None:
         installation.require_device_code(target, installation.amd_targets(gpus))
         yield {"files": {}, "installed": False}
@@ -209,7 +208,6 @@ def _installed(
 # wheels. What the machine's driver needs is passed on: /dev/kfd and /dev/dri, the groups that may open them
 # (110 is render's number on machines whose image does not know it), and the machine's shared memory.
 def _in_container(arguments: argparse.Namespace) -> None:
-    """Run the same session in the image, with what it reads mounted."""
     if arguments.other_gpu:
         raise UsageError(
             "--container hands AMD's devices on, and --other-gpu wants others.", hint="Give one of them."
