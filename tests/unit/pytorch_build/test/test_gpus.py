@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import re
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -79,46 +80,38 @@ Agent 3
 """
 
 
-def test_the_kernels_topology_names_targets_and_uuids() -> None:
-    found = kernel_gpus([CPU_NODE, MI300X, NAVI31])
-    assert found == (Gpu(target="gfx942", uuid="GPU-5f8c7bdb91a4e3f1"), Gpu(target="gfx1100"))
+MI300_ID = "GPU-5f8c7bdb91a4e3f1"
+CHIP = {
+    "market_name": "AMD Instinct MI300X",
+    "target_graphics_version": "gfx942",
+    "asic_serial": "0x5F8C7BDB91A4E3F1",
+}
+ROWS = [{"gpu": 0, "asic": CHIP}, {"gpu": 1, "asic": {"target_graphics_version": "N/A"}}]
+H200_ID = "GPU-2a1c2c2c-91a4-e3f1-0000-5f8c7bdb91a4"
 
 
-def test_a_gpu_that_this_process_may_not_open_is_none_of_its_own() -> None:
-    found = kernel_gpus([MI300X, NAVI31], usable=lambda minor: minor == 129)
-    assert [one.target for one in found] == ["gfx1100"]
-
-
-def test_rocminfo_is_read_agent_by_agent() -> None:
-    assert rocminfo_gpus(ROCMINFO) == (
-        Gpu(target="gfx942", uuid="GPU-5f8c7bdb91a4e3f1", name="AMD Instinct MI300X"),
-        Gpu(target="gfx1100"),
-    )
-    assert rocminfo_gpus("ROCk module is NOT loaded, possibly no GPU devices\n") == ()
-
-
-def test_the_enumerators_processor_is_no_gpu() -> None:
-    assert [one.target for one in enumerated_gpus("gfx000\ngfx942\ngfx942:sramecc+\n")] == ["gfx942"] * 2
-    assert enumerated_gpus("error: no permission\n") == ()
-
-
-def test_amd_smi_is_read_in_both_of_its_forms() -> None:
-    chip = {
-        "market_name": "AMD Instinct MI300X",
-        "target_graphics_version": "gfx942",
-        "asic_serial": "0x5F8C7BDB91A4E3F1",
-    }
-    rows = [{"gpu": 0, "asic": chip}, {"gpu": 1, "asic": {"target_graphics_version": "N/A"}}]
-    expected = (Gpu(target="gfx942", uuid="GPU-5f8c7bdb91a4e3f1", name="AMD Instinct MI300X"),)
-    assert amd_smi_gpus(json.dumps(rows)) == expected
-    assert amd_smi_gpus(json.dumps({"gpu_data": rows})) == expected
-    assert amd_smi_gpus("AMDSMI_STATUS_NOT_INIT") == ()
-
-
-def test_nvidias_program_is_read_row_by_row() -> None:
-    uuid = "GPU-2a1c2c2c-91a4-e3f1-0000-5f8c7bdb91a4"
-    text = f"{uuid}, 9.0, NVIDIA H200\nNo devices were found\n"
-    assert nvidia_gpus(text) == (Gpu(target="sm_90", uuid=uuid, name="NVIDIA H200"),)
+@pytest.mark.parametrize(
+    ("read", "printed", "found"),
+    [
+        (kernel_gpus, [CPU_NODE, MI300X, NAVI31], [("gfx942", MI300_ID, ""), ("gfx1100", "", "")]),
+        # of a GPU that this process may not open
+        (partial(kernel_gpus, usable=lambda minor: minor == 129), [MI300X, NAVI31], [("gfx1100", "", "")]),
+        (rocminfo_gpus, ROCMINFO, [("gfx942", MI300_ID, "AMD Instinct MI300X"), ("gfx1100", "", "")]),
+        (rocminfo_gpus, "ROCk module is NOT loaded, possibly no GPU devices\n", []),
+        (enumerated_gpus, "gfx000\ngfx942\ngfx942:sramecc+\n", [("gfx942", "", "")] * 2),
+        (enumerated_gpus, "error: no permission\n", []),
+        (amd_smi_gpus, json.dumps(ROWS), [("gfx942", MI300_ID, "AMD Instinct MI300X")]),
+        (amd_smi_gpus, json.dumps({"gpu_data": ROWS}), [("gfx942", MI300_ID, "AMD Instinct MI300X")]),
+        (amd_smi_gpus, "AMDSMI_STATUS_NOT_INIT", []),
+        (
+            nvidia_gpus,
+            f"{H200_ID}, 9.0, NVIDIA H200\nNo devices were found\n",
+            [("sm_90", H200_ID, "NVIDIA H200")],
+        ),
+    ],
+)
+def test_what_the_kernel_and_programs_print_is_read(read: Any, printed: Any, found: list[Any]) -> None:
+    assert [(one.target, one.uuid, one.name) for one in read(printed)] == found
 
 
 @pytest.fixture
@@ -139,12 +132,8 @@ def said(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> dict[str, str]:
     return answers
 
 
-@pytest.mark.usefixtures("said")
-def test_a_machine_without_a_driver_has_no_vendor() -> None:
-    assert this_machine() == Machine()
-
-
 def test_a_program_that_knows_nothing_is_followed_by_the_next(said: dict[str, str]) -> None:
+    assert this_machine() == Machine()
     gpus.KFD.touch()
     assert this_machine() == Machine(vendor="amd")
     said |= {"rocminfo": "", "rocm_agent_enumerator": "gfx000\ngfx942\n"}

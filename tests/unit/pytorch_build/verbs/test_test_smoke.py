@@ -95,10 +95,15 @@ def totals(run: Any) -> Any:
 
 
 @pytest.mark.processes
-@pytest.mark.usefixtures("target", "torch")
+@pytest.mark.usefixtures("target")
 def test_passing_tests_are_recorded_and_not_repeated(
-    run: Any, tests: Path, capsys: pytest.CaptureFixture[str]
+    run: Any, tests: Path, torch: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    # the tests know what is recorded
+    text = "import json, os\ndef test_it():\n"
+    text += f"    assert json.loads(os.environ['SMOKE_EXPECT']) == {{'torch': {torch.version!r}}}\n"
+    text += "    assert 'PYTHONPATH' not in os.environ\n"
+    tests.joinpath("test_it.py").write_text(text)
     tests.joinpath("test_more.py").write_text(SKIPS)
     smoke(run.context("cpu"), SmokeOptions())
     assert totals(run) == {"tests": 2, "failures": 0, "errors": 0, "skipped": 1}
@@ -147,17 +152,6 @@ def test_what_is_no_pass_is_an_error(
 
 
 @pytest.mark.processes
-@pytest.mark.usefixtures("target")
-def test_the_tests_are_told_what_is_recorded(run: Any, tests: Path, torch: Any) -> None:
-    text = "import json, os\ndef test_told():\n"
-    text += f"    assert json.loads(os.environ['SMOKE_EXPECT']) == {{'torch': {torch.version!r}}}\n"
-    text += "    assert 'PYTHONPATH' not in os.environ\n"
-    tests.joinpath("test_it.py").write_text(text)
-    smoke(run.context("cpu"), SmokeOptions())
-    assert totals(run)["tests"] == 1
-
-
-@pytest.mark.processes
 @pytest.mark.usefixtures("target", "torch", "tests")
 def test_an_environment_filled_by_hand_is_tested_each_time_and_is_no_tested_run(
     run: Any, monkeypatch: pytest.MonkeyPatch
@@ -169,19 +163,14 @@ def test_an_environment_filled_by_hand_is_tested_each_time_and_is_no_tested_run(
         return {"tests": 1, "failures": 0, "errors": 0, "skipped": 0}
 
     monkeypatch.setattr(test_smoke, "_pytest", pytests)
-    for _ in range(2):
-        smoke(run.context("cpu"), SmokeOptions(install=False))
-    assert len(ran) == 2
-    smoke(run.context("cpu"), SmokeOptions())
+    for install in (False, False, True):
+        smoke(run.context("cpu"), SmokeOptions(install=install))
     assert len(ran) == 3
-
-
-@pytest.mark.usefixtures("target", "torch", "tests")
-def test_wheels_that_do_not_fit_together_are_an_error(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    # wheels that do not fit together are an error
     said = "The package `torch` requires `triton==3.6.0`, but it's not installed"
     monkeypatch.setattr(installer, "missing_dependencies", lambda _target: (said,))
     with pytest.raises(CheckError, match=r"triton==3\.6\.0"):
-        smoke(run.context("cpu"), SmokeOptions())
+        smoke(run.context("cpu", force=True), SmokeOptions())
 
 
 @pytest.mark.usefixtures("target", "tests")
@@ -292,25 +281,20 @@ def test_each_family_of_a_group_has_a_record_and_report_of_its_own(
 
 
 @pytest.mark.parametrize(
-    ("family", "here", "put", "words"),
+    ("here", "put", "words"),
     [
-        (ALL, ("gfx1103",), ("rocm-sdk-device-gfx1100",), r"no device code of ROCm .* for gfx1103 .*gfx1100"),
-        (ALL, (), ("rocm-sdk-device-gfx1100",), r"for gfx1101, gfx1102, gfx1103"),
-        (ALL, (), (f"rocm-sdk-libraries-{ALL.lower()}",), "both layouts"),
+        (("gfx1103",), "rocm-sdk-device-gfx1100", r"no device code of ROCm .* for gfx1103 .*gfx1100"),
+        ((), "rocm-sdk-device-gfx1100", r"for gfx1101, gfx1102, gfx1103"),
+        ((), f"rocm-sdk-libraries-{ALL.lower()}", "both layouts"),
     ],
 )
 def test_what_a_run_lacks_is_told_before_anything_is_installed(
-    run: Any,
-    monkeypatch: pytest.MonkeyPatch,
-    family: str,
-    here: tuple[str, ...],
-    put: tuple[str, ...],
-    words: str,
+    run: Any, monkeypatch: pytest.MonkeyPatch, here: tuple[str, ...], put: str, words: str
 ) -> None:
     monkeypatch.setattr(installation, "detect", lambda: here)
-    put_split(run, *put)
+    put_split(run, put)
     with pytest.raises((MissingInputError, RocmError), match=words) as caught:
-        wheels_of(run.context(family), run.target())
+        wheels_of(run.context(ALL), run.target())
     assert caught.value.hint
 
 
