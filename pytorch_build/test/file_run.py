@@ -199,18 +199,14 @@ class _Running:
         for case in found:
             if left and together and case.test in {*left, self.file.file}:
                 continue  # one of several that ran: by itself it shows which of them it was
-            self.cases[case.test] = self._ruled(case)
+            rules = [one for one in self.setting.rules if one.action == "retry" and one.takes(case.test)]
+            rule = f"{rules[0].name}: {rules[0].reason}" if case.attempts > 1 and rules else ""
+            self.cases[case.test] = replace(case, rule=rule)
         for session in sessions:
             self.collected |= dict.fromkeys(session.collected)
             for rule, tests in session.rules.items():
                 self.matched.setdefault(rule, {}).update(dict.fromkeys(tests))
         return left
-
-    def _ruled(self, case: Case) -> Case:
-        if case.attempts == 1:
-            return case
-        rules = (one for one in self.setting.rules if one.action == "retry" and one.takes(case.test))
-        return replace(case, rule=next((f"{one.name}: {one.reason}" for one in rules), ""))
 
     def _left(self, sessions: Sequence[Session]) -> tuple[str, ...]:
         """List the tests that a process that died had not come to, if they may go on."""
@@ -295,7 +291,10 @@ def of_file(
     file: str, ended: Ended, sessions: Sequence[Session], output: str, *, may_be_empty: bool = False
 ) -> tuple[Case, ...]:
     """Return the results of one process of a test file; `output` is the end of its log."""
-    cases = _reported(file, sessions)
+    attempts: dict[str, list[Case]] = {}
+    for line in (line for one in sessions for line in (*one.uncollected, *one.results)):
+        attempts.setdefault(line.test or line.file, []).append(_case(file, line))
+    cases = {test: last_attempt(found) for test, found in attempts.items()}
     whole = _as_a_whole(file, ended, sessions, cases, output)
     if whole is None and not cases and not may_be_empty:
         whole = Case(test=file, file=file, outcome="error", line="no test ran", text=cut(clean(output)))
@@ -312,14 +311,6 @@ def of_script(file: str, ended: Ended, output: str) -> Case:
     outcome, line = verdict or ("passed", "")
     text = cut(clean(output)) if verdict else ""
     return Case(test=file, file=file, outcome=outcome, seconds=ended.seconds, line=line, text=text)
-
-
-def _reported(file: str, sessions: Sequence[Session]) -> dict[str, Case]:
-    attempts: dict[str, list[Case]] = {}
-    for line in (line for one in sessions for line in (*one.uncollected, *one.results)):
-        case = _case(file, line)
-        attempts.setdefault(case.test, []).append(case)
-    return {test: last_attempt(cases) for test, cases in attempts.items()}
 
 
 def _case(file: str, line: Line) -> Case:

@@ -204,7 +204,9 @@ def pruned(text: str, rules: Collection[str], tests: Mapping[str, Collection[str
         if name in rules:
             kept += _comments_after(lines[start:end])
         else:
-            kept += [line for line in lines[start:end] if not _names(line, tests.get(name, ()))]
+            drop = {*tests.get(name, ())}
+            entries = ((line, _LIST_ENTRY.match(line)) for line in lines[start:end])
+            kept += [line for line, one in entries if not one or not drop & {one["basic"], one["literal"]}]
     result = "".join(kept).rstrip("\n") + "\n" if kept else ""
     wanted = _less(parse_toml(text, where=where), rules, tests)
     if not wanted.get("rules"):
@@ -234,11 +236,6 @@ def _comments_after(block: Sequence[str]) -> Sequence[str]:
     end = max(at for at, line in enumerate(block) if line.strip() and not line.lstrip().startswith("#"))
     rest = block[end + 1 :]
     return rest[next((at for at, line in enumerate(rest) if line.strip()), len(rest)) :]
-
-
-def _names(line: str, tests: Collection[str]) -> bool:
-    match = _LIST_ENTRY.match(line)
-    return match is not None and (match["basic"] or match["literal"]) in tests
 
 
 def _less(

@@ -239,7 +239,14 @@ class _Run:
             origin=self.origin,
             document=Document(
                 cases=tuple(case for one in runs for case in one.cases),
-                suites={one.file: _suite(one) for one in runs},
+                suites={
+                    one.file: Suite(
+                        seconds=one.seconds,
+                        properties={"processes": str(one.processes)}
+                        | ({} if one.whole is None else {WHOLE: str(one.whole)}),
+                    )
+                    for one in runs
+                },
                 properties={"torch": bench.torch.version, "tests": bench.tests.commit or bench.tests.version},
                 timestamp=started,
             ),
@@ -313,11 +320,6 @@ class _Run:
             f"--torch-ref {self.origin.torch_ref} --gpu-family {self.origin.gpu_family}{config} "
             "--include MODULE -k EXPR"
         )
-
-
-def _suite(run: FileRun) -> Suite:
-    whole = {} if run.whole is None else {WHOLE: str(run.whole)}
-    return Suite(seconds=run.seconds, properties={"processes": str(run.processes), **whole})
 
 
 def _report(run: FileRun) -> None:

@@ -111,8 +111,12 @@ def run(arguments: argparse.Namespace) -> None:
     match arguments.question:
         case "list":
             _list(decisions, everything=arguments.all, as_json=arguments.json)
+        case "explain" if not tests:
+            hint = "nox -s skips -- explain test/test_nn.py::TestNN::test_conv"
+            raise UsageError("Which test?", hint=hint)
         case "explain":
-            _explain(decisions, tests)
+            for test in tests:
+                console.result("\n".join(skip_review.explained(test, decisions)))
         case "check":
             _check(arguments, decisions, seen)
         case _:
@@ -175,13 +179,6 @@ def _list(decisions: Sequence[Decision], *, everything: bool, as_json: bool) -> 
         console.result("\n".join(skip_review.listing(shown, everything=everything)))
     count = sum(len(one.rule.entries) for one in applying)
     console.done(f"{len(applying)} of {len(decisions)} rules apply, with {count} tests and patterns.")
-
-
-def _explain(decisions: Sequence[Decision], tests: Sequence[str]) -> None:
-    if not tests:
-        raise UsageError("Which test?", hint="nox -s skips -- explain test/test_nn.py::TestNN::test_conv")
-    for test in tests:
-        console.result("\n".join(skip_review.explained(test, decisions)))
 
 
 def _check(arguments: argparse.Namespace, decisions: Sequence[Decision], seen: Sequence[Session]) -> None:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -22,9 +23,9 @@ from pytorch_build.test.reports import (
     parse_expected,
     put_report,
     require_expected,
-    require_passed,
     require_report_passed,
     stage_name,
+    why_not,
 )
 from pytorch_build.test.results import Origin, Report, Tested, merged
 from pytorch_build.test.shards import Shard
@@ -156,13 +157,12 @@ def test_a_failure_is_recorded_as_one(store: DirectoryStore) -> None:
         ([half(1)], r"cannot be trusted.\n.*: no report of shard 2/2"),
     ],
 )
-def test_results_that_did_not_pass_are_refused(found: Sequence[Report], why: str) -> None:
-    with pytest.raises(CheckError, match=why):
-        require_passed(merged(found))
+def test_results_that_did_not_pass_say_why(found: Sequence[Report], why: str) -> None:
+    assert re.search(why, why_not(merged(found)))
 
 
 def test_one_shard_is_judged_by_itself() -> None:
-    require_passed([shards("passed", "flaky")])
+    assert why_not([shards("passed", "flaky")]) == ""
     require_report_passed(half(1))
     with pytest.raises(CheckError, match="2 tests were to run, and 1 are reported"):
         require_report_passed(half(1, collected=2))
