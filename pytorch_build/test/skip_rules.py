@@ -48,10 +48,6 @@ def _gpu(name: str) -> str:
     return name
 
 
-def _pattern(text: str) -> str:
-    return Pattern.parse(text).text
-
-
 def _reason(text: str) -> str:
     if len(text.split()) < 2:  # noqa: PLR2004 - "broken" is what every skipped test is
         raise ValueError("the reason must say what goes wrong, in a sentence.")
@@ -75,7 +71,7 @@ class RuleTable(Model):
     """
 
     tests: tuple[Annotated[str, AfterValidator(exact)], ...] = ()
-    patterns: tuple[Annotated[str, AfterValidator(_pattern)], ...] = ()
+    patterns: tuple[Annotated[str, AfterValidator(lambda text: Pattern.parse(text).text)], ...] = ()
     action: Action = "skip"
     retries: Annotated[int, Field(ge=1, le=5)] | None = None
     reason: Annotated[str, AfterValidator(_reason)]

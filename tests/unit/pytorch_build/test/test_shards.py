@@ -224,14 +224,6 @@ def test_shards_of_a_real_table_are_balanced(count: int) -> None:
     assert started <= len(durations.files) * 1.5 + count
 
 
-def test_files_alone_would_not_balance_the_real_table() -> None:
-    durations = read_durations(REAL)
-    whole = Durations(
-        files={name: one.model_copy(update={"parts": {}}) for name, one in durations.files.items()}
-    )
-    assert plan(whole.files, whole, 12).imbalance > BALANCE
-
-
 def test_the_plan_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
     durations = Durations(files={"test_big.py": BIG, "test_s.py": FileDuration(seconds=1)})
     shards.show(plan(durations.files, durations, 2), Shard(index=1, count=2))
@@ -273,14 +265,6 @@ def test_a_file_that_ran_on_two_architectures_took_both_times() -> None:
     found = of_documents([Document(cases=(first, second), suites=suites)]).files
     parts = {"t.py::A": 5.0, "t.py::A::x": 5.0}
     assert found == {"t.py": FileDuration(seconds=5, parts=parts)}
-
-
-def test_parts_directly_below() -> None:
-    parts = {"t.py::A": 3.0, "t.py::A::x": 2.0, "t.py::b": 1.0, "t.py::AB::x": 1.0}
-    known = Durations(files={"t.py": FileDuration(seconds=9, parts=parts)})
-    assert known.below("t.py", "") == [("t.py::A", 3), ("t.py::b", 1)]
-    assert known.below("t.py", "t.py::A") == [("t.py::A::x", 2)]
-    assert known.below("other.py", "") == []
 
 
 def test_a_table_of_the_users(tmp_path: Path) -> None:

@@ -171,8 +171,6 @@ def names(found: tuple[TestFile, ...]) -> list[str]:
 def test_the_data_holds_the_files_that_run_on_every_commit() -> None:
     found = chosen_files(configuration("default"), KNOWN, gpu=True)
     assert sorted(names(found)) == sorted(one for one in KNOWN if "/" not in one and one != "test_ops")
-    assert {one.runner for one in found} == {"pytest"}
-    assert found[0].file == "test/test_autograd.py"
     # files for GPUs alone have no test without one
     assert "test_cuda" not in names(chosen_files(configuration("default"), KNOWN, gpu=False))
 
