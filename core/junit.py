@@ -123,6 +123,11 @@ class Document:
     problems: tuple[str, ...] = ()
     timestamp: str = ""
 
+    @property
+    def failing(self) -> tuple[Case, ...]:
+        """The results that count against the wheels."""
+        return tuple(case for case in self.cases if case.failing)
+
 
 def counts(cases: Iterable[Case]) -> dict[str, int]:
     """Count results by outcome; every outcome is a key."""

@@ -6,7 +6,7 @@ import hashlib
 from typing import Any
 
 from ci.promote.documents import document
-from ci.promote.run_records import Recorded
+from ci.promote.runs import Recorded
 from ci.provenance.facts import LockFile, RunRecords
 from core.run.outputs import RunOutputs
 from core.run.records import Cell, FileRecord, Record, serialize

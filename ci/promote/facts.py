@@ -1,116 +1,29 @@
-"""What a promotion is decided on: plain values, gathered by `ci.promote.gathering`."""
+"""What a decision follows from: staging records, staged objects, and what the runs say of them now."""
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import dataclass, field
-from pathlib import Path
-from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Self
+from email import message_from_bytes
+from functools import cached_property, partial
+from typing import TYPE_CHECKING
 
-from pydantic import model_validator
-
-from core.cli.options import RELEASE_TYPES
-from core.data import Model, merged, read_toml, validated
-from core.errors import nearest
-from core.families import families
-from core.run.outputs import Platform  # noqa: TC001 - pydantic reads it
-from pytorch_build.lock.versions import python_tag
-from rocm_packaging.packages.layouts import BOOTSTRAP, is_rocm
+from ci.promote import documents
+from ci.promote.documents import Cell
+from ci.promote.runs import lock_of, read_group
+from core import parallel
+from core.errors import MissingInputError, WheelError, nearest
+from core.run.outputs import RunOutputs
+from core.wheel import distributions, parse_sdist_name, parse_wheel_name
+from core.wheel.distributions import SIDECAR
+from rocm_packaging.packages.layouts import BOOTSTRAP, device_host, is_rocm
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
-    from ci.plan.runners import Runners
-    from ci.promote.documents import Document, Evidence, StagedFile
-
-GATES_FILE = Path(__file__).with_name("gates.toml")
-
-
-class Gate(Model):
-    """The stages whose tests must have passed."""
-
-    rocm: tuple[str, ...]
-    pytorch: tuple[str, ...]
-    where_run: tuple[str, ...] = ()
-
-
-class Required(Model):
-    """A stage that PyTorch's wheels of some cells must have passed besides; what is empty stands for all."""
-
-    stage: str
-    families: tuple[str, ...] = ()
-    platforms: tuple[Platform, ...] = ()
-    pythons: tuple[str, ...] = ()
-    torch_refs: tuple[str, ...] = ()
-    release_types: tuple[str, ...] = ()
-
-    @model_validator(mode="after")
-    def _known(self) -> Self:
-        for name, given, known in (
-            ("families", self.families, families()),
-            ("release_types", self.release_types, RELEASE_TYPES),
-        ):
-            for one in given:
-                if one not in known:
-                    raise ValueError(f"{name}: {one!r} is not known. {nearest(one, known)}")
-        for one in self.pythons:
-            python_tag(one)
-        return self
-
-    def concerns(self, wheel: Wheel, release_type: str) -> bool:
-        """Say whether a wheel of PyTorch's must have passed it."""
-        tags = [python_tag(one).abi for one in self.pythons]
-        return all(
-            not given or one in given
-            for given, one in (
-                (self.families, wheel.cell.family),
-                (self.platforms, wheel.cell.platform),
-                (tags, wheel.cell.python),
-                (self.torch_refs, wheel.file.torch_ref),
-                (self.release_types, release_type),
-            )
-        )
-
-
-class Gates(Model):
-    """What `gates.toml` says: for all families, for some, and for some cells."""
-
-    gates: Gate
-    families: dict[str, Gate] = {}  # noqa: RUF012 - pydantic copies it
-    required: tuple[Required, ...] = ()
-
-    def of(self, family: str) -> Gate:
-        """Give a family's gates."""
-        return self.families.get(family, self.gates)
-
-    def stages(self, wheel: Wheel, release_type: str) -> tuple[str, ...]:
-        """Give the stages that a wheel must have passed."""
-        gate = self.of(wheel.cell.family)
-        if wheel.is_rocm and wheel.file.distribution != BOOTSTRAP:  # which PyTorch's wheels alone bring
-            return gate.rocm
-        more = (one.stage for one in self.required if one.concerns(wheel, release_type))
-        return tuple(dict.fromkeys((*gate.pytorch, *more)))
-
-    def heeded(self, wheel: Wheel) -> tuple[str, ...]:
-        """Give the stages whose failure counts, where they have run."""
-        return () if wheel.is_rocm else self.of(wheel.cell.family).where_run
-
-
-def gates(own: Mapping[str, Any] | None = None) -> Gates:
-    """Read the data file, with a downstream's own tables over it."""
-    return validated(merged(read_toml(GATES_FILE), own or {}), Gates, where=GATES_FILE)
-
-
-@dataclass(frozen=True, kw_only=True, order=True)
-class Cell:
-    """A part of a set that is tested together."""
-
-    family: str
-    platform: str
-    python: str = ""
-
-    def __str__(self) -> str:
-        return " ".join(part for part in (self.family, self.platform, self.python) if part)
+    from ci.promote.documents import Document, Lock, StagedFile, StagingRecord
+    from ci.promote.runs import RunGroup, Test
+    from core.stores import Store
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -131,21 +44,6 @@ class Wheel:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Test:
-    """A test's record, read."""
-
-    __test__ = False  # pytest takes the name for a test's
-
-    cell: Cell
-    torch_ref: str
-    outcome: str
-    why: str
-    files: Mapping[str, str]
-    targets: tuple[str, ...] = ()
-    evidence: Evidence
-
-
-@dataclass(frozen=True, kw_only=True)
 class FailedBuild:
     """A build of the set's that failed after its last success, or never had one."""
 
@@ -162,17 +60,206 @@ class Facts:
     wheels: tuple[Wheel, ...]
     tests: tuple[Test, ...] = ()
     failed_builds: tuple[FailedBuild, ...] = ()
-    promised: Mapping[Cell, Mapping[str, str]] = field(default_factory=lambda: MappingProxyType({}))
-    commits: Mapping[Cell, Mapping[str, str]] = field(default_factory=lambda: MappingProxyType({}))
-    released: Mapping[str, frozenset[tuple[str, str]]] = field(default_factory=lambda: MappingProxyType({}))
+    promised: Mapping[Cell, Mapping[str, str]] = field(default_factory=dict)
+    commits: Mapping[Cell, Mapping[str, str]] = field(default_factory=dict)
+    released: Mapping[str, frozenset[tuple[str, str]]] = field(default_factory=dict)
     staging: tuple[Document, ...] = ()
     troubles: tuple[tuple[Cell, str], ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
-class Rules:
-    """The data that decides: who can be tested, by what, and what for."""
+class SetRequest:
+    """Which set, and what it must have."""
 
-    runners: Runners
-    gates: Gates
-    release_type: str = ""
+    distribution: str
+    version: str
+    families: tuple[str, ...] = ()
+    platforms: tuple[str, ...] = ()
+    pythons: tuple[str, ...] = ()
+    cells: tuple[tuple[str, Cell], ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Member:
+    """What one staging record has of the set, and its run."""
+
+    record: StagingRecord
+    document: Document
+    files: tuple[StagedFile, ...]
+    torch_refs: frozenset[str]
+    group: RunGroup
+
+    def cell(self, python: str = "") -> Cell:
+        return Cell(family=self.record.family, platform=self.record.platform, python=python)
+
+    @cached_property
+    def locks(self) -> Mapping[str, Lock | None]:
+        return {ref: lock_of(self.record.locks, ref) for ref in sorted(self.torch_refs)}
+
+
+def staged_versions(bucket: Store, distribution: str) -> frozenset[str]:
+    """List the versions of a distribution that are staged."""
+    return _versions([record for record, _ in documents.staging_records(bucket)], distribution)
+
+
+def _versions(records: Sequence[StagingRecord], distribution: str) -> frozenset[str]:
+    files = (file for record in records for file in record.files)
+    return frozenset(file.version for file in files if file.distribution == distribution)
+
+
+def gather(
+    bucket: Store, request: SetRequest, open_source: Callable[[str], Store], *, jobs: int = parallel.JOBS
+) -> Facts:
+    """Gather what there is of a set."""
+    records = documents.staging_records(bucket, request.families)
+    found = [(record, document, *_files(record, request)) for record, document in records]
+    if not any(files for _, _, files, _ in found):
+        raise MissingInputError(
+            f"No {request.distribution} {request.version} is staged in {bucket.url}.",
+            hint=nearest(request.version, _versions([record for record, _ in records], request.distribution)),
+        )
+    members = [
+        _Member(
+            record=record,
+            document=document,
+            files=files,
+            torch_refs=refs,
+            group=_group(record, open_source),
+        )
+        for record, document, files, refs in found
+        if files and (not request.platforms or record.platform in request.platforms)
+    ]
+    return Facts(
+        set_name=f"{request.distribution}-{request.version}",
+        wheels=_wheels(bucket, members, jobs),
+        tests=tuple(test for one in members for test in one.group.tests),
+        failed_builds=tuple(failure for one in members for failure in _failures(one, request)),
+        promised={
+            cell: lock.promised
+            for one in members
+            for lock in one.locks.values()
+            if lock
+            for cell in _cells(one, members, request)
+        },
+        commits={one.cell(): lock.commits if lock else {} for one in members for lock in one.locks.values()},
+        released={family: _released(bucket, family) for family in {one.record.family for one in members}},
+        staging=tuple(one.document for one in members),
+        troubles=tuple(_troubles(members, request)),
+    )
+
+
+def _files(record: StagingRecord, request: SetRequest) -> tuple[tuple[StagedFile, ...], frozenset[str]]:
+    """Choose what belongs to the set; return also which torch refs it was built from."""
+    if request.distribution != "torch":
+        files = (one for one in record.files if is_rocm(one.distribution) and one.version == request.version)
+        return tuple(files), frozenset()
+    heads = [one for one in record.files if (one.distribution, one.version) == ("torch", request.version)]
+    refs = frozenset(one.torch_ref for one in heads)
+    locks = {ref: lock_of(record.locks, ref) for ref in refs}
+    rocm = {lock.rocm_version for lock in locks.values() if lock}
+
+    def belongs(file: StagedFile) -> bool:
+        name = file.distribution
+        if is_rocm(name):
+            return file.version in rocm or name == BOOTSTRAP
+        if name == "torch" or file.torch_ref not in refs:
+            return file in heads
+        lock = locks[file.torch_ref]
+        return not lock or file.version == lock.promised.get(device_host(name) or name, file.version)
+
+    return tuple(one for one in record.files if belongs(one)) if heads else (), refs
+
+
+def _group(record: StagingRecord, open_source: Callable[[str], Store]) -> RunGroup:
+    own = f"{record.run_id}-{record.platform}"
+    outputs = RunOutputs(
+        run_id=record.run_id, platform=record.platform, external_repo=record.prefix.removesuffix(own)
+    )
+    return read_group(open_source(record.store), outputs, record.artifact_group)
+
+
+def _wheels(bucket: Store, members: Sequence[_Member], jobs: int) -> tuple[Wheel, ...]:
+    """Look every staged file of the set up: its digest, its sidecar."""
+    prefixes = {documents.folder(documents.STAGING, one.record.family) for one in members}
+    listings = parallel.each(partial(bucket.list, recursive=False), sorted(prefixes))
+    present = {one.key for listing in listings for one in listing}
+
+    def looked_up(one: tuple[_Member, StagedFile]) -> Wheel:
+        member, file = one
+        sidecar_key = f"{file.key}{SIDECAR}"
+        sidecar = bucket.read(sidecar_key) if sidecar_key in present else b""
+        return Wheel(
+            cell=member.cell(file.python),
+            file=file,
+            found=bucket.digest(file.key) if file.key in present else "",
+            sidecar=hashlib.sha256(sidecar).hexdigest() if sidecar else "",
+            built=member.group.promised.get(file.source_key, frozenset()),
+            requires=tuple(map(str, message_from_bytes(sidecar).get_all("Requires-Dist", ()))),
+        )
+
+    # a file that two runs have staged alike is one, and either run may speak for it
+    chosen = {(one.cell(file.python), file.key): (one, file) for one in members for file in one.files}
+    return tuple(parallel.each(looked_up, [chosen[key] for key in sorted(chosen)], jobs=jobs))
+
+
+def _failures(member: _Member, request: SetRequest) -> Iterator[FailedBuild]:
+    for record in (one.record for one in member.group.records):
+        python = record.cell.python
+        of_set = record.stage == "build_rocm" or record.cell.torch_ref in member.torch_refs
+        wanted = not (python and request.pythons) or python in request.pythons
+        if record.status == "failed" and record.stage.startswith("build_") and of_set and wanted:
+            yield FailedBuild(cell=member.cell(python), stage=record.stage, error=record.error)
+
+
+def _cells(member: _Member, members: Sequence[_Member], request: SetRequest) -> Sequence[Cell]:
+    """Return the cells that a lock's promise is for: none may lack a Python that another has."""
+    if request.cells:
+        return [
+            cell
+            for of, cell in request.cells
+            if of in member.torch_refs and (cell.family, cell.platform) == _place(member.cell())
+        ]
+    alike = [one for one in members if one.record.platform == member.record.platform]
+    pythons = request.pythons or {file.python for one in alike for file in one.files if file.python}
+    return [member.cell(python) for python in sorted(pythons)]
+
+
+def _place(cell: Cell) -> tuple[str, str]:
+    return cell.family, cell.platform
+
+
+def _released(bucket: Store, family: str) -> frozenset[tuple[str, str]]:
+    """List what the release index of a family has already."""
+    found = set()
+    for one in bucket.list(documents.folder(documents.RELEASE, family), recursive=False):
+        name = one.key.rpartition("/")[2]
+        if distributions.is_distribution(name):
+            try:
+                parsed = parse_wheel_name(name) if name.endswith(".whl") else parse_sdist_name(name)
+            except WheelError:
+                continue  # a file that no installer takes satisfies nothing
+            found.add((parsed.distribution, str(parsed.version)))
+    return frozenset(found)
+
+
+def _troubles(members: Sequence[_Member], request: SetRequest) -> Iterator[tuple[Cell, str]]:
+    """Find what was requested and is not there at all, or whose run cannot be read any more."""
+    there = {_place(one.cell()) for one in members}
+    families, platforms = ({place[part] for place in there} for part in (0, 1))
+    refs = {ref for one in members for ref in one.torch_refs}
+    absent = [
+        *((family, "") for family in request.families if family not in families),
+        *(_place(cell) for ref, cell in request.cells if ref in refs and _place(cell) not in there),
+        *(("", platform) for platform in request.platforms if platform not in platforms),
+    ]
+    for family, platform in dict.fromkeys(absent):
+        said = f"no {request.distribution} {request.version} is staged"
+        yield Cell(family=family, platform=platform), said
+    for member in members:
+        where = f"run {member.record.run_id} in {member.record.store}"
+        if not member.group.records:
+            yield member.cell(), f"{where} has no records of it (any more)"
+        for ref, lock in member.locks.items():
+            if lock is None:
+                said = f"{where} was staged without a source lock of {ref or 'any torch ref'}"
+                yield member.cell(), f"{said}, so nothing says what the set should contain"

@@ -1,22 +1,23 @@
-"""`check-indexes`: do the pages that stay list what is there: dependencies, staging and releases."""
+"""`check-indexes`: whether permanent pages list what is there: dependencies, staging and releases."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ci.install.mirror_data import mirror
-from ci.promote import layout, release_pages
-from ci.publish.indexing import write_index
+from ci.install.dependencies import mirror
+from ci.promote import documents
+from ci.publish.index import write_index
 from ci.verbs.mirror_deps import source_of
-from core import console, stores
+from core import console
 from core.cli.options import common_from
 from core.errors import MissingInputError, StoreError
+from core.stores.location import open_store
 
 if TYPE_CHECKING:
     import argparse
     from collections.abc import Callable, Mapping
 
-    from ci.publish.indexing import Indexed
+    from ci.publish.index import Indexed
     from core.stores import Store
 
 
@@ -28,11 +29,11 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> None:
     """Plan the pages of every such folder of the store, and refuse those that would change."""
     common = common_from(arguments)
-    store = stores.open_store(common.store, root=common.root, dry_run=True)
+    store = open_store(common.store, root=common.root, dry_run=True)
     found = {folder: planned() for folder, planned in folders(store).items()}
     if not found:
         raise MissingInputError(
-            f"{store.url} has no index that stays: {mirror().prefix}/, {layout.RELEASE}/, {layout.STAGING}/.",
+            f"{store.url} has no index that stays: {'/, '.join((mirror().prefix, *documents.AREAS))}/.",
             hint="Name another place with --store.",
         )
     console.table(
@@ -59,16 +60,16 @@ def folders(store: Store) -> Mapping[str, Callable[[], Indexed]]:
         found[data.prefix] = lambda: write_index(
             store, data.prefix, source_of(data, store), title="Dependencies"
         )
-    for area in (layout.RELEASE, layout.STAGING):
+    for area in documents.AREAS:
         families = {one.key.split("/")[1] for one in store.list(f"{area}/")}
         for family in sorted(families):
-            found[layout.folder(area, family)] = lambda area=area, family=family: release_pages.write(  # type: ignore[misc]
+            found[documents.folder(area, family)] = lambda area=area, family=family: documents.write_pages(  # type: ignore[misc]
                 store, area, family, expected=()
             )
     return found
 
 
 def problems(folder: str, indexed: Indexed) -> list[str]:
-    """Say what an index should list and does not."""
+    """Return what an index should list and does not."""
     stale = [f"{key} is not what it should be." for key in (*indexed.written, *indexed.removed)]
     return [*stale, *(f"{folder}: {one.stored.key} is not listed: {one.why}." for one in indexed.held)]

@@ -10,7 +10,7 @@ from core.cli.options import add_group, add_platform, add_store_names, common_fr
 if TYPE_CHECKING:
     import argparse
 
-    from ci.provenance.writing import Written
+    from ci.provenance.statements import Written
     from core.stores import Store
 
 
@@ -23,20 +23,18 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> None:
     """Write statements and the bill of materials."""
-    from ci.provenance.writing import write_provenance
+    from ci.provenance.statements import write_provenance
 
     common = common_from(arguments)
     store = common.open_store()
     group = arguments.artifact_group or common.artifact_group
-    tell(store, write_provenance(store, common.outputs, group))
+    report(store, write_provenance(store, common.outputs, group))
 
 
-def tell(store: Store, written: Written) -> None:
+def report(store: Store, written: Written) -> None:
     """Print what was written: a line a file, and where it lies."""
-    from ci.provenance.facts import source_commits
-
     rows = [
-        (one.file.name, ", ".join(commit[:12] for commit in source_commits(one)), outcome)
+        (one.file.name, ", ".join(commit[:12] for commit in one.commits), outcome)
         for one, outcome in written.made
     ]
     console.table(("file", "commit", "statement"), rows)

@@ -3,24 +3,23 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, BinaryIO
 
-from pytorch_build.check.bundles import COMPRESSED_MAGIC, PLAIN_MAGIC, BundleError, read_bundles, targets_of
-from pytorch_build.check.view import DeviceFacts
+from core.binaries import elf
+from pytorch_build.check import DeviceFacts
+from pytorch_build.check.bundles import COMPRESSED_MAGIC, PLAIN_MAGIC, BundleError, read_bundles
 from rocm_packaging.packages import kpack
 from rocm_packaging.packages.layouts import covers, device_target
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Mapping
     from pathlib import Path
 
-    from elftools.elf.elffile import ELFFile
-
+    from core.binaries.elf import ElfFacts
     from core.binaries.pe import PeFacts
-    from pytorch_build.check.bundles import Data
-    from pytorch_build.check.findings import Finding
+    from pytorch_build.check import Expectation, Finding, WheelView
+    from pytorch_build.check.bundles import Bundle, Data
     from pytorch_build.check.policy import Policy
-    from pytorch_build.check.view import Expectation, WheelView
 
 CHECK = "device_code"
 MAGICS = (PLAIN_MAGIC, COMPRESSED_MAGIC)
@@ -52,76 +51,67 @@ PORTABLE = "amdgcnspirv"
 
 def file_facts(path: Path) -> DeviceFacts | None:
     """Read the device code of any file: a library, a code object, a bare bundle, an archive."""
-    import mmap
-
-    if path.stat().st_size == 0:
-        return None
     with path.open("rb") as stream:
-        if stream.read(len(kpack.MAGIC)) == kpack.MAGIC:
+        head = stream.read(len(PLAIN_MAGIC))
+        if head.startswith(elf.MAGIC):
+            facts = elf.read_all(stream, path.name)
+            return elf_facts(facts, mapped(stream)) if facts else None
+        if head.startswith(kpack.MAGIC):
             archive = kpack.read(stream)
             binaries = frozenset(kernel.binary.rpartition("#")[0] for kernel in archive.kernels)
             targets = frozenset(kernel.target for kernel in archive.kernels)
             return DeviceFacts(targets=targets, archived=binaries)
-        # Closed by the collector: an error's traceback may still hold views of it.
-        data = mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ)
-        if data[:4] == b"\x7fELF":
-            from elftools.elf.elffile import ELFFile
-
-            return elf_facts(ELFFile(stream), data)
-        if not data[: len(PLAIN_MAGIC)].startswith(MAGICS):
+        if not head.startswith(MAGICS):
             return None
-        bundles = read_bundles(data)
-    return DeviceFacts(bundles=bundles, targets=targets_of(bundles))
+        return _of_bundles(read_bundles(mapped(stream)))
 
 
-def elf_facts(elf: ELFFile, data: Data) -> DeviceFacts | None:
-    """Read the device code of an opened ELF file."""
-    if elf["e_machine"] == "EM_AMDGPU":
-        return DeviceFacts(targets=_note_targets(elf))
-    sections = {section.name: section for section in elf.iter_sections()}
-    if _KPACK in sections:
-        return DeviceFacts(split=True)
-    fatbin = sections.get(_FATBIN)
-    if fatbin is None or fatbin["sh_type"] == "SHT_NOBITS":
-        return None
-    wrappers = sections.get(_WRAPPERS)
-    place = (fatbin["sh_offset"], fatbin["sh_size"])
-    return _section_facts(data, place, wrappers["sh_size"] if wrappers is not None else None)
+def _of_bundles(bundles: tuple[Bundle, ...], registered: int = -1) -> DeviceFacts:
+    targets = frozenset(target for bundle in bundles for target in bundle.targets)
+    return DeviceFacts(bundles=bundles, targets=targets, registered=registered)
+
+
+def mapped(stream: BinaryIO) -> Data:
+    """Map a file; it is closed by the collector, as an error's traceback may still hold views of it."""
+    import mmap
+
+    return mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ)
+
+
+def elf_facts(facts: ElfFacts, data: Data) -> DeviceFacts | None:
+    """Read the device code of an ELF file."""
+    if facts.machine == "EM_AMDGPU":
+        notes = [data[offset : offset + size] for offset, size in facts.notes]
+        found = frozenset(one.group(1).decode() for note in notes for one in _NOTE_TARGET.finditer(note))
+        return DeviceFacts(targets=found)
+    return _section_facts(facts.sections, data, _FATBIN, _WRAPPERS, _KPACK)
 
 
 def pe_facts(facts: PeFacts, data: Data) -> DeviceFacts | None:
     """Read the device code of a DLL or program of Windows."""
-    if _PE_KPACK in facts.sections:
+    return _section_facts(facts.sections, data, _PE_FATBIN, _PE_WRAPPERS, _PE_KPACK)
+
+
+def _section_facts(
+    sections: Mapping[str, tuple[int, int]], data: Data, fatbin: str, wrappers: str, moved: str
+) -> DeviceFacts | None:
+    if moved in sections:
         return DeviceFacts(split=True)
-    if _PE_FATBIN not in facts.sections:
+    if fatbin not in sections:
         return None
-    wrappers = facts.sections.get(_PE_WRAPPERS)
-    return _section_facts(data, facts.sections[_PE_FATBIN], wrappers[1] if wrappers else None)
-
-
-def _section_facts(data: Data, place: tuple[int, int], wrappers: int | None) -> DeviceFacts:
-    start, size = place
+    start, size = sections[fatbin]
     section = memoryview(data)[start : start + size]
     if len(section) != size:
-        raise BundleError(f"{_FATBIN} reaches beyond the end of the file")
-    bundles = read_bundles(section)
-    return DeviceFacts(
-        bundles=bundles,
-        targets=targets_of(bundles),
-        registered=-1 if wrappers is None else wrappers // _WRAPPER_SIZE,
-    )
-
-
-def _note_targets(elf: ELFFile) -> frozenset[str]:
-    notes = [segment.data() for segment in elf.iter_segments("PT_NOTE")]
-    return frozenset(found.group(1).decode() for data in notes for found in _NOTE_TARGET.finditer(data))
+        raise BundleError(f"{fatbin} reaches beyond the end of the file")
+    registered = sections[wrappers][1] // _WRAPPER_SIZE if wrappers in sections else -1
+    return _of_bundles(read_bundles(section), registered)
 
 
 def check(view: WheelView, expectation: Expectation | None, policy: Policy) -> Iterator[Finding]:
     """Compare a wheel's device code with the GPU targets it is built for.
 
     A target that no file covers is an error, one that only some files cover a note
-    (libraries may drop kernels that a GPU cannot run), one that nobody asked for a warning.
+    (libraries may drop kernels that a GPU cannot run), one that was not requested a warning.
     """
     device = {binary.member.name: binary.device for binary in view.binaries if binary.device}
     if gpu := device_target(view.name.distribution):
@@ -145,7 +135,7 @@ def check(view: WheelView, expectation: Expectation | None, policy: Policy) -> I
         yield from _check_target(view, target, found, device)
     extra = sorted(target for target in found if not is_asked_for(target, wanted))
     if extra:
-        yield view.finding("warning", CHECK, f"Device code for {', '.join(extra)}, which nobody asked for.")
+        yield view.finding("warning", CHECK, f"Device code for {', '.join(extra)}, which was not requested.")
 
 
 def _check_part(view: WheelView, gpu: str, device: dict[str, DeviceFacts]) -> Iterator[Finding]:
@@ -203,17 +193,17 @@ def _check_target(
 
 
 def processor(target: str) -> str:
-    """A target without its features: ``gfx942`` of ``gfx942:xnack+``."""
+    """Return a target without its features: ``gfx942`` of ``gfx942:xnack+``."""
     return target.partition(":")[0]
 
 
 def features(target: str) -> frozenset[str]:
-    """A target's features: ``xnack+`` of ``gfx942:xnack+``."""
+    """Return a target's features: ``xnack+`` of ``gfx942:xnack+``."""
     return frozenset(target.split(":")[1:])
 
 
 def is_covered(target: str, found: Iterable[str]) -> bool:
-    """Whether code for `target` is among `found`, whatever mode the GPU is in.
+    """Return whether code for `target` is among `found`, whatever mode the GPU is in.
 
     Code that does not name a feature runs in both of its modes; code for ``xnack+`` and code
     for ``xnack-`` together do too (clang's target ID documentation).
@@ -245,7 +235,7 @@ def _opposite(feature: str) -> str:
 
 
 def is_asked_for(found: str, wanted: Iterable[str]) -> bool:
-    """Whether somebody who wants `wanted` wants code for `found`."""
+    """Return whether code for `found` is of use where `wanted` is wanted."""
     if found == PORTABLE:
         return True
     names = {processor(found), *GENERIC.get(processor(found), ())}

@@ -16,11 +16,10 @@ import time
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from core import console, process
-from core.env import supervision
-from core.env.supervision import Ended, Limits
+from core import console, process, supervision
 from core.errors import DataError, MissingInputError
 from core.junit import OUTCOMES, Case, clean, cut, first_line, last_attempt
+from core.supervision import Ended, Limits
 from pytorch_build.test import plugin
 from pytorch_build.test.plugin import Plan, PlannedRule
 

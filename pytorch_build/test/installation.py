@@ -13,16 +13,16 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from core import console, files, process
-from core.env import environments, installer
+from core.env import installer
 from core.errors import CheckError, MissingInputError
 from core.families import detect
-from core.packages.choosing import choose, others_question, pinned_call, required_by_files, resolve_others
 from core.packages.offers import offer_of
+from core.packages.resolution import choose, others_question, pinned_call, required_by_files, resolve_others
 from core.parallel import each
 from core.run import records
-from pytorch_build.check.expected import run_lock
+from pytorch_build.check.expectations import run_lock
 from pytorch_build.refs.torch_refs import DISTRIBUTIONS
-from pytorch_build.rocm.options import packages_of
+from pytorch_build.rocm import packages_of
 from rocm_packaging.packages.layouts import (
     BOOTSTRAP,
     LIBRARIES,
@@ -34,7 +34,7 @@ from rocm_packaging.packages.layouts import (
     serves,
     tested_targets,
 )
-from rocm_packaging.sdk.sources import (
+from rocm_packaging.rocm_sources import (
     for_tests,
     named_source,
     own_run,
@@ -46,14 +46,13 @@ from rocm_packaging.sdk.sources import (
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping, Sequence
 
+    from core.env import Interpreter
     from core.env.installer import Install
-    from core.env.interpreters import Interpreter
     from core.packages.offers import Offer
-    from core.packages.package_sources import PackageSource
-    from core.packages.source_options import SourceOptions
+    from core.packages.sources import PackageSource, SourceOptions
     from core.run.records import FileRecord
     from pytorch_build.context import Context
-    from pytorch_build.rocm.options import RocmOptions
+    from pytorch_build.rocm import RocmOptions
     from pytorch_build.test.gpus import Assignment
 
 # distributions whose device code may lie in packages of its own, and the names of these
@@ -259,7 +258,7 @@ def prepared(
     """Make the environment hold what is tested, and keep it while it is tested."""
     with planned(context, target, what, tools=tools) as (calls, known):
         digest = files.digest_of({"inputs": inputs, "python": target.version, "calls": known})
-        with environments.prepared(
+        with installer.prepared(
             target,
             calls,
             digest=digest,

@@ -9,8 +9,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from core import console, files, parallel, process
-from core.env import supervision
+from core import console, files, parallel, process, supervision
 from core.errors import CheckError
 from core.junit import Document, Suite, counts
 from core.run import records
@@ -23,7 +22,7 @@ from pytorch_build.test.shards import Shard
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from core.env.interpreters import Interpreter
+    from core.env import Interpreter
     from pytorch_build.context import Context
     from pytorch_build.test.gpus import Assignment
     from pytorch_build.test.plugin import PlannedRule

@@ -15,7 +15,7 @@ from packaging.version import Version
 
 from core import console, files, process
 from core.cli.options import common_from
-from core.env.interpreters import installed_version, require
+from core.env import installed_version, require
 from core.errors import CheckError, MissingInputError, SourceError, UsageError
 from core.families import CPU
 from core.run.outputs import this_platform

@@ -13,23 +13,22 @@ from packaging.requirements import Requirement
 
 from core import console, files, junit, process
 from core.cli.options import add_group, common_from, environment
-from core.env.interpreters import installed_version, require
-from core.env.target_locks import locked_call
+from core.env import installed_version, require
+from core.env.locks import locked_call
 from core.errors import CheckError, ProcessError
-from core.packages.source_options import SourceOptions, source_options
+from core.packages.sources import SourceOptions, source_options
 from core.run import records, stage
 from core.run.stage import Made, Stage
 from pytorch_build.context import context
-from pytorch_build.rocm.options import RocmOptions, rocm_options_from
+from pytorch_build.rocm import RocmOptions, add_tested_sources, rocm_options_from
 from pytorch_build.test import installation, reports
 from pytorch_build.test.gpus import assignments
-from pytorch_build.verbs.shared import add_tested_sources
 
 if TYPE_CHECKING:
     import argparse
     from collections.abc import Mapping
 
-    from core.env.interpreters import Interpreter
+    from core.env import Interpreter
     from pytorch_build.context import Context
     from pytorch_build.test.gpus import Assignment
     from pytorch_build.test.installation import Tested

@@ -13,14 +13,13 @@ import boto3
 import pytest
 from moto import mock_aws
 
-from ci.publish.indexing import Files, write_index
+from ci.publish.index import Files, write_index
 from ci.verbs import index
 from core import files, process
 from core.cli.frontdoor import Verb, main
 from core.cli.options import Common
-from core.env import installer
-from core.env.interpreters import Interpreter, interpreter
-from core.stores import open_store
+from core.env import Interpreter, installer, interpreter
+from core.stores.location import open_store
 
 if TYPE_CHECKING:
     import io

@@ -10,14 +10,15 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from ci.promote import documents, execution, layout
+from ci.promote import documents, promotion
 from ci.promote.documents import Decision
 from core import process
 from core.cli.frontdoor import Verb, main
 from core.cli.options import ROOT
 from core.env.installer import uv_program
-from core.stores import open_store, serving
 from core.stores.directory import DirectoryStore
+from core.stores.location import open_store
+from tests.folders import served
 from tests.integration.s3_proxy import proxied
 from tests.unit.ci.promote.conftest import Runs
 
@@ -50,11 +51,11 @@ def call(verb: str, runs: Runs, bucket: str, *more: str) -> str:
 
 
 def require_released(bucket: Store, runs: Runs) -> None:
-    (one,) = bucket.list(layout.DECISIONS)
-    decision = documents.read(bucket, one.key, Decision)[0]
+    (one,) = bucket.list(documents.DECISIONS)
+    decision = documents.read(bucket, one.key, Decision)
     assert decision.status == "promoted"
-    assert execution.missing(bucket, decision) == []
-    assert execution.unfinished(bucket) == []
+    assert promotion.missing(bucket, decision) == []
+    assert promotion.unfinished(bucket) == []
     for file in runs.made.values():
         family = file.key.split("/")[2]
         assert bucket.digest(f"v2/{family}/{file.name}") == file.sha256
@@ -105,10 +106,10 @@ def test_a_process_that_is_killed_leaves_an_intent_that_the_next_one_ends(
             assert killed.poll() is None
         killed.send_signal(signal.SIGKILL)
         killed.wait(10)
-    assert bucket.list(layout.DECISIONS) == []
-    (intent,) = execution.unfinished(bucket)
+    assert bucket.list(documents.DECISIONS) == []
+    (intent,) = promotion.unfinished(bucket)
     assert intent.status == "promoting"
-    assert "was interrupted; this one goes on with it" in call("promote", runs, name)
+    assert "was interrupted; this promotion continues it" in call("promote", runs, name)
     require_released(bucket, runs)
 
 
@@ -116,7 +117,7 @@ def test_pip_installs_from_the_release_index(runs: Runs, tmp_path: Path) -> None
     bucket = DirectoryStore(tmp_path / "bucket")
     call("stage", runs, bucket.url)
     call("promote", runs, bucket.url)
-    with serving.served(bucket.root) as url:
+    with served(bucket.root) as url:
         report = process.capture(
             [
                 *(sys.executable, "-m", "pip", "download", "--no-deps", "--dest", tmp_path / "got"),
@@ -140,14 +141,14 @@ def test_uv_finds_the_kept_targets_of_a_release_with_their_groups_and_no_other(
     candidates, bucket = DirectoryStore(tmp_path / "candidates"), DirectoryStore(tmp_path / "bucket")
     call("stage", runs, candidates.url)
     # wheels of a kilobyte are no torch
-    monkeypatch.setattr("ci.promote.rewriting.check_wheel", lambda *_wheel, **_how: ())
+    monkeypatch.setattr("ci.promote.candidates.check_wheel", lambda *_wheel, **_how: ())
     words = ["--release-type", "release", "--from-store", candidates.url, "--distribution-store", bucket.url]
     words += ["--from-version", "7.10.0rc2", "--version", "7.10.0", "--gpu-targets", "gfx942,gfx1201"]
     assert main("ci", "", (Verb("promote", "ci.verbs.promote", "promote"),), ["promote", *words]) == 0
     # its sdist is none that could be built
     (tmp_path / "override.txt").write_text("rocm ; sys_platform == 'none'\n")
     options = ["--no-config", "--no-cache", "--no-header", "--no-annotate", "--python-version", "3.12"]
-    with serving.served(bucket.root) as url:
+    with served(bucket.root) as url:
 
         def found(extra: str) -> tuple[set[str], str]:
             (tmp_path / "in.txt").write_text(f"torch[{extra}]=={runs.torch.removesuffix('rc2')}\n")

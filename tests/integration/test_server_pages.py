@@ -14,11 +14,12 @@ from urllib.parse import quote_plus
 
 import pytest
 
-from ci.publish.server.bundle import bundle
 from ci.verbs import lambda_zip
-from core import process, stores
+from ci.verbs.lambda_zip import bundle
+from core import process
 from core.cli.options import ROOT
 from core.run.outputs import RunOutputs
+from core.stores.location import open_store
 from core.wheel import distributions
 
 if TYPE_CHECKING:
@@ -31,7 +32,7 @@ RUNTIME = ("boto3", "botocore", "s3transfer", "jmespath", "dateutil", "urllib3",
 CALL = """
 import json, sys
 sys.path[:0] = sys.argv[1:3]
-from ci.publish.server.handler import handler
+from ci.publish.server import handler
 print(json.dumps(handler(json.load(sys.stdin), None)))
 """
 RUN = RunOutputs(run_id="17", platform="linux")
@@ -42,7 +43,7 @@ GROUP = "gfx94X-dcgpu"
 def function_fixture(tmp_path: Path, rclone: S3Server) -> Callable[[object], object]:
     """Call the function with an event, in a process that has the zip and boto3 alone."""
     packed = tmp_path / "pages.zip"
-    lambda_zip.write(bundle(ROOT, stdlib=frozenset(sys.stdlib_module_names)), packed)
+    lambda_zip.write(bundle(ROOT), packed)
     runtime = tmp_path / "runtime"
     runtime.mkdir()
     for name in RUNTIME:
@@ -74,7 +75,7 @@ def test_functions_side_by_side_end_with_whole_pages(
     make_wheel: Callable[..., Path],
 ) -> None:
     bucket = rclone.make_bucket()
-    store = stores.open_store(f"s3://{bucket}", root=tmp_path)
+    store = open_store(f"s3://{bucket}", root=tmp_path)
     wheels = [make_wheel(tmp_path / "dist", "torch", f"2.{number}+rocm7.1") for number in range(8)]
     files = [distributions.publish(store, RUN, GROUP, wheel) for wheel in wheels]
     keys = [key for one in files for key in (one.key, f"{one.key}.metadata", one.key)]

@@ -5,10 +5,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from ci.cleanup import deleting
-from ci.cleanup.deleting import carry_out
-from ci.cleanup.plan import Held, Plan, plan
-from ci.cleanup.policy import Policy
+from ci.cleanup.plan import Held, Plan, Policy, Rules, carry_out, plan_of
 from ci.cleanup.units import units
 from core.errors import StoreError
 from core.stores.directory import DirectoryStore
@@ -75,7 +72,7 @@ def flat(store: Store, folder: str, without: frozenset[str] = frozenset()) -> No
 
 def decided(store: DirectoryStore) -> Plan:
     now = datetime.fromtimestamp(LATER, tz=UTC)
-    return plan(units(store.list("")), policy=POLICY, run_ids="[0-9]+", now=now, held=Held())
+    return plan_of(units(store.list("")), Rules(policy=POLICY, run_ids="[0-9]+", now=now), Held())
 
 
 def keys(store: DirectoryStore) -> list[str]:
@@ -124,7 +121,7 @@ def test_killed_at_any_deletion_it_ends_as_if_undisturbed_and_no_page_ever_lists
 def test_where_no_page_follows_nothing_that_is_listed_goes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(deleting, "_PAUSE", 0.0)
+    monkeypatch.setattr("ci.cleanup.plan._PAUSE", 0.0)
     store = fill(tmp_path, STAGED)
     flat(store, "v2-staging/g")
     with pytest.raises(StoreError, match=r"go on listing torch-1.0"):

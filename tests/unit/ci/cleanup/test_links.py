@@ -5,9 +5,8 @@ import json
 import pytest
 from packaging.version import Version
 
-from ci.cleanup.links import listed, required
-from ci.cleanup.units import units
-from ci.publish.indexing.pages import Entry, render
+from ci.cleanup.units import listed, required, units
+from ci.publish.index.pages import Entry, render
 from core.errors import DataError
 from core.stores import Stored
 
@@ -55,7 +54,7 @@ def test_links_to_elsewhere_count_only_for_the_bucket_that_is_meant() -> None:
     ],
 )
 def test_a_page_that_cannot_be_read_stops_everything(key: str, page: bytes) -> None:
-    with pytest.raises(DataError, match="no page of an index"):
+    with pytest.raises(DataError, match="is not a page of an index"):
         listed(key, page)
 
 

@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from packaging.requirements import Requirement
 
-from ci.promote import metadata_edits
-from ci.promote.metadata_edits import requirement, requires_txt
-from ci.promote.renaming import RocmChange
+from ci.promote import edits
+from ci.promote.edits import requirement, requires_txt
+from ci.promote.version_change import RocmChange
 from core.errors import WheelError
 
 CHANGE = RocmChange(old="7.10.0rc2", new="7.10.0")
@@ -17,7 +17,7 @@ OLD, NEW = "2.10.0+rocm7.10.0rc2", "2.10.0+rocm7.10.0"
 
 
 def metadata(content: bytes) -> bytes:
-    return metadata_edits.metadata(content, old=OLD, new=NEW, change=CHANGE)
+    return edits.metadata(content, old=OLD, new=NEW, change=CHANGE)
 
 
 def test_only_versions_change() -> None:
@@ -165,6 +165,6 @@ def test_there_and_back_gives_the_same_metadata(
     content = (end.join(lines) + end + end + body).encode("utf-8", "surrogatepass")
     there = metadata(content)
     back = RocmChange(old=CHANGE.new, new=CHANGE.old)
-    assert metadata_edits.metadata(there, old=NEW, new=OLD, change=back) == content
+    assert edits.metadata(there, old=NEW, new=OLD, change=back) == content
     changed = [(a, b) for a, b in zip(content.split(b"\n"), there.split(b"\n"), strict=True) if a != b]
     assert len(changed) == 2

@@ -7,10 +7,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ci.plan.runners import Runners
-from ci.promote.documents import Document, Evidence, Override, StagedFile
-from ci.promote.facts import Cell, Facts, FailedBuild, Gate, Gates, Required, Rules, Test, Wheel, gates
-from ci.promote.policy import Verdict, decide
+from ci.plan.data import Runners
+from ci.promote.documents import Cell, Document, Evidence, Override, StagedFile
+from ci.promote.facts import Facts, FailedBuild, Wheel
+from ci.promote.policy import Gate, Gates, Required, Rules, Verdict, decide, gates
+from ci.promote.runs import Test
 from pytorch_build.test import upstream_tests
 from pytorch_build.test.reports import stage_name
 from pytorch_build.test.results import Origin
@@ -234,8 +235,8 @@ def test_families_may_have_gates_of_their_own() -> None:
 
 
 def test_the_data_has_gates_for_both_kinds() -> None:
-    assert gates().of("gfx94X-dcgpu").pytorch == ("test_smoke",)
-    assert gates().of("gfx94X-dcgpu").rocm == ("test_rocm",)
+    assert gates().of(wheel()).pytorch == ("test_smoke",)
+    assert gates().of(wheel()).rocm == ("test_rocm",)
     assert gates().stages(wheel(name="rocm-sdk-core"), "nightly") == ("test_rocm",)
 
 

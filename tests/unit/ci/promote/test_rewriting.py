@@ -12,16 +12,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 from packaging.version import Version
 
-from ci.promote import member_edits, rewriting_rules
-from ci.promote.member_edits import literals
-from ci.promote.rewriting import Rewritten, RocmChange, final_of, rewrite_set
+from ci.promote import edits, version_change
+from ci.promote.candidates import Rewritten, rewrite_set
+from ci.promote.edits import literals
+from ci.promote.version_change import RocmChange, final_of
+from core.archive import Member
 from core.errors import CheckError, FatalError, MissingInputError, WheelError
 from core.files import sha256
-from core.wheel.wheel_record import verify_record
-from core.wheel.wheel_writer import Member, WheelSpec, metadata_text, write_sdist, write_wheel
-from core.wheel.wheels import read_metadata
-from pytorch_build.build.rocm_init import Preloads, rocm_init_text
-from pytorch_build.check.view import Expectation
+from core.wheel import read_metadata
+from core.wheel.record import verify_record
+from core.wheel.writer import WheelSpec, metadata_text, write_sdist, write_wheel
+from pytorch_build.build.plans.torch import rocm_init_text
+from pytorch_build.check import Expectation
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -58,7 +60,7 @@ class Package:
             distribution=self.name,
             version=self.version,
             tag=self.tag,
-            metadata=metadata_text(fields, "The body."),
+            metadata=metadata_text(fields) + "\nThe body.\n",
             purelib=self.tag.startswith("py3"),
         )
         found = [Member(name=name, source=data) for name, data in self.members.items()]
@@ -107,7 +109,6 @@ def devel(version: str = ROCM, tree: Mapping[str, bytes] | None = None) -> Packa
 
 
 def torch(version: str = TORCH, rocm: str = ROCM) -> Package:
-    preloads = Preloads(names=("amdhip64",), absent=())
     local = version.partition("+")[2]
     return Package(
         name="torch",
@@ -119,7 +120,7 @@ def torch(version: str = TORCH, rocm: str = ROCM) -> Package:
             "torch/version.py": (
                 f"__version__ = '{version}'\ngit_version = '{COMMIT}'\nhip: str = '7.10.0'\n"
             ).encode(),
-            "torch/_rocm_init.py": rocm_init_text(preloads, rocm_version=rocm).encode(),
+            "torch/_rocm_init.py": rocm_init_text(("amdhip64",), rocm_version=rocm).encode(),
         },
     )
 
@@ -327,9 +328,9 @@ def test_files_may_mention_a_candidate_where_the_data_says_so(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     mention = {"distributions": ["triton"], "members": "triton/history.md", "reason": "release notes"}
-    plain = rewriting_rules.rules().model_dump() | {"mentions": (mention,)}
-    made = rewriting_rules.Rules.model_validate(plain)
-    monkeypatch.setattr(member_edits, "rules", lambda: made)
+    plain = version_change.rules().model_dump() | {"mentions": (mention,)}
+    made = version_change.Rules.model_validate(plain)
+    monkeypatch.setattr(edits, "rules", lambda: made)
     done = rewrite(tmp_path, with_member(triton(), "triton/history.md", b"Since 7.10.0rc2: nothing.\n"))
     assert read(done[0].file.path, "triton/history.md") == "Since 7.10.0rc2: nothing.\n"
 

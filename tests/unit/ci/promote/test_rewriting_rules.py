@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from ci.promote.rewriting_rules import RULES_FILE, Rules, rules
+from ci.promote.version_change import RULES_FILE, Rules, rules
 from core.data import load_toml
 from core.errors import DataError
 from pytorch_build.refs.torch_refs import DISTRIBUTIONS

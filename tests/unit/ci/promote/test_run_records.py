@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ci.promote.run_records import read_group
+from ci.promote.runs import read_group
 
 if TYPE_CHECKING:
     from tests.unit.ci.promote.conftest import Runs

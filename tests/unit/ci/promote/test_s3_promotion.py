@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from ci.promote import documents, execution, layout
+from ci.promote import documents, promotion
 from ci.promote.documents import Decision
 from core.cli.frontdoor import Verb, main
 from core.cli.options import ROOT
-from core.stores import open_store
+from core.stores.location import open_store
 from core.stores.s3 import S3Store
 
 if TYPE_CHECKING:
@@ -41,8 +41,8 @@ def test_a_run_is_staged_and_promoted_between_buckets(
     assert main("ci", "", VERBS, ["stage", "--run-id", "17", "--store", "s3://bucket", *nightly]) == 0
     assert main("ci", "", VERBS, ["promote", *nightly, "--by", "one"]) == 0
     bucket = open_store("s3://therock-nightly-python", root=ROOT)
-    (one,) = bucket.list(layout.DECISIONS)
-    decision = documents.read(bucket, one.key, Decision)[0]
+    (one,) = bucket.list(documents.DECISIONS)
+    decision = documents.read(bucket, one.key, Decision)
     assert len(decision.files) == 4
     for file in decision.files:
         assert bucket.digest(file.key) == file.sha256 == buckets.store.digest(file.staged_key.replace(
@@ -51,7 +51,7 @@ def test_a_run_is_staged_and_promoted_between_buckets(
         head = s3.head_object(Bucket="therock-nightly-python", Key=file.key)
         assert head["CacheControl"] == "public, max-age=31536000, immutable"
         assert head["ContentType"] in {"application/zip", "application/gzip"}
-    assert execution.unfinished(bucket) == []
+    assert promotion.unfinished(bucket) == []
     before = [(one.key, one.etag, one.modified) for one in bucket.list("")]
     assert main("ci", "", VERBS, ["promote", *nightly, "--by", "two"]) == 0
     assert [(one.key, one.etag, one.modified) for one in bucket.list("")] == before

@@ -7,8 +7,7 @@ from datetime import datetime
 from typing import Any
 
 from ci.provenance.facts import made_files
-from ci.provenance.sbom import sbom
-from ci.provenance.statements import serialized
+from ci.provenance.statements import sbom, serialized
 from tests import provenance_samples as samples
 from tests.provenance_schemas import problems_of_bill
 

@@ -5,10 +5,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from ci.provenance import reading, writing
-from ci.provenance.names import SBOM, statement_path
-from ci.provenance.writing import write_provenance
-from ci.verbs.provenance import tell
+from ci.provenance import facts, statements
+from ci.provenance.facts import SBOM, statement_path
+from ci.provenance.statements import write_provenance
+from ci.verbs.provenance import report
 from core import parallel
 from core.cli.frontdoor import Verb, main
 from core.errors import ConflictError, DataError, MissingInputError, StoreError
@@ -136,7 +136,7 @@ def test_another_groups_records_only_keep_the_bill_from_being_written(
     written = write_provenance(store, OUTPUTS, GROUP)
     assert len(written.made) == 4
     assert (written.sbom_outcome, store.find(BILL)) == (None, None)
-    tell(store, written)
+    report(store, written)
     told = capsys.readouterr().err
     assert "sbom.cdx.json is not written" in told
     assert said in told
@@ -167,7 +167,7 @@ def test_a_job_that_was_second_reads_the_records_again(
 ) -> None:
     """Another job's wheel appears, and its bill is written, while this one makes its own."""
     fill(store)
-    whole = reading.read_run
+    whole = facts.read_run
     apex = samples.record("build_apex", samples.file("apex-1.whl", "apex", "1"))
     asked: list[str] = []
 
@@ -179,7 +179,7 @@ def test_a_job_that_was_second_reads_the_records_again(
             write_provenance(store, outputs)
         return found
 
-    monkeypatch.setattr(writing, "read_run", read_run)
+    monkeypatch.setattr(statements, "read_run", read_run)
     assert write_provenance(store, OUTPUTS).sbom_outcome == "unchanged"
     assert "apex" in {one["name"] for one in json.loads(store.read(BILL))["components"]}
 

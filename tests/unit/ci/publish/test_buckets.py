@@ -5,7 +5,7 @@ import pytest
 from ci.publish.buckets import Buckets, access, buckets, distribution_store, server_writes_pages
 from core.data import validated
 from core.errors import DataError, UsageError
-from core.run.run_locations import Origin
+from core.run.locations import Origin
 
 OWN = "ROCm/TheRock"
 ROLES = "arn:aws:iam::692859939525:role/"
@@ -51,5 +51,5 @@ def test_unknown_keys_are_refused() -> None:
 
 def test_every_release_type_but_ci_has_a_distribution_bucket() -> None:
     assert distribution_store(buckets(), "nightly") == "s3://therock-nightly-python"
-    with pytest.raises(UsageError, match=r"'ci' are handed out from nowhere.\nGive --release-type \(dev, "):
+    with pytest.raises(UsageError, match=r"'ci' are not distributed.\nGive --release-type \(dev, "):
         distribution_store(buckets(), "ci")

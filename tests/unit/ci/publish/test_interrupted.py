@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from ci.publish import runs
-from ci.publish.digests import Digests
+from ci.publish import wheels
+from ci.publish.folders import Digests
 from ci.verbs import upload
 from ci.verbs.upload import Folders
-from core import stores
 from core.cli.options import Common
 from core.run import records
+from core.stores import location
 from core.stores.directory import DirectoryStore
 from core.wheel import distributions
 
@@ -102,14 +102,14 @@ def deaths(
     monkeypatch: pytest.MonkeyPatch, root: Path, act: Callable[[Common], object]
 ) -> Iterator[tuple[int, Path]]:
     """Run something to its end, and then once for each of its writes, dying there and going on."""
-    real, death, number = stores.open_store, Death(-1), 0
+    real, death, number = location.open_store, Death(-1), 0
 
     def open_store(place: str, *, root: Path, dry_run: bool = False) -> Any:
         if place.startswith("target"):
             return Mortal(root / place, death)
         return real(place, root=root, dry_run=dry_run)
 
-    monkeypatch.setattr(stores, "open_store", open_store)
+    monkeypatch.setattr("core.cli.options.open_store", open_store)
     act(Common(root=root, run_id="17", store="target"))
     total, whole = death.writes, state(root / "target")
     assert total >= 5
@@ -146,10 +146,10 @@ def test_a_run_from_out(
     store.put_bytes(f"{outputs.logs_prefix(GROUP)}/build_torch.log", b"log")
     store.put_bytes(f"{outputs.reports_prefix(GROUP)}/smoke.xml", b"<a/>")
     store.put_bytes(outputs.source_lock_key("nightly"), b"{}")
-    source = runs.Source(store=store, outputs=outputs)
+    source = wheels.Source(store=store, outputs=outputs)
 
     def act(common: Common) -> None:
-        runs.upload_run(common, source, upload.KINDS, "", Digests())
+        wheels.upload_run(common, source, upload.KINDS, "", Digests())
 
     for _, folder in deaths(monkeypatch, tmp_path, act):
         assert state(folder).keys() <= state(tmp_path / "target").keys()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ci.cleanup.policy import retention
+from ci.cleanup.plan import retention
 from ci.plan.data import OwnStore
 from ci.publish.buckets import buckets
 from ci.verbs.maintenance import matrices

@@ -7,13 +7,12 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import pytest
 
-from ci.cleanup.policy import retention as load
-from ci.promote import documents, layout, release_pages
+from ci.cleanup.plan import retention as load
+from ci.promote import documents
 from ci.promote.documents import Decision, PromotedFile, StagedFile, StagingRecord
 from ci.publish.buckets import buckets
 from ci.verbs import retention
 from core.cli.frontdoor import Verb, main
-from core.cli.options import environment
 from core.errors import DataError, MissingInputError, StoreError, UsageError
 from core.stores.directory import DirectoryStore
 from core.stores.s3 import open_bucket
@@ -29,7 +28,7 @@ if TYPE_CHECKING:
 
 VERBS = (Verb("retention", "ci.verbs.retention", "delete what is old"),)
 FAMILY = "gfx94X-dcgpu"
-STAGED = layout.folder(layout.STAGING, FAMILY)
+STAGED = documents.folder(documents.STAGING, FAMILY)
 DAYS = 86_400
 LISTED = re.compile(r"<time.*?</time>")
 RUN_FILES = ("python/g/index.html", "manifests/g/x.json", "a_lib_generic.tar.zst")
@@ -63,7 +62,7 @@ def folder_fixture(tmp_path: Path) -> DirectoryStore:
 @pytest.fixture(name="bucket")
 def bucket_fixture(aws: S3Client) -> Store:
     aws.create_bucket(Bucket="releases")
-    return open_bucket("s3://releases", environment())
+    return open_bucket("s3://releases")
 
 
 @pytest.fixture(name="staged", params=["folder", "bucket"])
@@ -83,7 +82,7 @@ def stage(store: Store, paths: list[Path]) -> None:
         one = distributions.publish(store, _Folder(STAGED), FAMILY, path)  # type: ignore[arg-type]
         files.append(one.model_dump(mode="json"))
     staging_record(store, files)
-    release_pages.write(store, layout.STAGING, FAMILY, expected=())
+    documents.write_pages(store, documents.STAGING, FAMILY, expected=())
 
 
 class _Folder:
@@ -112,7 +111,7 @@ def staging_record(
         files=tuple(StagedFile(**one, source_key=one["key"]) for one in files),
         records=(),
     )
-    store.put_bytes(layout.staging_record(FAMILY, record.prefix), documents.serialized(record))
+    store.put_bytes(documents.staging_record(FAMILY, record.prefix), documents.serialized(record))
 
 
 def keys(store: Store) -> set[str]:
@@ -165,7 +164,7 @@ def test_what_a_promotion_works_with_stays_until_it_ends(staged: Store, later: C
         rulings=(),
         files=(file,),
     )
-    intent = layout.intent("set", "1")
+    intent = f"{documents.INTENTS}/set/1.json"
     staged.put_bytes(intent, documents.serialized(decision))
     later(130)
     assert door(staged.url, "--yes") == 0
@@ -312,7 +311,7 @@ def test_a_run_stays_as_long_as_something_of_it_is_staged(
 
 def test_a_record_of_staging_that_cannot_be_read_stops_it(folder: DirectoryStore, staged_days: None) -> None:
     del staged_days
-    folder.put_bytes(layout.staging_record(FAMILY, "1-linux"), b"{}")
+    folder.put_bytes(documents.staging_record(FAMILY, "1-linux"), b"{}")
     before = keys(folder)
     assert door(folder.root, "--yes", "--at-most", "100") == DataError.exit_code
     assert keys(folder) == before
@@ -362,16 +361,14 @@ def test_killed_at_any_write_no_page_lists_what_is_gone_and_the_next_run_ends_it
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("core.parallel.each", lambda action, items, **_: [action(one) for one in items])
-    monkeypatch.setattr(
-        "ci.publish.indexing.writing.each", lambda action, items, **_: [action(one) for one in items]
-    )
+    monkeypatch.setattr("ci.publish.index.each", lambda action, items, **_: [action(one) for one in items])
     paths = [make_wheel(tmp_path / "dist", "rocm", f"7.{number}") for number in range(1, 6)]
     later(130)
     ends, ended, step = set(), False, 0
     while not ended:
         store = DirectoryStore(tmp_path / f"bucket{step}")
         stage(store, paths)
-        monkeypatch.setattr("core.stores.open_store", lambda *_, place=store.root, **__: Dying(place))
+        monkeypatch.setattr("ci.verbs.retention.open_store", lambda *_, place=store.root, **__: Dying(place))
         Dying.left = step
         try:
             ended = door(store.root, "--yes", "--at-most", "100") == 0

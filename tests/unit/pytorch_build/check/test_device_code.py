@@ -7,17 +7,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytorch_build.check import device_code
+from pytorch_build.check import DeviceFacts, Expectation, device_code
 from pytorch_build.check.bundles import BundleError
 from pytorch_build.check.device_code import GENERIC, PORTABLE, file_facts, is_asked_for, is_covered
 from pytorch_build.check.policy import Policy
-from pytorch_build.check.view import DeviceFacts, Expectation
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from pytorch_build.check.view import WheelView
+    from pytorch_build.check import WheelView
 
     Write = Callable[..., bytes]
 
@@ -156,7 +155,7 @@ def test_a_target_that_one_library_lacks_is_a_note(view: Callable[..., WheelView
 
 def test_extra_targets_are_a_warning(view: Callable[..., WheelView]) -> None:
     found = findings(view(files={"a.so": facts("gfx942", "gfx900", "gfx906")}), "gfx942")
-    assert found == [("warning", "", "Device code for gfx900, gfx906, which nobody asked for.")]
+    assert found == [("warning", "", "Device code for gfx900, gfx906, which was not requested.")]
 
 
 def test_device_code_in_a_cpu_wheel_is_a_warning(view: Callable[..., WheelView]) -> None:

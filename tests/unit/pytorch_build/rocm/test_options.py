@@ -8,10 +8,9 @@ import pytest
 
 from core.env.installer import Sources
 from core.errors import MissingInputError, RocmError, UsageError
-from core.packages import package_sources
-from core.packages.package_sources import PackageSource
-from core.packages.source_options import SourceOptions
-from pytorch_build.rocm.options import (
+from core.packages import sources
+from core.packages.sources import PackageSource, SourceOptions
+from pytorch_build.rocm import (
     RocmOptions,
     add_rocm_options,
     find_source,
@@ -19,7 +18,7 @@ from pytorch_build.rocm.options import (
     packages_of,
     rocm_options_from,
 )
-from rocm_packaging.sdk.sources import RocmSource, release_index_url
+from rocm_packaging.rocm_sources import RocmSource, release_index_url
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -34,7 +33,7 @@ def options(**named: Any) -> RocmOptions:
 
 @pytest.fixture(autouse=True)
 def _configuration(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(package_sources, "configured", Sources)
+    monkeypatch.setattr(sources, "configured", Sources)
 
 
 @pytest.fixture
@@ -60,7 +59,7 @@ def test_an_images_rocm_is_of_the_version_that_the_lock_says(
     run: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     here = RocmSource(version="7.1.0", packages=PackageSource(installed=Path("/opt/python")))
-    monkeypatch.setattr("pytorch_build.rocm.options._installed", lambda _: here)
+    monkeypatch.setattr("pytorch_build.rocm._installed", lambda _: here)
     chosen = options(no_install=True)
     assert find_version(run.context(), chosen) == "7.1.0"
     assert find_source(run.context(), chosen, "7.1.0") is here

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from core import process
-from core.env.supervision import Ended
 from core.errors import InterruptedStageError
 from core.junit import Case
+from core.supervision import Ended
 from pytorch_build.test import file_run, plugin
 from pytorch_build.test.file_run import FileRun, Setting, Stall, log_name, of_file, of_script, run_file
 from pytorch_build.test.plugin import Line, Session

@@ -30,7 +30,7 @@ from pytorch_build.test.upstream_tests import (
 )
 
 if TYPE_CHECKING:
-    from core.env.interpreters import Interpreter
+    from core.env import Interpreter
 
 ONE, TWO = "1" * 40, "2" * 40
 TREE = Path("/src/pytorch")

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from ci.promote import evidence, run_records
+from ci.promote import runs
 from core import junit, process
 from core.cli.frontdoor import main
 from core.junit import Case, Document
@@ -122,8 +122,8 @@ def good(name: str, seconds: float = 1.5) -> Case:
 
 def judged(run: Any) -> dict[str, tuple[str, str]]:
     """Give what a promotion reads in the run: outcome and reason by stage."""
-    group = run_records.read_group(run.store, run.common(run_id="17").outputs, GROUP)
-    return {one.evidence.stage: (one.outcome, one.why) for one in evidence.tests_of(group)}
+    group = runs.read_group(run.store, run.common(run_id="17").outputs, GROUP)
+    return {one.evidence.stage: (one.outcome, one.why) for one in group.tests}
 
 
 def test_all_shards_of_a_run_make_the_record_of_its_gate(

@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from core import process
-from core.env import environments, installer
+from core.env import installer
 from core.env.installer import Install, Sources
 from core.errors import CheckError, EnvironmentSetupError, MissingInputError, RocmError
-from core.packages import choosing, package_sources
-from core.packages.resolving import Resolved, ResolvedFile
-from core.packages.source_options import SourceOptions
+from core.packages import resolution, sources
+from core.packages.resolution import Resolved, ResolvedFile
+from core.packages.sources import SourceOptions
 from core.run import records
 from pytorch_build.context import context
-from pytorch_build.rocm.options import RocmOptions
+from pytorch_build.rocm import RocmOptions
 from pytorch_build.test import gpus, installation
 from pytorch_build.test.gpus import Gpu, Machine
 from pytorch_build.test.installation import planned, wheels_of
@@ -46,7 +46,7 @@ def _machine(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     (requirements / "target-linux-3.12.txt").write_text(text)
     monkeypatch.setattr(gpus, "this_machine", Machine)
     monkeypatch.setattr(installation, "detect", lambda: ())
-    for module in (package_sources, choosing):
+    for module in (sources, resolution):
         monkeypatch.setattr(module, "configured", Sources)
 
 
@@ -71,7 +71,7 @@ def target(run: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
     def prepared(*_: Any, **__: Any) -> Iterator[None]:
         yield
 
-    monkeypatch.setattr(environments, "prepared", prepared)
+    monkeypatch.setattr(installer, "prepared", prepared)
     return interpreter
 
 
@@ -315,7 +315,7 @@ def test_recorded_files_are_installed_by_digest_from_their_source_alone(
         asked.append(one)
         return (NUMPY,)
 
-    monkeypatch.setattr(choosing, "resolve", resolve)
+    monkeypatch.setattr(resolution, "resolve", resolve)
     run.put_lock()
     run.built("torch")
     path = run.wheel("torchaudio", "2.10.0", requires=["numpy>=2", "torch==2.10.0", "x; extra == 'y'"])
@@ -361,7 +361,7 @@ def test_a_prebuilt_torch_is_resolved_with_what_others_have(
     run: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     torch = replace(NUMPY, name="torch", version="2.13.0")
-    monkeypatch.setattr(choosing, "resolve", lambda _: (torch,))
+    monkeypatch.setattr(resolution, "resolve", lambda _: (torch,))
     run.put_lock()
     chosen = run.context("cpu")
     prebuilt = replace(chosen.ref.projects["torch"], prebuilt="torch==2.13.0")
@@ -376,7 +376,7 @@ def test_a_prebuilt_torch_is_resolved_with_what_others_have(
 def test_sources_that_are_named_take_the_place_of_the_run(
     run: Any, tmp_path: Path, make_wheel: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(choosing, "resolve", lambda _: (NUMPY,))
+    monkeypatch.setattr(resolution, "resolve", lambda _: (NUMPY,))
     for version in ("2.10.0", "2.9.0"):
         make_wheel(tmp_path / "links", "torch", version, fields=[("Requires-Dist", "numpy")])
     named = SourceOptions(find_links=(str(tmp_path / "links"),))

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from core import process
-from core.env import engines, environments, installer
+from core.env import engines, installer
 from core.env.installer import Sources
-from core.packages import choosing, package_sources
+from core.packages import resolution, sources
 from pytorch_build.test import gpus, upstream_tests
 from pytorch_build.test.gpus import Machine
 from pytorch_build.test.upstream_tests import Tests, Torch
@@ -45,10 +45,10 @@ def done(run: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[Any]
     folder.mkdir()
     (folder / "torch-tests-linux-3.12.txt").write_text("pytest==8.4.2 \\\n    --hash=sha256:aa\n")
     monkeypatch.setattr(verb, "require", lambda _python: run.target())
-    monkeypatch.setattr(environments, "prepared", prepared)
+    monkeypatch.setattr(installer, "prepared", prepared)
     monkeypatch.setattr(installer, "missing_dependencies", lambda _target: ())
     monkeypatch.setattr(verb, "perform_tests", perform)
-    for module in (package_sources, choosing):
+    for module in (sources, resolution):
         monkeypatch.setattr(module, "configured", Sources)
     monkeypatch.setattr(gpus, "this_machine", Machine)
     torch = Torch(version="2.10.0a0+cpu.sample", commit=ONE)
@@ -110,7 +110,7 @@ def test_named_sources_take_the_place_of_the_run(
         asked.append(one)
         return ()
 
-    monkeypatch.setattr(choosing, "resolve", resolve)
+    monkeypatch.setattr(resolution, "resolve", resolve)
     links = tmp_path / "links"
     make_wheel(links, "torch", "2.10.0", fields=[("Requires-Dist", "numpy")])
     answer = front(*SAMPLE, "--find-links", str(links), "--torch-version", "2.10.0")

@@ -1,0 +1,210 @@
+"""Carrying a decision out, so that whoever runs it again completes what an interruption left.
+
+In this order: the intent (who promotes what, visible until the end), wheels, sidecars, what the
+index is to list, the pages, the decision record, the intent's removal. Every write is whole, and
+is the same when it is done again; the decision is written once, so that two promotions of one set
+at the same moment end with one.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal, Protocol
+
+from ci.promote import documents
+from ci.promote.documents import Decision, PromotedFile, ReleaseRecord
+from core import files, parallel
+from core.errors import ConflictError, MissingInputError, StoreError
+from core.wheel.distributions import SIDECAR
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from pathlib import Path
+
+    from ci.promote.facts import Facts
+    from core.stores import Outcome, Store
+
+_IDENTITY_DIGITS = 16
+
+
+def promoted_files(facts: Facts) -> tuple[PromotedFile, ...]:
+    """Return what becomes of staged files that are released as they are: the same names and bytes."""
+    found = {}
+    for family, one in ((wheel.cell.family, wheel.file) for wheel in facts.wheels):
+        found[one.key] = PromotedFile(
+            **one.model_dump(exclude={"key", "source_key", "torch_ref", "python"}),
+            family=family,
+            key=f"{documents.folder(documents.RELEASE, family)}/{one.name}",
+            staged_key=one.key,
+            staged_sha256=one.sha256,
+        )
+    return tuple(found[key] for key in sorted(found))
+
+
+def identity_of(promoted: Sequence[PromotedFile]) -> str:
+    """Digest what is promoted: target keys and the bytes that were tested; not who, when or why."""
+    pairs = sorted((one.key, one.staged_sha256) for one in promoted)
+    return files.digest_of(pairs)[:_IDENTITY_DIGITS]
+
+
+class Origin(Protocol):
+    """Where the files of a release come from."""
+
+    def put_wheel(self, bucket: Store, one: PromotedFile) -> Outcome:
+        """Put a wheel or sdist into the release bucket."""
+        ...
+
+    def put_sidecar(self, bucket: Store, one: PromotedFile) -> Outcome:
+        """Put a wheel's sidecar into the release bucket."""
+        ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class Staged:
+    """Files that are released as they were staged: copied on the server."""
+
+    store: Store
+
+    def put_wheel(self, bucket: Store, one: PromotedFile) -> Outcome:
+        """Copy a wheel."""
+        return bucket.copy(one.key, self.store, one.staged_key, sha256=one.sha256, replace=False)
+
+    def put_sidecar(self, bucket: Store, one: PromotedFile) -> Outcome:
+        """Copy a sidecar."""
+        key, source_key = f"{one.key}{SIDECAR}", f"{one.staged_key}{SIDECAR}"
+        return bucket.copy(key, self.store, source_key, sha256=one.metadata_sha256, replace=False)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Local:
+    """Files that were rewritten on this machine."""
+
+    paths: dict[str, Path]
+    sidecars: dict[str, bytes]
+
+    def put_wheel(self, bucket: Store, one: PromotedFile) -> Outcome:
+        """Upload a wheel."""
+        return bucket.put_file(one.key, self.paths[one.key], sha256=one.sha256, replace=False)
+
+    def put_sidecar(self, bucket: Store, one: PromotedFile) -> Outcome:
+        """Upload a sidecar."""
+        key = f"{one.key}{SIDECAR}"
+        return bucket.put_bytes(key, self.sidecars[key], replace=False)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Done:
+    """How a promotion ended."""
+
+    decision: Decision
+    outcome: Literal["promoted", "already"]
+    copied: int = 0
+
+
+def carry_out(
+    bucket: Store, decision: Decision, origin: Origin, *, now: Callable[[], str], jobs: int = parallel.JOBS
+) -> Done:
+    """Promote a set."""
+    before = _maybe(bucket, decision.key)
+    if before is not None and not missing(bucket, before):
+        # written only where somebody changed them
+        _list(bucket, before)
+        _withdraw_intent(bucket, decision)
+        return Done(decision=before, outcome="already")
+    # the same files stand in it, and the grounds that were good when it began
+    claimed = before or _first(bucket, decision.intent_key, decision)
+    outcomes = parallel.each(lambda one: origin.put_wheel(bucket, one), decision.files, jobs=jobs)
+    with_sidecar = [one for one in decision.files if one.metadata_sha256]
+    parallel.each(lambda one: origin.put_sidecar(bucket, one), with_sidecar, jobs=jobs)
+    # whatever the copies said: nothing is listed that did not arrive
+    if absent := missing(bucket, decision):
+        raise StoreError(
+            f"{len(absent)} objects are incomplete in {bucket.url}:\n" + "\n".join(absent),
+            hint="Run the same command again: it continues.",
+        )
+    _list(bucket, decision)
+    ended = {"files": decision.files, "status": "promoted", "completed": now()}
+    held = before or _first(bucket, decision.key, claimed.model_copy(update=ended))
+    _withdraw_intent(bucket, decision)
+    return Done(decision=held, outcome="promoted", copied=sum(outcome != "unchanged" for outcome in outcomes))
+
+
+def require_same_targets(bucket: Store, decision: Decision) -> None:
+    """Refuse files that were released, or begun, with the device code of other gfx targets.
+
+    Their metadata names these. They may belong to another set, too: several versions of torch have one ROCm.
+    """
+    if not decision.to_version:
+        return
+    keys = {one.key for one in decision.files}
+    decided = [documents.read(bucket, one.key, Decision) for one in bucket.list(documents.DECISIONS)]
+    for before in (*decided, *unfinished(bucket)):
+        same = keys & {file.key for file in before.files}
+        other = set(before.gpu_targets) != set(decision.gpu_targets)
+        if same and other and before.to_version == decision.to_version:
+            named = ", ".join(before.gpu_targets) or "all targets"
+            what = "was released" if before.status == "promoted" else "is being released"
+            raise ConflictError(
+                f"{before.set_name} {what} with device code for {named} by {before.by}, which has "
+                f"{len(same)} files of {decision.set_name}.",
+                hint="A version is released once: keep the same targets, or make another candidate.",
+            )
+
+
+def is_done(bucket: Store, decision: Decision) -> bool:
+    """Return whether what this decision promotes was promoted before, and is still there."""
+    before = _maybe(bucket, decision.key)
+    return before is not None and not missing(bucket, before)
+
+
+def missing(bucket: Store, decision: Decision) -> Sequence[str]:
+    """List the keys of a decision's files that are not there, or not in their size."""
+    folders = [documents.folder(documents.RELEASE, family) for family in decision.families]
+    listings = parallel.each(lambda folder: bucket.list(folder, recursive=False), folders)
+    sizes = {one.key: one.size for listing in listings for one in listing}
+    absent = [one.key for one in decision.files if sizes.get(one.key) != one.size]
+    sidecars = [f"{one.key}{SIDECAR}" for one in decision.files if one.metadata_sha256]
+    return sorted([*absent, *(key for key in sidecars if key not in sizes)])
+
+
+def unfinished(bucket: Store) -> Sequence[Decision]:
+    """Read the promotions that are running, or were interrupted."""
+    keys = [one.key for one in bucket.list(documents.INTENTS) if one.key.endswith(".json")]
+    return [found for key in keys if (found := _maybe(bucket, key)) is not None]
+
+
+def _maybe(bucket: Store, key: str) -> Decision | None:
+    """Read a decision or intent, if it is there; another may remove it at any moment."""
+    try:
+        return documents.read(bucket, key, Decision)
+    except MissingInputError:
+        return None
+
+
+def _first(bucket: Store, key: str, decision: Decision) -> Decision:
+    """Write what nobody wrote before, and return what holds: the earlier attempt's, with its grounds."""
+    with suppress(ConflictError):
+        bucket.put_bytes(key, documents.serialized(decision), if_match="")
+    # a server without conditional writes lets a later one win: what is there holds
+    return _maybe(bucket, key) or decision
+
+
+def _withdraw_intent(bucket: Store, decision: Decision) -> None:
+    if bucket.find(decision.intent_key) is not None:
+        bucket.delete(decision.intent_key)
+
+
+def _list(bucket: Store, decision: Decision) -> None:
+    """Write what the index of each family lists of the set, and the families' pages."""
+
+    def listed(family: str) -> None:
+        released = tuple(one for one in decision.files if one.family == family)
+        record = ReleaseRecord(family=family, decision=decision.key, files=released)
+        folder = documents.manifests(documents.RELEASE, family)
+        bucket.put_bytes(
+            f"{folder}/{decision.set_name}-{decision.identity}.json", documents.serialized(record)
+        )
+        documents.write_pages(bucket, documents.RELEASE, family, expected={one.key for one in released})
+
+    parallel.each(listed, decision.families)

@@ -1,0 +1,185 @@
+"""ELF files: what they need, where they look for it, and what a loader would refuse.
+
+Search rules: ld.so(8). Libraries that every system has: PEP 600.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from dataclasses import dataclass
+from pathlib import PurePosixPath
+from typing import TYPE_CHECKING
+
+from pytorch_build.check.policy import Providers, matches, some
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+
+    from core.binaries.elf import ElfFacts
+    from pytorch_build.check import Binary, Finding, Severity, WheelView
+    from pytorch_build.check.policy import Policy
+
+CHECK = "elf"
+_MACHINES = {"x86_64": "EM_X86_64", "aarch64": "EM_AARCH64"}
+_MANYLINUX = re.compile(r"manylinux_(\d+)_(\d+)_")
+_LEGACY = {"manylinux1_": (2, 5), "manylinux2010_": (2, 12), "manylinux2014_": (2, 17)}
+_ORIGIN = re.compile(r"^\$(ORIGIN|\{ORIGIN\})(/|$)")
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Libraries:
+    """Where a wheel's files may find libraries: by file name, by SONAME, in other wheels."""
+
+    inside: Mapping[str, list[str]]
+    sonames: Mapping[str, list[str]]
+    providers: Providers
+    strict: bool
+
+
+def check(view: WheelView, policy: Policy) -> Iterator[Finding]:
+    """Judge a wheel's host ELF files; code objects for GPUs and relocatables are not among them."""
+    host = [
+        (binary, binary.elf)
+        for binary in view.binaries
+        if binary.elf and binary.elf.machine != "EM_AMDGPU" and binary.elf.kind in {"ET_DYN", "ET_EXEC"}
+    ]
+    libraries = _libraries(view, policy)
+    for binary, elf in host:
+        where = binary.member.name
+        for severity, message in (
+            *_machine(view, elf),
+            *_rpath(binary, elf),
+            *_stack(elf),
+            *_needed(policy, libraries, binary, elf),
+            *_reach(libraries, binary, elf),
+        ):
+            yield view.finding(severity, CHECK, message, where)
+        if elf.debug_bytes:
+            yield view.finding("note", CHECK, f"{elf.debug_bytes} bytes of debug sections.", where)
+    seen = defaultdict(list)
+    for binary, elf in host:
+        seen[elf.soname].append(binary.member.name)
+    for soname, members in sorted(seen.items()):
+        if soname and len(members) > 1:
+            message = (
+                f"{len(members)} files have the SONAME {soname}: {some(members)}. One of them is loaded."
+            )
+            yield view.finding("warning", CHECK, message, members[0])
+
+
+def _machine(view: WheelView, elf: ElfFacts) -> Iterator[tuple[Severity, str]]:
+    for platform in sorted(view.platforms):
+        for suffix, machine in _MACHINES.items():
+            if platform.endswith(suffix) and elf.machine != machine:
+                yield "error", f"It is for {elf.machine}; the tag is {platform}."
+        promised = _promised_glibc(platform)
+        if promised and elf.glibc > promised:
+            needs, has = (".".join(map(str, version)) for version in (elf.glibc, promised))
+            yield "error", f"It needs glibc {needs}; {platform} promises {has}."
+
+
+def _promised_glibc(platform: str) -> tuple[int, int] | None:
+    if found := _MANYLINUX.match(platform):
+        return int(found[1]), int(found[2])
+    return next((version for prefix, version in _LEGACY.items() if platform.startswith(prefix)), None)
+
+
+def _rpath(binary: Binary, elf: ElfFacts) -> Iterator[tuple[Severity, str]]:
+    if absolute := [entry for entry in elf.search if not _ORIGIN.match(entry)]:
+        yield (
+            "error",
+            f"Its RPATH names folders of one machine: {some(absolute)}. Only $ORIGIN/… is allowed.",
+        )
+    if "" in elf.rpath:
+        yield "error", "Its RPATH has an empty entry, which is the folder a program runs in."
+    relative = [entry for entry in elf.search if binary.member.installed and _ORIGIN.match(entry)]
+    if outside := [entry for entry in relative if _expand(binary, entry) is None]:
+        yield "warning", f"Its RPATH leaves site-packages: {some(outside)}."
+
+
+def _stack(elf: ElfFacts) -> Iterator[tuple[Severity, str]]:
+    if "E" in elf.stack:
+        yield "error", "It asks for an executable stack."
+    elif not elf.stack:
+        yield "warning", "It has no PT_GNU_STACK header, which asks for an executable stack."
+
+
+def _needed(
+    policy: Policy, libraries: _Libraries, binary: Binary, elf: ElfFacts
+) -> Iterator[tuple[Severity, str]]:
+    """Find each needed library; those missing for one reason make one finding."""
+    of_others: dict[str, list[str]] = defaultdict(list)
+    machine: list[str] = []
+    nowhere: list[str] = []
+    for library in elf.needed:
+        if library in policy.system_libraries or matches(library, libraries.providers.libraries):
+            continue
+        inside = [*libraries.inside.get(library, ()), *libraries.sonames.get(library, ())]
+        if inside:
+            # The loader looks for files; a SONAME helps only once the library is loaded.
+            found = _on_rpath(binary, libraries.inside.get(library, ()))
+            if not found and not any(matches(place, policy.preloaded) for place in inside):
+                where = f"{library} is in the wheel as {some(inside)}, but not on this file's RPATH"
+                yield "warning", f"{where}: it is found only if something loads it before."
+        elif provider := libraries.providers.undeclared(library):
+            of_others[provider].append(library)
+        else:
+            (machine if matches(library, policy.machine_libraries) else nowhere).append(library)
+    for provider, names in of_others.items():
+        yield "error", f"It needs {some(names)} of {provider}, but METADATA does not require {provider}."
+    if machine:
+        severity: Severity = "error" if libraries.strict else "warning"
+        yield severity, f"It needs {some(machine)}, which no wheel provides: the machine must have it."
+    if nowhere:
+        yield "error", f"It needs {some(nowhere)}: unresolved dependency."
+
+
+def _reach(libraries: _Libraries, binary: Binary, elf: ElfFacts) -> Iterator[tuple[Severity, str]]:
+    """Verify that libraries of other distributions are found where those have them."""
+    search = [found for entry in elf.rpath if (found := _expand(binary, entry))]
+    for folder, patterns in libraries.providers.folders.items():
+        away = [library for library in elf.needed if matches(library, patterns)]
+        if away and not any(matches(place, [folder]) for place in search):
+            yield (
+                "error",
+                f"It needs {some(away)} in {folder} of another wheel, where its RPATH does not lead.",
+            )
+
+
+def _libraries(view: WheelView, policy: Policy) -> _Libraries:
+    inside: dict[str, list[str]] = defaultdict(list)
+    sonames: dict[str, list[str]] = defaultdict(list)
+    for path in filter(None, (member.installed for member in view.members)):
+        inside[PurePosixPath(path).name].append(path)
+    for binary in view.binaries:
+        path, soname = binary.member.installed, binary.elf.soname if binary.elf else ""
+        if soname and path and PurePosixPath(path).name != soname:
+            sonames[soname].append(path)
+    return _Libraries(
+        inside=inside,
+        sonames=sonames,
+        providers=Providers(view, policy),
+        strict=any(platform.startswith("manylinux") for platform in view.platforms),
+    )
+
+
+def _on_rpath(binary: Binary, places: Iterable[str]) -> bool:
+    folders = {_expand(binary, entry) for entry in (binary.elf.rpath if binary.elf else ())}
+    return any(str(PurePosixPath(place).parent) in folders for place in places)
+
+
+def _expand(binary: Binary, entry: str) -> str | None:
+    """Return the folder below site-packages that an RPATH entry means; None if it is not below."""
+    found = _ORIGIN.match(entry)
+    if not found:
+        return None
+    folder = list(PurePosixPath(binary.member.installed).parent.parts)
+    for step in entry[found.end() :].split("/"):
+        if step == "..":
+            if not folder:
+                return None
+            folder.pop()
+        elif step not in {"", "."}:
+            folder.append(step)
+    return "/".join(folder) or "."
