@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 
 TARGET = Path(__file__).with_name("target")
 PLUGIN = "wheel_test_plugin"
-SCHEMA = 1
 
 Action = Literal["skip", "xfail", "retry"]
 Outcome = Literal["passed", "failed", "error", "skipped", "xfailed", "xpassed", "rerun", "crashed"]

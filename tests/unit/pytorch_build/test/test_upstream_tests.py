@@ -222,6 +222,7 @@ def test_each_configuration_runs_what_the_reference_does_by_the_same_runner(name
     for step in chosen.steps:
         runs[step.runner] |= {*step.files, *step.gpu_files}
     assert runs == REFERENCE[name]
+    assert all(module(one) == one for one in runs["pytest"] | runs["run_test"])
     arguments = {"distributed": ("--distributed-tests",), "inductor": ("--inductor",)}
     found = {(one.runner, one.arguments) for one in chosen_files(chosen, KNOWN, gpu=True)}
     assert found <= {("pytest", ()), ("run_test", arguments.get(name, ()))}
@@ -271,9 +272,6 @@ def test_names_that_no_file_has_are_errors(changes: dict[str, Any], words: str) 
 def test_data_that_contradicts_itself_is_refused(step: dict[str, Any], words: str) -> None:
     with pytest.raises(DataError, match=words):
         validated({"gpus": "all", "steps": [step]}, Configuration, where="x.toml")
-
-
-def test_limits_are_positive() -> None:
     limits = {"test_seconds": 0, "file_seconds": 1, "restarts": 1, "log_megabytes": 1}
     with pytest.raises(DataError, match=r"limits\.test_seconds"):
         validated({"limits": limits, "configurations": {}}, ConfigurationsFile, where="x.toml")
@@ -287,10 +285,3 @@ def test_a_trees_test_files_are_listed_as_upstream_names_them(tmp_path: Path) ->
     with pytest.raises(SourceError, match="holds no test files"):
         modules_of(tmp_path / "test" / "dynamo")
     assert module(r"test\dynamo\test_misc.py") == "dynamo/test_misc"
-
-
-def test_every_file_of_the_data_is_named_as_upstream_names_it() -> None:
-    for chosen in upstream_tests.load().configurations.values():
-        for step in chosen.steps:
-            for name in (*step.files, *step.gpu_files):
-                assert module(name) == name

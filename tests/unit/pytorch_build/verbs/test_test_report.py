@@ -137,6 +137,9 @@ def test_all_shards_of_a_run_make_the_record_of_its_gate(
     assert failed is not None
     assert judged(run)["test_torch"][0] == "failed"
     shard(run, 2, good("test_b"))
+    before = [one.key for one in run.store.list("17-linux")]
+    assert door("--run-id", 17, "--store", run.store.url, "--dry-run") == 0
+    assert [one.key for one in run.store.list("17-linux")] == before
     options = ("--run-id", 17, "--store", run.store.url, "--expect", "torch-sample-cp312=2")
     assert door(*options, "--record-durations", "--json", tmp_path / "d.json") == 0
     record = records.read(run.store, outputs, GROUP, "test_torch-sample-cp312")
@@ -154,14 +157,6 @@ def test_all_shards_of_a_run_make_the_record_of_its_gate(
     # again: the same verdict, from the shards and not from what was made of them
     assert door(*options) == 0
     assert judged(run)["test_torch"] == ("passed", "")
-
-
-def test_a_dry_run_writes_nothing(run: Any) -> None:
-    shard(run, 1, good("test_a"))
-    shard(run, 2, good("test_b"))
-    before = [one.key for one in run.store.list("17-linux")]
-    assert door("--run-id", 17, "--store", run.store.url, "--dry-run") == 0
-    assert [one.key for one in run.store.list("17-linux")] == before
 
 
 @pytest.mark.parametrize(
