@@ -154,7 +154,6 @@ def wheels_of(context: Context, target: Interpreter) -> Sequence[FileRecord]:
 
 
 def _recorded(context: Context, target: Interpreter) -> Iterator[FileRecord]:
-    """Yield the records' files of the ref, the Python and ROCm, with device packages of every target."""
     rocm_version = run_lock(context).rocm_version if context.gpu else ""
     store, outputs = context.common.open_for_reading(), context.common.outputs
     for record in records.read_all(store, outputs, context.artifact_group):
