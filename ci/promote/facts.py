@@ -98,9 +98,9 @@ class _Member:
         return {ref: lock_of(self.record.locks, ref) for ref in sorted(self.torch_refs)}
 
 
-def staged_versions(bucket: Store, distribution: str) -> frozenset[str]:
-    """List the versions of a distribution that are staged."""
-    return _versions([record for record, _ in documents.staging_records(bucket)], distribution)
+def staged_versions(bucket: Store) -> frozenset[str]:
+    """List the versions of torch that are staged."""
+    return _versions([record for record, _ in documents.staging_records(bucket)], "torch")
 
 
 def _versions(records: Sequence[StagingRecord], distribution: str) -> frozenset[str]:

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from http.client import HTTPException
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 from urllib.parse import quote, unquote, urlsplit, urlunsplit
 
 from core import files, stores
@@ -34,26 +34,9 @@ _CHUNK = 1 << 20
 _MOST = 64 << 20
 
 
-class RunPlace(Protocol):
-    """A run's outputs, by path below its prefix."""
-
-    @property
-    def url(self) -> str:
-        """Where it is, for messages."""
-        ...
-
-    def read(self, path: str) -> bytes | None:
-        """Read a small file; None where there is none."""
-        ...
-
-    def paths(self, folder: str) -> Sequence[str] | None:
-        """List files at every depth of a folder; None where listing is not possible."""
-        ...
-
-
 @dataclass(frozen=True, kw_only=True)
 class StoredRun:
-    """A run in a store."""
+    """A run in a store: its outputs, by path below its prefix."""
 
     store: Store
     prefix: str
@@ -90,6 +73,9 @@ class ServedRun:
 
     def paths(self, folder: str) -> None:
         """Return None: a server lists nothing."""
+
+
+RunPlace = StoredRun | ServedRun
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -75,17 +75,20 @@ def decided(store: DirectoryStore) -> Plan:
     return plan_of(units(store.list("")), Rules(policy=POLICY, run_ids="[0-9]+", now=now), Held())
 
 
+@pytest.fixture(autouse=True)
+def _pages(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ci.cleanup.plan._rewrite", flat)
+    monkeypatch.setattr("core.parallel.each", lambda action, items: [action(one) for one in items])
+
+
 def keys(store: DirectoryStore) -> list[str]:
     return [one.key for one in store.list("")]
 
 
-def test_pages_go_first_then_sidecars_then_wheels_then_the_rest(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("core.parallel.each", lambda action, items: [action(one) for one in items])
+def test_pages_go_first_then_sidecars_then_wheels_then_the_rest(tmp_path: Path) -> None:
     fill(tmp_path, [*RUN, "2-linux/x"])
     store = Recorder(tmp_path)
-    assert carry_out(store, decided(store), rewrite=flat, in_use=frozenset) == len(RUN)
+    assert carry_out(store, decided(store)) == len(RUN)
     gone: list[str] = store.__dict__["gone"]
     kinds = [
         0 if "index" in key else 1 if key.endswith(".metadata") else 2 if key.endswith((".whl", ".gz")) else 3
@@ -98,21 +101,20 @@ def test_pages_go_first_then_sidecars_then_wheels_then_the_rest(
 
 @pytest.mark.parametrize("step", range(len(RUN) + 3))
 def test_killed_at_any_deletion_it_ends_as_if_undisturbed_and_no_page_ever_lists_what_is_gone(
-    tmp_path: Path, step: int, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, step: int
 ) -> None:
-    monkeypatch.setattr("core.parallel.each", lambda action, items: [action(one) for one in items])
     whole = fill(tmp_path, [*RUN, "2-linux/x", *STAGED])
     flat(whole, "v2-staging/g")
     dying = Recorder(tmp_path, dies_at=step)
     try:
-        carry_out(dying, decided(whole), rewrite=flat, in_use=frozenset)
+        carry_out(dying, decided(whole))
     except Killed:
         page = whole.read("v2-staging/g/index.html").decode()
         there = keys(whole)
         for version in ("1.0", "2.0"):
             name = f"torch-{version}-py3-none-any.whl"
             assert name not in page or f"v2-staging/g/{name}" in there
-    carry_out(whole, decided(whole), rewrite=flat, in_use=frozenset)
+    carry_out(whole, decided(whole))
     assert keys(whole) == ["2-linux/x", "v2-staging/g/index.html", *STAGED[2:]]
     assert "torch-1.0" not in whole.read("v2-staging/g/index.html").decode()
     assert not decided(whole).goes
@@ -121,11 +123,12 @@ def test_killed_at_any_deletion_it_ends_as_if_undisturbed_and_no_page_ever_lists
 def test_where_no_page_follows_nothing_that_is_listed_goes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("ci.cleanup.plan._PAUSE", 0.0)
+    for name, value in (("_PAUSE", 0.0), ("_PATIENCE", 0.01), ("_rewrite", lambda *_: None)):
+        monkeypatch.setattr(f"ci.cleanup.plan.{name}", value)
     store = fill(tmp_path, STAGED)
     flat(store, "v2-staging/g")
     with pytest.raises(StoreError, match=r"go on listing torch-1.0"):
-        carry_out(store, decided(store), rewrite=lambda *_: None, in_use=frozenset, patience=0.01)
+        carry_out(store, decided(store))
     assert STAGED[0] in keys(store)
 
 
@@ -141,21 +144,25 @@ def test_a_server_that_follows_the_sidecars_is_awaited(
         flat(store, "v2-staging/g")
 
     monkeypatch.setattr("time.sleep", server)
-    carry_out(store, decided(store), rewrite=lambda *_: None, in_use=frozenset)
+    monkeypatch.setattr("ci.cleanup.plan._rewrite", lambda *_: None)
+    carry_out(store, decided(store))
     assert waited == [True]
     assert keys(store) == ["v2-staging/g/index.html", *STAGED[2:]]
 
 
 @pytest.mark.parametrize("late", [0, 1])
-def test_a_promotion_that_begins_meanwhile_keeps_its_files(tmp_path: Path, late: int) -> None:
+def test_a_promotion_that_begins_meanwhile_keeps_its_files(
+    tmp_path: Path, late: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     store = fill(tmp_path, STAGED)
     flat(store, "v2-staging/g")
     asked: list[int] = []
 
-    def in_use() -> frozenset[str]:
+    def in_use(_store: Store) -> frozenset[str]:
         asked.append(1)
         return frozenset({STAGED[0]} if len(asked) > late else ())
 
+    monkeypatch.setattr("ci.cleanup.plan.in_promotion", in_use)
     with pytest.raises(StoreError, match="began meanwhile"):
-        carry_out(store, decided(store), rewrite=flat, in_use=in_use)
+        carry_out(store, decided(store))
     assert set(STAGED) <= set(keys(store))

@@ -48,7 +48,7 @@ def promote(bucket: Store, runs: Runs, by: str = "one", at: str = NOW) -> Done:
     request = SetRequest(distribution="torch", version=runs.torch)
     facts = gather(bucket, request, lambda _address: runs.store)
     decision = decided(facts, promoted_files(facts), by=by, decided=at)
-    return promotion.carry_out(bucket, decision, promotion.Staged(store=bucket), now=lambda: NOW, jobs=2)
+    return promotion.carry_out(bucket, decision, promotion.staged_in(bucket), now=lambda: NOW, jobs=2)
 
 
 @pytest.fixture

@@ -21,7 +21,7 @@ def test_every_stage_that_makes_wheels_has_a_build_type_that_the_docs_explain() 
         for line in page.splitlines()
         if line.startswith("#")
     }
-    for uri in (*names().build_types.values(), names().builders.local):
+    for uri in (*names().build_types.values(), names().builders["local"]):
         address, _, anchor = uri.partition("#")
         assert address.endswith("/docs/provenance.md")
         assert anchor in headings
