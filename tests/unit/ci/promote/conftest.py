@@ -12,6 +12,7 @@ from ci.plan.runners import runners
 from ci.promote import documents, promotion
 from ci.promote.documents import Decision
 from ci.promote.policy import Rules, decide, gates
+from ci.promote.version_change import RocmChange
 from core.cli.frontdoor import Verb, main
 from core.families import parents
 from core.run import records
@@ -35,8 +36,19 @@ if TYPE_CHECKING:
 ROCM = "7.10.0a20251120"
 REF = "mine"
 ANY = "py3-none-linux_x86_64"
+TARGETS = ("gfx942", "gfx1100", "gfx1101", "gfx1200", "gfx1201")
 VERBS = (Verb("stage", "ci.verbs.stage", "stage"), Verb("promote", "ci.verbs.promote", "promote"))
 DATE = "2026-11-21T12:00:00+00:00"
+
+
+def split_wheels(*targets: str, version: str = "2.10.0+rocm7.10.0rc2", rocm: str = "7.10.0rc2") -> Wheels:
+    """Torch's wheels of a split."""
+    groups = sorted({group for one in targets for group in parents(one)})
+    return Wheels(distribution="torch", version=version, targets=targets, groups=tuple(groups), rocm=rocm)
+
+
+def keeping(*targets: str) -> RocmChange:
+    return RocmChange(old="7.10.0rc2", new="7.10.0", targets=targets)
 
 
 @dataclass
@@ -155,15 +167,7 @@ class Runs:
 
     @property
     def split(self) -> Wheels:
-        """Torch's wheels of a split."""
-        groups = sorted({group for one in self.devices for group in parents(one)})
-        return Wheels(
-            distribution="torch",
-            version=self.torch,
-            targets=self.devices,
-            groups=tuple(groups),
-            rocm=self.rocm,
-        )
+        return split_wheels(*self.devices, version=self.torch, rocm=self.rocm)
 
     def _wheel(
         self,
