@@ -1,19 +1,21 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ci.cleanup.plan import Held, Plan, Policy, Rules, plan_of, require_modest
+from ci.cleanup.plan import Held, Plan, Policy, Retention, Rules, plan_of, require_modest, retention
 from ci.cleanup.units import units
-from core.errors import StoreError
+from ci.publish.buckets import buckets
+from core.data import validated
+from core.errors import DataError, StoreError, UsageError
 from core.stores import Stored
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
 NOW = datetime.fromtimestamp(1_800_000_000, tz=UTC)
 DAY = 86_400
@@ -39,10 +41,12 @@ POLICIES = st.builds(Policy, days=st.integers(1, 60), newest=st.integers(1, 4)) 
 )
 
 
+def stored(key: str, days: float = 0) -> Stored:
+    return Stored(key=key, size=3, etag="", modified=NOW.timestamp() - days * DAY)
+
+
 def listing(ages: dict[str, float]) -> list[Stored]:
-    return [
-        Stored(key=key, size=3, etag="", modified=NOW.timestamp() - days * DAY) for key, days in ages.items()
-    ]
+    return [stored(key, days) for key, days in ages.items()]
 
 
 def decide(objects: Sequence[Stored], policy: Policy, held: Held | None = None) -> Plan:
@@ -77,8 +81,8 @@ def test_what_goes_is_old_unlisted_unused_not_among_the_newest_and_nothing_is_lo
     for series in {one.unit.series for one in planned.goes}:
         kept = [one for one in planned.stays if one.unit.series == series]
         assert len(kept) >= policy.newest
-        newest = max((one.unit for one in (*planned.goes, *planned.stays) if one.unit.series == series),
-                     key=lambda unit: (unit.version or 0, unit.modified))  # fmt: skip
+        of = [one.unit for one in (*planned.goes, *planned.stays) if one.unit.series == series]
+        newest = max(of, key=lambda unit: (unit.version or 0, unit.modified))
         assert newest in [one.unit for one in kept]
     assert len(planned.goes) + len(planned.stays) == len(units(objects))
     assert all(one.why for one in (*planned.goes, *planned.stays))
@@ -124,25 +128,25 @@ def test_each_reason_is_said() -> None:
     assert set(why(decide(listing(ages), Policy(forever=True))).values()) == {"kept for ever"}
 
 
-def test_the_day_counts_to_the_second(stored: Callable[..., Stored]) -> None:
+def test_the_day_counts_to_the_second() -> None:
     policy = Policy(days=30, newest=1)
     objects = [stored("9-linux/x"), stored("1-linux/x", 30), stored("2-linux/x", 30 - 1 / DAY)]
     assert going(decide(objects, policy)) == {"1-linux/x"}
 
 
-def test_a_required_version_stays(stored: Callable[..., Stored]) -> None:
+def test_a_required_version_stays() -> None:
     objects = [stored(f"v2-staging/g/rocm-{number}-py3-none-any.whl", 50) for number in (1, 2, 3)]
     planned = decide(objects, Policy(days=30, newest=1), Held(required=frozenset({"v2-staging/g/rocm 1"})))
     assert going(planned) == {"v2-staging/g/rocm-2-py3-none-any.whl"}
     assert why(planned)["v2-staging/g/rocm 1"] == "a version that stays requires it"
 
 
-def test_a_wrong_clock_deletes_nothing(stored: Callable[..., Stored]) -> None:
+def test_a_wrong_clock_deletes_nothing() -> None:
     with pytest.raises(StoreError, match="clock is wrong"):
         decide([stored("1-linux/x", -2), stored("2-linux/x", 90)], Policy(days=30, newest=1))
 
 
-def test_a_plan_that_takes_most_is_refused_and_says_how_much_it_takes(stored: Callable[..., Stored]) -> None:
+def test_a_plan_that_takes_most_is_refused_and_says_how_much_it_takes() -> None:
     objects = [stored(f"{number}-linux/x", 40) for number in range(3)]
     planned = decide(objects, Policy(days=30, newest=1))
     with pytest.raises(StoreError, match=r"2 of 3 .* more than 50 %") as caught:
@@ -150,3 +154,41 @@ def test_a_plan_that_takes_most_is_refused_and_says_how_much_it_takes(stored: Ca
     assert "--at-most 67" in caught.value.hint
     require_modest(planned, percent=67)
     require_modest(Plan(goes=(), stays=()), percent=1)
+
+
+def test_the_data_has_a_policy_for_every_release_type() -> None:
+    policies = retention().policies
+    assert {name: policy.days for name, policy in policies.items()} == {
+        **dict.fromkeys(("ci", "dev", "dev-bkc"), 30),
+        **dict.fromkeys(("nightly", "nightly-bkc"), 120),
+        **dict.fromkeys(("prerelease", "rc"), 2 * 365),
+        "weekly": 7 * 52,
+        "release": None,
+    }
+    assert policies["release"].forever
+    assert buckets().release_types.keys() <= policies.keys()
+    with pytest.raises(UsageError, match="nightly"):
+        retention().policy("nigthly")
+
+
+@pytest.mark.parametrize(
+    ("policy", "says"),
+    [
+        ({}, "either days or forever"),
+        ({"days": 3, "forever": True}, "either days or forever"),
+        ({"days": 0}, "greater than or equal to 1"),
+        ({"days": 3, "newest": 0}, "greater than or equal to 1"),
+        ({"days": 30, "expire_days": 20}, "must not be before days"),
+        ({"forever": True, "expire_days": 20}, "must not be before days"),
+        ({"day": 3}, "unknown key"),
+    ],
+)
+def test_a_policy_that_cannot_be_meant_is_refused(policy: dict[str, Any], says: str) -> None:
+    with pytest.raises(DataError, match=says):
+        validated(policy, Policy, where="x")
+
+
+def test_run_ids_must_be_an_expression() -> None:
+    data = {"run_ids": "[", "at_most_percent": 5, "abort_uploads_days": 1, "policies": {}}
+    with pytest.raises(DataError, match="is not a regular expression"):
+        validated(data, Retention, where="x")
