@@ -17,6 +17,7 @@ from packaging.utils import canonicalize_name
 from pydantic import model_validator
 
 from ci.promote.documents import Cell, Override, Ruling
+from ci.promote.facts import Reason, first_line
 from ci.promote.staging_area import is_sample
 from core.cli.options import RELEASE_TYPES
 from core.data import Model, merged, read_toml, validated
@@ -122,19 +123,6 @@ class Rules:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Reason:
-    """Why a set is not promoted."""
-
-    cell: Cell
-    kind: str
-    message: str
-    overridable: bool = False
-
-    def __str__(self) -> str:
-        return f"{self.cell}: {self.message}"
-
-
-@dataclass(frozen=True, kw_only=True)
 class Verdict:
     """What was decided."""
 
@@ -150,23 +138,13 @@ class Verdict:
 
 def decide(facts: Facts, rules: Rules, override: Override | None = None) -> Verdict:
     """Decide on a set."""
-    firm = [
-        *_absent(facts),
-        *_incomplete(facts),
-        *_unsatisfied(facts),
-        *_mixed(facts),
-        *(Reason(cell=cell, kind="unknown", message=said) for cell, said in facts.troubles),
-        *(
-            Reason(cell=one.cell, kind="build", message=f"{one.stage} failed: {_line(one.error)}")
-            for one in facts.failed_builds
-        ),
-    ]
+    firm = [*_absent(facts), *_incomplete(facts), *_unsatisfied(facts), *_mixed(facts), *facts.troubles]
     ruled = [_rule(cell, facts, rules, override) for cell in sorted({wheel.cell for wheel in facts.wheels})]
     rulings = tuple(ruling for ruling, _ in ruled if ruling)
     reasons = {*firm, *(reason for _, untested in ruled for reason in untested)}
     return Verdict(
         rulings=rulings,
-        reasons=tuple(sorted(reasons, key=lambda one: (one.cell, one.kind, one.message))),
+        reasons=tuple(sorted(reasons)),
         override=override if any(ruling.rule == "override" for ruling in rulings) else None,
     )
 
@@ -335,7 +313,7 @@ def _why_untested(stage: str, wheel: Wheel, tests: Sequence[Test]) -> str:
 
 
 def _failure(test: Test, cell: Cell) -> str:
-    return f"{test.evidence.stage} failed{_under(test, cell)}: {_line(test.why)}"
+    return f"{test.evidence.stage} failed{_under(test, cell)}: {first_line(test.why)}"
 
 
 def _under(test: Test, cell: Cell) -> str:
@@ -345,10 +323,6 @@ def _under(test: Test, cell: Cell) -> str:
 
 def _reason(wheel: Wheel, kind: str, said: str) -> Reason:
     return Reason(cell=wheel.cell, kind=kind, message=f"{wheel.file.name} {said}")
-
-
-def _line(text: str) -> str:
-    return text.strip().partition("\n")[0]
 
 
 def by_cell(reasons: Sequence[Reason]) -> Mapping[Cell, Sequence[Reason]]:
