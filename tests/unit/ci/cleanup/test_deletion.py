@@ -28,7 +28,7 @@ RUN = [
     "1-linux/manifests/g/build.json",
     "1-linux/a_lib_generic.tar.zst",
 ]
-STAGED = [
+IN_STAGING = [
     f"v2-staging/g/torch-{version}-py3-none-any.whl{suffix}"
     for version in ("1.0", "2.0")
     for suffix in ("", ".metadata")
@@ -64,8 +64,8 @@ def fill(root: Path, keys: Sequence[str]) -> DirectoryStore:
 
 def flat(store: Store, folder: str, without: frozenset[str] = frozenset()) -> None:
     """Write a staging folder's page as the indexer would: what has its sidecar, less what is to go."""
-    keys = [one.key for one in store.list(folder)]
-    wheels = [key for key in keys if key.endswith(".whl") and f"{key}.metadata" in keys]
+    there = [one.key for one in store.list(folder)]
+    wheels = [key for key in there if key.endswith(".whl") and f"{key}.metadata" in there]
     links = "".join(f'<a href="{key.rpartition("/")[2]}">x</a>' for key in wheels if key not in without)
     store.put_bytes(f"{folder}/index.html", links.encode())
 
@@ -81,7 +81,7 @@ def _pages(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("core.parallel.each", lambda action, items: [action(one) for one in items])
 
 
-def keys(store: DirectoryStore) -> list[str]:
+def keys_in(store: DirectoryStore) -> list[str]:
     return [one.key for one in store.list("")]
 
 
@@ -96,26 +96,26 @@ def test_pages_go_first_then_sidecars_then_wheels_then_the_rest(tmp_path: Path) 
     ]
     assert kinds == sorted(kinds)
     assert sorted(gone) == sorted(RUN)
-    assert keys(store) == ["2-linux/x"]
+    assert keys_in(store) == ["2-linux/x"]
 
 
 @pytest.mark.parametrize("step", range(len(RUN) + 3))
 def test_killed_at_any_deletion_it_ends_as_if_undisturbed_and_no_page_ever_lists_what_is_gone(
     tmp_path: Path, step: int
 ) -> None:
-    whole = fill(tmp_path, [*RUN, "2-linux/x", *STAGED])
+    whole = fill(tmp_path, [*RUN, "2-linux/x", *IN_STAGING])
     flat(whole, "v2-staging/g")
     dying = Recorder(tmp_path, dies_at=step)
     try:
         carry_out(dying, decided(whole))
     except Killed:
         page = whole.read("v2-staging/g/index.html").decode()
-        there = keys(whole)
+        there = keys_in(whole)
         for version in ("1.0", "2.0"):
             name = f"torch-{version}-py3-none-any.whl"
             assert name not in page or f"v2-staging/g/{name}" in there
     carry_out(whole, decided(whole))
-    assert keys(whole) == ["2-linux/x", "v2-staging/g/index.html", *STAGED[2:]]
+    assert keys_in(whole) == ["2-linux/x", "v2-staging/g/index.html", *IN_STAGING[2:]]
     assert "torch-1.0" not in whole.read("v2-staging/g/index.html").decode()
     assert not decided(whole).goes
 
@@ -125,44 +125,44 @@ def test_where_no_page_follows_nothing_that_is_listed_goes(
 ) -> None:
     for name, value in (("_PAUSE", 0.0), ("_PATIENCE", 0.01), ("_rewrite", lambda *_: None)):
         monkeypatch.setattr(f"ci.cleanup.plan.{name}", value)
-    store = fill(tmp_path, STAGED)
+    store = fill(tmp_path, IN_STAGING)
     flat(store, "v2-staging/g")
     with pytest.raises(StoreError, match=r"go on listing torch-1.0"):
         carry_out(store, decided(store))
-    assert STAGED[0] in keys(store)
+    assert IN_STAGING[0] in keys_in(store)
 
 
 def test_a_server_that_follows_the_sidecars_is_awaited(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    store = fill(tmp_path, STAGED)
+    store = fill(tmp_path, IN_STAGING)
     flat(store, "v2-staging/g")
     waited = []
 
     def server(_seconds: float) -> None:
-        waited.append(STAGED[0] in keys(store) and STAGED[1] not in keys(store))
+        waited.append(IN_STAGING[0] in keys_in(store) and IN_STAGING[1] not in keys_in(store))
         flat(store, "v2-staging/g")
 
     monkeypatch.setattr("time.sleep", server)
     monkeypatch.setattr("ci.cleanup.plan._rewrite", lambda *_: None)
     carry_out(store, decided(store))
     assert waited == [True]
-    assert keys(store) == ["v2-staging/g/index.html", *STAGED[2:]]
+    assert keys_in(store) == ["v2-staging/g/index.html", *IN_STAGING[2:]]
 
 
 @pytest.mark.parametrize("late", [0, 1])
 def test_a_promotion_that_begins_meanwhile_keeps_its_files(
     tmp_path: Path, late: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    store = fill(tmp_path, STAGED)
+    store = fill(tmp_path, IN_STAGING)
     flat(store, "v2-staging/g")
     asked: list[int] = []
 
     def in_use(_store: Store) -> frozenset[str]:
         asked.append(1)
-        return frozenset({STAGED[0]} if len(asked) > late else ())
+        return frozenset({IN_STAGING[0]} if len(asked) > late else ())
 
     monkeypatch.setattr("ci.cleanup.plan.in_promotion", in_use)
     with pytest.raises(StoreError, match="began meanwhile"):
         carry_out(store, decided(store))
-    assert set(STAGED) <= set(keys(store))
+    assert set(IN_STAGING) <= set(keys_in(store))
