@@ -18,7 +18,7 @@ from pydantic import model_validator
 
 from ci.promote.documents import Cell, Override, Ruling
 from ci.promote.facts import Reason, first_line
-from ci.promote.staging_area import is_sample
+from ci.promote.runs import is_sample
 from core.cli.options import RELEASE_TYPES
 from core.data import Model, merged, read_toml, validated
 from core.errors import nearest

@@ -12,8 +12,7 @@ from ci.promote import documents, promotion
 from ci.promote.documents import Decision
 from ci.promote.facts import SetRequest, gather
 from ci.promote.promotion import promoted_files
-from ci.promote.runs import read_group, read_locks
-from ci.promote.staging_area import chosen_files, planned_record, stage_group
+from ci.promote.runs import chosen_files, planned_record, read_group, read_locks, stage_group
 from core.errors import StoreError
 from tests.unit.ci.promote.conftest import decided
 from tests.unit.ci.promote.memory_store import (

@@ -12,8 +12,7 @@ from ci.promote import documents
 from ci.promote.documents import Cell, Document, PromotedFile, StagedFile, StagingRecord
 from ci.promote.facts import Facts, Wheel
 from ci.promote.promotion import identity_of, promoted_files
-from ci.promote.runs import read_group
-from ci.promote.staging_area import is_sample, merged, python_of
+from ci.promote.runs import is_sample, merged, python_of, read_group
 from core.cli.frontdoor import main
 from core.data import parse_json
 from core.errors import StoreError
