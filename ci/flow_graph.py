@@ -10,13 +10,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from core.run.outputs import PLAIN
-from core.run.plan_views import promotions
+from core.run.plan import promotions
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from core.run.outputs import Platform
-    from core.run.plans import Cell, Plan
+    from core.run.plan import Cell, Plan
 
 REPORT_OF_TESTS = "test_report"
 PLAN_FILE = ".cache/plan.json"

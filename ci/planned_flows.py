@@ -18,7 +18,7 @@ from core.cli.frontdoor import Verb, verb_parser
 from core.cli.options import ROOT, common_from, environment
 from core.errors import MissingInputError, UsageError
 from core.run.outputs import this_platform
-from core.run.plans import Plan, RocmOrigin
+from core.run.plan import Plan, RocmOrigin
 
 if TYPE_CHECKING:
     import argparse

@@ -8,8 +8,8 @@ import re
 from typing import TYPE_CHECKING, get_args
 
 from ci.plan import data, inputs, labels
-from core.run import plans
-from core.run.plans import PLATFORMS
+from core.run import plan
+from core.run.plan import PLATFORMS
 from docs.command_tables import table
 
 if TYPE_CHECKING:
@@ -89,7 +89,7 @@ def input_table() -> str:
 
 def output_table() -> str:
     """Write the outputs of `configure`, `find_rocm` and `resolve`."""
-    matrices = " ".join(f"`{{platform}}_{stage}_matrix`" for stage in plans.STAGES)
+    matrices = " ".join(f"`{{platform}}_{stage}_matrix`" for stage in plan.STAGES)
     rows = [
         (
             "`enable_build_jobs` `build_pytorch` `trusted` `upload` `promote`",
@@ -104,7 +104,7 @@ def output_table() -> str:
             "`rocm_package_version`",
             "the version of ROCm's packages: those of the run, or of the index that `find_rocm` chose",
         ),
-        ("`{platform}_variants`", f"a list of families: {_fields(plans.Variant, 'platform')}"),
+        ("`{platform}_variants`", f"a list of families: {_fields(plan.Variant, 'platform')}"),
         ("`{platform}_test_labels`", "a list of labels, such as `test:rocm`"),
         (matrices, "a list of jobs: what a workflow passes on of each, and `rocm` where the job needs it"),
         (
@@ -123,7 +123,7 @@ def output_table() -> str:
 
 def plan_schema() -> str:
     """Write the JSON schema of plans."""
-    return json.dumps(plans.schema(), indent=2) + "\n"
+    return json.dumps(plan.schema(), indent=2) + "\n"
 
 
 def _fields(model: type[Model], *without: str) -> str:

@@ -22,7 +22,7 @@ from docs import ci_tables, command_tables
 from docs.command_tables import table
 from pytorch_build.refs import torch_refs as refs
 from pytorch_build.refs.support_table import support_tables
-from rocm_packaging.sdk.sources import INDEXES_FILE
+from rocm_packaging.rocm_sources import INDEXES_FILE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

@@ -21,8 +21,7 @@ from ci.cleanup import units
 from ci.cleanup.units import DISTRIBUTIONS, SIDECAR, is_page, listed
 from ci.promote import documents
 from ci.promote.promotion import unfinished
-from core import parallel
-from core.cli import progress
+from core import console, parallel
 from core.data import Model, load_toml
 from core.errors import StoreError, UsageError, nearest
 
@@ -270,7 +269,7 @@ def carry_out(store: Store, plan: Plan) -> int:
     sizes = {one.key: one.size for decision in plan.goes for one in decision.unit.objects}
     keys, folders = list(sizes), _by_folder(plan)
     _require_unused(store, keys)
-    with progress.transfer(f"deletion in {store.url}", files=len(keys), size=plan.size) as shown:
+    with console.transfer(f"deletion in {store.url}", files=len(keys), size=plan.size) as shown:
 
         def delete(found: Iterable[str]) -> None:
             def one(key: str) -> None:

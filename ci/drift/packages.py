@@ -9,7 +9,7 @@ from ci.drift.comparing import Subject
 from ci.drift.tree import Python, found, keyword, moved, strings, toml
 from ci.publish.buckets import buckets
 from core.families import families
-from rocm_packaging.packages.packages import packages
+from rocm_packaging.packages.layouts import packages
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -13,9 +13,9 @@ from ci.plan.runners import runners
 from ci.publish.buckets import buckets
 from core.cli.options import ROOT
 from core.data import load_toml, read_text
-from core.run.run_locations import run_buckets
+from core.run.locations import run_buckets
 from pytorch_build.containers.running import load_container
-from rocm_packaging.sdk.sources import release_indexes
+from rocm_packaging.rocm_sources import release_indexes
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -34,7 +34,7 @@ _SETUP = ".github/workflows/setup.yml"
 _IMAGE = r"ghcr\.io/rocm/(therock_build_manylinux_x86_64|no_rocm_image_ubuntu24_04)@(sha256:[0-9a-f]{64})"
 _SHARED = r"inputs\.release_type == '([\w-]+)' && 'therock-pytorch-sccache-(\w+)'"
 _OURS = "ci/buckets.toml"
-_INDEXES = "rocm_packaging/sdk/rocm_indexes.toml"
+_INDEXES = "rocm_packaging/rocm_indexes.toml"
 _CONTAINER = "pytorch_build/containers/container.toml, .github/workflows/setup.yml"
 
 

@@ -20,12 +20,11 @@ from core import console, files, process
 from core.env import installer
 from core.env.installer import configured
 from core.errors import DataError, EnvironmentSetupError, ProcessError, StoreError
-from core.packages.choosing import others_of
 from core.packages.offers import fits, required_by
-from core.packages.resolving import Question, resolve
+from core.packages.resolution import Question, others_of, resolve
 from core.parallel import each
 from core.run.records import FileRecord
-from core.wheel import wheels
+from core.wheel import read_metadata
 from core.wheel.distributions import SIDECAR, is_ours
 
 if TYPE_CHECKING:
@@ -33,7 +32,7 @@ if TYPE_CHECKING:
 
     from ci.install.mirror_data import Mirror
     from core.packages.offers import Offer, RunGroup
-    from core.packages.resolving import Resolved
+    from core.packages.resolution import Resolved
     from core.stores import Store
 
 _JOBS = 4  # uv waits for the network, and resolves on one core
@@ -178,7 +177,7 @@ def download(data: Mirror, batch: Sequence[Source], folder: Path) -> None:
 
 def publish(data: Mirror, store: Store, source: Source, path: Path) -> FileRecord:
     """Put a file and its sidecar into the index's folder."""
-    metadata = wheels.read_metadata(path)
+    metadata = read_metadata(path)
     if is_ours(metadata.name) or canonicalize_name(metadata.name) != source.distribution:
         raise DataError(f"{path.name} calls itself {metadata.name} inside; it is not mirrored.")
     key = f"{data.prefix}/{source.filename}"

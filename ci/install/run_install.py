@@ -12,19 +12,19 @@ from ci.install.mirror_data import mirror
 from core import console, files, process
 from core.env import installer
 from core.env.installer import Install, Sources, configured
-from core.packages import choosing
-from core.packages.choosing import others_question, pinned_call, resolve_others
-from core.packages.package_sources import PackageSource, store_address
-from rocm_packaging.sdk.sources import sdist_requires
+from core.packages import resolution
+from core.packages.resolution import others_question, pinned_call, resolve_others
+from core.packages.sources import PackageSource, store_address
+from rocm_packaging.rocm_sources import sdist_requires
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
+    from core.env import Interpreter
     from core.env.installer import Backend
-    from core.env.interpreters import Interpreter
     from core.packages.offers import Offer, RunGroup
-    from core.packages.resolving import Resolved
+    from core.packages.resolution import Resolved
     from core.run.outputs import Platform
 
 MARKER = "run-packages.json"
@@ -70,8 +70,8 @@ def choose(wanted: Wanted, theirs: Sources | None, python: Interpreter) -> Chose
     """Choose files, ours and theirs, with the device packages of what is ours."""
     devices = wanted.devices
 
-    def asked(*more: str) -> choosing.Chosen:
-        return choosing.choose(
+    def asked(*more: str) -> resolution.Chosen:
+        return resolution.choose(
             wanted.source,
             (*wanted.requirements, *more),
             python=python,

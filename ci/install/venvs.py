@@ -8,14 +8,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from core import console, files, process
-from core.env import installer
-from core.env.interpreters import interpreter
+from core.env import installer, interpreter
 from core.errors import EnvironmentSetupError, ProcessError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from core.env.interpreters import Interpreter
+    from core.env import Interpreter
 
 _CONFIGURATION = "pyvenv.cfg"  # what makes a folder a virtual environment (PEP 405)
 

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 
 from ci.plan import fetching
 from ci.publish.buckets import buckets
-from core import stores
 from core.cli.options import DEFAULT_STORE
 from core.errors import MissingInputError
+from core.run.locations import location
 from core.run.outputs import LOCAL_RUN
-from core.run.run_locations import location
+from core.stores.location import open_store
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -42,7 +42,7 @@ def find_place(common: Common, source: str, repository: str, *, fork: bool) -> P
     outputs = common.outputs
     looked_at = []
     for named, external_repo in _stores(common, source, repository, fork=fork):
-        store = stores.open_store(named, root=common.root)
+        store = open_store(named, root=common.root)
         for folder in dict.fromkeys((external_repo, "")):
             prefix = replace(outputs, external_repo=folder).prefix
             place = Place(

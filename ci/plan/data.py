@@ -15,7 +15,7 @@ from core.data import Model, merged, read_toml, validated
 from core.errors import MissingInputError, UsageError, nearest
 from core.families import families
 from core.run.outputs import PLAIN, Platform
-from core.run.plans import Stage  # noqa: TC001 - pydantic reads it
+from core.run.plan import Stage  # noqa: TC001 - pydantic reads it
 
 Tier = Literal["presubmit", "postsubmit", "nightly", "request"]
 EventName = Literal["pull_request", "push", "schedule", "workflow_dispatch", "workflow_call"]
@@ -138,7 +138,7 @@ class Families(Model):
 
 
 class OwnStore(Model):
-    """Where a downstream's runs go; `core.run.plans.Upload` explains the keys."""
+    """Where a downstream's runs go; `core.run.plan.Upload` explains the keys."""
 
     store: str = ""
     role: str = ""

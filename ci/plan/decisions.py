@@ -8,8 +8,8 @@ from ci.plan.labels import BUILD_PYTORCH, SKIP
 from ci.plan.paths import relevance
 from ci.publish.buckets import access
 from core.errors import UsageError, nearest
-from core.run.plans import Decision, Upload
-from core.run.run_locations import Origin
+from core.run.locations import Origin
+from core.run.plan import Decision, Upload
 
 if TYPE_CHECKING:
     from ci.plan.question import Question

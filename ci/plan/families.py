@@ -9,7 +9,7 @@ from core.data import load_toml
 from core.errors import UsageError, nearest
 from core.families import families as all_families
 from core.families import family
-from core.run.plans import PLATFORMS, LeftOut
+from core.run.plan import PLATFORMS, LeftOut
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

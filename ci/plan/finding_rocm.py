@@ -14,11 +14,11 @@ from ci.plan import fetching
 from ci.plan.runs import RunQuery, find_run
 from core.errors import ArtifactError, FatalError, MissingInputError, RocmError
 from core.families import family
-from core.packages.package_sources import PackageSource
+from core.packages.sources import PackageSource
 from core.run.outputs import PLAIN
-from core.run.plans import RocmOrigin
+from core.run.plan import RocmOrigin
 from rocm_packaging.packages.layouts import device_package
-from rocm_packaging.sdk.sources import for_build, release_index_url
+from rocm_packaging.rocm_sources import for_build, release_index_url
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -28,8 +28,8 @@ if TYPE_CHECKING:
     from ci.plan.rocm import Need
     from ci.plan.runs import Run, RunSource
     from core.run.outputs import Platform
-    from core.run.plans import RocmPackages
-    from rocm_packaging.sdk.sources import RocmSource
+    from core.run.plan import RocmPackages
+    from rocm_packaging.rocm_sources import RocmSource
 
 _VERSIONS = 10  # of an index, the newest: one may be there for some platforms or families alone
 _HINT = (

@@ -9,7 +9,7 @@ from ci.plan import machines, variants
 from ci.verbs.cells import BUILDS, missing
 from ci.verbs.cells import Cell as MatrixCell
 from core.errors import DataError, UsageError, nearest
-from core.run.plans import Cell, LeftOut
+from core.run.plan import Cell, LeftOut
 from pytorch_build.lock.versions import python_tag
 from pytorch_build.refs.torch_refs import PROJECTS
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from ci.plan.question import Question
     from ci.plan.variants import Build
     from core.run.outputs import Platform
-    from core.run.plans import Decision, Stage
+    from core.run.plan import Decision, Stage
     from pytorch_build.refs.torch_refs import TorchRef
 
 CHECKS = ("check_wheels",)

@@ -5,13 +5,12 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING
 
-from core.run.plan_views import views
-from core.run.plans import PLATFORMS, matrices, refuse_outputs
+from core.run.plan import PLATFORMS, matrices, refuse_outputs, views
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from core.run.plans import Plan
+    from core.run.plan import Plan
 
 
 def outputs(plan: Plan) -> Mapping[str, str]:

@@ -9,7 +9,7 @@ from ci.plan.families import Wanted
 from ci.plan.jobs import Jobs
 from ci.plan.question import DISPATCHES
 from core.errors import UsageError
-from core.run.plans import Decision, LeftOut, Plan, PlanEvent, RocmPackages, matrices
+from core.run.plan import Decision, LeftOut, Plan, PlanEvent, RocmPackages, matrices
 from rocm_packaging.packages.versions import compute
 
 if TYPE_CHECKING:

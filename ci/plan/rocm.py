@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from core.run.plans import FETCH, Decision, LeftOut
+from core.run.plan import FETCH, Decision, LeftOut
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from core.run.outputs import Platform
-    from core.run.plans import Cell, Plan, RocmOrigin
+    from core.run.plan import Cell, Plan, RocmOrigin
 
 PACKAGE = "build_rocm"
 

@@ -10,7 +10,7 @@ from core.run.job_files import table, text
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from core.run.plans import Decision, Plan
+    from core.run.plan import Decision, Plan
 
 _ROWS = 300  # a summary is read by people; the plan itself has them all
 _COLUMNS = ("stage", "platform", "what", "runs on", "why")

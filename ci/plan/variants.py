@@ -10,7 +10,7 @@ from ci.plan.families import reaches
 from core.errors import UsageError, nearest
 from core.families import CPU, gpu_targets
 from core.run.outputs import PLAIN, group_name
-from core.run.plans import LeftOut, Variant
+from core.run.plan import LeftOut, Variant
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from ci.plan.data import BuildVariant, ExpectedFailure
     from ci.plan.families import Chosen
     from ci.plan.question import Question
-    from core.run.plans import Decision, Stage
+    from core.run.plan import Decision, Stage
 
 
 @dataclass(frozen=True, kw_only=True)

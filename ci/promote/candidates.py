@@ -23,14 +23,12 @@ from ci.promote.promotion import rewritten_here
 from ci.promote.version_change import Renamed, RocmChange, plan_set
 from core import console, files, parallel
 from core.errors import MissingInputError, StoreError, WheelError
-from core.wheel.sdist_editing import edit_sdist
-from core.wheel.wheel_editing import edit_wheel
-from core.wheel.wheel_record import Tap, verify_record
-from core.wheel.wheel_writer import WrittenFile
-from core.wheel.wheels import read_metadata
-from pytorch_build.check.findings import require_no_errors
+from core.wheel import read_metadata
+from core.wheel.editor import edit_sdist, edit_wheel
+from core.wheel.record import Tap, verify_record
+from core.wheel.writer import WrittenFile
+from pytorch_build.check import Expectation, require_no_errors
 from pytorch_build.check.run import CheckOptions, check_wheel
-from pytorch_build.check.view import Expectation
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -18,7 +18,7 @@ from packaging.version import InvalidVersion, Version
 
 from ci.promote.version_change import new_version, rules
 from core.errors import WheelError
-from core.wheel.wheel_editing import TEXT_LIMIT, is_text
+from core.wheel.editor import TEXT_LIMIT, is_text
 from rocm_packaging.packages.layouts import device_target
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ _DEFAULT = re.compile(r"DEFAULT_TARGET_FAMILY = (?P<quote>['\"])(?P<gpu>gfx[^'\"
 
 
 class MemberEdits:
-    """The edits of one package, and what they found wrong: an `Edit` of `core.wheel.wheel_editing`."""
+    """The edits of one package, and what they found wrong: an `Edit` of `core.wheel.editor`."""
 
     def __init__(self, plan: Renamed, change: RocmChange) -> None:
         self._plan, self._change = plan, change

@@ -16,8 +16,8 @@ from core.errors import ConflictError, MissingInputError, StoreError, UsageError
 from core.families import CPU, families, group_families
 from core.run import records
 from core.run.outputs import is_record, key_name
+from core.wheel import parse_wheel_name
 from core.wheel.distributions import SIDECAR
-from core.wheel.wheels import parse_wheel_name
 from pytorch_build.lock.source_lock import SourceLock
 from pytorch_build.refs.torch_refs import DISTRIBUTIONS
 from rocm_packaging.packages.layouts import is_rocm

@@ -23,7 +23,7 @@ from packaging.version import Version
 from core.data import Model, load_toml
 from core.errors import MissingInputError, UsageError, WheelError, nearest
 from core.families import families
-from core.wheel.wheels import parse_sdist_name, parse_wheel_name
+from core.wheel import parse_sdist_name, parse_wheel_name
 from pytorch_build.lock.versions import version_suffix
 from rocm_packaging.packages import versions
 from rocm_packaging.packages.layouts import covers, device_host, device_target

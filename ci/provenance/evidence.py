@@ -23,8 +23,8 @@ from ci.promote.runs import Recorded, python_of, recorded
 from ci.provenance.facts import inputs_of, statement_path
 from ci.provenance.statements import PREDICATE_TYPE
 from ci.report.words import spelt
-from core import data, files, parallel, stores
-from core.cli.progress import transfer
+from core import data, files, parallel
+from core.console import transfer
 from core.data import Model
 from core.errors import (
     DataError,
@@ -37,6 +37,7 @@ from core.errors import (
 )
 from core.run.outputs import is_record
 from core.stores.directory import DirectoryStore
+from core.stores.location import open_store
 from pytorch_build.refs.torch_refs import DISTRIBUTIONS
 from rocm_packaging.packages.layouts import is_rocm
 
@@ -165,7 +166,7 @@ def _stored(uri: str, folder: Path, common: Common) -> tuple[Path, RunPlace | No
     bucket, _, key = uri.removeprefix(_BUCKET).partition("/")
     if not key:
         raise UsageError(f"{uri} is not the address of a file.", hint="Write it as s3://BUCKET/KEY.")
-    store = stores.open_store(f"{_BUCKET}{bucket}", root=common.root)
+    store = open_store(f"{_BUCKET}{bucket}", root=common.root)
     path, found = store.fetch(key, folder), _IN_RUN.fullmatch(key)
     if found is None:
         return path, None, ""

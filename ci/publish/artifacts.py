@@ -9,7 +9,7 @@ from ci.publish import telling
 from ci.publish.folders import items_of, walked
 from ci.publish.transferring import Item, absent, plan, send, send_small
 from core.errors import ArtifactError, MissingInputError
-from rocm_packaging.artifacts.archives import SIDECAR, is_archive, parse_name, parse_sidecar
+from rocm_packaging.archives import SIDECAR, is_archive, parse_name, parse_sidecar
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""Who writes run outputs, and where wheels are handed out from. Where runs lie: `core.run.run_locations`."""
+"""Who writes run outputs, and where wheels are handed out from. Where runs lie: `core.run.locations`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pydantic import ConfigDict
 
 from core.data import Model, load_toml
 from core.errors import UsageError
-from core.run.run_locations import BUCKETS_FILE, Location, Origin, RunBucket, RunBuckets, is_own, location
+from core.run.locations import BUCKETS_FILE, Location, Origin, RunBucket, RunBuckets, is_own, location
 
 
 class ReleaseType(RunBucket):

@@ -12,11 +12,10 @@ from core import console
 from core.errors import MissingInputError, StoreError
 from core.parallel import each
 from core.run import records
-from core.run.groups import artifact_groups
-from core.run.outputs import BUILD_MANIFEST, is_record
+from core.run.outputs import BUILD_MANIFEST, artifact_groups, is_record
 from core.wheel import distributions
 from core.wheel.distributions import SIDECAR
-from rocm_packaging.artifacts.archives import is_archive
+from rocm_packaging.archives import is_archive
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING
 
 from ci.publish.digests import pack
 from core import console, files
-from core.cli.progress import transfer
+from core.console import transfer
 from core.errors import StoreError
 from core.parallel import JOBS, each
 from core.stores import refuse_other_bytes
 from core.stores.directory import DirectoryStore
-from core.stores.dry_run import DryRunStore
+from core.stores.location import DryRunStore
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence

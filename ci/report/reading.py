@@ -17,9 +17,9 @@ from core.run import records
 from core.run.outputs import is_record
 from core.run.records import Record
 from pytorch_build.lock.source_lock import SourceLock
-from pytorch_build.test import gathering, report_data, results
-from pytorch_build.test.recording import MERGED
-from pytorch_build.test.report_data import GroupEntry, ReportData
+from pytorch_build.test import results, summary
+from pytorch_build.test.reports import MERGED, reports_of
+from pytorch_build.test.summary import GroupEntry, ReportData
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -148,7 +148,7 @@ def _group(common: Common, store: Store, name: str, listed: Sequence[Stored], *,
 
 def _address(store: Store, outputs: RunOutputs, group: str) -> str:
     """Give the flat page's address; a path of this machine means nothing to others, nor on a page."""
-    from core.stores.overlay import holding
+    from core.stores.location import holding
 
     place = holding(store, f"{outputs.python_prefix(group)}/index.html")
     address = outputs.at(place).python_find_links_url(group)
@@ -203,9 +203,9 @@ def _tests(
         return ()
     # the record of all shards says nothing that theirs do not say
     tests = [one for one in found if one.stage.startswith("test_") and MERGED not in one.details]
-    read = gathering.reports_of(store, outputs, group, tests)
+    read = reports_of(store, outputs, group, tests)
     whole = [replace(one, origin=replace(one.origin, gpu_family=group)) for one in results.merged(read)]
-    return report_data.data(outputs.run_id, whole).tests
+    return summary.data(outputs.run_id, whole).tests
 
 
 def _problem(where: str, what: str, hint: str = "") -> Problem:

@@ -8,7 +8,7 @@ from urllib.parse import quote
 
 from ci.report.cell_name import CellName
 from ci.report.model import Folder, Wheel
-from core.wheel.wheel_contents import CONTENTS
+from core.wheel import CONTENTS
 from pytorch_build.refs.torch_refs import DISTRIBUTIONS
 from rocm_packaging.packages.layouts import device_host
 

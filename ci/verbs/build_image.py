@@ -111,7 +111,7 @@ def plan(common: Common, arguments: argparse.Namespace, *, today: str) -> Build:
 
 
 def _of_family(family: str) -> dict[str, str]:
-    from rocm_packaging.sdk.sources import release_index_url
+    from rocm_packaging.rocm_sources import release_index_url
 
     targets = gpu_targets(family)
     if not targets:

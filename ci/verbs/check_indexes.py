@@ -8,9 +8,10 @@ from ci.install.mirror_data import mirror
 from ci.promote import documents
 from ci.publish.indexing import write_index
 from ci.verbs.mirror_deps import source_of
-from core import console, stores
+from core import console
 from core.cli.options import common_from
 from core.errors import MissingInputError, StoreError
+from core.stores.location import open_store
 
 if TYPE_CHECKING:
     import argparse
@@ -28,7 +29,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> None:
     """Plan the pages of every such folder of the store, and refuse those that would change."""
     common = common_from(arguments)
-    store = stores.open_store(common.store, root=common.root, dry_run=True)
+    store = open_store(common.store, root=common.root, dry_run=True)
     found = {folder: planned() for folder, planned in folders(store).items()}
     if not found:
         raise MissingInputError(

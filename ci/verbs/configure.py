@@ -24,7 +24,7 @@ from core.data import read_text
 from core.errors import DataError, UsageError, nearest
 from core.run.job_files import job_files
 from core.run.outputs import LOCAL_RUN
-from core.run.plans import PLATFORMS
+from core.run.plan import PLATFORMS
 from pytorch_build.refs.torch_refs import load_refs
 
 if TYPE_CHECKING:

@@ -18,11 +18,11 @@ from ci.install.requirements import parse_requirements, pinned
 from ci.install.venvs import base_python
 from core import console, files
 from core.cli.options import add_group, add_platform, common_from
-from core.cli.progress import transfer
-from core.env.interpreters import interpreter
+from core.console import transfer
+from core.env import interpreter
 from core.errors import MissingInputError, StoreError
-from core.packages.choosing import parsed_requirement
 from core.packages.offers import find_group, fits, offer_of, offered, required_by
+from core.packages.resolution import parsed_requirement
 from core.parallel import each
 from core.run import records
 from rocm_packaging.packages.layouts import device_target, is_rocm, serves
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from ci.install.device_packages import Devices
-    from core.cli.progress import Transfer
+    from core.console import Transfer
     from core.packages.offers import Offer, RunGroup
     from core.stores import Store
 

@@ -14,7 +14,7 @@ from ci.plan.rocm import completed, needs
 from core import console
 from core.cli.options import common_from, environment
 from core.run.job_files import job_files
-from core.run.plans import Plan
+from core.run.plan import Plan
 
 if TYPE_CHECKING:
     import argparse

@@ -12,9 +12,8 @@ from ci.publish.indexing import Files, Indexed, Records, write_index
 from core import console
 from core.cli.options import add_group, add_platform, common_from
 from core.errors import MissingInputError, StoreError
-from core.run.groups import artifact_groups
-from core.run.outputs import group_name
-from core.stores import open_store
+from core.run.outputs import artifact_groups, group_name
+from core.stores.location import open_store
 
 if TYPE_CHECKING:
     import argparse

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 
 from ci.publish.server.bundle import bundle
 from core import console, files
-from core.archive.zip_writer import HashingStream, Member, ZipWriter
+from core.archive import Member
+from core.archive.zip_writer import HashingStream, ZipWriter
 from core.cli.options import common_from
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from ci.publish.buckets import buckets
 from core import console
 from core.cli.options import common_from, environment
 from core.run.job_files import job_files
-from core.run.run_locations import Origin, is_own
+from core.run.locations import Origin, is_own
 
 if TYPE_CHECKING:
     import argparse

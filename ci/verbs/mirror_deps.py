@@ -16,7 +16,7 @@ from core.cli.options import add_group, common_from
 from core.errors import StoreError
 from core.packages.offers import RunGroup, find_group, offered
 from core.run import records
-from core.run.groups import artifact_groups
+from core.run.outputs import artifact_groups
 from core.run.records import Record
 
 if TYPE_CHECKING:

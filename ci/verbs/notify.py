@@ -18,7 +18,7 @@ from core.cli.options import common_from, environment
 from core.data import Model, load_toml
 from core.errors import CheckError, FatalError, ServiceError, UsageError
 from core.run import records
-from core.run.plans import PLATFORMS
+from core.run.plan import PLATFORMS
 
 if TYPE_CHECKING:
     import argparse

@@ -21,12 +21,13 @@ from ci.promote.version_change import final_of, kept_facts, new_version
 from ci.publish.buckets import buckets, distribution_store
 from ci.verbs.cells import TESTS, expand, load_matrix
 from ci.verbs.stage import add_distribution_store, distribution_store_of, listed
-from core import console, stores
+from core import console
 from core.cli.options import DEFAULT_STORE, common_from, environment
 from core.errors import CheckError, UsageError
 from core.files import made
 from core.run import records
 from core.run.outputs import group_name
+from core.stores.location import open_store
 from pytorch_build.lock.versions import python_tag
 from pytorch_build.refs.torch_refs import load_refs
 
@@ -177,13 +178,13 @@ def _override(arguments: argparse.Namespace) -> Override | None:
 def _candidates(arguments: argparse.Namespace, common: Common) -> Store:
     """Open the store that has the release candidate staged."""
     named = arguments.from_store or distribution_store(buckets(), arguments.from_release_type or "prerelease")
-    return stores.open_store(named, root=common.root)
+    return open_store(named, root=common.root)
 
 
 def _open_run(common: Common, address: str) -> Store:
     """Open a run's store: where it was staged from, unless another one is named."""
     named = common.store if common.store != DEFAULT_STORE else address
-    return stores.open_store(named, root=common.root)
+    return open_store(named, root=common.root)
 
 
 def _request(

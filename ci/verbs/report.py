@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from core import console
 from core.cli.options import add_platform, common_from
 from core.errors import FatalError, MissingInputError
-from core.stores.overlay import holding
+from core.stores.location import holding
 
 if TYPE_CHECKING:
     from ci.report.model import Page

@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING
 
 from ci.cleanup.plan import Rules, carry_out, planned, require_modest, retention
 from ci.publish.buckets import buckets, distribution_store
-from core import console, stores
+from core import console
 from core.cli.options import add_store_names, common_from
 from core.errors import MissingInputError, UsageError
+from core.stores.location import open_store
 
 if TYPE_CHECKING:
     import argparse
@@ -71,14 +72,14 @@ def run(arguments: argparse.Namespace) -> None:
     if arguments.yes and planning:
         raise UsageError("--yes deletes, and --dry-run and --today only plan.", hint="Leave one of them out.")
     data = retention()
-    store = stores.open_store(common.store, root=common.root)
+    store = open_store(common.store, root=common.root)
     named = arguments.distribution_store or releases_of(buckets(), common.store)
     name = arguments.policy or common.release_type
     rules = Rules(
         policy=data.policy(name),
         run_ids=data.run_ids,
         now=arguments.today or _now(),
-        distribution_stores=tuple(stores.open_store(one, root=common.root) for one in named),
+        distribution_stores=tuple(open_store(one, root=common.root) for one in named),
     )
     plan = planned(store, rules)
     if not plan.goes and not plan.stays:

@@ -16,10 +16,9 @@ from core.cli.options import add_group, add_platform, common_from
 from core.cli.options import environment as variables
 from core.errors import MissingInputError, UsageError
 from core.packages.offers import find_group, fits
-from core.packages.package_sources import PackageSource
-from core.packages.source_options import add_package_source, source_options
+from core.packages.sources import PackageSource, add_package_source, source_options
 from core.run.job_files import job_files
-from rocm_packaging.sdk.sources import named_source
+from rocm_packaging.rocm_sources import named_source
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -28,7 +27,7 @@ if TYPE_CHECKING:
 
     from ci.install.run_install import Chosen
     from core.cli.options import Common
-    from core.env.interpreters import Interpreter
+    from core.env import Interpreter
     from core.packages.offers import Offer
 
 WAIT = 600.0

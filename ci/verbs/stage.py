@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING
 from ci.promote import documents
 from ci.promote.runs import chosen_files, planned_record, read_group, read_locks, stage_group
 from ci.publish.buckets import buckets, distribution_store
-from core import console, stores
+from core import console
 from core.cli.options import add_group, common_from
-from core.run.groups import artifact_groups
+from core.run.outputs import artifact_groups
+from core.stores.location import open_store
 from pytorch_build.refs.torch_refs import load_refs
 
 if TYPE_CHECKING:
@@ -63,7 +64,7 @@ def add_distribution_store(parser: argparse.ArgumentParser) -> None:
 def distribution_store_of(arguments: argparse.Namespace, common: Common, *, dry_run: bool) -> Store:
     """Open the store that wheels are handed out from."""
     named = arguments.distribution_store or distribution_store(buckets(), common.release_type)
-    return stores.open_store(named, root=common.root, dry_run=dry_run)
+    return open_store(named, root=common.root, dry_run=dry_run)
 
 
 def listed(words: str) -> tuple[str, ...]:
@@ -77,9 +78,9 @@ def run(arguments: argparse.Namespace) -> None:
     outputs = common.outputs
     target = distribution_store_of(arguments, common, dry_run=common.dry_run)
     # as they are: copies on the server need both ends to be buckets
-    source = stores.open_store(common.store, root=common.root)
+    source = open_store(common.store, root=common.root)
     if common.read_store and not source.list(outputs.manifests_prefix("")):
-        source = stores.open_store(common.read_store, root=common.root)
+        source = open_store(common.read_store, root=common.root)
     refs = load_refs(common.refs_file, common.root, platform=outputs.platform)
     planned = []
     # everything is chosen before anything is copied: one group's refusal leaves nothing behind

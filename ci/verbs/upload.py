@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ci.publish.digests import Digests
-from core import console, files, stores
+from core import console, files
 from core.cli.options import (
     DEFAULT_STORE,
     add_group,
@@ -22,7 +22,7 @@ from core.cli.options import (
     placed,
 )
 from core.errors import FatalError, UsageError, nearest
-from core.stores.overlay import answers
+from core.stores.location import answers, open_store
 
 if TYPE_CHECKING:
     import argparse
@@ -113,7 +113,7 @@ def upload_from_out(common: Common, chosen: Sequence[str], group: str) -> Mappin
         replace(common, store=DEFAULT_STORE, read_store="", external_repo=""), environment(), named=False
     )
     source = runs.Source(
-        store=stores.open_store(DEFAULT_STORE, root=common.root), outputs=replace(here.outputs, bucket="")
+        store=open_store(DEFAULT_STORE, root=common.root), outputs=replace(here.outputs, bucket="")
     )
     digests = _digests(common, common.root / DEFAULT_STORE)
     return runs.upload_run(common, source, chosen, group, digests)
@@ -175,8 +175,9 @@ def write_pages(common: Common, put: Mapping[str, Sequence[FileRecord]]) -> None
 
 
 def _await_pages(common: Common, put: Mapping[str, Sequence[FileRecord]]) -> None:
+    from core.http import Answer
     from core.packages.offers import Offer
-    from core.stores.page_waiting import Answer, wait_for
+    from core.packages.pages import wait_for
 
     store, outputs = common.open_store(), common.outputs
 

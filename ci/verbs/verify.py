@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from core import console, files
 from core.cli.options import add_platform, common_from
 from core.errors import WheelError
+from core.wheel import record
 
 if TYPE_CHECKING:
     import argparse
@@ -59,7 +60,7 @@ def run(arguments: argparse.Namespace) -> None:
 
 def _verified(located: Located) -> dict[str, Any]:
     from ci.provenance import evidence
-    from core.wheel import distributions, wheel_record
+    from core.wheel import distributions
 
     path = located.path
     if not distributions.is_distribution(path.name):
@@ -69,7 +70,7 @@ def _verified(located: Located) -> dict[str, Any]:
     file = distributions.describe(path, key="", sha256=files.sha256(path)).record
     by, _ = evidence.check_file(file, evidence.gather(located.run, file, located.group))
     if path.suffix == ".whl":
-        wheel_record.require_sound(path)
+        record.require_sound(path)
     statement, where = evidence.statement_of(located.run, by, path.name)
     evidence.check_statement(statement, where, file, by)
     return _known(file, by, statement, f"{located.run.url}/{where}")

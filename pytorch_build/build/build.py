@@ -11,13 +11,13 @@ from pytorch_build.platforms import platform_named
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from core.env.interpreters import Interpreter
+    from core.env import Interpreter
     from pytorch_build.build.dependencies import Dependency
     from pytorch_build.build.options import BuildChoices
     from pytorch_build.context import Context
     from pytorch_build.platforms import Platform
     from pytorch_build.sources.trees import Tree
-    from rocm_packaging.sdk.sources import RocmSource
+    from rocm_packaging.rocm_sources import RocmSource
 
 # The others have no fat binaries: apex ships sources that are compiled when they are first used.
 SPLIT_PROJECTS = ("torch", "vision")

@@ -19,7 +19,7 @@ from core.errors import UsageError
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from core.run.run_locations import Origin, RunBuckets
+    from core.run.locations import Origin, RunBuckets
 
 DATA = Path(__file__).with_name("compiler_cache.toml")
 LOCAL = "local"

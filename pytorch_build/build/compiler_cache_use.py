@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from core import console
 from core.errors import DataError, FatalError, ProcessError
-from core.run.run_locations import origin_from, run_buckets
+from core.run.locations import origin_from, run_buckets
 from pytorch_build.build.compiler_cache import ccache_env
 from pytorch_build.build.compiler_cache_server import Patience, SccacheServer, sccache_server
 from pytorch_build.build.compiler_cache_statistics import parse_statistics

@@ -36,12 +36,12 @@ from pytorch_build.sources.trees import (
 )
 from pytorch_build.toolchain.pins import LICENSE, load_toolchain, places
 from rocm_packaging.packages.layouts import sdk_target
-from rocm_packaging.sdk.sources import RocmSource, requirements
+from rocm_packaging.rocm_sources import RocmSource, requirements
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from core.env.interpreters import Interpreter
+    from core.env import Interpreter
     from pytorch_build.build.options import BuildChoices
     from pytorch_build.build.plans.types import BuildPlan, TreeFacts
     from pytorch_build.context import Context

@@ -11,15 +11,14 @@ from typing import TYPE_CHECKING, Protocol
 
 from core.errors import SourceError
 from core.families import CPU
-from core.run.plan_views import views
-from core.run.plans import PLATFORMS, Plan, matrices, refuse_outputs
+from core.run.plan import PLATFORMS, Plan, matrices, refuse_outputs, views
 from pytorch_build.refs.torch_refs import DISTRIBUTIONS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from core.run.outputs import Platform
-    from core.run.plans import Cell
+    from core.run.plan import Cell
     from pytorch_build.lock.source_lock import SourceLock
 
     Locks = Mapping[Platform, Mapping[str, SourceLock]]

@@ -7,12 +7,11 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Literal
 
-from core.env.interpreters import interpreter, require
+from core.env import interpreter, require
 from core.errors import MissingInputError
-from core.packages.package_sources import PackageSource
-from core.packages.source_options import SourceOptions, add_package_source, source_options
+from core.packages.sources import PackageSource, SourceOptions, add_package_source, source_options
 from pytorch_build.rocm.sdk import installed
-from rocm_packaging.sdk.sources import for_build, has_rocm, named_source, newest, own_run, release_index_url
+from rocm_packaging.rocm_sources import for_build, has_rocm, named_source, newest, own_run, release_index_url
 
 if TYPE_CHECKING:
     import argparse
@@ -20,7 +19,7 @@ if TYPE_CHECKING:
 
     from core.env.installer import Backend
     from pytorch_build.context import Context
-    from rocm_packaging.sdk.sources import RocmSource
+    from rocm_packaging.rocm_sources import RocmSource
 
 PREFIX = "rocm-"
 

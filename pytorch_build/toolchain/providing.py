@@ -19,14 +19,14 @@ import zstandard
 from core import console, files, process
 from core.cli.options import environment
 from core.errors import BuildError, DataError, ProcessError
-from core.packages.downloads import download
+from core.http import download
 from pytorch_build.sources.git import TRANSFER_SECONDS, Origins, Repository, unreachable
 from pytorch_build.toolchain.pins import LICENSE, Download, Libuv, load_toolchain, places
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from core.env.interpreters import Interpreter
+    from core.env import Interpreter
     from pytorch_build.toolchain.pins import Member
 
 _MOST_BYTES = 64 << 20  # of one file out of a downloaded archive

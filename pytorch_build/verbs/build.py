@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING
 
 from core import console
 from core.cli.options import add_platform, common_from, environment
-from core.env import engines
-from core.env.interpreters import require
+from core.env import engines, require
 from core.errors import MissingInputError, UsageError, nearest
 from core.run.job_files import job_files
 from core.run.outputs import this_platform
@@ -28,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from core.cli.options import Common
-    from core.env.interpreters import Interpreter
+    from core.env import Interpreter
     from pytorch_build.build.options import BuildChoices
     from pytorch_build.context import Context
     from pytorch_build.sources.trees import Tree
@@ -123,7 +122,7 @@ def _told_inside(arguments: argparse.Namespace, env: Mapping[str, str]) -> tuple
     """Say inside what cannot be seen there: the event's file, which tells a fork's run, is outside."""
     if not arguments.compiler_cache or arguments.compiler_cache_read_only:
         return ()
-    from core.run.run_locations import origin_from, run_buckets
+    from core.run.locations import origin_from, run_buckets
 
     return ("--compiler-cache-read-only",) if origin_from(env, run_buckets()).fork else ()
 

@@ -9,16 +9,14 @@ from core import console
 from core.cli.options import common_from, environment, source_date_epoch
 from pytorch_build.check.run import find_wheels
 from pytorch_build.context import context
-from pytorch_build.standalone.fat.making import platform_of
-from pytorch_build.standalone.portable.analysis import analyse
-from pytorch_build.standalone.portable.dlls import analyse_dlls, require_brought
-from pytorch_build.standalone.portable.repairing import repair
+from pytorch_build.standalone.fat import platform_of
+from pytorch_build.standalone.portable import analyse, analyse_dlls, repair, require_brought
 from pytorch_build.verbs.check_wheels import run_wheels
 
 if TYPE_CHECKING:
     import argparse
 
-    from pytorch_build.standalone.portable.repairing import Repaired
+    from pytorch_build.standalone.portable import Repaired
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:

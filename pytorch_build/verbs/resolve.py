@@ -12,7 +12,7 @@ from core.cli.options import common_from, environment
 from core.errors import UsageError
 from core.families import CPU
 from core.run.job_files import job_files
-from core.run.plans import Plan
+from core.run.plan import Plan
 from pytorch_build.containers.running import DATA, load_container
 from pytorch_build.context import Context, chosen_family, chosen_ref
 from pytorch_build.lock.planned import complete, outputs
@@ -20,7 +20,7 @@ from pytorch_build.lock.stored import source_lock
 from pytorch_build.refs.torch_refs import PROJECTS
 from pytorch_build.rocm.options import add_rocm_options, rocm_options_from
 from pytorch_build.verbs.shared import add_source_options, mirrors_from
-from rocm_packaging.sdk.sources import INDEXES_FILE, release_indexes
+from rocm_packaging.rocm_sources import INDEXES_FILE, release_indexes
 
 if TYPE_CHECKING:
     import argparse

@@ -7,12 +7,19 @@ gfx target. PyTorch's wheels follow: ``amd-torch-device-{target or bundle}`` lie
 
 from __future__ import annotations
 
+import functools
+import importlib.util
 import re
-from typing import TYPE_CHECKING, Literal
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
+from packaging.licenses import InvalidLicenseExpression, canonicalize_license_expression
 from packaging.utils import canonicalize_name
+from pydantic import AfterValidator
 
-from core.errors import RocmError, UsageError
+from core.data import Model, load_toml
+from core.errors import BuildError, RocmError, UsageError
 from core.families import gpu_targets, parents
 
 if TYPE_CHECKING:
@@ -20,6 +27,8 @@ if TYPE_CHECKING:
 
 Layout = Literal["split", "unsplit"]
 
+TEMPLATES = Path(__file__).parents[1] / "templates"
+DIST_INFO = TEMPLATES / "dist_info.py"
 LIBRARIES = "rocm-sdk-libraries"
 # finds the device code of TheRock's host wheels; its version is its own
 BOOTSTRAP = "rocm-bootstrap"
@@ -49,19 +58,16 @@ def device_package(target: str) -> str:
 
 
 def layout_of(names: Iterable[str], *, where: str) -> Layout | None:
-    """Tell the layout by the normalized names of one version's distributions; None without libraries.
-
-    Raises:
-        RocmError: They are of both layouts.
-    """
+    """Return the layout by the normalized names of one version's distributions; None without libraries."""
     found = sorted(name for name in names if name == LIBRARIES or name.startswith(f"{LIBRARIES}-"))
-    split = LIBRARIES in found
-    if split and len(found) > 1:
+    if LIBRARIES not in found:
+        return "unsplit" if found else None
+    if len(found) > 1:
         raise RocmError(
             f"{where} holds ROCm packages of both layouts: {', '.join(found)}.",
             hint="Remove one kind, or name a source that has only one.",
         )
-    return ("split" if split else "unsplit") if found else None
+    return "split"
 
 
 def device_target(name: str) -> str:
@@ -83,13 +89,7 @@ def covers(gpu: str, targets: Iterable[str]) -> bool:
 
 
 def serves(name: str, gpu_families: Sequence[str], targets: Sequence[str]) -> bool:
-    """Return whether a distribution belongs into an environment for GPU families and gfx targets.
-
-    Args:
-        name: Normalized distribution name, of ROCm or of PyTorch.
-        gpu_families: The families, which unsplit libraries are named for.
-        targets: The targets, which device packages are named for.
-    """
+    """Return whether a distribution, by its normalized name, belongs into an environment for these GPUs."""
     if gpu := device_target(name):
         return covers(gpu, targets)
     if name.startswith(f"{LIBRARIES}-"):
@@ -98,12 +98,7 @@ def serves(name: str, gpu_families: Sequence[str], targets: Sequence[str]) -> bo
 
 
 def tested_targets(family: str, detected: Sequence[str]) -> tuple[str, ...]:
-    """Return the targets whose device packages a test needs: this machine's of the family, else all of it.
-
-    Args:
-        family: The GPU family, or several joined by ``;``.
-        detected: This machine's targets; empty without a GPU.
-    """
+    """Return the targets whose device packages a test needs: this machine's of the family, else all of it."""
     known = gpu_targets(family)
     return tuple(one for one in known if one in detected) or known
 
@@ -111,13 +106,142 @@ def tested_targets(family: str, detected: Sequence[str]) -> tuple[str, ...]:
 def sdk_target(layout: Layout, family: str, targets: Sequence[str] = ()) -> str:
     """Return the value of ROCM_SDK_TARGET_FAMILY; "" where it has to be unset.
 
-    Of split packages every value but a gfx target is refused by upstream's ``rocm_sdk``.
-
-    Args:
-        layout: The layout.
-        family: The GPU family.
-        targets: The targets whose device packages are installed; none for builds.
+    Of split packages upstream's ``rocm_sdk`` refuses every value but a gfx target; builds install none.
     """
     if layout == "unsplit":
         return family
     return targets[0] if targets else ""
+
+
+PACKAGES_FILE = Path(__file__).with_name("packages.toml")
+DEVEL_PAYLOAD = "_rocm_sdk_devel"
+_PAYLOADS = {
+    "core": "_rocm_sdk_core",
+    "libraries": "_rocm_sdk_libraries",
+    "device": "_rocm_sdk_libraries",
+    "profiler": "_rocm_profiler",
+    "devel": DEVEL_PAYLOAD,
+}
+
+
+class RuntimePackage(Model):
+    """A package of files that programs need at run time."""
+
+    artifacts: tuple[str, ...]
+    components: tuple[str, ...]
+    only_lib: tuple[str, ...] = ()
+    required: tuple[str, ...] = ()
+    with_headers: tuple[str, ...] = ()
+    include: tuple[str, ...] = ()
+    exclude: tuple[str, ...] = ()
+    rpath_core: tuple[str, ...] = ()
+
+
+class DevelPackage(Model):
+    """The package of everything that developers need besides."""
+
+    artifacts: tuple[str, ...]
+    components: tuple[str, ...]
+    links: dict[str, str]
+
+
+def _expression(text: str) -> str:
+    try:
+        canonical = canonicalize_license_expression(text)
+    except InvalidLicenseExpression as problem:
+        raise ValueError(str(problem)) from problem
+    if canonical != text:
+        raise ValueError(f"write {canonical}")
+    return text
+
+
+LicenseExpression = Annotated[str, AfterValidator(_expression)]
+
+
+class LicenseData(Model):
+    """SPDX expressions of artifacts."""
+
+    default: LicenseExpression
+    artifacts: dict[str, LicenseExpression]
+
+    def of(self, artifact: str) -> str:
+        """Return an artifact's expression."""
+        return self.artifacts.get(artifact, self.default)
+
+
+class Program(Model):
+    """A program of ROCm that gets a console script."""
+
+    expand: bool = True
+
+
+class UnsplitLayout(Model):
+    """Libraries with their device code, one package a GPU family."""
+
+    libraries: RuntimePackage
+
+
+class SplitLayout(UnsplitLayout):
+    """Libraries for all GPUs, and device code in one package a gfx target."""
+
+    device: RuntimePackage
+
+
+class Packages(Model):
+    """The whole file."""
+
+    core: RuntimePackage
+    profiler: RuntimePackage
+    unsplit: UnsplitLayout
+    split: SplitLayout
+    devel: DevelPackage
+    licenses: LicenseData
+    programs: dict[str, Program]
+    profiler_programs: dict[str, Program]
+
+
+@functools.cache
+def packages() -> Packages:
+    """Read `packages.toml`."""
+    return load_toml(PACKAGES_FILE, Packages)
+
+
+def payload_folder(package: str, family: str = "", suffix: str = "") -> str:
+    """Return the folder of a package's files in site-packages: ``_rocm_sdk_libraries_gfx94X_dcgpu``.
+
+    Device code, by the package's logical name ``device``, lies over the libraries of all GPUs.
+    """
+    own = f"_{identifier(family)}" if package == "libraries" and family else ""
+    return f"{_PAYLOADS[package]}{own}{suffix}"
+
+
+def identifier(family: str) -> str:
+    """Spell a GPU family as part of a Python name."""
+    return re.sub(r"\W", "_", family)
+
+
+def library_globs(platform: str) -> dict[str, str]:
+    """Return what `rocm_sdk` looks for on a platform: short name -> glob in ROCm's own tree."""
+    return {str(library.name): glob for library, glob in _libraries(platform)}
+
+
+def libraries_in(package: str, paths: Iterable[str], platform: str) -> set[str]:
+    """Find which libraries of the `rocm_sdk` table a package holds."""
+    known = list(paths)
+    return {
+        str(library.name)
+        for library, glob in _libraries(platform)
+        if library.package == package and any(fnmatchcase(path, glob) for path in known)
+    }
+
+
+def _libraries(platform: str) -> list[tuple[Any, str]]:
+    """List the entries of the `rocm_sdk` table that a platform has, each with its glob."""
+    spec = importlib.util.spec_from_file_location("rocm_dist_info_template", DIST_INFO)
+    if spec is None or spec.loader is None:
+        raise BuildError(f"{DIST_INFO} cannot be loaded.")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    windows = platform == "windows"
+    names = [(one, one.windows if windows else one.posix) for one in module.ALL_LIBRARIES.values()]
+    return [(one, f"{'bin' if windows else one.folder}/{name}") for one, name in names if name]

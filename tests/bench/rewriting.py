@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from core import console, process
+from core.archive import Member
 from core.cli.options import ROOT
-from core.wheel.wheel_writer import Member, WheelSpec, metadata_text, write_wheel
+from core.wheel.writer import WheelSpec, metadata_text, write_wheel
 from tests.bench.baselines import program
 from tests.bench.measuring import Figure, quiet, seconds
 
@@ -28,6 +29,8 @@ REWRITE = """
 import sys
 from pathlib import Path
 from ci.promote.edits import MemberEdits
+from ci.promote.candidates import final_of, plan_set
+from core.wheel.editor import edit_wheel
 from ci.promote.version_change import final_of, plan_set
 from core.wheel.wheel_editing import edit_wheel
 source, folder, candidate = Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3]

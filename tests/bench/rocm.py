@@ -16,9 +16,9 @@ from core.cli.options import ROOT
 from core.env import installer
 from core.errors import BuildError
 from core.families import family
-from core.stores import open_store
-from rocm_packaging.artifacts.artifacts import families_of, scan
-from rocm_packaging.packing import pack
+from core.stores.location import open_store
+from rocm_packaging.artifacts import families_of, scan
+from tests.artifact_archives import pack
 from tests.bench.measuring import Figure, paired, quiet, seconds
 
 if TYPE_CHECKING:

@@ -14,9 +14,9 @@ from core.cli.options import ROOT
 from core.errors import ArtifactError
 from core.files import sha256
 from core.run.outputs import RunOutputs, this_platform
-from rocm_packaging.artifacts.artifacts import INCOMPLETE, scan
-from rocm_packaging.packing import pack
+from rocm_packaging.artifacts import INCOMPLETE, scan
 from rocm_packaging.sample import FAMILIES, ensure_artifacts
+from tests.artifact_archives import pack
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -15,10 +15,10 @@ import pytest
 from core import process
 from core.cli.options import ROOT
 from core.run.outputs import RunOutputs
-from core.run.plans import Plan
-from rocm_packaging.artifacts.artifacts import scan
-from rocm_packaging.packing import pack
+from core.run.plan import Plan
+from rocm_packaging.artifacts import scan
 from rocm_packaging.sample import ensure_artifacts
+from tests.artifact_archives import pack
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -19,9 +19,9 @@ from urllib.request import urlopen
 
 import pytest
 
-from rocm_packaging.artifacts.artifacts import scan
-from rocm_packaging.packing import pack
+from rocm_packaging.artifacts import scan
 from rocm_packaging.sample import ensure_artifacts
+from tests.artifact_archives import pack
 from tests.integration.workflow_engine import ACT, FAMILY, SERIES, TAG, Engine, Ran, others, pull_request
 
 if TYPE_CHECKING:
@@ -309,7 +309,7 @@ def test_a_fork_without_settings_builds_on_the_release_index(
 ) -> None:
     fork = Engine.cloned(tmp_path_factory.mktemp("fork"), repository="somebody/TheRock", config="")
     fork.commit("pytorch-build.toml", REFS)
-    indexes = "rocm_packaging/sdk/rocm_indexes.toml"
+    indexes = "rocm_packaging/rocm_indexes.toml"
     text = (fork.folder / "clone" / indexes).read_text(encoding="utf-8")
     with served(site.folder / f"{built.run_id}-linux" / "python" / FAMILY) as base:
         # what stands in for the index of today, which is far away and changes

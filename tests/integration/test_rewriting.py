@@ -16,10 +16,10 @@ from packaging.utils import canonicalize_name
 from ci.promote.candidates import Rewritten, rewrite_set
 from ci.promote.version_change import final_of
 from core import process
-from core.wheel.wheel_editing import edit_wheel
-from core.wheel.wheel_record import require_sound
-from core.wheel.wheels import parse_wheel_name, read_metadata
-from pytorch_build.check.view import Expectation
+from core.wheel import parse_wheel_name, read_metadata
+from core.wheel.editor import edit_wheel
+from core.wheel.record import require_sound
+from pytorch_build.check import Expectation
 from pytorch_build.refs.torch_refs import DISTRIBUTIONS
 from rocm_packaging.packages.build import BuildRequest, build
 from rocm_packaging.sample import FAMILIES, ensure_artifacts

@@ -16,9 +16,10 @@ import pytest
 
 from ci.publish.server.bundle import bundle
 from ci.verbs import lambda_zip
-from core import process, stores
+from core import process
 from core.cli.options import ROOT
 from core.run.outputs import RunOutputs
+from core.stores.location import open_store
 from core.wheel import distributions
 
 if TYPE_CHECKING:
@@ -74,7 +75,7 @@ def test_functions_side_by_side_end_with_whole_pages(
     make_wheel: Callable[..., Path],
 ) -> None:
     bucket = rclone.make_bucket()
-    store = stores.open_store(f"s3://{bucket}", root=tmp_path)
+    store = open_store(f"s3://{bucket}", root=tmp_path)
     wheels = [make_wheel(tmp_path / "dist", "torch", f"2.{number}+rocm7.1") for number in range(8)]
     files = [distributions.publish(store, RUN, GROUP, wheel) for wheel in wheels]
     keys = [key for one in files for key in (one.key, f"{one.key}.metadata", one.key)]

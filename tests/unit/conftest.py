@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from core import process
-from core.stores import overlay
+from core.stores import location
 from tests.unit.aws import aws, s3
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object
         patch.setattr(socket, "getaddrinfo", _local_names(socket.getaddrinfo))
         patch.setattr(process, "which", _without_gpus(process.which))
         # the bucket behind out/ is on another machine
-        patch.setattr(overlay, "answers", lambda address: not address)
+        patch.setattr(location, "answers", lambda address: not address)
         if item.get_closest_marker("processes") is None:
             patch.setattr(subprocess, "Popen", _no_process)
         return (yield)

@@ -16,9 +16,9 @@ from ci.promote.version_change import RocmChange
 from core import process
 from core.cli.options import ROOT, environment
 from core.env import installer
+from rocm_packaging import selftest
 from rocm_packaging.sample import FAMILIES, ROCM_VERSION, ensure_artifacts
 from rocm_packaging.sample.layout import FAMILY_TARGETS, TARGETS
-from rocm_packaging.sdk import reports
 from tests.venvs import Venv
 
 if TYPE_CHECKING:
@@ -83,9 +83,10 @@ def test_its_own_tests_pass_in_our_stage(checkout: Checkout, tmp_path: Path) -> 
     assert [path for path in checkout.packages.iterdir() if path.name.startswith(f"{checkout.libraries}-")]
     junit = tmp_path / "junit.xml"
     checkout.nox("test_rocm", "--", "--find-links", checkout.packages, "--junit", junit)
-    report = reports.read(junit.read_bytes())
-    assert (report.failed, report.properties["rocm"]) == ((), ROCM_VERSION)
-    assert {case.group for case in report.passed} >= {"base", "core", "libraries", "devel"}
+    report = selftest.read(junit.read_bytes())
+    assert (report.failing, report.properties["rocm"]) == ((), ROCM_VERSION)
+    passed = {case.test.split("::")[0] for case in report.cases if case.outcome == "passed"}
+    assert passed >= {f"rocm_sdk.{group}" for group in ("base", "core", "libraries", "devel")}
     device = (
         f"{checkout.libraries.replace('_', '-')}" if "gfx" in checkout.libraries else "rocm-sdk-device-gfx942"
     )
@@ -116,8 +117,8 @@ def test_a_release_of_one_target_passes_its_own_tests(checkout: Checkout, tmp_pa
     junit = tmp_path / "junit.xml"
     words = ("--find-links", tmp_path / "new", "--version", new, "--junit", junit)
     checkout.nox("test_rocm", "--", *words)
-    report = reports.read(junit.read_bytes())
-    assert (report.failed, report.properties["rocm"]) == ((), new)
+    report = selftest.read(junit.read_bytes())
+    assert (report.failing, report.properties["rocm"]) == ((), new)
 
 
 def test_every_wheel_is_built_against_them_and_computes(checkout: Checkout) -> None:

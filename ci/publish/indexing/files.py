@@ -14,7 +14,7 @@ from packaging.version import InvalidVersion, Version
 from ci.publish.indexing.names import read_name
 from core import files
 from core.errors import WheelError
-from core.wheel import wheels
+from core.wheel import read_metadata
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -35,7 +35,7 @@ class Facts:
 def read_distribution(path: Path) -> Facts:
     """Read a wheel or sdist."""
     if path.suffix == ".whl":
-        metadata = wheels.read_metadata(path)
+        metadata = read_metadata(path)
         _held(path, metadata.name, str(metadata.version), "METADATA")
         return Facts(
             sha256=files.sha256(path),

@@ -16,7 +16,7 @@ from core.errors import DataError
 from core.parallel import each
 from core.run.outputs import is_record
 from core.stores.directory import DirectoryStore
-from core.stores.dry_run import DryRunStore
+from core.stores.location import DryRunStore
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

@@ -5,8 +5,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from core.errors import MissingInputError
-from core.run.groups import artifact_groups
-from core.run.outputs import group_name
+from core.run.outputs import artifact_groups, group_name
 
 if TYPE_CHECKING:
     from collections.abc import Callable

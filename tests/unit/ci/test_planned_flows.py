@@ -12,7 +12,7 @@ from ci.plan.rocm import completed
 from ci.planned_flows import planned, promotion_nodes, release_words, target, unresolved
 from core.errors import MissingInputError, ProcessError, UsageError
 from core.files import digest_of
-from core.run.plans import Plan, RocmOrigin
+from core.run.plan import Plan, RocmOrigin
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -18,7 +18,7 @@ from ci.planned_flows import nightly_nodes, planned, release_words, unresolved
 from core import process
 from core.cli.frontdoor import verb_parser
 from core.cli.options import ROOT, sources_folder
-from core.run.run_locations import run_buckets
+from core.run.locations import run_buckets
 from pytorch_build.lock.planned import outputs as resolved
 from tests.unit.ci.workflow_reading import (
     FOLDER,

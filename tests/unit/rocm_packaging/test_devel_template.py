@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from core.wheel.wheel_writer import write_tar
-from rocm_packaging.packages import rendering
-from rocm_packaging.packages.rendering import Distribution
+from core.wheel.writer import write_tar
+from rocm_packaging.packages import layouts, wheels
+from rocm_packaging.packages.plan import Distribution
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -76,8 +76,8 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
     distribution = Distribution(
         version="1.0.0", platform="linux", families={FAMILY: ("gfx942",)}, libraries=()
     )
-    (info / "_dist_info.py").write_bytes(rendering.dist_info(distribution, ""))
-    template = rendering.TEMPLATES / "rocm" / "src" / "rocm_sdk"
+    (info / "_dist_info.py").write_bytes(wheels.dist_info(distribution, ""))
+    template = layouts.TEMPLATES / "rocm" / "src" / "rocm_sdk"
     monkeypatch.setattr(sys, "dont_write_bytecode", True)
     monkeypatch.setenv("ROCM_SDK_TARGET_FAMILY", FAMILY)
     monkeypatch.syspath_prepend(str(root))

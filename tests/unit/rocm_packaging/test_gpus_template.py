@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from core.families import target_of_version
-from rocm_packaging.packages import rendering
-from rocm_packaging.packages.rendering import Distribution
+from rocm_packaging.packages import wheels
+from rocm_packaging.packages.plan import Distribution
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -21,14 +21,14 @@ KNOWN = ("gfx942", "gfx1100")
 
 
 def installation(site: Path, *, split: bool) -> Any:
-    for name, source in rendering.runtime_sources():
+    for name, source in wheels.runtime_sources():
         if name.startswith("src/") and "/tests/" not in name:
             target = site / name.removeprefix("src/")
             target.parent.mkdir(parents=True, exist_ok=True)
             target.write_bytes(source.read_bytes())
     of = {target: (target,) for target in KNOWN} if split else {"gfx94X-dcgpu": ("gfx942",)}
     made = Distribution(version="1.0.0", platform="linux", families=of, libraries=(), split=split)
-    (site / "rocm_sdk" / "_dist_info.py").write_bytes(rendering.dist_info(made, ""))
+    (site / "rocm_sdk" / "_dist_info.py").write_bytes(wheels.dist_info(made, ""))
     folder = site / ("_rocm_sdk_libraries" if split else "_rocm_sdk_libraries_gfx94X_dcgpu")
     folder.mkdir()
     (folder / "__init__.py").touch()

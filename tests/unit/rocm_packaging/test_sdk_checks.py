@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from rocm_packaging.packages import rendering
-from rocm_packaging.packages.rendering import Distribution
-from rocm_packaging.sdk import reports
+from rocm_packaging import selftest
+from rocm_packaging.packages import wheels
+from rocm_packaging.packages.plan import Distribution
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -44,7 +44,7 @@ class Sdk:
 @pytest.fixture
 def sdk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Sdk]:
     site = tmp_path / "site"
-    for name, source in rendering.runtime_sources():
+    for name, source in wheels.runtime_sources():
         if name.startswith("src/"):
             target = site / name.removeprefix("src/")
             target.parent.mkdir(parents=True, exist_ok=True)
@@ -52,7 +52,7 @@ def sdk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Sdk]:
     distribution = Distribution(
         version="1.0.0", platform="linux", families={FAMILY: ("gfx942",)}, libraries=("amdhip64",)
     )
-    info = rendering.dist_info(distribution, "")
+    info = wheels.dist_info(distribution, "")
     (site / "rocm_sdk" / "_dist_info.py").write_bytes(info)
     monkeypatch.syspath_prepend(str(site))
     monkeypatch.setattr(sys, "dont_write_bytecode", True)
@@ -128,10 +128,10 @@ def test_the_report_is_junit_whatever_a_program_printed(sdk: Sdk, tmp_path: Path
     root = ET.parse(path).getroot()  # noqa: S314 - written above
     assert (root.get("tests"), root.get("failures"), root.get("skipped")) == ("3", "1", "1")
     assert [one.name for one in path.parent.iterdir()] == ["junit.xml"]
-    read = reports.read(path.read_bytes())
-    assert read.counts == {"passed": 1, "failed": 1, "skipped": 1}
+    read = selftest.read(path.read_bytes())
+    assert selftest.results(read.cases) == {"passed": 1, "failed": 1, "skipped": 1}
     assert read.properties == {"rocm": "1.0.0"}
-    assert read.failed[0].text == "first <line>\n\ufffd[31mred\ufffd & more"
+    assert read.failing[0].text == "first <line>\n\ufffd[31mred\ufffd & more"
     assert [report.line(one).splitlines()[0] for one in results] == [
         "ok    g0: x",
         "FAIL  g1: x",

@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from core.errors import ArtifactError, UsageError
-from rocm_packaging.artifacts import listing
-from rocm_packaging.packages.build import BuildRequest, build
-from rocm_packaging.packages.planning import make_plan
+from rocm_packaging.packages.build import COLUMNS, BuildRequest, build, plan_json, planned_files, table_rows
+from rocm_packaging.packages.plan import make_plan
 from tests.unit.rocm_packaging.artifact_sets import VERSION, write, write_base
 
 if TYPE_CHECKING:
@@ -230,18 +229,18 @@ def test_the_profiler_is_made_where_there_is_one(artifacts: Path) -> None:
         entry = next(name for name in archive.namelist() if name.endswith("entry_points.txt"))
         assert "rocprof-sys-run = rocm_profiler._cli:rocprof_sys_run" in archive.read(entry).decode()
         compile(archive.read("rocm_profiler/_cli.py"), "_cli.py", "exec")
-    left = [one.path for one in listing.planned_files(plan) if one.how == "left out"]
+    left = [one.path for one in planned_files(plan) if one.how == "left out"]
     assert left == ["etc/other"]
     assert dist_info_of(built.files[0].path).ALL_PACKAGES["profiler"].extra == "profiler"
 
 
 def test_the_plan_can_be_read(artifacts: Path) -> None:
     plan = make_plan(request(artifacts))
-    files = listing.planned_files(plan)
-    said = json.loads(listing.as_json(plan, files))
+    files = planned_files(plan)
+    said = json.loads(plan_json(plan, files))
     assert (said["split"], said["families"], said["version"]) == (True, list(TARGETS), VERSION)
     by_path = {(one["package"], one["path"]): one for one in said["files"]}
     device = by_path["rocm-sdk-device-gfx942", ".kpack/blas_lib_gfx942.kpack"]
     assert (device["how"], device["devel"]) == ("as it is", "hard link")
     assert by_path["rocm-sdk-devel", "include/hipblas.h"]["devel"] == "own"
-    assert all(len(row) == len(listing.COLUMNS) for row in listing.table_rows(files))
+    assert all(len(row) == len(COLUMNS) for row in table_rows(files))

@@ -12,14 +12,14 @@ from ci.publish.buckets import buckets
 from core.cli.options import ROOT
 from core.data import load_toml, read_text, read_toml
 from core.families import families
-from core.run.run_locations import run_buckets
+from core.run.locations import run_buckets
 from pytorch_build.containers.running import load_container
 from pytorch_build.platforms import linux, windows
 from pytorch_build.refs.torch_refs import load_refs
-from pytorch_build.test.configurations import DATA
+from pytorch_build.test.upstream_tests import DATA
 from pytorch_build.toolchain.pins import FILE
-from rocm_packaging.packages.packages import packages
-from rocm_packaging.sdk.sources import release_indexes
+from rocm_packaging.packages.layouts import packages
+from rocm_packaging.rocm_sources import release_indexes
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

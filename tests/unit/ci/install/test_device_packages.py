@@ -9,7 +9,7 @@ from ci.install.device_packages import Devices, devices_for, known_offers
 from ci.install.requirements import parse_requirements
 from core.errors import MissingInputError, RocmError
 from core.packages.offers import Offer
-from core.packages.package_sources import PackageSource
+from core.packages.sources import PackageSource
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -12,9 +12,8 @@ from ci.install.mirror_data import mirror
 from ci.install.mirroring import Cell, Need, Source, batches, needs, publish, resolved
 from core import files, process
 from core.errors import DataError, EnvironmentSetupError, StoreError, WheelError
-from core.packages.choosing import others_of
 from core.packages.offers import RunGroup, offered
-from core.packages.resolving import Resolved, ResolvedFile
+from core.packages.resolution import Resolved, ResolvedFile, others_of
 from tests.unit.ci.mirror_samples import DATA
 
 if TYPE_CHECKING:
@@ -30,7 +29,7 @@ LINUX_312 = Cell(python="3.12", platform="linux")
 def test_names_of_ours_and_what_an_extra_asks_for_are_left_out() -> None:
     lines = ["torch==2", "numpy>=2", "x; extra == 'tests'", "y; sys_platform == 'win32'", "rocm[devel]"]
     assert others_of(lines, where="x") == ("numpy>=2", 'y; sys_platform == "win32"')
-    with pytest.raises(WheelError, match="'=1', which is no requirement"):
+    with pytest.raises(WheelError, match="'=1', which is not a requirement"):
         others_of(["=1"], where="x")
 
 

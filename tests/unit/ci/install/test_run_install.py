@@ -14,12 +14,12 @@ from core import process
 from core.env import installer
 from core.env.installer import Sources
 from core.errors import CheckError, MissingInputError
-from core.packages import choosing, package_sources
+from core.packages import resolution, sources
 from core.packages.offers import Offer, RunGroup
-from core.packages.package_sources import PackageSource
-from core.packages.resolving import Resolved, ResolvedFile
+from core.packages.pages import served_store
+from core.packages.resolution import Resolved, ResolvedFile
+from core.packages.sources import PackageSource
 from core.stores.directory import DirectoryStore
-from core.stores.store_server import served_store
 from tests.unit.target_samples import target_in
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ OURS, THEIRS = Sources(find_links=("http://run/",), no_index=True), Sources(inde
 
 @pytest.fixture(autouse=True)
 def _own_configuration(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (run_install, package_sources, choosing):
+    for module in (run_install, sources, resolution):
         monkeypatch.setattr(module, "configured", Sources)
 
 
@@ -105,7 +105,7 @@ def test_ours_come_with_their_device_packages_and_others_from_elsewhere(
         asked.append(one)
         return (NUMPY,)
 
-    monkeypatch.setattr(choosing, "resolve", resolve)
+    monkeypatch.setattr(resolution, "resolve", resolve)
     for name in ("torch", "amd-torch-device-gfx942"):
         make_wheel(tmp_path / "dist", name, "2", fields=[("Requires-Dist", "numpy")])
     source = PackageSource(find_links=(str(tmp_path / "dist"),))

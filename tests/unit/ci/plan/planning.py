@@ -13,7 +13,7 @@ from ci.plan.plan import plan
 from ci.plan.question import DISPATCHES, Question
 from ci.publish.buckets import buckets
 from core.cli.options import ROOT
-from core.run.plans import PLATFORMS, Plan
+from core.run.plan import PLATFORMS, Plan
 from pytorch_build.refs.torch_refs import load_refs
 
 if TYPE_CHECKING:

@@ -14,15 +14,15 @@ from ci.plan.fetching import choose, fetch, is_current, list_artifacts, plan
 from core.errors import ArtifactError, InterruptedStageError, MissingInputError, StoreError
 from core.families import family
 from core.stores.directory import DirectoryStore
-from rocm_packaging.artifacts.archives import parse_name
-from rocm_packaging.artifacts.artifacts import scan
-from rocm_packaging.packing import pack
+from rocm_packaging.archives import parse_name
+from rocm_packaging.artifacts import scan
+from tests.artifact_archives import pack
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from ci.plan.fetching import Fetched, Plan
-    from rocm_packaging.artifacts.archives import ArchiveName
+    from rocm_packaging.archives import ArchiveName
 
 PREFIX = "17-linux"
 FAMILY = family("gfx110X-all")
@@ -35,7 +35,7 @@ def put(root: Path, name: str, content: str = "library", suffix: str = ".tar.zst
     (source / "a/stage").mkdir(parents=True, exist_ok=True)
     (source / "artifact_manifest.txt").write_text("a/stage\n", encoding="utf-8")
     (source / "a/stage" / name).write_text(content, encoding="utf-8")
-    return pack(source, root / "store" / PREFIX, suffix=suffix, level=1).path
+    return pack(source, root / "store" / PREFIX, suffix=suffix)
 
 
 @dataclass(frozen=True)
@@ -122,7 +122,7 @@ def test_zstd_is_preferred_where_a_whole_archive_of_it_is_there(store: Watched, 
 
 def test_a_malformed_name_is_an_error(store: Watched, tmp_path: Path) -> None:
     (tmp_path / "store" / PREFIX / "blas_generic.tar.zst").write_text("x", encoding="utf-8")
-    with pytest.raises(ArtifactError, match=r"'blas_generic.tar.zst' is no artifact's archive"):
+    with pytest.raises(ArtifactError, match=r"'blas_generic.tar.zst' is not the name"):
         list_artifacts(store, PREFIX)
 
 

@@ -18,9 +18,9 @@ from ci.plan.runs import Run
 from core.cli.options import Common
 from core.env.installer import Sources
 from core.errors import FatalError, MissingInputError, ServiceError, UsageError
-from core.packages import package_sources
-from core.run.plans import Plan, RocmOrigin, RocmPackages
-from core.stores.serving import served
+from core.packages import sources
+from core.run.plan import Plan, RocmOrigin, RocmPackages
+from tests.folders import served
 from tests.unit.ci.plan.planning import OURS, dispatched, known, planned, pull_request
 
 if TYPE_CHECKING:
@@ -143,7 +143,7 @@ def index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     (folder / "index.html").write_text("", encoding="utf-8")
     with served(folder) as url:
         monkeypatch.setattr(finding_rocm, "release_index_url", lambda _name, _family: url)
-        monkeypatch.setattr(package_sources, "configured", Sources)
+        monkeypatch.setattr(sources, "configured", Sources)
         yield folder
 
 

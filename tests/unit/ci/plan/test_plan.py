@@ -11,8 +11,8 @@ import pytest
 from ci.plan.outputs import outputs
 from ci.plan.rocm import completed, needs
 from core.errors import DataError, FatalError, UsageError
-from core.run import plans
-from core.run.plans import MAX_JOBS, STAGES, Plan, RocmOrigin
+from core.run import plan
+from core.run.plan import MAX_JOBS, STAGES, Plan, RocmOrigin
 from tests.unit.ci.plan.planning import (
     OURS,
     changed,
@@ -508,7 +508,7 @@ def test_a_fork_gets_nothing_that_it_could_write_to(head: str | None) -> None:
     assert not made.trusted.value
     assert ("gone" in made.trusted.reason) == (head is None)
     assert not made.upload.value
-    assert made.store == plans.Upload()
+    assert made.store == plan.Upload()
     assert {cell.stage for cell in made.cells} == {"build_rocm", "build_pytorch"}
     (cell,) = made.matrix("linux", "build_pytorch")
     assert cell.sessions[:2] == ("fetch_artifacts", "build_rocm")
@@ -614,7 +614,7 @@ def test_a_plan_of_another_shape_is_refused(tmp_path: Any) -> None:
 
 
 def test_the_schema_is_one_of_plans() -> None:
-    assert {"cells", "variants", "left_out", "trusted"} <= plans.schema()["properties"].keys()
+    assert {"cells", "variants", "left_out", "trusted"} <= plan.schema()["properties"].keys()
 
 
 def test_outputs_are_json_and_never_pythons_own_writing() -> None:
@@ -638,9 +638,7 @@ def test_outputs_are_json_and_never_pythons_own_writing() -> None:
     ]
     matrix = json.loads(written["windows_build_pytorch_matrix"])
     assert matrix[0]["runner"] == "azure-windows-scale-rocm"
-    assert {
-        f"{platform}_{stage}_matrix" for platform in plans.PLATFORMS for stage in STAGES
-    } <= written.keys()
+    assert {f"{platform}_{stage}_matrix" for platform in plan.PLATFORMS for stage in STAGES} <= written.keys()
     assert all("\n" not in value for value in written.values())
 
 

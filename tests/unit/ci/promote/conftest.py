@@ -13,6 +13,7 @@ from ci.promote import documents, promotion
 from ci.promote.documents import Decision
 from ci.promote.policy import Rules, decide, gates
 from ci.promote.version_change import RocmChange
+from core.archive import Member
 from core.cli.frontdoor import Verb, main
 from core.families import parents
 from core.run import records
@@ -20,9 +21,9 @@ from core.run.outputs import RunOutputs
 from core.run.records import Cell, FileRecord, Record
 from core.stores.directory import DirectoryStore
 from core.wheel import distributions
-from core.wheel.wheel_writer import Member, WheelSpec, metadata_text, write_sdist, write_wheel
+from core.wheel.writer import WheelSpec, metadata_text, write_sdist, write_wheel
 from pytorch_build.lock.source_lock import SourceLock
-from pytorch_build.split.described import Wheels
+from pytorch_build.split.parts import Wheels
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

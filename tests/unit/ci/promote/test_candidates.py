@@ -16,7 +16,7 @@ from ci.promote.promotion import promoted_files
 from ci.promote.version_change import final_of
 from core.cli.options import Common
 from core.errors import CheckError, MissingInputError
-from core.wheel.wheels import read_metadata
+from core.wheel import read_metadata
 from tests.unit.ci.promote.conftest import DATE, decided, decision_in
 from tests.unit.ci.promote.memory_store import MemoryStore, stopped_everywhere
 

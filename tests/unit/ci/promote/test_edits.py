@@ -16,9 +16,9 @@ from ci.promote.edits import dist_info, literals, metadata_lines, requirement, r
 from ci.promote.version_change import RocmChange
 from core.errors import WheelError
 from core.families import families
-from pytorch_build.split.described import host_metadata
-from rocm_packaging.packages.rendering import Distribution
-from rocm_packaging.packages.rendering import dist_info as rendered
+from pytorch_build.split.parts import host_metadata
+from rocm_packaging.packages.plan import Distribution
+from rocm_packaging.packages.wheels import dist_info as rendered
 from tests.unit.ci.promote.conftest import TARGETS, keeping, split_wheels
 
 if TYPE_CHECKING:

@@ -12,8 +12,8 @@ from ci.promote.documents import Cell, Document, Evidence, Override, StagedFile
 from ci.promote.facts import Facts, Reason, Wheel
 from ci.promote.policy import Gate, Gates, Required, Rules, Verdict, decide, gates
 from ci.promote.runs import Test
-from pytorch_build.test import configurations
-from pytorch_build.test.recording import stage_name
+from pytorch_build.test import upstream_tests
+from pytorch_build.test.reports import stage_name
 from pytorch_build.test.results import Origin
 from tests.unit.ci.plan.planning import planned
 
@@ -283,7 +283,7 @@ def test_what_is_required_is_what_plans_of_these_release_types_test() -> None:
             for family in row.families:
                 for platform in row.platforms:
                     assert {(family, platform, one, row.stage) for one in row.pythons} <= tested
-    known = {"test_smoke", "test_rocm", *(stage_of(name) for name in configurations.load().configurations)}
+    known = {"test_smoke", "test_rocm", *(stage_of(name) for name in upstream_tests.load().configurations)}
     every = (gates().gates, *gates().families.values())
     assert {one for gate in every for one in (*gate.rocm, *gate.pytorch, *gate.where_run)} <= known
     assert {row.stage for row in gates().required} <= known

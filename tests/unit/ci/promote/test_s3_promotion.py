@@ -10,7 +10,7 @@ from ci.promote import documents, promotion
 from ci.promote.documents import Decision
 from core.cli.frontdoor import Verb, main
 from core.cli.options import ROOT
-from core.stores import open_store
+from core.stores.location import open_store
 from core.stores.s3 import S3Store
 
 if TYPE_CHECKING:

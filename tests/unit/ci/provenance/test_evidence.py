@@ -28,9 +28,10 @@ from ci.provenance.statements import statement
 from core import data
 from core.cli.options import Common
 from core.errors import DataError, MissingInputError, ProvenanceError, ServiceError, UsageError
+from core.packages.pages import answering
 from core.stores.directory import DirectoryStore
-from core.stores.serving import answering, served
 from tests import provenance_samples as samples
+from tests.folders import served
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -219,7 +220,7 @@ def test_a_file_in_a_bucket_is_of_the_run_there(
         asked.append(location)
         return store
 
-    monkeypatch.setattr("core.stores.open_store", open_store)
+    monkeypatch.setattr("ci.provenance.evidence.open_store", open_store)
     found = locate(f"s3://bucket/{KEY}", common, tmp_path, named=False)
     assert "s3://bucket" in asked
     assert isinstance(found.run, StoredRun)

@@ -5,7 +5,7 @@ import pytest
 from ci.publish.buckets import Buckets, access, buckets, distribution_store, server_writes_pages
 from core.data import validated
 from core.errors import DataError, UsageError
-from core.run.run_locations import Origin
+from core.run.locations import Origin
 
 OWN = "ROCm/TheRock"
 ROLES = "arn:aws:iam::692859939525:role/"

@@ -61,6 +61,7 @@ def test_one_group_has_an_address_and_several_have_a_map(tmp_path: Path) -> None
     for groups, file in ((["g"], "one"), (["g", "h"], "two")):
         telling.set_outputs(JobFiles(outputs=tmp_path / file), OUTPUTS, groups, index=True)
     one, two = ((tmp_path / file).read_text().splitlines() for file in ("one", "two"))
-    assert one[1] == f"{OUTPUTS.https_url}/python/g/index.html"
-    assert one[4] == f"{OUTPUTS.https_url}/python/g/simple/"
-    assert json.loads(two[1]) == {group: f"{OUTPUTS.https_url}/python/{group}/index.html" for group in "gh"}
+    url = OUTPUTS.url_of(OUTPUTS.prefix)
+    assert one[1] == f"{url}/python/g/index.html"
+    assert one[4] == f"{url}/python/g/simple/"
+    assert json.loads(two[1]) == {group: f"{url}/python/{group}/index.html" for group in "gh"}

@@ -11,7 +11,7 @@ from ci.verbs.cells import BUILDS, Cell, expand, load_matrix
 from core.cli.frontdoor import Verb, main
 from core.cli.options import ROOT
 from core.errors import DataError, UsageError
-from core.run.plans import MAX_JOBS
+from core.run.plan import MAX_JOBS
 from pytorch_build.refs.torch_refs import PROJECTS, load_refs
 from tests.unit.ci.plan.planning import known, planned, pull_request
 

@@ -16,7 +16,7 @@ from core.cli.frontdoor import Verb, main
 from core.run import records
 from core.run.records import FileRecord, Record
 from core.stores.directory import DirectoryStore
-from core.wheel import wheels
+from core.wheel import read_metadata
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -34,7 +34,7 @@ def store_fixture(tmp_path: Path, make_wheel: Callable[..., Path]) -> Path:
     """A store with one mirrored wheel, its record and its pages."""
     store, data = DirectoryStore(tmp_path / "store"), mirror()
     wheel = make_wheel(tmp_path / "dist", "numpy", "2.1")
-    raw = wheels.read_metadata(wheel).raw
+    raw = read_metadata(wheel).raw
     made = FileRecord(
         name=wheel.name,
         key=f"{data.prefix}/{wheel.name}",

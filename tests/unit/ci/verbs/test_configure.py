@@ -15,7 +15,7 @@ from core import process
 from core.cli.frontdoor import Verb, main
 from core.cli.options import ROOT, common_from, environment
 from core.errors import ProcessError
-from core.run.plans import Plan
+from core.run.plan import Plan
 from tests.unit.ci.plan.planning import pull_request, push
 
 if TYPE_CHECKING:

@@ -15,9 +15,8 @@ from core.cli.frontdoor import Verb, main
 from core.errors import ConflictError, MissingInputError, StoreError
 from core.run import records
 from core.run.records import FileRecord, Record
-from core.stores.dry_run import DryRunStore
-from core.wheel import distributions
-from core.wheel.wheels import read_metadata
+from core.stores.location import DryRunStore
+from core.wheel import distributions, read_metadata
 
 if TYPE_CHECKING:
     from core.cli.options import Common

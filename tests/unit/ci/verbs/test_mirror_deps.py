@@ -10,7 +10,7 @@ from ci.verbs import mirror_deps
 from core import files
 from core.cli.frontdoor import Verb, main
 from core.errors import StoreError
-from core.packages.resolving import Resolved, ResolvedFile
+from core.packages.resolution import Resolved, ResolvedFile
 from core.stores.directory import DirectoryStore
 from tests.unit.ci.mirror_samples import DATA
 

@@ -13,7 +13,6 @@ from ci.promote.documents import Decision, PromotedFile, StagedFile, StagingReco
 from ci.publish.buckets import buckets
 from ci.verbs import retention
 from core.cli.frontdoor import Verb, main
-from core.cli.options import environment
 from core.errors import DataError, FatalError, MissingInputError, StoreError, UsageError
 from core.stores.directory import DirectoryStore
 from core.stores.s3 import open_bucket
@@ -59,7 +58,7 @@ def folder_fixture(tmp_path: Path) -> DirectoryStore:
 @pytest.fixture(name="bucket")
 def bucket_fixture(aws: S3Client) -> Store:
     aws.create_bucket(Bucket="releases")
-    return open_bucket("s3://releases", environment())
+    return open_bucket("s3://releases")
 
 
 @pytest.fixture(name="staged", params=["folder", "bucket"])
@@ -361,7 +360,7 @@ def test_killed_at_any_write_no_page_lists_what_is_gone_and_the_next_run_ends_it
     while not ended:
         store = DirectoryStore(tmp_path / f"bucket{step}")
         stage(store, paths)
-        monkeypatch.setattr("core.stores.open_store", lambda *_, place=store.root, **__: Dying(place))
+        monkeypatch.setattr("ci.verbs.retention.open_store", lambda *_, place=store.root, **__: Dying(place))
         Dying.left = step
         try:
             ended = door(store.root, "--yes", "--at-most", "100") == 0

@@ -12,9 +12,9 @@ from ci.verbs import setup_venv
 from core.cli.frontdoor import Verb, main
 from core.env.installer import Sources
 from core.errors import MissingInputError
-from core.packages import package_sources
+from core.packages import sources
 from core.packages.offers import Offer
-from core.stores.serving import served
+from tests.folders import served
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -54,7 +54,7 @@ def calls_fixture(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[Any]:
     monkeypatch.setattr(setup_venv, "install", install)
     monkeypatch.setattr(setup_venv, "choose", choose)
     monkeypatch.setattr(device_packages, "detect", lambda: ())
-    for module in (package_sources, run_install):
+    for module in (sources, run_install):
         monkeypatch.setattr(module, "configured", Sources)
     for name in ("GITHUB_PATH", "GITHUB_ENV", "GITHUB_REPOSITORY", "GITHUB_EVENT_PATH", "RELEASE_TYPE"):
         monkeypatch.delenv(name, raising=False)

@@ -12,6 +12,7 @@ from ci.publish.digests import Digests
 from ci.verbs import index, upload
 from ci.verbs.upload import Folders
 from core import files
+from core.archive import Member
 from core.cli.frontdoor import Verb, main
 from core.cli.options import Common
 from core.errors import MissingInputError, StoreError, UsageError, WheelError
@@ -19,7 +20,7 @@ from core.run import records
 from core.run.records import Cell
 from core.stores.directory import DirectoryStore
 from core.wheel import distributions
-from core.wheel.wheel_writer import Member, WheelSpec, write_wheel
+from core.wheel.writer import WheelSpec, write_wheel
 
 if TYPE_CHECKING:
     from core.run.outputs import RunOutputs
@@ -373,7 +374,7 @@ def test_pages_of_a_server_are_waited_for_before_their_address_is_told(
     argv = ["upload", "--store", store.url, *words]
     assert main("ci", "", VERBS, argv) == MissingInputError.exit_code
     said = capsys.readouterr().err
-    assert "it is not there; it is to list torch-" in said
+    assert "it is not there; it should list torch-" in said
     assert "package_find_links_url" not in said
     index.write_pages(store, outputs, "g")
     assert main("ci", "", VERBS, argv) == 0

@@ -18,9 +18,9 @@ from core.run import records
 from core.run.outputs import RunOutputs
 from core.run.records import Cell, Record
 from core.stores.directory import DirectoryStore
-from core.stores.serving import served
 from core.wheel import distributions
 from tests import provenance_samples as samples
+from tests.folders import served
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

@@ -10,7 +10,7 @@ import pytest
 from core import files
 from core.errors import BuildError, InterruptedStageError, UsageError
 from core.packages.offers import Offer
-from core.packages.package_sources import PackageSource
+from core.packages.sources import PackageSource
 from core.run import records
 from core.run.records import Cell
 from core.run.stage import Made
@@ -20,7 +20,7 @@ from pytorch_build.build.building import inputs, perform
 from pytorch_build.build.dependencies import Dependency
 from pytorch_build.build.options import BuildChoices
 from pytorch_build.rocm.options import RocmOptions
-from rocm_packaging.sdk.sources import RocmSource
+from rocm_packaging.rocm_sources import RocmSource
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

@@ -7,7 +7,7 @@ import pytest
 from pydantic import ValidationError
 
 from core.errors import UsageError
-from core.run.run_locations import CompilerCaches, Origin, RunBucket, RunBuckets, run_buckets
+from core.run.locations import CompilerCaches, Origin, RunBucket, RunBuckets, run_buckets
 from pytorch_build.build.compiler_cache_storage import (
     AccessRules,
     CacheRules,

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from core.errors import SourceError
-from core.run.plans import Cell, Decision, Plan, PlanEvent
+from core.run.plan import Cell, Decision, Plan, PlanEvent
 from pytorch_build.lock.planned import complete, outputs, refuse_collisions
 from pytorch_build.lock.source_lock import LockedProject, SourceLock
 from pytorch_build.lock.versions import wheel_version

@@ -8,9 +8,8 @@ import pytest
 
 from core.env.installer import Sources
 from core.errors import MissingInputError, RocmError, UsageError
-from core.packages import package_sources
-from core.packages.package_sources import PackageSource
-from core.packages.source_options import SourceOptions
+from core.packages import sources
+from core.packages.sources import PackageSource, SourceOptions
 from pytorch_build.rocm.options import (
     RocmOptions,
     add_rocm_options,
@@ -19,7 +18,7 @@ from pytorch_build.rocm.options import (
     packages_of,
     rocm_options_from,
 )
-from rocm_packaging.sdk.sources import RocmSource, release_index_url
+from rocm_packaging.rocm_sources import RocmSource, release_index_url
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -34,7 +33,7 @@ def options(**named: Any) -> RocmOptions:
 
 @pytest.fixture(autouse=True)
 def _configuration(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(package_sources, "configured", Sources)
+    monkeypatch.setattr(sources, "configured", Sources)
 
 
 @pytest.fixture

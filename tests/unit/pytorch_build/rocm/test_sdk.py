@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from core.errors import RocmError, UsageError
-from core.packages.package_sources import PackageSource
+from core.packages.sources import PackageSource
 from pytorch_build.rocm import sdk
 from pytorch_build.rocm.sdk import RocmSdk, ask, installed, link
 from rocm_packaging.packages.layouts import is_rocm
-from rocm_packaging.sdk.sources import RocmSource, release_index_url, requirements
+from rocm_packaging.rocm_sources import RocmSource, release_index_url, requirements
 
 if TYPE_CHECKING:
     from pathlib import Path

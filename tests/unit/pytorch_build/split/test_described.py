@@ -6,14 +6,8 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.version import Version
 
-from core.wheel.wheels import WheelMetadata
-from pytorch_build.split.described import (
-    Wheels,
-    device_metadata,
-    host_metadata,
-    licence_members,
-    rocm_version,
-)
+from core.wheel import WheelMetadata
+from pytorch_build.split.parts import Wheels, device_metadata, host_metadata, licence_members, required_rocm
 
 RAW = b"""\
 Metadata-Version: 2.4
@@ -113,6 +107,6 @@ def test_licence_files_go_along() -> None:
 
 
 def test_the_rocm_version_is_what_the_wheel_requires() -> None:
-    assert rocm_version(["filelock", "rocm[libraries]==7.1.0a1"]) == "7.1.0a1"
-    assert rocm_version(["rocm[libraries]>=7.1"]) == ""
-    assert rocm_version(["filelock"]) == ""
+    assert required_rocm(["filelock", "rocm[libraries]==7.1.0a1"]) == "7.1.0a1"
+    assert required_rocm(["rocm[libraries]>=7.1"]) == ""
+    assert required_rocm(["filelock"]) == ""

@@ -10,7 +10,7 @@ from pytorch_build.verbs import fat_wheel as verb
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from pytorch_build.standalone.fat.making import Request
+    from pytorch_build.standalone.fat import Request
 
     Front = Callable[..., Any]
 

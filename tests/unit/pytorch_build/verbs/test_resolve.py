@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from core.errors import UsageError
-from core.run.plans import Plan
+from core.run.plan import Plan
 from pytorch_build import context
 from pytorch_build.lock.source_lock import SourceLock
 from pytorch_build.verbs import resolve
 from pytorch_build.verbs.resolve import any_context, rows
-from rocm_packaging.sdk.sources import release_indexes
+from rocm_packaging.rocm_sources import release_indexes
 from tests.unit.pytorch_build.lock.test_planned import cell, plan
 
 if TYPE_CHECKING:

@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 from packaging.licenses import canonicalize_license_expression
 from pydantic import ValidationError
 
-from rocm_packaging.artifacts.artifacts import scan
+from rocm_packaging.artifacts import scan
 from rocm_packaging.packages.build import BuildRequest, build
-from rocm_packaging.packages.licenses import joined, licenses_of
-from rocm_packaging.packages.packages import LicenseData, packages
+from rocm_packaging.packages.layouts import LicenseData, packages
+from rocm_packaging.packages.payload import joined, licenses_of
 from tests.unit.rocm_packaging import artifact_sets
 
 if TYPE_CHECKING:

@@ -5,21 +5,22 @@ from typing import Any
 
 import pytest
 
-from rocm_packaging.packages import rendering
-from rocm_packaging.packages.packages import packages
-from rocm_packaging.packages.rendering import Distribution
+from rocm_packaging.packages import layouts, wheels
+from rocm_packaging.packages.layouts import packages
+from rocm_packaging.packages.plan import Distribution
 
 DISTRIBUTION = Distribution(
     version="10.1.0",
     platform="linux",
     families={"gfx94X-dcgpu": ("gfx942",), "gfx110X-all": ("gfx1100", "gfx1101"), "gfx1100": ("gfx1100",)},
     libraries=("amdhip64",),
+    linux=("gfx94X-dcgpu", "gfx110X-all", "gfx1100"),
 )
 
 
 def loaded(family: str = "", package: str = "", **kwargs: Any) -> ModuleType:
     module = ModuleType("dist_info")
-    source = rendering.dist_info(kwargs.get("distribution", DISTRIBUTION), package, family)
+    source = wheels.dist_info(kwargs.get("distribution", DISTRIBUTION), package, family)
     exec(compile(source, "_dist_info.py", "exec"), module.__dict__)  # noqa: S102 - our own file
     return module
 
@@ -102,33 +103,33 @@ def test_libraries_are_found_by_their_patterns() -> None:
         "lib/rocm_sysdeps/lib/librocm_sysdeps_liblzma.so.5",
         "lib/librocm-openblas.so.0",
     ]
-    assert rendering.libraries_in("core", paths, "linux") == {"amdhip64", "rocm_sysdeps_liblzma"}
-    assert rendering.libraries_in("libraries", ["bin/rocm_hipblas.dll"], "windows") == {"hipblas"}
+    assert layouts.libraries_in("core", paths, "linux") == {"amdhip64", "rocm_sysdeps_liblzma"}
+    assert layouts.libraries_in("libraries", ["bin/rocm_hipblas.dll"], "windows") == {"hipblas"}
 
 
 def test_scripts_are_those_with_a_program() -> None:
     programs = packages().programs
     paths = ["bin/hipcc", "bin/amdclang++", "bin/unknown", "lib/hipconfig"]
-    found = rendering.scripts(programs, paths, "linux")
+    found = wheels.scripts(programs, paths, "linux")
     assert found == {"amdclang++": "bin/amdclang++", "hipcc": "bin/hipcc"}
-    assert rendering.scripts(programs, ["bin/hipInfo.exe"], "windows") == {"hipInfo": "bin/hipInfo.exe"}
+    assert wheels.scripts(programs, ["bin/hipInfo.exe"], "windows") == {"hipInfo": "bin/hipInfo.exe"}
 
 
 def test_every_script_has_its_function() -> None:
     programs = packages().programs
     found = {name: f"bin/{name}" for name in programs}
     module = ModuleType("cli")
-    exec(compile(rendering.cli("core", found, programs), "_cli.py", "exec"), module.__dict__)  # noqa: S102 - our own file
+    exec(compile(wheels.cli("core", found, programs), "_cli.py", "exec"), module.__dict__)  # noqa: S102 - our own file
     calls: list[tuple[str, bool]] = []
     module.__dict__["_run"] = lambda path, expand: calls.append((path, expand))
     for name in programs:
-        getattr(module, rendering.function_of(name))()
+        getattr(module, wheels.function_of(name))()
     assert calls == [(f"bin/{name}", program.expand) for name, program in programs.items()]
     assert not programs["offload-arch"].expand
     assert programs["hipcc"].expand
 
 
 def test_function_names_differ() -> None:
-    names = [rendering.function_of(name) for name in packages().programs]
+    names = [wheels.function_of(name) for name in packages().programs]
     assert len(set(names)) == len(names)
     assert all(name.isidentifier() for name in names)

@@ -9,8 +9,8 @@ import pytest
 
 from core.families import gpu_targets
 from pytorch_build.check.bundles import code_objects, read_bundles
-from rocm_packaging.packages import rendering, versions
-from rocm_packaging.packages.packages import packages
+from rocm_packaging.packages import layouts, versions
+from rocm_packaging.packages.layouts import packages
 from rocm_packaging.sample.artifacts import TEMPLATES
 from rocm_packaging.sample.layout import DATA_FILES, FAMILY_TARGETS, LIBRARIES, ROCM_VERSION, data_files
 
@@ -48,7 +48,7 @@ def test_every_library_that_torch_preloads_is_there_and_known() -> None:
     assert set(PRELOADED) <= {library.short for library in LIBRARIES}
     core = [f"{lib.folder}/{lib.soname}" for lib in LIBRARIES if not lib.per_family]
     math = [f"{lib.folder}/{lib.soname}" for lib in LIBRARIES if lib.per_family]
-    known = rendering.libraries_in("core", core, "linux") | rendering.libraries_in("libraries", math, "linux")
+    known = layouts.libraries_in("core", core, "linux") | layouts.libraries_in("libraries", math, "linux")
     assert known == {library.short for library in LIBRARIES}
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from core import parallel
-from core.stores import open_store
+from core.stores.location import open_store
 
 if TYPE_CHECKING:
     from pathlib import Path

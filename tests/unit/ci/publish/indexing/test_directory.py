@@ -10,9 +10,10 @@ import pytest
 from ci.publish import buckets
 from ci.publish.indexing.files import read_distribution
 from core import files
+from core.archive import Member
 from core.cli.frontdoor import Verb, main
 from core.errors import WheelError
-from core.wheel.wheel_writer import Member, WheelSpec, write_wheel
+from core.wheel.writer import WheelSpec, write_wheel
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from core import parallel
 from core.errors import ConflictError, DataError, StoreError, WheelError
-from core.stores import open_store
 from core.stores.directory import DirectoryStore
+from core.stores.location import open_store
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -1,0 +1,384 @@
+"""Where packages come from: a run, indexes, flat pages, folders; the options that say so.
+
+Only names of ours are taken from a source. An installer that is handed its address installs files by digest
+and nothing else, so that no other package of those names can win.
+"""
+
+from __future__ import annotations
+
+import functools
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from types import MappingProxyType
+from typing import TYPE_CHECKING
+from urllib.parse import quote
+
+from packaging.version import Version
+
+from core import files, http
+from core.env.installer import Sources, configured
+from core.errors import MissingInputError, ServiceError
+from core.http import fetch, has_secret, without_secret
+from core.packages.offers import (
+    Offer,
+    fits,
+    offered,
+    offers_named,
+    offers_of_page,
+    remote_metadata,
+    required_by,
+    requirements_in,
+)
+from core.packages.pages import RemoteFiles, flat_page, served_store, unlisted, wait_for
+from core.run.outputs import LOCAL_RUN
+from core.wheel import distributions, read_metadata
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from core.http import Answer
+    from core.packages.offers import RunGroup
+    from core.stores import Store
+
+_REFUSED = frozenset({401, 403, 404, 410})  # how servers say that there is nothing for whoever asks
+_FAILED = 500
+_ROCM = "rocm-"
+_INDEX, _LINKS, _VERSION, _NO_INSTALL = (
+    f"ROCM_PACKAGE_{name}" for name in ("INDEX_URL", "FIND_LINKS_URL", "VERSION", "NO_INSTALL")
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SourceOptions:
+    """Where packages come from, as a command line says it.
+
+    Attributes:
+        version: The exact version; "" for the one that another document says, or the newest.
+        run_id: A run other than the stage's own; "" for none.
+        store: Where that run lives; "" for where runs of CI do.
+        artifact_group: The run's group; "" for the GPU family.
+        index_name: A release index by name.
+        index_urls: Indexes.
+        index_subdir: A folder below each index.
+        find_links: Folders, absolute, and flat pages.
+        no_install: They are installed already, in the Python that the environment is made from.
+        prefix: How the options begin: ``--``, or ``--rocm-``.
+    """
+
+    version: str = ""
+    run_id: str = ""
+    store: str = ""
+    artifact_group: str = ""
+    index_name: str = ""
+    index_urls: tuple[str, ...] = ()
+    index_subdir: str = ""
+    find_links: tuple[str, ...] = ()
+    no_install: bool = False
+    prefix: str = "--"
+
+    @property
+    def named(self) -> bool:
+        """Whether a source is named at all, beside the stage's own run."""
+        places = self.run_id, self.store, self.index_name, self.index_urls, self.index_subdir, self.find_links
+        return any(places)
+
+
+def add_package_source(
+    parser: argparse.ArgumentParser, title: str, *prefixes: str
+) -> argparse._ArgumentGroup:
+    """Declare the options of a source, the same words for every stage.
+
+    Args:
+        parser: The verb's parser.
+        title: What comes from there, and what the default is.
+        prefixes: ``""`` and ``rocm-``: each option is spelled with each of them; the first one names it.
+    """
+    group, first = parser.add_argument_group(title), prefixes[0]
+
+    def add(name: str, *other_spellings: str, **settings: object) -> None:
+        spelled = [f"--{prefix}{name}" for prefix in prefixes]
+        dest = f"{first}{name}".replace("-", "_")
+        group.add_argument(*spelled, *other_spellings, dest=dest, **settings)  # type: ignore[arg-type]
+
+    add(
+        "find-links", action="append", default=[], metavar="URL|DIR", help="a folder or flat page; repeatable"
+    )
+    add("index-url", action="append", default=[], metavar="URL", help="an index; repeatable")
+    add(
+        "index-name",
+        *(["--rocm-index"] if _ROCM in prefixes else []),
+        default="",
+        metavar="NAME",
+        help="a release index by name: nightly, dev, …",
+    )
+    add(
+        "index-subdir",
+        default="",
+        metavar="DIR",
+        help="folder below each index, such as gfx110X-all (without --index-url: of the release index)",
+    )
+    if _ROCM in prefixes:
+        group.add_argument(
+            *("--rocm-version", *([] if first else ["--version"])),
+            dest=f"{first}version".replace("-", "_"),
+            default="",
+            metavar="V",
+            help="exact version of the rocm packages",
+        )
+    if first == _ROCM:
+        group.add_argument(
+            "--rocm-no-install",
+            action="store_true",
+            help="take what the Python has installed that the environment is made from: an image's ROCm",
+        )
+        for name, metavar, about in (
+            ("run-id", "ID", "another run that has them"),
+            ("store", "STORE", "where that run lives"),
+            ("artifact-group", "GROUP", "that run's group (default: the GPU family)"),
+        ):
+            group.add_argument(f"--{first}{name}", default="", metavar=metavar, help=about)
+    return group
+
+
+def source_options(
+    arguments: argparse.Namespace, prefix: str = "", env: Mapping[str, str] = MappingProxyType({})
+) -> SourceOptions:
+    """Turn parsed arguments into the value that stages get.
+
+    Args:
+        arguments: The options; an empty one was not given.
+        prefix: The prefix that names them.
+        env: Where a workflow's inputs say it for several sessions at once, unless options do.
+    """
+    key = prefix.replace("-", "_")
+
+    def given(name: str) -> str:
+        return str(getattr(arguments, f"{key}{name}", "") or "")
+
+    own_run = ("run_id", "store", "artifact_group") if prefix else ()
+    found = SourceOptions(
+        version=given("version") or env.get(_VERSION, ""),
+        **{name: given(name) for name in own_run},
+        index_name=given("index_name"),
+        index_urls=tuple(filter(None, getattr(arguments, f"{key}index_url"))),
+        index_subdir=given("index_subdir").strip("/"),
+        find_links=absolute(getattr(arguments, f"{key}find_links")),
+        no_install=prefix == _ROCM and arguments.rocm_no_install,
+        prefix=f"--{prefix}",
+    )
+    if found.named or found.no_install:
+        return found
+    if prefix == _ROCM and env.get(_NO_INSTALL):
+        return replace(found, no_install=True)
+    urls, links = (tuple(filter(None, [env.get(name)])) for name in (_INDEX, _LINKS))
+    return replace(found, index_urls=urls, find_links=links)
+
+
+def absolute(links: list[str]) -> tuple[str, ...]:
+    """Make paths among find-links absolute: a stage runs in the checkout's root, and an installer may not."""
+    return tuple(link if "://" in link else str(Path(link).resolve()) for link in links if link)
+
+
+def below(url: str, folder: str) -> str:
+    """Return the address of a folder below an index; without a folder the index's own, as it was given."""
+    inner = folder.strip("/")
+    return f"{url.rstrip('/')}/{inner}/" if inner else url
+
+
+@dataclass(frozen=True, kw_only=True)
+class PackageSource:
+    """Where packages come from.
+
+    Attributes:
+        group: A run's artifact group; None for none.
+        index_urls: Indexes.
+        find_links: Folders and flat pages.
+        installed: The interpreter that has them installed already; None for none.
+        prefix: How the options begin that name it: ``--``, or ``--rocm-``.
+    """
+
+    group: RunGroup | None = None
+    index_urls: tuple[str, ...] = ()
+    find_links: tuple[str, ...] = ()
+    installed: Path | None = None
+    prefix: str = "--"
+
+    @property
+    def words(self) -> str:
+        """The source in words, without passwords."""
+        run = (f"run {self.group.outputs.run_id} ({self.group.where})",) if self.group else ()
+        if self.installed:
+            return f"what {self.installed} has installed"
+        return ", ".join((*run, *map(without_secret, (*self.index_urls, *self.find_links))))
+
+    @property
+    def direct(self) -> Sources:
+        """The installer's sources of what needs no server of ours: no run, and no password."""
+        urls, found = (
+            tuple(one for one in given if not has_secret(one)) for given in (self.index_urls, self.find_links)
+        )
+        return Sources(
+            index_url=urls[0] if urls else "",
+            extra_index_urls=urls[1:],
+            find_links=found,
+            no_index=not urls,
+            cert=configured().cert,
+        )
+
+    @functools.cached_property
+    def listed(self) -> tuple[Offer, ...]:
+        """What the run, the flat pages and the folders offer of our names.
+
+        Raises:
+            MissingInputError: One of them is not there, or may not be read.
+            ServiceError: A page does not answer.
+        """
+        own = offered(self.group) if self.group else ()
+        return (*own, *(one for link in self.find_links for one in self._linked(link)))
+
+    @functools.cached_property
+    def _indexed(self) -> dict[str, tuple[Offer, ...]]:
+        return {}
+
+    def offers(self, name: str) -> tuple[Offer, ...]:
+        """List the files of a distribution by its normalised name; none where the source has none.
+
+        Raises:
+            MissingInputError: A place is not there, or may not be read.
+            ServiceError: An address does not answer.
+        """
+        if name not in self._indexed:
+            found = (one for url in self.index_urls for one in self._in_index(url, name))
+            self._indexed[name] = (*(one for one in self.listed if one.distribution == name), *found)
+        return self._indexed[name]
+
+    def versions(self, name: str, python_tag: str = "") -> tuple[str, ...]:
+        """List the versions of a distribution, for one Python or any; newest first."""
+        fitting = [one for one in self.offers(name) if not python_tag or fits(one, python_tag)]
+        held = {Version(one.version) for one in fitting if not one.yanked}
+        return tuple(str(one) for one in sorted(held, reverse=True))
+
+    def lacks(self, what: str) -> MissingInputError:
+        """Return the error that the source, which answers, lacks something."""
+        run = "--run-id ID" if self.prefix == "--" else f"{self.prefix}run-id ID"
+        ways = f"{self.prefix}find-links URL|DIR, {self.prefix}index-url URL, or a run ({run})"
+        return MissingInputError(f"There is no {what} at {self.words}.", hint=f"Name another source: {ways}.")
+
+    def requires(self, one: Offer) -> tuple[str, ...]:
+        """Read what a wheel requires; an sdist decides that where it is installed."""
+        if self.group and one.key:
+            return required_by(self.group.store, one)
+        if not one.name.endswith(".whl"):
+            return ()
+        remote = "://" in one.url
+        return requirements_in(
+            remote_metadata(one.url, cert=configured().cert) if remote else read_metadata(Path(one.url)).raw
+        )
+
+    def sealed(self, one: Offer) -> Offer:
+        """Return a file with its digest, which is computed where no page says it."""
+        if one.sha256:
+            return one
+        if "://" in one.url:
+            return replace(one, sha256=http.digest_of(one.url, cert=configured().cert))
+        return replace(one, sha256=files.sha256(Path(one.url)))
+
+    @contextmanager
+    def opened(self, wanted: Sequence[Offer], *, wait: float | None = None) -> Iterator[Sources]:
+        """Let installers reach chosen files without a password, as long as the context lives.
+
+        Pages of a run are read over HTTP where everybody may read its files, else through the store with
+        this process's rights. The local run's page is made of its records.
+
+        Args:
+            wanted: The files.
+            wait: Seconds to wait until the run's page lists what its records promise; None where the page
+                need not be written yet.
+
+        Raises:
+            MissingInputError: The page does not list them in time.
+        """
+        own = [one for one in wanted if one.key]
+        secret = [one for one in wanted if has_secret(one.url)]
+        with ExitStack() as stack:
+            pages = [stack.enter_context(_run_page(self.group, own, wait))] if self.group and own else []
+            if secret:
+                remote = RemoteFiles({one.name: one.url for one in secret}, cert=configured().cert)
+                page = flat_page(secret)
+                pages.append(f"{stack.enter_context(served_store(remote, {'index.html': page}))}/index.html")
+            direct = self.direct
+            yield replace(direct, find_links=(*pages, *direct.find_links))
+
+    def _linked(self, link: str) -> Iterator[Offer]:
+        if link.startswith(("http://", "https://")):
+            answer = fetch(link, cert=configured().cert)
+            if answer.text is None:
+                raise self._unread(link, answer, "find-links")
+            yield from offers_of_page(answer.text, link)
+            return
+        folder = Path(link.removeprefix("file://"))
+        if not folder.is_dir():
+            raise MissingInputError(f"{folder} is not a folder.", hint=f"See {self.prefix}find-links.")
+        for path in sorted(folder.iterdir()):
+            yield from offers_named(path.name, url=str(path))
+
+    def _in_index(self, url: str, name: str) -> Iterator[Offer]:
+        base, cert = url.rstrip("/"), configured().cert
+        page = f"{base}/{name}/"
+        answer = fetch(page, cert=cert)
+        if answer.text is not None:
+            yield from (one for one in offers_of_page(answer.text, page) if one.distribution == name)
+        elif answer.status not in _REFUSED:
+            raise self._unread(page, answer, "index-url")
+        else:
+            # buckets answer for what is not there as for what is forbidden
+            root = fetch(f"{base}/", cert=cert)
+            if root.text is None:
+                raise self._unread(f"{base}/", root, "index-url")
+
+    def _unread(self, url: str, answer: Answer, setting: str) -> MissingInputError | ServiceError:
+        said = f"{without_secret(url)}: {answer.problem}."
+        if not answer.status or answer.status >= _FAILED:
+            return ServiceError(said, hint=f"Try again, or correct {self.prefix}{setting}.")
+        return MissingInputError(
+            said,
+            hint=f"Correct {self.prefix}{setting}. A run in a private bucket is named by its id and store "
+            "(--run-id, --store), and read with this machine's credentials.",
+        )
+
+
+@contextmanager
+def store_address(store: Store, key: str, pages: Mapping[str, bytes]) -> Iterator[str]:
+    """Yield the address of a store's keys: its own if all may read `key`, else one of this machine."""
+    # of one store over another, the one that has the key
+    address = store.url_of(key)
+    if address.startswith("http") and fetch(address, cert=configured().cert).text is not None:
+        yield address.removesuffix(f"/{quote(key)}")
+        return
+    with served_store(store, pages) as base:
+        yield base
+
+
+@contextmanager
+def _run_page(group: RunGroup, offers: Sequence[Offer], wait: float | None) -> Iterator[str]:
+    page, cert = f"{group.prefix}/index.html", configured().cert
+    made = {page: flat_page(offers)} if wait is None or group.outputs.run_id == LOCAL_RUN else {}
+    # a small object that is there for certain: whether everybody may read it
+    small = min(offers, key=lambda one: (not one.metadata_sha256, one.size))
+    key = f"{small.key}{distributions.SIDECAR}" if small.metadata_sha256 else small.key
+    with ExitStack() as stack:
+        base = stack.enter_context(store_address(group.store, key, made))
+        url = f"{base}/{quote(page)}"
+        if wait is None and unlisted(fetch(url, cert=cert).text, offers):
+            base = stack.enter_context(served_store(group.store, made))
+            url = f"{base}/{quote(page)}"
+        wait_for(
+            {url: offers},
+            seconds=wait or 0,
+            read=lambda one: fetch(one, cert=cert),
+            # an address on this machine means nothing once it is gone
+            named=lambda one: one.replace(base, group.store.url),
+        )
+        yield url

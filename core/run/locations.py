@@ -1,0 +1,128 @@
+"""Where the runs of CI lie: which bucket, which folder of it, by repository, fork and release type.
+
+Every stage may read such a run, so core knows this much of CI: its part of `ci/buckets.toml`; who may write
+where, and what is handed out from where, is `ci.publish.buckets`'s.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import re
+from collections.abc import Mapping  # noqa: TC003 - pydantic reads it
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pydantic import ConfigDict
+
+from core.data import Model, load_toml
+from core.errors import DataError, UsageError, nearest
+
+BUCKETS_FILE = Path(__file__).resolve().parents[2] / "ci" / "buckets.toml"
+_REPOSITORY = re.compile(r"(?P<owner>[A-Za-z0-9-]+)/(?P<name>[A-Za-z0-9._-]+)")
+
+
+class _Part(Model):
+    model_config = ConfigDict(extra="ignore")
+
+
+class RunBucket(_Part):
+    """A release type's buckets: the main repository's, and that of others ("" for the same)."""
+
+    bucket: str
+    external_bucket: str = ""
+
+
+class CompilerCaches(_Part):
+    """Where builds of the main repository share what they compiled."""
+
+    region: str
+    bucket: str
+    role: str
+    session_seconds: int
+    types: Mapping[str, str]
+
+
+class RunBuckets(_Part):
+    """What `ci/buckets.toml` says of runs; `repository` is the main one, ``{owner}/{name}``."""
+
+    repository: str
+    release_types: Mapping[str, RunBucket]
+    compiler_caches: CompilerCaches | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Origin:
+    """The repository that a run belongs to, ``{owner}/{name}``, and whether it builds a commit of a fork."""
+
+    repository: str
+    fork: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Location:
+    """A run's S3 bucket, and ``{owner}-{repo}/`` in one that several repositories share, else ""."""
+
+    bucket: str
+    external_repo: str
+
+    @property
+    def store(self) -> str:
+        """The bucket as ``--store`` names it."""
+        return f"s3://{self.bucket}"
+
+
+@functools.cache
+def run_buckets() -> RunBuckets:
+    """Read the data file's part."""
+    return load_toml(BUCKETS_FILE, RunBuckets)
+
+
+def is_own(data: RunBuckets, origin: Origin) -> bool:
+    """Return whether a run is of the main repository's own branches; GitHub ignores the case of names."""
+    return origin.repository.casefold() == data.repository.casefold() and not origin.fork
+
+
+def location(data: RunBuckets, repository: str, *, fork: bool, release_type: str) -> Location:
+    """Return where the outputs of a repository's run lie.
+
+    Raises:
+        UsageError: The repository is not ``{owner}/{name}``, or no bucket holds such runs.
+    """
+    match = _REPOSITORY.fullmatch(repository)
+    if match is None:
+        raise UsageError(f"{repository!r} is not a repository.", hint="Write it as owner/name.")
+    chosen = data.release_types.get(release_type)
+    if chosen is None:
+        raise UsageError(
+            f"No bucket holds artifacts of release type {release_type!r}. "
+            f"{nearest(release_type, data.release_types)}",
+            hint="Releases are promoted from a prerelease's outputs; name its release type.",
+        )
+    if is_own(data, Origin(repository=repository, fork=fork)) or not chosen.external_bucket:
+        return Location(bucket=chosen.bucket, external_repo="")
+    return Location(bucket=chosen.external_bucket, external_repo=f"{match['owner']}-{match['name']}/")
+
+
+def origin_from(env: Mapping[str, str], data: RunBuckets) -> Origin:
+    """Return whose run this process belongs to by GitHub's variables; outside CI the main repository's.
+
+    A pull request is a fork's where its head lies in another repository, or in one that is gone.
+
+    Raises:
+        DataError: The event's file is not an event.
+    """
+    repository = env.get("GITHUB_REPOSITORY") or data.repository
+    path = env.get("GITHUB_EVENT_PATH", "")
+    try:
+        event: Any = json.loads(Path(path).read_text(encoding="utf-8")) if path else {}
+    except (OSError, ValueError) as problem:
+        raise DataError(f"{path} is not the event of a CI run: {problem}.") from problem
+    if not isinstance(event, dict):
+        raise DataError(f"{path} is not the event of a CI run.")
+    request = event.get("pull_request")
+    if not isinstance(request, dict):
+        return Origin(repository=repository)
+    head = ((request.get("head") or {}).get("repo") or {}).get("full_name", "")
+    return Origin(repository=repository, fork=str(head).casefold() != repository.casefold())

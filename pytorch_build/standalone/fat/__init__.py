@@ -1,1 +1,0 @@
-"""Stand-alone ("fat") wheels: torch with the part of ROCm that it needs inside."""

@@ -1,0 +1,220 @@
+"""What a stand-alone wheel says of itself: its version, its requirements, torch's version module."""
+
+from __future__ import annotations
+
+import ast
+import contextlib
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from packaging.licenses import InvalidLicenseExpression, canonicalize_license_expression
+from packaging.requirements import InvalidRequirement, Requirement
+from packaging.utils import canonicalize_name
+
+from core.archive import zip_reader
+from core.errors import WheelError
+from core.wheel import parse_wheel_name, read_metadata
+from core.wheel.record import require_listing
+from rocm_packaging.packages.layouts import device_target, is_rocm
+from rocm_packaging.packages.payload import joined
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from pathlib import Path
+
+    from packaging.version import Version
+
+
+_CONTINUED = (" ", "\t")
+_EXTRA = re.compile(r"provides-extra:\s*(device-\S+)", re.IGNORECASE)
+
+
+def standalone_version(version: Version, label: str) -> str:
+    """Mark a version: ``2.10.0+rocm7.10.0`` becomes ``2.10.0+rocm7.10.0.standalone``.
+
+    PEP 440 lets a local version have letters, digits and dots, and sorts the longer one later.
+    """
+    if version.local and label in version.local.split("."):
+        raise WheelError(f"Version {version} is that of a stand-alone wheel already.")
+    return f"{version}.{label}" if version.local else f"{version}+{label}"
+
+
+def standalone_metadata(
+    content: bytes, version: str, *, expression: str = "", license_files: Sequence[str] = ()
+) -> bytes:
+    """Edit METADATA: the version and licences, without requirements on ROCm's or device packages."""
+    head, gap, body = content.decode().partition("\n\n")
+    lines: list[str] = []
+    for field in _fields(head):
+        name, _, value = field.partition(":")
+        if name.lower() == "version":
+            lines.append(f"Version: {version}")
+        elif name.lower() == "license-expression" and expression:
+            own = value.strip()
+            both = f"({own}) AND {expression}" if " OR " in own else joined([own, expression])
+            lines.append(f"License-Expression: {both}")
+            lines += [f"License-File: {path}" for path in license_files]
+        elif not (_needs_rocm(value) if name.lower() == "requires-dist" else device_extras([field])):
+            lines.append(field)
+    return ("\n".join(lines) + (gap + body if gap else "\n")).encode()
+
+
+def device_extras(fields: Iterable[str]) -> list[str]:
+    """List the extras of METADATA's fields that name device packages: a host wheel has such."""
+    found = (_EXTRA.fullmatch(one.strip()) for one in fields)
+    return [one[1] for one in found if one]
+
+
+def _fields(head: str) -> Iterator[str]:
+    """Split a header into fields, each with its continuation lines."""
+    field = ""
+    for line in head.splitlines():
+        if line.startswith(_CONTINUED):
+            field += f"\n{line}"
+            continue
+        if field:
+            yield field
+        field = line
+    if field:
+        yield field
+
+
+def _needs_rocm(requirement: str) -> bool:
+    try:
+        name = canonicalize_name(Requirement(" ".join(requirement.split())).name)
+    except InvalidRequirement:
+        return False
+    return is_rocm(name) or bool(device_target(name))
+
+
+def standalone_module(content: bytes, old: Version, new: str) -> bytes:
+    """Edit ``version.py``: every quoted text that is the old version becomes the new one."""
+
+    def replaced(found: re.Match[str]) -> str:
+        return f"{found[1]}{new}{found[1]}" if found[2] == str(old) else found[0]
+
+    return re.sub(r"""(['"])([^'"\n]*)\1""", replaced, content.decode()).encode()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Held:
+    """The licences of some wheels."""
+
+    expression: str
+    files: Mapping[Path, Mapping[str, str]]
+
+    @property
+    def paths(self) -> list[str]:
+        """Where all of them go, sorted."""
+        return sorted(path for names in self.files.values() for path in names.values())
+
+
+def licenses_of(wheels: Iterable[Path]) -> Held:
+    """Gather the licences of wheels."""
+    expressions: list[str] = []
+    files: dict[Path, Mapping[str, str]] = {}
+    for wheel in sorted(wheels):
+        with zip_reader.opened(wheel) as archive:
+            listing = require_listing(wheel, archive)
+        prefix, name = f"{listing.folder}/licenses/", parse_wheel_name(wheel.name).distribution
+        names = (info.filename for info, _ in listing.files if info.filename.startswith(prefix))
+        files[wheel] = {one: f"{name}/{one.removeprefix(prefix)}" for one in names}
+        with contextlib.suppress(InvalidLicenseExpression):  # older metadata names licences in words
+            expressions.append(canonicalize_license_expression(read_metadata(wheel).license))
+    return Held(expression=joined(expressions) if expressions else "", files=files)
+
+
+FOLDER = "lib/rocm"
+"""Where ROCm lies in torch's package, on both platforms."""
+_DLL_LOOP = re.compile(r"^(?P<indent>[ \t]*)for dll_path in dll_paths:", re.MULTILINE)
+_DLL_INSERT = 'dll_paths.insert(0, os.path.join(th_dll_path, "rocm", "bin"))'
+
+
+@dataclass(frozen=True, kw_only=True)
+class Asked:
+    """What a wheel's ``_rocm_init.py`` asks of `rocm_sdk`."""
+
+    names: tuple[str, ...]
+    version: str
+
+
+def read_rocm_init(text: str, where: str) -> Asked:
+    """Read ``_rocm_init.py``: the arguments of its one call of ``initialize_process``."""
+    try:
+        given = _arguments(text)
+    except (SyntaxError, ValueError) as problem:
+        raise WheelError(
+            f"{where} cannot be made stand-alone: it has {problem}.",
+            hint="Build the wheel with nox -s build_torch, or take one that loads ROCm so.",
+        ) from problem
+    names, version = given.get("preload_shortnames", ()), given.get("check_version", "")
+    if not isinstance(names, (list, tuple)) or not all(isinstance(name, str) for name in names):
+        raise WheelError(f"{where} cannot be made stand-alone: preload_shortnames is no list of names.")
+    return Asked(names=tuple(names), version=version if isinstance(version, str) else "")
+
+
+def _arguments(text: str) -> dict[str, object]:
+    """Read the keyword arguments of the one call of ``initialize_process``, which are literals."""
+    calls = [
+        node
+        for node in ast.walk(ast.parse(text))
+        if isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Attribute)
+        and node.func.attr == "initialize_process"
+    ]
+    if len(calls) != 1:
+        raise ValueError(f"{len(calls)} calls of rocm_sdk.initialize_process")
+    return {one.arg: ast.literal_eval(one.value) for one in calls[0].keywords if one.arg}
+
+
+def standalone_init(paths: Sequence[str], *, windows: bool) -> str:
+    """Write a ``_rocm_init.py`` that loads ROCm out of the wheel itself.
+
+    Libraries are loaded with global symbols, as `rocm_sdk` does, so that torch's own find them by
+    their SONAMEs; these need no search path into ROCm's folders, and stay as they are.
+    """
+    listed = "".join(f'    "{path}",\n' for path in paths)
+    more = (
+        '    global _added\n    _added = os.add_dll_directory(os.path.join(_ROOT, "bin"))\n'
+        if windows
+        else ""
+    )
+    return (
+        '"""Loads the ROCm that this wheel holds, before torch\'s own libraries."""\n'
+        "\n"
+        "import ctypes\n"
+        "import os\n"
+        "\n"
+        '_ROOT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "lib", "rocm")\n'
+        "_LIBRARIES = (\n"
+        f"{listed}"
+        ")\n"
+        "_loaded = []\n"
+        f"{'_added = None' + chr(10) if windows else ''}"
+        "\n"
+        "\n"
+        "def initialize():\n"
+        f"{more}"
+        "    for path in _LIBRARIES:\n"
+        '        file = os.path.join(_ROOT, *path.split("/"))\n'
+        "        try:\n"
+        "            _loaded.append(ctypes.CDLL(file, mode=ctypes.RTLD_GLOBAL))\n"
+        "        except OSError as problem:\n"
+        "            raise ImportError(\n"
+        '                f"ROCm\'s {path}, which is part of this wheel, could not be loaded: {problem}"\n'
+        "            ) from problem\n"
+    )
+
+
+def patched_torch_init(text: str, where: str) -> str:
+    """Let torch's ``__init__.py`` look for DLLs in the wheel's ROCm first."""
+    if _DLL_INSERT in text:
+        raise WheelError(f"{where} looks into the wheel's own ROCm already: it is stand-alone.")
+    patched, count = _DLL_LOOP.subn(rf"\g<indent>{_DLL_INSERT}\n\g<0>", text)
+    if not count:
+        raise WheelError(
+            f"{where} has no line 'for dll_path in dll_paths:', so nothing would look for ROCm's DLLs.",
+            hint="This torch loads its DLLs in another way than the versions that this stage knows.",
+        )
+    return patched

@@ -1,0 +1,333 @@
+"""Artifacts as archives: ``{name}_{component}_{target}.tar.zst`` or ``.tar.xz``, and a digest beside.
+
+Archives from elsewhere are hostile until read to their end. What may not happen is decided before
+anything is written: a member's name must be a plain path below a folder that the manifest lists, no
+member may lie behind a link, and links are made last, after all of them were followed on paper. So no
+order of members leads outside. `extract` writes into a sibling of the artifact's folder, and renames it
+only when the digest held.
+"""
+
+from __future__ import annotations
+
+import os
+import posixpath
+import re
+import shutil
+import stat
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from core.archive.tar import XZ, ZSTD, HashedSource, Policy, TarStream
+from core.errors import ArtifactError, FatalError, nearest
+from core.run.outputs import this_platform
+from rocm_packaging.artifacts import COMPONENTS, MANIFEST, parse_stages
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+    from typing import BinaryIO
+
+    from core.archive.tar import Member
+    from core.run.outputs import Platform
+
+
+SUFFIXES = (ZSTD, XZ)  # the preferred one first
+SIDECAR = ".sha256sum"
+MARKER = ".archive.sha256"
+
+_STEM = re.compile(
+    r"(?P<name>[A-Za-z][A-Za-z0-9-]*)_(?P<component>[a-z]+)"
+    r"_(?P<target>[A-Za-z0-9][A-Za-z0-9-]*)(?P<features>(?::[a-z]+[+-])*)"
+)
+_DIGEST = re.compile(r"[0-9a-f]{64}")
+_DRIVE = re.compile(r"[A-Za-z]:")
+_LONGEST_MANIFEST = 1 << 20
+_MOST_HOPS = 40  # as many as Linux follows
+_CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_BINARY", 0)
+_FILE = stat.S_IRUSR | stat.S_IWUSR
+_PERMISSIONS = 0o777
+
+
+@dataclass(frozen=True, kw_only=True, order=True)
+class ArchiveName:
+    """What an archive's file name says; `features` are those of the target (``:xnack+``), mostly empty."""
+
+    name: str
+    component: str
+    target: str
+    features: str = ""
+    suffix: str = ZSTD
+
+    @property
+    def stem(self) -> str:
+        """The artifact's name: ``{name}_{component}_{target}``, features included."""
+        return f"{self.name}_{self.component}_{self.target}{self.features}"
+
+    @property
+    def filename(self) -> str:
+        """The archive's file name."""
+        return f"{self.stem}{self.suffix}"
+
+    def folder(self, platform: Platform) -> str:
+        """Return the name of the artifact's folder; Windows allows no colon in it."""
+        return self.stem.replace(":", "~") if platform == "windows" else self.stem
+
+
+def is_archive(filename: str) -> bool:
+    """Return whether a file is named like an artifact's archive, be it malformed."""
+    return filename.endswith(SUFFIXES)
+
+
+def parse_name(filename: str) -> ArchiveName:
+    """Read an archive's file name: exactly three fields, then one of `SUFFIXES`."""
+    suffix = next((one for one in SUFFIXES if filename.endswith(one)), "")
+    match = _STEM.fullmatch(filename.removesuffix(suffix))
+    if not suffix or match is None:
+        raise ArtifactError(
+            f"{filename!r} is not the name of an artifact's archive: "
+            f"those are name_component_target{' or '.join(SUFFIXES)}."
+        )
+    if match["component"] not in COMPONENTS:
+        close = nearest(match["component"], COMPONENTS)
+        raise ArtifactError(f"{filename!r} has an unknown component {match['component']!r}. {close}")
+    return ArchiveName(suffix=suffix, **match.groupdict())
+
+
+def parse_sidecar(text: str, *, where: str) -> str:
+    """Read a ``.sha256sum``: the digest is the first word, whatever follows."""
+    digest = (text.split() or [""])[0].lower()
+    if not _DIGEST.fullmatch(digest):
+        raise ArtifactError(f"{where} holds no SHA-256.", hint="Upload the artifact again.")
+    return digest
+
+
+def extracted_digest(folder: Path) -> str:
+    """Return the digest of the archive that an artifact's folder came from; "" where it came from none."""
+    try:
+        return (folder / MARKER).read_text(encoding="ascii")
+    except (OSError, UnicodeDecodeError):
+        return ""
+
+
+def extract(
+    stream: BinaryIO,
+    archive: ArchiveName,
+    directory: Path,
+    *,
+    sha256: str,
+    policy: Policy | None = None,
+    on_bytes: Callable[[int], object] | None = None,
+) -> Path:
+    """Extract an archive as it arrives, hashing the same bytes; replace and return the artifact's folder.
+
+    Args:
+        stream: The compressed bytes, from their beginning.
+        archive: The archive's name.
+        directory: The artifact directory; the artifact's folder appears in it when it is whole.
+        sha256: The digest that the bytes must have; "" takes any.
+        policy: How much the archive may ask for.
+        on_bytes: Called with each number of compressed bytes read.
+
+    Raises:
+        ArtifactError: The archive is hostile, malformed, truncated, or of another digest.
+        StoreError: Reading broke off.
+        FatalError: The disk is full, or the directory cannot be written.
+    """
+    granted = policy or Policy()
+    source = HashedSource(stream, where=archive.filename, on_bytes=on_bytes)
+    tar = TarStream(source, archive.suffix, where=archive.filename, policy=granted)
+    target = directory / archive.folder(this_platform())
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=directory, prefix=f".{target.name}.", suffix=".part") as work:
+            fresh = Path(work) / "new"
+            fresh.mkdir(mode=0o755)
+            try:
+                _unpack(tar, fresh, where=archive.filename)
+            except ArtifactError as problem:
+                # the digest says more than what a damaged archive happens to break
+                _require_digest(source.finish(), sha256, archive, problem)
+                raise
+            digest = source.finish()
+            _require_digest(digest, sha256, archive, None)
+            (fresh / MARKER).write_text(digest, encoding="ascii")
+            if target.exists():
+                target.rename(Path(work) / "old")
+            fresh.rename(target)
+    except OSError as problem:
+        raise _unwritten(target, problem) from problem
+    return target
+
+
+def _require_digest(found: str, sha256: str, archive: ArchiveName, problem: ArtifactError | None) -> None:
+    if sha256 and found != sha256:
+        raise ArtifactError(
+            f"{archive.filename} has the SHA-256 {found}, but its {SIDECAR} says {sha256}."
+            + (f" ({problem.message})" if problem else ""),
+            hint="It was damaged or replaced: fetch it again, or upload it again.",
+        ) from problem
+
+
+def _unpack(tar: TarStream, folder: Path, *, where: str) -> None:
+    """Write an archive's members into a fresh folder.
+
+    Permission bits are kept, except that the owner may always read and write; set-user-id,
+    set-group-id and sticky bits are not. Files get the time at which they are written.
+    """
+    members = tar.members()
+    tree = _Tree(folder, where, _manifest(tar, members, folder, where))
+    for member in members:
+        _require_plain(member.name, where)
+        try:
+            tree.add(member, tar.chunks())
+        except OSError as problem:
+            raise _unwritten(folder / member.name, problem) from problem
+    tree.link()
+
+
+def _manifest(tar: TarStream, members: Iterator[Member], folder: Path, where: str) -> tuple[str, ...]:
+    first = next(members, None)
+    if first is None or first.name.removeprefix("./") != MANIFEST or first.kind != "file":
+        found = f"{first.name!r} comes first" if first else "it is empty"
+        raise ArtifactError(f"{where} does not begin with {MANIFEST}: {found}.", hint="Make it again.")
+    if first.size > _LONGEST_MANIFEST:
+        raise ArtifactError(f"{where} has a {MANIFEST} of {first.size} bytes.")
+    data = tar.data()
+    try:
+        text = data.decode()
+    except UnicodeDecodeError as problem:
+        raise ArtifactError(f"{where} has a {MANIFEST} that is not UTF-8.") from problem
+    (folder / MANIFEST).write_bytes(data)
+    return parse_stages(text, f"{where}: {MANIFEST}")
+
+
+class _Tree:
+    """What lies where, as far as the archive was read."""
+
+    def __init__(self, folder: Path, where: str, stages: tuple[str, ...]) -> None:
+        self._root = str(folder)
+        self._folder = folder
+        self._where = where
+        self._below = tuple(f"{stage}/" for stage in stages)
+        self._above = {*stages, *_ancestors(stages)}
+        self._kinds = {"": "folder", MANIFEST: "file"}
+        self._links: dict[str, str] = {}
+
+    def add(self, member: Member, data: Iterable[memoryview]) -> None:
+        """Write a member, or note it where it is a link."""
+        name = member.name.removeprefix("./")
+        if not name.startswith(self._below) and not (member.kind == "folder" and name in self._above):
+            raise self._bad(name, f"lies outside of the folders that {MANIFEST} lists")
+        present = self._kinds.get(name)
+        if present is not None and (present, member.kind) != ("folder", "folder"):
+            raise self._bad(name, "is there twice")
+        if member.kind == "folder":
+            self._make(name, member.mode & _PERMISSIONS | stat.S_IRWXU)
+            return
+        self._make_parent(name)
+        if member.kind == "symlink":
+            self._links[name] = member.link
+        elif member.kind == "hardlink":
+            self._hard_link(name, member.link)
+        else:
+            _write(f"{self._root}/{name}", member.mode & _PERMISSIONS | _FILE, data)
+        self._kinds[name] = "symlink" if member.kind == "symlink" else "file"
+
+    def link(self) -> None:
+        """Make the symbolic links, once all of them are known to stay inside."""
+        for name, target in self._links.items():
+            self._require_inside(name, target)
+        for name, target in self._links.items():
+            try:
+                os.symlink(target, f"{self._root}/{name}")  # noqa: PTH211 - a path object a link takes longer
+            except OSError as problem:
+                raise _unwritten(self._folder / name, problem) from problem
+
+    def _make(self, name: str, mode: int) -> None:
+        path = f"{self._root}/{name}"
+        if name not in self._kinds:
+            self._make_parent(name)
+            os.mkdir(path)  # noqa: PTH102 - as above
+            self._kinds[name] = "folder"
+        os.chmod(path, mode)  # noqa: PTH101 - as above
+
+    def _make_parent(self, name: str) -> None:
+        """Require that what holds `name` is a folder; make it where the archive left it out."""
+        parent = name.rpartition("/")[0]
+        kind = self._kinds.get(parent)
+        if kind is None:
+            self._make(parent, 0o755)
+        elif kind != "folder":
+            raise self._bad(name, f"lies behind {parent!r}, which is a {kind}")
+
+    def _hard_link(self, name: str, link: str) -> None:
+        target = link.removeprefix("./")
+        if self._kinds.get(target) != "file" or target == MANIFEST:
+            raise self._bad(name, f"is a hard link to {link!r}, which is not a file before it in the archive")
+        try:
+            os.link(f"{self._root}/{target}", f"{self._root}/{name}")
+        except OSError:  # a file system without hard links
+            shutil.copy2(f"{self._root}/{target}", f"{self._root}/{name}")
+
+    def _require_inside(self, name: str, link: str) -> None:
+        if not link or posixpath.isabs(link) or "\\" in link or "\0" in link or _DRIVE.match(link):
+            raise self._bad(name, f"links to {link!r}, which is outside")
+        place = name.split("/")[:-1]
+        todo = link.split("/")[::-1]
+        hops = 0
+        while todo:
+            step = todo.pop()
+            if step == "..":
+                if not place:
+                    raise self._bad(name, f"links to {link!r}, which is outside")
+                place.pop()
+            elif step not in {"", "."}:
+                place.append(step)
+                further = self._links.get("/".join(place))
+                if further is not None:
+                    place.pop()
+                    todo += further.split("/")[::-1]
+                    hops += 1
+            if hops > _MOST_HOPS:
+                raise self._bad(name, f"links to {link!r}, which leads in circles")
+
+    def _bad(self, name: str, what: str) -> ArtifactError:
+        return ArtifactError(f"{self._where}: {name!r} {what}.")
+
+
+def _ancestors(stages: Iterable[str]) -> Iterator[str]:
+    for stage in stages:
+        parts = stage.split("/")
+        yield from ("/".join(parts[:end]) for end in range(1, len(parts)))
+
+
+def _require_plain(name: str, where: str) -> None:
+    """Refuse names that are not plain relative paths, on this platform or another."""
+    plain = name.removeprefix("./")
+    if plain.startswith("/") or _DRIVE.match(plain):
+        raise ArtifactError(f"{where}: {name!r} is an absolute path.")
+    if ".." in plain.split("/"):
+        raise ArtifactError(f"{where}: {name!r} leads out of its folder.")
+    if "\\" in plain or "\0" in plain or posixpath.normpath(plain) != plain:
+        raise ArtifactError(f"{where}: {name!r} is not a plain path.")
+
+
+def _write(path: str, mode: int, data: Iterable[memoryview]) -> None:
+    handle = os.open(path, _CREATE, mode)
+    try:
+        for piece in data:
+            left = piece
+            while left:
+                left = left[os.write(handle, left) :]
+        if os.name == "posix":
+            os.fchmod(handle, mode)
+    finally:
+        os.close(handle)
+
+
+def _unwritten(path: Path, problem: OSError) -> FatalError:
+    return FatalError(
+        f"{path} could not be written: {problem.strerror or problem}.",
+        hint="Free space or change the folder.",
+    )

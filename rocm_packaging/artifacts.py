@@ -1,0 +1,204 @@
+"""Artifacts."""
+
+from __future__ import annotations
+
+import filecmp
+import json
+import os
+import posixpath
+import re
+import stat
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import TYPE_CHECKING
+
+from core.errors import ArtifactError, MissingInputError, nearest
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+
+COMPONENTS = ("lib", "run", "dbg", "dev", "doc", "test")
+GENERIC = "generic"
+MANIFEST = "artifact_manifest.txt"
+INCOMPLETE = ".incomplete"  # while a directory has this file, artifacts of its set are missing
+_NAME = re.compile(r"(?P<name>[A-Za-z][A-Za-z0-9-]*)_(?P<component>[a-z]+)_(?P<target>[^_]+)")
+_OVERLAY = PurePosixPath("base/aux-overlay/stage/share/therock")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Artifact:
+    """One artifact."""
+
+    name: str
+    component: str
+    target: str
+    path: Path
+    stages: tuple[str, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Entry:
+    """A file or a symbolic link of ROCm's tree."""
+
+    path: str
+    source: Path
+    link: str = ""
+    executable: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class BuildInfo:
+    """What a ROCm build says of itself."""
+
+    split: bool
+    targets: tuple[str, ...]
+    version: str
+    commit: str = ""
+
+
+def scan(directory: Path) -> tuple[Artifact, ...]:
+    """List the artifacts of a directory, sorted by name, component and target."""
+    if not directory.is_dir():
+        raise MissingInputError(
+            f"{directory} is not a directory.", hint="Fetch artifacts: nox -s fetch_artifacts."
+        )
+    if (directory / INCOMPLETE).exists():
+        raise ArtifactError(
+            f"{directory} is incomplete: fetching artifacts into it has not ended, or has failed.",
+            hint="Run the same nox -s fetch_artifacts again.",
+        )
+    folders = (path for path in sorted(directory.iterdir()) if path.is_dir())
+    found = [_artifact(path) for path in folders if not path.name.startswith(".")]
+    if not found:
+        raise MissingInputError(
+            f"{directory} holds no artifact folders (name_component_target).",
+            hint="Fetch and unpack artifacts: nox -s fetch_artifacts.",
+        )
+    return tuple(sorted(found, key=lambda artifact: (artifact.name, artifact.component, artifact.target)))
+
+
+def _artifact(path: Path) -> Artifact:
+    match = _NAME.fullmatch(path.name)
+    if match is None:
+        raise ArtifactError(f"{path} is not named name_component_target.", hint="Move it elsewhere.")
+    if match["component"] not in COMPONENTS:
+        close = nearest(match["component"], COMPONENTS)
+        raise ArtifactError(f"{path} has an unknown component {match['component']!r}. {close}")
+    try:
+        text = (path / MANIFEST).read_text(encoding="utf-8")
+    except FileNotFoundError:
+        raise ArtifactError(f"{path} has no {MANIFEST}.", hint="Fetch the artifact again.") from None
+    except (OSError, UnicodeDecodeError) as problem:
+        raise ArtifactError(f"{path / MANIFEST} cannot be read: {problem}.") from problem
+    return Artifact(
+        name=match["name"],
+        component=match["component"],
+        target=re.split("[:~]", match["target"])[0],  # on Windows ~ stands for the colon
+        path=path,
+        stages=parse_stages(text, path / MANIFEST),
+    )
+
+
+def parse_stages(text: str, where: Path | str) -> tuple[str, ...]:
+    """Read a manifest: one stage folder a line, relative to the artifact."""
+    stages = [line.strip() for line in text.splitlines() if line.strip()]
+    for stage in stages:
+        first = stage.partition("/")[0]
+        if posixpath.isabs(stage) or posixpath.normpath(stage) != stage or first in {".", ".."}:
+            raise ArtifactError(f"{where} lists {stage!r}, which is outside of the artifact.")
+    return tuple(dict.fromkeys(stages))
+
+
+def build_info(artifacts: Iterable[Artifact]) -> BuildInfo:
+    """Read what the build says of itself, from the base artifact."""
+    base = next((a for a in artifacts if (a.name, a.component, a.target) == ("base", "lib", GENERIC)), None)
+    if base is None:
+        raise ArtifactError("The artifact base_lib_generic is missing.", hint="Fetch it: packaging needs it.")
+    source = base.path / _OVERLAY / "therock_manifest.json"
+    manifest, info = _read_json(source), _read_json(source.with_name("dist_info.json"))
+    flags = manifest.get("flags")
+    split = flags.get("KPACK_SPLIT_ARTIFACTS") if isinstance(flags, dict) else None
+    if not isinstance(split, bool):
+        raise ArtifactError(f"{source} has no flags.KPACK_SPLIT_ARTIFACTS.")
+    return BuildInfo(
+        split=split,
+        targets=tuple(filter(None, str(info.get("dist_amdgpu_targets", "")).split(";"))),
+        version=str(manifest.get("rocm_version", "")),
+        commit=str(manifest.get("the_rock_commit", "")),
+    )
+
+
+def _read_json(path: Path) -> Mapping[str, object]:
+    try:
+        value = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise ArtifactError(
+            f"{path} is missing.", hint="Fetch the artifact base_lib_generic again."
+        ) from None
+    except (OSError, ValueError) as problem:
+        raise ArtifactError(f"{path} cannot be read: {problem}.") from problem
+    if not isinstance(value, dict):
+        raise ArtifactError(f"{path} is not a JSON object.")
+    return value
+
+
+def merged(artifacts: Iterable[Artifact]) -> dict[str, Entry]:
+    """Lay artifacts over each other into one tree, by path, sorted."""
+    tree: dict[str, Entry] = {}
+    for artifact in artifacts:
+        for entry in entries(artifact):
+            require_same(tree.setdefault(entry.path, entry), entry)
+    return dict(sorted(tree.items()))
+
+
+def require_same(one: Entry, other: Entry) -> None:
+    """Require that two entries of one path do not contradict each other."""
+    if one is other:
+        return
+    if one.link or other.link:
+        same = one.link == other.link
+    else:
+        same = filecmp.cmp(one.source, other.source, shallow=False)
+    if not same:
+        raise ArtifactError(
+            f"{one.source} and {other.source} are different files for {one.path}.",
+            hint="Fetch both artifacts again, of one run; if they still differ, two projects of that ROCm "
+            "install one path: leave the artifact out that does not need it.",
+        )
+
+
+def entries(artifact: Artifact) -> Iterator[Entry]:
+    """Walk the files and links of one artifact; listed stage folders may be absent."""
+    for stage in artifact.stages:
+        root = artifact.path / stage
+        if root.is_dir():
+            yield from _walk(root, "")
+
+
+def _walk(folder: Path, prefix: str) -> Iterator[Entry]:
+    with os.scandir(folder) as found:
+        items = sorted(found, key=lambda item: item.name)
+    for item in items:
+        path, source = f"{prefix}{item.name}", Path(item.path)
+        if item.is_symlink():
+            link = source.readlink().as_posix()
+            if posixpath.isabs(link) or (resolve_link(path, link) + "/").startswith("../"):
+                raise ArtifactError(f"{source} points to {link}, which is outside of ROCm's tree.")
+            yield Entry(path=path, source=source, link=link)
+        elif item.is_dir():
+            yield from _walk(source, f"{path}/")
+        elif item.is_file():
+            yield Entry(path=path, source=source, executable=bool(item.stat().st_mode & stat.S_IXUSR))
+        else:
+            raise ArtifactError(f"{source} is neither a file, a folder nor a link.")
+
+
+def resolve_link(path: str, link: str) -> str:
+    """Return the place in the tree that a link at `path` points to."""
+    return posixpath.normpath(posixpath.join(posixpath.dirname(path), link))
+
+
+def families_of(artifacts: Sequence[Artifact]) -> tuple[str, ...]:
+    """List the targets other than ``generic``, sorted."""
+    return tuple(sorted({artifact.target for artifact in artifacts} - {GENERIC}))

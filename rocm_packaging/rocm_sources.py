@@ -1,0 +1,325 @@
+"""Where ROCm packages come from, and which files of them builds and tests take, by digest."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+from urllib.parse import quote
+
+from packaging.utils import canonicalize_name
+from packaging.version import Version
+
+from core import console
+from core.cli.options import DEFAULT_STORE, environment, placed
+from core.data import Dated, Model, load_toml
+from core.errors import MissingInputError, RocmError, UsageError, nearest
+from core.packages.offers import RunGroup, find_group, fits
+from core.packages.resolution import choose, pinned_call
+from core.packages.sources import PackageSource, below
+from core.parallel import each
+from core.run.outputs import group_name
+from rocm_packaging.packages import versions
+from rocm_packaging.packages.layouts import (
+    LIBRARIES,
+    device_package,
+    device_target,
+    is_rocm,
+    layout_of,
+    libraries_package,
+    sdk_target,
+    serves,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterator, Mapping, Sequence
+
+    from core.cli.options import Common
+    from core.env import Interpreter
+    from core.env.installer import Install
+    from core.packages.offers import Offer
+    from core.packages.resolution import SdistRequires
+    from core.packages.sources import SourceOptions
+    from core.run.outputs import Platform
+    from rocm_packaging.packages.layouts import Layout
+
+INDEXES_FILE = Path(__file__).with_name("rocm_indexes.toml")
+
+
+@dataclass(frozen=True, kw_only=True)
+class RocmSource:
+    """The ROCm packages that are installed: an exact version, its layout, their source, the chosen files."""
+
+    version: str
+    layout: Layout = "split"
+    packages: PackageSource
+    files: tuple[Offer, ...] = ()
+
+    @property
+    def origin(self) -> str:
+        """The source in words."""
+        return self.packages.words
+
+    @property
+    def digests(self) -> Mapping[str, str]:
+        """File name to SHA-256; {} where a page does not say all of them, so that its bytes may change."""
+        found = {one.name: one.sha256 for one in self.files}
+        return found if all(found.values()) else {}
+
+    @contextmanager
+    def opened_call(self, folder: Path, family: str, targets: Sequence[str] = ()) -> Iterator[Install]:
+        """Plan the installation of the files, from an address that lives as long as the context.
+
+        Args:
+            folder: Where the requirements file is written.
+            family: The GPU family that unsplit packages are for.
+            targets: The gfx targets whose device packages are among the files.
+        """
+        files = each(self.packages.sealed, self.files)
+        with self.packages.opened(files) as sources:
+            yield pinned_call(folder, files, sources, told=sdk_target(self.layout, family, targets))
+
+
+class _Index(Model):
+    url: str
+    default: bool = False
+
+
+class Indexes(Dated):
+    """The release indexes, by name."""
+
+    indexes: dict[str, _Index]
+
+
+def release_indexes() -> Indexes:
+    """Read the data file."""
+    return load_toml(INDEXES_FILE, Indexes)
+
+
+def release_index_url(name: str, family: str) -> str:
+    """Return the address of a release index, "" for the default one, for a GPU family."""
+    indexes = release_indexes().indexes
+    chosen = name or next(key for key, index in indexes.items() if index.default)
+    if chosen not in indexes:
+        raise UsageError(f"Unknown ROCm index {chosen!r}. {nearest(chosen, indexes)}")
+    url = indexes[chosen].url
+    if "{family}" in url and (not family or ";" in family):
+        raise UsageError(
+            f"{url} is an index of one GPU family, and {family or 'none'} is given.",
+            hint="Set --gpu-family or --index-subdir, or choose an index of all families: --help lists them.",
+        )
+    return url.replace("{family}", quote(family))
+
+
+def named_source(options: SourceOptions, common: Common, family: str) -> PackageSource | None:
+    """Find the source that options name; None for the stage's own run."""
+    if not options.named:
+        return None
+    urls = [below(url, options.index_subdir) for url in options.index_urls]
+    if options.index_name or (options.index_subdir and not urls):
+        url = release_index_url(options.index_name, options.index_subdir or family)
+        if options.index_subdir not in url:
+            raise UsageError(
+                f"The release index {url} serves all families and has no folder {options.index_subdir}.",
+                hint="Leave --index-subdir out, or name an index of one family: --index-name nightly-v2.",
+            )
+        urls.insert(0, url)
+    group = None
+    if options.run_id or options.store:
+        other = replace(
+            common,
+            run_id=options.run_id or common.run_id,
+            store=options.store or DEFAULT_STORE,
+            read_store="",
+            external_repo="",
+        )
+        other = placed(other, environment(), named=bool(options.store))
+        group = find_group(other, options.artifact_group or group_name(family, common.build_variant))
+    return PackageSource(
+        group=group, index_urls=tuple(urls), find_links=options.find_links, prefix=options.prefix
+    )
+
+
+def own_run(common: Common, artifact_group: str) -> PackageSource:
+    """Return the stage's own run as a source."""
+    store = common.open_for_reading()
+    return PackageSource(group=RunGroup(store=store, outputs=common.outputs, name=artifact_group))
+
+
+def has_rocm(packages: PackageSource) -> bool:
+    """Return whether a run has ROCm packages; one whose records name nothing has none."""
+    try:
+        return any(one.distribution == "rocm" for one in packages.listed)
+    except MissingInputError:
+        return False
+
+
+def require_devices(targets: Sequence[str], names: Collection[str], *, where: str, version: str) -> None:
+    """Require that a split source has a device package of each target."""
+    missing = [one for one in targets if device_package(one) not in names]
+    if missing:
+        held = sorted(filter(None, map(device_target, names)))
+        raise MissingInputError(
+            f"{where} has no device code of ROCm {version} for {', '.join(missing)}"
+            f" (it has {', '.join(held) or 'none'}).",
+            hint="Choose a GPU family or target that it has (--gpu-family), or build the missing packages.",
+        )
+
+
+def with_layout(
+    packages: PackageSource, version: str, family: str, targets: Sequence[str] = ()
+) -> RocmSource:
+    """Query one source for the layout of its packages of a version.
+
+    Args:
+        packages: The source.
+        version: The version.
+        family: The GPU family, or several joined by ``;``.
+        targets: The gfx targets that split packages must have device code of.
+    """
+    names = [LIBRARIES, *(f"{LIBRARIES}-{canonicalize_name(one)}" for one in family.split(";"))]
+    wanted = [*names, *map(device_package, targets)]
+    found = zip(wanted, each(partial(_has, packages, version), wanted), strict=True)
+    held = [name for name, has in found if has]
+    layout = layout_of(held, where=f"{packages.words} of version {version}")
+    if layout is None:
+        raise RocmError(
+            f"{packages.words} has no ROCm {version} libraries for {family}: "
+            f"{' or '.join(names)} was not found.",
+            hint="Name another version (--rocm-version) or GPU family (--gpu-family). "
+            + packages.lacks("").hint,
+        )
+    if layout == "split":
+        require_devices(targets, held, where=packages.words, version=version)
+    return RocmSource(version=version, layout=layout, packages=packages)
+
+
+def _has(packages: PackageSource, version: str, name: str) -> bool:
+    return any(_is_version(one, version) for one in packages.offers(name))
+
+
+def _is_version(one: Offer, version: str) -> bool:
+    return Version(one.version) == Version(version)
+
+
+def requirements(source: RocmSource, family: str, extras: Sequence[str] = ()) -> tuple[str, ...]:
+    """Pin every ROCm package of a build; of split packages no device code is needed.
+
+    Args:
+        source: The version and its layout.
+        family: The GPU family; of split packages it may be several, joined by ``;``.
+        extras: More extras of ``rocm``, such as ``profiler`` or ``device-gfx942``.
+    """
+    names = ["rocm", "rocm-sdk-core", libraries_package(source.layout, family), "rocm-sdk-devel"]
+    return tuple(f"{name}=={source.version}" for name in (*names, *map(_package_of, extras)))
+
+
+def _package_of(extra: str) -> str:
+    return "rocm-profiler" if extra == "profiler" else f"rocm-sdk-{extra}"
+
+
+def for_build(
+    packages: PackageSource, version: str, family: str, extras: Sequence[str], platform: Platform
+) -> RocmSource:
+    """Choose the files of the ROCm that builds need for a family."""
+    versions.parse(version)
+    source = with_layout(packages, version, family)
+    files = []
+    # every package is named, so no other one can be drawn in
+    for name in (pin.partition("==")[0] for pin in requirements(source, family, extras)):
+        found = [
+            one for one in packages.offers(name) if _is_version(one, version) and fits(one, "", platform)
+        ]
+        if not found:
+            raise packages.lacks(f"{name} {version}")
+        best = min(found, key=lambda one: not one.name.endswith(".whl"))
+        files.append(best if "://" in best.url else packages.sealed(best))
+    return replace(source, files=tuple(files))
+
+
+def for_tests(
+    packages: PackageSource,
+    version: str,
+    families: Sequence[str],
+    targets: Sequence[str],
+    extras: Sequence[str],
+    *,
+    python: Interpreter,
+    platform: Platform,
+) -> RocmSource:
+    """Choose the files that are tested: of a run all there are of a version, else ``rocm`` with extras.
+
+    Device packages are named themselves, as the extra of a single target is missing in upstream's ``rocm``.
+
+    Args:
+        packages: The source.
+        version: The version.
+        families: GPU families: the first is the one that unsplit extras are for.
+        targets: The gfx targets whose device packages are installed, of split packages.
+        extras: Extras of ``rocm``.
+        python: The interpreter that they are for.
+        platform: The platform that they are for.
+    """
+    versions.parse(version)
+    libraries = "libraries" in extras
+    source = with_layout(packages, version, ";".join(families), targets if libraries else ())
+    if packages.group:
+        files = (
+            one
+            for one in packages.listed
+            if is_rocm(one.distribution)
+            and _is_version(one, version)
+            and serves(one.distribution, families, targets)
+        )
+        return replace(source, files=tuple(files))
+    more: list[str] = []
+    if libraries and source.layout == "split":
+        more = [*map(device_package, targets)]
+    elif libraries:
+        more = [libraries_package("unsplit", family) for family in families[1:]]
+    listed = f"[{','.join(extras)}]" if extras else ""
+    chosen = choose(
+        packages,
+        [f"{name}=={version}" for name in (f"rocm{listed}", *more)],
+        python=python,
+        platform=platform,
+        sdist_requires=sdist_requires(packages, families[0], targets),
+    )
+    return replace(source, files=chosen.files)
+
+
+def sdist_requires(packages: PackageSource, family: str, targets: Sequence[str]) -> SdistRequires:
+    """Return what the sdist of `rocm` requires, which it decides on the machine that installs it.
+
+    Args:
+        packages: The source that has it.
+        family: The GPU family that unsplit libraries are for.
+        targets: The gfx targets of split packages.
+    """
+
+    def required(one: Offer, extras: frozenset[str]) -> Sequence[str]:
+        if one.distribution != "rocm":
+            return ()
+        names = ["rocm-sdk-core"] if _has(packages, one.version, "rocm-sdk-core") else []
+        for extra in sorted(extras):
+            if extra == "libraries":
+                layout = with_layout(packages, one.version, family).layout
+                names.append(libraries_package(layout, family.partition(";")[0]))
+            elif extra == "device":
+                names += map(device_package, targets[:1])
+            else:
+                names.append(_package_of(extra))
+        return [f"{name}=={one.version}" for name in names]
+
+    return required
+
+
+def newest(packages: PackageSource) -> str:
+    """Return a source's newest version of ``rocm``."""
+    found = packages.versions("rocm")
+    if not found:
+        raise packages.lacks("version of rocm")
+    console.say(f"ROCm version: {found[0]} (the newest at {packages.words})")
+    return found[0]

@@ -1,0 +1,31 @@
+"""Artifacts packed as ROCm's builds upload them: the manifest first, and a digest beside."""
+
+from __future__ import annotations
+
+import io
+import lzma
+import tarfile
+from typing import TYPE_CHECKING
+
+import zstandard
+
+from core import files
+from core.archive.tar import XZ, ZSTD
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def pack(folder: Path, directory: Path, *, suffix: str = ZSTD) -> Path:
+    """Write the archive of an artifact's folder."""
+    stream, manifest = io.BytesIO(), "artifact_manifest.txt"
+    with tarfile.open(fileobj=stream, mode="w", format=tarfile.PAX_FORMAT) as archive:
+        for name in (manifest, *(folder / manifest).read_text(encoding="utf-8").splitlines()):
+            if (folder / name).exists():
+                archive.add(folder / name, name)
+    path = directory / f"{folder.name}{suffix}"
+    data = stream.getvalue()
+    with files.atomic(path) as out:
+        out.write(lzma.compress(data, preset=0) if suffix == XZ else zstandard.compress(data, 1))
+    files.write_text(path.with_name(f"{path.name}.sha256sum"), f"{files.sha256(path)}\n")
+    return path

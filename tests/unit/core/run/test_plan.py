@@ -1,0 +1,67 @@
+from __future__ import annotations
+
+from core.run.plan import STAGES, Cell, Decision, Plan, PlanEvent, grouped, promotions, views
+
+YES, NO = (Decision(value=value, reason="so") for value in (True, False))
+
+
+def cell(stage: str, group: str = "gfx1151", python: str = "3.12", **more: object) -> Cell:
+    fields = {"name": group, "platform": "linux", "runner": "r", "gpu_family": group, "reason": "so"}
+    return Cell.model_validate(
+        {**fields, "stage": stage, "artifact_group": group, "sessions": (stage,), "python": python, **more}
+    )
+
+
+def plan(*cells: Cell, promote: Decision = YES) -> Plan:
+    decisions = dict.fromkeys(("trusted", "enable_build_jobs", "build_pytorch", "upload"), YES)
+    return Plan(
+        event=PlanEvent(name="push", repository="ROCm/TheRock"),
+        promote=promote,
+        release_type="nightly",
+        test_type="quick",
+        test_type_reason="so",
+        test_labels={},
+        cells=cells,
+        **decisions,
+    )
+
+
+def build(python: str, version: str, group: str = "gfx1151", **more: object) -> Cell:
+    return cell("build_pytorch", group, python, versions={"torch": version}, torch_ref=version[:3], **more)
+
+
+def test_every_family_has_every_stage() -> None:
+    found = grouped(plan(cell("build_rocm"), cell("test_rocm", "gfx90a-dcgpu")), "linux")
+    assert set(found) == {"gfx1151", "gfx90a-dcgpu"}
+    for stages in found.values():
+        assert tuple(stages) == STAGES
+    assert found["gfx1151"]["build_rocm"][0]["sessions"] == "build_rocm"
+    assert found["gfx1151"]["test_rocm"] == []
+
+
+def test_artifacts_are_fetched_by_a_step_of_their_own() -> None:
+    one = cell("build_pytorch", sessions=("fetch_artifacts", "build_rocm", "build_torch"))
+    row = grouped(plan(one), "linux")["gfx1151"]["build_pytorch"][0]
+    assert row["sessions"] == "build_rocm build_torch"
+
+
+def test_a_set_is_a_torch_version_of_a_family_with_all_its_pythons() -> None:
+    made = plan(
+        build("3.12", "2.9.0"),
+        build("3.13", "2.9.0"),
+        build("3.12", "2.10.0"),
+        build("3.12", "2.9.0", "gfx90a-dcgpu"),
+        build("3.13", "2.10.0", expect_failure=True),
+    )
+    found = [(row["gpu_family"], row["torch_version"], row["pythons"]) for row in promotions(made, "linux")]
+    assert found == [
+        ("gfx1151", "2.9.0", "3.12,3.13"),
+        ("gfx1151", "2.10.0", "3.12"),
+        ("gfx90a-dcgpu", "2.9.0", "3.12"),
+    ]
+
+
+def test_nothing_is_promoted_that_the_plan_does_not_promote() -> None:
+    made = plan(build("3.12", "2.9.0"), promote=NO)
+    assert views(made)["linux_promote_matrix"] == []
+    assert views(made)["windows_cells"] == {}

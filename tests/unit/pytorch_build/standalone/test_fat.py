@@ -1,0 +1,339 @@
+from __future__ import annotations
+
+import re
+import zipfile
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from core.errors import FatalError, MissingInputError, RocmError, UsageError, WheelError
+from core.wheel import read_metadata
+from core.wheel.record import verify_record
+from pytorch_build.standalone import fat
+from pytorch_build.standalone.fat import Request, make
+from tests.unit.pytorch_build.check.conftest import elf_file, write_wheel
+from tests.unit.pytorch_build.standalone.fat_inputs import (
+    CORE,
+    LINUX,
+    MATH,
+    WINDOWS,
+    device_wheel,
+    libraries,
+    rocm_tree,
+    rocm_wheels,
+    torch,
+    windows_tree,
+)
+from tests.unit.rocm_packaging.pe_files import pe_file
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from core.archive import Edited
+    from pytorch_build.standalone.libraries import RocmFile
+
+ROCM = "torch/lib/rocm"
+
+
+def request_for(tmp_path: Path, wheel: Path, rocm: Path, **more: object) -> Request:
+    return Request(wheel=wheel, rocm=rocm, output=tmp_path / "made", **more)  # type: ignore[arg-type]
+
+
+def inside(wheel: Path) -> list[str]:
+    with zipfile.ZipFile(wheel) as archive:
+        return sorted(name.removeprefix(f"{ROCM}/") for name in archive.namelist() if name.startswith(ROCM))
+
+
+def text_of(wheel: Path, member: str) -> str:
+    with zipfile.ZipFile(wheel) as archive:
+        return archive.read(member).decode()
+
+
+@pytest.fixture(name="unpatched")
+def unpatched_fixture(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, tuple[str, ...]]]:
+    """Note search paths instead of setting them, as files of tests have no room for patchelf."""
+    noted: list[tuple[str, tuple[str, ...]]] = []
+
+    def note(file: RocmFile, search: tuple[str, ...], _scratch: Path) -> Edited | Path:
+        noted.append((file.path, search))
+        return file.source
+
+    monkeypatch.setattr(fat, "with_search_path", note)
+    return noted
+
+
+def test_a_wheel_takes_what_it_needs_from_rocms_wheels_as_it_is_compressed_there(tmp_path: Path) -> None:
+    rocm = rocm_wheels(tmp_path / "rocm")
+    wheel = torch(tmp_path)
+    result = make(request_for(tmp_path, wheel, rocm, targets=("gfx942",)))
+    made = result.file.path
+    assert made.name == "torch-2.10.0+rocm7.1.standalone-cp312-cp312-linux_x86_64.whl"
+    assert verify_record(made) == ()
+    assert inside(made) == [
+        f"{CORE}/lib/libamdhip64.so.7",
+        f"{CORE}/lib/libhsa-runtime64.so.1",
+        f"{CORE}/lib/libroctx64.so.4",
+        f"{MATH}/lib/libhipblas.so.3",
+        f"{MATH}/lib/librocblas.so.5",
+        f"{MATH}/lib/rocblas/library/K_gfx942.co",
+        f"{MATH}/lib/rocblas/library/all.dat",
+    ]
+    metadata = read_metadata(made)
+    assert str(metadata.version) == "2.10.0+rocm7.1.standalone"
+    assert metadata.requires_dist == ("triton==3.6",)
+    assert text_of(made, "torch/version.py") == "__version__ = '2.10.0+rocm7.1.standalone'\n"
+    loader = text_of(made, "torch/_rocm_init.py")
+    assert "rocm_sdk" not in loader.replace(CORE, "").replace(MATH, "")
+    first = [line.strip(' ",') for line in loader.splitlines() if line.startswith('    "')]
+    assert first == [
+        f"{CORE}/lib/libamdhip64.so.7",
+        f"{MATH}/lib/libhipblas.so.3",
+        f"{CORE}/lib/libroctx64.so.4",
+    ]
+    assert result.bundle.machine == {"libnuma.so.1": (f"{CORE}/lib/libhsa-runtime64.so.1",)}
+    with zipfile.ZipFile(made) as archive, zipfile.ZipFile(wheel) as old:
+        for name in ("torch/lib/libtorch_hip.so", "torch/include/a.h"):
+            assert archive.read(name) == old.read(name)
+            assert archive.getinfo(name).compress_size == old.getinfo(name).compress_size
+
+
+def test_the_licences_of_rocm_come_with_it(tmp_path: Path) -> None:
+    rocm = rocm_wheels(tmp_path / "rocm")
+    core = {f"_rocm_sdk_core/{path}": data for path, data in libraries().items()}
+    core["rocm_sdk_core-7.1.dist-info/licenses/share/doc/hip/LICENSE.md"] = b"MIT, in full"
+    said = "License-Expression: Apache-2.0 WITH LLVM-exception AND MIT"
+    write_wheel(rocm, "rocm_sdk_core-7.1-py3-none-linux_x86_64.whl", core, licensed=said)
+    own = torch(tmp_path)
+    with zipfile.ZipFile(own) as archive:
+        files = {name: archive.read(name) for name in archive.namelist() if name.startswith("torch/")}
+    wheel = write_wheel(
+        tmp_path,
+        own.name,
+        files,
+        requires=("rocm[libraries]==7.1",),
+        licensed="License-Expression: BSD-3-Clause",
+    )
+    made = make(request_for(tmp_path, wheel, rocm)).file.path
+    assert verify_record(made) == ()
+    assert read_metadata(made).license == "Apache-2.0 WITH LLVM-exception AND BSD-3-Clause AND MIT"
+    info = "torch-2.10.0+rocm7.1.standalone.dist-info"
+    place = "rocm-sdk-core/share/doc/hip/LICENSE.md"
+    assert f"License-File: {place}" in text_of(made, f"{info}/METADATA").splitlines()
+    assert text_of(made, f"{info}/licenses/{place}") == "MIT, in full"
+
+
+def test_a_host_wheel_gets_its_device_code_back(tmp_path: Path) -> None:
+    wheel = torch(tmp_path, targets=("gfx942", "gfx1100"))
+    devices = tuple(device_wheel(tmp_path, one) for one in ("gfx942", "gfx1100"))
+    asked = request_for(tmp_path, wheel, rocm_wheels(tmp_path / "rocm"), devices=devices[:1])
+    made = make(replace(asked, targets=("gfx942", "gfx950"))).file.path
+    assert verify_record(made) == ()
+    assert read_metadata(made).requires_dist == ("triton==3.6",)
+    info = "torch-2.10.0+rocm7.1.standalone.dist-info"
+    assert re.findall("Provides-Extra: (.*)", text_of(made, f"{info}/METADATA")) == ["optree"]
+    with zipfile.ZipFile(made) as archive:
+        assert [one for one in archive.namelist() if "kpack" in one] == ["torch/.kpack/torch_gfx942.kpack"]
+        with zipfile.ZipFile(devices[0]) as device:
+            name = "torch/.kpack/torch_gfx942.kpack"
+            assert archive.read(name) == device.read(name)
+
+
+@pytest.mark.parametrize(
+    ("host", "targets", "device", "said"),
+    [
+        (True, (), "gfx942", "is a host wheel, and its device code for gfx1100 is not given"),
+        (True, ("gfx1100", "gfx1101"), "gfx942", "for gfx1100 is not given"),
+        (True, ("gfx942",), "", "for gfx942 is not given"),
+        (True, ("gfx942",), "gfx942 2.9.0", "amd_torch_device_gfx942-2.9.0-.* holds no device code of torch"),
+        (False, ("gfx942",), "gfx942", "holds no device code of torch"),
+    ],
+)
+def test_device_code_that_does_not_fit_is_refused(
+    tmp_path: Path, host: Any, targets: tuple[str, ...], device: str, said: str
+) -> None:
+    wheel = torch(tmp_path, targets=("gfx942", "gfx1100") if host else ())
+    devices = (device_wheel(tmp_path, *device.split()),) if device else ()
+    asked = request_for(tmp_path, wheel, rocm_wheels(tmp_path / "rocm"), targets=targets, devices=devices)
+    with pytest.raises(WheelError, match=said) as caught:
+        make(asked)
+    assert caught.value.hint
+    assert not (tmp_path / "made").exists()
+
+
+def test_without_targets_all_of_the_data_goes_in(tmp_path: Path) -> None:
+    result = make(request_for(tmp_path, torch(tmp_path), rocm_wheels(tmp_path / "rocm")))
+    assert [path for path in result.bundle.data if "/K_" in path] == [
+        f"{MATH}/lib/rocblas/library/K_gfx1100.co",
+        f"{MATH}/lib/rocblas/library/K_gfx942.co",
+    ]
+
+
+def test_the_same_inputs_give_the_same_bytes(tmp_path: Path) -> None:
+    wheel, rocm = torch(tmp_path), rocm_wheels(tmp_path / "rocm")
+    made = [
+        make(Request(wheel=wheel, rocm=rocm, output=tmp_path / name)).file.path.read_bytes() for name in "ab"
+    ]
+    assert made[0] == made[1]
+
+
+def test_a_tree_gives_libraries_under_their_sonames(
+    tmp_path: Path, unpatched: list[tuple[str, tuple[str, ...]]]
+) -> None:
+    result = make(request_for(tmp_path, torch(tmp_path), rocm_tree(tmp_path / "rocm"), targets=("gfx1100",)))
+    assert verify_record(result.file.path) == ()
+    assert inside(result.file.path) == [
+        "lib/libamdhip64.so.7",
+        "lib/libhipblas.so.3",
+        "lib/libhsa-runtime64.so.1",
+        "lib/librocblas.so.5",
+        "lib/libroctx64.so.4",
+        "lib/rocblas/library/K_gfx1100.co",
+        "lib/rocblas/library/all.dat",
+    ]
+    assert unpatched == []
+    assert text_of(result.file.path, "torch/lib/rocm/lib/rocblas/library/all.dat") == "for all"
+
+
+def test_a_library_without_a_search_path_gets_one(
+    tmp_path: Path, unpatched: list[tuple[str, tuple[str, ...]]]
+) -> None:
+    rocm = rocm_tree(tmp_path / "rocm")
+    needing = elf_file(needed=("libamdhip64.so.7", "librocblas.so.5"), soname="libhipblas.so.3")
+    (rocm / "lib" / "libhipblas.so.3").write_bytes(needing)
+    make(request_for(tmp_path, torch(tmp_path), rocm))
+    assert unpatched == [("lib/libhipblas.so.3", ("$ORIGIN",))]
+
+
+def test_on_windows_dlls_go_into_one_folder_and_both_loaders_look_there(tmp_path: Path) -> None:
+    result = make(
+        request_for(tmp_path, torch(tmp_path, WINDOWS), windows_tree(tmp_path / "rocm"), targets=("gfx942",))
+    )
+    made = result.file.path
+    assert verify_record(made) == ()
+    assert inside(made) == [
+        "bin/amd_comgr.dll",
+        "bin/amdhip64_7.dll",
+        "bin/hipblas.dll",
+        "bin/rocblas.dll",
+        "bin/rocblas/library/K_gfx942.co",
+        "bin/roctx64.dll",
+    ]
+    assert 'dll_paths.insert(0, os.path.join(th_dll_path, "rocm", "bin"))' in text_of(
+        made, "torch/__init__.py"
+    )
+    assert '"bin/hipblas.dll",' in text_of(made, "torch/_rocm_init.py")
+    assert read_metadata(made).requires_dist == ("triton==3.6",)
+
+
+BROKEN: dict[str, tuple[Callable[[Path], Request], type[FatalError], str]] = {
+    "no loader": (
+        lambda path: request_for(
+            path, torch(path, changed={"_rocm_init.py": None}), rocm_wheels(path / "rocm")
+        ),
+        WheelError,
+        r"has 0 files _rocm_init\.py",
+    ),
+    "a loader that says nothing": (
+        lambda path: request_for(
+            path, torch(path, changed={"_rocm_init.py": b"x = 1\n"}), rocm_wheels(path / "rocm")
+        ),
+        WheelError,
+        r"torch/_rocm_init\.py cannot be made stand-alone",
+    ),
+    "nothing to patch on Windows": (
+        lambda path: request_for(
+            path, torch(path, WINDOWS, {"__init__.py": b""}), windows_tree(path / "rocm")
+        ),
+        WheelError,
+        "no line 'for dll_path in dll_paths:'",
+    ),
+    "another version of ROCm": (
+        lambda path: request_for(path, torch(path), rocm_wheels(path / "rocm", "7.2")),
+        RocmError,
+        r"ROCm 7\.1, which the wheel was built with; there is 7\.2",
+    ),
+    "another family": (
+        lambda path: request_for(path, torch(path), rocm_wheels(path / "rocm"), family="gfx110X-all"),
+        RocmError,
+        "the libraries of gfx110X-all; there is rocm-sdk-libraries-gfx94x-dcgpu",
+    ),
+    "no device package in a split build": (
+        lambda path: request_for(
+            path, torch(path), rocm_wheels(path / "rocm", family=""), targets=("gfx942",)
+        ),
+        RocmError,
+        "no rocm-sdk-device-gfx942",
+    ),
+    "no ROCm": (
+        lambda path: request_for(path, torch(path), path),
+        MissingInputError,
+        "neither rocm-sdk wheels nor a ROCm tree",
+    ),
+    "no folder": (
+        lambda path: request_for(path, torch(path), path / "absent"),
+        MissingInputError,
+        "is no folder",
+    ),
+    "a wheel that runs anywhere": (
+        lambda path: request_for(
+            path, write_wheel(path, "torch-1.0-py3-none-any.whl", {"torch/a.py": b""}), path
+        ),
+        UsageError,
+        "neither for Linux nor for Windows",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", BROKEN)
+def test_bad_input_is_said_and_nothing_is_written(case: str, tmp_path: Path) -> None:
+    request, error, said = BROKEN[case]
+    with pytest.raises(error, match=said):
+        make(request(tmp_path))
+    assert not (tmp_path / "made").exists()
+
+
+def test_a_tree_without_what_is_loaded_first_is_refused(tmp_path: Path) -> None:
+    rocm = rocm_tree(tmp_path / "rocm")
+    (rocm / "lib" / "libhipblas.so.3").unlink()
+    with pytest.raises(
+        RocmError, match=r"lacks libraries that torch-.* loads first: hipblas \(lib/libhipblas\.so"
+    ):
+        make(request_for(tmp_path, torch(tmp_path), rocm))
+    assert not (tmp_path / "made").exists()
+
+
+def test_a_tree_without_what_torch_is_linked_to_is_refused(tmp_path: Path) -> None:
+    rocm = rocm_tree(tmp_path / "rocm")
+    (rocm / "lib" / "libroctx64.so.4").unlink()
+    with pytest.raises(RocmError, match=r"libroctx64\.so\.4, which torch/lib/libtorch_hip\.so needs"):
+        make(request_for(tmp_path, torch(tmp_path), rocm))
+    make(request_for(tmp_path, torch(tmp_path), rocm, system_libraries=("libroctx64.so.*",)))
+
+
+def test_a_stand_alone_wheel_is_not_made_again(tmp_path: Path) -> None:
+    rocm = rocm_wheels(tmp_path / "rocm")
+    made = make(request_for(tmp_path, torch(tmp_path), rocm)).file.path
+    with pytest.raises(WheelError, match="stand-alone wheel already"):
+        make(Request(wheel=made, rocm=rocm, output=tmp_path / "again"))
+
+
+def test_a_damaged_library_of_rocm_is_named(tmp_path: Path) -> None:
+    rocm = rocm_tree(tmp_path / "rocm")
+    (rocm / "lib" / "librocblas.so.5").write_bytes(elf_file()[:100])
+    with pytest.raises(FatalError, match=r"lib/librocblas\.so\.5 is a damaged ELF file"):
+        make(request_for(tmp_path, torch(tmp_path), rocm))
+
+
+def test_names_of_dlls_match_in_any_letter_case(tmp_path: Path) -> None:
+    wheel = torch(tmp_path, WINDOWS, {"x.pyd": pe_file(needed=("C10.DLL", "AMDHIP64_7.dll"))})
+    result = make(request_for(tmp_path, wheel, windows_tree(tmp_path / "rocm")))
+    assert "bin/amdhip64_7.dll" in result.bundle.libraries
+
+
+def test_both_platforms_are_told_by_the_name() -> None:
+    from pathlib import Path as Name
+
+    assert fat.platform_of(Name(LINUX)) == "linux"
+    assert fat.platform_of(Name(WINDOWS)) == "windows"

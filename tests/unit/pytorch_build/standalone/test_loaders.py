@@ -1,0 +1,103 @@
+from __future__ import annotations
+
+import ctypes
+import os
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from core.errors import WheelError
+from pytorch_build.build.rocm_init import Preloads, rocm_init_text
+from pytorch_build.standalone.texts import Asked, patched_torch_init, read_rocm_init, standalone_init
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+UPSTREAM = """\
+if sys.platform == "win32":
+
+    def _load_dll_libraries() -> None:
+        th_dll_path = os.path.join(os.path.dirname(__file__), "lib")
+        dll_paths = [p for p in (th_dll_path,) if os.path.exists(p)]
+        for dll_path in dll_paths:
+            os.add_dll_directory(dll_path)
+
+    _load_dll_libraries()
+"""
+
+
+def test_what_our_builds_write_is_read_back() -> None:
+    text = rocm_init_text(Preloads(names=("amd_comgr", "amdhip64"), absent=()), rocm_version="7.1.0rc2")
+    assert read_rocm_init(text, "x") == Asked(names=("amd_comgr", "amdhip64"), version="7.1.0rc2")
+
+
+def test_a_call_without_a_version_asks_for_none() -> None:
+    text = "import rocm_sdk as sdk\ndef initialize():\n  sdk.initialize_process(preload_shortnames=('a',))\n"
+    assert read_rocm_init(text, "x") == Asked(names=("a",), version="")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "def initialize(): pass\n",
+        "def initialize(:\n",
+        "rocm_sdk.initialize_process(preload_shortnames=names())\n",
+        "rocm_sdk.initialize_process(preload_shortnames='abc')\n",
+        "rocm_sdk.initialize_process(preload_shortnames=[1])\n",
+        "a.initialize_process()\nb.initialize_process()\n",
+    ],
+)
+def test_a_loader_that_is_not_understood_is_refused_by_name(text: str) -> None:
+    with pytest.raises(WheelError, match=r"w\.whl: torch/_rocm_init\.py cannot be made stand-alone"):
+        read_rocm_init(text, "w.whl: torch/_rocm_init.py")
+
+
+def loaded(text: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    calls: list[str] = []
+    monkeypatch.setattr(os, "add_dll_directory", lambda path: calls.append(f"+{path}"), raising=False)
+    monkeypatch.setattr(ctypes, "CDLL", lambda path, **_mode: calls.append(path))
+    names: dict[str, Any] = {"__file__": str(folder / "_rocm_init.py")}
+    exec(compile(text, "x", "exec"), names)  # noqa: S102 - the text is ours
+    names["initialize"]()
+    return calls
+
+
+def test_the_written_loader_loads_the_wheels_own_files_in_order(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = standalone_init(["core/lib/libb.so.1", "core/lib/liba.so.2"], windows=False)
+    root = tmp_path / "lib" / "rocm" / "core" / "lib"
+    assert loaded(text, tmp_path, monkeypatch) == [str(root / "libb.so.1"), str(root / "liba.so.2")]
+
+
+def test_on_windows_the_folder_is_added_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = tmp_path / "lib" / "rocm" / "bin"
+    text = standalone_init(["bin/amdhip64_7.dll"], windows=True)
+    assert loaded(text, tmp_path, monkeypatch) == [f"+{folder}", str(folder / "amdhip64_7.dll")]
+
+
+def test_a_library_that_does_not_load_is_named(tmp_path: Path) -> None:
+    names: dict[str, Any] = {"__file__": str(tmp_path / "_rocm_init.py")}
+    exec(compile(standalone_init(["lib/libx.so"], windows=False), "x", "exec"), names)  # noqa: S102 - ours
+    with pytest.raises(ImportError, match=r"ROCm's lib/libx\.so, which is part of this wheel"):
+        names["initialize"]()
+
+
+def test_torchs_init_looks_into_the_wheels_rocm_first() -> None:
+    patched = patched_torch_init(UPSTREAM, "torch/__init__.py")
+    lines = patched.splitlines()
+    at = lines.index("        for dll_path in dll_paths:")
+    assert lines[at - 1] == '        dll_paths.insert(0, os.path.join(th_dll_path, "rocm", "bin"))'
+    assert [line for line in lines if "insert" not in line] == UPSTREAM.splitlines()
+    compile(patched, "torch/__init__.py", "exec")
+
+
+def test_every_such_loop_is_patched() -> None:
+    assert patched_torch_init(UPSTREAM * 2, "x").count("dll_paths.insert(0,") == 2
+
+
+def test_a_file_without_the_loop_or_with_the_patch_is_refused() -> None:
+    with pytest.raises(WheelError, match="has no line 'for dll_path in dll_paths:'"):
+        patched_torch_init("import os\n", "w.whl: torch/__init__.py")
+    with pytest.raises(WheelError, match="stand-alone"):
+        patched_torch_init(patched_torch_init(UPSTREAM, "x"), "x")

@@ -1,0 +1,125 @@
+from __future__ import annotations
+
+import sys
+import zipfile
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from core import process
+from core.errors import CheckError, WheelError
+from core.wheel import read_wheel_info
+from core.wheel.record import verify_record
+from pytorch_build.check.policy import load_policy
+from pytorch_build.standalone.libraries import Binary
+from pytorch_build.standalone.portable import Portability, analyse, excluded, platform_text, repair
+from tests.unit.pytorch_build.check.conftest import elf_file, write_wheel
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+NAME = "demo-1.0-cp312-cp312-linux_x86_64.whl"
+NEWEST = ("manylinux_2_34_x86_64",)
+OLD = ("manylinux_2_17_x86_64", "manylinux2014_x86_64")
+
+
+def found(
+    satisfied: tuple[str, ...],
+    reachable: tuple[str, ...] = NEWEST,
+    external: Mapping[str, Path | None] | None = None,
+) -> Portability:
+    needs = {"demo/a.so": Binary(name="", needed=tuple(external or ()))}
+    return Portability(satisfied=satisfied, reachable=reachable, external=external or {}, needs=needs)
+
+
+def wheel(folder: Path, name: str = NAME) -> Path:
+    return write_wheel(folder, name, {"demo/a.so": elf_file(needed=("libc.so.6",))})
+
+
+def test_a_wheel_is_tagged_with_what_it_satisfies_and_not_with_more(tmp_path: Path) -> None:
+    made = repair(wheel(tmp_path), found(OLD, OLD), tmp_path / "new", graft=False)
+    assert made.file is not None
+    platform = "manylinux2014_x86_64.manylinux_2_17_x86_64"
+    assert made.file.path.name == f"demo-1.0-cp312-cp312-{platform}.whl"
+    assert verify_record(made.file.path) == ()
+    assert read_wheel_info(made.file.path).tags == {f"cp312-cp312-{one}" for one in platform.split(".")}
+
+
+def test_a_wheel_with_its_tag_already_is_left_alone(tmp_path: Path) -> None:
+    path = wheel(tmp_path, f"demo-1.0-cp312-cp312-{NEWEST[0]}.whl")
+    assert repair(path, found(NEWEST), tmp_path / "new", graft=True).file is None
+    assert not (tmp_path / "new").exists()
+
+
+@pytest.mark.parametrize(
+    ("state", "graft", "said"),
+    [
+        (
+            found(("linux_x86_64",), external={"libfoo.so.1": Path("/x")}),
+            False,
+            r"libfoo\.so\.1 \(for demo/a\.so\)",
+        ),
+        (found(("linux_x86_64",), external={"libfoo.so.1": None}), True, "this machine does not have"),
+        (found(("linux_x86_64",), ("linux_x86_64",)), True, "satisfies no manylinux policy"),
+    ],
+)
+def test_what_cannot_be_portable_is_refused_by_name(
+    state: Portability,
+    said: str,
+    tmp_path: Path,
+    *,
+    graft: bool,
+) -> None:
+    with pytest.raises(CheckError, match=said):
+        repair(wheel(tmp_path), state, tmp_path / "new", graft=graft)
+    assert not (tmp_path / "new").exists()
+
+
+def test_rocm_torch_and_the_wheels_own_libraries_do_not_count() -> None:
+    needs = {"torch/lib/libown.so.1": Binary(name="libown.so", needed=())}
+    patterns = excluded(needs, load_policy())
+    assert {"libown.so.1", "libown.so", "libamdhip64.so.*", "libtorch_hip.so"} <= patterns
+    assert not {"libnuma.so.*", "libc.so.6"} & patterns
+
+
+def test_platforms_are_joined_as_names_have_them() -> None:
+    assert platform_text(OLD) == "manylinux2014_x86_64.manylinux_2_17_x86_64"
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="auditwheel is for Linux")
+def test_a_wheel_without_compiled_files_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(WheelError, match="auditwheel cannot judge demo"):
+        analyse(write_wheel(tmp_path, NAME, {"demo/a.py": b""}))
+
+
+@pytest.mark.processes
+@pytest.mark.skipif(process.which("cc") is None, reason="no C compiler")
+def test_a_library_of_the_machine_goes_in_and_the_wheel_runs_without_it(tmp_path: Path) -> None:
+    (tmp_path / "libextra.c").write_text("int extra(void) { return 42; }\n")
+    (tmp_path / "user.c").write_text("int extra(void); int user(void) { return extra(); }\n")
+    machine = tmp_path / "machine"
+    machine.mkdir()
+    flags = ("-shared", "-fPIC", "-O1")
+    process.capture(
+        ["cc", *flags, "-Wl,-soname,libextra.so.1", "libextra.c", "-o", machine / "libextra.so.1"],
+        cwd=tmp_path,
+    )
+    library = tmp_path / "user.so"
+    words: list[str | Path] = [f"-Wl,-rpath,{machine}", "user.c", machine / "libextra.so.1", "-o", library]
+    process.capture(["cc", *flags, *words], cwd=tmp_path)
+    old = write_wheel(tmp_path, NAME, {"demo/user.so": library.read_bytes()})
+    state = analyse(old)
+    assert state.external == {"libextra.so.1": (machine / "libextra.so.1").resolve()}
+    with pytest.raises(CheckError, match=r"libextra\.so\.1 \(for demo/user\.so\)"):
+        repair(old, state, tmp_path / "new", graft=False)
+    made = repair(old, state, tmp_path / "new", graft=True)
+    assert made.file is not None
+    assert verify_record(made.file.path) == ()
+    assert analyse(made.file.path).satisfied[0] in made.platform.split(".")
+    with zipfile.ZipFile(made.file.path) as archive:
+        archive.extractall(tmp_path / "installed")
+    (machine / "libextra.so.1").unlink()
+    code = "import ctypes, sys; print(ctypes.CDLL(sys.argv[1]).user())"
+    said = process.capture([sys.executable, "-c", code, tmp_path / "installed" / "demo" / "user.so"]).stdout
+    assert said == "42\n"

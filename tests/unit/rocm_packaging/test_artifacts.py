@@ -1,0 +1,144 @@
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+import pytest
+
+from core.errors import ArtifactError, MissingInputError
+from rocm_packaging.artifacts import build_info, families_of, merged, resolve_link, scan
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def artifact(root: Path, name: str, files: dict[str, str], stages: str = "a/stage\n") -> Path:
+    folder = root / name
+    folder.mkdir(parents=True)
+    (folder / "artifact_manifest.txt").write_text(stages, encoding="utf-8")
+    for path, content in files.items():
+        (folder / path).parent.mkdir(parents=True, exist_ok=True)
+        (folder / path).write_text(content, encoding="utf-8")
+    return folder
+
+
+def test_scan_reads_names_and_stages(tmp_path: Path) -> None:
+    artifact(tmp_path, "core-hip_lib_generic", {}, "core/clr/stage\n\ncore/x/stage\n")
+    artifact(tmp_path, "blas_lib_gfx94X-dcgpu", {})
+    artifact(tmp_path, "blas_lib_gfx942:xnack+", {})
+    (tmp_path / ".hidden").mkdir()
+    (tmp_path / "notes.txt").write_text("x", encoding="utf-8")
+    found = scan(tmp_path)
+    assert [(a.name, a.component, a.target) for a in found] == [
+        ("blas", "lib", "gfx942"),
+        ("blas", "lib", "gfx94X-dcgpu"),
+        ("core-hip", "lib", "generic"),
+    ]
+    assert found[2].stages == ("core/clr/stage", "core/x/stage")
+    assert families_of(found) == ("gfx942", "gfx94X-dcgpu")
+
+
+def test_nothing_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(MissingInputError, match="no artifact folders"):
+        scan(tmp_path)
+    with pytest.raises(MissingInputError, match="is not a directory"):
+        scan(tmp_path / "absent")
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [("blas_lib", "not named"), ("blas_libs_generic", "Did you mean 'lib'"), ("a_lib_b_c", "not named")],
+)
+def test_malformed_names_are_refused(tmp_path: Path, name: str, said: str) -> None:
+    artifact(tmp_path, name, {})
+    with pytest.raises(ArtifactError, match=said):
+        scan(tmp_path)
+
+
+@pytest.mark.parametrize("stage", ["/etc", "../x", "a/../../x", "a//b"])
+def test_stages_outside_are_refused(tmp_path: Path, stage: str) -> None:
+    artifact(tmp_path, "a_lib_generic", {}, stage + "\n")
+    with pytest.raises(ArtifactError, match="outside of the artifact"):
+        scan(tmp_path)
+
+
+def test_a_manifest_is_required(tmp_path: Path) -> None:
+    (tmp_path / "a_lib_generic").mkdir()
+    with pytest.raises(ArtifactError, match=r"no artifact_manifest\.txt"):
+        scan(tmp_path)
+
+
+def test_merged_takes_prefixes_off_and_keeps_links(tmp_path: Path) -> None:
+    folder = artifact(tmp_path, "a_lib_generic", {"a/stage/lib/x.so.1": "x"}, "a/stage\nabsent/stage\n")
+    (folder / "a/stage/lib/x.so").symlink_to("x.so.1")
+    artifact(tmp_path, "b_run_generic", {"b/stage/bin/tool": "t", "elsewhere/lost": "l"}, "b/stage\n")
+    (tmp_path / "b_run_generic/b/stage/bin/tool").chmod(0o755)
+    tree = merged(scan(tmp_path))
+    assert {path: (entry.link, entry.executable) for path, entry in tree.items()} == {
+        "bin/tool": ("", True),
+        "lib/x.so": ("x.so.1", False),
+        "lib/x.so.1": ("", False),
+    }
+
+
+def test_the_same_file_twice_is_one(tmp_path: Path) -> None:
+    artifact(tmp_path, "a_lib_generic", {"a/stage/x": "same"})
+    artifact(tmp_path, "b_lib_generic", {"a/stage/x": "same"})
+    assert list(merged(scan(tmp_path))) == ["x"]
+
+
+@pytest.mark.parametrize("other", ["diff", "longer than that"])
+def test_different_files_of_one_path_are_refused(tmp_path: Path, other: str) -> None:
+    artifact(tmp_path, "a_lib_generic", {"a/stage/x": "same"})
+    artifact(tmp_path, "b_lib_generic", {"a/stage/x": other})
+    with pytest.raises(ArtifactError, match="different files for x"):
+        merged(scan(tmp_path))
+
+
+@pytest.mark.parametrize("target", ["/etc/passwd", "../../../outside", ".."])
+def test_links_out_of_the_tree_are_refused(tmp_path: Path, target: str) -> None:
+    folder = artifact(tmp_path, "a_lib_generic", {"a/stage/lib/x": "x"})
+    (folder / "a/stage/link").symlink_to(target)
+    with pytest.raises(ArtifactError, match="outside of ROCm's tree"):
+        merged(scan(tmp_path))
+
+
+def test_links_resolve_by_their_folder() -> None:
+    assert resolve_link("bin/clang", "../lib/llvm/bin/clang") == "lib/llvm/bin/clang"
+    assert resolve_link("llvm", "lib/llvm") == "lib/llvm"
+
+
+def base(root: Path, manifest: object, info: object) -> None:
+    prefix = "base/aux-overlay/stage"
+    artifact(
+        root,
+        "base_lib_generic",
+        {
+            f"{prefix}/share/therock/therock_manifest.json": json.dumps(manifest),
+            f"{prefix}/share/therock/dist_info.json": json.dumps(info),
+        },
+        prefix + "\n",
+    )
+
+
+def test_build_info(tmp_path: Path) -> None:
+    base(
+        tmp_path,
+        {"flags": {"KPACK_SPLIT_ARTIFACTS": True}, "rocm_version": "10.1.0"},
+        {"dist_amdgpu_targets": "gfx942;gfx1100"},
+    )
+    info = build_info(scan(tmp_path))
+    assert (info.split, info.targets, info.version) == (True, ("gfx942", "gfx1100"), "10.1.0")
+
+
+def test_build_info_needs_the_base_artifact(tmp_path: Path) -> None:
+    artifact(tmp_path, "blas_lib_generic", {})
+    with pytest.raises(ArtifactError, match="base_lib_generic is missing"):
+        build_info(scan(tmp_path))
+
+
+@pytest.mark.parametrize("manifest", [{}, {"flags": {}}, {"flags": {"KPACK_SPLIT_ARTIFACTS": "ON"}}, []])
+def test_build_info_needs_the_split_flag(tmp_path: Path, manifest: object) -> None:
+    base(tmp_path, manifest, {"dist_amdgpu_targets": ""})
+    with pytest.raises(ArtifactError, match=r"KPACK_SPLIT_ARTIFACTS|JSON object"):
+        build_info(scan(tmp_path))
