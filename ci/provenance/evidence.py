@@ -6,13 +6,11 @@ The first contradiction is the error.
 from __future__ import annotations
 
 import re
-import ssl
 import urllib.error
 import urllib.request
 from collections.abc import Mapping  # noqa: TC003 - pydantic reads it
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from http.client import HTTPException
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, unquote, urlsplit, urlunsplit
@@ -35,6 +33,7 @@ from core.errors import (
     ServiceError,
     UsageError,
 )
+from core.http import open_url, reachable
 from core.run.outputs import is_record
 from core.stores.directory import DirectoryStore
 from core.stores.location import open_store
@@ -62,8 +61,6 @@ _WEB, _BUCKET, _FILE = ("https://", "http://"), "s3://", "file://"
 _IN_RUN = re.compile(r"(?P<run>.+)/python/(?P<group>[^/]+)/[^/]+")
 # what a server answers for an object that is not there; a bucket that may not be listed forbids
 _ABSENT = frozenset({403, 404, 410})
-_TIMEOUT = 60.0
-_CHUNK = 1 << 20
 _MOST = 64 << 20
 
 
@@ -149,7 +146,7 @@ def _served(url: str, folder: Path, cert: str) -> tuple[Path, RunPlace | None, s
             raise MissingInputError(f"There is no {url}.", hint="See whether + is written %2B in it.")
         size, came = int(answer.headers.get("Content-Length") or 0), 0
         with transfer("fetch", files=1, size=size) as shown, files.atomic(path) as out:
-            while chunk := answer.read(_CHUNK):
+            while chunk := answer.read(files.CHUNK):
                 out.write(chunk)
                 came += len(chunk)
                 shown.advance(len(chunk))
@@ -189,18 +186,13 @@ def _here(file: str) -> tuple[Path, RunPlace | None, str]:
 @contextmanager
 def _answer(url: str, *, cert: str) -> Iterator[HTTPResponse | None]:
     """Request an address; None where it has nothing."""
-    context = ssl.create_default_context(cafile=cert or None) if url.startswith("https:") else None
-    try:
-        with urllib.request.urlopen(url, timeout=_TIMEOUT, context=context) as answer:  # noqa: S310 - http(s), by who calls
-            yield answer
-    except urllib.error.HTTPError as problem:
-        with problem:
-            if problem.code not in _ABSENT:
+    with reachable(url, hint="Try again later."), ExitStack() as opened:
+        try:
+            yield opened.enter_context(open_url(url, cert=cert))
+        except urllib.error.HTTPError as problem:
+            if opened.enter_context(problem).code not in _ABSENT:
                 raise ServiceError(f"{url} answers {problem.code} {problem.reason}.") from problem
-        yield None
-    except (OSError, ValueError, HTTPException) as problem:
-        reason = getattr(problem, "reason", problem)
-        raise ServiceError(f"{url} cannot be reached: {reason}.", hint="Try again later.") from problem
+            yield None
 
 
 class Descriptor(Model):
