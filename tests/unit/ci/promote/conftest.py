@@ -22,7 +22,7 @@ from core.run.records import Cell, FileRecord, Record
 from core.stores.directory import DirectoryStore
 from core.wheel import distributions
 from core.wheel.writer import WheelSpec, metadata_text, write_sdist, write_wheel
-from pytorch_build.lock.source_lock import SourceLock
+from pytorch_build.lock.source_lock import LockedProject, SourceLock
 from pytorch_build.split.parts import Wheels
 
 if TYPE_CHECKING:
@@ -93,117 +93,81 @@ class Runs:
         if tested:
             self.test_rocm(family)
 
-    def lock(self, release_type: str = "nightly", commit: str = "a") -> None:
+    def lock(self, commit: str = "a") -> None:
         local = self.torch.partition("+")[2]
         projects = {
-            name: {
-                "project": name,
-                "origin": f"https://invalid/{name}",
-                "ref": "main",
-                "commit": commit * 40,
-                "base_version": base,
-                "versions": {"rocm": f"{base}+{local}"},
-            }
+            name: LockedProject(
+                project=name,
+                origin=f"https://invalid/{name}",
+                ref="main",
+                commit=commit * 40,
+                base_version=base,
+                versions={"rocm": f"{base}+{local}"},
+            )
             for name, base in (("torch", "2.10.0a0"), ("audio", "2.9.0a0"))
         }
-        lock = SourceLock.model_validate(
-            {
-                "torch_ref": self.ref,
-                "release_type": release_type,
-                "rocm_version": self.rocm,
-                "projects": projects,
-            }
-        )
+        said = {"torch_ref": self.ref, "release_type": "nightly", "rocm_version": self.rocm}
+        lock = SourceLock(**said, projects=projects)
         self.store.put_bytes(self.outputs.source_lock_key(self.ref), lock.model_dump_json().encode())
 
     def build_rocm(self, family: str) -> None:
         listed = f"\nAVAILABLE_TARGET_FAMILIES = {list(self.devices)}\n" if self.devices else "\n"
-        info = Member(
-            name="src/rocm_sdk/_dist_info.py", source=f"__version__ = '{self.rocm}'{listed}".encode()
-        )
+        info, setup = f"__version__ = '{self.rocm}'{listed}", f"# {family}\n"
+        members = {"setup.py": setup, "src/rocm_sdk/_dist_info.py": info}
         sdist = write_sdist(
             self.folder / family,
             "rocm",
             self.rocm,
-            [Member(name="setup.py", source=f"# {family}\n".encode()), info],
+            [Member(name=name, source=text.encode()) for name, text in members.items()],
             metadata=metadata_text([("Name", "rocm"), ("Version", self.rocm)]),
         )
-        core = self._wheel(family, "rocm-sdk-core", self.rocm, ANY, {"_dist_info": self.rocm}, listed=listed)
-        devices = [
-            self._written(
-                family,
-                f"rocm-sdk-device-{gpu}",
-                self.rocm,
-                ANY,
-                {f"_rocm_sdk_libraries/.devel_links/{gpu}.json": f'{{"version": "{self.rocm}"}}'},
-            )
-            for gpu in self.devices
+        links = {gpu: f"_rocm_sdk_libraries/.devel_links/{gpu}.json" for gpu in self.devices}
+        core = {"rocm_sdk_core/_dist_info.py": info, "rocm_sdk_core/__init__.py": setup}
+        wheels = [
+            self._wheel(family, "rocm-sdk-core", self.rocm, ANY, core),
+            *(
+                self._wheel(
+                    family, f"rocm-sdk-device-{gpu}", self.rocm, ANY, {name: f"{{'v': '{self.rocm}'}}"}
+                )
+                for gpu, name in links.items()
+            ),
         ]
         if self.devices:
-            devices.append(self._wheel(family, "rocm-bootstrap", "0.1.0", "py3-none-any", {}))
-        self._record("build_rocm", family, Cell(gpu_family=family), (sdist.path, core, *devices))
+            wheels.append(self._wheel(family, "rocm-bootstrap", "0.1.0", "py3-none-any", {"a/b.py": setup}))
+        self._record("build_rocm", family, Cell(gpu_family=family), (sdist.path, *wheels))
 
     def build(self, family: str, python: str) -> None:
         tag = f"{python}-{python}-{'linux_x86_64' if self.platform == 'linux' else 'win_amd64'}"
-        for name, version, needs, places in (
-            ("torch", self.torch, f"rocm[libraries]=={self.rocm}", {"_rocm_init": self.rocm}),
-            ("torchaudio", self.audio, f"torch=={self.torch}", {}),
+        split = self.split if self.devices else None
+        host = ["rocm-bootstrap", *split.host_lines()] if split else []
+        for name, version, needs, modules in (
+            ("torch", self.torch, (f"rocm[libraries]=={self.rocm}", *host), {"_rocm_init": self.rocm}),
+            ("torchaudio", self.audio, (f"torch=={self.torch}",), {}),
         ):
-            more = self.split.host_lines() if name == "torch" and self.devices else ()
-            path = self._wheel(family, name, version, tag, {"version": version, **places}, needs, more=more)
-            devices = [
-                self._written(
-                    family,
-                    f"amd-torch-device-{gpu}",
-                    version,
-                    tag,
-                    {f"torch/{gpu}": gpu},
-                    *self.split.requirements(gpu),
-                )
-                for gpu in ((*self.split.targets, *self.split.groups) if more else ())
+            places = {"version": version, **modules}
+            texts = {f"{name}/{module}.py": f"__version__ = '{one}'\n" for module, one in places.items()}
+            wheels = [
+                self._wheel(family, name, version, tag, {**texts, f"{name}/__init__.py": family}, *needs)
             ]
+            for gpu in (*split.targets, *split.groups) if split and name == "torch" else ():
+                own = f"amd-torch-device-{gpu}"
+                needed = split.requirements(gpu) if split else ()
+                wheels.append(self._wheel(family, own, version, tag, {f"torch/{gpu}": gpu}, *needed))
             cell = Cell(python=python, torch_ref=self.ref, gpu_family=family)
-            stage = f"build_{name.removeprefix('torch') or 'torch'}"
-            self._record(stage, family, cell, (path, *devices))
+            self._record(f"build_{name.removeprefix('torch') or 'torch'}", family, cell, wheels)
 
     @property
     def split(self) -> Wheels:
         return split_wheels(*self.devices, version=self.torch, rocm=self.rocm)
 
     def _wheel(
-        self,
-        family: str,
-        name: str,
-        version: str,
-        tag: str,
-        places: dict[str, str],
-        *needs: str,
-        more: Sequence[str] = (),
-        listed: str = "\n",
+        self, family: str, name: str, version: str, tag: str, texts: dict[str, str], *needs: str
     ) -> Path:
-        """Write a wheel whose modules hold versions, as those of builds do: module to version."""
-        package = name.replace("-", "_")
-        modules = {
-            f"{package}/{module}.py": f"__version__ = '{one}'{listed}" for module, one in places.items()
-        }
-        bootstrap = ("rocm-bootstrap",) if more else ()
-        modules[f"{package}/__init__.py"] = f"# {family}\n"
-        return self._written(family, name, version, tag, modules, *needs, *bootstrap, more=more)
-
-    def _written(
-        self,
-        family: str,
-        name: str,
-        version: str,
-        tag: str,
-        texts: dict[str, str],
-        *needs: str,
-        more: Sequence[str] = (),
-    ) -> Path:
-        members = [Member(name=path, source=text.encode()) for path, text in texts.items()]
+        """Write a wheel; what it needs are requirements, or whole fields."""
         fields = [("Name", name), ("Version", version), ("Requires-Python", ">=3.10")]
-        fields += [("Requires-Dist", one) for one in needs]
-        fields += [(key, value) for key, _, value in (line.partition(": ") for line in more)]
+        for one in needs:
+            key, colon, value = one.partition(": ")
+            fields.append((key, value) if colon else ("Requires-Dist", one))
         spec = WheelSpec(
             distribution=name,
             version=version,
@@ -211,6 +175,7 @@ class Runs:
             metadata=metadata_text(fields),
             purelib=tag.startswith("py3"),
         )
+        members = [Member(name=path, source=text.encode()) for path, text in texts.items()]
         return write_wheel(self.folder / family, spec, members).path
 
     def smoke(self, family: str, python: str, *, stage: str = "test_smoke", **facts: Any) -> None:
