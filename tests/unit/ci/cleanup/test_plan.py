@@ -103,9 +103,7 @@ def test_what_goes_is_old_unlisted_unused_not_among_the_newest_and_nothing_is_lo
 
 
 @given(LISTINGS, POLICIES, st.data())
-def test_a_deletion_that_broke_off_goes_on_and_takes_nothing_else(
-    ages: dict[str, float], policy: Policy, data: st.DataObject
-) -> None:
+def test_a_deletion_resumes(ages: dict[str, float], policy: Policy, data: st.DataObject) -> None:
     gone = going(decide(listing(ages), policy))
     already = data.draw(st.sets(st.sampled_from(sorted(gone))) if gone else st.just(set()))
     left = {key: age for key, age in ages.items() if key not in already}
@@ -292,9 +290,7 @@ def test_pages_go_first_then_sidecars_then_wheels_then_the_rest(tmp_path: Path) 
 
 
 @pytest.mark.parametrize("step", range(len(RUN) + 3))
-def test_killed_at_any_deletion_it_ends_as_if_undisturbed_and_no_page_ever_lists_what_is_gone(
-    tmp_path: Path, step: int
-) -> None:
+def test_a_kill_at_any_deletion_leaves_pages_true_and_is_completed(tmp_path: Path, step: int) -> None:
     whole = fill(tmp_path, [*RUN, "2-linux/x", *IN_STAGING])
     flat(whole, "v2-staging/g")
     dying = Recorder(tmp_path, dies_at=step)
@@ -312,9 +308,7 @@ def test_killed_at_any_deletion_it_ends_as_if_undisturbed_and_no_page_ever_lists
     assert not decided(whole).goes
 
 
-def test_where_no_page_follows_nothing_that_is_listed_goes(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_pages_still_list_is_not_deleted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in (("_PAUSE", 0.0), ("_PATIENCE", 0.01), ("_rewrite", lambda *_: None)):
         monkeypatch.setattr(f"ci.cleanup.plan.{name}", value)
     store = fill(tmp_path, IN_STAGING)
@@ -324,9 +318,7 @@ def test_where_no_page_follows_nothing_that_is_listed_goes(
     assert IN_STAGING[0] in keys_in(store)
 
 
-def test_a_server_that_follows_the_sidecars_is_awaited(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_server_that_follows_sidecars_is_awaited(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store = fill(tmp_path, IN_STAGING)
     flat(store, "v2-staging/g")
     waited = []
@@ -343,7 +335,7 @@ def test_a_server_that_follows_the_sidecars_is_awaited(
 
 
 @pytest.mark.parametrize("late", [0, 1])
-def test_a_promotion_that_begins_meanwhile_keeps_its_files(
+def test_a_promotion_begun_meanwhile_keeps_its_files(
     tmp_path: Path, late: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store = fill(tmp_path, IN_STAGING)

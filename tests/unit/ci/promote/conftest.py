@@ -15,6 +15,7 @@ from ci.promote.policy import Rules, decide, gates
 from ci.promote.version_change import RocmChange
 from core.archive import Member
 from core.cli.frontdoor import Verb, main
+from core.errors import CheckError
 from core.families import parents
 from core.run import records
 from core.run.outputs import RunOutputs
@@ -179,64 +180,56 @@ class Runs:
         return write_wheel(self.folder / family, spec, members).path
 
     def smoke(self, family: str, python: str, *, stage: str = "test_smoke", **facts: Any) -> None:
-        named = {
-            one.name: one.sha256
-            for one in self.made.values()
-            if f"/{family}/" in one.key and (f"-{python}-" in one.name or one.name.startswith("rocm"))
-        }
         cell = Cell(python=python, torch_ref=self.ref, gpu_family=family)
-        inputs = {"files": named, "arguments": ["uv"], "gpu": ["gfx942"], "installed": True}
+        inputs = {"files": self._names(family, python), "arguments": ["uv"], "gpu": ["gfx942"]}
         totals = {"tests": {"tests": 22, "failures": 0, "errors": 0, "skipped": 1}}
-        self._tested(stage, family, cell, (inputs, totals), facts)
+        self._tested(stage, family, cell, inputs, totals, **facts)
 
-    def upstream(self, family: str, python: str, stage: str = "test_torch", **facts: Any) -> None:
+    def upstream(self, family: str, python: str, stage: str = "test_torch") -> None:
         """Leave the record of upstream's own tests of torch."""
-        more = {"config": "default", **facts.pop("inputs", {})}
-        self.smoke(family, python, stage=stage, inputs=more, **facts)
+        self.smoke(family, python, stage=stage, inputs={"config": "default"})
 
-    def test_rocm(self, family: str, python: str = "cp312", **facts: Any) -> None:
-        named = {
-            one.name: one.sha256
-            for one in self.made.values()
-            if f"/{family}/" in one.key and one.name.startswith("rocm")
-        }
-        inputs = {"packages": named, "installed": True}
+    def test_rocm(self, family: str, python: str = "cp312") -> None:
         totals = {"checks": {"passed": 9, "failed": 0, "skipped": 0}}
-        self._tested("test_rocm", family, Cell(python=python, gpu_family=family), (inputs, totals), facts)
+        cell = Cell(python=python, gpu_family=family)
+        self._tested("test_rocm", family, cell, {"packages": self._names(family)}, totals)
 
     def failed(self, stage: str, family: str, python: str = "cp312", error: str = "It broke.") -> None:
         """Leave the record of a stage that failed."""
         cell = Cell(python=python, torch_ref=self.ref, gpu_family=family)
-        self._write(family, Record(**self._facts(stage, cell), status="failed", exit_code=8, error=error))
+        self._leave(stage, family, cell, status="failed", exit_code=8, error=error)
+
+    def _names(self, family: str, python: str = "no") -> dict[str, str]:
+        """The digests of ROCm's packages, and of the wheels for a Python."""
+        made = (one for one in self.made.values() if f"/{family}/" in one.key)
+        return {one.name: one.sha256 for one in made if f"-{python}-" in one.name or one.name[:4] == "rocm"}
 
     def _tested(
-        self, stage: str, family: str, cell: Cell, said: tuple[Any, Any], other: dict[str, Any]
+        self,
+        stage: str,
+        family: str,
+        cell: Cell,
+        said: dict[str, Any],
+        totals: dict[str, Any],
+        *,
+        inputs: dict[str, Any] | None = None,
+        details: dict[str, Any] | None = None,
     ) -> None:
         key = f"{self.outputs.reports_prefix(family)}/{records.record_name(stage, cell)}.xml"
         content = f"<testsuites><testsuite tests='22'/><!-- {stage} {cell} --></testsuites>".encode()
         self.store.put_bytes(key, content)
-        report = {"key": key, "sha256": hashlib.sha256(content).hexdigest()}
-        inputs = {**said[0], **other.get("inputs", {})}
-        details = {**said[1], "report": report, **other.get("details", {})}
-        self._write(family, Record(**self._facts(stage, cell), inputs=inputs, details=details))
+        found = {**totals, "report": {"key": key, "sha256": hashlib.sha256(content).hexdigest()}}
+        read = {"installed": True, **said, **(inputs or {})}
+        self._leave(stage, family, cell, inputs=read, details={**found, **(details or {})})
 
     def _record(self, stage: str, family: str, cell: Cell, paths: Sequence[Path]) -> None:
         files = tuple(distributions.publish(self.store, self.outputs, family, path) for path in paths)
         self.made |= {one.key: one for one in files}
-        self._write(family, Record(**self._facts(stage, cell), files=files))
+        self._leave(stage, family, cell, files=files)
 
-    def _facts(self, stage: str, cell: Cell) -> dict[str, Any]:
-        return {
-            "stage": stage,
-            "run_id": self.run_id,
-            "platform": self.platform,
-            "cell": cell,
-            "started": DATE,
-            "seconds": 1.0,
-        }
-
-    def _write(self, family: str, record: Record) -> None:
-        records.write(self.store, self.outputs, family, record)
+    def _leave(self, stage: str, family: str, cell: Cell, **facts: Any) -> None:
+        where = {"run_id": self.run_id, "platform": self.platform, "started": DATE, "seconds": 1.0}
+        records.write(self.store, self.outputs, family, Record(stage=stage, cell=cell, **where, **facts))
 
 
 @dataclass(kw_only=True)
@@ -265,7 +258,15 @@ class Desk:
     def said(self) -> str:
         return self.capsys.readouterr().err
 
-    def refusal(self) -> str:
+    def staged(self, *families: str, **how: Any) -> None:
+        for family in families:
+            self.runs.whole(family, **how)
+        assert self.stage() == 0
+
+    def refused(self, *words: str) -> str:
+        """Promote what must not be released."""
+        self.said()
+        assert self.promote(*words) == CheckError.exit_code
         return self.said().partition("error: ")[2]
 
     def released(self, family: str) -> list[str]:

@@ -144,9 +144,7 @@ MARKERS = st.sampled_from(["", ' ; python_version < "3.12"', '; sys_platform == 
 
 
 @given(NAMES, EXTRAS, SPECIFIERS, MARKERS)
-def test_what_a_requirement_says_besides_stays(
-    name: str, extras: str, specifiers: list[str], marker: str
-) -> None:
+def test_the_rest_of_a_requirement_stays(name: str, extras: str, specifiers: list[str], marker: str) -> None:
     old = f"{name}{f'[{extras}]' if extras else ''}{','.join(specifiers)}{marker}"
     new = requirement(old, CHANGE)
     before, after = Requirement(old), Requirement(new)
@@ -164,7 +162,7 @@ FIELD = st.tuples(
 
 
 @given(st.lists(FIELD, max_size=6), st.text(max_size=200), st.sampled_from(["\n", "\r\n"]), st.integers(0, 6))
-def test_there_and_back_gives_the_same_metadata(
+def test_metadata_there_and_back_is_the_same(
     fields: list[tuple[str, str]], body: str, end: str, place: int
 ) -> None:
     lines = [f"{name}: {value}" for name, value in fields]

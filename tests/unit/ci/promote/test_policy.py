@@ -241,9 +241,7 @@ def test_families_may_have_gates_of_their_own() -> None:
         ),
     ],
 )
-def test_what_is_required_of_some_cells_is_required_of_no_other(
-    row: dict[str, Any], *, concerned: bool
-) -> None:
+def test_a_required_stage_concerns_the_cells_it_names(row: dict[str, Any], *, concerned: bool) -> None:
     needed = Required.model_validate({"stage": "test_torch", **row})
     required = RULES.gates.model_copy(update={"required": (needed,)})
     rules = replace(RULES, gates=required, release_type="nightly")

@@ -65,9 +65,7 @@ def staged(whole: Runs) -> MemoryStore:
     return bucket.copy_of()
 
 
-def test_a_promotion_that_is_killed_at_any_write_is_run_again_and_ends_the_same(
-    whole: Runs, staged: MemoryStore
-) -> None:
+def test_a_promotion_killed_at_any_write_is_completed_by_the_next(whole: Runs, staged: MemoryStore) -> None:
     ended = stopped_everywhere(staged, partial(promote, runs=whole), "v2")
     assert len(decisions(ended)) == 1
     assert promotion.unfinished(ended) == []
@@ -171,9 +169,7 @@ def test_two_promotions_at_once_end_with_one_result(whole: Runs, staged: MemoryS
     audit(staged)
 
 
-def test_a_wheel_that_is_overwritten_while_it_is_promoted_is_not_listed(
-    whole: Runs, staged: MemoryStore
-) -> None:
+def test_a_wheel_overwritten_during_promotion_is_not_listed(whole: Runs, staged: MemoryStore) -> None:
     key = next(key for key in staged.objects if key.startswith("v2-staging") and key.endswith(".whl"))
 
     def overwrite(number: int, _key: str) -> None:
@@ -222,9 +218,7 @@ def test_half_of_a_promotion_is_not_listed_by_another_one(whole: Runs, staged: M
     assert listed("20251120", left)
 
 
-def test_what_was_taken_out_of_the_release_comes_back_when_it_is_promoted_again(
-    whole: Runs, staged: MemoryStore
-) -> None:
+def test_promoting_again_restores_what_was_removed(whole: Runs, staged: MemoryStore) -> None:
     promote(staged, whole)
     before = dict(staged.objects)
     key = next(key for key in staged.objects if key.startswith("v2/") and key.endswith(".whl"))

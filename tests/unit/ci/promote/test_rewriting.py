@@ -295,9 +295,7 @@ def test_every_problem_of_a_wheel_is_named(tmp_path: Path) -> None:
     assert "rewriting.toml" in refused.value.hint
 
 
-def test_files_may_mention_a_candidate_where_the_data_says_so(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_data_allows_mentions_of_a_candidate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     mention = {"distributions": ["triton"], "members": "triton/history.md", "reason": "release notes"}
     plain = version_change.rules().model_dump() | {"mentions": (mention,)}
     made = version_change.Rules.model_validate(plain)

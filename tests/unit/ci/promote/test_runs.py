@@ -127,9 +127,7 @@ def promoted(files: list[tuple[str, str]]) -> tuple[PromotedFile, ...]:
 
 
 @given(st.lists(st.tuples(NAMES, DIGESTS), unique_by=lambda pair: pair[0]), st.randoms(use_true_random=False))
-def test_a_set_is_known_by_its_names_and_bytes_in_any_order(
-    files: list[tuple[str, str]], random: object
-) -> None:
+def test_a_set_is_known_by_names_and_bytes_in_any_order(files: list[tuple[str, str]], random: object) -> None:
     shuffled = list(files)
     random.shuffle(shuffled)  # type: ignore[attr-defined]
     assert identity_of(promoted(shuffled)) == identity_of(promoted(files))

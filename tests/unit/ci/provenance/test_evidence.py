@@ -134,9 +134,7 @@ def common_fixture(tmp_path: Path) -> Common:
     return Common(root=tmp_path, run_id="9", gpu_family="gfx110X-all")
 
 
-def test_a_path_in_a_run_is_of_that_run_unless_another_is_named(
-    store: DirectoryStore, common: Common, tmp_path: Path
-) -> None:
+def test_a_path_in_a_run_is_of_that_run(store: DirectoryStore, common: Common, tmp_path: Path) -> None:
     path = str(store.root / KEY)
     found = locate(path, common, tmp_path, named=False)
     assert (found.path, found.group) == (Path(path), "gfx94X-dcgpu")
@@ -146,7 +144,7 @@ def test_a_path_in_a_run_is_of_that_run_unless_another_is_named(
     assert (other.run.url, other.group) == (f"{tmp_path}/out/9-linux", "gfx110X-all")
 
 
-def test_a_path_elsewhere_is_asked_of_the_options_run(
+def test_a_path_elsewhere_is_of_the_options_run(
     store: DirectoryStore, common: Common, tmp_path: Path
 ) -> None:
     store.delete("down-stream/123-linux/manifests/gfx94X-dcgpu/x.json")
@@ -211,7 +209,7 @@ def test_a_server_that_fails_leaves_nothing(
     assert threading.active_count() < 20
 
 
-def test_a_file_in_a_bucket_is_of_the_run_there(
+def test_a_file_in_a_bucket(
     store: DirectoryStore, common: Common, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[str] = []

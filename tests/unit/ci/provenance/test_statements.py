@@ -330,9 +330,7 @@ def test_what_a_rocm_build_says_of_itself_is_no_record(store: DirectoryStore) ->
 
 
 @pytest.mark.parametrize("run_id", ["local", "123"])
-def test_only_the_local_run_loses_statements_of_files_that_are_gone(
-    store: DirectoryStore, run_id: str
-) -> None:
+def test_only_the_local_run_loses_statements_of_absent_files(store: DirectoryStore, run_id: str) -> None:
     outputs = RunOutputs(run_id=run_id, platform="linux")
     fill(store, outputs)
     old = statement_key("torch-1.whl", outputs)
@@ -341,9 +339,7 @@ def test_only_the_local_run_loses_statements_of_files_that_are_gone(
     assert (store.find(old) is None) is (run_id == "local")
 
 
-def test_a_job_that_was_second_reads_the_records_again(
-    store: DirectoryStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_second_job_reads_the_records_again(store: DirectoryStore, monkeypatch: pytest.MonkeyPatch) -> None:
     """Another job's wheel appears, and its bill is written, while this one makes its own."""
     fill(store)
     whole = facts.read_run
@@ -363,7 +359,7 @@ def test_a_job_that_was_second_reads_the_records_again(
     assert "apex" in {one["name"] for one in json.loads(store.read(BILL))["components"]}
 
 
-def test_a_failures_record_that_goes_meanwhile_is_nothing(
+def test_a_failure_record_may_vanish_meanwhile(
     store: DirectoryStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fill(store)
@@ -395,9 +391,7 @@ def test_any_number_of_jobs_may_end_at_once(store: DirectoryStore) -> None:
     assert len(store.list(f"{OUTPUTS.prefix}/provenance")) == len(groups)
 
 
-def test_somebody_who_writes_all_the_time_ends_it(
-    store: DirectoryStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_constant_conflicts_end_in_an_error(store: DirectoryStore, monkeypatch: pytest.MonkeyPatch) -> None:
     fill(store)
     put = DirectoryStore.put_bytes
 

@@ -122,9 +122,7 @@ def page(store: Store) -> str:
     return store.read(f"{STAGED}/index.html").decode()
 
 
-def test_old_versions_go_from_pages_and_bucket_and_what_is_required_stays(
-    staged: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_old_versions_go_and_required_ones_stay(staged: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     later(monkeypatch, 130)
     assert door(staged.url, "--yes") == 0
     assert wheels(staged) == ["rocm-7.1", "rocm-7.4", "rocm-7.5", "torch-2.10"]
@@ -136,9 +134,7 @@ def test_old_versions_go_from_pages_and_bucket_and_what_is_required_stays(
     assert keys(staged) == before
 
 
-def test_what_a_promotion_works_with_stays_until_it_ends(
-    staged: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_files_in_promotion_stay_until_it_ends(staged: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     name = "rocm-7.2-py3-none-any.whl"
     file = PromotedFile(
         family=FAMILY,
@@ -239,7 +235,7 @@ def test_what_pages_of_a_release_list_stays_wherever_it_lies(folder: DirectorySt
     assert "torch-1.0" not in wheels(folder)
 
 
-def test_another_buckets_release_pages_keep_runs(
+def test_release_pages_elsewhere_keep_runs(
     bucket: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for number in range(1, 7):
@@ -260,9 +256,7 @@ def test_another_buckets_release_pages_keep_runs(
         (documents.staging_record(FAMILY, "1-linux"), b"{}"),
     ],
 )
-def test_a_page_or_record_that_cannot_be_read_stops_it(
-    folder: DirectoryStore, key: str, content: bytes
-) -> None:
+def test_an_unreadable_page_or_record_stops_it(folder: DirectoryStore, key: str, content: bytes) -> None:
     folder.put_bytes(key, content)
     before = keys(folder)
     assert door(folder.root, "--yes", "--at-most", "100") == DataError.exit_code
@@ -302,7 +296,7 @@ def test_an_empty_store_and_a_day_that_is_none_are_mistakes(
 
 @pytest.mark.usefixtures("staged_days")
 @pytest.mark.parametrize(("there", "left"), [(b"x", {"1", "4", "5"}), (b"", {"4", "5"})])
-def test_a_run_stays_as_long_as_something_of_it_is_staged(
+def test_a_run_stays_while_it_is_staged(
     folder: DirectoryStore, tmp_path: Path, there: bytes, left: set[str]
 ) -> None:
     releases = DirectoryStore(tmp_path / "releases")

@@ -77,9 +77,7 @@ def verify(*words: object) -> int:
     return main("ci", "", VERBS, ["verify", *map(str, words)])
 
 
-def test_a_wheel_in_a_run_is_verified_and_says_where_it_came_from(
-    run: Run, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_wheel_in_a_run_is_verified_with_its_origin(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
     assert verify(run.wheel) == 0
     said = capsys.readouterr().out
     assert said.startswith(f"{run.file.name}: verified\n  sha256   {run.file.sha256}\n")
@@ -89,9 +87,7 @@ def test_a_wheel_in_a_run_is_verified_and_says_where_it_came_from(
     assert verify(run.wheel.as_uri()) == 0
 
 
-def test_nothing_that_a_statement_says_changes_the_terminal(
-    run: Run, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_no_statement_changes_the_terminal(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
     builder = ("predicate", "runDetails", "builder", "id")
     altered(run, *builder, to="https://x/\x1b[2Jverified\u202e\n  sha256")
     assert verify(run.wheel) == 0
@@ -109,7 +105,7 @@ def test_as_json(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
     assert samples.CORE.name in {one["name"] for one in known["materials"]}
 
 
-def test_a_file_from_elsewhere_is_held_against_the_run_that_is_named(
+def test_a_file_elsewhere_and_a_named_run(
     run: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     copy = tmp_path / run.file.name
@@ -241,9 +237,7 @@ WRONG: dict[str, tuple[Callable[[Run], object], type[FatalError], str]] = {
 
 
 @pytest.mark.parametrize("what", WRONG)
-def test_what_is_wrong_is_one_message_with_a_code_of_its_own(
-    run: Run, what: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_each_wrong_thing_is_one_message(run: Run, what: str, capsys: pytest.CaptureFixture[str]) -> None:
     change, error, said = WRONG[what]
     change(run)
     assert verify(run.wheel) == error.exit_code
