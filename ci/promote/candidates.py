@@ -200,8 +200,7 @@ def _rewrite(source: Path, folder: Path, plan: Renamed, change: RocmChange) -> R
     edits = MemberEdits(plan, change)
     edit_file = edit_wheel if plan.source.endswith(".whl") else edit_sdist
     edited = edit_file(source, folder, version=plan.new, edit=edits)
-    edits.see_paths(edited.members)
-    edits.require_done()
+    edits.require_done(edited.members)
     if edited.file.path.name != plan.target:
         raise WheelError(f"{plan.source} would become {edited.file.path.name}, not {plan.target}.")
     return Rewritten(plan=plan, file=edited.file, changed=edited.changed)

@@ -93,18 +93,12 @@ def run(arguments: argparse.Namespace) -> None:
     request = _request(arguments, common, source, change)
     facts = gather(source, request, partial(_open_run, common), jobs=arguments.jobs)
     facts, left_out = kept_facts(facts, change) if change and change.targets else (facts, ())
-    known = data.load(
-        data.own_file(Path(arguments.config) if arguments.config else None, common.root, environment())
-    )
+    own = Path(arguments.config) if arguments.config else None
+    known = data.load(data.own_file(own, common.root, environment()))
     rules = Rules(runners=known.runners, gates=gates(known.promotion), release_type=common.release_type)
     verdict = decide(facts, rules, override)
     _show(facts, verdict)
     _require(facts, verdict)
-    for one in promotion.unfinished(bucket):
-        again = "; this promotion continues it" if one.set_name == facts.set_name else ""
-        console.warn(
-            f"{one.set_name} is being promoted by {one.by} since {one.decided}, or was interrupted{again}."
-        )
     staged = promotion.promoted_files(facts)
     files = renamed(staged, change) if change else staged
     new = change and new_version(request.distribution, request.version, change)
@@ -123,6 +117,7 @@ def run(arguments: argparse.Namespace) -> None:
         override=verdict.override,
         files=files,
     )
+    _show_unfinished(bucket, decision)
     promotion.require_same_targets(bucket, decision)
     if common.dry_run:
         _show_plan(bucket, decision)
@@ -165,6 +160,16 @@ def _change(arguments: argparse.Namespace, common: Common) -> RocmChange | None:
     return change
 
 
+def _candidates(arguments: argparse.Namespace, common: Common) -> Store:
+    named = arguments.from_store or distribution_store(buckets(), arguments.from_release_type or "prerelease")
+    return open_store(named, root=common.root)
+
+
+def _open_run(common: Common, address: str) -> Store:
+    """Open a run's store: where it was staged from, unless another one is named."""
+    return open_store(common.store if common.store != DEFAULT_STORE else address, root=common.root)
+
+
 def _override(arguments: argparse.Namespace) -> Override | None:
     by, reason = arguments.override_by.strip(), arguments.override_reason.strip()
     if bool(by) != bool(reason):
@@ -173,18 +178,6 @@ def _override(arguments: argparse.Namespace) -> Override | None:
             hint="Give both: --override-by NAME --override-reason TEXT.",
         )
     return Override(by=by, reason=reason) if by else None
-
-
-def _candidates(arguments: argparse.Namespace, common: Common) -> Store:
-    """Open the store that has the release candidate staged."""
-    named = arguments.from_store or distribution_store(buckets(), arguments.from_release_type or "prerelease")
-    return open_store(named, root=common.root)
-
-
-def _open_run(common: Common, address: str) -> Store:
-    """Open a run's store: where it was staged from, unless another one is named."""
-    named = common.store if common.store != DEFAULT_STORE else address
-    return open_store(named, root=common.root)
 
 
 def _request(
@@ -274,6 +267,14 @@ def _require(facts: Facts, verdict: Verdict) -> None:
         + "\n".join(lines),
         hint=hint,
     )
+
+
+def _show_unfinished(bucket: Store, decision: Decision) -> None:
+    for one in promotion.unfinished(bucket):
+        again = "; this promotion continues it" if one.set_name == decision.set_name else ""
+        console.warn(
+            f"{one.set_name} is being promoted by {one.by} since {one.decided}, or was interrupted{again}."
+        )
 
 
 def _show_plan(bucket: Store, decision: Decision) -> None:

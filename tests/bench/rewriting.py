@@ -37,8 +37,7 @@ source, folder, candidate = Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3]
 change = final_of(candidate)
 plan = plan_set([source.name], change)[0]
 edits = MemberEdits(plan, change)
-edit_wheel(source, folder, version=plan.new, edit=edits)
-edits.require_done()
+edits.require_done(edit_wheel(source, folder, version=plan.new, edit=edits).members)
 """
 PROMOTE = """
 import sys
