@@ -14,6 +14,7 @@ from ci.publish.buckets import buckets
 from ci.verbs import retention
 from core.cli.frontdoor import Verb, main
 from core.errors import DataError, FatalError, MissingInputError, StoreError, UsageError
+from core.files import sha256
 from core.stores.directory import DirectoryStore
 from core.stores.s3 import open_bucket
 from core.wheel import distributions
@@ -75,21 +76,13 @@ def staged_fixture(request: pytest.FixtureRequest, tmp_path: Path, make_wheel: C
 def stage(store: Store, paths: list[Path]) -> None:
     files = []
     for path in paths:
-        one = distributions.publish(store, _Folder(STAGED), FAMILY, path)  # type: ignore[arg-type]
-        files.append(one.model_dump(mode="json"))
+        key, digest = f"{STAGED}/{path.name}", sha256(path)
+        described = distributions.describe(path, key=key, sha256=digest)
+        store.put_file(key, path, sha256=digest, replace=False)
+        store.put_bytes(f"{key}.metadata", described.sidecar or b"")
+        files.append(described.record.model_dump(mode="json"))
     staging_record(store, files)
     documents.write_pages(store, documents.STAGING, FAMILY, expected=())
-
-
-class _Folder:
-    immutable = True
-    platform = "linux"
-
-    def __init__(self, prefix: str) -> None:
-        self.prefix = prefix
-
-    def python_prefix(self, _group: str) -> str:
-        return self.prefix
 
 
 def staging_record(
