@@ -20,7 +20,7 @@ from pydantic import AliasPath, ConfigDict, Field
 from ci.promote.runs import Recorded, python_of, recorded
 from ci.provenance.facts import inputs_of, statement_path
 from ci.provenance.statements import PREDICATE_TYPE
-from ci.report.words import spelt
+from ci.report.text import spelt
 from core import data, files, parallel
 from core.console import transfer
 from core.data import Model

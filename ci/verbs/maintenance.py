@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ci.plan import data
@@ -26,13 +25,11 @@ if TYPE_CHECKING:
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Declare the verb's own options."""
     parser.add_argument("--repository", default="", metavar="OWNER/NAME", help="whose stores")
-    parser.add_argument(
-        "--config", type=Path, metavar="FILE", help=f"data of your own over CI's (default: {data.CONFIG}'s)"
-    )
+    data.add_config(parser)
 
 
 def run(arguments: argparse.Namespace) -> None:
-    """Tell people, and the job's outputs."""
+    """Print the matrices, and set them as the job's outputs."""
     common, env = common_from(arguments), environment()
     own = data.load(data.own_file(arguments.config, common.root, env)).upload
     repository = arguments.repository or env.get("GITHUB_REPOSITORY", "") or buckets().repository
@@ -44,7 +41,7 @@ def run(arguments: argparse.Namespace) -> None:
 
 
 def matrices(known: Buckets, own: OwnStore, *, repository: str, release_type: str) -> Mapping[str, Rows]:
-    """Say which stores get their dependencies mirrored, and of which what is old is deleted."""
+    """Return the stores whose dependencies are mirrored, and those whose old runs are deleted."""
     if own.store:
         row = {"store": own.store, "release_type": release_type, "aws_region": own.region}
         return {

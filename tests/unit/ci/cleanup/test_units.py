@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from packaging.version import Version
 
 from ci.cleanup.units import is_page, listed, required, units
-from ci.publish.indexing.pages import Entry, render
+from ci.publish.index.pages import Entry, render
 from core.errors import DataError
 from core.stores import Stored
 

@@ -339,7 +339,7 @@ def test_killed_at_any_write_no_page_lists_what_is_gone_and_the_next_run_ends_it
     make_wheel: Callable[..., Path],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    for each in ("core.parallel.each", "ci.publish.indexing.writing.each"):
+    for each in ("core.parallel.each", "ci.publish.index.each"):
         monkeypatch.setattr(each, lambda action, items, **_: [action(one) for one in items])
     paths = [make_wheel(tmp_path / "dist", "rocm", f"7.{number}") for number in range(1, 6)]
     later(monkeypatch, 130)
