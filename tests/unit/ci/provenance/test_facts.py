@@ -18,8 +18,8 @@ from ci.provenance.facts import (
     times,
 )
 from core.cli.options import ROOT
-from docs.command_tables import all_sessions
 from core.errors import DataError
+from docs.command_tables import all_sessions
 from tests import provenance_samples as samples
 
 
