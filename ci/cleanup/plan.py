@@ -18,9 +18,11 @@ from typing import TYPE_CHECKING, Any, Self, cast
 from pydantic import Field, field_validator, model_validator
 
 from ci.cleanup import units
-from ci.cleanup.units import DISTRIBUTIONS, SIDECAR, is_page, listed
+from ci.cleanup.units import is_page, listed
 from ci.promote import documents
 from ci.promote.promotion import unfinished
+from ci.publish.index.pages import FILES as DISTRIBUTIONS
+from ci.publish.index.pages import SIDECAR
 from core import console, parallel
 from core.data import Model, load_toml
 from core.errors import StoreError, UsageError, nearest
