@@ -43,12 +43,11 @@ class Wheel:
         return is_rocm(self.file.distribution)
 
 
-@dataclass(frozen=True, kw_only=True, order=True)
+@dataclass(frozen=True, kw_only=True)
 class Reason:
     """Why a set is not promoted."""
 
     cell: Cell
-    kind: str
     message: str
     overridable: bool = False
 
@@ -145,7 +144,7 @@ def gather(
         staging=tuple(one.document for one in members),
         troubles=(
             *(failure for one in members for failure in _failures(one, request)),
-            *(Reason(cell=cell, kind="unknown", message=said) for cell, said in _troubles(members, request)),
+            *(Reason(cell=cell, message=said) for cell, said in _troubles(members, request)),
         ),
     )
 
@@ -212,7 +211,7 @@ def _failures(member: _Member, request: SetRequest) -> Iterator[Reason]:
         wanted = not (python and request.pythons) or python in request.pythons
         if record.status == "failed" and record.stage.startswith("build_") and of_set and wanted:
             said = f"{record.stage} failed: {first_line(record.error)}"
-            yield Reason(cell=member.cell(python), kind="build", message=said)
+            yield Reason(cell=member.cell(python), message=said)
 
 
 def first_line(text: str) -> str:

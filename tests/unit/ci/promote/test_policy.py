@@ -82,11 +82,11 @@ def of_stage(stage: str) -> Test:
 
 
 def trouble(one: Wheel, said: str) -> Reason:
-    return Reason(cell=one.cell, kind="build", message=said)
+    return Reason(cell=one.cell, message=said)
 
 
-def kinds(verdict: Verdict) -> set[str]:
-    return {one.kind for one in verdict.reasons}
+def untested(verdict: Verdict) -> bool:
+    return bool(verdict.reasons) and all(one.overridable for one in verdict.reasons)
 
 
 @pytest.mark.parametrize(
@@ -169,7 +169,7 @@ def test_a_whole_set_is_none_of_these() -> None:
 def test_tests_count_by_the_bytes_they_ran_on() -> None:
     one = wheel()
     for tests in ([ran(one, digest=OTHER)], [replace(ran(one), files={})]):
-        assert kinds(decide(facts(one, tests=tests), RULES)) == {"untested"}
+        assert untested(decide(facts(one, tests=tests), RULES))
     both = [ran(one, digest=OTHER), ran(one)]
     assert decide(facts(one, tests=both), RULES).promote
 
@@ -202,7 +202,7 @@ def test_a_test_of_another_cell_ref_or_gate_is_none_of_this_one() -> None:
         replace(test, torch_ref="release/2.10"),
         of_stage("test_rocm"),
     ]
-    assert kinds(decide(facts(one, tests=others), RULES)) == {"untested"}
+    assert untested(decide(facts(one, tests=others), RULES))
     failed = [replace(other, outcome="failed") for other in others]
     assert decide(facts(one, tests=[test, *failed]), RULES).promote
 
@@ -364,4 +364,4 @@ def test_the_order_of_facts_decides_nothing(found: Facts, random: object) -> Non
     random.shuffle(tests)  # type: ignore[attr-defined]
     other = decide(replace(found, wheels=tuple(wheels), tests=tuple(tests)), RULES)
     one = decide(found, RULES)
-    assert (one.promote, one.rulings, kinds(one)) == (other.promote, other.rulings, kinds(other))
+    assert (one.promote, one.rulings, {*one.reasons}) == (other.promote, other.rulings, {*other.reasons})
