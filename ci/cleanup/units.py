@@ -14,7 +14,6 @@ from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name, parse_sdist_filename, parse_wheel_filename
 
 from ci.promote import documents
-from ci.publish.index.pages import FILES as DISTRIBUTIONS
 from ci.publish.index.pages import SIDECAR
 from core.errors import DataError
 from core.http import links
@@ -26,8 +25,6 @@ if TYPE_CHECKING:
     from packaging.version import Version
 
     from core.stores import Stored
-
-__all__ = ["DISTRIBUTIONS", "RELEASE_INDEX", "SIDECAR", "Unit", "is_page", "listed", "required", "units"]
 
 STAGING, RELEASE_INDEX = f"{documents.STAGING}/", f"{documents.RELEASE}/"
 # whatever the data says
