@@ -15,7 +15,6 @@ from ci.promote.policy import Rules, decide, gates
 from ci.promote.version_change import RocmChange
 from core.archive import Member
 from core.cli import Verb, main
-from core.cli.frontdoor import Verb, main
 from core.errors import CheckError
 from core.families import parents
 from core.run import records

@@ -9,13 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ci.promote import documents
-from ci.promote.documents import StagingRecord
-from core.cli import main
 from ci.promote.documents import Cell, Document, PromotedFile, StagedFile, StagingRecord
 from ci.promote.facts import Facts, Wheel
 from ci.promote.promotion import identity_of, promoted_files
 from ci.promote.runs import is_sample, merged, python_of, read_group
-from core.cli.frontdoor import main
+from core.cli import main
 from core.data import parse_json
 from core.errors import StoreError
 from tests.unit.ci.promote.conftest import VERBS

@@ -6,11 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from ci.promote import documents, promotion
-from ci.promote.documents import Decision
-from core.cli import Verb, main
 from ci.promote import promotion
-from core.cli.frontdoor import main
+from core.cli import main
 from core.cli.options import ROOT
 from core.stores.location import open_store
 from core.stores.s3 import S3Store

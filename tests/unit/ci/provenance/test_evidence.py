@@ -28,7 +28,7 @@ from ci.provenance.statements import statement
 from core import data
 from core.cli.options import Common
 from core.errors import DataError, MissingInputError, ProvenanceError, ServiceError, UsageError
-from core.packages.pages import answering
+from core.http import answering
 from core.stores.directory import DirectoryStore
 from tests import provenance_samples as samples
 from tests.folders import served

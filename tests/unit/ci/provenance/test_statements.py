@@ -14,7 +14,7 @@ from ci.provenance.facts import SBOM, made_files, statement_path
 from ci.provenance.statements import sbom, serialized, statement, write_provenance
 from ci.verbs.provenance import report
 from core import parallel
-from core.cli.frontdoor import Verb, main
+from core.cli import Verb, main
 from core.errors import ConflictError, DataError, MissingInputError, StoreError
 from core.run import records
 from core.run.outputs import RunOutputs

@@ -13,8 +13,6 @@ from ci.promote.documents import Decision, PromotedFile, StagedFile, StagingReco
 from ci.publish.buckets import buckets
 from ci.verbs import retention
 from core.cli import Verb, main
-from core.errors import DataError, MissingInputError, StoreError, UsageError
-from core.cli.frontdoor import Verb, main
 from core.errors import DataError, FatalError, MissingInputError, StoreError, UsageError
 from core.files import sha256
 from core.stores.directory import DirectoryStore

@@ -13,8 +13,6 @@ import pytest
 from ci.provenance.facts import statement_path
 from ci.provenance.statements import write_provenance
 from core.cli import Verb, main
-from core.errors import DataError, MissingInputError, ProvenanceError, ServiceError, WheelError
-from core.cli.frontdoor import Verb, main
 from core.errors import DataError, FatalError, MissingInputError, ProvenanceError, ServiceError, WheelError
 from core.run import records
 from core.run.outputs import RunOutputs
