@@ -11,10 +11,13 @@ import re
 import sys
 import time
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, Protocol
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
+
+    from rich.progress import Progress, TaskID
+
 
 Mode = Literal["terminal", "github", "plain"]
 
@@ -102,14 +105,7 @@ def detail(text: str) -> None:
 
 
 def warn(text: str, *, title: str = "", file: str = "", line: int = 0) -> None:
-    """Print a warning, marked for the reader and for GitHub's annotations.
-
-    Args:
-        text: What is wrong.
-        title: The annotation's title.
-        file: The file of the repository that it is about.
-        line: The line in it.
-    """
+    """Print a warning, marked for the reader and for GitHub's annotations."""
     _marked("warning", "33", text, {"title": title, "file": file, "line": str(line or "")})
 
 
@@ -236,3 +232,58 @@ def summary(markdown: str) -> None:
         elif room >= 0:
             whole_lines = data[:room].rpartition(b"\n")[0]
             stream.write(whole_lines + _CUT.encode())
+
+
+class Transfer(Protocol):
+    """A transfer that goes on; any thread may report to it."""
+
+    def advance(self, count: int) -> None:
+        """Report bytes that came; negative ones are to come again."""
+        ...
+
+    def finish(self, name: str, length: int, seconds: float) -> None:
+        """Report a file that is done."""
+        ...
+
+
+class _Lines:
+    def __init__(self, files: int) -> None:
+        self._files = files
+        self._done = 0
+
+    def advance(self, count: int) -> None:
+        """Say nothing: a log wants no line a second."""
+
+    def finish(self, name: str, length: int, seconds: float) -> None:
+        self._done += 1
+        took = duration(seconds)
+        say(f"[{self._done}/{self._files}] {name}  {size(length)}  {took}")
+
+
+class _Bar:
+    def __init__(self, progress: Progress, task: TaskID) -> None:
+        self._progress = progress
+        self._task = task
+
+    def advance(self, count: int) -> None:
+        self._progress.advance(self._task, count)
+
+    def finish(self, name: str, length: int, seconds: float) -> None:  # noqa: ARG002 - the table will say
+        self._progress.update(self._task, file=name)
+
+
+@contextmanager
+def transfer(title: str, *, files: int, size: int) -> Iterator[Transfer]:
+    """Show a transfer while it goes on."""
+    if mode() != "terminal":
+        with group(title):
+            yield _Lines(files)
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
+    from rich.progress import TransferSpeedColumn as Speed
+
+    columns = (TextColumn("{task.description}", markup=False), BarColumn(), DownloadColumn(), Speed())
+    last = TextColumn("{task.fields[file]}", markup=False, style="dim")
+    with Progress(*columns, TimeRemainingColumn(), last, console=Console(stderr=True)) as shown:
+        yield _Bar(shown, shown.add_task(title, total=size, file=""))

@@ -50,32 +50,17 @@ AnyModel = TypeVar("AnyModel", bound=BaseModel)
 
 
 def load_toml(path: Path, model: type[AnyModel]) -> AnyModel:
-    """Read a TOML file into `model`.
-
-    Raises:
-        MissingInputError: There is no such file.
-        DataError: It is no TOML, or breaks the model; the message holds every problem.
-    """
+    """Read a TOML file into `model`."""
     return validated(read_toml(path), model, where=path)
 
 
 def read_toml(path: Path) -> dict[str, Any]:
-    """Read a TOML file without checking what it holds.
-
-    Raises:
-        MissingInputError: There is no such file.
-        DataError: It is no TOML; the message names the line.
-    """
+    """Read a TOML file without checking what it holds."""
     return parse_toml(read_text(path), where=path)
 
 
 def read_text(path: Path) -> str:
-    """Read a UTF-8 file.
-
-    Raises:
-        MissingInputError: There is no such file, or it cannot be read.
-        DataError: It is not UTF-8.
-    """
+    """Read a UTF-8 file."""
     try:
         return path.read_text(encoding="utf-8")
     except OSError as problem:
@@ -85,11 +70,7 @@ def read_text(path: Path) -> str:
 
 
 def parse_toml(text: str, *, where: Path | str) -> dict[str, Any]:
-    """Parse TOML text that came from `where`.
-
-    Raises:
-        DataError: A syntax error, with its line.
-    """
+    """Parse TOML text that came from `where`."""
     try:
         return tomllib.loads(text)
     except tomllib.TOMLDecodeError as problem:
@@ -97,11 +78,7 @@ def parse_toml(text: str, *, where: Path | str) -> dict[str, Any]:
 
 
 def parse_json(text: str, model: type[AnyModel], *, where: Path | str) -> AnyModel:
-    """Read JSON text that came from `where` into `model`.
-
-    Raises:
-        DataError: It is no JSON, or breaks the model.
-    """
+    """Read JSON text that came from `where` into `model`."""
     try:
         return model.model_validate_json(text)
     except ValidationError as problem:
@@ -109,11 +86,7 @@ def parse_json(text: str, model: type[AnyModel], *, where: Path | str) -> AnyMod
 
 
 def validated(value: Mapping[str, Any], model: type[AnyModel], *, where: Path | str) -> AnyModel:
-    """Check plain data from `where` against `model`.
-
-    Raises:
-        DataError: Every problem, one a line, with key paths such as ``refs.mine.audio.orgin``.
-    """
+    """Check plain data from `where` against `model`."""
     try:
         return model.model_validate(value)
     except ValidationError as problem:

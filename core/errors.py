@@ -14,12 +14,7 @@ if TYPE_CHECKING:
 
 
 class FatalError(Exception):
-    """An error that ends a stage with one clear message.
-
-    Args:
-        message: What was wrong and where.
-        hint: The next action: a command to run or a thing to change.
-    """
+    """An error that ends a stage with one clear message."""
 
     exit_code: ClassVar[int] = 1
 

@@ -77,11 +77,7 @@ def families() -> Mapping[str, Family]:
 
 
 def family(name: str) -> Family:
-    """Find a family by name; a list (``a;b`` or ``a,b``) is the union of its members.
-
-    Raises:
-        UsageError: A name that is not known, an empty one, or ``cpu`` beside GPU families.
-    """
+    """Find a family by name; a list (``a;b`` or ``a,b``) is the union of its members."""
     names = [part.strip() for part in re.split(r"[;,]", name) if part.strip()]
     if not names:
         raise UsageError("The GPU family is empty.", hint=_listing())
@@ -114,11 +110,7 @@ def group_families(group: str) -> str:
 
 
 def gpu_targets(name: str) -> tuple[str, ...]:
-    """Expand a family, or a list of families, into gfx targets; ``cpu`` has none.
-
-    Raises:
-        UsageError: As `family`.
-    """
+    """Expand a family, or a list of families, into gfx targets; ``cpu`` has none."""
     return family(name).targets
 
 
@@ -186,9 +178,6 @@ def default_family(detected: Iterable[str]) -> str:
     """Choose the family to build for on a machine with these gfx targets.
 
     A discrete GPU counts before the processor's integrated one.
-
-    Raises:
-        UsageError: No GPU, one of an unknown target, or GPUs of several families.
     """
     targets = tuple(detected)
     if not targets:

@@ -22,11 +22,7 @@ CHUNK = 1 << 20
 
 @contextmanager
 def atomic(path: Path) -> Iterator[BinaryIO]:
-    """Write a file that appears under its name only when it is complete.
-
-    Raises:
-        FatalError: The disk is full or the folder cannot be written; nothing is left behind.
-    """
+    """Write a file that appears under its name only when it is complete."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".part")
@@ -105,9 +101,6 @@ def copy(source: Path, target: Path) -> None:
     """Copy a file to or from a folder of a person's, who may write to their file later.
 
     An existing target is replaced atomically.
-
-    Raises:
-        FatalError: The disk is full, the folder cannot be written, or there is no source.
     """
     _placed(source, target, shutil.copyfile)
 

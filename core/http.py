@@ -1,4 +1,4 @@
-"""What a wheel behind an address requires, without fetching it: its sidecar, else a few of its bytes."""
+"""HTTP: the one way to request an address, read a page, and download a file."""
 
 from __future__ import annotations
 
@@ -8,28 +8,37 @@ import io
 import ssl
 import urllib.error
 import urllib.request
-import zipfile
 from contextlib import contextmanager
+from dataclasses import dataclass
 from http.client import HTTPException
 from typing import TYPE_CHECKING
 from urllib.parse import unquote, urlsplit, urlunsplit
 
 from core import files
-from core.cli.progress import transfer
-from core.errors import ServiceError, WheelError
+from core.console import transfer
+from core.errors import ServiceError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from http.client import HTTPResponse
     from pathlib import Path
 
-
 _SECONDS = 60
-_AHEAD = 1 << 18  # the directory at a wheel's end and its METADATA beside it fit into one request
+_PARTIAL_CONTENT = 206
+_MIRROR = "Try again, or name a mirror."
+
+
+@dataclass(frozen=True, kw_only=True)
+class Answer:
+    """What an address answered: its page, or why there is none; status 0 if it did not answer at all."""
+
+    text: str | None = None
+    status: int = 0
+    problem: str = ""
 
 
 def has_secret(url: str) -> bool:
-    """Say whether an address carries a user's name or password, which no installer may be given."""
+    """Return whether an address carries a user name or password, which no installer may be given."""
     return "@" in urlsplit(url).netloc
 
 
@@ -40,10 +49,16 @@ def without_secret(url: str) -> str:
 
 
 def open_url(url: str, *, cert: str = "", **headers: str) -> HTTPResponse:
-    """Ask an address of HTTP, with the user's name and password that it may carry."""
+    """Request an HTTP address, with the user name and password that it may carry.
+
+    Raises:
+        OSError: It cannot be reached, or answers with an error (`urllib.error.HTTPError`).
+        HTTPException: The answer breaks off.
+        ValueError: It is not an HTTP address.
+    """
     parts = urlsplit(url)
     if parts.scheme not in {"http", "https"}:
-        raise ValueError(f"{url} is no address of HTTP")
+        raise ValueError(f"{url} is not an HTTP address")
     if has_secret(url):
         pair = f"{unquote(parts.username or '')}:{unquote(parts.password or '')}"
         headers["Authorization"] = f"Basic {base64.b64encode(pair.encode()).decode()}"
@@ -53,56 +68,99 @@ def open_url(url: str, *, cert: str = "", **headers: str) -> HTTPResponse:
     return answer
 
 
-def read_metadata(url: str, *, cert: str = "") -> bytes:
-    """Read a remote wheel's METADATA: of its sidecar (PEP 658), else by ranges, else of the whole file."""
-    shown = without_secret(url)
+@contextmanager
+def reachable(url: str, *, hint: str = "Try again.") -> Iterator[None]:
+    """Turn what `open_url` and its answer raise within into a `ServiceError`."""
     try:
-        with open_url(f"{url}.metadata", cert=cert) as answer:
-            return bytes(answer.read())
-    except (OSError, HTTPException):
-        pass  # most indexes have none
-    try:
-        with zipfile.ZipFile(io.BufferedReader(_Ranges(url, cert), _AHEAD)) as archive:
-            found = [
-                one
-                for one in archive.namelist()
-                if one.count("/") == 1 and one.endswith(".dist-info/METADATA")
-            ]
-            if len(found) == 1:
-                return archive.read(found[0])
-    except (OSError, HTTPException) as problem:
+        yield
+    except (OSError, ValueError, HTTPException) as problem:
         reason = getattr(problem, "reason", problem)
-        raise ServiceError(f"{shown} could not be read: {reason}.", hint="Try again.") from problem
-    except zipfile.BadZipFile as problem:
-        raise WheelError(f"{shown} is no wheel: {problem}.") from problem
-    raise WheelError(f"{shown} is no wheel: it has no METADATA.")
+        raise ServiceError(f"{without_secret(url)} could not be read: {reason}.", hint=hint) from problem
 
 
-class _Ranges(io.RawIOBase):
-    """A remote file that is read where it is asked for; whole, if its server knows no ranges."""
+def fetch(url: str, *, cert: str = "") -> Answer:
+    """Request a page, not a cached copy of it; no answer is an answer, too."""
+    try:
+        with open_url(url, cert=cert, **{"Cache-Control": "no-cache", "Accept": "text/html"}) as answer:
+            return Answer(text=answer.read().decode("utf-8", "replace"), status=answer.status)
+    except urllib.error.HTTPError as problem:
+        with problem:
+            return Answer(status=problem.code, problem=f"it answers {problem.code} {problem.reason}")
+    except (OSError, ValueError, HTTPException) as problem:
+        return Answer(problem=f"it cannot be reached ({getattr(problem, 'reason', problem)})")
+
+
+def digest_of(url: str, *, cert: str = "") -> str:
+    """Return the hex SHA-256 of a file, which is read for it.
+
+    Raises:
+        ServiceError: The address does not answer.
+    """
+    with reachable(url), open_url(url, cert=cert) as answer:
+        return hashlib.file_digest(answer, "sha256").hexdigest()
+
+
+def download(url: str, path: Path, *, sha256: str) -> None:
+    """Download a file; it appears under its name only if it has the digest.
+
+    A file with the digest that is there already is left alone.
+
+    Raises:
+        ServiceError: The address does not answer, or answers with other bytes.
+    """
+    if path.is_file() and files.sha256(path) == sha256:
+        return
+    with reachable(url, hint=_MIRROR):
+        answer = open_url(url)
+    size, found = int(answer.headers.get("Content-Length") or 0), hashlib.sha256()
+    with answer, files.atomic(path) as out, transfer("fetch", files=1, size=size) as shown:
+        # apart from errors of the disk
+        while chunk := _chunk(answer, url):
+            out.write(chunk)
+            found.update(chunk)
+            shown.advance(len(chunk))
+        if found.hexdigest() != sha256:
+            raise ServiceError(
+                f"{url} has SHA-256 {found.hexdigest()}, and the data says {sha256}.",
+                hint="Try again. If it stays so, the file is another one: do not use it.",
+            )
+
+
+def _chunk(answer: HTTPResponse, url: str) -> bytes:
+    with reachable(url, hint=_MIRROR):
+        return answer.read(files.CHUNK)
+
+
+class RemoteFile(io.RawIOBase):
+    """A remote file that is read where it is wanted; whole, if its server does not support ranges."""
 
     def __init__(self, url: str, cert: str) -> None:
+        """Find out its size."""
         self._url, self._cert, self._at = url, cert, 0
         with open_url(url, cert=cert, Range="bytes=0-0") as answer:
-            partial = answer.status == 206  # noqa: PLR2004 - HTTP's Partial Content
-            self._whole = None if partial else bytes(answer.read())
+            self._whole = None if answer.status == _PARTIAL_CONTENT else bytes(answer.read())
             said = str(answer.headers.get("Content-Range", "")).rpartition("/")[2]
             self._size = len(self._whole) if self._whole is not None else int(said)
 
     def seekable(self) -> bool:
+        """Return true, as the base class does not."""
         return True
 
     def readable(self) -> bool:
+        """Return true, as the base class does not."""
         return True
 
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        """Go to a position."""
         self._at = offset + {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._size}[whence]
         return self._at
 
     def tell(self) -> int:
+        """Return the position."""
         return self._at
 
     def readinto(self, buffer: memoryview) -> int:  # type: ignore[override]
+        """Read what comes next."""
         end = min(self._at + len(buffer), self._size)
         if end <= self._at:
             return 0
@@ -114,59 +172,3 @@ class _Ranges(io.RawIOBase):
         buffer[: len(data)] = data
         self._at += len(data)
         return len(data)
-
-
-_CHUNK = 1 << 20
-_DOWNLOAD_SECONDS = 60
-
-
-def download(url: str, path: Path, *, sha256: str) -> None:
-    """Download a file; it appears under its name only if it has the digest.
-
-    Args:
-        url: Its address, of HTTP.
-        path: Where it goes; a file with the digest that is there already is left alone.
-        sha256: Its digest, hex.
-
-    Raises:
-        ServiceError: The address does not answer, or answers with other bytes.
-    """
-    if path.is_file() and files.sha256(path) == sha256:
-        return
-    if not url.startswith(("https://", "http://")):
-        raise ServiceError(f"{url} is no address of HTTP.", hint="Correct the data, or the mirror.")
-    with _answer(url) as answer, files.atomic(path) as out:
-        size = int(answer.headers.get("Content-Length") or 0)
-        with transfer("fetch", files=1, size=size) as shown:
-            found = hashlib.sha256()
-            while chunk := _read(answer, url):
-                out.write(chunk)
-                found.update(chunk)
-                shown.advance(len(chunk))
-        if found.hexdigest() != sha256:
-            raise ServiceError(
-                f"{url} has SHA-256 {found.hexdigest()}, and the data says {sha256}.",
-                hint="Try again. If it stays so, the file is another one: do not use it.",
-            )
-
-
-@contextmanager
-def _answer(url: str) -> Iterator[HTTPResponse]:
-    try:
-        answer = urllib.request.urlopen(url, timeout=_DOWNLOAD_SECONDS)  # noqa: S310 - HTTP, as the caller has seen
-    except (OSError, ValueError, HTTPException) as problem:
-        raise _broken(url, problem) from problem
-    with answer:
-        yield answer
-
-
-def _read(answer: HTTPResponse, url: str) -> bytes:
-    try:
-        return answer.read(_CHUNK)
-    except (OSError, HTTPException) as problem:
-        raise _broken(url, problem) from problem
-
-
-def _broken(url: str, problem: Exception) -> ServiceError:
-    reason = getattr(problem, "reason", problem)
-    return ServiceError(f"{url} could not be downloaded: {reason}.", hint="Try again, or name a mirror.")

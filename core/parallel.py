@@ -18,10 +18,6 @@ def each(action: Callable[[Item], Result], items: Iterable[Item], *, jobs: int =
 
     Returns:
         What it gave, in the order of the items.
-
-    Raises:
-        Exception: The first error of an item, in their order; what has not begun by then is left out,
-            and what has is awaited.
     """
     with ThreadPoolExecutor(max_workers=max(1, jobs)) as pool:
         started = [pool.submit(action, item) for item in items]

@@ -67,19 +67,7 @@ def run(
     log: Path | None = None,
     hint: str = "",
 ) -> None:
-    """Run a process whose output people follow, echoing the command first.
-
-    Args:
-        argv: Program and arguments.
-        cwd: Folder to run in (default: the current one).
-        env: The child's whole environment (default: a copy of ours).
-        log: Also write the output, stdout and stderr together, to this file.
-        hint: The next action, for the error if it fails.
-
-    Raises:
-        ProcessError: It could not be started or did not end with status 0.
-        InterruptedStageError: A person stopped it; the child had time to clean up.
-    """
+    """Run a process whose output people follow, echoing the command first."""
     words = [str(word) for word in argv]
     console.detail(f"+ {shlex.join(words)}" + (f"  (in {cwd})" if cwd else ""))
     if log is None:
@@ -107,21 +95,7 @@ def capture(
     timeout: float | None = None,
     hint: str = "",
 ) -> Completed:
-    """Run a process for its output, silently unless it fails.
-
-    Args:
-        argv: Program and arguments.
-        cwd: Folder to run in.
-        env: The child's whole environment (default: a copy of ours).
-        stdin: Text for its standard input (default: none).
-        check: Raise unless it ends with status 0.
-        timeout: Seconds after which it is stopped (default: none).
-        hint: The next action, for the error if it fails.
-
-    Raises:
-        ProcessError: It could not be started, took longer than `timeout`, or failed and
-            `check` is set; the message ends with the last lines it printed.
-    """
+    """Run a process for its output, silently unless it fails."""
     words = [str(word) for word in argv]
     process = _start(words, cwd, env, capture=True, stdin=stdin is not None)
     try:
@@ -179,11 +153,7 @@ class Child:
 
 
 def start(argv: Sequence[str | Path], *, cwd: Path, env: Mapping[str, str], output: Path) -> Child:
-    """Start a process in a group of its own; its output, stdout and stderr together, is added to a file.
-
-    Raises:
-        ProcessError: It could not be started.
-    """
+    """Start a process in a group of its own; its output, stdout and stderr together, is added to a file."""
     words = [str(word) for word in argv]
     program = _program(words[0], env)
     output.parent.mkdir(parents=True, exist_ok=True)

@@ -1,8 +1,10 @@
 """Artifacts as archives: ``{name}_{component}_{target}.tar.zst`` or ``.tar.xz``, and a digest beside.
 
-Archives from elsewhere are hostile until read to their end: `extract` writes into a sibling of
-the artifact's folder, and renames it only when the digest held. What `pack` writes follows from
-the artifact's contents and permission bits alone.
+Archives from elsewhere are hostile until read to their end. What may not happen is decided before
+anything is written: a member's name must be a plain path below a folder that the manifest lists, no
+member may lie behind a link, and links are made last, after all of them were followed on paper. So no
+order of members leads outside. `extract` writes into a sibling of the artifact's folder, and renames it
+only when the digest held.
 """
 
 from __future__ import annotations
@@ -17,8 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from core.archive.decompression import XZ, ZSTD, HashedSource, Policy, open_reader
-from core.archive.tar_members import TarStream
+from core.archive.tar import XZ, ZSTD, HashedSource, Policy, TarStream
 from core.errors import ArtifactError, FatalError, nearest
 from core.run.outputs import this_platform
 from rocm_packaging.artifacts import COMPONENTS, MANIFEST, parse_stages
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
     from typing import BinaryIO
 
-    from core.archive.tar_members import Member
+    from core.archive.tar import Member
     from core.run.outputs import Platform
 
 
@@ -40,19 +41,17 @@ _STEM = re.compile(
     r"_(?P<target>[A-Za-z0-9][A-Za-z0-9-]*)(?P<features>(?::[a-z]+[+-])*)"
 )
 _DIGEST = re.compile(r"[0-9a-f]{64}")
+_DRIVE = re.compile(r"[A-Za-z]:")
+_LONGEST_MANIFEST = 1 << 20
+_MOST_HOPS = 40  # as many as Linux follows
+_CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_BINARY", 0)
+_FILE = stat.S_IRUSR | stat.S_IWUSR
+_PERMISSIONS = 0o777
 
 
 @dataclass(frozen=True, kw_only=True, order=True)
 class ArchiveName:
-    """What an archive's file name says.
-
-    Attributes:
-        name: What the artifact is, such as ``core-hip``.
-        component: Which slice of it.
-        target: ``generic``, a GPU family or a gfx target, without features.
-        features: Those of the target, such as ``:xnack+``; mostly empty.
-        suffix: One of `SUFFIXES`.
-    """
+    """What an archive's file name says; `features` are those of the target (``:xnack+``), mostly empty."""
 
     name: str
     component: str
@@ -71,51 +70,32 @@ class ArchiveName:
         return f"{self.stem}{self.suffix}"
 
     def folder(self, platform: Platform) -> str:
-        """Name the artifact's folder; Windows allows no colon in it."""
+        """Return the name of the artifact's folder; Windows allows no colon in it."""
         return self.stem.replace(":", "~") if platform == "windows" else self.stem
 
 
-@dataclass(frozen=True, kw_only=True)
-class Extracted:
-    """What an extraction left."""
-
-    path: Path
-    sha256: str
-    size: int
-    expanded: int
-    files: int
-
-
 def is_archive(filename: str) -> bool:
-    """Say whether a file is named like an artifact's archive, be it malformed."""
+    """Return whether a file is named like an artifact's archive, be it malformed."""
     return filename.endswith(SUFFIXES)
 
 
 def parse_name(filename: str) -> ArchiveName:
-    """Read an archive's file name: exactly three fields, then one of `SUFFIXES`.
-
-    Raises:
-        ArtifactError: The name is of another form, or its component is not known.
-    """
+    """Read an archive's file name: exactly three fields, then one of `SUFFIXES`."""
     suffix = next((one for one in SUFFIXES if filename.endswith(one)), "")
     match = _STEM.fullmatch(filename.removesuffix(suffix))
     if not suffix or match is None:
         raise ArtifactError(
-            f"{filename!r} is no artifact's archive: "
-            f"those are named name_component_target{' or '.join(SUFFIXES)}."
+            f"{filename!r} is not the name of an artifact's archive: "
+            f"those are name_component_target{' or '.join(SUFFIXES)}."
         )
     if match["component"] not in COMPONENTS:
         close = nearest(match["component"], COMPONENTS)
-        raise ArtifactError(f"{filename!r} is of an unknown component {match['component']!r}. {close}")
+        raise ArtifactError(f"{filename!r} has an unknown component {match['component']!r}. {close}")
     return ArchiveName(suffix=suffix, **match.groupdict())
 
 
 def parse_sidecar(text: str, *, where: str) -> str:
-    """Read a ``.sha256sum``: the digest is the first word, whatever follows.
-
-    Raises:
-        ArtifactError: There is no SHA-256 in it.
-    """
+    """Read a ``.sha256sum``: the digest is the first word, whatever follows."""
     digest = (text.split() or [""])[0].lower()
     if not _DIGEST.fullmatch(digest):
         raise ArtifactError(f"{where} holds no SHA-256.", hint="Upload the artifact again.")
@@ -123,7 +103,7 @@ def parse_sidecar(text: str, *, where: str) -> str:
 
 
 def extracted_digest(folder: Path) -> str:
-    """Give the digest of the archive that an artifact's folder came from; "" where it came from none."""
+    """Return the digest of the archive that an artifact's folder came from; "" where it came from none."""
     try:
         return (folder / MARKER).read_text(encoding="ascii")
     except (OSError, UnicodeDecodeError):
@@ -138,8 +118,8 @@ def extract(
     sha256: str,
     policy: Policy | None = None,
     on_bytes: Callable[[int], object] | None = None,
-) -> Extracted:
-    """Extract an archive as it arrives, hashing the same bytes; an artifact of the name is replaced.
+) -> Path:
+    """Extract an archive as it arrives, hashing the same bytes; replace and return the artifact's folder.
 
     Args:
         stream: The compressed bytes, from their beginning.
@@ -147,7 +127,7 @@ def extract(
         directory: The artifact directory; the artifact's folder appears in it when it is whole.
         sha256: The digest that the bytes must have; "" takes any.
         policy: How much the archive may ask for.
-        on_bytes: Told of each number of compressed bytes read.
+        on_bytes: Called with each number of compressed bytes read.
 
     Raises:
         ArtifactError: The archive is hostile, malformed, truncated, or of another digest.
@@ -156,39 +136,28 @@ def extract(
     """
     granted = policy or Policy()
     source = HashedSource(stream, where=archive.filename, on_bytes=on_bytes)
-    reader = open_reader(source, archive.suffix, where=archive.filename, policy=granted)
-    tar = TarStream(reader, source, where=archive.filename, policy=granted)
+    tar = TarStream(source, archive.suffix, where=archive.filename, policy=granted)
     target = directory / archive.folder(this_platform())
     try:
         directory.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=directory, prefix=f".{target.name}.", suffix=".part") as work:
             fresh = Path(work) / "new"
             fresh.mkdir(mode=0o755)
-            files = _unpack_checked(tar, source, fresh, archive, sha256)
+            try:
+                _unpack(tar, fresh, where=archive.filename)
+            except ArtifactError as problem:
+                # the digest says more than what a damaged archive happens to break
+                _require_digest(source.finish(), sha256, archive, problem)
+                raise
             digest = source.finish()
+            _require_digest(digest, sha256, archive, None)
             (fresh / MARKER).write_text(digest, encoding="ascii")
             if target.exists():
                 target.rename(Path(work) / "old")
             fresh.rename(target)
     except OSError as problem:
-        raise FatalError(
-            f"{target} could not be written: {problem.strerror or problem}.",
-            hint="Free space or change the folder.",
-        ) from problem
-    return Extracted(path=target, sha256=digest, size=source.count, expanded=tar.expanded, files=files)
-
-
-def _unpack_checked(
-    tar: TarStream, source: HashedSource, folder: Path, archive: ArchiveName, sha256: str
-) -> int:
-    """Unpack, and compare digests, which say more than what a damaged archive happens to break."""
-    try:
-        files = unpack(tar, folder, where=archive.filename)
-    except ArtifactError as problem:
-        _require_digest(source.finish(), sha256, archive, problem)
-        raise
-    _require_digest(source.finish(), sha256, archive, None)
-    return files
+        raise _unwritten(target, problem) from problem
+    return target
 
 
 def _require_digest(found: str, sha256: str, archive: ArchiveName, problem: ArtifactError | None) -> None:
@@ -200,16 +169,7 @@ def _require_digest(found: str, sha256: str, archive: ArchiveName, problem: Arti
         ) from problem
 
 
-_DRIVE = re.compile(r"[A-Za-z]:")
-_LONGEST_MANIFEST = 1 << 20
-_MOST_HOPS = 40  # as many as Linux follows
-_CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_BINARY", 0)
-_FILE = stat.S_IRUSR | stat.S_IWUSR
-_FOLDER = stat.S_IRWXU
-_PERMISSIONS = 0o777
-
-
-def unpack(tar: TarStream, folder: Path, *, where: str) -> int:
+def _unpack(tar: TarStream, folder: Path, *, where: str) -> None:
     """Write an archive's members into a fresh folder.
 
     Permission bits are kept, except that the owner may always read and write; set-user-id,
@@ -217,15 +177,13 @@ def unpack(tar: TarStream, folder: Path, *, where: str) -> int:
     """
     members = tar.members()
     tree = _Tree(folder, where, _manifest(tar, members, folder, where))
-    files = 0
     for member in members:
-        _checked_name(member.name, where)
+        _require_plain(member.name, where)
         try:
-            files += tree.add(member, tar.chunks())
+            tree.add(member, tar.chunks())
         except OSError as problem:
-            raise _unwritten(folder, member.name, problem) from problem
+            raise _unwritten(folder / member.name, problem) from problem
     tree.link()
-    return files
 
 
 def _manifest(tar: TarStream, members: Iterator[Member], folder: Path, where: str) -> tuple[str, ...]:
@@ -238,11 +196,9 @@ def _manifest(tar: TarStream, members: Iterator[Member], folder: Path, where: st
     data = tar.data()
     try:
         text = data.decode()
-        (folder / MANIFEST).write_bytes(data)
     except UnicodeDecodeError as problem:
         raise ArtifactError(f"{where} has a {MANIFEST} that is not UTF-8.") from problem
-    except OSError as problem:
-        raise _unwritten(folder, MANIFEST, problem) from problem
+    (folder / MANIFEST).write_bytes(data)
     return parse_stages(text, f"{where}: {MANIFEST}")
 
 
@@ -258,8 +214,8 @@ class _Tree:
         self._kinds = {"": "folder", MANIFEST: "file"}
         self._links: dict[str, str] = {}
 
-    def add(self, member: Member, data: Iterable[memoryview]) -> int:
-        """Write a member, or note it where it is a link; say how many files that made."""
+    def add(self, member: Member, data: Iterable[memoryview]) -> None:
+        """Write a member, or note it where it is a link."""
         name = member.name.removeprefix("./")
         if not name.startswith(self._below) and not (member.kind == "folder" and name in self._above):
             raise self._bad(name, f"lies outside of the folders that {MANIFEST} lists")
@@ -267,9 +223,9 @@ class _Tree:
         if present is not None and (present, member.kind) != ("folder", "folder"):
             raise self._bad(name, "is there twice")
         if member.kind == "folder":
-            self._make(name, member.mode & _PERMISSIONS | _FOLDER)
-            return 0
-        self._parent_of(name)
+            self._make(name, member.mode & _PERMISSIONS | stat.S_IRWXU)
+            return
+        self._make_parent(name)
         if member.kind == "symlink":
             self._links[name] = member.link
         elif member.kind == "hardlink":
@@ -277,7 +233,6 @@ class _Tree:
         else:
             _write(f"{self._root}/{name}", member.mode & _PERMISSIONS | _FILE, data)
         self._kinds[name] = "symlink" if member.kind == "symlink" else "file"
-        return int(member.kind == "file")
 
     def link(self) -> None:
         """Make the symbolic links, once all of them are known to stay inside."""
@@ -287,18 +242,18 @@ class _Tree:
             try:
                 os.symlink(target, f"{self._root}/{name}")  # noqa: PTH211 - a path object a link takes longer
             except OSError as problem:
-                raise _unwritten(self._folder, name, problem) from problem
+                raise _unwritten(self._folder / name, problem) from problem
 
     def _make(self, name: str, mode: int) -> None:
         path = f"{self._root}/{name}"
         if name not in self._kinds:
-            self._parent_of(name)
+            self._make_parent(name)
             os.mkdir(path)  # noqa: PTH102 - as above
             self._kinds[name] = "folder"
         os.chmod(path, mode)  # noqa: PTH101 - as above
 
-    def _parent_of(self, name: str) -> None:
-        """See that what holds `name` is a folder; make it where the archive left it out."""
+    def _make_parent(self, name: str) -> None:
+        """Require that what holds `name` is a folder; make it where the archive left it out."""
         parent = name.rpartition("/")[0]
         kind = self._kinds.get(parent)
         if kind is None:
@@ -309,7 +264,7 @@ class _Tree:
     def _hard_link(self, name: str, link: str) -> None:
         target = link.removeprefix("./")
         if self._kinds.get(target) != "file" or target == MANIFEST:
-            raise self._bad(name, f"is a hard link to {link!r}, which is no file before it in the archive")
+            raise self._bad(name, f"is a hard link to {link!r}, which is not a file before it in the archive")
         try:
             os.link(f"{self._root}/{target}", f"{self._root}/{name}")
         except OSError:  # a file system without hard links
@@ -347,7 +302,7 @@ def _ancestors(stages: Iterable[str]) -> Iterator[str]:
         yield from ("/".join(parts[:end]) for end in range(1, len(parts)))
 
 
-def _checked_name(name: str, where: str) -> None:
+def _require_plain(name: str, where: str) -> None:
     """Refuse names that are not plain relative paths, on this platform or another."""
     plain = name.removeprefix("./")
     if plain.startswith("/") or _DRIVE.match(plain):
@@ -355,7 +310,7 @@ def _checked_name(name: str, where: str) -> None:
     if ".." in plain.split("/"):
         raise ArtifactError(f"{where}: {name!r} leads out of its folder.")
     if "\\" in plain or "\0" in plain or posixpath.normpath(plain) != plain:
-        raise ArtifactError(f"{where}: {name!r} is no plain path.")
+        raise ArtifactError(f"{where}: {name!r} is not a plain path.")
 
 
 def _write(path: str, mode: int, data: Iterable[memoryview]) -> None:
@@ -371,8 +326,8 @@ def _write(path: str, mode: int, data: Iterable[memoryview]) -> None:
         os.close(handle)
 
 
-def _unwritten(folder: Path, name: str, problem: OSError) -> FatalError:
+def _unwritten(path: Path, problem: OSError) -> FatalError:
     return FatalError(
-        f"{name} could not be written below {folder}: {problem.strerror or problem}.",
+        f"{path} could not be written: {problem.strerror or problem}.",
         hint="Free space or change the folder.",
     )

@@ -61,14 +61,15 @@ def scan(directory: Path) -> tuple[Artifact, ...]:
     """List the artifacts of a directory, sorted by name, component and target."""
     if not directory.is_dir():
         raise MissingInputError(
-            f"{directory} is no directory.", hint="Fetch artifacts: nox -s fetch_artifacts."
+            f"{directory} is not a directory.", hint="Fetch artifacts: nox -s fetch_artifacts."
         )
     if (directory / INCOMPLETE).exists():
         raise ArtifactError(
             f"{directory} is incomplete: fetching artifacts into it has not ended, or has failed.",
             hint="Run the same nox -s fetch_artifacts again.",
         )
-    found = [_artifact(path) for path in sorted(directory.iterdir()) if _is_candidate(path)]
+    folders = (path for path in sorted(directory.iterdir()) if path.is_dir())
+    found = [_artifact(path) for path in folders if not path.name.startswith(".")]
     if not found:
         raise MissingInputError(
             f"{directory} holds no artifact folders (name_component_target).",
@@ -77,34 +78,26 @@ def scan(directory: Path) -> tuple[Artifact, ...]:
     return tuple(sorted(found, key=lambda artifact: (artifact.name, artifact.component, artifact.target)))
 
 
-def _is_candidate(path: Path) -> bool:
-    return path.is_dir() and not path.name.startswith(".")
-
-
 def _artifact(path: Path) -> Artifact:
     match = _NAME.fullmatch(path.name)
     if match is None:
         raise ArtifactError(f"{path} is not named name_component_target.", hint="Move it elsewhere.")
     if match["component"] not in COMPONENTS:
         close = nearest(match["component"], COMPONENTS)
-        raise ArtifactError(f"{path} is of an unknown component {match['component']!r}. {close}")
-    return Artifact(
-        name=match["name"],
-        component=match["component"],
-        target=re.split("[:~]", match["target"])[0],  # on Windows ~ stands for the colon
-        path=path,
-        stages=_stages(path),
-    )
-
-
-def _stages(path: Path) -> tuple[str, ...]:
+        raise ArtifactError(f"{path} has an unknown component {match['component']!r}. {close}")
     try:
         text = (path / MANIFEST).read_text(encoding="utf-8")
     except FileNotFoundError:
         raise ArtifactError(f"{path} has no {MANIFEST}.", hint="Fetch the artifact again.") from None
     except (OSError, UnicodeDecodeError) as problem:
         raise ArtifactError(f"{path / MANIFEST} cannot be read: {problem}.") from problem
-    return parse_stages(text, path / MANIFEST)
+    return Artifact(
+        name=match["name"],
+        component=match["component"],
+        target=re.split("[:~]", match["target"])[0],  # on Windows ~ stands for the colon
+        path=path,
+        stages=parse_stages(text, path / MANIFEST),
+    )
 
 
 def parse_stages(text: str, where: Path | str) -> tuple[str, ...]:
@@ -122,17 +115,15 @@ def build_info(artifacts: Iterable[Artifact]) -> BuildInfo:
     base = next((a for a in artifacts if (a.name, a.component, a.target) == ("base", "lib", GENERIC)), None)
     if base is None:
         raise ArtifactError("The artifact base_lib_generic is missing.", hint="Fetch it: packaging needs it.")
-    manifest = _read_json(base.path / _OVERLAY / "therock_manifest.json")
-    info = _read_json(base.path / _OVERLAY / "dist_info.json")
+    source = base.path / _OVERLAY / "therock_manifest.json"
+    manifest, info = _read_json(source), _read_json(source.with_name("dist_info.json"))
     flags = manifest.get("flags")
-    if not isinstance(flags, dict) or not isinstance(flags.get("KPACK_SPLIT_ARTIFACTS"), bool):
-        raise ArtifactError(
-            f"{base.path / _OVERLAY / 'therock_manifest.json'} has no flags.KPACK_SPLIT_ARTIFACTS."
-        )
-    targets = str(info.get("dist_amdgpu_targets", ""))
+    split = flags.get("KPACK_SPLIT_ARTIFACTS") if isinstance(flags, dict) else None
+    if not isinstance(split, bool):
+        raise ArtifactError(f"{source} has no flags.KPACK_SPLIT_ARTIFACTS.")
     return BuildInfo(
-        split=flags["KPACK_SPLIT_ARTIFACTS"],
-        targets=tuple(target for target in targets.split(";") if target),
+        split=split,
+        targets=tuple(filter(None, str(info.get("dist_amdgpu_targets", "")).split(";"))),
         version=str(manifest.get("rocm_version", "")),
         commit=str(manifest.get("the_rock_commit", "")),
     )
@@ -148,7 +139,7 @@ def _read_json(path: Path) -> Mapping[str, object]:
     except (OSError, ValueError) as problem:
         raise ArtifactError(f"{path} cannot be read: {problem}.") from problem
     if not isinstance(value, dict):
-        raise ArtifactError(f"{path} holds no JSON object.")
+        raise ArtifactError(f"{path} is not a JSON object.")
     return value
 
 
@@ -162,8 +153,14 @@ def merged(artifacts: Iterable[Artifact]) -> dict[str, Entry]:
 
 
 def require_same(one: Entry, other: Entry) -> None:
-    """See that two entries of one path do not contradict each other."""
-    if one is not other and not _same(one, other):
+    """Require that two entries of one path do not contradict each other."""
+    if one is other:
+        return
+    if one.link or other.link:
+        same = one.link == other.link
+    else:
+        same = filecmp.cmp(one.source, other.source, shallow=False)
+    if not same:
         raise ArtifactError(
             f"{one.source} and {other.source} are different files for {one.path}.",
             hint="Fetch both artifacts again, of one run; if they still differ, two projects of that ROCm "
@@ -185,33 +182,21 @@ def _walk(folder: Path, prefix: str) -> Iterator[Entry]:
     for item in items:
         path, source = f"{prefix}{item.name}", Path(item.path)
         if item.is_symlink():
-            yield Entry(path=path, source=source, link=_checked_link(path, source))
+            link = source.readlink().as_posix()
+            if posixpath.isabs(link) or (resolve_link(path, link) + "/").startswith("../"):
+                raise ArtifactError(f"{source} points to {link}, which is outside of ROCm's tree.")
+            yield Entry(path=path, source=source, link=link)
         elif item.is_dir():
             yield from _walk(source, f"{path}/")
         elif item.is_file():
-            executable = bool(item.stat().st_mode & stat.S_IXUSR)
-            yield Entry(path=path, source=source, executable=executable)
+            yield Entry(path=path, source=source, executable=bool(item.stat().st_mode & stat.S_IXUSR))
         else:
             raise ArtifactError(f"{source} is neither a file, a folder nor a link.")
 
 
-def _checked_link(path: str, source: Path) -> str:
-    link = source.readlink().as_posix()
-    target = resolve_link(path, link)
-    if posixpath.isabs(link) or target == ".." or target.startswith("../"):
-        raise ArtifactError(f"{source} points to {link}, which is outside of ROCm's tree.")
-    return link
-
-
 def resolve_link(path: str, link: str) -> str:
-    """Give the place in the tree that a link at `path` points to."""
+    """Return the place in the tree that a link at `path` points to."""
     return posixpath.normpath(posixpath.join(posixpath.dirname(path), link))
-
-
-def _same(one: Entry, other: Entry) -> bool:
-    if one.link or other.link:
-        return one.link == other.link
-    return filecmp.cmp(one.source, other.source, shallow=False)
 
 
 def families_of(artifacts: Sequence[Artifact]) -> tuple[str, ...]:

@@ -17,9 +17,8 @@ from core.cli.options import DEFAULT_STORE, environment, placed
 from core.data import Dated, Model, load_toml
 from core.errors import MissingInputError, RocmError, UsageError, nearest
 from core.packages.offers import RunGroup, find_group, fits
-from core.packages.options import below
 from core.packages.resolution import choose, pinned_call
-from core.packages.sources import PackageSource
+from core.packages.sources import PackageSource, below
 from core.parallel import each
 from core.run.outputs import group_name
 from rocm_packaging.packages import versions
@@ -38,11 +37,11 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping, Sequence
 
     from core.cli.options import Common
+    from core.env import Interpreter
     from core.env.installer import Install
-    from core.env.interpreters import Interpreter
     from core.packages.offers import Offer
-    from core.packages.options import SourceOptions
     from core.packages.resolution import SdistRequires
+    from core.packages.sources import SourceOptions
     from core.run.outputs import Platform
     from rocm_packaging.packages.layouts import Layout
 
@@ -51,14 +50,7 @@ INDEXES_FILE = Path(__file__).with_name("rocm_indexes.toml")
 
 @dataclass(frozen=True, kw_only=True)
 class RocmSource:
-    """Where ROCm packages come from.
-
-    Attributes:
-        version: The exact version.
-        layout: Which packages it has of that version.
-        packages: The source.
-        files: The files that are installed.
-    """
+    """The ROCm packages that are installed: an exact version, its layout, their source, the chosen files."""
 
     version: str
     layout: Layout = "split"
@@ -107,15 +99,7 @@ def release_indexes() -> Indexes:
 
 
 def release_index_url(name: str, family: str) -> str:
-    """Give the address of a release index for a family.
-
-    Args:
-        name: A name in `rocm_indexes.toml`; "" for the default one.
-        family: The GPU family.
-
-    Raises:
-        UsageError: An unknown name, or not one family where each has an index of its own.
-    """
+    """Return the address of a release index, "" for the default one, for a GPU family."""
     indexes = release_indexes().indexes
     chosen = name or next(key for key, index in indexes.items() if index.default)
     if chosen not in indexes:
@@ -124,18 +108,13 @@ def release_index_url(name: str, family: str) -> str:
     if "{family}" in url and (not family or ";" in family):
         raise UsageError(
             f"{url} is an index of one GPU family, and {family or 'none'} is given.",
-            hint="Give one with --gpu-family or --index-subdir, or take an index of all: --help lists them.",
+            hint="Set --gpu-family or --index-subdir, or choose an index of all families: --help lists them.",
         )
     return url.replace("{family}", quote(family))
 
 
 def named_source(options: SourceOptions, common: Common, family: str) -> PackageSource | None:
-    """Find the source that options name; None for the stage's own run.
-
-    Raises:
-        UsageError: An unknown index, or one without the folder.
-        MissingInputError: The run that is named is not there.
-    """
+    """Find the source that options name; None for the stage's own run."""
     if not options.named:
         return None
     urls = [below(url, options.index_subdir) for url in options.index_urls]
@@ -165,12 +144,12 @@ def named_source(options: SourceOptions, common: Common, family: str) -> Package
 
 def own_run(common: Common, artifact_group: str) -> PackageSource:
     """Return the stage's own run as a source."""
-    group = RunGroup(store=common.open_for_reading(), outputs=common.outputs, name=artifact_group)
-    return PackageSource(group=group)
+    store = common.open_for_reading()
+    return PackageSource(group=RunGroup(store=store, outputs=common.outputs, name=artifact_group))
 
 
 def has_rocm(packages: PackageSource) -> bool:
-    """Say whether a run has ROCm packages; one whose records name nothing has none."""
+    """Return whether a run has ROCm packages; one whose records name nothing has none."""
     try:
         return any(one.distribution == "rocm" for one in packages.listed)
     except MissingInputError:
@@ -178,11 +157,7 @@ def has_rocm(packages: PackageSource) -> bool:
 
 
 def require_devices(targets: Sequence[str], names: Collection[str], *, where: str, version: str) -> None:
-    """Require that a split source has a device package of each target.
-
-    Raises:
-        MissingInputError: One is missing.
-    """
+    """Require that a split source has a device package of each target."""
     missing = [one for one in targets if device_package(one) not in names]
     if missing:
         held = sorted(filter(None, map(device_target, names)))
@@ -196,23 +171,18 @@ def require_devices(targets: Sequence[str], names: Collection[str], *, where: st
 def with_layout(
     packages: PackageSource, version: str, family: str, targets: Sequence[str] = ()
 ) -> RocmSource:
-    """Ask a source, and no other, which layout its packages of a version have.
+    """Query one source for the layout of its packages of a version.
 
     Args:
         packages: The source.
         version: The version.
         family: The GPU family, or several joined by ``;``.
         targets: The gfx targets that split packages must have device code of.
-
-    Raises:
-        RocmError: It has both layouts of that version, or libraries of neither.
-        MissingInputError: Split packages lack a target.
     """
     names = [LIBRARIES, *(f"{LIBRARIES}-{canonicalize_name(one)}" for one in family.split(";"))]
-    asked = [*names, *map(device_package, targets)]
-    held = [
-        name for name, has in zip(asked, each(partial(_has, packages, version), asked), strict=True) if has
-    ]
+    wanted = [*names, *map(device_package, targets)]
+    found = zip(wanted, each(partial(_has, packages, version), wanted), strict=True)
+    held = [name for name, has in found if has]
     layout = layout_of(held, where=f"{packages.words} of version {version}")
     if layout is None:
         raise RocmError(
@@ -227,19 +197,20 @@ def with_layout(
 
 
 def _has(packages: PackageSource, version: str, name: str) -> bool:
-    return any(Version(one.version) == Version(version) for one in packages.offers(name))
+    return any(_is_version(one, version) for one in packages.offers(name))
+
+
+def _is_version(one: Offer, version: str) -> bool:
+    return Version(one.version) == Version(version)
 
 
 def requirements(source: RocmSource, family: str, extras: Sequence[str] = ()) -> tuple[str, ...]:
-    """Name every ROCm package of a build exactly; of split packages no device code is needed.
+    """Pin every ROCm package of a build; of split packages no device code is needed.
 
     Args:
         source: The version and its layout.
         family: The GPU family; of split packages it may be several, joined by ``;``.
         extras: More extras of ``rocm``, such as ``profiler`` or ``device-gfx942``.
-
-    Raises:
-        UsageError: Several families, of unsplit packages.
     """
     names = ["rocm", "rocm-sdk-core", libraries_package(source.layout, family), "rocm-sdk-devel"]
     return tuple(f"{name}=={source.version}" for name in (*names, *map(_package_of, extras)))
@@ -252,23 +223,14 @@ def _package_of(extra: str) -> str:
 def for_build(
     packages: PackageSource, version: str, family: str, extras: Sequence[str], platform: Platform
 ) -> RocmSource:
-    """Choose the files of the ROCm that builds need for a family.
-
-    Raises:
-        UsageError: A malformed version, or several families of unsplit packages.
-        RocmError: The source has no libraries of the version, or both layouts.
-        MissingInputError: It lacks another package.
-    """
+    """Choose the files of the ROCm that builds need for a family."""
     versions.parse(version)
     source = with_layout(packages, version, family)
     files = []
-    # every package is named, so nothing else can be drawn in
-    for pin in requirements(source, family, extras):
-        name = pin.partition("==")[0]
+    # every package is named, so no other one can be drawn in
+    for name in (pin.partition("==")[0] for pin in requirements(source, family, extras)):
         found = [
-            one
-            for one in packages.offers(name)
-            if Version(one.version) == Version(version) and fits(one, "", platform)
+            one for one in packages.offers(name) if _is_version(one, version) and fits(one, "", platform)
         ]
         if not found:
             raise packages.lacks(f"{name} {version}")
@@ -299,31 +261,24 @@ def for_tests(
         extras: Extras of ``rocm``.
         python: The interpreter that they are for.
         platform: The platform that they are for.
-
-    Raises:
-        RocmError: The source has no libraries of the version, or both layouts.
-        MissingInputError: Split packages lack a target.
-        EnvironmentSetupError: It lacks another package.
     """
     versions.parse(version)
     libraries = "libraries" in extras
     source = with_layout(packages, version, ";".join(families), targets if libraries else ())
     if packages.group:
-        files = tuple(
+        files = (
             one
             for one in packages.listed
             if is_rocm(one.distribution)
-            and Version(one.version) == Version(version)
+            and _is_version(one, version)
             and serves(one.distribution, families, targets)
         )
-        return replace(source, files=files)
+        return replace(source, files=tuple(files))
     more: list[str] = []
-    if libraries:
-        split = source.layout == "split"
-        more = [
-            *(device_package(one) for one in targets if split),
-            *(libraries_package("unsplit", family) for family in families[1:] if not split),
-        ]
+    if libraries and source.layout == "split":
+        more = [*map(device_package, targets)]
+    elif libraries:
+        more = [libraries_package("unsplit", family) for family in families[1:]]
     listed = f"[{','.join(extras)}]" if extras else ""
     chosen = choose(
         packages,
@@ -336,7 +291,7 @@ def for_tests(
 
 
 def sdist_requires(packages: PackageSource, family: str, targets: Sequence[str]) -> SdistRequires:
-    """Say what the sdist of `rocm` requires, which it decides on the machine that installs it.
+    """Return what the sdist of `rocm` requires, which it decides on the machine that installs it.
 
     Args:
         packages: The source that has it.
@@ -362,12 +317,7 @@ def sdist_requires(packages: PackageSource, family: str, targets: Sequence[str])
 
 
 def newest(packages: PackageSource) -> str:
-    """Ask a source for its newest version of ``rocm``.
-
-    Raises:
-        MissingInputError: It has none, or may not be read.
-        ServiceError: It does not answer.
-    """
+    """Return a source's newest version of ``rocm``."""
     found = packages.versions("rocm")
     if not found:
         raise packages.lacks("version of rocm")

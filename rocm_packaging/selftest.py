@@ -1,19 +1,17 @@
-"""Installing ROCm's packages as a user would, and running `rocm-sdk test` on them."""
+"""`rocm-sdk test` on ROCm's packages, installed as a user would: its report, read, filed and shown."""
 
 from __future__ import annotations
 
 import hashlib
 import re
 import tempfile
-import xml.etree.ElementTree as ET
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from core import console, files, junit, junit_reading, process
-from core.env import environments, installer
-from core.env.interpreters import require
-from core.env.target_locks import locked_call
+from core import console, files, junit, process
+from core.env import installer, require
+from core.env.locks import locked_call
 from core.errors import CheckError, MissingInputError, ProcessError
 from core.families import group_families
 from core.run import records, stage
@@ -23,14 +21,14 @@ from core.run.stage import Made, Stage
 from rocm_packaging.packages.layouts import LIBRARIES, device_package, layout_of, sdk_target
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping
 
     from core.cli.options import Common
+    from core.env import Interpreter
     from core.env.installer import Backend
-    from core.env.interpreters import Interpreter
+    from core.junit import Case, Document, Outcome
     from rocm_packaging.packages.layouts import Layout
     from rocm_packaging.rocm_sources import RocmSource
-
 
 # what the sdist of `rocm` is built with
 _BUILD_REQUIREMENTS = ("setuptools",)
@@ -39,12 +37,22 @@ _OTHER_ROCM = (
     *("LD_LIBRARY_PATH", "PYTHONPATH", "PYTHONHOME"),
     *("ROCM_PATH", "ROCM_HOME", "HIP_PATH", "HIP_CLANG_PATH", "HIP_DEVICE_LIB_PATH", "DEVICE_LIB_PATH"),
 )
-
-
 _INSTALLED = (
     "import importlib.metadata as found, re; "
     "print(*sorted({re.sub('[-_.]+', '-', one.name).lower() for one in found.distributions()}))"
 )
+_PREFIX = "rocm_sdk."
+
+# What `unittest.TextTestRunner` prints with verbosity 2 or 3: a line a test with its result, perhaps with
+# other output in between; a traceback a failure; "Ran N tests in S"; the sum.
+_TEST = re.compile(r"^(?P<name>\w+) \((?P<id>[\w.]+)\)", re.MULTILINE)
+_SKIPPED = re.compile(r"\.\.\. (?:.*\n)*?skipped (['\"])(?P<reason>.*)\1$", re.MULTILINE)
+_PASSED = ("ok", "expected failure")  # what a test has printed may stand right before it
+_SET_UP = ("setUp", "tearDown")  # of a class or module: not a test, and listed only when it fails
+_RULE, _LINE = "=" * 70, "-" * 70
+_SECTION = re.compile(rf"^{_RULE}\n(?:FAIL|ERROR): (?P<what>.*)\n(?:.*\n)*?{_LINE}\n", re.MULTILINE)
+_EXCEPTION = re.compile(r"^[A-Za-z_][\w.]*(?:: .*)?$", re.MULTILINE)
+_RAN = re.compile(r"^Ran (?P<count>\d+) tests? in (?P<seconds>[\d.]+)s$", re.MULTILINE)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,25 +96,25 @@ def run_tests(request: TestRequest) -> None:
         "backend": request.backend,
         "installed": source is not None,
     }
-    cell = request.cell(target.tag)
     run = Stage(
         name="test_rocm",
-        # what an address serves, or somebody has installed, may be another thing each time
+        # an address may serve something else each time, and an environment may have been changed by hand
         common=common if inputs["packages"] else replace(common, force=True),
         artifact_group=request.artifact_group,
-        cell=cell,
+        cell=request.cell(target.tag),
     )
 
     def work() -> Made:
         if source is None:
-            return Made(files=(), details=_tested(request, target, _installed_layout(target)))
-        locks = common.cache / "locks"
-        with source.opened_call(locks, request.families[0], request.targets) as rocm:
+            names = process.capture([target.executable, "-c", _INSTALLED]).stdout.split()
+            layout = layout_of(names, where=str(target.prefix)) or "unsplit"
+            return Made(files=(), details=_tested(request, target, layout))
+        with source.opened_call(common.cache / "locks", request.families[0], request.targets) as rocm:
             calls = (locked_call(common, target, only=_BUILD_REQUIREMENTS), rocm)
-            with environments.prepared(
+            with installer.prepared(
                 target,
                 calls,
-                digest=environments.digest_of_calls(target, calls, salt=inputs),
+                digest=installer.digest_of_calls(target, calls, salt=inputs),
                 backend=request.backend,
                 cache_dir=request.cache_dir,
                 force=run.common.force,
@@ -118,11 +126,6 @@ def run_tests(request: TestRequest) -> None:
     _copy_report(request, target)
 
 
-def _installed_layout(target: Interpreter) -> Layout:
-    names = process.capture([target.executable, "-c", _INSTALLED]).stdout.split()
-    return layout_of(names, where=str(target.prefix)) or "unsplit"
-
-
 def _tested(request: TestRequest, target: Interpreter, layout: Layout) -> Mapping[str, Any]:
     """Run `rocm-sdk test`, file its report, print the table."""
     env = process.inherited(
@@ -131,82 +134,80 @@ def _tested(request: TestRequest, target: Interpreter, layout: Layout) -> Mappin
         VIRTUAL_ENV=str(target.prefix),
         PYTHONDONTWRITEBYTECODE="1",
     )
+    command = [str(target.executable), "-m", "rocm_sdk", "test"]
     with tempfile.TemporaryDirectory() as folder:
-        content, failure = _report(request, target, Path(folder), env)
+        known = process.capture([*command, "--help"], cwd=Path(folder), env=env, check=False)
+        own = _report if "--junit" in known.stdout else _unittest_report
+        content, failure = own(request, command, Path(folder), env)
     key = _report_key(request, target)
     request.common.open_store().put_bytes(key, content)
     report = read(content)
-    show(report)
+    counts = results(report.cases)
+    _show(report)
     _copy_report(request, target)
-    what = ""
-    if report.failed:
-        what = f"{len(report.failed)} of {report.total} checks failed"
-    elif not report.passed:
-        what = "no check passed"
+    problem = ""
+    if counts["failed"]:
+        problem = f"{counts['failed']} of {len(report.cases)} checks failed"
+    elif not counts["passed"]:
+        problem = "no check passed"
     elif failure is not None:
-        what = "it failed, and its report names no check"
-    if what:
+        problem = "it failed, and its report names no failed check"
+    if problem:
         raise CheckError(
-            f"rocm-sdk test: {what}.", hint=f"Again, by hand: {target.executable} -m rocm_sdk test"
+            f"rocm-sdk test: {problem}.", hint=f"Again, by hand: {target.executable} -m rocm_sdk test"
         ) from failure
-    _require_asked(request, report, layout)
-    # the digest, because whoever promotes by this record reads the report again
+    _require_tested(request, report.properties, layout)
+    # the digest, because promotion by this record reads the report again
     filed = {"key": key, "sha256": hashlib.sha256(content).hexdigest()}
-    return {"checks": report.counts, "report": filed, **report.properties}
+    return {"checks": counts, "report": filed, **report.properties}
 
 
 def _report(
-    request: TestRequest, target: Interpreter, folder: Path, env: Mapping[str, str]
+    _: TestRequest, command: list[str], folder: Path, env: Mapping[str, str]
 ) -> tuple[bytes, ProcessError | None]:
-    """Run `rocm-sdk test`."""
-    command: list[str | Path] = [target.executable, "-m", "rocm_sdk", "test"]
-    known = process.capture([*command, "--help"], cwd=folder, env=env, check=False)
-    if "--junit" not in known.stdout:
-        return _report_of_others(request, command, folder, env)
-    failure, junit = None, folder / "junit.xml"
+    """Run `rocm-sdk test --junit`."""
+    failure, report = None, folder / "junit.xml"
     try:
-        process.run([*command, "--junit", junit], cwd=folder, env=env)
+        process.run([*command, "--junit", report], cwd=folder, env=env)
     except ProcessError as problem:
         failure = problem
-    if not junit.is_file():
+    if not report.is_file():
         raise CheckError(
-            "rocm-sdk test ended without a report, so no result is known.",
-            hint="Its own words stand above.",
+            "rocm-sdk test ended without a report, so the result is unknown.", hint="Read its output above."
         ) from failure
-    return junit.read_bytes(), failure
+    return report.read_bytes(), failure
 
 
-def _report_of_others(
-    request: TestRequest, command: Sequence[str | Path], folder: Path, env: Mapping[str, str]
+def _unittest_report(
+    request: TestRequest, command: list[str], folder: Path, env: Mapping[str, str]
 ) -> tuple[bytes, ProcessError | None]:
-    """Run the tests of packages that others built, which write no report: their words are read instead."""
+    """Run the tests of packages that others built, which write no report: their output is parsed instead."""
     # unbuffered, so that what its children print does not land within a line of its own
-    said = process.capture(command, cwd=folder, env={**env, "PYTHONUNBUFFERED": "1"}, check=False)
-    console.say(f"{said.stdout}{said.stderr}")
+    done = process.capture(command, cwd=folder, env={**env, "PYTHONUNBUFFERED": "1"}, check=False)
+    console.say(f"{done.stdout}{done.stderr}")
     version = process.capture([*command[:-1], "version"], cwd=folder, env=env).stdout.strip()
     names = process.capture([command[0], "-c", _INSTALLED], cwd=folder, env=env).stdout.split()
-    asked = dict.fromkeys((*request.families, *request.targets))
-    families = [one for one in asked if f"{LIBRARIES}-{one.lower()}" in names or device_package(one) in names]
-    report = replace(
-        parse_unittest(said.stdout, said.stderr),
+    wanted = dict.fromkeys((*request.families, *request.targets))
+    families = [one for one in wanted if {f"{LIBRARIES}-{one.lower()}", device_package(one)} & set(names)]
+    document = junit.Document(
+        cases=parse_unittest(done.stdout, done.stderr),
         properties={"rocm": version, "families": ";".join(families), "packages": ";".join(names)},
     )
-    failure = None
-    if said.returncode != 0:
-        failure = ProcessError(f"It ended with status {said.returncode}.", returncode=said.returncode)
-    return write(report), failure
+    status = done.returncode
+    return junit.write(document), (
+        ProcessError(f"It ended with status {status}.", returncode=status) if status else None
+    )
 
 
-def _require_asked(request: TestRequest, report: Report, layout: Layout) -> None:
+def _require_tested(request: TestRequest, properties: Mapping[str, str], layout: Layout) -> None:
     """Refuse the report of another version, or without the families or targets that were to be tested."""
     version = request.source.version if request.source else request.version
-    if version and report.properties.get("rocm") != version:
-        raise CheckError(f"ROCm {report.properties.get('rocm')} was tested instead of {version}.")
-    tested = report.properties.get("families", "").split(";")
-    asked = request.targets if layout == "split" else request.families
-    wanted = asked if request.source and "libraries" in request.extras else ()
-    absent = [family for family in wanted if family not in tested]
-    if absent:
+    if version and properties.get("rocm") != version:
+        raise CheckError(f"ROCm {properties.get('rocm')} was tested instead of {version}.")
+    tested = properties.get("families", "").split(";")
+    wanted = request.targets if layout == "split" else request.families
+    absent = [one for one in wanted if one not in tested]
+    if absent and request.source and "libraries" in request.extras:
         raise CheckError(f"The libraries of {', '.join(absent)} were not installed, and so not tested.")
 
 
@@ -216,189 +217,110 @@ def _report_key(request: TestRequest, target: Interpreter) -> str:
 
 
 def _copy_report(request: TestRequest, target: Interpreter) -> None:
-    """Give the JUnit report where it was asked for; an unchanged stage gives that of its last run."""
+    """Write the JUnit report to `request.junit`; an unchanged stage copies that of its last run."""
     if request.junit is None:
         return
     store, key = request.common.open_store(), _report_key(request, target)
-    if store.find(key) is None:
-        if request.common.dry_run:
-            return
-        raise MissingInputError(f"{store.url}/{key} is not there.", hint="Test again: add --force.")
-    files.write_text(request.junit, store.read(key).decode())
+    if store.find(key) is not None:
+        files.write_text(request.junit, store.read(key).decode())
+    elif not request.common.dry_run:
+        raise MissingInputError(f"{store.url}/{key} does not exist.", hint="Test again: add --force.")
 
 
-_PREFIX = "rocm_sdk."
-
-
-@dataclass(frozen=True, kw_only=True)
-class Case:
-    """One check."""
-
-    group: str
-    name: str
-    outcome: str
-    text: str
-    seconds: float
-
-
-@dataclass(frozen=True, kw_only=True)
-class Report:
-    """All checks of one run, and facts about what was checked."""
-
-    cases: tuple[Case, ...]
-    properties: Mapping[str, str]
-
-    @property
-    def total(self) -> int:
-        """How many checks there are."""
-        return len(self.cases)
-
-    @property
-    def failed(self) -> tuple[Case, ...]:
-        """The checks that failed."""
-        return tuple(case for case in self.cases if case.outcome == "failed")
-
-    @property
-    def passed(self) -> tuple[Case, ...]:
-        """The checks that passed."""
-        return tuple(case for case in self.cases if case.outcome == "passed")
-
-    @property
-    def counts(self) -> dict[str, int]:
-        """How many there are of each outcome."""
-        outcomes = [case.outcome for case in self.cases]
-        return {outcome: outcomes.count(outcome) for outcome in ("passed", "failed", "skipped")}
-
-
-def read(content: bytes) -> Report:
+def read(content: bytes) -> Document:
     """Read a JUnit document of `rocm-sdk test`."""
-    document = junit_reading.read(content)
-    if document.problems == (junit_reading.NO_TEST,):
+    document = junit.read(content)
+    if document.problems == (junit.NO_TEST,):
         raise CheckError("The report of rocm-sdk test holds no check.")
     if document.problems:
         raise CheckError(f"The report of rocm-sdk test cannot be read: {document.problems[0]}.")
-    return Report(cases=tuple(map(_case, document.cases)), properties=document.properties)
-
-
-def write(report: Report) -> bytes:
-    """Write a report as JUnit, as `read` takes it."""
-    suite = ET.Element("testsuite", name="rocm-sdk test", tests=str(report.total))
-    suite.set("failures", str(report.counts["failed"]))
-    suite.set("skipped", str(report.counts["skipped"]))
-    properties = ET.SubElement(suite, "properties")
-    for name, value in sorted(report.properties.items()):
-        ET.SubElement(properties, "property", name=name, value=value)
-    for case in report.cases:
-        element = ET.SubElement(
-            suite, "testcase", classname=f"{_PREFIX}{case.group}", name=case.name, time=str(case.seconds)
-        )
-        if case.outcome == "failed":
-            ET.SubElement(element, "failure", message=case.text.partition("\n")[0]).text = case.text
-        elif case.outcome == "skipped":
-            ET.SubElement(element, "skipped", message=case.text)
-    root = ET.Element("testsuites")
-    root.append(suite)
-    document: bytes = ET.tostring(root, encoding="utf-8", xml_declaration=True)
     return document
 
 
-def _case(case: junit.Case) -> Case:
-    group, _, name = case.test.rpartition("::")
-    outcome = "failed" if case.failing else "skipped" if case.outcome in {"skipped", "xfailed"} else "passed"
-    return Case(
-        group=group.removeprefix(_PREFIX),
-        name=name,
-        outcome=outcome,
-        text="" if outcome == "passed" else case.text,
-        seconds=case.seconds,
-    )
+def results(cases: Iterable[Case]) -> dict[str, int]:
+    """Count checks that passed, failed and were skipped."""
+    counts = junit.counts(cases)
+    failed = sum(counts[outcome] for outcome in junit.FAILING)
+    skipped = counts["skipped"] + counts["xfailed"]
+    return {"passed": sum(counts.values()) - failed - skipped, "failed": failed, "skipped": skipped}
 
 
-def show(report: Report) -> None:
+def _show(report: Document) -> None:
     """Print one row a group, then what failed."""
-    rows = []
-    for group in dict.fromkeys(case.group for case in report.cases):
-        cases = tuple(case for case in report.cases if case.group == group)
-        counts = Report(cases=cases, properties={}).counts
-        seconds = sum(case.seconds for case in cases)
-        rows.append((group, *(str(number) for number in counts.values()), f"{seconds:.1f}"))
+    groups: dict[str, list[Case]] = {}
+    for case in report.cases:
+        groups.setdefault(_group(case), []).append(case)
+    rows = [
+        (group, *map(str, results(cases).values()), f"{sum(case.seconds for case in cases):.1f}")
+        for group, cases in groups.items()
+    ]
     console.table(("rocm-sdk test", "passed", "failed", "skipped", "seconds"), rows)
-    failed = [(f"{case.group}: {case.name}", case.text.partition("\n")[0]) for case in report.failed]
+    failed = [
+        (f"{_group(case)}: {case.test.rpartition('::')[2]}", case.text.partition("\n")[0])
+        for case in report.failing
+    ]
     console.table(("failed", "why"), failed)
 
 
-_TEST = re.compile(r"^(?P<name>\w+) \((?P<id>[\w.]+)\)", re.MULTILINE)
-_SKIPPED = re.compile(r"\.\.\. (?:.*\n)*?skipped (['\"])(?P<reason>.*)\1$", re.MULTILINE)
-_PASSED = ("ok", "expected failure")  # what a test has printed may stand right before it
-_SET_UP = ("setUp", "tearDown")  # of a class or module: no test, and listed only when it fails
-_RULE = "=" * 70
-_LINE = "-" * 70
-_SECTION = re.compile(rf"^{_RULE}\n(?:FAIL|ERROR): (?P<what>.*)\n(?:.*\n)*?{_LINE}\n", re.MULTILINE)
-_EXCEPTION = re.compile(r"^[A-Za-z_][\w.]*(?:: .*)?$", re.MULTILINE)
-_RAN = re.compile(r"^Ran (?P<count>\d+) tests? in (?P<seconds>[\d.]+)s$", re.MULTILINE)
+def _group(case: Case) -> str:
+    return case.test.rpartition("::")[0].removeprefix(_PREFIX)
 
 
-def parse_unittest(*streams: str) -> Report:
-    """Read the output of one run."""
+def parse_unittest(*streams: str) -> tuple[Case, ...]:
+    """Read the results of one run out of what `unittest` printed to one of the streams."""
     text = next((one for one in streams if _RAN.search(one)), "")
     ran = list(_RAN.finditer(text))
     if len(ran) != 1:
         raise CheckError(
-            f"The tests ended without saying how many ran ({len(ran)} sums instead of one), "
-            "so no result is known.",
-            hint="Their own words stand above.",
+            f"The tests ended without one total of the tests run (found {len(ran)}), "
+            "so the result is unknown.",
+            hint="Read their output above.",
         )
     listed, _, told = text[: ran[0].start()].removesuffix(f"{_LINE}\n").partition(f"\n{_RULE}\n")
     why = _reasons(f"{_RULE}\n{told}") if told else {}
-    cases = _unittest_cases(listed, why)
-    tests = [case for case in cases if not case.name.startswith(_SET_UP)]
-    count = len(tests)
-    # Python 3.12.1 counted no skipped tests; those before and after it do
-    counts = (count, sum(case.outcome != "skipped" for case in tests))
-    if not count or int(ran[0]["count"]) not in counts:
+    cases = tuple(_unittest_case(start, output, why) for start, output in _parts(_TEST, listed))
+    tests = [case for case in cases if not case.test.rpartition("::")[2].startswith(_SET_UP)]
+    # Python 3.12.1 did not count skipped tests; those before and after it do
+    counts = (len(tests), sum(case.outcome != "skipped" for case in tests))
+    if not tests or int(ran[0]["count"]) not in counts:
         raise CheckError(
-            f"The tests say that {ran[0]['count']} ran, and list {count}, so no result is known.",
-            hint="Their own words stand above.",
+            f"The tests report that {ran[0]['count']} ran, and list {len(tests)}, so the result is unknown.",
+            hint="Read their output above.",
         )
-    return Report(cases=tuple(cases), properties={})
+    return cases
 
 
-def _unittest_cases(listed: str, why: dict[str, str]) -> list[Case]:
-    starts = list(_TEST.finditer(listed))
-    ends = [*(start.start() for start in starts[1:]), len(listed)]
-    return [
-        _unittest_case(start, listed[start.end() : end], why)
-        for start, end in zip(starts, ends, strict=False)
-    ]
+def _parts(pattern: re.Pattern[str], text: str) -> list[tuple[re.Match[str], str]]:
+    """Return each match with the text up to the next one."""
+    found = list(pattern.finditer(text))
+    ends = [*(match.start() for match in found[1:]), len(text)]
+    return [(match, text[match.end() : end]) for match, end in zip(found, ends, strict=False)]
 
 
-def _unittest_case(start: re.Match[str], said: str, why: dict[str, str]) -> Case:
+def _unittest_case(start: re.Match[str], output: str, why: Mapping[str, str]) -> Case:
     # sub-tests have sections of their own, whose names go on
     reasons = [reason for what, reason in why.items() if what.startswith(start[0])]
-    skipped = _SKIPPED.search(said)
+    skipped = _SKIPPED.search(output)
+    outcome: Outcome
     if reasons:
         outcome, text = "failed", reasons[0]
     elif skipped:
         outcome, text = "skipped", skipped["reason"]
-    elif said.rstrip().endswith(_PASSED):
+    elif output.rstrip().endswith(_PASSED):
         outcome, text = "passed", ""
     else:
-        outcome, text = "failed", said.strip().rpartition("\n")[2] or "it ended without a result"
-    return Case(group=_group(start["id"]), name=start["name"], outcome=outcome, text=text, seconds=0)
+        outcome, text = "failed", output.strip().rpartition("\n")[2] or "it ended without a result"
+    # a group is a module: rocm_sdk.tests.core_test.Core.test_x is of core
+    group = re.search(r"(\w+?)_test\b", start["id"])
+    return junit.Case(
+        test=f"{_PREFIX}{group[1] if group else 'base'}::{start['name']}",
+        outcome=outcome,
+        line=text,
+        text=text,
+    )
 
 
-def _group(test_id: str) -> str:
-    """Name what a test is about, by its module: ``rocm_sdk.tests.core_test.Core.test_x`` -> ``core``."""
-    found = re.search(r"(\w+?)_test\b", test_id)
-    return found[1] if found else "base"
-
-
-def _reasons(told: str) -> dict[str, str]:
-    """Give the line of each traceback that names the exception, by the test's own line."""
-    sections = list(_SECTION.finditer(told))
-    ends = [*(section.start() for section in sections[1:]), len(told)]
-    reasons = {}
-    for section, end in zip(sections, ends, strict=False):
-        lines = _EXCEPTION.findall(told[section.end() : end])
-        reasons[section["what"]] = lines[-1] if lines else "it failed"
-    return reasons
+def _reasons(tracebacks: str) -> dict[str, str]:
+    """Return the line of each traceback that names the exception, by the test's own line."""
+    found = {section["what"]: _EXCEPTION.findall(text) for section, text in _parts(_SECTION, tracebacks)}
+    return {what: lines[-1] if lines else "it failed" for what, lines in found.items()}

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import zstandard
 
 from core import files
-from core.archive.decompression import XZ, ZSTD
+from core.archive.tar import XZ, ZSTD
 
 if TYPE_CHECKING:
     from pathlib import Path

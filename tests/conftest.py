@@ -8,7 +8,8 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from core import process
-from core.wheel.wheel_writer import Member, WheelSpec, metadata_text, write_wheel
+from core.archive import Member
+from core.wheel.writer import WheelSpec, metadata_text, write_wheel
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

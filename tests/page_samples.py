@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from ci.report.facts import GroupFacts, RunFacts
 from core.run.records import Cell, FileRecord, Record
 from pytorch_build.lock.source_lock import LockedProject, SourceLock
-from pytorch_build.test.report_data import CaseEntry, GroupEntry
+from pytorch_build.test.summary import CaseEntry, GroupEntry
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

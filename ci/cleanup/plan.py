@@ -1,4 +1,9 @@
-"""What goes and what stays, and why: a pure function of a listing, pages, policy and the day."""
+"""What goes from a store and what stays, and why; and its deletion.
+
+The plan is a pure function of a listing, pages, policy and the day. Deletion takes pages first, then
+sidecars, then wheels, so that no page lists what is not there. Any step may be the last one before it
+is killed: run again, the rest is as old as before, so the new plan completes what this one began.
+"""
 
 from __future__ import annotations
 
@@ -15,24 +20,87 @@ from pydantic import Field, field_validator, model_validator
 from ci.cleanup import units
 from ci.cleanup.units import DISTRIBUTIONS, SIDECAR, is_page, listed
 from ci.promote import documents
-from ci.promote.documents import StagingRecord
 from ci.promote.promotion import unfinished
-from core import parallel
-from core.cli import progress
+from core import console, parallel
 from core.data import Model, load_toml
 from core.errors import StoreError, UsageError, nearest
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
     from datetime import datetime
 
     from ci.cleanup.units import Unit
-    from ci.publish.index import Indexed
     from core.stores import Store, Stored
 
+    Rewrite = Callable[[Store, str, frozenset[str]], object]
+    InUse = Callable[[], frozenset[str]]
 
+RETENTION_FILE = Path(__file__).parent.parent / "retention.toml"
+_BUCKET_SCHEME = "s3://"
 _DAY = 86_400
 _ALL = 100
+_PATIENCE, _PAUSE = 120.0, 2.0
+
+
+class Policy(Model):
+    """How long what a release type leaves is kept."""
+
+    days: int | None = Field(default=None, ge=1)
+    newest: int = Field(default=1, ge=1)
+    forever: bool = False
+    expire_days: int | None = Field(default=None, ge=1)
+
+    @model_validator(mode="after")
+    def _one_of_both(self) -> Self:
+        if self.forever == (self.days is not None):
+            raise ValueError("give either days or forever = true.")
+        if self.expire_days is not None and (self.days is None or self.expire_days < self.days):
+            raise ValueError("expire_days must not be before days.")
+        return self
+
+
+class Retention(Model):
+    """The contents of `retention.toml`."""
+
+    run_ids: str
+    at_most_percent: int = Field(ge=1, le=100)
+    abort_uploads_days: int = Field(ge=1)
+    policies: dict[str, Policy]
+
+    @field_validator("run_ids")
+    @classmethod
+    def _is_an_expression(cls, value: str) -> str:
+        try:
+            re.compile(value)
+        except re.error as problem:
+            raise ValueError(f"{value!r} is not a regular expression: {problem}.") from problem
+        return value
+
+    def policy(self, name: str) -> Policy:
+        """Look a policy up."""
+        if name not in self.policies:
+            raise UsageError(f"There is no retention policy {name!r}. {nearest(name, self.policies)}")
+        return self.policies[name]
+
+
+@functools.cache
+def retention() -> Retention:
+    """Read the data file."""
+    return load_toml(RETENTION_FILE, Retention)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rules:
+    """What a plan follows from, besides the store."""
+
+    policy: Policy
+    run_ids: str
+    now: datetime
+    distribution_stores: tuple[Store, ...] = ()
+
+    def age(self, unit: Unit) -> int:
+        """Return a unit's age in days."""
+        return int((self.now.timestamp() - unit.modified) // _DAY)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,7 +126,7 @@ class Plan:
 
 @dataclass(frozen=True, kw_only=True)
 class Held:
-    """What may not go, whatever its age."""
+    """What must not go, whatever its age."""
 
     listed: frozenset[str] = frozenset()
     in_use: frozenset[str] = frozenset()
@@ -66,150 +134,69 @@ class Held:
     required: frozenset[str] = frozenset()
 
 
-def plan_of(units: Sequence[Unit], *, policy: Policy, run_ids: str, now: datetime, held: Held) -> Plan:
-    """Decide about every unit."""
-    ahead = [unit for unit in units if unit.modified > now.timestamp() + _DAY]
-    if ahead:
-        raise StoreError(
-            f"{ahead[0].name} was written after {now:%Y-%m-%d %H:%M} UTC: this machine's clock is wrong.",
-            hint="Set the clock (or --today) right; nothing was deleted.",
-        )
-    goes, stays = [], []
-    seen: dict[str, int] = defaultdict(int)
-    for unit in units:
-        rank = seen[unit.series]
-        seen[unit.series] += 1
-        why = _kept_because(unit, rank, policy, now, held)
-        if not why and unit.run_id and not re.fullmatch(run_ids, unit.run_id):
-            why = "a person named it"
-        if why:
-            stays.append(Decision(unit=unit, why=why))
-        else:
-            goes.append(Decision(unit=unit, why=f"{_age(unit, now)} days old, kept for {policy.days}"))
-    return Plan(goes=tuple(goes), stays=tuple(stays))
-
-
-def require_modest(planned: Plan, *, percent: int) -> None:
-    """Refuse a plan that takes a larger part of what is there than anybody expects."""
-    number, total = len(planned.goes), len(planned.goes) + len(planned.stays)
-    if number * _ALL > percent * total:
-        needed = -(-number * _ALL // total)
-        raise StoreError(
-            f"{number} of {total} runs and versions would go, which is more than {percent} %.",
-            hint=f"Look at the plan (--dry-run); if it is right, give --at-most {needed}.",
-        )
-
-
-def _kept_because(unit: Unit, rank: int, policy: Policy, now: datetime, held: Held) -> str:
-    if why := _held_because(unit, held):
-        return why
-    if policy.days is None:
-        return "kept for ever"
-    if _age(unit, now) < policy.days:
-        return f"not {policy.days} days old"
-    if rank < policy.newest:
-        return f"among the newest {policy.newest}"
-    return "a version that stays requires it" if unit.name in held.required else ""
-
-
-def _held_because(unit: Unit, held: Held) -> str:
-    if any(one.key in held.listed for one in unit.objects):
-        return "a release index lists it"
-    if any(one.key in held.in_use for one in unit.objects):
-        return "a promotion uses it"
-    staged = unit.run_id and unit.name in held.staged_runs
-    return "something in staging came from it" if staged else ""
-
-
-def _age(unit: Unit, now: datetime) -> int:
-    return int((now.timestamp() - unit.modified) // _DAY)
-
-
-RETENTION_FILE = Path(__file__).parent.parent / "retention.toml"
-
-
-class Policy(Model):
-    """How long what a release type leaves is kept."""
-
-    days: int | None = Field(default=None, ge=1)
-    newest: int = Field(default=1, ge=1)
-    forever: bool = False
-    expire_days: int | None = Field(default=None, ge=1)
-
-    @model_validator(mode="after")
-    def _one_of_both(self) -> Self:
-        if self.forever == (self.days is not None):
-            raise ValueError("give either days or forever = true.")
-        if self.expire_days is not None and (self.days is None or self.expire_days < self.days):
-            raise ValueError("expire_days must not be before days.")
-        return self
-
-
-class Retention(Model):
-    """What `retention.toml` says."""
-
-    run_ids: str
-    at_most_percent: int = Field(ge=1, le=100)
-    abort_uploads_days: int = Field(ge=1)
-    policies: dict[str, Policy]
-
-    @field_validator("run_ids")
-    @classmethod
-    def _is_an_expression(cls, value: str) -> str:
-        try:
-            re.compile(value)
-        except re.error as problem:
-            raise ValueError(f"{value!r} is no regular expression: {problem}.") from problem
-        return value
-
-    def policy(self, name: str) -> Policy:
-        """Look a policy up."""
-        if name not in self.policies:
-            raise UsageError(f"There is no retention policy {name!r}. {nearest(name, self.policies)}")
-        return self.policies[name]
-
-
-@functools.cache
-def retention() -> Retention:
-    """Read the data file."""
-    return load_toml(RETENTION_FILE, Retention)
-
-
-_BUCKET_SCHEME = "s3://"
-
-
-@dataclass(frozen=True, kw_only=True)
-class Rules:
-    """By what a store is looked through."""
-
-    policy: Policy
-    run_ids: str
-    now: datetime
-    distribution_stores: tuple[Store, ...] = ()
-
-
 def planned(store: Store, rules: Rules) -> Plan:
     """Look through a store and decide what goes."""
     objects = store.list("")
     found = units.units(objects)
+    others = rules.distribution_stores
     held = Held(
         listed=_listed(store, objects, rules),
         in_use=in_promotion(store),
-        staged_runs=frozenset().union(
-            *(_staged_runs(one, store.url) for one in (store, *rules.distribution_stores))
-        ),
+        staged_runs=frozenset().union(*(_staged_runs(one, store.url) for one in (store, *others))),
     )
     while True:
         # what stays may require what would go, which then stays and may require more
-        decided = _plan(found, rules, held)
+        decided = plan_of(found, rules, held)
         required = _required(store, decided)
         if required <= held.required:
             return decided
         held = replace(held, required=held.required | required)
 
 
-def _plan(found: Sequence[Unit], rules: Rules, held: Held) -> Plan:
-    return plan_of(found, policy=rules.policy, run_ids=rules.run_ids, now=rules.now, held=held)
+def plan_of(found: Sequence[Unit], rules: Rules, held: Held) -> Plan:
+    """Decide about every unit."""
+    ahead = [unit for unit in found if unit.modified > rules.now.timestamp() + _DAY]
+    if ahead:
+        raise StoreError(
+            f"{ahead[0].name} was written after {rules.now:%Y-%m-%d %H:%M} UTC: the clock is wrong.",
+            hint="Set the clock (or --today) right; nothing was deleted.",
+        )
+    goes, stays = [], []
+    seen: dict[str, int] = defaultdict(int)
+    for unit in found:
+        if why := _kept_because(unit, seen[unit.series], rules, held):
+            stays.append(Decision(unit=unit, why=why))
+        else:
+            why = f"{rules.age(unit)} days old, kept for {rules.policy.days}"
+            goes.append(Decision(unit=unit, why=why))
+        seen[unit.series] += 1
+    return Plan(goes=tuple(goes), stays=tuple(stays))
+
+
+def _kept_because(unit: Unit, rank: int, rules: Rules, held: Held) -> str:
+    keys, policy = {one.key for one in unit.objects}, rules.policy
+    reasons = {
+        "a release index lists it": keys & held.listed,
+        "a promotion uses it": keys & held.in_use,
+        "something in staging came from it": unit.run_id and unit.name in held.staged_runs,
+        "kept for ever": policy.days is None,
+        f"not {policy.days} days old": rules.age(unit) < (policy.days or 0),
+        f"among the newest {policy.newest}": rank < policy.newest,
+        "a version that stays requires it": unit.name in held.required,
+        "a user named it": unit.run_id and not re.fullmatch(rules.run_ids, unit.run_id),
+    }
+    return next((why for why, holds in reasons.items() if holds), "")
+
+
+def require_modest(plan: Plan, *, percent: int) -> None:
+    """Refuse a plan that takes a larger part of what is there than expected."""
+    number, total = len(plan.goes), len(plan.goes) + len(plan.stays)
+    if number * _ALL > percent * total:
+        needed = -(-number * _ALL // total)
+        raise StoreError(
+            f"{number} of {total} runs and versions would go, which is more than {percent} %.",
+            hint=f"Look at the plan (--dry-run); if it is right, give --at-most {needed}.",
+        )
 
 
 def _listed(store: Store, objects: Sequence[Stored], rules: Rules) -> frozenset[str]:
@@ -221,19 +208,20 @@ def _listed(store: Store, objects: Sequence[Stored], rules: Rules) -> frozenset[
 
 
 def _of_pages(store: Store, objects: Iterable[Stored], bucket: str, *, own: bool = True) -> frozenset[str]:
+    """Return the keys that release pages among objects list."""
     pages = [one.key for one in objects if one.key.startswith(units.RELEASE_INDEX) and _lists(one.key)]
-    read = parallel.each(lambda key: units.listed(key, store.read(key), bucket=bucket, own=own), pages)
+    read = parallel.each(lambda key: listed(key, store.read(key), bucket=bucket, own=own), pages)
     return frozenset().union(*read)
 
 
 def _lists(key: str) -> bool:
-    return units.is_page(key) and key.endswith((".html", ".json"))
+    return is_page(key) and key.endswith((".html", ".json"))
 
 
 def in_promotion(store: Store) -> frozenset[str]:
-    """Give the staged keys that promotions which have begun and not ended work with."""
+    """Return the staged keys that promotions which have begun and not ended work with."""
     staged = [one.staged_key for decision in unfinished(store) for one in decision.files]
-    return frozenset({*staged, *(f"{key}{units.SIDECAR}" for key in staged)})
+    return frozenset({*staged, *(f"{key}{SIDECAR}" for key in staged)})
 
 
 def _staged_runs(bucket: Store, url: str) -> frozenset[str]:
@@ -242,13 +230,9 @@ def _staged_runs(bucket: Store, url: str) -> frozenset[str]:
     Its promotion reads the run's reports, so the run stays until staging lets go of it.
     """
     there = {one.key for one in bucket.list(documents.STAGING)}
-    keys = [
-        one.key for one in bucket.list(documents.manifests(documents.STAGING)) if one.key.endswith(".json")
-    ]
-    records = parallel.each(lambda key: documents.read(bucket, key, StagingRecord)[0], keys)
     return frozenset(
         record.prefix
-        for record in records
+        for record, _ in documents.staging_records(bucket)
         if record.store == url and any(file.key in there for file in record.files)
     )
 
@@ -256,91 +240,9 @@ def _staged_runs(bucket: Store, url: str) -> frozenset[str]:
 def _required(store: Store, decided: Plan) -> frozenset[str]:
     folders = {one.unit.folder for one in decided.goes if one.unit.folder}
     staying = [one.unit for one in decided.stays if one.unit.folder in folders]
-    keys = [one.key for unit in staying for one in unit.objects if one.key.endswith(units.SIDECAR)]
+    keys = [one.key for unit in staying for one in unit.objects if one.key.endswith(SIDECAR)]
     metadata = dict(zip(keys, parallel.each(store.read, keys), strict=True))
     return units.required(staying, [one.unit for one in decided.goes], metadata)
-
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
-
-    # REMOVED-IMPORT
-    from core.cli.progress import Transfer
-    from core.stores import Store
-
-    Rewrite = Callable[[Store, str, frozenset[str]], object]
-    InUse = Callable[[], frozenset[str]]
-
-_PATIENCE = 120.0
-_PAUSE = 2.0
-
-
-def carry_out(
-    store: Store, planned: Plan, *, rewrite: Rewrite, in_use: InUse, patience: float = _PATIENCE
-) -> int:
-    """Delete what goes."""
-    sizes = {one.key: one.size for decision in planned.goes for one in decision.unit.objects}
-    keys, folders = list(sizes), _by_folder(planned)
-    _require_unused(keys, in_use)
-    with progress.transfer(f"deletion in {store.url}", files=len(keys), size=planned.size) as shown:
-
-        def delete(found: Iterable[str]) -> None:
-            parallel.each(lambda key: _delete(store, key, sizes[key], shown), found)
-
-        delete(key for key in keys if is_page(key))
-        for folder, going in folders.items():
-            rewrite(store, folder, going)
-        _require_unused(keys, in_use)
-        delete(key for key in keys if key.endswith(SIDECAR))
-        for folder, going in folders.items():
-            _await_unlisted(store, folder, going, patience)
-        delete(key for key in keys if key.endswith(DISTRIBUTIONS))
-        delete(key for key in keys if not (is_page(key) or key.endswith((SIDECAR, *DISTRIBUTIONS))))
-    return len(keys)
-
-
-def _delete(store: Store, key: str, size: int, shown: Transfer) -> None:
-    store.delete(key)
-    shown.advance(size)
-
-
-def _require_unused(keys: Sequence[str], in_use: InUse) -> None:
-    used = sorted(in_use().intersection(keys))
-    if used:
-        raise StoreError(
-            f"A promotion that works with {used[0]} began meanwhile; neither it nor any wheel was deleted.",
-            hint="Run this again when the promotion has ended.",
-        )
-
-
-def _by_folder(planned: Plan) -> Mapping[str, frozenset[str]]:
-    going: dict[str, set[str]] = defaultdict(set)
-    for decision in planned.goes:
-        if decision.unit.folder:
-            going[decision.unit.folder] |= {one.key for one in decision.unit.objects}
-    return {folder: frozenset(keys) for folder, keys in going.items()}
-
-
-def _await_unlisted(store: Store, folder: str, going: frozenset[str], patience: float) -> None:
-    end = time.monotonic() + patience
-    while still := _listed_of(store, folder, going):
-        if time.monotonic() >= end:
-            raise StoreError(
-                f"{store.url}/{folder} has pages that go on listing {PurePosixPath(still[0]).name}, "
-                f"so {len(going)} files were left where they are.",
-                hint="Write the pages (nox -s index, or see why the server does not), then run this again.",
-            )
-        time.sleep(_PAUSE)
-
-
-def _listed_of(store: Store, folder: str, going: frozenset[str]) -> Sequence[str]:
-    pages = [
-        one.key
-        for one in store.list(folder)
-        if one.key.startswith(f"{folder}/") and is_page(one.key) and one.key.endswith((".html", ".json"))
-    ]
-    found = parallel.each(lambda key: listed(key, store.read(key)) & going, pages)
-    return sorted(key for keys in found for key in keys)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -358,9 +260,70 @@ class _Without:
         return getattr(self.store, name)
 
 
-def rewrite(store: Store, folder: str, going: frozenset[str]) -> Indexed:
-    """Write a staging folder's pages without these keys; what stays is listed as it was."""
+def rewrite(store: Store, folder: str, going: frozenset[str]) -> None:
+    """Write a staging folder's pages as if these keys were gone; what stays is listed as it was."""
     seen = cast("Store", _Without(store=store, going=going))
-    return documents.write_pages(
-        seen, documents.STAGING, folder.removeprefix(f"{documents.STAGING}/"), expected=()
-    )
+    family = folder.removeprefix(f"{documents.STAGING}/")
+    documents.write_pages(seen, documents.STAGING, family, expected=())
+
+
+def carry_out(
+    store: Store, plan: Plan, *, rewrite: Rewrite, in_use: InUse, patience: float = _PATIENCE
+) -> int:
+    """Delete what goes."""
+    sizes = {one.key: one.size for decision in plan.goes for one in decision.unit.objects}
+    keys, folders = list(sizes), _by_folder(plan)
+    _require_unused(keys, in_use)
+    with console.transfer(f"deletion in {store.url}", files=len(keys), size=plan.size) as shown:
+
+        def delete(found: Iterable[str]) -> None:
+            def one(key: str) -> None:
+                store.delete(key)
+                shown.advance(sizes[key])
+
+            parallel.each(one, found)
+
+        delete(key for key in keys if is_page(key))
+        for folder, going in folders.items():
+            rewrite(store, folder, going)
+        _require_unused(keys, in_use)
+        delete(key for key in keys if key.endswith(SIDECAR))
+        for folder, going in folders.items():
+            _await_unlisted(store, folder, going, patience)
+        delete(key for key in keys if key.endswith(DISTRIBUTIONS))
+        delete(key for key in keys if not (is_page(key) or key.endswith((SIDECAR, *DISTRIBUTIONS))))
+    return len(keys)
+
+
+def _require_unused(keys: Sequence[str], in_use: InUse) -> None:
+    used = sorted(in_use().intersection(keys))
+    if used:
+        raise StoreError(
+            f"A promotion that works with {used[0]} began meanwhile; neither it nor any wheel was deleted.",
+            hint="Run this again when the promotion has ended.",
+        )
+
+
+def _by_folder(plan: Plan) -> Mapping[str, frozenset[str]]:
+    going: dict[str, frozenset[str]] = defaultdict(frozenset)
+    for unit in (one.unit for one in plan.goes if one.unit.folder):
+        going[unit.folder] |= {one.key for one in unit.objects}
+    return going
+
+
+def _await_unlisted(store: Store, folder: str, going: frozenset[str], patience: float) -> None:
+    end = time.monotonic() + patience
+    while still := _still_listed(store, folder, going):
+        if time.monotonic() >= end:
+            raise StoreError(
+                f"{store.url}/{folder} has pages that go on listing {PurePosixPath(still[0]).name}, "
+                f"so {len(going)} files were left where they are.",
+                hint="Write the pages (nox -s index, or see why the server does not), then run this again.",
+            )
+        time.sleep(_PAUSE)
+
+
+def _still_listed(store: Store, folder: str, going: frozenset[str]) -> Sequence[str]:
+    pages = [one.key for one in store.list(folder) if one.key.startswith(f"{folder}/") and _lists(one.key)]
+    found = parallel.each(lambda key: listed(key, store.read(key)) & going, pages)
+    return sorted(key for keys in found for key in keys)

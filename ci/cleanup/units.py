@@ -1,4 +1,4 @@
-"""What goes or stays together: a run's outputs, or a version in a family's staging."""
+"""What goes or stays together: a run's outputs, or a version in a family's staging; and what refers to it."""
 
 from __future__ import annotations
 
@@ -20,23 +20,21 @@ from ci.publish.index.pages import SIDECAR
 from core.errors import DataError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
     from urllib.parse import SplitResult
 
     from packaging.version import Version
 
     from core.stores import Stored
 
+__all__ = ["DISTRIBUTIONS", "RELEASE_INDEX", "SIDECAR", "Unit", "is_page", "listed", "required", "units"]
 
 STAGING, RELEASE_INDEX = f"{documents.STAGING}/", f"{documents.RELEASE}/"
-DEPENDENCIES = "python-deps/"
-__all__ = ["DISTRIBUTIONS", "NEVER", "RELEASE_INDEX", "SIDECAR", "STAGING", "Unit", "is_page", "units"]
-
 # whatever the data says
-NEVER = (RELEASE_INDEX, DEPENDENCIES)
-
+_NEVER = (RELEASE_INDEX, "python-deps/")
 _RUN = re.compile(r"(?P<id>[A-Za-z0-9][A-Za-z0-9._-]*)-(?P<platform>linux|windows)")
 _PAGE = re.compile(r"(?:^|/)(?:index\.html|simple/.*)$")
+_HERE, _ELSEWHERE = "store.invalid", "other.invalid"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,7 +57,7 @@ class Unit:
 
 
 def is_page(key: str) -> bool:
-    """Say whether a key is a page (of an index, or of a run's folder), or what an index notes beside them."""
+    """Return whether a key is a page of an index or of a run's folder, or what an index notes beside them."""
     return _PAGE.search(key) is not None
 
 
@@ -68,15 +66,26 @@ def units(objects: Sequence[Stored]) -> Sequence[Unit]:
     runs: dict[tuple[str, str], list[Stored]] = defaultdict(list)
     versions: dict[tuple[str, str, Version], list[Stored]] = defaultdict(list)
     for one in objects:
-        if one.key.startswith(NEVER):
+        if one.key.startswith(_NEVER):
             continue
         if one.key.startswith(STAGING):
-            staged = _staged(one.key)
-            if staged is not None:
+            if (staged := _staged(one.key)) is not None:
                 versions[staged].append(one)
         elif (run := _run_of(one.key)) is not None:
             runs[run].append(one)
-    found = [*(_run_unit(*run, files) for run, files in runs.items()), *_version_units(versions)]
+    found = [_run_unit(*run, files) for run, files in runs.items()]
+    found += [
+        Unit(
+            name=f"{folder}/{project} {version}",
+            series=f"{folder}/{project}",
+            objects=tuple(files),
+            modified=max(one.modified for one in files),
+            folder=folder,
+            project=project,
+            version=version,
+        )
+        for (folder, project, version), files in versions.items()
+    ]
     return sorted(found, key=lambda unit: (unit.series, _newness(unit)), reverse=True)
 
 
@@ -85,7 +94,7 @@ def _newness(unit: Unit) -> tuple[Version | float, str]:
 
 
 def _run_of(key: str) -> tuple[str, str] | None:
-    """Give the repository's folder ("" or ``owner-name/``) and the run's."""
+    """Return the repository's folder ("" or ``owner-name/``) and the run's."""
     first, _, rest = key.partition("/")
     second, slash, _ = rest.partition("/")
     # a repository may be named as a run is (owner-linux): then runs lie below it
@@ -95,9 +104,8 @@ def _run_of(key: str) -> tuple[str, str] | None:
 
 
 def _run_unit(external_repo: str, folder: str, files: Sequence[Stored]) -> Unit:
-    match = _RUN.fullmatch(folder)
-    platform, run_id = (match["platform"], match["id"]) if match else ("", "")
-    # pages may be written again at any time: that makes no run younger
+    run_id, _, platform = folder.rpartition("-")
+    # pages may be written again at any time: that makes a run no younger
     dated = [one.modified for one in files if not is_page(one.key)] or [one.modified for one in files]
     return Unit(
         name=f"{external_repo}{folder}",
@@ -123,53 +131,30 @@ def _staged(key: str) -> tuple[str, str, Version] | None:
     return folder, name, version
 
 
-def _version_units(versions: Mapping[tuple[str, str, Version], Sequence[Stored]]) -> Sequence[Unit]:
-    return [
-        Unit(
-            name=f"{folder}/{project} {version}",
-            series=f"{folder}/{project}",
-            objects=tuple(files),
-            modified=max(one.modified for one in files),
-            folder=folder,
-            project=project,
-            version=version,
-        )
-        for (folder, project, version), files in versions.items()
-    ]
-
-
-_HERE, _ELSEWHERE = "store.invalid", "other.invalid"
-
-
 class _Links(HTMLParser):
-    def __init__(self) -> None:
+    def __init__(self, page: str) -> None:
         super().__init__()
         self.found: list[str] = []
+        self.feed(page)
+        self.close()
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         self.found += [value for name, value in attrs if tag == "a" and name == "href" and value]
 
 
 def listed(page_key: str, page: bytes, *, bucket: str = "", own: bool = True) -> frozenset[str]:
-    """Give the keys that a page links to."""
+    """Return the keys that a page links to."""
     try:
         text = page.decode()
-        links = _of_json(text) if page_key.endswith(".json") else _of_html(text)
+        links = _of_json(text) if page_key.endswith(".json") else _Links(text).found
     except (UnicodeDecodeError, ValueError, TypeError, KeyError) as problem:
         raise DataError(
-            f"{page_key} is no page of an index: {problem}.",
+            f"{page_key} is not a page of an index: {problem}.",
             hint="Write the pages again with nox -s index, then run retention again.",
         ) from problem
     base = f"https://{_HERE if own else _ELSEWHERE}/{quote(page_key)}"
     keys = (_key(urlsplit(urljoin(base, link)), bucket) for link in links)
     return frozenset(key for key in keys if key)
-
-
-def _of_html(text: str) -> Sequence[str]:
-    parser = _Links()
-    parser.feed(text)
-    parser.close()
-    return parser.found
 
 
 def _of_json(text: str) -> Sequence[str]:
@@ -191,30 +176,25 @@ def _key(address: SplitResult, bucket: str) -> str:
 
 
 def required(staying: Iterable[Unit], going: Iterable[Unit], metadata: Mapping[str, bytes]) -> frozenset[str]:
-    """Name the units that ones which stay pin."""
-    pins: dict[tuple[str, str], list[Requirement]] = {}
+    """Name the units that ones which stay pin by their wheels' metadata."""
+    pins: dict[tuple[str, str], list[Requirement]] = defaultdict(list)
     for unit in staying:
-        for one in unit.objects:
-            for pin in _pins(metadata.get(one.key, b"")):
-                pins.setdefault((unit.folder, canonicalize_name(pin.name)), []).append(pin)
+        for pin in (pin for one in unit.objects for pin in _pins(metadata.get(one.key, b""))):
+            pins[unit.folder, canonicalize_name(pin.name)].append(pin)
     return frozenset(
         unit.name
         for unit in going
         if unit.version is not None
-        and any(
-            pin.specifier.contains(unit.version, prereleases=True)
-            for pin in pins.get((unit.folder, unit.project), ())
-        )
+        for pin in pins.get((unit.folder, unit.project), ())
+        if pin.specifier.contains(unit.version, prereleases=True)
     )
 
 
-def _pins(metadata: bytes) -> Sequence[Requirement]:
-    found = []
+def _pins(metadata: bytes) -> Iterator[Requirement]:
     for text in message_from_bytes(metadata).get_all("Requires-Dist", []):
         try:
             requirement = Requirement(text)
         except InvalidRequirement:
             continue
         if any(one.operator in {"==", "==="} for one in requirement.specifier):
-            found.append(requirement)
-    return found
+            yield requirement

@@ -18,8 +18,8 @@ from core.data import read_text, read_toml
 from pytorch_build.platforms import linux, windows
 from pytorch_build.refs.torch_refs import load_refs
 from pytorch_build.test import skip_rules
-from pytorch_build.test.configurations import DATA as CONFIGURATIONS_FILE
 from pytorch_build.test.skip_review import entries
+from pytorch_build.test.upstream_tests import DATA as CONFIGURATIONS_FILE
 from pytorch_build.toolchain.pins import FILE as TOOLCHAIN_FILE
 
 if TYPE_CHECKING:

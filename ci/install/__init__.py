@@ -19,9 +19,8 @@ from packaging.version import Version
 from ci.install.dependencies import mirror
 from ci.install.devices import Devices
 from core import console, files, process
-from core.env import installer
+from core.env import installer, interpreter
 from core.env.installer import Install, Sources, configured
-from core.env.interpreters import interpreter
 from core.errors import EnvironmentSetupError, MissingInputError, ProcessError, UsageError, nearest
 from core.packages import resolution
 from core.packages.resolution import others_question, pinned_call, resolve_others
@@ -32,8 +31,8 @@ from rocm_packaging.rocm_sources import sdist_requires
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from core.env import Interpreter
     from core.env.installer import Backend
-    from core.env.interpreters import Interpreter
     from core.packages.offers import Offer, RunGroup
     from core.packages.resolution import Resolved
     from core.run.outputs import Platform

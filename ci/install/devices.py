@@ -17,7 +17,7 @@ from core.errors import MissingInputError
 from core.families import detect, families, gpu_targets, parents
 from core.parallel import each
 from core.wheel.distributions import is_ours
-from pytorch_build.test.devices import PREFIXES, require_device_code
+from pytorch_build.test.installation import PREFIXES, require_device_code
 from rocm_packaging.packages.layouts import (
     LIBRARIES,
     covers,
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
     from packaging.requirements import Requirement
 
-    from core.env.interpreters import Interpreter
+    from core.env import Interpreter
     from core.packages.offers import Offer
     from core.packages.sources import PackageSource
 

@@ -11,7 +11,7 @@ from core.cli.options import DEFAULT_STORE
 from core.errors import MissingInputError
 from core.run.locations import location
 from core.run.outputs import LOCAL_RUN
-from core.stores import open_store
+from core.stores.location import open_store
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

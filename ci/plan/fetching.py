@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from core import console, files
-from core.cli.progress import transfer
+from core.console import transfer
 from core.errors import ArtifactError, FatalError, InterruptedStageError, MissingInputError, StoreError
 from core.run.outputs import this_platform
 from rocm_packaging.archives import (
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
     from pathlib import Path
 
-    from core.cli.progress import Transfer
+    from core.console import Transfer
     from core.families import Family
     from core.stores import Store
 

@@ -1,4 +1,8 @@
-"""A release candidate's set as the release's: every file rewritten, checked again, and mapped."""
+"""A release candidate's set rewritten as the release's, and checked again.
+
+``plan_set`` of `ci.promote.version_change` says by names alone what becomes of each file (a dry run needs no
+bytes), `rewrite_set` does it for files here, `rewritten` for those of a store.
+"""
 
 from __future__ import annotations
 
@@ -16,76 +20,58 @@ from packaging.version import Version
 from ci.promote import documents
 from ci.promote.edits import MemberEdits, requirement
 from ci.promote.promotion import Local
-from ci.promote.version_change import Renamed, RocmChange, final_of, new_version, plan_set
+from ci.promote.version_change import Renamed, RocmChange, plan_set
 from core import console, files, parallel
 from core.errors import MissingInputError, StoreError, WheelError
-from core.files import made, sha256
+from core.wheel import read_metadata
 from core.wheel.distributions import SIDECAR
-from core.wheel.sdist_editing import edit_sdist
-from core.wheel.wheel_editing import edit_wheel
-from core.wheel.wheel_record import Tap, verify_record
-from core.wheel.wheel_writer import WrittenFile
-from core.wheel.wheels import read_metadata
-from pytorch_build.check.findings import require_no_errors
+from core.wheel.editor import edit_sdist, edit_wheel
+from core.wheel.record import Tap, verify_record
+from core.wheel.writer import WrittenFile
+from pytorch_build.check import Expectation, require_no_errors
 from pytorch_build.check.run import CheckOptions, check_wheel
-from pytorch_build.check.view import Expectation
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from ci.promote.keeping import Kept
-
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from ci.promote.documents import PromotedFile
     from ci.promote.facts import Facts
-    from ci.promote.keeping import Kept
-
-    # REMOVED-IMPORT
     from core.stores import Store
 
     Promised = Mapping[str, Mapping[str, Expectation]]  # family -> distribution -> what it must be
 
 _DOWNLOADS = 4  # files of gigabytes: more at a time are no faster
-
-
-@dataclass(frozen=True, kw_only=True)
-class Final:
-    """The files of a release that were made of a candidate's."""
-
-    files: tuple[PromotedFile, ...]
-    origin: Local
+_TARS = (".tar", ".tar.xz", ".tar.gz")
 
 
 def renamed(candidates: Sequence[PromotedFile], change: RocmChange) -> tuple[PromotedFile, ...]:
-    """Say by names alone what becomes of each file; sizes and digests are still the candidates'."""
-    plans = {family: _plans(found, change) for family, found in _by_family(candidates).items()}
-    return tuple(_target(one, plans[one.family][one.name]) for one in candidates)
+    """Return by names alone what becomes of each file; sizes and digests are still the candidates'."""
+    return tuple(
+        _target(found[plan.source], plan)
+        for _, found in _by_family(candidates)
+        for plan in plan_set(found, change)
+    )
 
 
 def promised(facts: Facts, change: RocmChange) -> Promised:
-    """Say what the source locks promise of a candidate's wheels, family by family.
+    """Return what the source locks promise of a candidate's wheels, family by family.
 
-    Of a distribution that locks of several torch refs promise in several versions, nothing is said.
+    A distribution that locks of several torch refs promise in several versions is left out.
     """
     found: dict[str, dict[str, set[str]]] = {}
     for cell, versions in facts.promised.items():
-        of_family = found.setdefault(cell.family, {})
         for distribution, version in versions.items():
-            of_family.setdefault(distribution, set()).add(version)
+            found.setdefault(cell.family, {}).setdefault(distribution, set()).add(version)
     return {
-        family: _expectations(
-            {name: min(several) for name, several in versions.items() if len(several) == 1}, change
-        )
+        family: _expectations({name: min(of) for name, of in versions.items() if len(of) == 1}, change)
         for family, versions in found.items()
     }
 
 
 def _expectations(versions: Mapping[str, str], change: RocmChange) -> Mapping[str, Expectation]:
-    torch = (f"torch=={versions['torch']}",) if "torch" in versions else ()
-    triton = (f"triton=={versions['triton']}",) if "triton" in versions else ()
+    torch, triton = (
+        (f"{name}=={versions[name]}",) if name in versions else () for name in ("torch", "triton")
+    )
     own = (f"rocm[libraries]=={change.old}", *triton)
     requires = {"torch": own, "torchaudio": torch, "torchvision": torch}
     # device code is the tested wheel's, to the byte
@@ -101,55 +87,37 @@ def rewritten(
     change: RocmChange,
     scratch: Path,
     expected: Promised | None = None,
-    kept: Kept | None = None,
-) -> Final:
-    """Fetch a candidate's files and write them again as the release's."""
-    made: list[PromotedFile] = []
-    paths: dict[str, Path] = {}
-    sidecars: dict[str, bytes] = {}
-    for family, found in _by_family(candidates).items():
+) -> tuple[tuple[PromotedFile, ...], Local]:
+    """Fetch a candidate's files and write them again as the release's; return these, and where they are."""
+    released: list[PromotedFile] = []
+    local = Local(paths={}, sidecars={})
+    for family, found in _by_family(candidates):
         wanted = (expected or {}).get(family, {})
-        absent = sorted(wanted.keys() - {one.distribution for one in found})
+        absent = sorted(wanted.keys() - {one.distribution for one in found.values()})
         if absent:
-            said = f"The set of {family} has no wheel of {', '.join(absent)}, which its source lock promises."
-            raise MissingInputError(said, hint="Stage it, or build it first.")
+            raise MissingInputError(
+                f"The set of {family} has no wheel of {', '.join(absent)}, which its source lock promises.",
+                hint="Stage it, or build it first.",
+            )
         with console.group(f"rewrite {family}: {change.old} -> {change.new}"):
-            fetched = _fetched(bucket, found, scratch / family / change.old)
-            results = rewrite_set(fetched, scratch / family / change.new, change, expected=wanted, kept=kept)
-        by_name = {one.name: one for one in found}
+            fetched = _fetched(bucket, list(found.values()), scratch / family / change.old)
+            results = rewrite_set(fetched, scratch / family / change.new, change, expected=wanted)
         for result in results:
-            target = _target(by_name[result.plan.source], result.plan)
-            path = result.file.path
-            metadata = read_metadata(path) if path.suffix == ".whl" else None
-            if metadata is not None:
-                sidecars[f"{target.key}{SIDECAR}"] = metadata.raw
-            paths[target.key] = path
-            changes = {
-                "size": result.file.size,
-                "sha256": result.file.sha256,
-                "requires_python": metadata.requires_python if metadata else target.requires_python,
-                "metadata_sha256": hashlib.sha256(metadata.raw).hexdigest() if metadata else "",
-            }
-            made.append(target.model_copy(update=changes))
-    return Final(
-        files=tuple(sorted(made, key=lambda one: one.key)),
-        origin=Local(paths=paths, sidecars=sidecars),
-    )
+            target = _target(found[result.plan.source], result.plan)
+            local.paths[target.key] = path = result.file.path
+            said = {"size": result.file.size, "sha256": result.file.sha256, "metadata_sha256": ""}
+            if path.suffix == ".whl":
+                metadata = read_metadata(path)
+                local.sidecars[f"{target.key}{SIDECAR}"] = metadata.raw
+                digest = hashlib.sha256(metadata.raw).hexdigest()
+                said |= {"requires_python": metadata.requires_python, "metadata_sha256": digest}
+            released.append(target.model_copy(update=said))
+    return tuple(sorted(released, key=lambda one: one.key)), local
 
 
-def new_set_name(distribution: str, version: str, change: RocmChange | None) -> str:
-    """Name the set in the release."""
-    new = new_version(distribution, version, change) if change else version
-    return f"{distribution}-{new or version}"
-
-
-def _by_family(candidates: Sequence[PromotedFile]) -> Mapping[str, Sequence[PromotedFile]]:
+def _by_family(candidates: Sequence[PromotedFile]) -> Sequence[tuple[str, Mapping[str, PromotedFile]]]:
     families = sorted({one.family for one in candidates})
-    return {family: [one for one in candidates if one.family == family] for family in families}
-
-
-def _plans(candidates: Sequence[PromotedFile], change: RocmChange) -> Mapping[str, Renamed]:
-    return {plan.source: plan for plan in plan_set([one.name for one in candidates], change)}
+    return [(family, {one.name: one for one in candidates if one.family == family}) for family in families]
 
 
 def _target(one: PromotedFile, plan: Renamed) -> PromotedFile:
@@ -170,53 +138,48 @@ def _fetched(bucket: Store, candidates: Sequence[PromotedFile], folder: Path) ->
     return parallel.each(fetch, candidates, jobs=_DOWNLOADS)
 
 
-__all__ = ["Renamed", "Rewritten", "RocmChange", "final_of", "new_version", "plan_set", "rewrite_set"]
-
-_TARS = (".tar", ".tar.xz", ".tar.gz")
-
-
 @dataclass(frozen=True, kw_only=True)
 class Rewritten:
     """A wheel or sdist that was rewritten, and checked again."""
 
     plan: Renamed
     file: WrittenFile
-    changed: tuple[str, ...]
+    changed: tuple[str, ...] = ()
 
 
 def rewrite_set(
-    files: Sequence[Path],
+    paths: Sequence[Path],
     folder: Path,
     change: RocmChange,
     *,
     expected: Mapping[str, Expectation] | None = None,
-    kept: Kept | None = None,
-    epoch: int | None = None,
 ) -> tuple[Rewritten, ...]:
     """Write every wheel and sdist of a set again under its new version, and check the results.
 
     The whole set is written and checked before one new file appears in `folder`; the old files
     stay as they are. The same files give the same bytes, so an interrupted call can be repeated.
     """
-    sources = _by_name(files)
+    sources = _by_name(paths)
     plans = plan_set(sources, change)
-    with tempfile.TemporaryDirectory(dir=made(folder), prefix=".rewriting.") as scratch:
-        place = Path(scratch)
-        done = []
+    done = []
+    with tempfile.TemporaryDirectory(dir=files.made(folder), prefix=".rewriting.") as scratch:
         for plan in plans:
             started = time.monotonic()
-            one = _rewrite(sources[plan.source], place, plan, MemberEdits(plan, change, kept), epoch=epoch)
+            one = _rewrite(sources[plan.source], Path(scratch), plan, change)
             if one.file.path.suffix == ".whl":
                 _check(one, change, (expected or {}).get(plan.distribution))
             done.append(one)
             taken = console.duration(time.monotonic() - started)
             console.say(f"{plan.source} -> {plan.target}  {console.size(one.file.size)}  {taken}")
-        return tuple(_moved(one, folder) for one in done)
+        return tuple(
+            replace(one, file=replace(one.file, path=one.file.path.replace(folder / one.file.path.name)))
+            for one in done
+        )
 
 
-def _by_name(files: Sequence[Path]) -> Mapping[str, Path]:
+def _by_name(paths: Sequence[Path]) -> Mapping[str, Path]:
     found: dict[str, Path] = {}
-    for path in files:
+    for path in paths:
         if path.name in found:
             raise WheelError(
                 f"{path} and {found[path.name]} have one name.",
@@ -228,15 +191,14 @@ def _by_name(files: Sequence[Path]) -> Mapping[str, Path]:
     return found
 
 
-def _rewrite(
-    source: Path, folder: Path, plan: Renamed, edits: MemberEdits, *, epoch: int | None
-) -> Rewritten:
+def _rewrite(source: Path, folder: Path, plan: Renamed, change: RocmChange) -> Rewritten:
     if plan.kind == "constant":
         path = shutil.copyfile(source, folder / plan.target)
-        file = WrittenFile(path=path, sha256=sha256(path), size=path.stat().st_size)
-        return Rewritten(plan=plan, file=file, changed=())
+        file = WrittenFile(path=path, sha256=files.sha256(path), size=path.stat().st_size)
+        return Rewritten(plan=plan, file=file)
+    edits = MemberEdits(plan, change)
     edit_file = edit_wheel if plan.source.endswith(".whl") else edit_sdist
-    edited = edit_file(source, folder, version=plan.new, edit=edits, epoch=epoch)
+    edited = edit_file(source, folder, version=plan.new, edit=edits)
     edits.see_paths(edited.members)
     edits.require_done()
     if edited.file.path.name != plan.target:
@@ -251,8 +213,10 @@ def _check(one: Rewritten, change: RocmChange, expectation: Expectation | None) 
     if canonicalize_name(stated.name) != plan.distribution or stated.version != Version(plan.new):
         raise WheelError(f"METADATA of {plan.source} is that of {stated.name} {stated.version}.")
     if plan.kind == "pytorch":
-        promised = expectation and _promised(expectation, plan, change)
-        require_no_errors(check_wheel(path, promised, options=CheckOptions(scratch=path.parent)))
+        if expectation:
+            requires = tuple(requirement(text, change) for text in expectation.requires)
+            expectation = replace(expectation, version=plan.new, requires=requires)
+        require_no_errors(check_wheel(path, expectation, options=CheckOptions(scratch=path.parent)))
         return
     edits = MemberEdits(plan, change)
     tars = Tap(wanted=lambda name, _: name.endswith(_TARS), inspect=edits.see_tar, folder=path.parent)
@@ -260,14 +224,3 @@ def _check(one: Rewritten, change: RocmChange, expectation: Expectation | None) 
     if problems:
         raise WheelError(f"{plan.source}: {problems[0].message}", hint="Download or build it again.")
     edits.require_nothing_found()
-
-
-def _promised(expectation: Expectation, plan: Renamed, change: RocmChange) -> Expectation:
-    requires = tuple(requirement(text, change) for text in expectation.requires)
-    return replace(expectation, version=plan.new, requires=requires)
-
-
-def _moved(one: Rewritten, folder: Path) -> Rewritten:
-    target = folder / one.file.path.name
-    one.file.path.replace(target)
-    return replace(one, file=replace(one.file, path=target))

@@ -1,4 +1,14 @@
-"""The two documents of a distribution bucket: what was staged, and what was promoted on which grounds."""
+"""What a distribution bucket keeps and where: wheels that are staged or released, and who decided on them.
+
+Layout (`docs/publishing.md`)::
+
+    v2-staging/{family}/                        wheels, sidecars and pages, up for testing
+    v2/{family}/                                the release index
+    manifests/v2-staging/{family}/{run}.json    what was staged of a run: what the pages there list
+    manifests/v2/{family}/{set}-{id}.json       what the release index lists of a set
+    manifests/promoting/{set}/{id}.json         a promotion that is running, or was interrupted
+    manifests/decisions/{set}/{id}.json         one that is complete: what, by which rule, when, by whom
+"""
 
 from __future__ import annotations
 
@@ -8,20 +18,25 @@ from typing import TYPE_CHECKING, Literal, TypeVar
 
 from pydantic import Field
 
-from ci.publish.index import Indexed, Records, write_index
+from ci.publish.index import Records, write_index
+from core import parallel
 from core.data import Model, parse_json
 from core.errors import StoreError
-from core.run.outputs import (
-    Platform,
-    key_name,
-)
+from core.run.outputs import Platform, key_name
+from core.run.records import FileRecord
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Collection, Sequence
 
+    from ci.publish.index import Indexed
     from core.stores import Store
 
-
+STAGING = "v2-staging"
+RELEASE = "v2"
+AREAS = (RELEASE, STAGING)
+MANIFESTS = "manifests"
+DECISIONS = f"{MANIFESTS}/decisions"
+INTENTS = f"{MANIFESTS}/promoting"
 Rule = Literal["tests", "bypass", "override"]
 Digest = Field(pattern=r"^[0-9a-f]{64}$")
 
@@ -45,19 +60,10 @@ class Document(Model):
     sha256: str = Digest
 
 
-class StagedFile(Model):
+class StagedFile(FileRecord):
     """A wheel or sdist that was staged."""
 
-    name: str
-    key: str
     source_key: str
-    size: int = Field(ge=0)
-    sha256: str = Digest
-    distribution: str
-    version: str
-    requires_python: str = ""
-    metadata_sha256: str = ""
-    license: str = ""
     torch_ref: str = ""
     python: str = ""
 
@@ -102,7 +108,7 @@ class Evidence(Model):
 
 
 class Ruling(Model):
-    """By which rule a cell of the set went out."""
+    """The rule by which a cell of the set was released."""
 
     family: str
     platform: str
@@ -113,24 +119,16 @@ class Ruling(Model):
 
 
 class Override(Model):
-    """A person's decision to promote without the tests."""
+    """The decision to promote without the tests."""
 
     by: str = Field(min_length=1)
     reason: str = Field(min_length=1)
 
 
-class PromotedFile(Model):
+class PromotedFile(FileRecord):
     """A wheel or sdist of the release."""
 
     family: str
-    name: str
-    key: str
-    size: int
-    sha256: str = Digest
-    distribution: str
-    version: str
-    requires_python: str = ""
-    metadata_sha256: str = ""
     staged_key: str
     staged_sha256: str = Digest
 
@@ -141,7 +139,7 @@ class Decision(Model):
     schema_version: Literal[1] = 1
     set_name: str
     identity: str
-    status: Literal["promoting", "promoted"]
+    status: Literal["promoting", "promoted"] = "promoting"
     release_type: str
     from_version: str = ""
     to_version: str = ""
@@ -154,6 +152,21 @@ class Decision(Model):
     rulings: tuple[Ruling, ...]
     override: Override | None = None
     files: tuple[PromotedFile, ...]
+
+    @property
+    def key(self) -> str:
+        """Key of the decision record, which is written once."""
+        return f"{DECISIONS}/{self.set_name}/{self.identity}.json"
+
+    @property
+    def intent_key(self) -> str:
+        """Key of what a promotion leaves before it begins, and removes in the end."""
+        return f"{INTENTS}/{self.set_name}/{self.identity}.json"
+
+    @property
+    def families(self) -> Sequence[str]:
+        """The families that have files in it."""
+        return sorted({one.family for one in self.files})
 
 
 class ReleaseRecord(Model):
@@ -169,16 +182,45 @@ class ReleaseRecord(Model):
 AnyDocument = TypeVar("AnyDocument", bound=Model)
 
 
+def folder(area: str, family: str) -> str:
+    """Return the key prefix of a family's wheels, in `STAGING` or `RELEASE`."""
+    return f"{area}/{family}"
+
+
+def manifests(area: str, family: str = "") -> str:
+    """Return the key prefix of what says which files an area's pages list: of all families, or of one."""
+    return f"{MANIFESTS}/{area}/{family}".rstrip("/")
+
+
+def staging_record(family: str, run_prefix: str) -> str:
+    """Return the key of the record of what was staged of the run with this prefix."""
+    return f"{manifests(STAGING, family)}/{key_name(run_prefix)}.json"
+
+
 def serialized(document: Model) -> bytes:
     """Write a document as the JSON that the store keeps; the same document gives the same bytes."""
     return (document.model_dump_json(indent=2) + "\n").encode()
 
 
-def read(store: Store, key: str, model: type[AnyDocument]) -> tuple[AnyDocument, Document]:
-    """Read a document of the store, and say what was read."""
-    content = store.read(key)
-    where = f"{store.url}/{key}"
-    return parse_json(content.decode(), model, where=where), document(key, content)
+def read(store: Store, key: str, model: type[AnyDocument]) -> AnyDocument:
+    """Read a document of the store."""
+    return _parsed(store, key, store.read(key), model)
+
+
+def staging_records(store: Store, families: Sequence[str] = ()) -> Sequence[tuple[StagingRecord, Document]]:
+    """Read the staging records of all families, or of some, each with its digest."""
+    prefixes = [manifests(STAGING, family) for family in families] or [manifests(STAGING)]
+    keys = [one.key for prefix in prefixes for one in store.list(prefix) if one.key.endswith(".json")]
+
+    def recorded(key: str) -> tuple[StagingRecord, Document]:
+        content = store.read(key)
+        return _parsed(store, key, content, StagingRecord), document(key, content)
+
+    return parallel.each(recorded, keys)
+
+
+def _parsed(store: Store, key: str, content: bytes, model: type[AnyDocument]) -> AnyDocument:
+    return parse_json(content.decode(), model, where=f"{store.url}/{key}")
 
 
 def document(key: str, content: bytes) -> Document:
@@ -186,48 +228,10 @@ def document(key: str, content: bytes) -> Document:
     return Document(key=key, sha256=hashlib.sha256(content).hexdigest())
 
 
-STAGING = "v2-staging"
-RELEASE = "v2"
-AREAS = (RELEASE, STAGING)
-MANIFESTS = "manifests"
-DECISIONS = f"{MANIFESTS}/decisions"
-INTENTS = f"{MANIFESTS}/promoting"
-
-
-def folder(area: str, family: str) -> str:
-    """Key prefix of a family's wheels, in `STAGING` or `RELEASE`."""
-    return f"{area}/{family}"
-
-
-def manifests(area: str, family: str = "") -> str:
-    """Key prefix of what says which files an area's pages list: of all families, or of one."""
-    return f"{MANIFESTS}/{area}/{family}".rstrip("/")
-
-
-def staging_record(family: str, run_prefix: str) -> str:
-    """Key of the record of what was staged of the run with this prefix."""
-    return f"{manifests(STAGING, family)}/{key_name(run_prefix)}.json"
-
-
-def release_record(family: str, set_name: str, identity: str) -> str:
-    """Key of the document of what the release index of a family lists of a promoted set."""
-    return f"{manifests(RELEASE, family)}/{set_name}-{identity}.json"
-
-
-def decision(set_name: str, identity: str) -> str:
-    """Key of a decision record, which is written once."""
-    return f"{DECISIONS}/{set_name}/{identity}.json"
-
-
-def intent(set_name: str, identity: str) -> str:
-    """Key of what a promotion leaves before it begins, and takes away in the end."""
-    return f"{INTENTS}/{set_name}/{identity}.json"
-
-
 def write_pages(store: Store, area: str, family: str, *, expected: Collection[str]) -> Indexed:
-    """Write the pages that changed.
+    """Write the pages of a family's folder that changed, from what its manifests name.
 
-    A file that no manifest names is not listed: it may be half of a promotion that goes on.
+    A file that no manifest names is not listed: it may be half of a promotion that is running.
     """
     where = folder(area, family)
     # files go by retention while what names them stays

@@ -1,11 +1,12 @@
-"""Core metadata and requirements with other versions, and not a byte changed besides.
+"""What becomes of each text file of a wheel or sdist whose version changes: not a byte besides.
 
-Formats: core metadata (METADATA and PKG-INFO), dependency specifiers (PEP 508), and the
-``requires.txt`` of setuptools.
+Formats: core metadata (METADATA and PKG-INFO), dependency specifiers (PEP 508), and the ``requires.txt`` of
+setuptools.
 """
 
 from __future__ import annotations
 
+import ast
 import re
 import tarfile
 from fnmatch import fnmatchcase
@@ -15,135 +16,48 @@ from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
 from packaging.version import InvalidVersion, Version
 
-from ci.promote import keeping
-from ci.promote.keeping import metadata_lines, requires_lines
 from ci.promote.version_change import new_version, rules
 from core.errors import WheelError
-from core.wheel.wheel_editing import TEXT_LIMIT, is_text
+from core.wheel.editor import TEXT_LIMIT, is_text
+from rocm_packaging.packages.layouts import device_target
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
     from pathlib import Path
 
-    from ci.promote.keeping import Kept
     from ci.promote.version_change import Place, Renamed, RocmChange
 
-
+# A space is not among them, so that an apostrophe in a sentence never opens a literal.
+_LITERAL = re.compile(rb"(?P<quote>['\"])(?P<version>[0-9A-Za-z.+_!-]+)(?P=quote)")
+_METADATA = re.compile(r"(?:[^/]+\.dist-info/METADATA|(?:.*/)?PKG-INFO)")
+_REQUIRES = re.compile(r".*\.egg-info/requires\.txt")
 _FIELD = re.compile(r"(?P<name>[A-Za-z0-9-]+):(?P<space>[ \t]*)(?P<value>.*?)(?P<end>[ \t]*\r?)", re.DOTALL)
 _CLAUSE = re.compile(r"(?P<operator>===|==|~=|!=|<=|>=|<|>)(?P<space>\s*)(?P<version>[^\s,;()]+)")
 _FOLLOWING = frozenset({"===", "==", "~=", ">=", "<="})
 _PINNING = frozenset({"===", "=="})
 _SECTION = re.compile(r"\s*(?:\[.*|#.*)?")
-
-
-def metadata(content: bytes, *, old: str, new: str, change: RocmChange, kept: Kept | None = None) -> bytes:
-    """Change Version and the requirements on packages of the set."""
-    text = content.decode("utf-8", "surrogateescape")
-    head, blank, body = _head_and_body(text)
-    lines = head.split("\n")
-    stated = 0
-    for number, line in enumerate(lines):
-        field = _FIELD.fullmatch(line)
-        name = field["name"].lower() if field else ""
-        if not field or name not in {"version", "requires-dist"}:
-            continue
-        if name == "version":
-            stated += 1
-            value = _version(field["value"], old=old, new=new)
-        else:
-            value = requirement(_unfolded(field["value"], lines, number), change)
-        lines[number] = f"{field['name']}:{field['space']}{value}{field['end']}"
-    if kept is not None:
-        lines = list(metadata_lines(lines, kept))
-    if stated != 1:
-        raise WheelError(f"It has {stated} Version fields, not one.")
-    return ("\n".join(lines) + blank + body).encode("utf-8", "surrogateescape")
-
-
-def requirement(text: str, change: RocmChange) -> str:
-    """Change the versions in a requirement on a package of the set; others stay as they are."""
-    try:
-        name = canonicalize_name(Requirement(text).name)
-    except InvalidRequirement as problem:
-        raise WheelError(f"The requirement {text!r} cannot be read: {problem}.") from problem
-    if rules().kind_of(name) is None or "@" in text.partition(";")[0]:
-        return text
-    specifiers, semicolon, marker = text.partition(";")
-
-    def changed(clause: re.Match[str]) -> str:
-        version = _read(clause["version"])
-        new = new_version(name, version, change) if version else None
-        if new is not None and clause["operator"] in _FOLLOWING:
-            return f"{clause['operator']}{clause['space']}{new}"
-        if version and clause["operator"] in _PINNING and _is_another(name, version, change):
-            raise WheelError(
-                f"The requirement {text!r} is not on ROCm {change.old}.",
-                hint="A set is built against one ROCm version, and promoted as a whole.",
-            )
-        return clause[0]
-
-    return _CLAUSE.sub(changed, specifiers) + semicolon + marker
-
-
-def requires_txt(content: bytes, change: RocmChange, kept: Kept | None = None) -> bytes:
-    """Change the requirements in a ``requires.txt``, and leave out those on targets that are not kept."""
-    lines = content.decode("utf-8", "surrogateescape").split("\n")
-    edited = [line if _SECTION.fullmatch(line) else requirement(line, change) for line in lines]
-    if kept is not None:
-        edited = list(requires_lines(edited, kept))
-    return "\n".join(edited).encode("utf-8", "surrogateescape")
-
-
-def _head_and_body(text: str) -> tuple[str, str, str]:
-    """Split the fields from the description: the first empty line ends them."""
-    found = re.search(r"\n\r?\n", text)
-    return (text[: found.start()], found[0], text[found.end() :]) if found else (text, "", "")
-
-
-def _version(stated: str, *, old: str, new: str) -> str:
-    if _read(stated) != Version(old):
-        raise WheelError(f"It states version {stated!r}, not {old}.")
-    return new
-
-
-def _unfolded(value: str, lines: list[str], number: int) -> str:
-    if number + 1 < len(lines) and lines[number + 1].startswith((" ", "\t")):
-        raise WheelError(f"The requirement {value!r} goes on in the next line, which is not supported.")
-    return value
-
-
-def _read(text: str) -> Version | None:
-    try:
-        return Version(text)
-    except InvalidVersion:
-        return None  # a wildcard, or an arbitrary text behind `===`
-
-
-def _is_another(name: str, version: Version, change: RocmChange) -> bool:
-    """Whether a pinned version is that of a package built with another ROCm than the new one."""
-    if rules().kind_of(name) == "rocm":
-        return version != Version(change.new)
-    local = f".{version.local or ''}"
-    return "rocm" in local and not local.endswith(f".{change.new_local}")
-
-
-# No space is among them, so that an apostrophe in a sentence never opens a literal.
-_LITERAL = re.compile(rb"(?P<quote>['\"])(?P<version>[0-9A-Za-z.+_!-]+)(?P=quote)")
-_METADATA = re.compile(r"(?:[^/]+\.dist-info/METADATA|(?:.*/)?PKG-INFO)")
-_REQUIRES = re.compile(r".*\.egg-info/requires\.txt")
+_DEFAULT_EXTRA = re.compile(r"""extra *== *["']device["']""")
+_TARGET_SECTION = re.compile(r"\[device-(?P<gpu>gfx[0-9a-z_-]+)\s*(?::.*)?\]")
+_DEFAULT_SECTION = re.compile(r"\[device\s*(?::.*)?\]")
+# One assignment a list where we wrote the file, one call a target where TheRock's builder did.
+_LIST = re.compile(r"(?P<name>\w+_TARGET_FAMILIES|FAMILY_TARGETS) = (?P<value>[\[{].*[\]}])")
+_APPEND = re.compile(
+    r"(?P<name>\w+_TARGET_FAMILIES)\.append\((?P<quote>['\"])(?P<gpu>gfx[^'\"]+)(?P=quote)\)"
+)
+_DEFAULT = re.compile(r"DEFAULT_TARGET_FAMILY = (?P<quote>['\"])(?P<gpu>gfx[^'\"]+)(?P=quote)")
 
 
 class MemberEdits:
-    """The edits of one package, and what they found wrong: an `Edit` of `core.wheel.wheel_editing`."""
+    """The edits of one package, and what they found wrong: an `Edit` of `core.wheel.editor`."""
 
-    def __init__(self, plan: Renamed, change: RocmChange, kept: Kept | None = None) -> None:
-        self._plan, self._change, self._kept = plan, change, kept
+    def __init__(self, plan: Renamed, change: RocmChange) -> None:
+        self._plan, self._change = plan, change
         self._mention = change.mention()
         self._places = dict.fromkeys(rules().places_of(plan.distribution), 0)
         self._problems: list[str] = []
 
     def __call__(self, member: str, content: bytes, /) -> bytes:
-        """Give the new content of a text file, by its path in the wheel or below the sdist's folder."""
+        """Return the new content of a text file, by its path in the wheel or below the sdist's folder."""
         try:
             edited = self._edited(member, content)
         except WheelError as problem:
@@ -153,14 +67,14 @@ class MemberEdits:
         return edited
 
     def see(self, member: str, content: bytes) -> None:
-        """Look for the old version where it may not be any more."""
+        """Look for the old version where it must not be any more."""
         found = self._mention.search(content)
         if found and not rules().may_mention(self._plan.distribution, member):
             line = content.count(b"\n", 0, found.start()) + 1
             self._problems.append(f"{member}: line {line} still holds {found[0].decode()}.")
 
     def see_paths(self, members: Iterable[str]) -> None:
-        """Look for the old version in paths, which nothing but ``.dist-info`` and ``.data`` carry."""
+        """Look for the old version in paths, which only ``.dist-info`` and ``.data`` carry."""
         self._problems += [
             f"{member}: its path still holds the old version."
             for member in members
@@ -168,16 +82,14 @@ class MemberEdits:
         ]
 
     def see_tar(self, member: str, path: Path) -> None:
-        """Look into a tar: its text files are content, and may not hold the old version either."""
+        """Look into a tar: its text files are content, and must not hold the old version either."""
         try:
             with tarfile.open(path) as archive:
                 while (one := archive.next()) is not None:
                     archive.members.clear()  # type: ignore[attr-defined] # it would keep all of them
-                    if not one.isfile() or not 0 < one.size <= TEXT_LIMIT:
-                        continue
-                    reader = archive.extractfile(one)
+                    reader = archive.extractfile(one) if one.isfile() and one.size <= TEXT_LIMIT else None
                     content = reader.read() if reader else b""
-                    if is_text(content):
+                    if content and is_text(content):
                         self.see(f"{member}/{one.name}", content)
         except (tarfile.TarError, EOFError, OSError) as problem:
             self._problems.append(f"{member}: it cannot be read as a tar: {problem}.")
@@ -202,39 +114,196 @@ class MemberEdits:
 
     def _edited(self, member: str, content: bytes) -> bytes:
         if _METADATA.fullmatch(member):
-            plan = self._plan
-            return metadata(content, old=plan.old, new=plan.new, change=self._change, kept=self._kept)
+            return metadata(content, old=self._plan.old, new=self._plan.new, change=self._change)
         if _REQUIRES.fullmatch(member):
-            return requires_txt(content, self._change, self._kept)
+            return requires_txt(content, self._change)
         for place in self._places:
             if fnmatchcase(member, place.members):
                 content = self._in_place(place, content)
         return content
 
     def _in_place(self, place: Place, content: bytes) -> bytes:
-        own = place.holds == "own"
-        old = Version(self._plan.old if own else self._change.old)
-        new = self._plan.new if own else self._change.new
-        edited, count = literals(content, old, new)
+        of = self._plan if place.holds == "own" else self._change
+        edited, count = literals(content, Version(of.old), of.new)
         if place.required and not count:
-            raise WheelError(f"It does not hold {old} between quotes.")
+            raise WheelError(f"It does not hold {Version(of.old)} between quotes.")
         self._places[place] += 1
-        return keeping.dist_info(edited, self._kept) if place.targets and self._kept else edited
+        return dist_info(edited, self._change) if place.targets and self._change.targets else edited
 
 
 def literals(content: bytes, old: Version, new: str) -> tuple[bytes, int]:
-    """Replace a version wherever it is a whole quoted text, in any spelling."""
+    """Replace a version wherever it is a whole quoted text, in any spelling; return also how often."""
     count = 0
 
     def replaced(found: re.Match[bytes]) -> bytes:
         nonlocal count
-        try:
-            same = Version(found["version"].decode()) == old
-        except InvalidVersion:
-            return found[0]
-        if not same:
+        if _version(found["version"].decode()) != old:
             return found[0]
         count += 1
         return found["quote"] + new.encode() + found["quote"]
 
     return _LITERAL.sub(replaced, content), count
+
+
+def metadata(content: bytes, *, old: str, new: str, change: RocmChange) -> bytes:
+    """Change Version and the requirements on packages of the set, and leave out targets that are not kept."""
+    text = content.decode("utf-8", "surrogateescape")
+    # the first empty line ends the fields; the description follows
+    found = re.search(r"\n\r?\n", text)
+    head, rest = (text[: found.start()], text[found.start() :]) if found else (text, "")
+    lines = head.split("\n")
+    stated = 0
+    for number, line in enumerate(lines):
+        field = _FIELD.fullmatch(line)
+        name = field["name"].lower() if field else ""
+        if not field or name not in {"version", "requires-dist"}:
+            continue
+        value = field["value"]
+        if name == "version":
+            stated += 1
+            if _version(value) != Version(old):
+                raise WheelError(f"It states version {value!r}, not {old}.")
+            value = new
+        elif number + 1 < len(lines) and lines[number + 1].startswith((" ", "\t")):
+            raise WheelError(f"The requirement {value!r} goes on in the next line, which is not supported.")
+        else:
+            value = requirement(value, change)
+        lines[number] = f"{field['name']}:{field['space']}{value}{field['end']}"
+    lines = list(metadata_lines(lines, change))
+    if stated != 1:
+        raise WheelError(f"It has {stated} Version fields, not one.")
+    return ("\n".join(lines) + rest).encode("utf-8", "surrogateescape")
+
+
+def requires_txt(content: bytes, change: RocmChange) -> bytes:
+    """Change the requirements in a ``requires.txt``, and leave out those on targets that are not kept."""
+    lines = content.decode("utf-8", "surrogateescape").split("\n")
+    edited = [line if _SECTION.fullmatch(line) else requirement(line, change) for line in lines]
+    return "\n".join(requires_lines(edited, change)).encode("utf-8", "surrogateescape")
+
+
+def requirement(text: str, change: RocmChange) -> str:
+    """Change the versions in a requirement on a package of the set; others stay as they are."""
+    try:
+        name = canonicalize_name(Requirement(text).name)
+    except InvalidRequirement as problem:
+        raise WheelError(f"The requirement {text!r} cannot be read: {problem}.") from problem
+    if rules().kind_of(name) is None or "@" in text.partition(";")[0]:
+        return text
+    specifiers, semicolon, marker = text.partition(";")
+
+    def changed(clause: re.Match[str]) -> str:
+        version = _version(clause["version"])
+        new = new_version(name, version, change) if version else None
+        if new is not None and clause["operator"] in _FOLLOWING:
+            return f"{clause['operator']}{clause['space']}{new}"
+        if version and clause["operator"] in _PINNING and _is_another(name, version, change):
+            raise WheelError(
+                f"The requirement {text!r} is not on ROCm {change.old}.",
+                hint="A set is built against one ROCm version, and promoted as a whole.",
+            )
+        return clause[0]
+
+    return _CLAUSE.sub(changed, specifiers) + semicolon + marker
+
+
+def _version(text: str) -> Version | None:
+    try:
+        return Version(text)
+    except InvalidVersion:
+        return None  # a wildcard, or an arbitrary text behind `===`
+
+
+def _is_another(name: str, version: Version, change: RocmChange) -> bool:
+    """Return whether a pinned version is that of a package built with another ROCm than the new one."""
+    if rules().kind_of(name) == "rocm":
+        return version != Version(change.new)
+    local = f".{version.local or ''}"
+    return "rocm" in local and not local.endswith(f".{change.new_local}")
+
+
+def metadata_lines(lines: Sequence[str], change: RocmChange) -> Sequence[str]:
+    """Drop the extras and requirements of targets that are not kept from the fields of core metadata.
+
+    What the extra ``device`` requires, one target's package, becomes that of the first target that is kept.
+    """
+    if not change.targets:
+        return lines
+    found = []
+    for line in lines:
+        name, _, value = line.partition(":")
+        value = value.strip()
+        if name.lower() == "provides-extra" and value.startswith("device-gfx"):
+            found += [line] if change.keeps_target(value.removeprefix("device-")) else []
+        elif name.lower() != "requires-dist" or change.keeps_requirement(value):
+            found.append(line)
+        elif _DEFAULT_EXTRA.search(value):
+            found.append(_on_another(line, value, lines, change))
+    return found
+
+
+def requires_lines(lines: Sequence[str], change: RocmChange) -> Sequence[str]:
+    """Do the same to the lines of a ``requires.txt``, whose sections are the extras."""
+    if not change.targets:
+        return lines
+    found, dropped, default = [], False, False
+    for line in lines:
+        if line.startswith("["):
+            section = _TARGET_SECTION.fullmatch(line.strip())
+            dropped = section is not None and not change.keeps_target(section["gpu"])
+            default = _DEFAULT_SECTION.fullmatch(line.strip()) is not None
+        stays = not line.strip() or line.startswith(("[", "#")) or change.keeps_requirement(line)
+        if not dropped and (stays or default):
+            found.append(line if stays else _on_another(line, line, lines, change))
+    return found
+
+
+def _on_another(line: str, requirement: str, lines: Sequence[str], change: RocmChange) -> str:
+    """Let the requirement of the extra ``device`` be on a kept target's package that the file names, too."""
+    old = canonicalize_name(Requirement(requirement).name)
+    kind = old.removesuffix(device_target(old))
+    others = re.findall(rf"{re.escape(kind)}(gfx[0-9a-z]+)", "\n".join(lines))
+    new = next((gpu for gpu in others if gpu in change.targets), None)
+    if new is None:
+        raise WheelError(f"It does not name {kind} of {', '.join(change.targets)}.")
+    return line.replace(old, f"{kind}{new}", 1)
+
+
+def dist_info(content: bytes, change: RocmChange) -> bytes:
+    """Drop the targets that are not kept from a ``_dist_info.py``; the default becomes one that is."""
+    offered: dict[str, list[str]] = {}
+    lines = []
+    for line in content.decode().split("\n"):
+        if found := _APPEND.fullmatch(line):
+            if not change.keeps_target(found["gpu"]):
+                continue
+            offered.setdefault(found["name"], []).append(found["gpu"])
+        elif found := _LIST.fullmatch(line):
+            value = _kept_of(found["value"], change)
+            offered[found["name"]] = list(value)
+            line = f"{found['name']} = {value!r}"  # noqa: PLW2901 - the line as it is now
+        lines.append(line)
+    names = offered.get("AVAILABLE_TARGET_FAMILIES", [])
+    if not names:
+        raise WheelError("It does not list a gfx target that is kept.")
+    only = [of for key, of in offered.items() if key.startswith(("LINUX_", "WINDOWS_")) and of]
+    default = next((one for one in names if all(one in of for of in only)), names[0])
+
+    def with_default(line: str) -> str:
+        found = _DEFAULT.fullmatch(line)
+        replaced = found and not change.keeps_target(found["gpu"])
+        return f"DEFAULT_TARGET_FAMILY = {default!r}" if replaced else line
+
+    return "\n".join(map(with_default, lines)).encode()
+
+
+def _kept_of(text: str, change: RocmChange) -> list[str] | dict[str, list[str]]:
+    """Leave what is not kept out of a list of targets, or of the lists of families."""
+    try:
+        value: list[str] | dict[str, list[str]] = ast.literal_eval(text)
+    except (ValueError, SyntaxError) as problem:
+        raise WheelError(f"It lists gfx targets by a program, not by name: {text}.") from problem
+    if isinstance(value, list):
+        return list(filter(change.keeps_target, value))
+    rest = {name: list(filter(change.keeps_target, of)) for name, of in value.items()}
+    return {name: of for name, of in rest.items() if of}

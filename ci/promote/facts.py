@@ -1,30 +1,28 @@
-"""What a promotion is decided on: plain values, gathered by `ci.promote.facts`."""
+"""What a decision follows from: staging records, staged objects, and what the runs say of them now."""
 
 from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass, field
 from email import message_from_bytes
-from functools import partial
-from types import MappingProxyType
+from functools import cached_property, partial
 from typing import TYPE_CHECKING
 
 from ci.promote import documents
-from ci.promote.documents import Cell, StagingRecord
-from ci.promote.runs import RunGroup, lock_of, read_group, tests_of
+from ci.promote.documents import Cell
+from ci.promote.runs import lock_of, read_group
 from core import parallel
 from core.errors import MissingInputError, WheelError, nearest
 from core.run.outputs import RunOutputs
-from core.wheel import distributions
+from core.wheel import distributions, parse_sdist_name, parse_wheel_name
 from core.wheel.distributions import SIDECAR
-from core.wheel.wheels import parse_sdist_name, parse_wheel_name
 from rocm_packaging.packages.layouts import BOOTSTRAP, device_host, is_rocm
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
-    from ci.promote.documents import Document, StagedFile
-    from ci.promote.runs import Test
+    from ci.promote.documents import Document, Lock, StagedFile, StagingRecord
+    from ci.promote.runs import RunGroup, Test
     from core.stores import Store
 
 
@@ -62,16 +60,16 @@ class Facts:
     wheels: tuple[Wheel, ...]
     tests: tuple[Test, ...] = ()
     failed_builds: tuple[FailedBuild, ...] = ()
-    promised: Mapping[Cell, Mapping[str, str]] = field(default_factory=lambda: MappingProxyType({}))
-    commits: Mapping[Cell, Mapping[str, str]] = field(default_factory=lambda: MappingProxyType({}))
-    released: Mapping[str, frozenset[tuple[str, str]]] = field(default_factory=lambda: MappingProxyType({}))
+    promised: Mapping[Cell, Mapping[str, str]] = field(default_factory=dict)
+    commits: Mapping[Cell, Mapping[str, str]] = field(default_factory=dict)
+    released: Mapping[str, frozenset[tuple[str, str]]] = field(default_factory=dict)
     staging: tuple[Document, ...] = ()
     troubles: tuple[tuple[Cell, str], ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
 class SetRequest:
-    """Which set."""
+    """Which set, and what it must have."""
 
     distribution: str
     version: str
@@ -80,14 +78,9 @@ class SetRequest:
     pythons: tuple[str, ...] = ()
     cells: tuple[tuple[str, Cell], ...] = ()
 
-    @property
-    def set_name(self) -> str:
-        """The set's name."""
-        return f"{self.distribution}-{self.version}"
-
 
 @dataclass(frozen=True, kw_only=True)
-class Member:
+class _Member:
     """What one staging record has of the set, and its run."""
 
     record: StagingRecord
@@ -96,69 +89,67 @@ class Member:
     torch_refs: frozenset[str]
     group: RunGroup
 
-    @property
-    def cell(self) -> Cell:
-        """Its family and platform."""
-        return Cell(family=self.record.family, platform=self.record.platform)
+    def cell(self, python: str = "") -> Cell:
+        return Cell(family=self.record.family, platform=self.record.platform, python=python)
 
-
-def staging_records(bucket: Store, families: Sequence[str] = ()) -> Sequence[tuple[StagingRecord, Document]]:
-    """Read the staging records: all, or those of families."""
-    prefixes = [documents.manifests(documents.STAGING, family) for family in families] or [
-        documents.manifests(documents.STAGING)
-    ]
-    keys = [one.key for prefix in prefixes for one in bucket.list(prefix) if one.key.endswith(".json")]
-    return parallel.each(partial(documents.read, bucket, model=StagingRecord), keys)
+    @cached_property
+    def locks(self) -> Mapping[str, Lock | None]:
+        return {ref: lock_of(self.record.locks, ref) for ref in sorted(self.torch_refs)}
 
 
 def staged_versions(bucket: Store, distribution: str) -> frozenset[str]:
     """List the versions of a distribution that are staged."""
-    return frozenset(
-        file.version
-        for record, _ in staging_records(bucket)
-        for file in record.files
-        if file.distribution == distribution
-    )
+    return _versions([record for record, _ in documents.staging_records(bucket)], distribution)
+
+
+def _versions(records: Sequence[StagingRecord], distribution: str) -> frozenset[str]:
+    files = (file for record in records for file in record.files)
+    return frozenset(file.version for file in files if file.distribution == distribution)
 
 
 def gather(
     bucket: Store, request: SetRequest, open_source: Callable[[str], Store], *, jobs: int = parallel.JOBS
 ) -> Facts:
     """Gather what there is of a set."""
-    records = staging_records(bucket, request.families)
-    found = [pair for pair in records if _files(pair[0], request)[0]]
-    if not found:
-        known = {
-            file.version
-            for record, _ in records
-            for file in record.files
-            if file.distribution == request.distribution
-        }
+    records = documents.staging_records(bucket, request.families)
+    found = [(record, document, *_files(record, request)) for record, document in records]
+    if not any(files for _, _, files, _ in found):
         raise MissingInputError(
             f"No {request.distribution} {request.version} is staged in {bucket.url}.",
-            hint=nearest(request.version, known),
+            hint=nearest(request.version, _versions([record for record, _ in records], request.distribution)),
         )
-    members = tuple(_member(pair, request, open_source) for pair in found)
-    members = tuple(
-        one for one in members if not request.platforms or one.record.platform in request.platforms
-    )
-    wheels = _wheels(bucket, members, jobs)
-    families = sorted({one.record.family for one in members})
+    members = [
+        _Member(
+            record=record,
+            document=document,
+            files=files,
+            torch_refs=refs,
+            group=_group(record, open_source),
+        )
+        for record, document, files, refs in found
+        if files and (not request.platforms or record.platform in request.platforms)
+    ]
     return Facts(
-        set_name=request.set_name,
-        wheels=wheels,
-        tests=tuple(test for one in members for test in tests_of(one.group)),
+        set_name=f"{request.distribution}-{request.version}",
+        wheels=_wheels(bucket, members, jobs),
+        tests=tuple(test for one in members for test in one.group.tests),
         failed_builds=tuple(failure for one in members for failure in _failures(one, request)),
-        promised=_promised(members, request),
-        commits=_commits(members),
-        released={family: _released(bucket, family) for family in families},
+        promised={
+            cell: lock.promised
+            for one in members
+            for lock in one.locks.values()
+            if lock
+            for cell in _cells(one, members, request)
+        },
+        commits={one.cell(): lock.commits if lock else {} for one in members for lock in one.locks.values()},
+        released={family: _released(bucket, family) for family in {one.record.family for one in members}},
         staging=tuple(one.document for one in members),
         troubles=tuple(_troubles(members, request)),
     )
 
 
 def _files(record: StagingRecord, request: SetRequest) -> tuple[tuple[StagedFile, ...], frozenset[str]]:
-    """Choose what belongs to the set, and say which torch refs it was built from."""
+    """Choose what belongs to the set; return also which torch refs it was built from."""
     if request.distribution != "torch":
         files = (one for one in record.files if is_rocm(one.distribution) and one.version == request.version)
         return tuple(files), frozenset()
@@ -168,141 +159,107 @@ def _files(record: StagingRecord, request: SetRequest) -> tuple[tuple[StagedFile
     rocm = {lock.rocm_version for lock in locks.values() if lock}
 
     def belongs(file: StagedFile) -> bool:
-        if is_rocm(file.distribution):
-            return file.version in rocm or file.distribution == BOOTSTRAP
-        lock = locks.get(file.torch_ref)
-        promised = (
-            lock.promised.get(device_host(file.distribution) or file.distribution, file.version)
-            if lock
-            else file.version
-        )
-        return file in heads or (
-            file.distribution != "torch" and file.torch_ref in refs and file.version == promised
-        )
+        name = file.distribution
+        if is_rocm(name):
+            return file.version in rocm or name == BOOTSTRAP
+        if name == "torch" or file.torch_ref not in refs:
+            return file in heads
+        lock = locks[file.torch_ref]
+        return not lock or file.version == lock.promised.get(device_host(name) or name, file.version)
 
     return tuple(one for one in record.files if belongs(one)) if heads else (), refs
 
 
-def _member(
-    pair: tuple[StagingRecord, Document], request: SetRequest, open_source: Callable[[str], Store]
-) -> Member:
-    record, document = pair
-    files, refs = _files(record, request)
+def _group(record: StagingRecord, open_source: Callable[[str], Store]) -> RunGroup:
     own = f"{record.run_id}-{record.platform}"
     outputs = RunOutputs(
         run_id=record.run_id, platform=record.platform, external_repo=record.prefix.removesuffix(own)
     )
-    group = read_group(open_source(record.store), outputs, record.artifact_group)
-    return Member(record=record, document=document, files=files, torch_refs=refs, group=group)
+    return read_group(open_source(record.store), outputs, record.artifact_group)
 
 
-def _wheels(bucket: Store, members: Sequence[Member], jobs: int) -> tuple[Wheel, ...]:
+def _wheels(bucket: Store, members: Sequence[_Member], jobs: int) -> tuple[Wheel, ...]:
     """Look every staged file of the set up: its digest, its sidecar."""
     prefixes = {documents.folder(documents.STAGING, one.record.family) for one in members}
     listings = parallel.each(partial(bucket.list, recursive=False), sorted(prefixes))
     present = {one.key for listing in listings for one in listing}
 
-    def looked_up(one: tuple[Member, StagedFile]) -> Wheel:
+    def looked_up(one: tuple[_Member, StagedFile]) -> Wheel:
         member, file = one
         sidecar_key = f"{file.key}{SIDECAR}"
         sidecar = bucket.read(sidecar_key) if sidecar_key in present else b""
-        headers = message_from_bytes(sidecar)
         return Wheel(
-            cell=Cell(family=member.record.family, platform=member.record.platform, python=file.python),
+            cell=member.cell(file.python),
             file=file,
             found=bucket.digest(file.key) if file.key in present else "",
             sidecar=hashlib.sha256(sidecar).hexdigest() if sidecar else "",
             built=member.group.promised.get(file.source_key, frozenset()),
-            requires=tuple(str(text) for text in headers.get_all("Requires-Dist", ())),
+            requires=tuple(map(str, message_from_bytes(sidecar).get_all("Requires-Dist", ()))),
         )
 
     # a file that two runs have staged alike is one, and either run may speak for it
-    chosen = {(one.cell, file.key): (one, file) for one in members for file in one.files}
+    chosen = {(one.cell(file.python), file.key): (one, file) for one in members for file in one.files}
     return tuple(parallel.each(looked_up, [chosen[key] for key in sorted(chosen)], jobs=jobs))
 
 
-def _failures(member: Member, request: SetRequest) -> Sequence[FailedBuild]:
-    failures = []
-    for one in member.group.records:
-        record = one.record
+def _failures(member: _Member, request: SetRequest) -> Iterator[FailedBuild]:
+    for record in (one.record for one in member.group.records):
+        python = record.cell.python
         of_set = record.stage == "build_rocm" or record.cell.torch_ref in member.torch_refs
-        wanted = not (record.cell.python and request.pythons) or record.cell.python in request.pythons
+        wanted = not (python and request.pythons) or python in request.pythons
         if record.status == "failed" and record.stage.startswith("build_") and of_set and wanted:
-            cell = Cell(
-                family=member.record.family, platform=member.record.platform, python=record.cell.python
-            )
-            failures.append(FailedBuild(cell=cell, stage=record.stage, error=record.error))
-    return failures
+            yield FailedBuild(cell=member.cell(python), stage=record.stage, error=record.error)
 
 
-def _promised(members: Sequence[Member], request: SetRequest) -> Mapping[Cell, Mapping[str, str]]:
-    """Say what each cell is to have, by the source locks: no cell may lack a Python that another has."""
-    promised: dict[Cell, Mapping[str, str]] = {}
-    for member in members:
-        for ref in member.torch_refs:
-            lock = lock_of(member.record.locks, ref)
-            for cell in _cells(member, members, request) if lock else ():
-                promised[cell] = lock.promised if lock else {}
-    return promised
-
-
-def _cells(member: Member, members: Sequence[Member], request: SetRequest) -> Sequence[Cell]:
+def _cells(member: _Member, members: Sequence[_Member], request: SetRequest) -> Sequence[Cell]:
+    """Return the cells that a lock's promise is for: none may lack a Python that another has."""
     if request.cells:
-        here = (member.cell.family, member.cell.platform)
-        named = [cell for ref, cell in request.cells if ref in member.torch_refs]
-        return [cell for cell in named if (cell.family, cell.platform) == here]
-    platform = member.record.platform
-    alike = [one for one in members if one.record.platform == platform]
+        return [
+            cell
+            for of, cell in request.cells
+            if of in member.torch_refs and (cell.family, cell.platform) == _place(member.cell())
+        ]
+    alike = [one for one in members if one.record.platform == member.record.platform]
     pythons = request.pythons or {file.python for one in alike for file in one.files if file.python}
-    return [Cell(family=member.record.family, platform=platform, python=python) for python in sorted(pythons)]
+    return [member.cell(python) for python in sorted(pythons)]
 
 
-def _commits(members: Sequence[Member]) -> Mapping[Cell, Mapping[str, str]]:
-    found: dict[Cell, Mapping[str, str]] = {}
-    for member in members:
-        for ref in member.torch_refs:
-            lock = lock_of(member.record.locks, ref)
-            found[member.cell] = lock.commits if lock else {}
-    return found
+def _place(cell: Cell) -> tuple[str, str]:
+    return cell.family, cell.platform
 
 
 def _released(bucket: Store, family: str) -> frozenset[tuple[str, str]]:
     """List what the release index of a family has already."""
-    prefix = documents.folder(documents.RELEASE, family)
     found = set()
-    for one in bucket.list(prefix, recursive=False):
+    for one in bucket.list(documents.folder(documents.RELEASE, family), recursive=False):
         name = one.key.rpartition("/")[2]
         if distributions.is_distribution(name):
             try:
                 parsed = parse_wheel_name(name) if name.endswith(".whl") else parse_sdist_name(name)
             except WheelError:
-                continue  # somebody's file that no installer takes satisfies nothing
+                continue  # a file that no installer takes satisfies nothing
             found.add((parsed.distribution, str(parsed.version)))
     return frozenset(found)
 
 
-def _troubles(members: Sequence[Member], request: SetRequest) -> Sequence[tuple[Cell, str]]:
-    """Say what was asked for and is not there at all, or whose run cannot be asked any more."""
-    what = f"no {request.distribution} {request.version} is staged"
-    there = {(one.cell.family, one.cell.platform) for one in members}
-    families = {family for family, _ in there}
-    absent = [Cell(family=one, platform="") for one in request.families if one not in families]
+def _troubles(members: Sequence[_Member], request: SetRequest) -> Iterator[tuple[Cell, str]]:
+    """Find what was requested and is not there at all, or whose run cannot be read any more."""
+    there = {_place(one.cell()) for one in members}
+    families, platforms = ({place[part] for place in there} for part in (0, 1))
     refs = {ref for one in members for ref in one.torch_refs}
-    absent += [
-        Cell(family=cell.family, platform=cell.platform)
-        for ref, cell in request.cells
-        if ref in refs and (cell.family, cell.platform) not in there
+    absent = [
+        *((family, "") for family in request.families if family not in families),
+        *(_place(cell) for ref, cell in request.cells if ref in refs and _place(cell) not in there),
+        *(("", platform) for platform in request.platforms if platform not in platforms),
     ]
-    absent += [
-        Cell(family="", platform=one) for one in request.platforms if one not in {name for _, name in there}
-    ]
-    troubles = [(cell, what) for cell in dict.fromkeys(absent)]
+    for family, platform in dict.fromkeys(absent):
+        said = f"no {request.distribution} {request.version} is staged"
+        yield Cell(family=family, platform=platform), said
     for member in members:
         where = f"run {member.record.run_id} in {member.record.store}"
         if not member.group.records:
-            troubles.append((member.cell, f"{where} has no records of it (any more)"))
-        for ref in sorted(member.torch_refs):
-            if lock_of(member.record.locks, ref) is None:
+            yield member.cell(), f"{where} has no records of it (any more)"
+        for ref, lock in member.locks.items():
+            if lock is None:
                 said = f"{where} was staged without a source lock of {ref or 'any torch ref'}"
-                troubles.append((member.cell, f"{said}, so nobody knows what the set is to hold"))
-    return troubles
+                yield member.cell(), f"{said}, so nothing says what the set should contain"

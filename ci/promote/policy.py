@@ -1,8 +1,8 @@
 """Whether a set is promoted: a pure function from facts to a verdict, every reason at once.
 
-In this order, whatever a person says: nothing that is missing, changed, mixed, the sample's, or
+In this order, whatever the override: nothing that is missing, changed, mixed, the sample's, or
 whose build failed. Then, cell by cell: tests that passed on the staged bytes; else, where the
-family has no runner and its data excuses that, none that failed; else a person's override.
+family has no runner and its data excuses that, none that failed; else an override.
 """
 
 from __future__ import annotations
@@ -41,8 +41,6 @@ _ENVIRONMENTS = {
     "linux": {"sys_platform": "linux", "platform_system": "Linux", "os_name": "posix"},
     "windows": {"sys_platform": "win32", "platform_system": "Windows", "os_name": "nt"},
 }
-
-
 GATES_FILE = Path(__file__).with_name("gates.toml")
 
 
@@ -66,19 +64,16 @@ class Required(Model):
 
     @model_validator(mode="after")
     def _known(self) -> Self:
-        for name, given, known in (
-            ("families", self.families, families()),
-            ("release_types", self.release_types, RELEASE_TYPES),
-        ):
-            for one in given:
-                if one not in known:
-                    raise ValueError(f"{name}: {one!r} is not known. {nearest(one, known)}")
+        known = {"families": families(), "release_types": RELEASE_TYPES}
+        for name, one in ((field, one) for field in known for one in getattr(self, field)):
+            if one not in known[name]:
+                raise ValueError(f"{name}: {one!r} is not known. {nearest(one, known[name])}")
         for one in self.pythons:
             python_tag(one)
         return self
 
     def concerns(self, wheel: Wheel, release_type: str) -> bool:
-        """Say whether a wheel of PyTorch's must have passed it."""
+        """Return whether a wheel of PyTorch's must have passed it."""
         tags = [python_tag(one).abi for one in self.pythons]
         return all(
             not given or one in given
@@ -93,27 +88,23 @@ class Required(Model):
 
 
 class Gates(Model):
-    """What `gates.toml` says: for all families, for some, and for some cells."""
+    """The contents of `gates.toml`: for all families, for some, and for some cells."""
 
     gates: Gate
     families: dict[str, Gate] = {}  # noqa: RUF012 - pydantic copies it
     required: tuple[Required, ...] = ()
 
-    def of(self, family: str) -> Gate:
-        """Give a family's gates."""
-        return self.families.get(family, self.gates)
+    def of(self, wheel: Wheel) -> Gate:
+        """Return the gates of a wheel's family."""
+        return self.families.get(wheel.cell.family, self.gates)
 
     def stages(self, wheel: Wheel, release_type: str) -> tuple[str, ...]:
-        """Give the stages that a wheel must have passed."""
-        gate = self.of(wheel.cell.family)
+        """Return the stages that a wheel must have passed."""
+        gate = self.of(wheel)
         if wheel.is_rocm and wheel.file.distribution != BOOTSTRAP:  # which PyTorch's wheels alone bring
             return gate.rocm
         more = (one.stage for one in self.required if one.concerns(wheel, release_type))
         return tuple(dict.fromkeys((*gate.pytorch, *more)))
-
-    def heeded(self, wheel: Wheel) -> tuple[str, ...]:
-        """Give the stages whose failure counts, where they have run."""
-        return () if wheel.is_rocm else self.of(wheel.cell.family).where_run
 
 
 def gates(own: Mapping[str, Any] | None = None) -> Gates:
@@ -153,7 +144,7 @@ class Verdict:
 
     @property
     def promote(self) -> bool:
-        """Whether the set goes out."""
+        """Whether the set is released."""
         return not self.reasons
 
 
@@ -170,22 +161,18 @@ def decide(facts: Facts, rules: Rules, override: Override | None = None) -> Verd
             for one in facts.failed_builds
         ),
     ]
-    rulings: list[Ruling] = []
-    untested: list[Reason] = []
-    for cell in sorted({wheel.cell for wheel in facts.wheels}):
-        ruling, reasons = _rule(cell, facts, rules, override)
-        rulings += [ruling] if ruling else []
-        untested += reasons
-    used = any(ruling.rule == "override" for ruling in rulings)
+    ruled = [_rule(cell, facts, rules, override) for cell in sorted({wheel.cell for wheel in facts.wheels})]
+    rulings = tuple(ruling for ruling, _ in ruled if ruling)
+    reasons = {*firm, *(reason for _, untested in ruled for reason in untested)}
     return Verdict(
-        rulings=tuple(rulings),
-        reasons=tuple(sorted({*firm, *untested}, key=lambda one: (one.cell, one.kind, one.message))),
-        override=override if used else None,
+        rulings=rulings,
+        reasons=tuple(sorted(reasons, key=lambda one: (one.cell, one.kind, one.message))),
+        override=override if any(ruling.rule == "override" for ruling in rulings) else None,
     )
 
 
 def _absent(facts: Facts) -> Iterator[Reason]:
-    """Find what is not there as it was staged and built, and what goes nowhere."""
+    """Find what is not there as it was staged and built, and what is never published."""
     if not facts.wheels:
         yield Reason(cell=Cell(family="", platform=""), kind="missing", message="Nothing is staged of it.")
     for wheel in facts.wheels:
@@ -214,8 +201,7 @@ def _incomplete(facts: Facts) -> Iterator[Reason]:
         }
         for distribution, version in sorted(promised.items()):
             if (distribution, version) not in staged:
-                said = f"{distribution} {version} is not staged"
-                yield Reason(cell=cell, kind="missing", message=said)
+                yield Reason(cell=cell, kind="missing", message=f"{distribution} {version} is not staged")
 
 
 def _unsatisfied(facts: Facts) -> Iterator[Reason]:
@@ -233,19 +219,17 @@ def _unsatisfied(facts: Facts) -> Iterator[Reason]:
 
 
 def _satisfied(text: str, platform: str, there: AbstractSet[tuple[str, str]], ours: AbstractSet[str]) -> bool:
-    """Say whether a requirement is met, is a third party's, or is for another platform."""
+    """Return whether a requirement is met, is a third party's, or is for another platform."""
     try:
         needed = Requirement(text)
     except InvalidRequirement:
         return False
-    name = canonicalize_name(needed.name)
+    name, marker = canonicalize_name(needed.name), needed.marker
     if name not in ours and not is_rocm(name) and not device_target(name):
         return True
-    if needed.marker is not None:
-        extras = {"", *_EXTRA.findall(str(needed.marker))}
-        environment = _ENVIRONMENTS[platform]
-        if not any(needed.marker.evaluate({**environment, "extra": extra}) for extra in extras):
-            return True
+    extras = {"", *_EXTRA.findall(str(marker))}
+    if marker and not any(marker.evaluate({**_ENVIRONMENTS[platform], "extra": one}) for one in extras):
+        return True
     return any(name == one and needed.specifier.contains(version, prereleases=True) for one, version in there)
 
 
@@ -264,19 +248,14 @@ def _rule(
     cell: Cell, facts: Facts, rules: Rules, override: Override | None
 ) -> tuple[Ruling | None, Sequence[Reason]]:
     """Rule on one cell's tests."""
-    wheels = [wheel for wheel in facts.wheels if wheel.cell == cell]
     evidence: dict[str, Evidence] = {}
     failed: list[str] = []
     untested: list[str] = []
-    for wheel in wheels:
+    for wheel in (wheel for wheel in facts.wheels if wheel.cell == cell):
         failed += _failed_where_run(wheel, facts, rules)
         for stage in rules.gates.stages(wheel, rules.release_type):
             tests = [one for one in facts.tests if one.evidence.stage == stage and _concerns(one, wheel)]
-            failed += [
-                f"{stage} failed{_under(one, cell)}: {_line(one.why)}"
-                for one in tests
-                if one.outcome == "failed"
-            ]
+            failed += [_failure(one, cell) for one in tests if one.outcome == "failed"]
             passing = [one for one in tests if _passes(one, wheel)]
             evidence |= {one.evidence.record.key: one.evidence for one in passing}
             untested += [] if passing else [_why_untested(stage, wheel, tests)]
@@ -294,37 +273,33 @@ def _rule(
     ]
     if reasons and override is None:
         return None, reasons
-    overridden = tuple(one.message for one in reasons)
     ruling = Ruling(
         family=cell.family,
         platform=cell.platform,
         python=cell.python,
         rule="override" if reasons else rule,
         evidence=tuple(evidence[key] for key in sorted(evidence)),
-        overridden=overridden,
+        overridden=tuple(one.message for one in reasons),
     )
     return ruling, ()
 
 
 def _failed_where_run(wheel: Wheel, facts: Facts, rules: Rules) -> Iterator[str]:
     """Find failures of tests that need not have run, a part of them (``test_torch-2-of-6``) included."""
-    for stage in rules.gates.heeded(wheel):
-        for one in facts.tests:
-            ran = one.evidence.stage
-            if _PART.sub("", ran) == stage and one.outcome == "failed" and _concerns(one, wheel):
-                yield f"{ran} failed{_under(one, wheel.cell)}: {_line(one.why)}"
+    heeded = () if wheel.is_rocm else rules.gates.of(wheel).where_run
+    for one in facts.tests:
+        if _PART.sub("", one.evidence.stage) in heeded and one.outcome == "failed" and _concerns(one, wheel):
+            yield _failure(one, wheel.cell)
 
 
 def _concerns(test: Test, wheel: Wheel) -> bool:
-    """Say whether a test is about this wheel's part of the set; one that names no file is about all."""
+    """Return whether a test is about this wheel's part of the set; one that names no file is about all."""
     if (test.cell.family, test.cell.platform) != (wheel.cell.family, wheel.cell.platform):
         return False
-    if not wheel.is_rocm and wheel.file.torch_ref != test.torch_ref:
+    of_ref = wheel.file.torch_ref == test.torch_ref and wheel.file.python in {"", test.cell.python}
+    if not (wheel.is_rocm or of_ref):
         return False
-    if not wheel.is_rocm and wheel.file.python not in {"", test.cell.python}:
-        return False
-    named = wheel.file.name in test.files or _beside_tested(test, wheel)
-    return not test.files or named or not wheel.is_rocm
+    return not (test.files and wheel.is_rocm) or wheel.file.name in test.files or _beside_tested(test, wheel)
 
 
 def _passes(test: Test, wheel: Wheel) -> bool:
@@ -334,10 +309,10 @@ def _passes(test: Test, wheel: Wheel) -> bool:
 
 
 def _beside_tested(test: Test, wheel: Wheel) -> bool:
-    """Say whether device code goes with that of another target of the family, which was tested.
+    """Return whether device code goes with that of another target of the family, which was tested.
 
-    A machine has one of a family's targets. Where the code of all lies in one wheel, the others' goes out
-    with it, too.
+    A machine has one of a family's targets. Where the code of all is in one wheel, that of the others is
+    released with it, too.
     """
     gpu = device_target(wheel.file.distribution)
     if not gpu or wheel.file.name in test.files or not covers(gpu, test.targets):
@@ -357,6 +332,10 @@ def _why_untested(stage: str, wheel: Wheel, tests: Sequence[Test]) -> str:
     if any(test.files.get(name, wheel.file.sha256) != wheel.file.sha256 for test in tests):
         return f"{stage} ran on other bytes of {name} than are staged"
     return f"{stage} names no {name}" if tests else f"no {stage} has passed"
+
+
+def _failure(test: Test, cell: Cell) -> str:
+    return f"{test.evidence.stage} failed{_under(test, cell)}: {_line(test.why)}"
 
 
 def _under(test: Test, cell: Cell) -> str:

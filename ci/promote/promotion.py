@@ -1,4 +1,4 @@
-"""Carrying a decision out, so that whoever runs it again ends what an interruption left.
+"""Carrying a decision out, so that whoever runs it again completes what an interruption left.
 
 In this order: the intent (who promotes what, visible until the end), wheels, sidecars, what the
 index is to list, the pages, the decision record, the intent's removal. Every write is whole, and
@@ -23,58 +23,40 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from ci.promote.facts import Facts
-    from ci.promote.policy import Verdict
     from core.stores import Outcome, Store
 
-
-@dataclass(frozen=True, kw_only=True)
-class Copy:
-    """One object of the plan."""
-
-    source_key: str
-    key: str
-    sha256: str
+_IDENTITY_DIGITS = 16
 
 
-@dataclass(frozen=True, kw_only=True)
-class Plan:
-    """What is put where, in the order of its fields."""
+def promoted_files(facts: Facts) -> tuple[PromotedFile, ...]:
+    """Return what becomes of staged files that are released as they are: the same names and bytes."""
+    found = {}
+    for family, one in ((wheel.cell.family, wheel.file) for wheel in facts.wheels):
+        found[one.key] = PromotedFile(
+            **one.model_dump(exclude={"key", "source_key", "torch_ref", "python"}),
+            family=family,
+            key=f"{documents.folder(documents.RELEASE, family)}/{one.name}",
+            staged_key=one.key,
+            staged_sha256=one.sha256,
+        )
+    return tuple(found[key] for key in sorted(found))
 
-    wheels: tuple[Copy, ...]
-    sidecars: tuple[Copy, ...]
-    families: tuple[str, ...]
-    size: int
 
-
-def plan(decision: Decision) -> Plan:
-    """Plan the copies of a set whose files stay as they were staged."""
-    return Plan(
-        wheels=tuple(
-            Copy(source_key=one.staged_key, key=one.key, sha256=one.sha256) for one in decision.files
-        ),
-        sidecars=tuple(
-            Copy(
-                source_key=f"{one.staged_key}{SIDECAR}",
-                key=f"{one.key}{SIDECAR}",
-                sha256=one.metadata_sha256,
-            )
-            for one in decision.files
-            if one.metadata_sha256
-        ),
-        families=tuple(sorted({one.family for one in decision.files})),
-        size=sum(one.size for one in decision.files),
-    )
+def identity_of(promoted: Sequence[PromotedFile]) -> str:
+    """Digest what is promoted: target keys and the bytes that were tested; not who, when or why."""
+    pairs = sorted((one.key, one.staged_sha256) for one in promoted)
+    return files.digest_of(pairs)[:_IDENTITY_DIGITS]
 
 
 class Origin(Protocol):
     """Where the files of a release come from."""
 
-    def put_wheel(self, bucket: Store, one: Copy) -> Outcome:
+    def put_wheel(self, bucket: Store, one: PromotedFile) -> Outcome:
         """Put a wheel or sdist into the release bucket."""
         ...
 
-    def put_sidecar(self, bucket: Store, one: Copy) -> Outcome:
-        """Put a sidecar into the release bucket."""
+    def put_sidecar(self, bucket: Store, one: PromotedFile) -> Outcome:
+        """Put a wheel's sidecar into the release bucket."""
         ...
 
 
@@ -84,29 +66,31 @@ class Staged:
 
     store: Store
 
-    def put_wheel(self, bucket: Store, one: Copy) -> Outcome:
+    def put_wheel(self, bucket: Store, one: PromotedFile) -> Outcome:
         """Copy a wheel."""
-        return bucket.copy(one.key, self.store, one.source_key, sha256=one.sha256, replace=False)
+        return bucket.copy(one.key, self.store, one.staged_key, sha256=one.sha256, replace=False)
 
-    def put_sidecar(self, bucket: Store, one: Copy) -> Outcome:
+    def put_sidecar(self, bucket: Store, one: PromotedFile) -> Outcome:
         """Copy a sidecar."""
-        return bucket.copy(one.key, self.store, one.source_key, sha256=one.sha256, replace=False)
+        key, source_key = f"{one.key}{SIDECAR}", f"{one.staged_key}{SIDECAR}"
+        return bucket.copy(key, self.store, source_key, sha256=one.metadata_sha256, replace=False)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Local:
-    """Files that were made on this machine."""
+    """Files that were rewritten on this machine."""
 
     paths: dict[str, Path]
     sidecars: dict[str, bytes]
 
-    def put_wheel(self, bucket: Store, one: Copy) -> Outcome:
+    def put_wheel(self, bucket: Store, one: PromotedFile) -> Outcome:
         """Upload a wheel."""
         return bucket.put_file(one.key, self.paths[one.key], sha256=one.sha256, replace=False)
 
-    def put_sidecar(self, bucket: Store, one: Copy) -> Outcome:
+    def put_sidecar(self, bucket: Store, one: PromotedFile) -> Outcome:
         """Upload a sidecar."""
-        return bucket.put_bytes(one.key, self.sidecars[one.key], replace=False)
+        key = f"{one.key}{SIDECAR}"
+        return bucket.put_bytes(key, self.sidecars[key], replace=False)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -122,53 +106,61 @@ def carry_out(
     bucket: Store, decision: Decision, origin: Origin, *, now: Callable[[], str], jobs: int = parallel.JOBS
 ) -> Done:
     """Promote a set."""
-    before = decided(bucket, decision)
+    before = _maybe(bucket, decision.key)
     if before is not None and not missing(bucket, before):
         # written only where somebody changed them
-        parallel.each(lambda family: _list(bucket, before, family), plan(before).families)
+        _list(bucket, before)
         _withdraw_intent(bucket, decision)
         return Done(decision=before, outcome="already")
     # the same files stand in it, and the grounds that were good when it began
-    claimed = before or _claimed(bucket, decision)
-    planned = plan(decision)
-    outcomes = parallel.each(lambda one: origin.put_wheel(bucket, one), planned.wheels, jobs=jobs)
-    parallel.each(lambda one: origin.put_sidecar(bucket, one), planned.sidecars, jobs=jobs)
-    _require_there(bucket, decision)
-    parallel.each(lambda family: _list(bucket, decision, family), planned.families)
+    claimed = before or _first(bucket, decision.intent_key, decision)
+    outcomes = parallel.each(lambda one: origin.put_wheel(bucket, one), decision.files, jobs=jobs)
+    with_sidecar = [one for one in decision.files if one.metadata_sha256]
+    parallel.each(lambda one: origin.put_sidecar(bucket, one), with_sidecar, jobs=jobs)
+    # whatever the copies said: nothing is listed that did not arrive
+    if absent := missing(bucket, decision):
+        raise StoreError(
+            f"{len(absent)} objects are incomplete in {bucket.url}:\n" + "\n".join(absent),
+            hint="Run the same command again: it continues.",
+        )
+    _list(bucket, decision)
     ended = {"files": decision.files, "status": "promoted", "completed": now()}
-    held = before or _written(bucket, claimed.model_copy(update=ended))
+    held = before or _first(bucket, decision.key, claimed.model_copy(update=ended))
     _withdraw_intent(bucket, decision)
     return Done(decision=held, outcome="promoted", copied=sum(outcome != "unchanged" for outcome in outcomes))
 
 
 def require_same_targets(bucket: Store, decision: Decision) -> None:
-    """Refuse files that were released with the device code of other gfx targets: their metadata names these.
+    """Refuse files that were released, or begun, with the device code of other gfx targets.
 
-    They may have gone out with another set: several versions of torch have one ROCm.
+    Their metadata names these. They may belong to another set, too: several versions of torch have one ROCm.
     """
+    if not decision.to_version:
+        return
     keys = {one.key for one in decision.files}
-    for one in bucket.list(documents.DECISIONS) if decision.to_version else ():
-        before = documents.read(bucket, one.key, Decision)[0]
+    decided = [documents.read(bucket, one.key, Decision) for one in bucket.list(documents.DECISIONS)]
+    for before in (*decided, *unfinished(bucket)):
         same = keys & {file.key for file in before.files}
         other = set(before.gpu_targets) != set(decision.gpu_targets)
         if same and other and before.to_version == decision.to_version:
             named = ", ".join(before.gpu_targets) or "all targets"
+            what = "was released" if before.status == "promoted" else "is being released"
             raise ConflictError(
-                f"{before.set_name} was released with device code for {named} by {before.by}, which has "
+                f"{before.set_name} {what} with device code for {named} by {before.by}, which has "
                 f"{len(same)} files of {decision.set_name}.",
                 hint="A version is released once: keep the same targets, or make another candidate.",
             )
 
 
 def is_done(bucket: Store, decision: Decision) -> bool:
-    """Say whether what this decision promotes was promoted before, and is still there."""
-    before = decided(bucket, decision)
+    """Return whether what this decision promotes was promoted before, and is still there."""
+    before = _maybe(bucket, decision.key)
     return before is not None and not missing(bucket, before)
 
 
 def missing(bucket: Store, decision: Decision) -> Sequence[str]:
     """List the keys of a decision's files that are not there, or not in their size."""
-    folders = [documents.folder(documents.RELEASE, family) for family in plan(decision).families]
+    folders = [documents.folder(documents.RELEASE, family) for family in decision.families]
     listings = parallel.each(lambda folder: bucket.list(folder, recursive=False), folders)
     sizes = {one.key: one.size for listing in listings for one in listing}
     absent = [one.key for one in decision.files if sizes.get(one.key) != one.size]
@@ -177,36 +169,21 @@ def missing(bucket: Store, decision: Decision) -> Sequence[str]:
 
 
 def unfinished(bucket: Store) -> Sequence[Decision]:
-    """Read the promotions that go on, or were interrupted."""
+    """Read the promotions that are running, or were interrupted."""
     keys = [one.key for one in bucket.list(documents.INTENTS) if one.key.endswith(".json")]
     return [found for key in keys if (found := _maybe(bucket, key)) is not None]
 
 
-def decided(bucket: Store, decision: Decision) -> Decision | None:
-    """Find the decision record of what this decision promotes, if it was promoted before."""
-    return _maybe(bucket, documents.decision(decision.set_name, decision.identity))
-
-
 def _maybe(bucket: Store, key: str) -> Decision | None:
-    """Read a decision or intent, if it is there; another may take it away at any moment."""
+    """Read a decision or intent, if it is there; another may remove it at any moment."""
     try:
-        return documents.read(bucket, key, Decision)[0]
+        return documents.read(bucket, key, Decision)
     except MissingInputError:
         return None
 
 
-def _claimed(bucket: Store, decision: Decision) -> Decision:
-    """Leave the intent; where an earlier attempt left one, that one holds, with its grounds."""
-    return _first(bucket, documents.intent(decision.set_name, decision.identity), decision)
-
-
-def _written(bucket: Store, decision: Decision) -> Decision:
-    """Write the decision, once; who comes second takes the first one's."""
-    return _first(bucket, documents.decision(decision.set_name, decision.identity), decision)
-
-
 def _first(bucket: Store, key: str, decision: Decision) -> Decision:
-    """Write what nobody wrote before, and give what holds."""
+    """Write what nobody wrote before, and return what holds: the earlier attempt's, with its grounds."""
     with suppress(ConflictError):
         bucket.put_bytes(key, documents.serialized(decision), if_match="")
     # a server without conditional writes lets a later one win: what is there holds
@@ -214,98 +191,20 @@ def _first(bucket: Store, key: str, decision: Decision) -> Decision:
 
 
 def _withdraw_intent(bucket: Store, decision: Decision) -> None:
-    key = documents.intent(decision.set_name, decision.identity)
-    if bucket.find(key) is not None:
-        bucket.delete(key)
+    if bucket.find(decision.intent_key) is not None:
+        bucket.delete(decision.intent_key)
 
 
-def _require_there(bucket: Store, decision: Decision) -> None:
-    """Refuse to list what did not arrive, whatever the copies said."""
-    absent = missing(bucket, decision)
-    if absent:
-        raise StoreError(
-            f"{len(absent)} objects are not whole in {bucket.url}:\n" + "\n".join(absent),
-            hint="Run the same command again: it goes on.",
+def _list(bucket: Store, decision: Decision) -> None:
+    """Write what the index of each family lists of the set, and the families' pages."""
+
+    def listed(family: str) -> None:
+        released = tuple(one for one in decision.files if one.family == family)
+        record = ReleaseRecord(family=family, decision=decision.key, files=released)
+        folder = documents.manifests(documents.RELEASE, family)
+        bucket.put_bytes(
+            f"{folder}/{decision.set_name}-{decision.identity}.json", documents.serialized(record)
         )
+        documents.write_pages(bucket, documents.RELEASE, family, expected={one.key for one in released})
 
-
-def _record(decision: Decision, family: str) -> tuple[str, ReleaseRecord]:
-    key = documents.release_record(family, decision.set_name, decision.identity)
-    files = tuple(one for one in decision.files if one.family == family)
-    return key, ReleaseRecord(
-        family=family, decision=documents.decision(decision.set_name, decision.identity), files=files
-    )
-
-
-def _list(bucket: Store, decision: Decision, family: str) -> None:
-    """Say what the index of a family lists of the set, and write its pages."""
-    key, record = _record(decision, family)
-    bucket.put_bytes(key, documents.serialized(record))
-    keys = {one.key for one in record.files}
-    documents.write_pages(bucket, documents.RELEASE, family, expected=keys)
-
-
-_IDENTITY_DIGITS = 16
-
-
-def promoted_files(facts: Facts) -> tuple[PromotedFile, ...]:
-    """Say what becomes of staged files that are released as they are: the same names and bytes."""
-    found = {}
-    for wheel in facts.wheels:
-        one, family = wheel.file, wheel.cell.family
-        found[one.key] = PromotedFile(
-            family=family,
-            name=one.name,
-            key=f"{documents.folder(documents.RELEASE, family)}/{one.name}",
-            size=one.size,
-            sha256=one.sha256,
-            distribution=one.distribution,
-            version=one.version,
-            requires_python=one.requires_python,
-            metadata_sha256=one.metadata_sha256,
-            staged_key=one.key,
-            staged_sha256=one.sha256,
-        )
-    return tuple(found[key] for key in sorted(found))
-
-
-def identity_of(promoted: Sequence[PromotedFile]) -> str:
-    """Digest what is promoted: target keys and the bytes that were tested; not who, when or why."""
-    pairs = sorted((one.key, one.staged_sha256) for one in promoted)
-    return files.digest_of(pairs)[:_IDENTITY_DIGITS]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Circumstances:
-    """Who promotes what to where, and when."""
-
-    set_name: str
-    release_type: str
-    by: str
-    decided: str
-    from_version: str = ""
-    to_version: str = ""
-    gpu_targets: tuple[str, ...] = ()
-    left_out: tuple[str, ...] = ()
-
-
-def decision_of(
-    facts: Facts, verdict: Verdict, promoted: Sequence[PromotedFile], told: Circumstances
-) -> Decision:
-    """Write the decision down."""
-    return Decision(
-        set_name=told.set_name,
-        identity=identity_of(promoted),
-        status="promoting",
-        release_type=told.release_type,
-        from_version=told.from_version,
-        to_version=told.to_version,
-        gpu_targets=told.gpu_targets,
-        left_out=told.left_out,
-        decided=told.decided,
-        by=told.by,
-        staging=facts.staging,
-        rulings=verdict.rulings,
-        override=verdict.override,
-        files=tuple(promoted),
-    )
+    parallel.each(listed, decision.families)

@@ -1,9 +1,9 @@
-"""What a run's records, reports and locks say of one artifact group, each with its digest."""
+"""A run's records, reports, tests and locks of one artifact group, each with its digest."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from ci.promote.documents import Cell, Document, Evidence, Lock, document
 from core import parallel
@@ -15,12 +15,16 @@ from pytorch_build.lock.source_lock import SourceLock
 from pytorch_build.refs.torch_refs import DISTRIBUTIONS
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from core.run.outputs import RunOutputs
-    from core.run.records import Record
+    from core.run.records import FileRecord, Record
     from core.stores import Store
     from pytorch_build.refs.torch_refs import TorchRef
+
+# arguments for pytest that do not choose tests
+_HARMLESS = ("-v", "-q", "-s", "-r", "-x", "-l", "--log-cli-level", "--tb", "--color", "--durations")
+_BACKENDS = ("uv", "pip")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,6 +34,16 @@ class Recorded:
     record: Record
     document: Document
 
+    @property
+    def files(self) -> tuple[FileRecord, ...]:
+        """The files that it names, if the stage was successful."""
+        return self.record.files if self.record.status == "ok" else ()
+
+
+def recorded(key: str, content: bytes) -> Recorded:
+    """Parse a record that was read."""
+    return Recorded(record=records.parse(content, where=key), document=document(key, content))
+
 
 @dataclass(frozen=True, kw_only=True)
 class RunGroup:
@@ -38,17 +52,22 @@ class RunGroup:
     outputs: RunOutputs
     artifact_group: str
     records: tuple[Recorded, ...]
-    reports: Mapping[str, Document]
+    reports: tuple[Document, ...]
 
     @property
     def promised(self) -> Mapping[str, frozenset[str]]:
         """The digests that successful stages recorded, by key."""
         return records.promised([one.record for one in self.records])
 
+    @property
+    def tests(self) -> Iterator[Test]:
+        """The records of its tests."""
+        return (_test(one, self) for one in self.records if one.record.stage.startswith("test_"))
+
 
 @dataclass(frozen=True, kw_only=True)
 class Test:
-    """A test's record, read."""
+    """The record of a test."""
 
     __test__ = False  # pytest takes the name for a test's
 
@@ -70,16 +89,11 @@ def read_group(store: Store, outputs: RunOutputs, artifact_group: str) -> RunGro
     reports = [
         one.key for one in store.list(outputs.reports_prefix(artifact_group)) if one.key.endswith(".xml")
     ]
-
-    def recorded(key: str) -> Recorded:
-        content = store.read(key)
-        return Recorded(record=records.parse(content, where=key), document=document(key, content))
-
     return RunGroup(
         outputs=outputs,
         artifact_group=artifact_group,
-        records=tuple(parallel.each(recorded, manifests)),
-        reports={one.key: one for one in parallel.each(lambda key: document(key, store.read(key)), reports)},
+        records=tuple(parallel.each(lambda key: recorded(key, store.read(key)), manifests)),
+        reports=tuple(parallel.each(lambda key: document(key, store.read(key)), reports)),
     )
 
 
@@ -99,65 +113,48 @@ def lock_of(locks: Sequence[Lock], torch_ref: str) -> Lock | None:
 
 def _lock(key: str, content: bytes, family: str, refs: Mapping[str, TorchRef]) -> Lock:
     lock = parse_json(content.decode(), SourceLock, where=key)
-    gpu = family != CPU
-    built = [name for name, locked in lock.projects.items() if not locked.prebuilt]
-    if lock.torch_ref in refs:
-        built = [name for name in built if name in refs[lock.torch_ref].components]
+    kind: Literal["rocm", "cpu"] = "cpu" if family == CPU else "rocm"
+    of_ref = refs[lock.torch_ref].components if lock.torch_ref in refs else lock.projects
+    built = {name: one for name, one in lock.projects.items() if not one.prebuilt and name in of_ref}
     return Lock(
         torch_ref=lock.torch_ref,
         document=document(key, content),
         release_type=lock.release_type,
-        rocm_version=lock.rocm_version if gpu else "",
-        commits={name: lock.projects[name].commit for name in built},
+        rocm_version="" if family == CPU else lock.rocm_version,
+        commits={name: one.commit for name, one in built.items()},
         promised={
-            DISTRIBUTIONS[name]: version
-            for name in built
-            if (version := lock.projects[name].versions.get("rocm" if gpu else "cpu"))
+            DISTRIBUTIONS[name]: version for name, one in built.items() if (version := one.versions.get(kind))
         },
     )
 
 
-# arguments for pytest that choose no tests
-_HARMLESS = ("-v", "-q", "-s", "-r", "-x", "-l", "--log-cli-level", "--tb", "--color", "--durations")
-_BACKENDS = ("uv", "pip")
-
-
-def tests_of(group: RunGroup) -> tuple[Test, ...]:
-    """Read the test records of a run's group."""
-    return tuple(_test(one, group) for one in group.records if one.record.stage.startswith("test_"))
-
-
-def _test(recorded: Recorded, group: RunGroup) -> Test:
-    record = recorded.record
+def _test(by: Recorded, group: RunGroup) -> Test:
+    record = by.record
     outcome, why = _outcome(record, group)
     named = record.inputs.get("files") or record.inputs.get("packages") or {}
-    report = _report(record)
+    known = families()
+    tested = (record.cell.gpu_family or group_families(group.artifact_group)).split(";")
     return Test(
         cell=Cell(family=group.artifact_group, platform=record.platform, python=record.cell.python),
         torch_ref=record.cell.torch_ref,
         outcome=outcome,
         why=why,
         files={str(name): str(digest) for name, digest in named.items()},
-        targets=_targets(record.cell.gpu_family or group_families(group.artifact_group)),
+        targets=tuple(gpu for one in tested if one in known for gpu in known[one].targets),
         evidence=Evidence(
             stage=record.stage,
             run_id=record.run_id,
             python=record.cell.python,
-            record=recorded.document,
-            report=report,
+            record=by.document,
+            report=_report(record),
         ),
     )
 
 
-def _targets(gpu_family: str) -> tuple[str, ...]:
-    known = families()
-    return tuple(gpu for one in gpu_family.split(";") if one in known for gpu in known[one].targets)
-
-
 def _outcome(record: Record, group: RunGroup) -> tuple[str, str]:
-    """Say whether a test passed, failed, or counts for nothing, and why."""
+    """Return whether a test passed, failed, or counts for nothing, and why."""
     if record.status != "ok":
-        return "failed", record.error or "it says no more"
+        return "failed", record.error or "no error message"
     totals = _totals(record.details)
     if totals is None:
         return "void", "its record holds no totals"
@@ -179,7 +176,7 @@ def _totals(details: Mapping[str, Any]) -> tuple[int, int] | None:
 
 
 def _void(record: Record, group: RunGroup) -> str:
-    """Say why a test that passed is none that a release can rest on; "" where it is one."""
+    """Return why a release cannot rest on a test that passed; "" where it can."""
     if not record.inputs.get("installed", True):
         return "it tested what an environment held already"
     chosen = [str(word) for word in record.inputs.get("arguments", ())]
@@ -193,7 +190,7 @@ def _void(record: Record, group: RunGroup) -> str:
         return "its record names no report"
     # by its name, as a run that was uploaded may lie under another prefix than where it was tested
     name = report.key.rpartition("/")[2]
-    found = next((one for key, one in group.reports.items() if key.rpartition("/")[2] == name), None)
+    found = next((one for one in group.reports if one.key.rpartition("/")[2] == name), None)
     if found is None:
         return f"its report {name} is gone"
     return "" if found.sha256 == report.sha256 else f"its report {name} was replaced"

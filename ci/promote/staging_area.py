@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from packaging.utils import canonicalize_name
@@ -13,12 +12,12 @@ from ci.promote.documents import StagedFile, StagingRecord
 from core import parallel
 from core.errors import ConflictError, MissingInputError, StoreError, UsageError, nearest
 from core.run import records
+from core.wheel import parse_wheel_name
 from core.wheel.distributions import SIDECAR
-from core.wheel.wheels import parse_wheel_name
 from rocm_packaging.packages.layouts import is_rocm
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping, Sequence
+    from collections.abc import Sequence
 
     from ci.promote.documents import Document, Lock
     from ci.promote.runs import RunGroup
@@ -26,66 +25,50 @@ if TYPE_CHECKING:
     from core.stores import Outcome, Store
 
 Kind = Literal["all", "rocm", "pytorch"]
-_SAMPLE = "sample"
 _TRIES = 5
 
 
-@dataclass(frozen=True, kw_only=True)
-class Choice:
-    """Which distributions are staged."""
-
-    kind: Kind = "all"
-    packages: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, kw_only=True)
-class Staged:
-    """What staging one group did."""
-
-    record: StagingRecord
-    copied: int
-
-
 def is_sample(version: str) -> bool:
-    """Say whether a wheel is the sample's, by its local version; such wheels go nowhere."""
+    """Return whether a wheel is the sample's, by its local version; such wheels are never published."""
     try:
-        local = Version(version).local or ""
+        return "sample" in (Version(version).local or "")
     except InvalidVersion:
         return False
-    return _SAMPLE in local
 
 
-def chosen_files(group: RunGroup, choice: Choice) -> tuple[StagedFile, ...]:
+def chosen_files(group: RunGroup, kind: Kind = "all", packages: Sequence[str] = ()) -> tuple[StagedFile, ...]:
     """Choose the files of a group that are staged, by name."""
     prefix = f"{group.outputs.python_prefix(group.artifact_group)}/"
+    where = f"run {group.outputs.run_id}, group {group.artifact_group}"
     found: dict[str, StagedFile] = {}
     for one in group.records:
-        for file in one.record.files if one.record.status == "ok" else ():
-            if file.key.startswith(prefix) and _is_of(file, choice.kind):
+        for file in one.files:
+            of_kind = kind == "all" or is_rocm(file.distribution) == (kind == "rocm")
+            if file.key.startswith(prefix) and of_kind:
                 staged = _staged(file, group.artifact_group, one.record.cell.torch_ref)
-                known = found.get(file.name)
                 # an upload's record knows no ref: the builder's does
-                found[file.name] = staged if known is None or staged.torch_ref else known
+                found[file.name] = staged if staged.torch_ref else found.get(file.name, staged)
     if not found:
-        what = "wheel or sdist" if choice.kind == "all" else f"{choice.kind} wheel or sdist"
+        what = "wheel or sdist" if kind == "all" else f"{kind} wheel or sdist"
         raise MissingInputError(
-            f"No record of run {group.outputs.run_id}, group {group.artifact_group}, names a {what}.",
+            f"No record of {where}, names a {what}.",
             hint="Build and upload something first, or name another run with --run-id.",
         )
     names = {file.distribution for file in found.values()}
-    wanted = {canonicalize_name(name) for name in choice.packages}
-    for name in sorted(wanted - names):
+    wanted = {canonicalize_name(name) for name in packages} or names
+    if unknown := sorted(wanted - names):
+        raise UsageError(f"--packages: {where}, has no {unknown[0]}.", hint=nearest(unknown[0], names))
+    files = tuple(found[name] for name in sorted(found) if found[name].distribution in wanted)
+    if sample := [file.name for file in files if is_sample(file.version)]:
         raise UsageError(
-            f"--packages: run {group.outputs.run_id}, group {group.artifact_group}, has no {name}.",
-            hint=nearest(name, names),
+            "Wheels of the sample are never published:\n" + "\n".join(sample),
+            hint="Build a torch ref of upstream's, or your own.",
         )
-    files = tuple(found[name] for name in sorted(found) if not wanted or found[name].distribution in wanted)
-    _refuse_sample(files)
     return files
 
 
-def stage_group(source: Store, target: Store, planned: StagingRecord, *, jobs: int = parallel.JOBS) -> Staged:
-    """Copy what was chosen: wheels, then sidecars, then the staging record; pages are the caller's."""
+def stage_group(source: Store, target: Store, planned: StagingRecord, *, jobs: int = parallel.JOBS) -> int:
+    """Copy wheels, sidecars, then the staging record; return how many were new. Pages are the caller's."""
 
     def copied(file: StagedFile) -> Outcome:
         return target.copy(file.key, source, file.source_key, sha256=file.sha256, replace=False)
@@ -96,8 +79,8 @@ def stage_group(source: Store, target: Store, planned: StagingRecord, *, jobs: i
 
     outcomes = parallel.each(copied, planned.files, jobs=jobs)
     parallel.each(copied_sidecar, [file for file in planned.files if file.metadata_sha256], jobs=jobs)
-    record = _recorded(target, planned)
-    return Staged(record=record, copied=sum(outcome != "unchanged" for outcome in outcomes))
+    _record(target, planned)
+    return sum(outcome != "unchanged" for outcome in outcomes)
 
 
 def planned_record(
@@ -105,11 +88,6 @@ def planned_record(
 ) -> StagingRecord:
     """Write down what is staged of a run for a family: which run, commits, records and reports."""
     named = {file.source_key for file in files}
-    of_files = [
-        one.document
-        for one in group.records
-        if one.record.stage.startswith("test_") or named & {file.key for file in one.record.files}
-    ]
     return StagingRecord(
         family=group.artifact_group,
         run_id=group.outputs.run_id,
@@ -119,8 +97,12 @@ def planned_record(
         artifact_group=group.artifact_group,
         staged=records.now(),
         files=tuple(files),
-        records=tuple(of_files),
-        reports=tuple(group.reports.values()),
+        records=tuple(
+            one.document
+            for one in group.records
+            if one.record.stage.startswith("test_") or named & {file.key for file in one.record.files}
+        ),
+        reports=group.reports,
         locks=tuple(locks),
     )
 
@@ -135,75 +117,51 @@ def merged(old: StagingRecord, new: StagingRecord) -> StagingRecord:
                 hint="A name stands for the same bytes for ever: build under another version.",
             )
     files = {**before, **{file.name: file for file in new.files}}
+
+    def together(*documents: Document) -> tuple[Document, ...]:
+        by_key = {one.key: one for one in documents}
+        return tuple(by_key[key] for key in sorted(by_key))
+
     whole = new.model_copy(
         update={
             "files": tuple(files[name] for name in sorted(files)),
-            "records": _together(old.records, new.records),
-            "reports": _together(old.reports, new.reports),
+            "records": together(*old.records, *new.records),
+            "reports": together(*old.reports, *new.reports),
         }
     )
-    same = whole.model_copy(update={"staged": old.staged})
-    return old if same == old else whole
+    return old if whole.model_copy(update={"staged": old.staged}) == old else whole
 
 
-def _together(old: Collection[Document], new: Collection[Document]) -> tuple[Document, ...]:
-    by_key: Mapping[str, Document] = {one.key: one for one in (*old, *new)}
-    return tuple(by_key[key] for key in sorted(by_key))
-
-
-def _recorded(target: Store, planned: StagingRecord) -> StagingRecord:
+def _record(target: Store, planned: StagingRecord) -> None:
     """Write the staging record, with what another job has staged of the run meanwhile."""
     key = documents.staging_record(planned.family, planned.prefix)
     for _ in range(_TRIES):
         found = target.find(key)
-        whole = planned
-        if found is not None:
-            before, _document = documents.read(target, key, StagingRecord)
-            whole = merged(before, planned)
+        whole = merged(documents.read(target, key, StagingRecord), planned) if found else planned
         try:
             target.put_bytes(key, documents.serialized(whole), if_match=found.etag if found else "")
         except ConflictError:
             continue
-        return whole
+        return
     raise StoreError(
         f"{key} in {target.url} was written by others {_TRIES} times.", hint="Stage again later."
     )
 
 
-def _is_of(file: FileRecord, kind: Kind) -> bool:
-    return kind == "all" or is_rocm(file.distribution) == (kind == "rocm")
-
-
 def _staged(file: FileRecord, family: str, torch_ref: str) -> StagedFile:
     rocm = is_rocm(file.distribution)
     return StagedFile(
-        name=file.name,
+        **file.model_dump(exclude={"key"}),
         key=f"{documents.folder(documents.STAGING, family)}/{file.name}",
         source_key=file.key,
-        size=file.size,
-        sha256=file.sha256,
-        distribution=file.distribution,
-        version=file.version,
-        requires_python=file.requires_python,
-        metadata_sha256=file.metadata_sha256,
-        license=file.license,
         torch_ref="" if rocm else torch_ref,
         python="" if rocm else python_of(file.name),
     )
 
 
 def python_of(filename: str) -> str:
-    """Say which Python a wheel is for by its ABI tag (``cp312``); "" for several, or an sdist."""
+    """Return which Python a wheel is for by its ABI tag (``cp312``); "" for several, or an sdist."""
     if not filename.endswith(".whl"):
         return ""
     abis = {tag.abi for tag in parse_wheel_name(filename).tags}
     return "" if abis & {"none", "abi3"} else min(abis)
-
-
-def _refuse_sample(files: Sequence[StagedFile]) -> None:
-    sample = [file.name for file in files if is_sample(file.version)]
-    if sample:
-        raise UsageError(
-            "Wheels of the sample go nowhere beyond their run:\n" + "\n".join(sample),
-            hint="Build a torch ref of upstream's, or your own.",
-        )

@@ -1,34 +1,45 @@
-"""Where packages carry a version: `rewriting.toml`, checked."""
+"""What becomes of each package of a set when its ROCm release candidate becomes the release.
+
+Everything here is decided by names alone, before a file is read. ROCm's packages have ROCm's version; of
+PyTorch's only the end of the local version is ROCm's: ``2.10.0+git0123abcd.rocm7.10.0rc2`` becomes
+``2.10.0+git0123abcd.rocm7.10.0``. A keep-list names the gfx targets that the release has device code for.
+Groups of targets (``gfx11``, ``gfx12-0``) are never named: their packages stay with any of their targets.
+"""
 
 from __future__ import annotations
 
 import functools
 import re
-from collections import Counter
-from dataclasses import dataclass
+from collections import Counter, defaultdict
+from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
+from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 from packaging.version import Version
 
 from core.data import Model, load_toml
-from core.errors import MissingInputError, UsageError, WheelError
-from core.wheel.wheels import parse_sdist_name, parse_wheel_name
+from core.errors import MissingInputError, UsageError, WheelError, nearest
+from core.families import families
+from core.wheel import parse_sdist_name, parse_wheel_name
 from pytorch_build.lock.versions import version_suffix
 from rocm_packaging.packages import versions
+from rocm_packaging.packages.layouts import covers, device_host, device_target
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from ci.promote.facts import Facts
 
 RULES_FILE = Path(__file__).with_name("rewriting.toml")
 Kind = Literal["rocm", "pytorch", "constant"]
+_EXTRA = re.compile(r"""extra *== *["']device-(gfx[0-9a-z_-]+)["']""")
 
 
 class Distributions(Model):
-    """Which distributions take part, as globs of normalised names."""
+    """Which distributions take part, as globs of normalized names."""
 
     rocm: tuple[str, ...]
     pytorch: tuple[str, ...]
@@ -54,26 +65,24 @@ class Mention(Model):
 
 
 class Rules(Model):
-    """What `rewriting.toml` says."""
+    """The contents of `rewriting.toml`; distributions are looked up by their normalized names."""
 
     distributions: Distributions
     places: tuple[Place, ...]
     mentions: tuple[Mention, ...] = ()
 
     def kind_of(self, distribution: str) -> Kind | None:
-        """Say how a distribution carries ROCm's version, by its normalised name; None for others."""
-        if _any(distribution, self.distributions.rocm):
-            return "rocm"
-        if _any(distribution, self.distributions.pytorch):
-            return "pytorch"
-        return "constant" if _any(distribution, self.distributions.constant) else None
+        """Return how a distribution carries ROCm's version; None for others."""
+        of = self.distributions
+        kinds: dict[Kind, tuple[str, ...]] = {"rocm": of.rocm, "pytorch": of.pytorch, "constant": of.constant}
+        return next((kind for kind, globs in kinds.items() if _any(distribution, globs)), None)
 
     def places_of(self, distribution: str) -> tuple[Place, ...]:
-        """Give the places of a distribution, by its normalised name."""
+        """Return the places where a distribution holds a version."""
         return tuple(place for place in self.places if _any(distribution, place.distributions))
 
     def may_mention(self, distribution: str, member: str) -> bool:
-        """Whether a member may hold the old version afterwards."""
+        """Return whether a member may hold the old version afterwards."""
         return any(
             _any(distribution, one.distributions) and fnmatchcase(member, one.members)
             for one in self.mentions
@@ -86,25 +95,34 @@ def rules() -> Rules:
     return load_toml(RULES_FILE, Rules)
 
 
-def _any(name: str, globs: tuple[str, ...]) -> bool:
+def _any(name: str, globs: Iterable[str]) -> bool:
     return any(fnmatchcase(name, glob) for glob in globs)
+
+
+def _targets() -> frozenset[str]:
+    return frozenset(target for one in families().values() for target in one.targets)
 
 
 @dataclass(frozen=True, kw_only=True)
 class RocmChange:
-    """A ROCm version, and the one that takes its place in every package of a set.
-
-    `final_of` makes the one that promotion wants.
-    """
+    """A ROCm version and the one that replaces it; the gfx targets that are kept (none named: all)."""
 
     old: str
     new: str
+    targets: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if versions.parse(self.old).is_sample and not versions.parse(self.new).is_sample:
             raise UsageError(f"ROCm {self.old} is the sample, which is never published.")
         if Version(self.old) == Version(self.new):
             raise UsageError(f"The packages have version {self.old} already.")
+        known = _targets() if self.targets else ()
+        for one in self.targets:
+            if one not in known:
+                raise UsageError(
+                    f"--gpu-targets: {one} is not a gfx target. {nearest(one, known)}",
+                    hint="Name targets alone: packages of their groups, like gfx12-0, are kept with them.",
+                )
 
     @property
     def old_local(self) -> str:
@@ -113,14 +131,30 @@ class RocmChange:
 
     @property
     def new_local(self) -> str:
-        """How they are to end: ``rocm7.10.0``."""
+        """How they end with the new one: ``rocm7.10.0``."""
         return version_suffix(self.new)[1:]
 
     def mention(self) -> re.Pattern[bytes]:
-        """Give a pattern that finds the old version in a text, in either spelling, and no longer one."""
+        """Return a pattern that finds the old version in a text, in either spelling, and no longer one."""
         spelled = {self.old, self.old.replace("+", ".")}
         either = b"|".join(sorted(re.escape(text).encode() for text in spelled))
         return re.compile(rb"(?<![0-9])(?<![0-9]\.)(?:" + either + rb")(?![0-9])")
+
+    def keeps_target(self, name: str) -> bool:
+        """Return whether a target, with features or without, or a group of targets is kept."""
+        return not self.targets or covers(name.partition(":")[0], self.targets)
+
+    def keeps_package(self, distribution: str) -> bool:
+        """Return whether a distribution is kept, by its normalized name: not device code of other targets."""
+        gpu = device_target(distribution)
+        return not gpu or self.keeps_target(gpu)
+
+    def keeps_requirement(self, text: str) -> bool:
+        """Return whether a requirement is kept: not on a package that is left out, nor of its extra."""
+        extra = _EXTRA.search(text)
+        return self.keeps_package(canonicalize_name(Requirement(text).name)) and (
+            not extra or self.keeps_target(extra[1])
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -135,19 +169,19 @@ class Renamed:
     new: str
 
 
-def final_of(candidate: str) -> RocmChange:
-    """Say what a ROCm release candidate becomes: ``7.10.0rc2`` -> ``7.10.0``."""
+def final_of(candidate: str, targets: Iterable[str] = ()) -> RocmChange:
+    """Return what a ROCm release candidate becomes: ``7.10.0rc2`` -> ``7.10.0``."""
     parsed = versions.parse(candidate)
     if parsed.kind != "prerelease":
         raise UsageError(
-            f"ROCm {candidate} is no release candidate, so no release can be made of it.",
+            f"ROCm {candidate} is not a release candidate, so it cannot become a release.",
             hint="Give a version such as 7.10.0rc2.",
         )
-    return RocmChange(old=candidate, new=parsed.base)
+    return RocmChange(old=candidate, new=parsed.base, targets=tuple(dict.fromkeys(targets)))
 
 
 def new_version(distribution: str, version: str | Version, change: RocmChange) -> str | None:
-    """Give the version that a package gets."""
+    """Return the version that a package gets; None where it does not carry the old one."""
     kind = rules().kind_of(canonicalize_name(distribution))
     parsed = version if isinstance(version, Version) else Version(version)
     if kind == "rocm" and parsed == Version(change.old):
@@ -177,28 +211,57 @@ def _renamed(filename: str, change: RocmChange) -> Renamed:
     kind = rules().kind_of(parsed.distribution)
     if kind is None:
         raise WheelError(
-            f"{filename} is no package that carries ROCm's version.",
+            f"{filename} is not a package that carries ROCm's version.",
             hint="Take it out of the set, or add its name to ci/promote/rewriting.toml.",
         )
-    constant = kind == "constant"
-    new = str(parsed.version) if constant else new_version(parsed.distribution, parsed.version, change)
-    if new is None:
-        raise WheelError(
-            f"{filename} does not carry ROCm {change.old}, so it is not of this set.",
-            hint="A set is built against one ROCm version, and promoted as a whole.",
-        )
-    if constant:
-        target = filename
-    elif is_wheel:
+    old = new = str(parsed.version)
+    target = filename
+    if kind != "constant":
+        new = new_version(parsed.distribution, parsed.version, change) or ""
+        if not new:
+            raise WheelError(
+                f"{filename} does not carry ROCm {change.old}, so it does not belong to this set.",
+                hint="A set is built against one ROCm version, and promoted as a whole.",
+            )
         name, _, *rest = filename.split("-")
-        target = "-".join([name, new, *rest])
-    else:
         target = f"{filename.removesuffix('.tar.gz').rpartition('-')[0]}-{new}.tar.gz"
+        target = "-".join([name, new, *rest]) if is_wheel else target
     return Renamed(
-        source=filename,
-        target=target,
-        distribution=parsed.distribution,
-        kind=kind,
-        old=str(parsed.version),
-        new=new,
+        source=filename, target=target, distribution=parsed.distribution, kind=kind, old=old, new=new
     )
+
+
+def kept_facts(facts: Facts, change: RocmChange) -> tuple[Facts, tuple[str, ...]]:
+    """Leave out the device packages of targets that are not kept; return also their keys."""
+    _require_kept(facts, change)
+    stay = [
+        replace(one, requires=tuple(filter(change.keeps_requirement, one.requires)))
+        for one in facts.wheels
+        if change.keeps_package(one.file.distribution)
+    ]
+    left = {one.file.key for one in facts.wheels} - {one.file.key for one in stay}
+    return replace(facts, wheels=tuple(stay)), tuple(sorted(left))
+
+
+def _require_kept(facts: Facts, change: RocmChange) -> None:
+    """Refuse a list that the set does not have, of ROCm's device packages or of a host wheel's."""
+    by_family, by_host = defaultdict[str, set[str]](set), defaultdict[str, set[str]](set)
+    known = _targets()
+    for one in facts.wheels:
+        found = {device_target(one.file.distribution)} & known
+        by_family[one.cell.family] |= found
+        if found:
+            by_host[device_host(one.file.distribution) or "ROCm"] |= found
+    for family, there in sorted(by_family.items()):
+        if not any(map(change.keeps_target, there)):
+            raise MissingInputError(
+                f"{facts.set_name}: no device code of {family} would be left; it has device packages of "
+                f"{', '.join(sorted(there)) or 'no target'}.",
+                hint="Keep one of these with --gpu-targets, or leave the family out with --gpu-family.",
+            )
+    for host, there in sorted(by_host.items()):
+        if absent := [one for one in change.targets if one not in there]:
+            raise MissingInputError(
+                f"{facts.set_name} has no device packages of {host} for {', '.join(absent)}.",
+                hint=f"It has those of {', '.join(sorted(there))}: keep some of these, or stage the others.",
+            )

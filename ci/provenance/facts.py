@@ -1,4 +1,4 @@
-"""What records say of how files were made: each file with its build, and what went into it."""
+"""What a run's records say of how files were made: each file with its build, and what went into it."""
 
 from __future__ import annotations
 
@@ -15,12 +15,11 @@ from packaging.requirements import InvalidRequirement, Requirement
 from pydantic import ConfigDict, Field
 
 from ci.promote.documents import document
-from ci.promote.runs import Recorded
+from ci.promote.runs import Recorded, recorded
 from core import data, parallel
 from core.data import Model, load_toml, validated
 from core.env.builders import BUILDER
 from core.errors import DataError, MissingInputError
-from core.run import records
 from core.run.outputs import is_record
 from pytorch_build.lock.source_lock import SourceLock
 from rocm_packaging.packages.layouts import Layout  # noqa: TC001 - pydantic reads it
@@ -33,10 +32,60 @@ if TYPE_CHECKING:
     from core.run.records import FileRecord, Record
     from core.stores import Store
 
-
+NAMES_FILE = Path(__file__).with_name("provenance.toml")
+PROVENANCE, STATEMENT, SBOM = "provenance", ".intoto.json", "sbom.cdx.json"
 BUILD_ROCM, FETCH_ARTIFACTS = "build_rocm", "fetch_artifacts"
 SOURCE, ROCM_SOURCE = "source", "rocm"
-_BUILD = "build_"
+_BUILD, _LOCK = "build_", "source-lock-"
+
+
+class _Builders(Model):
+    local: str
+
+
+class _Sources(Model):
+    rocm: str
+
+
+class Names(Model):
+    """The contents of `provenance.toml`: what provenance calls builds, builders and sources."""
+
+    build_types: Mapping[str, str]
+    builders: _Builders
+    sources: _Sources
+
+
+@functools.cache
+def names() -> Names:
+    """Read the data file."""
+    return load_toml(NAMES_FILE, Names)
+
+
+def statement_path(group: str, filename: str) -> str:
+    """Return the path of a file's statement below its run's prefix."""
+    return f"{PROVENANCE}/{group}/{filename}{STATEMENT}"
+
+
+def package_url(distribution: str, version: str, filename: str = "") -> str:
+    """Name a Python distribution as a package URL (purl-spec, type ``pypi``)."""
+    qualifier = f"?file_name={quote(filename, safe='')}" if filename else ""
+    at = f"@{quote(version, safe='')}" if version else ""
+    return f"pkg:pypi/{quote(distribution, safe='')}{at}{qualifier}"
+
+
+def commit_uri(origin: str, commit: str) -> str:
+    """Name a commit of a repository: ``git+https://…@{commit}`` (SPDX's form of a download location).
+
+    A path becomes a ``file`` address; the sample's own scheme stays as it is. User names and passwords in an
+    address are left out.
+    """
+    if "://" in origin:
+        parts = urlsplit(origin)
+        bare = urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2]))
+        return f"git+{bare}@{commit}"
+    if origin.startswith("/"):
+        return f"git+{Path(origin).as_uri()}@{commit}"
+    return f"{quote(origin, safe=':/@')}@{commit}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,7 +98,7 @@ class LockFile:
 
 @dataclass(frozen=True, kw_only=True)
 class RunRecords:
-    """What a run's manifests say."""
+    """The contents of a run's manifests."""
 
     prefix: str
     groups: Mapping[str, Sequence[Recorded]]
@@ -57,8 +106,12 @@ class RunRecords:
     unreadable: Sequence[DataError] = ()
 
     def path(self, key: str) -> str:
-        """Give a key below the run's prefix, which holds wherever the run is copied to."""
+        """Return a key below the run's prefix, which holds wherever the run is copied to."""
         return key.removeprefix(f"{self.prefix}/")
+
+    def known(self, group: str) -> Mapping[str, FileRecord]:
+        """Return the files that a group's successful stages made, by digest."""
+        return {file.sha256: file for one in self.groups[group] for file in one.files}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,6 +134,11 @@ class MadeFile:
     by: Recorded
     build_type: str = ""
     materials: tuple[Material, ...] = ()
+
+    @property
+    def commits(self) -> tuple[str, ...]:
+        """The commits of the sources that it was built from; not the build system's own."""
+        return tuple(one.digest["gitCommit"] for one in self.materials if one.notes.get("role") == SOURCE)
 
 
 class Source(Model):
@@ -107,230 +165,13 @@ class Inputs(Model):
     artifacts: dict[str, str] = Field(default_factory=dict)
 
 
-def made_files(run: RunRecords, group: str = "") -> tuple[MadeFile, ...]:
-    """List what successful stages made, each file once, by group and name."""
-    return tuple(made for name in sorted(run.groups) if group in {"", name} for made in _of_group(run, name))
-
-
-def _of_group(run: RunRecords, group: str) -> Iterator[MadeFile]:
-    chosen: dict[str, tuple[FileRecord, Recorded]] = {}
-    for one in run.groups[group]:
-        for file in one.record.files if one.record.status == "ok" else ():
-            known = chosen.get(file.name)
-            if known is None or _counts_more(file, one, *known):
-                chosen[file.name] = (file, one)
-    for name in sorted(chosen):
-        file, by = chosen[name]
-        build_type = names().build_types.get(by.record.stage, "")
-        used = materials(run, group, by) if build_type else ()
-        yield MadeFile(group=group, file=file, by=by, build_type=build_type, materials=used)
-
-
-def _counts_more(file: FileRecord, by: Recorded, known: FileRecord, known_by: Recorded) -> bool:
-    """Of the same bytes a build says more than an upload; of other bytes the later stage is right."""
-    if file.sha256 == known.sha256:
-        return by.record.stage.startswith(_BUILD) and not known_by.record.stage.startswith(_BUILD)
-    return (by.record.started, by.record.name) > (known_by.record.started, known_by.record.name)
-
-
-def materials(run: RunRecords, group: str, by: Recorded) -> tuple[Material, ...]:
-    """List what a build used: sources at commits, locks, ROCm, wheels; sources first."""
-    inputs = inputs_of(by)
-    found = [*_sources(run, by, inputs)]
-    if by.record.stage == BUILD_ROCM:
-        found += _artifacts(run.groups[group], by)
-    if inputs.lock:
-        name = f"locked build requirements ({by.record.platform}, Python {inputs.python})"
-        found.append(Material(name=name, digest={"sha256": inputs.lock}))
-    known = {
-        file.sha256: file
-        for one in run.groups[group]
-        for file in (one.record.files if one.record.status == "ok" else ())
-    }
-    found += _rocm(run, inputs, known)
-    for project, identity in inputs.dependencies.items():
-        found.append(_dependency(run, project, identity, known))
-    return tuple(found)
-
-
-def source_commits(made: MadeFile) -> tuple[str, ...]:
-    """Give the commits of the sources that a file was built from; not the build system's own."""
-    return tuple(one.digest["gitCommit"] for one in made.materials if one.notes.get("role") == SOURCE)
-
-
-def inputs_of(by: Recorded) -> Inputs:
-    """Read a record's inputs."""
-    return validated(by.record.inputs, Inputs, where=f"{by.document.key}, inputs")
-
-
-def _sources(run: RunRecords, by: Recorded, inputs: Inputs) -> Iterator[Material]:
-    record, source = by.record, inputs.source
-    if source.commit:
-        project = record.stage.removeprefix(_BUILD)
-        notes = {"role": SOURCE}
-        held = next((one for one in run.locks if one.lock.torch_ref == record.cell.torch_ref), None)
-        locked = held.lock.projects.get(project) if held else None
-        is_locked = locked is not None and locked.commit == source.commit
-        if locked is not None and is_locked and locked.ref:
-            notes["ref"] = locked.ref
-        if source.diff:
-            notes["uncommitted_changes_sha256"] = source.diff
-        uri = commit_uri(source.origin or source.tree, source.commit)
-        yield Material(name=project, uri=uri, digest={"gitCommit": source.commit}, notes=notes)
-        if held is not None and is_locked:
-            yield Material(name=run.path(held.document.key), digest={"sha256": held.document.sha256})
-    commit = record.details.get("commit")
-    if record.stage == BUILD_ROCM and isinstance(commit, str) and commit:
-        uri = commit_uri(names().sources.rocm, commit)
-        yield Material(name=ROCM_SOURCE, uri=uri, digest={"gitCommit": commit}, notes={"role": SOURCE})
-    builder = builder_of(record)
-    if builder.get("commit"):
-        yield Material(
-            name="build system",
-            uri=commit_uri(builder["source"], builder["commit"]),
-            digest={"gitCommit": builder["commit"]},
-        )
-
-
-def _artifacts(group: Sequence[Recorded], by: Recorded) -> Iterator[Material]:
-    """List the artifacts that packages were made from, where they are those that were fetched."""
-    folder = by.record.details.get("artifact_dir")
-    for one in group:
-        fetched = one.record.details.get("folder")
-        if one.record.stage != FETCH_ARTIFACTS or one.record.status != "ok":
-            continue
-        if isinstance(folder, str) and isinstance(fetched, str) and PurePath(folder).match(fetched):
-            for name, sha256 in sorted(inputs_of(one).artifacts.items()):
-                yield Material(name=name, digest={"sha256": sha256})
-
-
-def _rocm(run: RunRecords, inputs: Inputs, known: Mapping[str, FileRecord]) -> Iterator[Material]:
-    if inputs.rocm is None:
-        return
-    version, _layout, content = inputs.rocm
-    if isinstance(content, str):
-        # packages of an index: installed by version, and the record has no digest of them
-        yield Material(name="rocm", uri=package_url("rocm", version), notes={"from": content})
-        return
-    for name, sha256 in sorted(content.items()):
-        file = known.get(sha256)
-        yield _file(run, file) if file else Material(name=name, digest={"sha256": sha256})
-
-
-def _dependency(
-    run: RunRecords, project: str, identity: Mapping[str, str], known: Mapping[str, FileRecord]
-) -> Material:
-    sha256 = identity.get("digest", "")
-    if sha256:
-        file = known.get(sha256)
-        return _file(run, file) if file else Material(name=project, digest={"sha256": sha256})
-    requirement = identity.get("requirement", project)
-    try:
-        parsed = Requirement(requirement)
-    except InvalidRequirement:
-        return Material(name=requirement)
-    pins = [one.version for one in parsed.specifier if one.operator == "=="]
-    return Material(
-        name=requirement,
-        uri=package_url(parsed.name, pins[0] if len(pins) == 1 else ""),
-        notes={"prebuilt": "yes"},
-    )
-
-
-def _file(run: RunRecords, file: FileRecord) -> Material:
-    return Material(
-        name=file.name,
-        uri=package_url(file.distribution, file.version, file.name),
-        digest={"sha256": file.sha256},
-        of_run=run.path(file.key),
-    )
-
-
-def builder_of(record: Record) -> Mapping[str, str]:
-    """Give what a record says of the workflow that made it; nothing for a machine of one's own."""
-    said: Any = record.details.get(BUILDER, {})
-    return {str(name): str(value) for name, value in said.items()} if isinstance(said, dict) else {}
-
-
-def times(by: Recorded) -> tuple[str, str]:
-    """Say when a stage began and ended: RFC 3339 in UTC, to the second."""
-    try:
-        began = datetime.fromisoformat(by.record.started).astimezone(UTC)
-    except ValueError as problem:
-        raise DataError(f"{by.document.key}: started: {by.record.started!r} is no time.") from problem
-    ended = began + timedelta(seconds=math.ceil(by.record.seconds))
-    return f"{began:%Y-%m-%dT%H:%M:%SZ}", f"{ended:%Y-%m-%dT%H:%M:%SZ}"
-
-
-NAMES_FILE = Path(__file__).with_name("provenance.toml")
-PROVENANCE = "provenance"
-STATEMENT = ".intoto.json"
-SBOM = "sbom.cdx.json"
-
-
-class Builders(Model):
-    """Builders that are no workflows."""
-
-    local: str
-
-
-class Sources(Model):
-    """Repositories that records name by a commit alone."""
-
-    rocm: str
-
-
-class Names(Model):
-    """What `provenance.toml` says."""
-
-    build_types: Mapping[str, str]
-    builders: Builders
-    sources: Sources
-
-
-@functools.cache
-def names() -> Names:
-    """Read the data file."""
-    return load_toml(NAMES_FILE, Names)
-
-
-def statement_path(group: str, filename: str) -> str:
-    """Path of a file's statement below its run's prefix."""
-    return f"{PROVENANCE}/{group}/{filename}{STATEMENT}"
-
-
-def package_url(distribution: str, version: str, filename: str = "") -> str:
-    """Name a Python distribution as a package URL (purl-spec, type ``pypi``)."""
-    qualifier = f"?file_name={quote(filename, safe='')}" if filename else ""
-    at = f"@{quote(version, safe='')}" if version else ""
-    return f"pkg:pypi/{quote(distribution, safe='')}{at}{qualifier}"
-
-
-def commit_uri(origin: str, commit: str) -> str:
-    """Name a commit of a repository: ``git+https://…@{commit}`` (SPDX's form of a download location).
-
-    An origin that is a path becomes a ``file`` address; the sample's own scheme stays as it is. Names and
-    passwords in an address are left out.
-    """
-    if "://" in origin:
-        parts = urlsplit(origin)
-        bare = urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2]))
-        return f"git+{bare}@{commit}"
-    if origin.startswith("/"):
-        return f"git+{Path(origin).as_uri()}@{commit}"
-    return f"{quote(origin, safe=':/@')}@{commit}"
-
-
-_LOCK = "source-lock-"
-
-
 def read_run(
     store: Store,
     outputs: RunOutputs,
     known: MutableMapping[tuple[str, str], Recorded] | None = None,
     group: str = "",
 ) -> RunRecords:
-    """Read a run's records and source locks."""
+    """Read a run's records and source locks; versions of keys that are known already are not read again."""
     prefix = f"{outputs.prefix}/manifests"
     known = {} if known is None else known
     groups: dict[str, list[tuple[str, str]]] = {}
@@ -347,11 +188,10 @@ def read_run(
             hint="Build something first (nox -s build_torch), or name another run with --run-id.",
         )
 
-    def recorded(version: tuple[str, str]) -> Recorded | DataError | None:
+    def read(version: tuple[str, str]) -> Recorded | DataError | None:
         key, _etag = version
         try:
-            content = store.read(key)
-            return Recorded(record=records.parse(content, where=key), document=document(key, content))
+            return recorded(key, store.read(key))
         except MissingInputError:
             # a failure's record goes when its stage succeeds
             return None
@@ -361,15 +201,13 @@ def read_run(
             return problem
 
     new = [version for versions in groups.values() for version in versions if version not in known]
-    read = dict(zip(new, parallel.each(recorded, new), strict=True))
-    known.update({version: one for version, one in read.items() if isinstance(one, Recorded)})
+    found = dict(zip(new, parallel.each(read, new), strict=True))
+    known.update({version: one for version, one in found.items() if isinstance(one, Recorded)})
     return RunRecords(
         prefix=outputs.prefix,
-        groups={
-            name: tuple(known[one] for one in versions if one in known) for name, versions in groups.items()
-        },
+        groups={name: tuple(known[one] for one in of if one in known) for name, of in groups.items()},
         locks=tuple(_lock(store, key) for key in locks),
-        unreadable=tuple(one for one in read.values() if isinstance(one, DataError)),
+        unreadable=tuple(one for one in found.values() if isinstance(one, DataError)),
     )
 
 
@@ -377,3 +215,130 @@ def _lock(store: Store, key: str) -> LockFile:
     content = store.read(key)
     lock = data.parse_json(content.decode(errors="replace"), SourceLock, where=key)
     return LockFile(lock=lock, document=document(key, content))
+
+
+def made_files(run: RunRecords, group: str = "") -> tuple[MadeFile, ...]:
+    """List what successful stages made, each file once, by group and name."""
+    return tuple(made for name in sorted(run.groups) if group in {"", name} for made in _of_group(run, name))
+
+
+def _of_group(run: RunRecords, group: str) -> Iterator[MadeFile]:
+    chosen: dict[str, tuple[FileRecord, Recorded]] = {}
+    for one in run.groups[group]:
+        for file in one.files:
+            if file.name not in chosen or _counts_more(file, one, *chosen[file.name]):
+                chosen[file.name] = (file, one)
+    for _, (file, by) in sorted(chosen.items()):
+        build_type = names().build_types.get(by.record.stage, "")
+        used = tuple(_materials(run, group, by)) if build_type else ()
+        yield MadeFile(group=group, file=file, by=by, build_type=build_type, materials=used)
+
+
+def _counts_more(file: FileRecord, by: Recorded, known: FileRecord, known_by: Recorded) -> bool:
+    """Of the same bytes a build says more than an upload; of other bytes the later stage is right."""
+    if file.sha256 == known.sha256:
+        return by.record.stage.startswith(_BUILD) and not known_by.record.stage.startswith(_BUILD)
+    return (by.record.started, by.record.name) > (known_by.record.started, known_by.record.name)
+
+
+def _materials(run: RunRecords, group: str, by: Recorded) -> Iterator[Material]:
+    """List what a build used: sources at commits, locks, ROCm, wheels; sources first."""
+    inputs, known = inputs_of(by), run.known(group)
+    yield from _sources(run, by, inputs)
+    if by.record.stage == BUILD_ROCM:
+        yield from _artifacts(run.groups[group], by)
+    if inputs.lock:
+        name = f"locked build requirements ({by.record.platform}, Python {inputs.python})"
+        yield Material(name=name, digest={"sha256": inputs.lock})
+    if inputs.rocm is not None:
+        version, _layout, content = inputs.rocm
+        if isinstance(content, str):
+            # packages of an index: installed by version, and the record has no digest of them
+            yield Material(name="rocm", uri=package_url("rocm", version), notes={"from": content})
+        else:
+            yield from (_file(run, name, sha256, known) for name, sha256 in sorted(content.items()))
+    for project, identity in inputs.dependencies.items():
+        if sha256 := identity.get("digest", ""):
+            yield _file(run, project, sha256, known)
+        else:
+            yield _prebuilt(identity.get("requirement", project))
+
+
+def inputs_of(by: Recorded) -> Inputs:
+    """Read a record's inputs."""
+    return validated(by.record.inputs, Inputs, where=f"{by.document.key}, inputs")
+
+
+def _sources(run: RunRecords, by: Recorded, inputs: Inputs) -> Iterator[Material]:
+    record, source = by.record, inputs.source
+    if source.commit:
+        project = record.stage.removeprefix(_BUILD)
+        held = next((one for one in run.locks if one.lock.torch_ref == record.cell.torch_ref), None)
+        locked = held.lock.projects.get(project) if held else None
+        is_locked = locked is not None and locked.commit == source.commit
+        notes = {
+            "role": SOURCE,
+            "ref": locked.ref if locked and is_locked else "",
+            "uncommitted_changes_sha256": source.diff,
+        }
+        yield _commit(project, source.origin or source.tree, source.commit, **notes)
+        if held is not None and is_locked:
+            yield Material(name=run.path(held.document.key), digest={"sha256": held.document.sha256})
+    commit = record.details.get("commit")
+    if record.stage == BUILD_ROCM and isinstance(commit, str) and commit:
+        yield _commit(ROCM_SOURCE, names().sources.rocm, commit, role=SOURCE)
+    builder = builder_of(record)
+    if builder.get("commit"):
+        yield _commit("build system", builder["source"], builder["commit"])
+
+
+def _commit(name: str, origin: str, commit: str, **notes: str) -> Material:
+    said = {key: note for key, note in notes.items() if note}
+    return Material(name=name, uri=commit_uri(origin, commit), digest={"gitCommit": commit}, notes=said)
+
+
+def _artifacts(group: Sequence[Recorded], by: Recorded) -> Iterator[Material]:
+    """List the artifacts that packages were made from, where they are those that were fetched."""
+    folder = by.record.details.get("artifact_dir")
+    for one in group:
+        fetched = one.record.details.get("folder")
+        if one.record.stage != FETCH_ARTIFACTS or one.record.status != "ok":
+            continue
+        if isinstance(folder, str) and isinstance(fetched, str) and PurePath(folder).match(fetched):
+            for name, sha256 in sorted(inputs_of(one).artifacts.items()):
+                yield Material(name=name, digest={"sha256": sha256})
+
+
+def _file(run: RunRecords, name: str, sha256: str, known: Mapping[str, FileRecord]) -> Material:
+    """Describe a file by its digest, and as one of the run's where it is that."""
+    file = known.get(sha256)
+    if file is None:
+        return Material(name=name, digest={"sha256": sha256})
+    uri = package_url(file.distribution, file.version, file.name)
+    return Material(name=file.name, uri=uri, digest={"sha256": sha256}, of_run=run.path(file.key))
+
+
+def _prebuilt(requirement: str) -> Material:
+    try:
+        parsed = Requirement(requirement)
+    except InvalidRequirement:
+        return Material(name=requirement)
+    pins = [one.version for one in parsed.specifier if one.operator == "=="]
+    uri = package_url(parsed.name, pins[0] if len(pins) == 1 else "")
+    return Material(name=requirement, uri=uri, notes={"prebuilt": "yes"})
+
+
+def builder_of(record: Record) -> Mapping[str, str]:
+    """Return what a record says of the workflow that made it; nothing for a developer's machine."""
+    said: Any = record.details.get(BUILDER, {})
+    return {str(name): str(value) for name, value in said.items()} if isinstance(said, dict) else {}
+
+
+def times(by: Recorded) -> tuple[str, str]:
+    """Return when a stage began and ended: RFC 3339 in UTC, to the second."""
+    try:
+        began = datetime.fromisoformat(by.record.started).astimezone(UTC)
+    except ValueError as problem:
+        raise DataError(f"{by.document.key}: started: {by.record.started!r} is not a time.") from problem
+    ended = began + timedelta(seconds=math.ceil(by.record.seconds))
+    return f"{began:%Y-%m-%dT%H:%M:%SZ}", f"{ended:%Y-%m-%dT%H:%M:%SZ}"

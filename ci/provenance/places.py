@@ -1,4 +1,4 @@
-"""Where a file and what is known of it lie: a run in a store, or behind an address; and fetching the file."""
+"""Where a file and its run are: in a store, or behind an address; and fetching the file."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Protocol
 from urllib.parse import quote, unquote, urlsplit, urlunsplit
 
 from core import files
-from core.cli.progress import transfer
+from core.console import transfer
 from core.errors import MissingInputError, ServiceError, UsageError
-from core.stores import open_store
 from core.stores.directory import DirectoryStore
+from core.stores.location import open_store
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -40,7 +40,7 @@ class RunPlace(Protocol):
 
     @property
     def url(self) -> str:
-        """Where it is, for people."""
+        """Where it is, for messages."""
         ...
 
     def read(self, path: str) -> bytes | None:
@@ -61,7 +61,7 @@ class StoredRun:
 
     @property
     def url(self) -> str:
-        """Where it is, for people."""
+        """Where it is, for messages."""
         return f"{self.store.url}/{self.prefix}"
 
     def read(self, path: str) -> bytes | None:
@@ -76,7 +76,7 @@ class StoredRun:
 
 @dataclass(frozen=True, kw_only=True)
 class ServedRun:
-    """A run behind an address, which gives files and no listings."""
+    """A run behind an address, which serves files and no listings."""
 
     url: str
     cert: str = ""
@@ -90,12 +90,12 @@ class ServedRun:
         return content
 
     def paths(self, folder: str) -> None:
-        """Say that a server lists nothing."""
+        """Return None: a server lists nothing."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Located:
-    """A file, and the run that is asked about it."""
+    """A file, and the run that it is compared with."""
 
     path: Path
     run: RunPlace
@@ -105,11 +105,9 @@ class Located:
 def locate(file: str, common: Common, folder: Path, *, named: bool, cert: str = "") -> Located:
     """Find a file and its run; one from elsewhere is fetched.
 
-    A file that lies in a run's outputs is of that run. Of any other, and where the run is named, it is the
+    A file that lies in a run's outputs is of that run. For any other, and where the run is named, it is the
     run of the options.
     """
-    asked = StoredRun(store=common.open_for_reading(), prefix=common.outputs.prefix)
-    chosen = common.artifact_group
     if file.startswith(_WEB):
         path, run, group = _served(file, folder, cert)
     elif file.startswith(_BUCKET):
@@ -117,7 +115,8 @@ def locate(file: str, common: Common, folder: Path, *, named: bool, cert: str = 
     else:
         path, run, group = _here(file)
     if named or run is None:
-        return Located(path=path, run=asked, group=chosen)
+        run = StoredRun(store=common.open_for_reading(), prefix=common.outputs.prefix)
+        group = common.artifact_group
     return Located(path=path, run=run, group=group)
 
 
@@ -125,7 +124,7 @@ def _served(url: str, folder: Path, cert: str) -> tuple[Path, RunPlace | None, s
     parts = urlsplit(url)
     name = PurePosixPath(unquote(parts.path)).name
     if not name:
-        raise UsageError(f"{url} is no file's address.", hint="Give the wheel's own address.")
+        raise UsageError(f"{url} is not the address of a file.", hint="Give the wheel's own address.")
     path = folder / name
     with _answer(url, cert=cert) as answer:
         if answer is None:
@@ -148,7 +147,7 @@ def _served(url: str, folder: Path, cert: str) -> tuple[Path, RunPlace | None, s
 def _stored(uri: str, folder: Path, common: Common) -> tuple[Path, RunPlace | None, str]:
     bucket, _, key = uri.removeprefix(_BUCKET).partition("/")
     if not key:
-        raise UsageError(f"{uri} is no file's address.", hint="Write it as s3://BUCKET/KEY.")
+        raise UsageError(f"{uri} is not the address of a file.", hint="Write it as s3://BUCKET/KEY.")
     store = open_store(f"{_BUCKET}{bucket}", root=common.root)
     path, found = store.fetch(key, folder), _IN_RUN.fullmatch(key)
     if found is None:
@@ -171,7 +170,7 @@ def _here(file: str) -> tuple[Path, RunPlace | None, str]:
 
 @contextmanager
 def _answer(url: str, *, cert: str) -> Iterator[HTTPResponse | None]:
-    """Ask an address; None where it has nothing."""
+    """Request an address; None where it has nothing."""
     context = ssl.create_default_context(cafile=cert or None) if url.startswith("https:") else None
     try:
         with urllib.request.urlopen(url, timeout=_TIMEOUT, context=context) as answer:  # noqa: S310 - http(s), by who calls

@@ -1,6 +1,7 @@
-"""A file's statement: in-toto Statement v1 with SLSA's provenance v1, from records alone.
+"""A statement for each file of a run, and the run's bill of materials (CycloneDX 1.6), from records alone.
 
-https://github.com/in-toto/attestation/blob/main/spec/v1/statement.md, https://slsa.dev/spec/v1.1/provenance
+https://github.com/in-toto/attestation/blob/main/spec/v1/statement.md, https://slsa.dev/spec/v1.1/provenance,
+https://cyclonedx.org/docs/1.6/json/
 """
 
 from __future__ import annotations
@@ -37,17 +38,20 @@ if TYPE_CHECKING:
     from core.run.outputs import RunOutputs
     from core.stores import Outcome, Store
 
-
 STATEMENT_TYPE = "https://in-toto.io/Statement/v1"
 PREDICATE_TYPE = "https://slsa.dev/provenance/v1"
-# inputs of a build that a person or the ref's data chooses; the rest follows from these and from the tool
+# inputs of a build that the user or the ref's data chooses; the rest follows from these and from the tool
 _CHOSEN = ("version", "rocm_extras", "gpu_targets", "flash_attention", "flags", "build_requirements")
 # inputs that resolvedDependencies say
 _MATERIALS = ("source", "rocm", "dependencies", "lock")
+_TOOL = "rocm-pytorch-wheels"
+_GITHUB = "https://github.com/"
+# each that fails is another job's that did not
+_TRIES = 64
 
 
 def statement(run: RunRecords, made: MadeFile) -> dict[str, Any]:
-    """Say of one file how it was made."""
+    """Return the statement of how one file was made."""
     return {
         "_type": STATEMENT_TYPE,
         "subject": [{"name": made.file.name, "digest": {"sha256": made.file.sha256}}],
@@ -64,25 +68,23 @@ def serialized(value: Mapping[str, Any]) -> bytes:
 def _definition(made: MadeFile) -> dict[str, Any]:
     record = made.by.record
     inputs = record.inputs
-    external = {
-        "stage": record.stage,
-        "torch_ref": record.cell.torch_ref,
-        "gpu_family": record.cell.gpu_family or made.group,
-        "python": record.cell.python,
-        "platform": record.platform,
-        **{name: inputs[name] for name in _CHOSEN if name in inputs},
-    }
-    if isinstance(inputs.get("rocm"), list) and inputs["rocm"]:
-        external["rocm_version"] = inputs["rocm"][0]
-    external.setdefault("version", made.file.version)
-    internal = {
-        **{name: value for name, value in inputs.items() if name not in {*_CHOSEN, *_MATERIALS}},
-        "input_digest": record.input_digest,
-    }
+    rocm = inputs.get("rocm")
     return {
         "buildType": made.build_type,
-        "externalParameters": external,
-        "internalParameters": internal,
+        "externalParameters": {
+            "stage": record.stage,
+            "torch_ref": record.cell.torch_ref,
+            "gpu_family": record.cell.gpu_family or made.group,
+            "python": record.cell.python,
+            "platform": record.platform,
+            "version": made.file.version,
+            **{name: inputs[name] for name in _CHOSEN if name in inputs},
+            **({"rocm_version": rocm[0]} if isinstance(rocm, list) and rocm else {}),
+        },
+        "internalParameters": {
+            **{name: value for name, value in inputs.items() if name not in {*_CHOSEN, *_MATERIALS}},
+            "input_digest": record.input_digest,
+        },
         "resolvedDependencies": [_descriptor(one) for one in made.materials],
     }
 
@@ -90,15 +92,15 @@ def _definition(made: MadeFile) -> dict[str, Any]:
 def _details(run: RunRecords, made: MadeFile) -> dict[str, Any]:
     builder = builder_of(made.by.record)
     began, ended = times(made.by)
-    here = f"{run.prefix}/{run.path(made.by.document.key)}@{began}"
-    byproducts = [{"name": run.path(made.by.document.key), "digest": {"sha256": made.by.document.sha256}}]
+    record = run.path(made.by.document.key)
+    byproducts = [{"name": record, "digest": {"sha256": made.by.document.sha256}}]
     if made.file.metadata_sha256:
         sidecar = f"{run.path(made.file.key)}{SIDECAR}"
         byproducts.append({"name": sidecar, "digest": {"sha256": made.file.metadata_sha256}})
     return {
         "builder": {"id": builder.get("id") or names().builders.local},
         "metadata": {
-            "invocationId": builder.get("invocation") or here,
+            "invocationId": builder.get("invocation") or f"{run.prefix}/{record}@{began}",
             "startedOn": began,
             "finishedOn": ended,
         },
@@ -111,20 +113,14 @@ def _descriptor(one: Material) -> dict[str, Any]:
     return {name: value for name, value in said.items() if value}
 
 
-_TOOL = "rocm-pytorch-wheels"
-_GITHUB = "git+https://github.com/"
-_GIT_COMMIT, _SHA256 = "gitCommit", "sha256"
-
-
 def sbom(run: RunRecords, made: Sequence[MadeFile]) -> dict[str, Any]:
     """List what a run made, and what that was made from.
 
     The serial number follows from the content, and the time is that of the last stage.
     """
-    components = {str(one["bom-ref"]): one for one in (*_used(made), *(_file(run, one) for one in made))}
-    root = {"type": "application", "bom-ref": "run", "name": run.prefix}
-    edges = {"run": sorted({_ref_of(run, one) for one in made})}
-    edges |= {_ref_of(run, one): sorted({_ref(used) for used in one.materials}) for one in made}
+    components = {str(one["bom-ref"]): one for one in (*_used(made), *(_made(run, one) for one in made))}
+    edges = {run.path(one.file.key): sorted({_ref(used) for used in one.materials}) for one in made}
+    edges["run"] = sorted(edges)
     document: dict[str, Any] = {
         "bomFormat": "CycloneDX",
         "specVersion": "1.6",
@@ -133,7 +129,7 @@ def sbom(run: RunRecords, made: Sequence[MadeFile]) -> dict[str, Any]:
             "timestamp": max(times(one.by)[1] for one in made),
             "lifecycles": [{"phase": "build"}],
             "tools": {"components": [{"type": "application", "name": _TOOL}]},
-            "component": root,
+            "component": {"type": "application", "bom-ref": "run", "name": run.prefix},
         },
         "components": [components[ref] for ref in sorted(components)],
         "dependencies": [
@@ -145,15 +141,11 @@ def sbom(run: RunRecords, made: Sequence[MadeFile]) -> dict[str, Any]:
     return {**document, "serialNumber": uuid.uuid5(uuid.NAMESPACE_URL, f"{_TOOL}:{digest}").urn}
 
 
-def _ref_of(run: RunRecords, made: MadeFile) -> str:
-    return run.path(made.file.key)
-
-
 def _ref(used: Material) -> str:
     return used.of_run or used.uri or " ".join([used.name, *used.digest.values()])
 
 
-def _file(run: RunRecords, made: MadeFile) -> dict[str, Any]:
+def _made(run: RunRecords, made: MadeFile) -> dict[str, Any]:
     file, record = made.file, made.by.record
     properties = {
         "artifact_group": made.group,
@@ -164,11 +156,10 @@ def _file(run: RunRecords, made: MadeFile) -> dict[str, Any]:
     }
     references = [{"type": "build-meta", "url": quote(run.path(made.by.document.key))}]
     if made.build_type:
-        path = statement_path(made.group, file.name)
-        references.append({"type": "attestation", "url": quote(path)})
+        references.append({"type": "attestation", "url": quote(statement_path(made.group, file.name))})
     return {
         "type": "library",
-        "bom-ref": _ref_of(run, made),
+        "bom-ref": run.path(file.key),
         "name": file.distribution,
         "version": file.version,
         "purl": package_url(file.distribution, file.version, file.name),
@@ -191,28 +182,19 @@ def _license(text: str) -> dict[str, Any]:
 
 def _used(made: Sequence[MadeFile]) -> Iterator[dict[str, Any]]:
     """Describe what the run did not make itself."""
-    for used in (material for one in made for material in one.materials):
-        if used.of_run:
-            continue
+    for used in (material for one in made for material in one.materials if not material.of_run):
         component: dict[str, Any] = {"type": "file", "bom-ref": _ref(used), "name": used.name}
-        commit = used.digest.get(_GIT_COMMIT)
-        if commit:
+        if commit := used.digest.get("gitCommit"):
             origin = used.uri.removeprefix("git+").rpartition("@")[0]
             component |= {"type": "library", "version": commit}
-            if used.uri.startswith(_GITHUB):
-                component["purl"] = (
-                    f"pkg:github/{origin.removeprefix('https://github.com/')}@{commit}".lower()
-                )
+            if used.uri.startswith(f"git+{_GITHUB}"):
+                component["purl"] = f"pkg:github/{origin.removeprefix(_GITHUB)}@{commit}".lower()
             component["externalReferences"] = [{"type": "vcs", "url": origin}]
         elif used.uri.startswith("pkg:"):
             component |= {"type": "library", "purl": used.uri}
-        if used.digest.get(_SHA256):
-            component["hashes"] = [{"alg": "SHA-256", "content": used.digest[_SHA256]}]
+        if sha256 := used.digest.get("sha256"):
+            component["hashes"] = [{"alg": "SHA-256", "content": sha256}]
         yield component
-
-
-# each that fails is another job's that did not
-_TRIES = 64
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -258,9 +240,14 @@ def _written(
         )
     chosen = made_files(run, group)
     built = [one for one in chosen if one.build_type]
-    _require(built, chosen, outputs)
-    documents = {_key(outputs, one): serialized(statement(run, one)) for one in built}
-    bill_key = f"{outputs.prefix}/{SBOM}"
+    if not built:
+        what = "only uploads" if chosen else "no stage that made files"
+        raise MissingInputError(
+            f"Run {outputs.run_id} has no record of a build: {what}.",
+            hint="Provenance is of what the run's own stages built: nox -s build_torch, build_rocm, ….",
+        )
+    paths = {statement_path(one.group, one.file.name): one for one in built}
+    documents = {f"{outputs.prefix}/{path}": serialized(statement(run, one)) for path, one in paths.items()}
     bill, problem = _bill(run, group)
 
     def put(pair: tuple[str, bytes]) -> Outcome:
@@ -271,11 +258,16 @@ def _written(
 
     outcomes = parallel.each(put, documents.items())
     folders = tuple(f"{outputs.prefix}/{PROVENANCE}/{name}/" for name in ([group] if group else run.groups))
-    old = [key for key in sorted(seen) if key.startswith(folders) and key not in documents]
+    # only a run that may replace wheels has statements of no file
+    old = (key for key in sorted(seen) if key.startswith(folders) and key.endswith(STATEMENT))
+    removed = () if outputs.immutable else tuple(key for key in old if key not in documents)
+    for key in removed:
+        store.delete(key)
+    bill_key = f"{outputs.prefix}/{SBOM}"
     return Written(
         made=tuple(zip(built, outcomes, strict=True)),
         without=tuple(one for one in chosen if not one.build_type),
-        removed=_removed(store, outputs, old),
+        removed=removed,
         sbom=bill_key,
         sbom_outcome=put((bill_key, bill)) if bill else None,
         problem=problem,
@@ -283,7 +275,7 @@ def _written(
 
 
 def _bill(run: RunRecords, group: str) -> tuple[bytes, str]:
-    """Write the bill, or say why not: another group's records are no reason to write none of this one's."""
+    """Write the bill, or return why not: what is wrong in another group only costs the bill."""
     try:
         if run.unreadable:
             raise run.unreadable[0]
@@ -292,24 +284,3 @@ def _bill(run: RunRecords, group: str) -> tuple[bytes, str]:
         if not group:
             raise
         return b"", problem.message
-
-
-def _key(outputs: RunOutputs, made: MadeFile) -> str:
-    return f"{outputs.prefix}/{statement_path(made.group, made.file.name)}"
-
-
-def _require(built: Sequence[MadeFile], chosen: Sequence[MadeFile], outputs: RunOutputs) -> None:
-    if not built:
-        what = "only uploads" if chosen else "no stage that made files"
-        raise MissingInputError(
-            f"Run {outputs.run_id} has no record of a build: {what}.",
-            hint="Provenance is of what the run's own stages built: nox -s build_torch, build_rocm, ….",
-        )
-
-
-def _removed(store: Store, outputs: RunOutputs, old: Sequence[str]) -> tuple[str, ...]:
-    """Take statements away that are of no file; only a run that may replace wheels has such."""
-    gone = tuple(key for key in old if key.endswith(STATEMENT)) if not outputs.immutable else ()
-    for key in gone:
-        store.delete(key)
-    return gone

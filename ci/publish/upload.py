@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from ci.publish.folders import items_of, pack, walked
 from core import console, files
-from core.cli.progress import transfer
+from core.console import transfer
 from core.errors import ArtifactError, DataError, MissingInputError, StoreError, UsageError
 from core.parallel import JOBS, each
 from core.run.outputs import BUILD_MANIFEST

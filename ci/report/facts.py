@@ -19,9 +19,9 @@ from core.run.outputs import LOCAL_RUN, is_record, key_name
 from core.run.records import Record
 from core.stores.location import holding
 from pytorch_build.lock.source_lock import SourceLock
-from pytorch_build.test import gathering, report_data, results
-from pytorch_build.test.recording import MERGED
-from pytorch_build.test.report_data import GroupEntry, ReportData
+from pytorch_build.test import results, summary
+from pytorch_build.test.reports import MERGED, reports_of
+from pytorch_build.test.summary import GroupEntry, ReportData
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -197,9 +197,9 @@ def _tests(
         return ()
     # the record of all shards says nothing that theirs do not say
     tests = [one for one in found if one.stage.startswith("test_") and MERGED not in one.details]
-    read = gathering.reports_of(store, outputs, group, tests)
+    read = reports_of(store, outputs, group, tests)
     whole = [replace(one, origin=replace(one.origin, gpu_family=group)) for one in results.merged(read)]
-    return report_data.data(outputs.run_id, whole).tests
+    return summary.data(outputs.run_id, whole).tests
 
 
 def previous(store: Store, outputs: RunOutputs, facts: RunFacts) -> str:

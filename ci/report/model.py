@@ -12,7 +12,7 @@ from pydantic import BeforeValidator, Field
 
 if TYPE_CHECKING:
     from core.run.records import Cell as RecordCell
-    from pytorch_build.test.report_data import GroupEntry
+    from pytorch_build.test.summary import GroupEntry
 
 # from the best to the worst: of several states of a cell, the worst counts
 State = Literal["passed", "untested", "incomplete", "interrupted", "unreadable", "failed"]

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from ci.report.facts import GroupFacts, RunFacts
     from core.run.records import Record
-    from pytorch_build.test.report_data import CaseEntry, GroupEntry
+    from pytorch_build.test.summary import CaseEntry, GroupEntry
 
 SLOWEST = 50
 _WORSE: dict[str, int] = {outcome: at for at, outcome in enumerate(OUTCOMES)}

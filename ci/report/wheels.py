@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 from ci.report.model import CellName, Folder, Source, Wheel
-from core.wheel.wheel_contents import CONTENTS
+from core.wheel import CONTENTS
 from pytorch_build.refs.torch_refs import DISTRIBUTIONS
 from rocm_packaging.packages.layouts import device_host
 

@@ -11,7 +11,7 @@ from ci.verbs.mirror_deps import source_of
 from core import console
 from core.cli.options import common_from
 from core.errors import MissingInputError, StoreError
-from core.stores import open_store
+from core.stores.location import open_store
 
 if TYPE_CHECKING:
     import argparse

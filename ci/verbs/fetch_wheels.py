@@ -17,8 +17,8 @@ from ci.install.dependencies import mirror
 from ci.install.devices import devices_for
 from core import console, files
 from core.cli.options import add_group, add_platform, common_from
-from core.cli.progress import transfer
-from core.env.interpreters import interpreter
+from core.console import transfer
+from core.env import interpreter
 from core.errors import MissingInputError, StoreError
 from core.packages.offers import find_group, fits, offer_of, offered, required_by
 from core.packages.resolution import parsed_requirement
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from ci.install.devices import Devices
-    from core.cli.progress import Transfer
+    from core.console import Transfer
     from core.packages.offers import Offer, RunGroup
 
 _LOCK = ".fetch.lock"

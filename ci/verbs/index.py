@@ -13,7 +13,7 @@ from core import console
 from core.cli.options import add_group, add_platform, common_from
 from core.errors import MissingInputError, StoreError
 from core.run.outputs import artifact_groups, group_name
-from core.stores import open_store
+from core.stores.location import open_store
 
 if TYPE_CHECKING:
     import argparse

@@ -16,7 +16,8 @@ from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
 from core import console, files
-from core.archive.zip_writer import HashingStream, Member, ZipWriter
+from core.archive import Member
+from core.archive.zip_writer import HashingStream, ZipWriter
 from core.cli.options import common_from
 from core.errors import BuildError
 

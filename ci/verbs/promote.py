@@ -6,28 +6,28 @@ A set is a torch version over its families: all its wheels, and the ROCm package
 from __future__ import annotations
 
 import getpass
-from dataclasses import replace
+from collections import Counter
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ci.plan import data
 from ci.promote import documents, promotion
-from ci.promote.candidates import final_of, new_set_name, promised, renamed, rewritten
-from ci.promote.documents import Cell, Override
+from ci.promote.candidates import promised, renamed, rewritten
+from ci.promote.documents import Cell, Decision, Override
 from ci.promote.facts import SetRequest, gather, staged_versions
-from ci.promote.keeping import Kept, kept_facts
 from ci.promote.policy import Rules, by_cell, decide, gates
-from ci.promote.promotion import Circumstances, decision_of, promoted_files
+from ci.promote.version_change import final_of, kept_facts, new_version
 from ci.publish.buckets import buckets, distribution_store
 from ci.verbs.cells import TESTS, expand, load_matrix
 from ci.verbs.stage import add_distribution_store, distribution_store_of, listed
-from core import console, files
+from core import console
 from core.cli.options import DEFAULT_STORE, common_from, environment
 from core.errors import CheckError, UsageError
+from core.files import made
 from core.run import records
 from core.run.outputs import group_name
-from core.stores import open_store
+from core.stores.location import open_store
 from pytorch_build.lock.versions import python_tag
 from pytorch_build.refs.torch_refs import load_refs
 
@@ -35,14 +35,11 @@ if TYPE_CHECKING:
     import argparse
     from collections.abc import Mapping
 
-    from ci.promote.candidates import RocmChange
-    from ci.promote.documents import Decision
     from ci.promote.facts import Facts
     from ci.promote.policy import Verdict
-    from ci.promote.promotion import Done
+    from ci.promote.version_change import RocmChange
     from core.cli.options import Common
     from core.stores import Store
-
 
 # the stage of a matrix that has every one of its cells
 _EVERY_CELL = TESTS[0]
@@ -71,7 +68,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         help="a matrix whose cells must all be there: release, ci, FILE",
     )
     decided = parser.add_argument_group("the decision")
-    decided.add_argument("--override-by", default="", metavar="NAME", help="who decides against the tests")
+    decided.add_argument("--override-by", default="", metavar="NAME", help="who overrides the tests")
     decided.add_argument("--override-reason", default="", metavar="TEXT", help="why")
     decided.add_argument(
         "--config",
@@ -102,56 +99,73 @@ def run(arguments: argparse.Namespace) -> None:
     """Gather, decide, show, and carry out."""
     common = common_from(arguments)
     change = _change(arguments, common)
-    kept = _kept(arguments, change)
     override = _override(arguments)
     # as they are: nothing is written before the decision, and nothing at all in a dry run
-    bucket = distribution_store_of(arguments, replace(common, dry_run=False))
+    bucket = distribution_store_of(arguments, common, dry_run=False)
     source = _candidates(arguments, common) if change else bucket
     request = _request(arguments, common, source, change)
     facts = gather(source, request, partial(_open_run, common), jobs=arguments.jobs)
-    facts, left_out = kept_facts(facts, kept) if kept else (facts, ())
+    facts, left_out = kept_facts(facts, change) if change and change.targets else (facts, ())
     known = data.load(data.own_file(arguments.config, common.root, environment()))
     rules = Rules(runners=known.runners, gates=gates(known.promotion), release_type=common.release_type)
     verdict = decide(facts, rules, override)
-    show(facts, verdict)
-    require(facts, verdict)
-    show_unfinished(bucket, facts)
-    staged = promoted_files(facts)
-    told = Circumstances(
-        set_name=new_set_name(request.distribution, request.version, change),
+    _show(facts, verdict)
+    _require(facts, verdict)
+    for one in promotion.unfinished(bucket):
+        again = "; this promotion continues it" if one.set_name == facts.set_name else ""
+        console.warn(
+            f"{one.set_name} is being promoted by {one.by} since {one.decided}, or was interrupted{again}."
+        )
+    staged = promotion.promoted_files(facts)
+    files = renamed(staged, change) if change else staged
+    new = change and new_version(request.distribution, request.version, change)
+    decision = Decision(
+        set_name=f"{request.distribution}-{new or request.version}",
+        identity=promotion.identity_of(files),
         release_type=common.release_type,
-        by=arguments.by or _actor(environment()),
-        decided=records.now(),
         from_version=change.old if change else "",
         to_version=change.new if change else "",
-        gpu_targets=kept.targets if kept else (),
+        gpu_targets=change.targets if change else (),
         left_out=left_out,
+        decided=records.now(),
+        by=arguments.by or _actor(environment()),
+        staging=facts.staging,
+        rulings=verdict.rulings,
+        override=verdict.override,
+        files=files,
     )
-    decision = decision_of(facts, verdict, renamed(staged, change) if change else staged, told)
     promotion.require_same_targets(bucket, decision)
     if common.dry_run:
-        show_plan(bucket, decision)
+        _show_plan(bucket, decision)
         return
     origin: promotion.Origin = promotion.Staged(store=source)
     if change is not None and not promotion.is_done(bucket, decision):
-        scratch = files.made(common.cache / "promotion" / decision.identity)
-        final = rewritten(source, staged, change, scratch, promised(facts, change), kept)
-        decision, origin = decision.model_copy(update={"files": final.files}), final.origin
+        scratch = made(common.cache / "promotion" / decision.identity)
+        files, origin = rewritten(source, staged, change, scratch, promised(facts, change))
+        decision = decision.model_copy(update={"files": files})
     done = promotion.carry_out(bucket, decision, origin, now=records.now, jobs=arguments.jobs)
-    show_done(bucket, done)
+    _show_done(bucket, done)
 
 
 def _change(arguments: argparse.Namespace, common: Common) -> RocmChange | None:
-    """Say which release candidate becomes which release, if one does."""
+    """Return which release candidate becomes which release, if one does, and which targets it keeps."""
     old, new = arguments.from_version, arguments.version
     if not (old or new):
+        if arguments.gpu_targets:
+            raise UsageError(
+                "--gpu-targets changes wheels, and a name stands for the same bytes for ever.",
+                hint="Give it where a candidate becomes a release (--from-version, --version), or build for "
+                "fewer targets.",
+            )
         return None
     if not (old and new):
         raise UsageError(
             "A release candidate becomes a release with --from-version and --version.",
             hint="Like --from-version 7.10.0rc2 --version 7.10.0.",
         )
-    change = final_of(old)
+    if arguments.gpu_targets and not listed(arguments.gpu_targets):
+        raise UsageError("--gpu-targets is empty.")
+    change = final_of(old, listed(arguments.gpu_targets))
     if change.new != new:
         raise UsageError(f"ROCm {old} becomes {change.new}, not {new}.")
     if common.release_type != "release":
@@ -162,24 +176,11 @@ def _change(arguments: argparse.Namespace, common: Common) -> RocmChange | None:
     return change
 
 
-def _kept(arguments: argparse.Namespace, change: RocmChange | None) -> Kept | None:
-    """Say which gfx targets are kept, if not all are."""
-    if not arguments.gpu_targets:
-        return None
-    if change is None:
-        raise UsageError(
-            "--gpu-targets changes wheels, and a name stands for the same bytes for ever.",
-            hint="Give it where a candidate becomes a release (--from-version, --version), or build for "
-            "fewer targets.",
-        )
-    return Kept(targets=tuple(dict.fromkeys(listed(arguments.gpu_targets))))
-
-
 def _override(arguments: argparse.Namespace) -> Override | None:
     by, reason = arguments.override_by.strip(), arguments.override_reason.strip()
     if bool(by) != bool(reason):
         raise UsageError(
-            "A decision against the tests has a name and a reason.",
+            "An override of the tests has a name and a reason.",
             hint="Give both: --override-by NAME --override-reason TEXT.",
         )
     return Override(by=by, reason=reason) if by else None
@@ -200,13 +201,11 @@ def _open_run(common: Common, address: str) -> Store:
 def _request(
     arguments: argparse.Namespace, common: Common, source: Store, change: RocmChange | None
 ) -> SetRequest:
-    """Say which set is meant."""
     if arguments.torch_version and arguments.rocm_version:
         raise UsageError("--torch-version and --rocm-version name two sets.", hint="Promote one at a time.")
-    distribution = "rocm" if arguments.rocm_version else "torch"
     version = arguments.torch_version or arguments.rocm_version
     return SetRequest(
-        distribution=distribution,
+        distribution="rocm" if arguments.rocm_version else "torch",
         version=version or _only_version(source, change),
         families=tuple(group_name(one, common.build_variant) for one in listed(common.gpu_family)),
         platforms=(arguments.platform,) if arguments.platform else (),
@@ -230,18 +229,14 @@ def _only_version(source: Store, change: RocmChange | None) -> str:
 
 
 def _cells(arguments: argparse.Namespace, common: Common) -> tuple[tuple[str, Cell], ...]:
-    """Give the cells of a matrix, on the chosen platform or on all."""
+    """Return the cells of a matrix, on the chosen platform or on all."""
     matrix = load_matrix(arguments.matrix, common.root)
     cells = []
     for platform in (arguments.platform,) if arguments.platform else matrix.gpu_families:
         refs = load_refs(common.refs_file, common.root, platform=platform)
         for one in expand(matrix, refs, platform).sessions[_EVERY_CELL]:
-            cell = Cell(
-                family=group_name(one.gpu_family, common.build_variant),
-                platform=platform,
-                python=python_tag(one.python).abi,
-            )
-            cells.append((one.torch_ref, cell))
+            family, python = group_name(one.gpu_family, common.build_variant), python_tag(one.python).abi
+            cells.append((one.torch_ref, Cell(family=family, platform=platform, python=python)))
     return tuple(cells)
 
 
@@ -257,25 +252,24 @@ def _actor(variables: Mapping[str, str]) -> str:
         return "unknown"
 
 
-def show(facts: Facts, verdict: Verdict) -> None:
+def _show(facts: Facts, verdict: Verdict) -> None:
     """Print the decision on each cell."""
     rules = {
         Cell(family=one.family, platform=one.platform, python=one.python): one for one in verdict.rulings
     }
     blocked = by_cell(verdict.reasons)
-    cells = sorted({wheel.cell for wheel in facts.wheels} | blocked.keys())
+    files = Counter(wheel.cell for wheel in facts.wheels)
     rows = []
-    for cell in cells:
+    for cell in sorted(files.keys() | blocked.keys()):
         ruling = rules.get(cell)
-        wheels = sum(wheel.cell == cell for wheel in facts.wheels)
-        rule = "refused" if cell in blocked else ruling.rule if ruling else "refused"
+        rule = ruling.rule if ruling and cell not in blocked else "refused"
         tests = ", ".join(sorted({one.stage for one in ruling.evidence})) if ruling else ""
-        rows.append((cell.family, cell.platform, cell.python or "any", str(wheels), rule, tests))
+        rows.append((cell.family, cell.platform, cell.python or "any", str(files[cell]), rule, tests))
     console.table(("family", "platform", "Python", "files", "rule", "tests"), rows, title=facts.set_name)
 
 
-def require(facts: Facts, verdict: Verdict) -> None:
-    """Refuse a set that may not go out."""
+def _require(facts: Facts, verdict: Verdict) -> None:
+    """Refuse a set that must not be released."""
     if verdict.promote:
         return
     lines = []
@@ -285,7 +279,7 @@ def require(facts: Facts, verdict: Verdict) -> None:
     count = len(verdict.reasons)
     hint = "Correct it, stage again where wheels changed, test, and promote again."
     if all(one.overridable for one in verdict.reasons):
-        hint = "Test again; or decide against the tests: --override-by NAME --override-reason TEXT."
+        hint = "Test again, or override the tests: --override-by NAME --override-reason TEXT."
     raise CheckError(
         f"{facts.set_name} is not promoted, for {count} reason{'s' if count > 1 else ''}:\n"
         + "\n".join(lines),
@@ -293,50 +287,36 @@ def require(facts: Facts, verdict: Verdict) -> None:
     )
 
 
-def show_unfinished(bucket: Store, facts: Facts) -> None:
-    """Say which promotions go on, or were interrupted."""
-    for one in promotion.unfinished(bucket):
-        again = "; this one goes on with it" if one.set_name == facts.set_name else ""
-        console.warn(
-            f"{one.set_name} is being promoted by {one.by} since {one.decided}, or was interrupted{again}."
-        )
-
-
-def show_plan(bucket: Store, decision: Decision) -> None:
-    """Print what would be done."""
-    planned = promotion.plan(decision)
-    rows = [
-        (one.key, console.size(one.size), one.staged_sha256[:12], one.staged_key) for one in decision.files
-    ]
+def _show_plan(bucket: Store, decision: Decision) -> None:
+    files = decision.files
+    rows = [(one.key, console.size(one.size), one.staged_sha256[:12], one.staged_key) for one in files]
     console.table(("would be written", "size", "sha256", "from"), rows)
-    show_left_out(decision)
+    _show_left_out(decision)
     where = f"{bucket.url}/{documents.RELEASE}"
     if promotion.is_done(bucket, decision):
-        console.done(f"promote: already promoted, {len(planned.wheels)} files are in {where}")
+        console.done(f"promote: already promoted, {len(files)} files are in {where}")
         return
+    size, sidecars = sum(one.size for one in files), sum(bool(one.metadata_sha256) for one in files)
     console.done(
-        f"promote: {len(planned.wheels)} files ({console.size(planned.size)}) and {len(planned.sidecars)} "
-        f"sidecars would be put into {where}, pages of {len(planned.families)} families written"
+        f"promote: {len(files)} files ({console.size(size)}) and {sidecars} "
+        f"sidecars would be put into {where}, pages of {len(decision.families)} families written"
     )
 
 
-def show_left_out(decision: Decision) -> None:
-    """Say which device packages a keep-list leaves out."""
+def _show_left_out(decision: Decision) -> None:
     if decision.gpu_targets:
         names = ", ".join(sorted({key.rpartition("/")[2] for key in decision.left_out})) or "nothing"
         console.say(f"Device code is kept for {', '.join(decision.gpu_targets)}. Left out: {names}.")
 
 
-def show_done(bucket: Store, done: Done) -> None:
-    """Print how it ended."""
+def _show_done(bucket: Store, done: promotion.Done) -> None:
     decision = done.decision
-    key = documents.decision(decision.set_name, decision.identity)
     if done.outcome == "already":
         by = f"{decision.by} at {decision.completed}"
-        console.done(f"promote: {decision.set_name} was already promoted by {by} ({key})")
+        console.done(f"promote: {decision.set_name} was already promoted by {by} ({decision.key})")
         return
-    show_left_out(decision)
+    _show_left_out(decision)
     console.done(
         f"promote: {len(decision.files)} files of {decision.set_name} are in "
-        f"{bucket.url}/{documents.RELEASE}, {done.copied} of them new; decision {key}"
+        f"{bucket.url}/{documents.RELEASE}, {done.copied} of them new; decision {decision.key}"
     )

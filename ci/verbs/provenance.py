@@ -28,15 +28,13 @@ def run(arguments: argparse.Namespace) -> None:
     common = common_from(arguments)
     store = common.open_store()
     group = arguments.artifact_group or common.artifact_group
-    tell(store, write_provenance(store, common.outputs, group))
+    report(store, write_provenance(store, common.outputs, group))
 
 
-def tell(store: Store, written: Written) -> None:
+def report(store: Store, written: Written) -> None:
     """Print what was written: a line a file, and where it lies."""
-    from ci.provenance.facts import source_commits
-
     rows = [
-        (one.file.name, ", ".join(commit[:12] for commit in source_commits(one)), outcome)
+        (one.file.name, ", ".join(commit[:12] for commit in one.commits), outcome)
         for one, outcome in written.made
     ]
     console.table(("file", "commit", "statement"), rows)

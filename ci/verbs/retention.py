@@ -1,7 +1,7 @@
 """`retention`: delete the runs and staged versions that the policy says may go.
 
 Nothing goes without ``--yes``, nothing that a release index lists ever goes, and a plan that
-takes more than people expect is refused. The policy is `ci/retention.toml`.
+takes more than expected is refused. The policy is `ci/retention.toml`.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from ci.publish.buckets import buckets, distribution_store
 from core import console
 from core.cli.options import add_store_names, common_from
 from core.errors import MissingInputError, UsageError
-from core.stores import open_store
+from core.stores.location import open_store
 
 if TYPE_CHECKING:
     import argparse
     from collections.abc import Sequence
 
-    from ci.cleanup.plan import Decision, Plan
+    from ci.cleanup.plan import Decision
     from ci.publish.buckets import Buckets
 
 
@@ -68,46 +68,41 @@ def _now() -> datetime:
 def run(arguments: argparse.Namespace) -> None:
     """Plan, show the plan, and with ``--yes`` carry it out."""
     common = common_from(arguments)
-    if arguments.yes and (common.dry_run or arguments.today):
+    planning = common.dry_run or arguments.today
+    if arguments.yes and planning:
         raise UsageError("--yes deletes, and --dry-run and --today only plan.", hint="Leave one of them out.")
     data = retention()
     store = open_store(common.store, root=common.root)
     named = arguments.distribution_store or releases_of(buckets(), common.store)
-    others = [open_store(one, root=common.root) for one in named]
     name = arguments.policy or common.release_type
     rules = Rules(
         policy=data.policy(name),
         run_ids=data.run_ids,
         now=arguments.today or _now(),
-        distribution_stores=tuple(others),
+        distribution_stores=tuple(open_store(one, root=common.root) for one in named),
     )
     plan = planned(store, rules)
     if not plan.goes and not plan.stays:
         raise MissingInputError(
             f"{store.url} holds no runs and no staged versions.", hint="Name another place with --store."
         )
-    _show(plan)
-    what = f"{len(plan.goes)} of {len(plan.goes) + len(plan.stays)} runs and versions"
+    for verb, decisions in (("goes", plan.goes), ("stays", plan.stays)):
+        console.table((verb, "files", "size", "written", "why"), [_row(one) for one in decisions])
     size = console.size(plan.size)
+    what = f"{len(plan.goes)} of {len(plan.goes) + len(plan.stays)} runs and versions"
     if not plan.goes:
         console.done(f"retention: nothing in {store.url} may go by policy {name!r}")
-        return
-    if common.dry_run or arguments.today:
+    elif planning:
         console.done(f"retention: {what} ({size}) would go from {store.url} by policy {name!r}")
-        return
-    if not arguments.yes:
+    elif not arguments.yes:
         raise UsageError(
             f"{what} ({size}) would go from {store.url} for ever; nothing was deleted.",
             hint="Read the plan above, then give --yes (or --dry-run, to plan only).",
         )
-    require_modest(plan, percent=arguments.at_most or data.at_most_percent)
-    count = carry_out(store, plan, rewrite=rewrite, in_use=lambda: in_promotion(store))
-    console.done(f"retention: {what} ({count} objects, {size}) are gone from {store.url}")
-
-
-def _show(plan: Plan) -> None:
-    console.table(("goes", "files", "size", "written", "why"), [_row(one) for one in plan.goes])
-    console.table(("stays", "files", "size", "written", "why"), [_row(one) for one in plan.stays])
+    else:
+        require_modest(plan, percent=arguments.at_most or data.at_most_percent)
+        count = carry_out(store, plan, rewrite=rewrite, in_use=lambda: in_promotion(store))
+        console.done(f"retention: {what} ({count} objects, {size}) are gone from {store.url}")
 
 
 def _row(one: Decision) -> Sequence[str]:

@@ -22,8 +22,7 @@ from core.cli.options import add_group, add_platform, common_from
 from core.cli.options import environment as variables
 from core.errors import MissingInputError, UsageError
 from core.packages.offers import find_group, fits
-from core.packages.options import add_package_source, source_options
-from core.packages.sources import PackageSource
+from core.packages.sources import PackageSource, add_package_source, source_options
 from core.run.job_files import job_files
 from rocm_packaging.rocm_sources import named_source
 
@@ -34,7 +33,7 @@ if TYPE_CHECKING:
 
     from ci.install import Chosen
     from core.cli.options import Common
-    from core.env.interpreters import Interpreter
+    from core.env import Interpreter
 
 WAIT = 600.0
 

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING
 
 from ci.promote import documents
 from ci.promote.runs import read_group, read_locks
-from ci.promote.staging_area import Choice, chosen_files, planned_record, stage_group
+from ci.promote.staging_area import chosen_files, planned_record, stage_group
 from ci.publish.buckets import buckets, distribution_store
-from core import console, stores
+from core import console
 from core.cli.options import add_group, common_from
 from core.run.outputs import artifact_groups
-from core.stores import open_store
+from core.stores.location import open_store
 from pytorch_build.refs.torch_refs import load_refs
 
 if TYPE_CHECKING:
@@ -22,8 +22,10 @@ if TYPE_CHECKING:
 
     from ci.promote.documents import StagingRecord
     from core.cli.options import Common
-    from core.run.outputs import RunOutputs
     from core.stores import Store
+
+# copies wait for the server, and keep neither this machine's network nor its processors busy
+JOBS = 32
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -41,60 +43,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add_group(parser, default="the GPU family, else every one")
 
 
-def run(arguments: argparse.Namespace) -> None:
-    """Stage the chosen groups of a run."""
-    common = common_from(arguments)
-    target = distribution_store_of(arguments, common)
-    outputs = common.outputs
-    source = _source(common, outputs)
-    choice = Choice(kind=arguments.distributions, packages=listed(arguments.packages))
-    groups = artifact_groups(source, outputs, arguments.artifact_group or common.artifact_group)
-    # everything is chosen before anything is copied: one group's refusal leaves nothing behind
-    planned = [_planned(common, source, outputs, group, choice) for group in groups]
-    for record in planned:
-        _stage(common, source, target, record, arguments.jobs)
-
-
-def _source(common: Common, outputs: RunOutputs) -> Store:
-    """Open the store that has the run, as it is: copies on the server need both ends to be buckets."""
-    here = open_store(common.store, root=common.root)
-    if not common.read_store or here.list(outputs.manifests_prefix("")):
-        return here
-    return open_store(common.read_store, root=common.root)
-
-
-def _planned(common: Common, source: Store, outputs: RunOutputs, group: str, choice: Choice) -> StagingRecord:
-    read = read_group(source, outputs, group)
-    refs = load_refs(common.refs_file, common.root, platform=outputs.platform)
-    return planned_record(source, read, chosen_files(read, choice), read_locks(source, outputs, group, refs))
-
-
-def _stage(common: Common, source: Store, target: Store, planned: StagingRecord, jobs: int) -> None:
-    folder = documents.folder(documents.STAGING, planned.family)
-    with console.group(f"stage {planned.family}"):
-        staged = stage_group(source, target, planned, jobs=jobs)
-        if not common.dry_run:
-            keys = {file.key for file in planned.files}
-            documents.write_pages(target, documents.STAGING, planned.family, expected=keys)
-    console.table(
-        ("file", "size", "sha256"),
-        [(file.name, console.size(file.size), file.sha256[:12]) for file in planned.files],
-    )
-    where = f"{target.url}/{folder}"
-    if common.dry_run:
-        console.done(f"stage: {staged.copied} of {len(planned.files)} files would be copied to {where}")
-    elif staged.copied:
-        console.done(f"stage: {len(planned.files)} files are in {where}, {staged.copied} of them new")
-    else:
-        console.done(f"stage: unchanged, {len(planned.files)} files are in {where}")
-
-
-# copies wait for the server, and keep neither this machine's network nor its processors busy
-JOBS = 32
-
-
 def add_distribution_store(parser: argparse.ArgumentParser) -> None:
-    """Declare where wheels are handed out from, and which platform's they are."""
+    """Declare what staging and promotion share: where wheels are handed out from, and for which platform."""
     parser.add_argument(
         "--distribution-store",
         default="",
@@ -102,11 +52,7 @@ def add_distribution_store(parser: argparse.ArgumentParser) -> None:
         help="where wheels are handed out from: a folder or s3://bucket (default: the release type's bucket)",
     )
     parser.add_argument(
-        "--jobs",
-        type=int,
-        default=JOBS,
-        metavar="N",
-        help="objects at a time (default: %(default)s)",
+        "--jobs", type=int, default=JOBS, metavar="N", help="objects at a time (default: %(default)s)"
     )
     parser.add_argument(
         "--platform",
@@ -116,12 +62,52 @@ def add_distribution_store(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def distribution_store_of(arguments: argparse.Namespace, common: Common) -> Store:
+def distribution_store_of(arguments: argparse.Namespace, common: Common, *, dry_run: bool) -> Store:
     """Open the store that wheels are handed out from."""
     named = arguments.distribution_store or distribution_store(buckets(), common.release_type)
-    return stores.open_store(named, root=common.root, dry_run=common.dry_run)
+    return open_store(named, root=common.root, dry_run=dry_run)
 
 
 def listed(words: str) -> tuple[str, ...]:
     """Split a list that commas or semicolons separate."""
     return tuple(word.strip() for word in words.replace(";", ",").split(",") if word.strip())
+
+
+def run(arguments: argparse.Namespace) -> None:
+    """Stage the chosen groups of a run."""
+    common = common_from(arguments)
+    outputs = common.outputs
+    target = distribution_store_of(arguments, common, dry_run=common.dry_run)
+    # as they are: copies on the server need both ends to be buckets
+    source = open_store(common.store, root=common.root)
+    if common.read_store and not source.list(outputs.manifests_prefix("")):
+        source = open_store(common.read_store, root=common.root)
+    refs = load_refs(common.refs_file, common.root, platform=outputs.platform)
+    planned = []
+    # everything is chosen before anything is copied: one group's refusal leaves nothing behind
+    for group in artifact_groups(source, outputs, arguments.artifact_group or common.artifact_group):
+        read = read_group(source, outputs, group)
+        chosen = chosen_files(read, arguments.distributions, listed(arguments.packages))
+        planned.append(planned_record(source, read, chosen, read_locks(source, outputs, group, refs)))
+    for record in planned:
+        _stage(common, source, target, record, arguments.jobs)
+
+
+def _stage(common: Common, source: Store, target: Store, planned: StagingRecord, jobs: int) -> None:
+    with console.group(f"stage {planned.family}"):
+        copied = stage_group(source, target, planned, jobs=jobs)
+        if not common.dry_run:
+            keys = {file.key for file in planned.files}
+            documents.write_pages(target, documents.STAGING, planned.family, expected=keys)
+    console.table(
+        ("file", "size", "sha256"),
+        [(file.name, console.size(file.size), file.sha256[:12]) for file in planned.files],
+    )
+    where = f"{target.url}/{documents.folder(documents.STAGING, planned.family)}"
+    count = len(planned.files)
+    if common.dry_run:
+        console.done(f"stage: {copied} of {count} files would be copied to {where}")
+    elif copied:
+        console.done(f"stage: {count} files are in {where}, {copied} of them new")
+    else:
+        console.done(f"stage: unchanged, {count} files are in {where}")

@@ -23,8 +23,7 @@ from core.cli.options import (
     placed,
 )
 from core.errors import FatalError, UsageError, nearest
-from core.stores import open_store
-from core.stores.location import answers
+from core.stores.location import answers, open_store
 
 if TYPE_CHECKING:
     import argparse
@@ -177,8 +176,9 @@ def write_pages(common: Common, put: Mapping[str, Sequence[FileRecord]]) -> None
 
 
 def _await_pages(common: Common, put: Mapping[str, Sequence[FileRecord]]) -> None:
+    from core.http import Answer
     from core.packages.offers import Offer
-    from core.packages.pages import Answer, wait_for
+    from core.packages.pages import wait_for
 
     store, outputs = common.open_store(), common.outputs
 

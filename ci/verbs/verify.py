@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from core import console, files
 from core.cli.options import add_platform, common_from
 from core.errors import WheelError
+from core.wheel import record
 
 if TYPE_CHECKING:
     import argparse
@@ -31,7 +32,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add_platform(parser)
     parser.add_argument("--json", action="store_true", help="print what is known as JSON, a list")
     parser.epilog = (
-        "A file that lies in a run's outputs is held against that run; any other one against --run-id in "
+        "A file that lies in a run's outputs is compared with that run; any other one with --run-id in "
         "--store. Without a statement, a record, or with anything that contradicts, it fails."
     )
 
@@ -49,7 +50,7 @@ def run(arguments: argparse.Namespace) -> None:
     with tempfile.TemporaryDirectory(prefix="verify.", dir=common.cache) as scratch:
         for number, file in enumerate(arguments.files):
             folder = files.made(Path(scratch) / str(number))
-            # asked of the installer's settings, which takes a moment
+            # from the installer's settings, which takes a moment
             cert = configured().cert if file.startswith("https://") else ""
             known.append(_verified(locate(file, common, folder, named=named, cert=cert)))
             if not arguments.json:
@@ -60,37 +61,23 @@ def run(arguments: argparse.Namespace) -> None:
 
 def _verified(located: Located) -> dict[str, Any]:
     from ci.provenance import evidence
-    from core.wheel import distributions, wheel_record
+    from core.wheel import distributions
 
     path = located.path
     if not distributions.is_distribution(path.name):
         raise WheelError(
             f"{path.name} is neither a wheel nor an sdist.", hint="Give a .whl or a .tar.gz file."
         )
-    described = distributions.describe(path, key="", sha256=files.sha256(path))
-    found = evidence.gather(located.run, described.record, located.group)
-    by, _ = evidence.check_file(described.record, found.promised)
+    file = distributions.describe(path, key="", sha256=files.sha256(path)).record
+    by, _ = evidence.check_file(file, evidence.gather(located.run, file, located.group))
     if path.suffix == ".whl":
-        wheel_record.require_sound(path)
-    statement, where = found.statement(by, path.name)
-    if statement is None:
-        raise evidence.require_statement(path.name, by)
-    evidence.check_statement(statement, where, described.record, by)
-    return _known(described.record, by, statement, f"{located.run.url}/{where}")
+        record.require_sound(path)
+    statement, where = evidence.statement_of(located.run, by, path.name)
+    evidence.check_statement(statement, where, file, by)
+    return _known(file, by, statement, f"{located.run.url}/{where}")
 
 
 def _known(file: FileRecord, by: Recorded, statement: Statement, where: str) -> dict[str, Any]:
-    details, record = statement.predicate.details, by.record
-    sources = [
-        {
-            "project": one.name,
-            "commit": one.digest.get("gitCommit", ""),
-            "uri": one.uri,
-            "ref": one.annotations.get("ref", ""),
-            "edited": "uncommitted_changes_sha256" in one.annotations,
-        }
-        for one in statement.sources
-    ]
     own = {one.name for one in statement.sources}
     return {
         "file": file.name,
@@ -98,26 +85,35 @@ def _known(file: FileRecord, by: Recorded, statement: Statement, where: str) -> 
         "size": file.size,
         "distribution": file.distribution,
         "version": file.version,
-        "stage": record.stage,
-        "cell": record.cell.model_dump(),
-        "run_id": record.run_id,
-        "builder": details.builder.id,
-        "invocation": details.metadata.invocation_id,
-        "started": details.metadata.started,
-        "finished": details.metadata.finished,
+        "stage": by.record.stage,
+        "cell": by.record.cell.model_dump(),
+        "run_id": by.record.run_id,
+        "builder": statement.builder,
+        "invocation": statement.invocation,
+        "started": statement.started,
+        "finished": statement.finished,
         "record": by.document.key,
         "statement": where,
-        "sources": sources,
+        "sources": [
+            {
+                "project": one.name,
+                "commit": one.digest.get("gitCommit", ""),
+                "uri": one.uri,
+                "ref": one.annotations.get("ref", ""),
+                "edited": "uncommitted_changes_sha256" in one.annotations,
+            }
+            for one in statement.sources
+        ],
         "materials": [
             {"name": one.name, "uri": one.uri, "digest": dict(one.digest)}
-            for one in statement.predicate.definition.dependencies
+            for one in statement.dependencies
             if one.name not in own
         ],
     }
 
 
 def _text(known: dict[str, Any]) -> str:
-    """Write what is known for people, in lines that a narrow terminal takes: a word, then what it is."""
+    """Write what is known in lines that a narrow terminal takes: a word, then what it is."""
     from ci.report.text import spelt
 
     cell = known["cell"]

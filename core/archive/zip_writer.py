@@ -1,7 +1,7 @@
 """Zip files written fast and the same every time, front to back.
 
-Members are compressed by `core.archive.zip_packing`, on all cores. Members of another archive can be
-taken over as they are compressed there. Format: APPNOTE.TXT of PKWARE, with ZIP64.
+Members are compressed on all cores, or taken over from another archive as they are compressed there.
+Format: APPNOTE.TXT of PKWARE, with ZIP64.
 """
 
 from __future__ import annotations
@@ -14,18 +14,16 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, BinaryIO
 
-from core.archive.zip_members import CHUNK
-from core.archive.zip_packing import DEFLATED, LEVEL, STORED, Packed, Workers, longest_first, packed_in_order
-from core.archive.zip_sources import Made, Member
+from core.archive import Member
+from core.archive.compression import DEFLATED, LEVEL, STORED, Packed, Workers, longest_first, packed_in_order
+from core.archive.zip_reader import MemberError, compressed, is_executable
 from core.errors import WheelError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from pathlib import Path
 
-    from core.archive.zip_members import Span
-
-__all__ = ["EARLIEST", "HashingStream", "Made", "Member", "Workers", "Written", "ZipWriter"]
+    from core.archive.zip_reader import Span
 
 _UTF8_FLAG = 0x800
 _UNIX = 3 << 8
@@ -74,15 +72,10 @@ class HashingStream:
 class ZipWriter:
     """Write one zip file, front to back, without ever seeking.
 
-    Args:
-        stream: Where the bytes go.
-        epoch: The time that every member carries, in seconds since 1970 UTC; times that
-            a zip cannot hold (before 1980) become the earliest that it can.
-        jobs: How many threads compress (default: one a core), unless `workers` are given.
-        workers: Threads shared with other archives; they are left running.
-        level: libdeflate's level, 1 to 12; 0 stores members as they are.
-        scratch: Where very large members lie, compressed, before they are written (default:
-            the system's temporary folder).
+    Every member gets the time `epoch`, in seconds since 1970 UTC; before 1980 it is the earliest that a zip
+    can hold. `level` is libdeflate's, 1 to 12; 0 stores members as they are. `workers` are threads shared
+    with other archives, which keep running (default: `jobs` threads of its own, one a core). Very large
+    members lie in `scratch`, compressed, before they are written.
     """
 
     def __init__(
@@ -96,7 +89,9 @@ class ZipWriter:
         scratch: Path | None = None,
     ) -> None:
         self._stream = stream
-        self._date, self._time = _dos_time(EARLIEST if epoch is None else epoch)
+        moment = datetime.fromtimestamp(min(max(epoch or EARLIEST, EARLIEST), _LATEST), tz=UTC)
+        self._date = (moment.year - 1980) << 9 | moment.month << 5 | moment.day
+        self._time = moment.hour << 11 | moment.minute << 5 | moment.second // 2
         self._jobs, self._workers = jobs, workers
         self._level, self._scratch = level, scratch
         self._directory: list[bytes] = []
@@ -104,11 +99,8 @@ class ZipWriter:
     def add(self, members: Sequence[Member]) -> list[Written]:
         """Compress and write members; the archive lists them in the order given.
 
-        Their bytes come in another order: what takes longest to compress begins first, so that no
-        core waits for it in the end. Readers find members by the offsets in the listing.
-
-        Raises:
-            MissingInputError: A member's source file does not exist.
+        Their bytes come in another order: what takes longest to compress begins first, so that no core
+        waits for it in the end. Readers find members by the offsets in the listing.
         """
         order = longest_first(members)
         before = len(self._directory)
@@ -124,28 +116,25 @@ class ZipWriter:
     def copy(
         self, source: Path, stream: BinaryIO, info: zipfile.ZipInfo, span: Span, *, name: str, sha256: bytes
     ) -> Written:
-        """Take a member of another archive over as it is compressed there.
+        """Take a member of another archive, opened as `stream`, over as it is compressed there.
 
-        Nothing is inflated, so what the other archive says of it is believed; see that
-        `core.wheel.wheel_record.require_listing` holds for it, and `require_sound` for one from elsewhere.
-
-        Args:
-            source: The other archive.
-            stream: The same, opened.
-            info: What its directory says of the member.
-            span: Where the member's bytes lie in it.
-            name: The member's name in this archive.
-            sha256: The raw SHA-256 of its uncompressed bytes; empty where that is not known.
-
-        Raises:
-            WheelError: The other archive ends within the member.
+        Nothing is inflated, so the other archive's own facts are trusted: verify it by
+        `core.wheel.record.require_listing`, and by `require_sound` where it is from elsewhere. `sha256` is
+        that of the uncompressed bytes; empty where it is not known.
         """
+
+        def pieces() -> Iterator[bytes]:
+            try:
+                yield from compressed(stream, span)
+            except MemberError:
+                raise WheelError(f"{source.name} is cut off within {info.filename}.") from None
+
         return self._put(
             Packed(
                 member=Member(name=name, source=source, executable=is_executable(info)),
                 method=STORED if info.compress_type == zipfile.ZIP_STORED else DEFLATED,
                 packed_size=info.compress_size,
-                pieces=lambda: _compressed(source, stream, info, span),
+                pieces=pieces,
                 crc=info.CRC,
                 size=info.file_size,
                 sha256=sha256,
@@ -198,24 +187,8 @@ class ZipWriter:
         self._directory.append(_CENTRAL.pack(*head, *tail) + name + central_extra)
 
 
-def is_executable(info: zipfile.ZipInfo) -> bool:
-    """Whether somebody may run a member."""
-    return bool(info.external_attr >> 16 & 0o111)
-
-
-def _compressed(source: Path, stream: BinaryIO, info: zipfile.ZipInfo, span: Span) -> Iterator[bytes]:
-    stream.seek(span.start)
-    left = info.compress_size
-    while left:
-        piece = stream.read(min(CHUNK, left))
-        if not piece:
-            raise WheelError(f"{source.name} is cut off within {info.filename}.")
-        left -= len(piece)
-        yield piece
-
-
 def _central_extra(size: int, compressed: int, offset: int) -> tuple[bytes, bool]:
-    """Give the zip64 field of a central entry: only the values that do not fit into 32 bits."""
+    """Return the zip64 field of a central entry: only the values that do not fit into 32 bits."""
     large = size > _U32 or compressed > _U32
     values = [size, compressed] if large else []
     if offset > _U32:
@@ -223,9 +196,3 @@ def _central_extra(size: int, compressed: int, offset: int) -> tuple[bytes, bool
     if not values:
         return b"", False
     return struct.pack(f"<HH{len(values)}Q", 1, 8 * len(values), *values), True
-
-
-def _dos_time(epoch: int) -> tuple[int, int]:
-    moment = datetime.fromtimestamp(min(max(epoch, EARLIEST), _LATEST), tz=UTC)
-    date = (moment.year - 1980) << 9 | moment.month << 5 | moment.day
-    return date, moment.hour << 11 | moment.minute << 5 | moment.second // 2

@@ -64,15 +64,8 @@ class _Section:
 def read_needs(stream: BinaryIO, name: str) -> PeFacts | None:
     """Read the facts of a 64-bit PE file.
 
-    Args:
-        stream: The file.
-        name: How to name it in an error.
-
     Returns:
         The facts; None for anything else, such as a program of MS-DOS or a 32-bit file.
-
-    Raises:
-        ArtifactError: It begins as a PE file and is damaged.
     """
     stream.seek(0)
     head = stream.read(_AT_PE + 4)

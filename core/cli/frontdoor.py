@@ -67,12 +67,6 @@ class _Parser(argparse.ArgumentParser):
 def main(package: str, about: str, verbs: Sequence[Verb], argv: Sequence[str] | None = None) -> int:
     """Run one verb.
 
-    Args:
-        package: The package's name.
-        about: One line about it.
-        verbs: Its verbs, in the pipeline's order.
-        argv: Arguments (default: the process's).
-
     Returns:
         The process's exit code: 0, or that of the error's class.
     """
@@ -137,12 +131,7 @@ def _dispatch(package: str, about: str, verbs: Sequence[Verb], words: Sequence[s
 
 
 def verb_parser(package: str, verb: Verb) -> tuple[VerbModule, argparse.ArgumentParser]:
-    """Import a verb, and give it with the parser of its options, the common ones first.
-
-    Args:
-        package: The package's name.
-        verb: One of its verbs.
-    """
+    """Import a verb, and give it with the parser of its options, the common ones first."""
     module = cast("VerbModule", import_module(verb.module))
     parser = _Parser(prog=f"python -m {package} {verb.name}", description=verb.summary, allow_abbrev=False)
     add_common(parser)

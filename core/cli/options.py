@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, get_args
 
 from core.errors import UsageError, nearest
 from core.run.outputs import LOCAL_RUN, PLAIN, Platform, RunOutputs, group_name, this_platform
-from core.stores import open_store
+from core.stores.location import OverlayStore, open_store, unread
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -93,8 +93,6 @@ class Common:
     @functools.cached_property
     def _planned(self) -> Store:
         if self.unread:
-            from core.stores.location import unread
-
             return unread(self.store)
         return open_store(self.store, root=self.root, dry_run=True)
 
@@ -108,8 +106,6 @@ class Common:
         store = self.open_store()
         if not self.read_store:
             return store
-        from core.stores.location import OverlayStore
-
         return OverlayStore(
             store,
             opened=lambda: open_store(self.read_store, root=self.root),
@@ -267,11 +263,7 @@ def _address(store: str, env: Mapping[str, str]) -> str:
 
 
 def common_from(arguments: argparse.Namespace) -> Common:
-    """Turn parsed arguments into the value that stages get.
-
-    Raises:
-        UsageError: ``RELEASE_TYPE`` is no release type, or ``--store auto`` has no bucket.
-    """
+    """Turn parsed arguments into the value that stages get."""
     if arguments.release_type not in RELEASE_TYPES:  # a default is not held against the choices
         raise UsageError(
             f"RELEASE_TYPE={arguments.release_type!r} is no release type. "
@@ -304,14 +296,6 @@ def placed(common: Common, env: Mapping[str, str], *, named: bool) -> Common:
     the data names for the repository. ``auto`` is that bucket. Otherwise ``out/`` is written, and
     runs of CI, which have numbers, are read from that bucket, or from the store that the variable
     ``RUN_STORE`` names, where ``out/`` lacks them.
-
-    Args:
-        common: What was asked for.
-        env: What CI says of itself.
-        named: Whether the store was named on the command line.
-
-    Raises:
-        UsageError: ``auto`` has no bucket for the local run, or for the release type.
     """
     auto = common.store == AUTO_STORE
     if auto and common.run_id == LOCAL_RUN:
@@ -353,9 +337,6 @@ def source_date_epoch(env: Mapping[str, str]) -> int | None:
     """Return SOURCE_DATE_EPOCH in seconds since 1970 UTC, the time that archives' members get; None if unset.
 
     Source: https://reproducible-builds.org/specs/source-date-epoch/.
-
-    Raises:
-        UsageError: It is no number.
     """
     text = env.get("SOURCE_DATE_EPOCH", "")
     if text and not text.isdecimal():

@@ -79,9 +79,6 @@ def save_command(engine: Engine, build: Build, file: Path) -> tuple[str, ...]:
     """Write the command that saves the image to a file which `docker load` and `podman load` read.
 
     buildah's archives hold one name, the first.
-
-    Raises:
-        UsageError: buildah cannot write to such a path.
     """
     match engine:
         case "docker":
@@ -95,15 +92,7 @@ def save_command(engine: Engine, build: Build, file: Path) -> tuple[str, ...]:
 
 
 def find_engine(*names: Engine, otherwise: str = "") -> Engine:
-    """Find an engine that answers: the first of those named, else of docker, podman and buildah.
-
-    Args:
-        names: Engines that will do.
-        otherwise: What people can do without one: a sentence for the hint.
-
-    Raises:
-        MissingInputError: None does; each with its reason.
-    """
+    """Find an engine that answers: the first of those named, else of docker, podman and buildah."""
     wanted = names or tuple(ENGINES)
     reasons = []
     for engine in wanted:
@@ -137,13 +126,7 @@ def _silence(question: Sequence[str]) -> str:
 
 
 def explained(engine: Engine, problem: ProcessError, *, base: str) -> FatalError:
-    """Say what an engine's failure means, from the last lines that it printed.
-
-    Args:
-        engine: The engine.
-        problem: Its failure.
-        base: The base image.
-    """
+    """Say what an engine's failure means, from the last lines that it printed."""
     lines = problem.output.splitlines()
     full = next((line for line in lines if _FULL.search(line)), "")
     if full:

@@ -7,21 +7,24 @@ and given to it; with either installer the same sources are asked.
 from __future__ import annotations
 
 import ast
+import json
 import os
 import re
 import sys
-from dataclasses import dataclass
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Literal
 
-from core import process
+from core import console, files, process
 from core.errors import CheckError, EnvironmentSetupError, ProcessError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
     from pathlib import Path
 
-    from core.env.interpreters import Interpreter
+    from core.env import Interpreter
+
 
 Backend = Literal["uv", "pip"]
 
@@ -121,11 +124,7 @@ def parse_configuration(listed: str) -> Sources:
 def install(
     target: Interpreter, call: Install, *, backend: Backend = "uv", cache_dir: Path | None = None
 ) -> None:
-    """Install into a target environment.
-
-    Raises:
-        EnvironmentSetupError: The installer could not satisfy the call.
-    """
+    """Install into a target environment."""
     sources = call.sources or configured()
     argv = _uv(target, call, sources) if backend == "uv" else _pip(target, call, sources)
     # pip's cache of built wheels knows nothing of settings or of the family chosen
@@ -235,11 +234,7 @@ def missing_dependencies(target: Interpreter) -> Sequence[str]:
 
 
 def require_complete(target: Interpreter) -> None:
-    """See that everything that installed packages require is there, in the version they ask for.
-
-    Raises:
-        CheckError: Something is missing, or does not fit.
-    """
+    """See that everything that installed packages require is there, in the version they ask for."""
     missing = missing_dependencies(target)
     if missing:
         raise CheckError("The installed packages do not fit together:\n" + "\n".join(missing))
@@ -256,3 +251,66 @@ def pinned(path: Path, sources: Sources | None, *, gpu_family: str = "") -> Inst
         build_isolation=False,
         gpu_family=gpu_family,
     )
+
+
+MARKER = "build-environment.json"
+
+
+def digest_of_calls(target: Interpreter, calls: Sequence[Install], *, salt: object = None) -> str:
+    """Hash what an environment is made from: interpreter, requirements, files' contents, sources."""
+    content = [
+        {**asdict(call), "files": [files.sha256(path) for path in call.files], "env": dict(call.env)}
+        for call in calls
+    ]
+    return files.digest_of(
+        {"python": target.version, "base": str(target.base_executable), "calls": content, "salt": salt}
+    )
+
+
+@contextmanager
+def prepared(
+    target: Interpreter,
+    calls: Sequence[Install],
+    *,
+    digest: str,
+    backend: Backend = "uv",
+    cache_dir: Path | None = None,
+    force: bool = False,
+) -> Iterator[None]:
+    """Make an environment hold what `calls` install and nothing else, and hold its lock while it is used."""
+    if not target.virtual:
+        raise EnvironmentSetupError(
+            f"{target.executable} is no virtual environment; a bare interpreter is left alone.",
+            hint="Run the stage through nox, or give --python a virtual environment's interpreter.",
+        )
+    # beside the environment, because emptying it would take a lock inside with it
+    with files.locked(target.prefix.parent / f".{target.prefix.name}.lock", what=str(target.prefix)):
+        marker = target.prefix / MARKER
+        if (
+            not force
+            and marker.is_file()
+            and json.loads(marker.read_text(encoding="utf-8"))["digest"] == digest
+        ):
+            console.detail(f"environment {target.prefix}: unchanged")
+        else:
+            with console.group(f"environment {target.prefix.name}"):
+                marker.unlink(missing_ok=True)
+                _empty(target, backend)
+                for call in calls:
+                    install(target, call, backend=backend, cache_dir=cache_dir)
+            files.write_json(marker, {"digest": digest})
+        yield
+
+
+def _empty(target: Interpreter, backend: Backend) -> None:
+    """Make the environment anew, from the interpreter it was made from."""
+    if backend == "uv":
+        argv = [uv_program(), "venv", "--no-config", "--quiet", "--clear"]
+    else:
+        import sys
+
+        argv = [sys.executable, "-m", "virtualenv", "--quiet", "--clear"]
+    try:
+        process.run([*argv, "--python", target.base_executable, target.prefix])
+    except ProcessError as problem:
+        raise EnvironmentSetupError(f"The environment {target.prefix} could not be made anew.") from problem

@@ -3,36 +3,39 @@
 from __future__ import annotations
 
 import hashlib
+import io
+import zipfile
 from dataclasses import dataclass, replace
 from email import message_from_bytes
+from http.client import HTTPException
 from typing import TYPE_CHECKING
+from urllib.parse import urljoin, urlsplit
 
-from core.errors import MissingInputError, StoreError, UsageError
+from core import wheel
+from core.errors import MissingInputError, StoreError, UsageError, WheelError
 from core.families import CPU, group_families
+from core.http import RemoteFile, has_secret, open_url, reachable, without_secret
+from core.packages.pages import links
 from core.run import records
 from core.run.outputs import artifact_groups
-from core.stores import open_store
-from core.wheel import wheels
-from core.wheel.distributions import SIDECAR
+from core.stores.location import open_store
+from core.wheel import distributions, parse_wheel_name
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from core.cli.options import Common
+    from core.packages.pages import Link
     from core.run.outputs import Platform, RunOutputs
     from core.run.records import FileRecord
     from core.stores import Store
 
+_AHEAD = 1 << 18  # the directory at a wheel's end and its METADATA beside it fit into one request
+
 
 @dataclass(frozen=True, kw_only=True)
 class RunGroup:
-    """One artifact group of a run, where it was found.
-
-    Attributes:
-        store: The store.
-        outputs: The run's paths in it.
-        name: The group.
-    """
+    """One artifact group of a run, where it was found."""
 
     store: Store
     outputs: RunOutputs
@@ -45,7 +48,7 @@ class RunGroup:
 
     @property
     def where(self) -> str:
-        """The place, for people."""
+        """The place, as messages show it."""
         return f"{self.store.url}/{self.prefix}"
 
     @property
@@ -95,13 +98,13 @@ def find_group(common: Common, group: str) -> RunGroup:
         MissingInputError: No store has wheels of the run, or of the group.
         UsageError: The run has several groups and none was named.
     """
-    looked_at, problem = [], None
+    looked_at, hint = [], ""
     for store, outputs in _places(common):
         try:
             found = artifact_groups(store, outputs, group)
         except MissingInputError as missing:
             looked_at.append(f"{store.url}/{outputs.prefix}")
-            problem = missing
+            hint = missing.hint
             continue
         if len(found) > 1:
             raise UsageError(
@@ -112,12 +115,12 @@ def find_group(common: Common, group: str) -> RunGroup:
     what = f"group {group} of run {common.run_id}" if group else f"run {common.run_id}"
     raise MissingInputError(
         f"There are no wheels of {what} in {' nor in '.join(dict.fromkeys(looked_at))}.",
-        hint=(problem.hint if problem else "") or "Name another run, --artifact-group or --store.",
+        hint=hint or "Name another run, --artifact-group or --store.",
     )
 
 
 def _places(common: Common) -> Iterator[tuple[Store, RunOutputs]]:
-    """Give the places to look in, one at a time: the named store, then the bucket of CI's runs."""
+    """Return the places to look in, one at a time: the named store, then the bucket of CI's runs."""
     for location in filter(None, (common.store, common.read_store)):
         store = open_store(location, root=common.root)
         for external_repo in dict.fromkeys((common.external_repo, "")):
@@ -150,21 +153,43 @@ def offered(group: RunGroup) -> tuple[Offer, ...]:
 
 
 def offer_of(one: FileRecord) -> Offer:
-    """Give a recorded file as one on offer."""
-    return Offer(
-        name=one.name,
-        distribution=one.distribution,
-        version=one.version,
-        sha256=one.sha256,
-        key=one.key,
-        size=one.size,
-        requires_python=one.requires_python,
-        metadata_sha256=one.metadata_sha256,
-    )
+    """Return a recorded file as one on offer."""
+    return Offer(**one.model_dump(exclude={"license"}))
+
+
+def offers_of_page(text: str, page: str) -> Iterator[Offer]:
+    """List the files of ours that the page at an address links to."""
+    here = urlsplit(page)
+    for href, link in links(text).items():
+        url = urljoin(page, href)
+        there = urlsplit(url)
+        if has_secret(page) and there.netloc == here.netloc.rpartition("@")[2]:
+            url = there._replace(netloc=here.netloc).geturl()
+        yield from offers_named(link.name, url=url, link=link)
+
+
+def offers_named(name: str, *, url: str, link: Link | None = None) -> Iterator[Offer]:
+    """Read what a file's name says, if it is one of ours; other files may lie beside them."""
+    if not distributions.is_distribution(name):
+        return
+    try:
+        parsed = wheel.parse_wheel_name(name) if name.endswith(".whl") else wheel.parse_sdist_name(name)
+    except WheelError:
+        return
+    if distributions.is_ours(parsed.distribution):
+        yield Offer(
+            name=name,
+            distribution=parsed.distribution,
+            version=str(parsed.version),
+            url=url,
+            sha256=link.sha256 if link else "",
+            requires_python=link.requires_python if link else "",
+            yanked=bool(link and link.yanked),
+        )
 
 
 def required_by(store: Store, one: Offer) -> tuple[str, ...]:
-    """Read what a wheel requires, from its sidecar; an sdist decides that where it is installed.
+    """Read what a wheel of a run requires, from its sidecar; an sdist decides that where it is installed.
 
     Raises:
         MissingInputError: The sidecar is not there.
@@ -172,16 +197,48 @@ def required_by(store: Store, one: Offer) -> tuple[str, ...]:
     """
     if not one.name.endswith(".whl"):
         return ()
-    key = f"{one.key}{SIDECAR}"
+    key = f"{one.key}{distributions.SIDECAR}"
     raw = store.read(key)
     # records of an earlier version name no digest
     if one.metadata_sha256 and hashlib.sha256(raw).hexdigest() != one.metadata_sha256:
         raise StoreError(f"{key} in {store.url} differs from its record.", hint="Upload the wheel again.")
-    return tuple(str(line) for line in message_from_bytes(raw).get_all("Requires-Dist", ()))
+    return requirements_in(raw)
+
+
+def requirements_in(metadata: bytes) -> tuple[str, ...]:
+    """Return the requirements that a METADATA file names."""
+    return tuple(str(line) for line in message_from_bytes(metadata).get_all("Requires-Dist", ()))
+
+
+def remote_metadata(url: str, *, cert: str = "") -> bytes:
+    """Read a remote wheel's METADATA: of its sidecar (PEP 658), else by ranges, else of the whole file.
+
+    Raises:
+        ServiceError: The address does not answer.
+        WheelError: It is not a wheel.
+    """
+    try:
+        with open_url(f"{url}.metadata", cert=cert) as answer:
+            return bytes(answer.read())
+    except (OSError, HTTPException):
+        pass  # most indexes have none
+    shown = without_secret(url)
+    try:
+        with reachable(url), zipfile.ZipFile(io.BufferedReader(RemoteFile(url, cert), _AHEAD)) as archive:
+            found: Sequence[str] = [
+                one
+                for one in archive.namelist()
+                if one.count("/") == 1 and one.endswith(".dist-info/METADATA")
+            ]
+            if len(found) == 1:
+                return archive.read(found[0])
+    except zipfile.BadZipFile as problem:
+        raise WheelError(f"{shown} is not a wheel: {problem}.") from problem
+    raise WheelError(f"{shown} is not a wheel: it has no METADATA.")
 
 
 def fits(one: Offer, python_tag: str, platform: Platform | None = None) -> bool:
-    """Say whether a file is for a Python and a platform; an sdist is for all.
+    """Return whether a file is for a Python and a platform; an sdist is for all.
 
     Args:
         one: The file.
@@ -198,5 +255,5 @@ def fits(one: Offer, python_tag: str, platform: Platform | None = None) -> bool:
             or (tag.abi == "none" and tag.interpreter in {"py3", python_tag})
         )
         and (tag.platform == "any" or family in tag.platform)
-        for tag in wheels.parse_wheel_name(one.name).tags
+        for tag in parse_wheel_name(one.name).tags
     )

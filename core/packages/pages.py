@@ -1,42 +1,36 @@
-"""Waiting until an index lists exactly what records promise, instead of trying to install again and again."""
+"""Pages of wheels over HTTP: their links, a wait until they list what records promise, a server for them."""
 
 from __future__ import annotations
 
+import shutil
 import time
-import urllib.error
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
+from html import escape
 from html.parser import HTMLParser
-from http.client import HTTPException
+from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from io import BytesIO
 from pathlib import PurePosixPath
-from typing import TYPE_CHECKING
-from urllib.parse import parse_qs, unquote, urlsplit
+from threading import Thread
+from typing import TYPE_CHECKING, Any, BinaryIO, Protocol, cast
+from urllib.parse import parse_qs, quote, unquote, urlsplit
 
 from core import console
-from core.errors import MissingInputError
-from core.http import open_url, without_secret
+from core.errors import FatalError, MissingInputError
+from core.http import open_url, reachable, without_secret
+from core.stores import Stored, headers_for
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from http.client import HTTPResponse
 
+    from core.http import Answer
     from core.packages.offers import Offer
 
 _FIRST_PAUSE, _LONGEST_PAUSE, _PAUSE_GROWTH = 1.0, 15.0, 1.5
-_NAMED = 8  # a message that names more is not read
-
-
-@dataclass(frozen=True, kw_only=True)
-class Answer:
-    """What an address answered.
-
-    Attributes:
-        text: The page; None where there is none.
-        status: The status of HTTP; 0 where nobody answered.
-        problem: Why there is no page, in a few words.
-    """
-
-    text: str | None = None
-    status: int = 0
-    problem: str = ""
+_NAMED = 8  # nobody reads a longer list
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,30 +65,28 @@ def links(page: str) -> Mapping[str, Link]:
     """Read the links of a page (PEP 503), by address."""
     parser = _Links()
     parser.feed(page)
+    parser.close()
     return parser.found
 
 
+def flat_page(offers: Sequence[Offer]) -> bytes:
+    """Write a flat page of files that lie beside it."""
+    lines = [
+        f'<a href="{quote(one.name)}#sha256={one.sha256}"'
+        + (f' data-requires-python="{escape(one.requires_python)}"' if one.requires_python else "")
+        + f">{escape(one.name)}</a><br>"
+        for one in offers
+    ]
+    return ("<!DOCTYPE html>\n" + "\n".join(lines) + "\n").encode()
+
+
 def unlisted(page: str | None, wanted: Sequence[Offer]) -> Sequence[str]:
-    """Say what a page lacks of recorded files, one phrase each."""
-    found = {one.name: one.sha256 for one in links(page).values()} if page is not None else {}
+    """Return what a page lacks of recorded files, one phrase each."""
+    found = {one.name: one.sha256 for one in links(page or "").values()}
     absent = [one.name for one in wanted if one.name not in found]
     # a page without digests promises the name alone
     other = [one.name for one in wanted if found.get(one.name, "") not in {"", one.sha256}]
     return [*absent, *(f"{name} (listed with another digest)" for name in other)]
-
-
-def fetch(url: str, *, cert: str = "") -> Answer:
-    """Ask an address for a page; no answer is an answer, too."""
-    # a page's cached copy is what is waited to be over
-    asked = {"Cache-Control": "no-cache", "Accept": "text/html"}
-    try:
-        with open_url(url, cert=cert, **asked) as answer:
-            return Answer(text=answer.read().decode("utf-8", "replace"), status=answer.status)
-    except urllib.error.HTTPError as problem:
-        with problem:
-            return Answer(status=problem.code, problem=f"it answers {problem.code} {problem.reason}")
-    except (OSError, ValueError, HTTPException) as problem:
-        return Answer(problem=f"it cannot be reached ({getattr(problem, 'reason', problem)})")
 
 
 def wait_for(
@@ -106,29 +98,27 @@ def wait_for(
     sleep: Callable[[float], None] = time.sleep,
     clock: Callable[[], float] = time.monotonic,
 ) -> None:
-    """Ask pages again, at growing intervals, until each lists its files with their digests.
+    """Read pages again, at growing intervals, until each lists its files with their digests.
 
     Args:
         pages: Address to the files that it must list.
         seconds: How long to wait.
-        read: Asks an address.
-        named: Names an address for people.
+        read: Requests an address.
+        named: Returns an address as messages show it.
         sleep: Waits.
-        clock: Tells the time in seconds.
+        clock: Returns the time in seconds.
 
     Raises:
         MissingInputError: Time is up; the message names what is still missing.
     """
     started, pause, said = clock(), _FIRST_PAUSE, ""
-    open_pages = dict(pages)
     while True:
         missing: dict[str, str] = {}
-        for url, wanted in open_pages.items():
+        for url, wanted in pages.items():
             answer = read(url)
-            absent = unlisted(answer.text, wanted)
-            if absent:
+            if absent := unlisted(answer.text, wanted):
                 missing[url] = _sentence(named(url), absent, answer)
-        open_pages = {url: open_pages[url] for url in missing}
+        pages = {url: pages[url] for url in missing}
         if not missing:
             return
         left = seconds - (clock() - started)
@@ -150,5 +140,103 @@ def _sentence(url: str, absent: Sequence[str], answer: Answer) -> str:
     more = f" and {len(absent) - _NAMED} more" if len(absent) > _NAMED else ""
     named = ", ".join(absent[:_NAMED])
     if answer.text is None:
-        return f"{without_secret(url)}: {answer.problem}; it is to list {named}{more}."
+        return f"{without_secret(url)}: {answer.problem}; it should list {named}{more}."
     return f"{url} lacks {named}{more}."
+
+
+class _Readable(Protocol):
+    def find(self, key: str) -> Stored | None: ...
+
+    def open(self, key: str) -> BinaryIO: ...
+
+
+class RemoteFiles:
+    """Files by name behind addresses with a password, which this process keeps to itself."""
+
+    def __init__(self, urls: Mapping[str, str], *, cert: str) -> None:
+        """Request nothing yet."""
+        self._urls, self._cert = urls, cert
+
+    def find(self, key: str) -> Stored | None:
+        """Look a file up."""
+        if key not in self._urls:
+            return None
+        with self._opened(key) as answer:
+            return Stored(key=key, size=int(answer.headers["Content-Length"]), etag="", modified=0)
+
+    def open(self, key: str) -> BinaryIO:
+        """Open a file."""
+        return cast("BinaryIO", self._opened(key))
+
+    def _opened(self, key: str) -> HTTPResponse:
+        with reachable(self._urls[key]):
+            return open_url(self._urls[key], cert=self._cert)
+
+
+class _Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+
+    def __init__(self, *arguments: Any, store: _Readable, pages: Mapping[str, bytes]) -> None:  # noqa: ANN401 - the base class's
+        self._store, self._pages = store, pages
+        super().__init__(*arguments)
+
+    def do_GET(self) -> None:
+        self._answer(with_body=True)
+
+    def do_HEAD(self) -> None:
+        self._answer(with_body=False)
+
+    def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the base class's name
+        """Print nothing: the installer shows what it fetches."""
+
+    def _answer(self, *, with_body: bool) -> None:
+        key = unquote(urlsplit(self.path).path).lstrip("/")
+        key += "index.html" if key.endswith("/") else ""
+        try:
+            size = self._size(key)
+            if size is None:
+                self.send_error(HTTPStatus.NOT_FOUND)
+                return
+            self.send_response(HTTPStatus.OK)
+            self.send_header("Content-Type", headers_for(key).content_type)
+            self.send_header("Content-Length", str(size))
+            self.end_headers()
+            if with_body:
+                page = self._pages.get(key)
+                with self._store.open(key) if page is None else BytesIO(page) as stream:
+                    shutil.copyfileobj(stream, self.wfile)
+        except FatalError as problem:
+            # what was promised cannot be kept: the client sees that the answer broke off
+            console.error(problem.message)
+            self.close_connection = True
+        except ConnectionError:
+            self.close_connection = True
+
+    def _size(self, key: str) -> int | None:
+        if key in self._pages:
+            return len(self._pages[key])
+        with suppress(FatalError):  # an invalid key is not there
+            found = self._store.find(key)
+            return found.size if found else None
+        return None
+
+
+@contextmanager
+def served_store(store: _Readable, pages: Mapping[str, bytes] | None = None) -> Iterator[str]:
+    """Serve a store's keys, with `pages` before its own, to this machine with this process's rights."""
+    with answering(partial(_Handler, store=store, pages=pages or {})) as address:
+        yield address
+
+
+@contextmanager
+def answering(handler: Callable[..., BaseHTTPRequestHandler]) -> Iterator[str]:
+    """Let a handler answer on a free port of the loopback interface, each request in a thread of its own."""
+    server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
+    thread = Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{server.server_port}"
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()

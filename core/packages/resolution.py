@@ -1,8 +1,8 @@
-"""Choosing packages in two resolutions that cannot see each other, and installing both by digest.
+"""Two resolutions that cannot see each other, and the installation of both by digest.
 
 What has a name of ours is chosen among what a source offers, by reading what its files require; no index is
-asked for it. What these require of others is resolved by uv from the dependencies' indexes alone, which are
-never asked for a name that was chosen.
+queried for it. What these require of others is resolved by uv from the dependencies' indexes alone, which are
+never queried for a name that was chosen.
 """
 
 from __future__ import annotations
@@ -20,36 +20,31 @@ from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from packaging.utils import canonicalize_name
 from packaging.version import Version
 
-from core import files, locks, process
+from core import files, process
 from core.data import parse_toml
-from core.env import installer
+from core.env import installer, locks
 from core.env.installer import Install, configured
 from core.errors import EnvironmentSetupError, MissingInputError, ProcessError, WheelError
 from core.packages.offers import fits
 from core.wheel.distributions import is_ours
 
 if TYPE_CHECKING:
+    from core.env import Interpreter
     from core.env.installer import Sources
-    from core.env.interpreters import Interpreter
     from core.packages.offers import Offer
     from core.packages.sources import PackageSource
     from core.run.outputs import Platform
     from core.run.records import FileRecord
 
 
-_NAMED = 8  # an error that names more versions is not read
+_NAMED = 8  # nobody reads a longer list of versions
 # what an sdist requires with extras, which only its build could say
 SdistRequires = Callable[["Offer", frozenset[str]], Sequence[str]]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Chosen:
-    """What a resolution of ours came to.
-
-    Attributes:
-        files: One file of each distribution, with its digest, by name.
-        others: What they require of others, without markers.
-    """
+    """One file of each distribution of ours, with its digest; and what they require of others."""
 
     files: tuple[Offer, ...]
     others: tuple[str, ...] = ()
@@ -93,9 +88,9 @@ class _Search:
             held = ", ".join(self.source.versions(name)[:_NAMED]) or "none of it"
             self._note(wanted, by, f"{self.source.words} has {held}")
         for one in candidates:
-            answer = self.solve([*self.required(one, extras), *waiting], {**found, name: (one, extras)})
-            if answer is not None:
-                return answer
+            solved = self.solve([*self.required(one, extras), *waiting], {**found, name: (one, extras)})
+            if solved is not None:
+                return solved
         return None
 
     def candidates(self, wanted: Requirement) -> Sequence[Offer]:
@@ -119,28 +114,25 @@ class _Search:
 
     def required(self, one: Offer, extras: frozenset[str]) -> Sequence[tuple[Requirement, str]]:
         """List what a file requires here, with extras."""
-        if one.name.endswith(".whl"):
-            if one.name not in self.read:
-                self.read[one.name] = self.source.requires(one)
-            lines = self.read[one.name]
-        else:
-            lines = self.sdist_requires(one, extras)
+        wheel = one.name.endswith(".whl")
+        if wheel and one.name not in self.read:
+            self.read[one.name] = self.source.requires(one)
+        lines = self.read[one.name] if wheel else self.sdist_requires(one, extras)
         environment: dict[str, Any] = {**default_environment(), **_markers(self.python, self.platform)}
         found = []
-        for line in lines:
-            wanted = parsed_requirement(line, one.name)
-            if wanted.marker is None or any(
-                wanted.marker.evaluate({**environment, "extra": extra}) for extra in (*extras, "")
+        for wanted in (parsed_requirement(line, one.name) for line in lines):
+            marker, wanted.marker = wanted.marker, None
+            if marker is None or any(
+                marker.evaluate({**environment, "extra": extra}) for extra in (*extras, "")
             ):
-                wanted.marker = None
                 found.append((wanted, one.name))
         return found
 
     def _note(self, wanted: Requirement, by: str, why: str) -> None:
-        asked = f"{wanted}, which {by} requires," if by else str(wanted)
+        what = f"{wanted}, which {by} requires," if by else str(wanted)
         self.problems.append(
             EnvironmentSetupError(
-                f"There is no {asked} for Python {self.python.series}: {why}.",
+                f"There is no {what} for Python {self.python.series}: {why}.",
                 hint=self.source.lacks(str(wanted)).hint,
             )
         )
@@ -150,12 +142,12 @@ def parsed_requirement(line: str, where: str) -> Requirement:
     """Read a requirement of a distribution.
 
     Raises:
-        WheelError: It is none.
+        WheelError: It is invalid.
     """
     try:
         return Requirement(line)
     except InvalidRequirement as problem:
-        raise WheelError(f"{where} requires {line!r}, which is no requirement.") from problem
+        raise WheelError(f"{where} requires {line!r}, which is not a requirement.") from problem
 
 
 def _runs(one: Offer, python: Interpreter) -> bool:
@@ -187,10 +179,10 @@ def choose(
 
     Args:
         source: The source.
-        requirements: What is wanted; requirements of others' distributions are passed on.
+        requirements: Requirements; those of others' distributions are passed on.
         python: The interpreter that they are for.
         platform: The platform that they are for.
-        sdist_requires: Says what an sdist requires with extras.
+        sdist_requires: Returns what an sdist requires with extras.
 
     Raises:
         EnvironmentSetupError: The source has nothing that would do.
@@ -223,7 +215,7 @@ def others_of(lines: Iterable[str], *, where: str) -> tuple[str, ...]:
     """Keep requirements of others' distributions that no extra makes optional, with their markers.
 
     Raises:
-        WheelError: A line is no requirement.
+        WheelError: A line is not a requirement.
     """
     kept = (parsed_requirement(line, where) for line in lines)
     found = {str(one) for one in kept if "extra" not in str(one.marker or "") and not is_ours(one.name)}
@@ -237,7 +229,7 @@ def resolve_others(
 
     Args:
         requirements: The requirements.
-        ours: Names that were chosen already, and that no index may be asked for.
+        ours: Names that were chosen already, and that no index may be queried for.
         question: For whom, and from where.
         allowed: A name of ours may come from there: of a torch that is installed instead of a build.
 
@@ -251,13 +243,13 @@ def resolve_others(
         if not allowed and is_ours(one.name):
             raise EnvironmentSetupError(
                 f"{one.name} {one.version} would come from {one.files[0].url}, and it is one of our names.",
-                hint="Something of others requires it: ask for it, too, and it is taken from where ours are.",
+                hint="A dependency requires it: require it, too, and it is taken from where ours are.",
             )
     return found
 
 
 def others_question(python: Path, sources: Sources | None, **more: Any) -> Question:  # noqa: ANN401 - Question's
-    """Ask for others' packages: of the sources given, else as this machine is configured."""
+    """Return a query for others' packages: of the sources given, else as this machine is configured."""
     return Question(
         requirements=(), sources=sources or configured(), exact=sources is not None, python=python, **more
     )
@@ -272,7 +264,7 @@ def pinned_call(
         folder: Where the requirements file is written.
         pins: The files, or what uv resolved.
         sources: Where they are; None for the machine's own configuration.
-        told: What the sdist of `rocm` is told of the GPU.
+        told: The GPU family that the sdist of `rocm` is built for.
     """
     lines = sorted(
         one.pinned
@@ -286,7 +278,7 @@ def pinned_call(
 
 @dataclass(frozen=True, kw_only=True)
 class Question:
-    """What is to be resolved.
+    """A query to the resolver.
 
     Attributes:
         requirements: PEP 508 requirements.
@@ -317,7 +309,7 @@ class Question:
 
 @dataclass(frozen=True, kw_only=True)
 class ResolvedFile:
-    """A file that a resolution chose."""
+    """A file of a resolved distribution."""
 
     filename: str
     url: str
@@ -326,13 +318,7 @@ class ResolvedFile:
 
 @dataclass(frozen=True, kw_only=True)
 class Resolved:
-    """A distribution that a resolution chose.
-
-    Attributes:
-        name: Normalised distribution name.
-        version: Its version.
-        files: Its files for the Python and platform; wheels before an sdist.
-    """
+    """A resolved distribution by its normalised name, and its files; wheels before an sdist."""
 
     name: str
     version: str
@@ -342,32 +328,28 @@ class Resolved:
     def pinned(self) -> str:
         """The line of a requirements file that takes one of these files and no other."""
         return " ".join(
-            [f"{self.name}=={self.version}", *(f"--hash=sha256:{one.sha256}" for one in self.files)]
+            (f"{self.name}=={self.version}", *(f"--hash=sha256:{one.sha256}" for one in self.files))
         )
 
 
 def resolve(question: Question) -> tuple[Resolved, ...]:
-    """Ask uv which files satisfy requirements; wheels are not fetched where their metadata is served.
-
-    Returns:
-        The distributions, by name.
+    """Let uv choose the files that satisfy requirements; it fetches no wheel whose metadata is served.
 
     Raises:
         EnvironmentSetupError: They cannot be satisfied; the message ends with uv's own words.
-        DataError: uv's answer is no lock.
+        DataError: uv's answer is not a lock.
     """
     env = installer.environment_for(exact=question.exact)
     if question.sources.cert:
         env.setdefault("SSL_CERT_FILE", question.sources.cert)
     with tempfile.TemporaryDirectory() as folder:
-        required, constraints, excludes = (
-            Path(folder) / f"{name}.txt" for name in ("in", "held", "left-out")
-        )
-        files.write_text(required, "".join(f"{one}\n" for one in question.requirements))
-        files.write_text(constraints, "".join(f"{one}\n" for one in question.constraints))
-        files.write_text(excludes, "".join(f"{one}\n" for one in question.excludes))
-        argv = [*_argv(question), *(["--excludes", str(excludes)] if question.excludes else [])]
-        argv += ["--constraints", str(constraints), str(required)]
+        listed = question.requirements, question.constraints, question.excludes
+        paths = [Path(folder) / f"{name}.txt" for name in ("requirements", "constraints", "excludes")]
+        for path, lines in zip(paths, listed, strict=True):
+            files.write_text(path, "".join(f"{one}\n" for one in lines))
+        required, constraints, excludes = map(str, paths)
+        argv = [*_argv(question), *(["--excludes", excludes] if question.excludes else [])]
+        argv += ["--constraints", constraints, required]
         try:
             answer = process.capture(argv, env=env).stdout
         except ProcessError as problem:
@@ -402,11 +384,14 @@ def _resolved(package: Mapping[str, Any]) -> Resolved:
         *package.get("wheels", ()),
         *([package["sdist"]] if "sdist" in package else ()),
     ]
+    places = ((str(one.get("url") or one.get("path", "")), one) for one in listed)
     found = tuple(
         ResolvedFile(
-            filename=one.get("name") or _basename(one), url=_place(one), sha256=one["hashes"]["sha256"]
+            filename=one.get("name") or PurePosixPath(unquote(urlsplit(place).path)).name,
+            url=place,
+            sha256=one["hashes"]["sha256"],
         )
-        for one in listed
+        for place, one in places
         if "sha256" in one.get("hashes", {})
     )
     if not found or "version" not in package:
@@ -415,11 +400,3 @@ def _resolved(package: Mapping[str, Any]) -> Resolved:
             hint="Name a version that an index has, instead of an address or a folder.",
         )
     return Resolved(name=canonicalize_name(package["name"]), version=package["version"], files=found)
-
-
-def _place(file: Mapping[str, Any]) -> str:
-    return str(file.get("url") or file.get("path", ""))
-
-
-def _basename(file: Mapping[str, Any]) -> str:
-    return PurePosixPath(unquote(urlsplit(_place(file)).path)).name

@@ -1,4 +1,4 @@
-"""Where packages come from: a run, indexes, flat pages, folders; what they offer, how installers reach it.
+"""Where packages come from: a run, indexes, flat pages, folders; the options that say so.
 
 Only names of ours are taken from a source. An installer that is handed its address installs files by digest
 and nothing else, so that no other package of those names can win.
@@ -7,37 +7,184 @@ and nothing else, so that no other package of those names can win.
 from __future__ import annotations
 
 import functools
-import hashlib
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
-from email import message_from_bytes
-from html import escape
-from http.client import HTTPException
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING
-from urllib.parse import quote, urljoin, urlsplit
+from urllib.parse import quote
 
 from packaging.version import Version
 
 from core import files, http
 from core.env.installer import Sources, configured
-from core.errors import MissingInputError, ServiceError, WheelError
-from core.http import has_secret, open_url, without_secret
-from core.packages.offers import Offer, fits, offered, required_by
-from core.packages.pages import fetch, links, unlisted, wait_for
-from core.packages.server import RemoteFiles, served_store
+from core.errors import MissingInputError, ServiceError
+from core.http import fetch, has_secret, without_secret
+from core.packages.offers import (
+    Offer,
+    fits,
+    offered,
+    offers_named,
+    offers_of_page,
+    remote_metadata,
+    required_by,
+    requirements_in,
+)
+from core.packages.pages import RemoteFiles, flat_page, served_store, unlisted, wait_for
 from core.run.outputs import LOCAL_RUN
-from core.wheel import distributions, wheels
+from core.wheel import distributions, read_metadata
 
 if TYPE_CHECKING:
+    import argparse
     from collections.abc import Iterator, Mapping, Sequence
 
+    from core.http import Answer
     from core.packages.offers import RunGroup
-    from core.packages.pages import Answer, Link
     from core.stores import Store
 
 _REFUSED = frozenset({401, 403, 404, 410})  # how servers say that there is nothing for whoever asks
 _FAILED = 500
+_ROCM = "rocm-"
+_INDEX, _LINKS, _VERSION, _NO_INSTALL = (
+    f"ROCM_PACKAGE_{name}" for name in ("INDEX_URL", "FIND_LINKS_URL", "VERSION", "NO_INSTALL")
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SourceOptions:
+    """Where packages come from, as a command line says it.
+
+    Attributes:
+        version: The exact version; "" for the one that another document says, or the newest.
+        run_id: A run other than the stage's own; "" for none.
+        store: Where that run lives; "" for where runs of CI do.
+        artifact_group: The run's group; "" for the GPU family.
+        index_name: A release index by name.
+        index_urls: Indexes.
+        index_subdir: A folder below each index.
+        find_links: Folders, absolute, and flat pages.
+        no_install: They are installed already, in the Python that the environment is made from.
+        prefix: How the options begin: ``--``, or ``--rocm-``.
+    """
+
+    version: str = ""
+    run_id: str = ""
+    store: str = ""
+    artifact_group: str = ""
+    index_name: str = ""
+    index_urls: tuple[str, ...] = ()
+    index_subdir: str = ""
+    find_links: tuple[str, ...] = ()
+    no_install: bool = False
+    prefix: str = "--"
+
+    @property
+    def named(self) -> bool:
+        """Whether a source is named at all, beside the stage's own run."""
+        places = self.run_id, self.store, self.index_name, self.index_urls, self.index_subdir, self.find_links
+        return any(places)
+
+
+def add_package_source(
+    parser: argparse.ArgumentParser, title: str, *prefixes: str
+) -> argparse._ArgumentGroup:
+    """Declare the options of a source, the same words for every stage.
+
+    Args:
+        parser: The verb's parser.
+        title: What comes from there, and what the default is.
+        prefixes: ``""`` and ``rocm-``: each option is spelled with each of them; the first one names it.
+    """
+    group, first = parser.add_argument_group(title), prefixes[0]
+
+    def add(name: str, *other_spellings: str, **settings: object) -> None:
+        spelled = [f"--{prefix}{name}" for prefix in prefixes]
+        dest = f"{first}{name}".replace("-", "_")
+        group.add_argument(*spelled, *other_spellings, dest=dest, **settings)  # type: ignore[arg-type]
+
+    add(
+        "find-links", action="append", default=[], metavar="URL|DIR", help="a folder or flat page; repeatable"
+    )
+    add("index-url", action="append", default=[], metavar="URL", help="an index; repeatable")
+    add(
+        "index-name",
+        *(["--rocm-index"] if _ROCM in prefixes else []),
+        default="",
+        metavar="NAME",
+        help="a release index by name: nightly, dev, …",
+    )
+    add(
+        "index-subdir",
+        default="",
+        metavar="DIR",
+        help="folder below each index, such as gfx110X-all (without --index-url: of the release index)",
+    )
+    if _ROCM in prefixes:
+        group.add_argument(
+            *("--rocm-version", *([] if first else ["--version"])),
+            dest=f"{first}version".replace("-", "_"),
+            default="",
+            metavar="V",
+            help="exact version of the rocm packages",
+        )
+    if first == _ROCM:
+        group.add_argument(
+            "--rocm-no-install",
+            action="store_true",
+            help="take what the Python has installed that the environment is made from: an image's ROCm",
+        )
+        for name, metavar, about in (
+            ("run-id", "ID", "another run that has them"),
+            ("store", "STORE", "where that run lives"),
+            ("artifact-group", "GROUP", "that run's group (default: the GPU family)"),
+        ):
+            group.add_argument(f"--{first}{name}", default="", metavar=metavar, help=about)
+    return group
+
+
+def source_options(
+    arguments: argparse.Namespace, prefix: str = "", env: Mapping[str, str] = MappingProxyType({})
+) -> SourceOptions:
+    """Turn parsed arguments into the value that stages get.
+
+    Args:
+        arguments: The options; an empty one was not given.
+        prefix: The prefix that names them.
+        env: Where a workflow's inputs say it for several sessions at once, unless options do.
+    """
+    key = prefix.replace("-", "_")
+
+    def given(name: str) -> str:
+        return str(getattr(arguments, f"{key}{name}", "") or "")
+
+    own_run = ("run_id", "store", "artifact_group") if prefix else ()
+    found = SourceOptions(
+        version=given("version") or env.get(_VERSION, ""),
+        **{name: given(name) for name in own_run},
+        index_name=given("index_name"),
+        index_urls=tuple(filter(None, getattr(arguments, f"{key}index_url"))),
+        index_subdir=given("index_subdir").strip("/"),
+        find_links=absolute(getattr(arguments, f"{key}find_links")),
+        no_install=prefix == _ROCM and arguments.rocm_no_install,
+        prefix=f"--{prefix}",
+    )
+    if found.named or found.no_install:
+        return found
+    if prefix == _ROCM and env.get(_NO_INSTALL):
+        return replace(found, no_install=True)
+    urls, links = (tuple(filter(None, [env.get(name)])) for name in (_INDEX, _LINKS))
+    return replace(found, index_urls=urls, find_links=links)
+
+
+def absolute(links: list[str]) -> tuple[str, ...]:
+    """Make paths among find-links absolute: a stage runs in the checkout's root, and an installer may not."""
+    return tuple(link if "://" in link else str(Path(link).resolve()) for link in links if link)
+
+
+def below(url: str, folder: str) -> str:
+    """Return the address of a folder below an index; without a folder the index's own, as it was given."""
+    inner = folder.strip("/")
+    return f"{url.rstrip('/')}/{inner}/" if inner else url
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,7 +207,7 @@ class PackageSource:
 
     @property
     def words(self) -> str:
-        """The source in words, without anybody's password."""
+        """The source in words, without passwords."""
         run = (f"run {self.group.outputs.run_id} ({self.group.where})",) if self.group else ()
         if self.installed:
             return f"what {self.installed} has installed"
@@ -114,10 +261,10 @@ class PackageSource:
         return tuple(str(one) for one in sorted(held, reverse=True))
 
     def lacks(self, what: str) -> MissingInputError:
-        """Return the error that the source, which answers, has something not."""
-        return MissingInputError(
-            f"There is no {what} at {self.words}.", hint=f"Name another source: {self._ways}."
-        )
+        """Return the error that the source, which answers, lacks something."""
+        run = "--run-id ID" if self.prefix == "--" else f"{self.prefix}run-id ID"
+        ways = f"{self.prefix}find-links URL|DIR, {self.prefix}index-url URL, or a run ({run})"
+        return MissingInputError(f"There is no {what} at {self.words}.", hint=f"Name another source: {ways}.")
 
     def requires(self, one: Offer) -> tuple[str, ...]:
         """Read what a wheel requires; an sdist decides that where it is installed."""
@@ -125,28 +272,18 @@ class PackageSource:
             return required_by(self.group.store, one)
         if not one.name.endswith(".whl"):
             return ()
-        if "://" in one.url:
-            raw = http.read_metadata(one.url, cert=configured().cert)
-        else:
-            raw = wheels.read_metadata(Path(one.url)).raw
-        return tuple(str(line) for line in message_from_bytes(raw).get_all("Requires-Dist", ()))
+        remote = "://" in one.url
+        return requirements_in(
+            remote_metadata(one.url, cert=configured().cert) if remote else read_metadata(Path(one.url)).raw
+        )
 
     def sealed(self, one: Offer) -> Offer:
         """Return a file with its digest, which is computed where no page says it."""
         if one.sha256:
             return one
-        if "://" not in one.url:
-            return replace(one, sha256=files.sha256(Path(one.url)))
-        found = hashlib.sha256()
-        try:
-            with open_url(one.url, cert=configured().cert) as answer:
-                while chunk := answer.read(files.CHUNK):
-                    found.update(chunk)
-        except (OSError, HTTPException) as problem:
-            raise ServiceError(
-                f"{without_secret(one.url)} could not be read: {problem}.", hint="Try again."
-            ) from problem
-        return replace(one, sha256=found.hexdigest())
+        if "://" in one.url:
+            return replace(one, sha256=http.digest_of(one.url, cert=configured().cert))
+        return replace(one, sha256=files.sha256(Path(one.url)))
 
     @contextmanager
     def opened(self, wanted: Sequence[Offer], *, wait: float | None = None) -> Iterator[Sources]:
@@ -174,30 +311,25 @@ class PackageSource:
             direct = self.direct
             yield replace(direct, find_links=(*pages, *direct.find_links))
 
-    @property
-    def _ways(self) -> str:
-        run = "--run-id ID" if self.prefix == "--" else f"{self.prefix}run-id ID"
-        return f"{self.prefix}find-links URL|DIR, {self.prefix}index-url URL, or a run ({run})"
-
     def _linked(self, link: str) -> Iterator[Offer]:
         if link.startswith(("http://", "https://")):
             answer = fetch(link, cert=configured().cert)
             if answer.text is None:
                 raise self._unread(link, answer, "find-links")
-            yield from _parsed(answer.text, link)
+            yield from offers_of_page(answer.text, link)
             return
         folder = Path(link.removeprefix("file://"))
         if not folder.is_dir():
-            raise MissingInputError(f"{folder} is no folder.", hint=f"See {self.prefix}find-links.")
+            raise MissingInputError(f"{folder} is not a folder.", hint=f"See {self.prefix}find-links.")
         for path in sorted(folder.iterdir()):
-            yield from _offer(path.name, url=str(path))
+            yield from offers_named(path.name, url=str(path))
 
     def _in_index(self, url: str, name: str) -> Iterator[Offer]:
         base, cert = url.rstrip("/"), configured().cert
         page = f"{base}/{name}/"
         answer = fetch(page, cert=cert)
         if answer.text is not None:
-            yield from (one for one in _parsed(answer.text, page) if one.distribution == name)
+            yield from (one for one in offers_of_page(answer.text, page) if one.distribution == name)
         elif answer.status not in _REFUSED:
             raise self._unread(page, answer, "index-url")
         else:
@@ -212,54 +344,14 @@ class PackageSource:
             return ServiceError(said, hint=f"Try again, or correct {self.prefix}{setting}.")
         return MissingInputError(
             said,
-            hint=f"Correct {self.prefix}{setting}. A run in a bucket that is not for everybody is named by "
-            "its id and store (--run-id, --store), and read with this machine's credentials.",
+            hint=f"Correct {self.prefix}{setting}. A run in a private bucket is named by its id and store "
+            "(--run-id, --store), and read with this machine's credentials.",
         )
-
-
-def _parsed(text: str, page: str) -> Iterator[Offer]:
-    for href, link in links(text).items():
-        url = urljoin(page, href)
-        here, there = urlsplit(page), urlsplit(url)
-        if has_secret(page) and there.netloc == here.netloc.rpartition("@")[2]:
-            url = there._replace(netloc=here.netloc).geturl()
-        yield from _offer(link.name, url=url, link=link)
-
-
-def _offer(name: str, *, url: str, link: Link | None = None) -> Iterator[Offer]:
-    """Read what a file's name says, if it is one of ours; other files may lie beside them."""
-    if not distributions.is_distribution(name):
-        return
-    try:
-        parsed = wheels.parse_wheel_name(name) if name.endswith(".whl") else wheels.parse_sdist_name(name)
-    except WheelError:
-        return
-    if distributions.is_ours(parsed.distribution):
-        yield Offer(
-            name=name,
-            distribution=parsed.distribution,
-            version=str(parsed.version),
-            url=url,
-            sha256=link.sha256 if link else "",
-            requires_python=link.requires_python if link else "",
-            yanked=bool(link and link.yanked),
-        )
-
-
-def flat_page(offers: Sequence[Offer]) -> bytes:
-    """Write a flat page of files that lie beside it."""
-    lines = [
-        f'<a href="{quote(one.name)}#sha256={one.sha256}"'
-        + (f' data-requires-python="{escape(one.requires_python)}"' if one.requires_python else "")
-        + f">{escape(one.name)}</a><br>"
-        for one in offers
-    ]
-    return ("<!DOCTYPE html>\n" + "\n".join(lines) + "\n").encode()
 
 
 @contextmanager
 def store_address(store: Store, key: str, pages: Mapping[str, bytes]) -> Iterator[str]:
-    """Give the address of a store's keys: its own if all may read `key`, else one of this machine."""
+    """Yield the address of a store's keys: its own if all may read `key`, else one of this machine."""
     # of one store over another, the one that has the key
     address = store.url_of(key)
     if address.startswith("http") and fetch(address, cert=configured().cert).text is not None:

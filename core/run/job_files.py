@@ -1,4 +1,4 @@
-"""What a job tells GitHub: outputs, variables, search path, summary; on any other machine, plain lines.
+"""A job's outputs, variables, search path and summary on GitHub; on any other machine, plain lines.
 
 The runner gives each step files to append to (https://docs.github.com/actions/reference/workflow-commands-for-github-actions).
 Values come from outside (versions, file names, branch names), so none may end its own entry and
@@ -28,44 +28,26 @@ _MARKDOWN = re.compile(r"([\\`*_{}\[\]()#+!|<>~$-])")
 
 @dataclass(frozen=True, kw_only=True)
 class JobFiles:
-    """The files that a step of a job may append to; None for what this machine does not have.
+    """The files that a step of a job may append to; None for what this machine does not have."""
 
-    Attributes:
-        outputs: ``GITHUB_OUTPUT``.
-        variables: ``GITHUB_ENV``.
-        search_path: ``GITHUB_PATH``.
-    """
-
-    outputs: Path | None = None
-    variables: Path | None = None
-    search_path: Path | None = None
+    outputs: Path | None = None  # GITHUB_OUTPUT
+    variables: Path | None = None  # GITHUB_ENV
+    search_path: Path | None = None  # GITHUB_PATH
 
     def set_output(self, name: str, value: str) -> None:
-        """Give later steps and jobs a value of one or more lines.
-
-        Raises:
-            UsageError: GitHub takes no output of that name.
-        """
+        """Pass a value of one or more lines to later steps and jobs."""
         _require(_NAME, name, "output")
         self._entry(self.outputs, name, value)
 
     def set_variable(self, name: str, value: str) -> None:
-        """Set a variable of the job's later steps.
-
-        Raises:
-            UsageError: It is no variable's name, or one that belongs to the runner.
-        """
+        """Set a variable of the job's later steps."""
         _require(_VARIABLE, name, "variable")
         if _RESERVED.fullmatch(name):
-            raise UsageError(f"The variable {name} is not a job's to set.", hint="Use a name of its own.")
+            raise UsageError(f"The variable {name} belongs to the runner.", hint="Use a name of its own.")
         self._entry(self.variables, name, value)
 
     def add_path(self, folder: Path) -> None:
-        """Put a folder before the search path of the job's later steps.
-
-        Raises:
-            UsageError: Its name holds a line break, so that it would be two.
-        """
+        """Put a folder before the search path of the job's later steps."""
         if len(str(folder).splitlines()) != 1:
             raise UsageError(f"{str(folder)!r} cannot be put on the search path.", hint="Rename the folder.")
         if self.search_path is None:
@@ -83,7 +65,7 @@ class JobFiles:
 
 
 def job_files(env: Mapping[str, str]) -> JobFiles:
-    """Find the files that the runner named in the environment."""
+    """Return the files that the runner named in the environment."""
     named = (env.get(name) for name in ("GITHUB_OUTPUT", "GITHUB_ENV", "GITHUB_PATH"))
     outputs, variables, search_path = (Path(path) if path else None for path in named)
     return JobFiles(outputs=outputs, variables=variables, search_path=search_path)
@@ -108,7 +90,7 @@ def table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 def _require(pattern: re.Pattern[str], name: str, what: str) -> None:
     if not pattern.fullmatch(name):
         raise UsageError(
-            f"{name!r} is no name for a job's {what}.", hint="Use letters, digits and underscores."
+            f"{name!r} is not a valid name of a job's {what}.", hint="Use letters, digits and underscores."
         )
 
 

@@ -1,7 +1,7 @@
 """Where the runs of CI lie: which bucket, which folder of it, by repository, fork and release type.
 
-Every stage may read such a run, so core knows this much of CI. The data is `ci/buckets.toml`, of
-which this reads its part; who may write where, and what is handed out from where, is `ci.publish.buckets`'s.
+Every stage may read such a run, so core knows this much of CI: its part of `ci/buckets.toml`; who may write
+where, and what is handed out from where, is `ci.publish.buckets`'s.
 """
 
 from __future__ import annotations
@@ -28,12 +28,7 @@ class _Part(Model):
 
 
 class RunBucket(_Part):
-    """The buckets of a release type.
-
-    Attributes:
-        bucket: Where runs of the main repository leave their outputs.
-        external_bucket: Where those of forks and other repositories do; "" for the same one.
-    """
+    """A release type's buckets: the main repository's, and that of others ("" for the same)."""
 
     bucket: str
     external_bucket: str = ""
@@ -50,13 +45,7 @@ class CompilerCaches(_Part):
 
 
 class RunBuckets(_Part):
-    """What `ci/buckets.toml` says of runs.
-
-    Attributes:
-        repository: The main repository, ``{owner}/{name}``.
-        release_types: Buckets by release type.
-        compiler_caches: Those of compiler caches; None for none.
-    """
+    """What `ci/buckets.toml` says of runs; `repository` is the main one, ``{owner}/{name}``."""
 
     repository: str
     release_types: Mapping[str, RunBucket]
@@ -65,12 +54,7 @@ class RunBuckets(_Part):
 
 @dataclass(frozen=True, kw_only=True)
 class Origin:
-    """Whose run it is.
-
-    Attributes:
-        repository: ``{owner}/{name}`` of the repository that the run belongs to.
-        fork: Whether it builds a commit of somebody else's repository.
-    """
+    """The repository that a run belongs to, ``{owner}/{name}``, and whether it builds a commit of a fork."""
 
     repository: str
     fork: bool = False
@@ -78,12 +62,7 @@ class Origin:
 
 @dataclass(frozen=True, kw_only=True)
 class Location:
-    """Where a run's outputs lie.
-
-    Attributes:
-        bucket: The S3 bucket.
-        external_repo: ``{owner}-{repo}/`` in a bucket that several repositories share, else empty.
-    """
+    """A run's S3 bucket, and ``{owner}-{repo}/`` in one that several repositories share, else ""."""
 
     bucket: str
     external_repo: str
@@ -101,25 +80,19 @@ def run_buckets() -> RunBuckets:
 
 
 def is_own(data: RunBuckets, origin: Origin) -> bool:
-    """Say whether a run is of the main repository's own branches; GitHub takes names in any case."""
+    """Return whether a run is of the main repository's own branches; GitHub ignores the case of names."""
     return origin.repository.casefold() == data.repository.casefold() and not origin.fork
 
 
 def location(data: RunBuckets, repository: str, *, fork: bool, release_type: str) -> Location:
-    """Say where the outputs of a repository's run lie.
-
-    Args:
-        data: The buckets there are.
-        repository: ``{owner}/{name}`` of the repository that the run belongs to.
-        fork: Whether the run built a commit of a fork of it.
-        release_type: The run's release type.
+    """Return where the outputs of a repository's run lie.
 
     Raises:
-        UsageError: The repository is named otherwise, or no bucket holds such runs.
+        UsageError: The repository is not ``{owner}/{name}``, or no bucket holds such runs.
     """
     match = _REPOSITORY.fullmatch(repository)
     if match is None:
-        raise UsageError(f"{repository!r} is no repository.", hint="Write it as owner/name.")
+        raise UsageError(f"{repository!r} is not a repository.", hint="Write it as owner/name.")
     chosen = data.release_types.get(release_type)
     if chosen is None:
         raise UsageError(
@@ -133,33 +106,23 @@ def location(data: RunBuckets, repository: str, *, fork: bool, release_type: str
 
 
 def origin_from(env: Mapping[str, str], data: RunBuckets) -> Origin:
-    """Say whose run this process belongs to; outside CI the main repository's.
+    """Return whose run this process belongs to by GitHub's variables; outside CI the main repository's.
 
     A pull request is a fork's where its head lies in another repository, or in one that is gone.
 
-    Args:
-        env: ``GITHUB_REPOSITORY``, and ``GITHUB_EVENT_PATH``, which names the event's JSON.
-        data: Names the main repository.
-
     Raises:
-        DataError: The event's file is no event.
+        DataError: The event's file is not an event.
     """
     repository = env.get("GITHUB_REPOSITORY") or data.repository
     path = env.get("GITHUB_EVENT_PATH", "")
-    event = _event(Path(path)) if path else {}
-    if not isinstance(event.get("pull_request"), dict):
-        return Origin(repository=repository)
-    head = (event["pull_request"].get("head") or {}).get("repo") or {}
-    return Origin(
-        repository=repository, fork=str(head.get("full_name", "")).casefold() != repository.casefold()
-    )
-
-
-def _event(path: Path) -> dict[str, Any]:
     try:
-        event = json.loads(path.read_text(encoding="utf-8"))
+        event: Any = json.loads(Path(path).read_text(encoding="utf-8")) if path else {}
     except (OSError, ValueError) as problem:
         raise DataError(f"{path} is not the event of a CI run: {problem}.") from problem
     if not isinstance(event, dict):
         raise DataError(f"{path} is not the event of a CI run.")
-    return event
+    request = event.get("pull_request")
+    if not isinstance(request, dict):
+        return Origin(repository=repository)
+    head = ((request.get("head") or {}).get("repo") or {}).get("full_name", "")
+    return Origin(repository=repository, fork=str(head).casefold() != repository.casefold())

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 Platform = Literal["linux", "windows"]
 LOCAL_RUN = "local"
 PLAIN = "release"  # the build variant that every family has, and that no folder names
-# what a ROCm build says of its sources; it lies among the records
+# a ROCm build's description of its sources; it lies among the records
 BUILD_MANIFEST = "therock_manifest.json"
 
 _RUN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
@@ -50,7 +50,7 @@ def key_name(name: str) -> str:
 
 
 def is_record(key: str) -> bool:
-    """Say whether a key of a group's manifests is a record's: all are but a ROCm build's own manifest."""
+    """Return whether a key of a group's manifests is a record's: all are but a ROCm build's own manifest."""
     return key.endswith(".json") and not key.endswith(f"/{BUILD_MANIFEST}")
 
 
@@ -99,18 +99,8 @@ class RunOutputs:
         """The key prefix of the run, without a slash at its end."""
         return f"{self.external_repo}{self.run_id}-{self.platform}"
 
-    @property
-    def s3_uri(self) -> str:
-        """``s3://{bucket}/{prefix}``."""
-        return f"s3://{self.bucket}/{self.prefix}"
-
-    @property
-    def https_url(self) -> str:
-        """The public address of the run's outputs, without a slash at its end."""
-        return self.url_of(self.prefix)
-
     def url_of(self, key: str) -> str:
-        """Give the public address of a key, quoted so that ``+`` in a version survives."""
+        """Return the public address of a key, quoted so that ``+`` in a version survives."""
         return f"{self.address or f'https://{self.bucket}.s3.amazonaws.com'}/{quote(key)}"
 
     def artifacts_folder(self, cache: Path, artifact_group: str) -> Path:
@@ -120,10 +110,6 @@ class RunOutputs:
     def python_prefix(self, artifact_group: str) -> str:
         """Key prefix of the folder that holds a group's wheels and sdists."""
         return f"{self.prefix}/python/{artifact_group}"
-
-    def python_dist_prefix(self, artifact_group: str) -> str:
-        """Key prefix of wheel and sdist files: the same folder, as there is no ``dist`` level."""
-        return self.python_prefix(artifact_group)
 
     def python_index_prefix(self, artifact_group: str) -> str:
         """Key prefix of the PEP 503 pages."""
@@ -138,7 +124,7 @@ class RunOutputs:
         return self.url_of(f"{self.python_index_prefix(artifact_group)}/")
 
     def at(self, store: Store) -> RunOutputs:
-        """Give the same run with the addresses that a store's clients use."""
+        """Return the same run with the addresses that a store's clients use."""
         return replace(self, address=store.url_of("").removesuffix("/"))
 
     def manifests_prefix(self, artifact_group: str) -> str:

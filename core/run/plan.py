@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from pydantic import Field
@@ -36,13 +37,12 @@ class Decision(Model):
 
 
 class PlanEvent(Model):
-    """What happened, as far as the plan follows from it.
+    """The event, as far as the plan follows from it.
 
     Attributes:
         name: ``pull_request``, ``push``, ``schedule``, ``workflow_dispatch`` or ``workflow_call``.
         repository: ``{owner}/{name}`` of the repository that the run belongs to.
         branch: The branch; of a pull request the one it is to be merged into.
-        commit: The commit, "" where the event names none.
         number: Of the pull request; 0 for none.
         labels: Of the pull request, sorted.
     """
@@ -60,9 +60,7 @@ class Upload(Model):
 
     Attributes:
         store: As ``--store`` takes it; "" where nothing is uploaded.
-        external_repo: Folder of the repository in a bucket that several share.
         role: ARN of the role that a job assumes to write; "" for none.
-        region: The bucket's region.
     """
 
     store: str = ""
@@ -75,16 +73,10 @@ class RocmOrigin(Model):
     """Where the ROCm of one artifact group comes from: a run's artifacts, or the packages of an index.
 
     Attributes:
-        platform: ``linux`` or ``windows``.
-        artifact_group: The group.
         run_id: The artifact run; "" for an index.
-        repository: Its repository.
         store: The store that has its outputs.
-        external_repo: Folder of the repository in that store.
         artifacts: SHA-256 of each artifact to fetch by the archive's name, or of the index's packages.
         index_url: The index; "" for a run.
-        version: The version of ROCm's packages.
-        reason: Why it is this one.
     """
 
     platform: Platform
@@ -100,7 +92,7 @@ class RocmOrigin(Model):
 
     @property
     def row(self) -> Mapping[str, str]:
-        """What a job has to know: the artifact run with one digest of what it fetches, or the index."""
+        """What a job needs: the artifact run with one digest of what it fetches, or the index."""
         known = {
             "run_id": self.run_id,
             "repository": self.repository,
@@ -116,12 +108,10 @@ class RocmPackages(Model):
     """Where ROCm's packages come from.
 
     Attributes:
-        artifact_run_id: The artifact run that was asked for; "" for none.
-        artifact_repository: Its repository; "" for the one that the data names.
+        artifact_run_id: The artifact run that was requested; "" for none.
         artifact_store: The store that has it; "" for the one that the data names.
         use_prebuilt_artifacts: Whether they are made of a run's artifacts in any case.
-        index_url: The index that was asked for; "" for none.
-        version: The packages' version.
+        index_url: The index that was requested; "" for none.
         version_named: Whether the event names it.
         origins: What was found for each group; `find_rocm` fills it in.
     """
@@ -140,17 +130,11 @@ class Variant(Model):
     """One GPU family in one build variant on one platform: what ``ci_linux.yml`` is called with.
 
     Attributes:
-        platform: ``linux`` or ``windows``.
-        gpu_family: The family.
-        gpu_targets: Its gfx targets.
-        build_variant: ``release``, ``asan``, …
-        artifact_group: The family, with the variant's suffix.
         build_runner: Label of the machines that build it.
         test_runner: Label of the machines with its GPU; "" for none.
         expect_failure: Whether a failure is expected, so that PyTorch is not built on it.
         bypass_tests_for_releases: Whether it may be released untested where no machine has its GPU.
         build_pytorch: Whether PyTorch is built for it.
-        reason: Why it is in the plan.
     """
 
     platform: Platform
@@ -171,20 +155,15 @@ class Cell(Model):
 
     Attributes:
         name: For people, and unique in its matrix: ``gfx94X-dcgpu, nightly, Python 3.12``.
-        platform: ``linux`` or ``windows``.
         stage: The matrix that it belongs to.
         sessions: The nox sessions, in order: `nox -s SESSIONS -P PYTHON -- --torch-ref … --gpu-family …`.
-        runner: Label of the machines that run it.
-        gpu_family: The GPU family.
         artifact_group: The folder of its wheels.
-        build_variant: ``release``, ``asan``, …
         python: The Python series of the target; "" where it does not matter.
         torch_ref: The torch ref; "" for ROCm's own packages.
         config: Of upstream's tests, which configuration; "" for other jobs.
         shard: Of upstream's tests, which part: ``2/6``; "" for other jobs.
         minutes: How long its tests may take; 0 where the workflow says it.
         expect_failure: Whether a failure is expected and does not count.
-        reason: Why it is in the plan.
         versions: Versions of the wheels to come, by distribution; `resolve` fills them in.
     """
 
@@ -217,20 +196,13 @@ class Plan(Model):
     """What one run does.
 
     Attributes:
-        event: What happened.
         trusted: Whether the run gets credentials, release buckets and shared caches to write to.
-        enable_build_jobs: Whether anything is built.
-        build_pytorch: Whether PyTorch is.
         upload: Whether run outputs are uploaded. Without, a job builds and checks, and nothing is tested.
         promote: Whether the wheels go on to the release index of `release_type`.
         release_type: ``ci``, ``dev``, ``nightly``, ``prerelease``.
         test_type: ``quick``, ``standard``, ``comprehensive`` or ``full``.
-        test_type_reason: Why.
         test_labels: Which tests are asked for, by platform; none stands for all of the type.
-        store: Where run outputs go.
         rocm: What ROCm's packages are made of.
-        variants: Families in the plan.
-        cells: Jobs.
         left_out: What could be and is not in the plan.
         notes: What people must know: defaults that were taken because something could not be asked.
         locks: Digests of source locks, by platform and torch ref; `resolve` fills them in.
@@ -260,18 +232,18 @@ class Plan(Model):
         return files.digest_of(self.model_dump(mode="json"))
 
     def matrix(self, platform: Platform, stage: Stage) -> Sequence[Cell]:
-        """Give the jobs of one stage on one platform."""
+        """Return the jobs of one stage on one platform."""
         return [cell for cell in self.cells if (cell.platform, cell.stage) == (platform, stage)]
 
     def rocm_row(self, cell: Cell) -> Mapping[str, str]:
-        """Return what a job has to know of where its ROCm comes from; nothing where another one builds it."""
+        """Return where a job's ROCm comes from; nothing where another job builds it."""
         key = cell.platform, cell.artifact_group
         found = next((one for one in self.rocm.origins if (one.platform, one.artifact_group) == key), None)
         needed = found and (found.index_url or FETCH in cell.sessions)
         return found.row if found and needed else {}
 
     def row(self, cell: Cell) -> Mapping[str, Any]:
-        """Return a job as a workflow gets it: no more than is passed on, as outputs have a limit."""
+        """Return a job as a workflow gets it: no more than is needed, as outputs have a limit."""
         return {
             "gpu_family": cell.gpu_family,
             "build_variant": cell.build_variant,
@@ -303,22 +275,21 @@ class Plan(Model):
 
 
 def matrices(plan: Plan) -> Mapping[str, Sequence[Mapping[str, Any]]]:
-    """Write every matrix for GitHub: ``{platform}_{stage}_matrix`` to its jobs.
+    """Return every matrix for GitHub: ``{platform}_{stage}_matrix`` to its jobs.
 
     Raises:
         DataError: One has more jobs than GitHub takes.
     """
     written = {}
-    for platform in PLATFORMS:
-        for stage in STAGES:
-            cells = plan.matrix(platform, stage)
-            refuse_size(len(cells), f"{stage} on {platform}")
-            written[f"{platform}_{stage}_matrix"] = [plan.row(cell) for cell in cells]
+    for platform, stage in itertools.product(PLATFORMS, STAGES):
+        cells = plan.matrix(platform, stage)
+        refuse_size(len(cells), f"{stage} on {platform}")
+        written[f"{platform}_{stage}_matrix"] = [plan.row(cell) for cell in cells]
     return written
 
 
 def refuse_size(count: int, what: str) -> None:
-    """Refuse a matrix with more jobs than GitHub takes."""
+    """Refuse a matrix with more jobs than GitHub takes, with a `DataError`."""
     if count > MAX_JOBS:
         raise DataError(
             f"{what} has {count} jobs; a matrix of GitHub Actions holds {MAX_JOBS}.",
@@ -342,15 +313,12 @@ def refuse_outputs(values: Mapping[str, str]) -> Mapping[str, str]:
 
 
 def schema() -> Mapping[str, Any]:
-    """Give the JSON schema of plans."""
+    """Return the JSON schema of plans."""
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", **Plan.model_json_schema()}
 
 
-_TORCH = "torch"
-
-
 def views(plan: Plan) -> Mapping[str, object]:
-    """Give ``{platform}_cells`` and ``{platform}_promote_matrix``, as job outputs name them."""
+    """Return ``{platform}_cells`` and ``{platform}_promote_matrix``, as job outputs name them."""
     found: dict[str, object] = {}
     for platform in PLATFORMS:
         found[f"{platform}_cells"] = grouped(plan, platform)
@@ -359,7 +327,7 @@ def views(plan: Plan) -> Mapping[str, object]:
 
 
 def grouped(plan: Plan, platform: Platform) -> Mapping[str, Mapping[str, Sequence[Mapping[str, Any]]]]:
-    """Give the jobs of each artifact group: group -> stage -> rows; every group has every stage."""
+    """Return the jobs of each artifact group: group -> stage -> rows; every group has every stage."""
     groups = dict.fromkeys(cell.artifact_group for cell in plan.cells if cell.platform == platform)
     return {
         group: {
@@ -371,17 +339,17 @@ def grouped(plan: Plan, platform: Platform) -> Mapping[str, Mapping[str, Sequenc
 
 
 def promotions(plan: Plan, platform: Platform) -> Sequence[Mapping[str, str]]:
-    """Give what is to be promoted: a torch version of a family, with every Python it is built for.
+    """Return what is to be promoted: a torch version of a family, with every Python it is built for.
 
-    Families have a folder each in a release index, so one that fails keeps no other one back. What is
+    Families have a folder each in a release index, so a failing one does not hold others back. What is
     expected to fail is not waited for.
     """
     if not plan.promote.value:
         return []
     sets: dict[tuple[str, str], list[Cell]] = {}
     for cell in plan.matrix(platform, "build_pytorch"):
-        if _TORCH in cell.versions and not cell.expect_failure:
-            sets.setdefault((cell.artifact_group, cell.versions[_TORCH]), []).append(cell)
+        if "torch" in cell.versions and not cell.expect_failure:
+            sets.setdefault((cell.artifact_group, cell.versions["torch"]), []).append(cell)
     return [
         {
             "name": f"{group}, torch {version}",

@@ -9,8 +9,9 @@ import json
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import Field, ValidationError
 
+from core.data import Model
 from core.errors import DataError
 from core.run.outputs import is_record, key_name
 
@@ -21,11 +22,7 @@ if TYPE_CHECKING:
     from core.stores import Store
 
 
-class _Frozen(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
-
-
-class FileRecord(_Frozen):
+class FileRecord(Model):
     """A file that a stage made.
 
     Attributes:
@@ -51,7 +48,7 @@ class FileRecord(_Frozen):
     license: str = ""
 
 
-class Cell(_Frozen):
+class Cell(Model):
     """What a stage ran on; empty where it does not apply.
 
     Attributes:
@@ -69,7 +66,7 @@ class Cell(_Frozen):
     group: str = ""
 
 
-class Record(_Frozen):
+class Record(Model):
     """What a stage made, from what.
 
     Attributes:
@@ -98,10 +95,10 @@ class Record(_Frozen):
     cell: Cell = Cell()
     started: str
     seconds: float = Field(ge=0)
-    inputs: dict[str, Any] = {}
+    inputs: dict[str, Any] = Field(default_factory=dict)
     input_digest: str = ""
     files: tuple[FileRecord, ...] = ()
-    details: dict[str, Any] = {}
+    details: dict[str, Any] = Field(default_factory=dict)
 
     @property
     def name(self) -> str:
@@ -116,7 +113,7 @@ def record_name(stage: str, cell: Cell) -> str:
 
 
 def now() -> str:
-    """Give this moment as ISO 8601 in UTC, to the second."""
+    """Return this moment as ISO 8601 in UTC, to the second."""
     return datetime.now(UTC).isoformat(timespec="seconds")
 
 
@@ -124,7 +121,7 @@ def parse(text: str | bytes, *, where: str) -> Record:
     """Read a record.
 
     Raises:
-        DataError: It is no record, or of another schema.
+        DataError: It is not a record, or of another schema.
     """
     try:
         return Record.model_validate_json(text)
@@ -148,7 +145,7 @@ def serialize(record: Record) -> bytes:
 
 
 def schema() -> dict[str, Any]:
-    """Give the JSON schema of records."""
+    """Return the JSON schema of records."""
     return Record.model_json_schema()
 
 
@@ -167,7 +164,7 @@ def read_all(store: Store, outputs: RunOutputs, artifact_group: str) -> Sequence
 
 
 def promised(found: Sequence[Record]) -> Mapping[str, frozenset[str]]:
-    """Give the digests that successful stages recorded, by key.
+    """Return the digests that successful stages recorded, by key.
 
     A key has more than one where a file of the local run was uploaded over, or built again.
     """

@@ -20,17 +20,13 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from core.cli.options import Common
+    from core.run.outputs import RunOutputs
     from core.stores import Store
 
 
 @dataclass(frozen=True, kw_only=True)
 class Made:
-    """What a stage's work left on disk.
-
-    Attributes:
-        files: Wheels and sdists, to be put into the run's outputs.
-        details: What the record should say beyond that.
-    """
+    """The wheels and sdists that a stage's work left on disk, and details for the record."""
 
     files: tuple[Path, ...]
     details: Mapping[str, Any] = field(default_factory=dict)
@@ -42,7 +38,7 @@ class Stage:
 
     Attributes:
         name: The session's name.
-        common: What it was asked to run on.
+        common: The common options.
         artifact_group: The folder name under ``python/``.
         cell: What the record names.
         output_dir: A folder that also gets the files.
@@ -53,6 +49,16 @@ class Stage:
     artifact_group: str
     cell: Cell = field(default_factory=Cell)
     output_dir: Path | None = None
+
+    @property
+    def store(self) -> Store:
+        """The store that is written to."""
+        return self.common.open_store()
+
+    @property
+    def outputs(self) -> RunOutputs:
+        """The run's paths."""
+        return self.common.outputs
 
 
 def perform(
@@ -80,29 +86,32 @@ def perform(
         FatalError: The work failed; a record of the failure is written first, as of anything else
             that ends it.
     """
-    store, outputs = stage.common.open_store(), stage.common.outputs
-    before = records.read(store, outputs, stage.artifact_group, records.record_name(stage.name, stage.cell))
+    store, name = stage.store, records.record_name(stage.name, stage.cell)
+    before = records.read(store, stage.outputs, stage.artifact_group, name)
     digest = files.digest_of(inputs)
-    if before is not None and not stage.common.force and _holds(store, before, digest):
-        console.done(f"{stage.name}: unchanged, nothing to do (--force does it again)")
-        return _finished(stage, before)
-    if not stage.common.force and (taken := _taken(stage, digest)) is not None:
-        _withdraw_old(stage, before, taken.files)
-        return _finished(stage, taken)
-    if stage.common.dry_run:
-        console.say(f"{stage.name}: inputs have changed, would do the work")
-        return None
-    known = {"inputs": dict(inputs), "input_digest": digest}
-    made = _worked(stage, known, work, so_far)
+    made: Record | None = None
+    if not stage.common.force:
+        if before is not None and _holds(store, before, digest):
+            console.done(f"{stage.name}: unchanged, nothing to do (--force does it again)")
+            return _finished(stage, before)
+        made = _taken(stage, digest)
+    if made is None:
+        if stage.common.dry_run:
+            console.say(f"{stage.name}: inputs have changed, would do the work")
+            return None
+        made = _worked(stage, {"inputs": dict(inputs), "input_digest": digest}, work, so_far)
     _withdraw_old(stage, before, made.files)
     return _finished(stage, made)
 
 
 def _finished(stage: Stage, record: Record) -> Record:
     """Write a success's record, which ends that of a failure since the last one; show what there is."""
-    common = stage.common
-    records.write(common.open_store(), common.outputs, stage.artifact_group, record)
-    _copy_out(stage, record)
+    records.write(stage.store, stage.outputs, stage.artifact_group, record)
+    if stage.output_dir is not None and not stage.common.dry_run:
+        for one in record.files:
+            fetched = stage.store.fetch(one.key, stage.common.cache / "fetched")
+            files.copy(fetched, stage.output_dir / one.name)
+            console.say(f"copied to {stage.output_dir / one.name}")
     show(record)
     return record
 
@@ -111,7 +120,7 @@ def _worked(
     stage: Stage, known: Mapping[str, Any], work: Callable[[], Made], so_far: Mapping[str, Any] | None
 ) -> Record:
     """Do the work and put its files into the run; record what is `known` of it, and what ends it early."""
-    store, outputs = stage.common.open_store(), stage.common.outputs
+    store, outputs, group = stage.store, stage.outputs, stage.artifact_group
     started, clock = records.now(), time.monotonic()
 
     def record(**facts: Any) -> Record:  # noqa: ANN401 - fields of Record, which checks them
@@ -128,37 +137,24 @@ def _worked(
 
     try:
         made = work()
-        published = tuple(
-            distributions.publish(store, outputs, stage.artifact_group, path) for path in made.files
-        )
+        published = tuple(distributions.publish(store, outputs, group, path) for path in made.files)
     except (Exception, KeyboardInterrupt) as problem:
-        records.write(
-            store,
-            outputs,
-            stage.artifact_group,
-            record(
-                status="failed",
-                exit_code=_code(problem),
-                error=console.mask(_sentence(problem)),
-                details=dict(so_far or {}),
-            ),
-        )
+        code, error = _end(problem)
+        details = dict(so_far or {})
+        failure = record(status="failed", exit_code=code, error=console.mask(error), details=details)
+        records.write(store, outputs, group, failure)
         raise
     builder = builder_from(environment())
     return record(files=published, details={**made.details, **({BUILDER: builder} if builder else {})})
 
 
-def _code(problem: BaseException) -> int:
-    """Give the code that the front door will end with."""
+def _end(problem: BaseException) -> tuple[int, str]:
+    """Return the code that the front door will exit with, and why."""
     if isinstance(problem, KeyboardInterrupt):
-        return InterruptedStageError.exit_code
-    return problem.exit_code if isinstance(problem, FatalError) else FatalError.exit_code
-
-
-def _sentence(problem: BaseException) -> str:
-    if isinstance(problem, KeyboardInterrupt):
-        return "interrupted"
-    return str(problem) if isinstance(problem, FatalError) else f"{type(problem).__name__}: {problem}"
+        return InterruptedStageError.exit_code, "interrupted"
+    if isinstance(problem, FatalError):
+        return problem.exit_code, str(problem)
+    return FatalError.exit_code, f"{type(problem).__name__}: {problem}"
 
 
 def show(record: Record) -> None:
@@ -171,10 +167,10 @@ def show(record: Record) -> None:
 
 def _taken(stage: Stage, digest: str) -> Record | None:
     """Take what was made from the same inputs elsewhere in the run, and put it here."""
-    here, there = stage.common.open_store(), stage.common.open_for_reading()
+    here, there = stage.store, stage.common.open_for_reading()
     found = _made_alike(stage, here, digest)
     if found is None and isinstance(there, OverlayStore):
-        found = there.asked(lambda behind: _made_alike(stage, behind, digest))
+        found = there.query(lambda behind: _made_alike(stage, behind, digest))
     if found is None:
         return None
     store, record = found
@@ -190,14 +186,12 @@ def _taken(stage: Stage, digest: str) -> Record | None:
 
 
 def _made_alike(stage: Stage, store: Store, digest: str) -> tuple[Store, Record] | None:
-    outputs = stage.common.outputs
-    start = outputs.record_key(stage.artifact_group, stage.name).removesuffix(".json")
-    for stored in store.list(outputs.manifests_prefix(stage.artifact_group)):
-        if not stored.key.startswith((f"{start}-", f"{start}.json")):
-            continue
-        record = records.parse(store.read(stored.key), where=stored.key)
-        if record.stage == stage.name and record.files and _holds(store, record, digest):
-            return store, record
+    start = stage.outputs.record_key(stage.artifact_group, stage.name).removesuffix(".json")
+    for stored in store.list(stage.outputs.manifests_prefix(stage.artifact_group)):
+        if stored.key.startswith((f"{start}-", f"{start}.json")):
+            record = records.parse(store.read(stored.key), where=stored.key)
+            if record.stage == stage.name and record.files and _holds(store, record, digest):
+                return store, record
     return None
 
 
@@ -208,38 +202,23 @@ def _fetched(stage: Stage, store: Store, one: FileRecord) -> FileRecord:
             f"{one.key} in {store.url} is not the file that its record names.",
             hint="Find out who replaced it, or build it again with --force.",
         )
-    outputs = stage.common.outputs
-    put = distributions.publish(
-        stage.common.open_store(), outputs, stage.artifact_group, path, sha256=one.sha256
-    )
+    put = distributions.publish(stage.store, stage.outputs, stage.artifact_group, path, sha256=one.sha256)
     return one.model_copy(update={"key": put.key})
 
 
 def _holds(store: Store, before: Record, digest: str) -> bool:
-    if before.status != "ok" or before.input_digest != digest:
-        return False
-    return all(
+    return (before.status, before.input_digest) == ("ok", digest) and all(
         store.find(one.key) is not None and store.digest(one.key) == one.sha256 for one in before.files
     )
 
 
 def _withdraw_old(stage: Stage, before: Record | None, published: tuple[FileRecord, ...]) -> None:
     """Take out what this cell alone had made before under other names; only ``local`` may replace."""
-    store, outputs = stage.common.open_store(), stage.common.outputs
-    if before is None or outputs.immutable:
+    if before is None or stage.outputs.immutable:
         return
     gone = {one.key for one in before.files} - {one.key for one in published}
-    if not gone:
-        return
-    kept = records.read_all(store, outputs, stage.artifact_group)
-    for key in sorted(gone - records.promised([one for one in kept if one.name != before.name]).keys()):
-        distributions.withdraw(store, key)
-
-
-def _copy_out(stage: Stage, record: Record) -> None:
-    if stage.output_dir is None or stage.common.dry_run:
-        return
-    store = stage.common.open_store()
-    for one in record.files:
-        files.copy(store.fetch(one.key, stage.common.cache / "fetched"), stage.output_dir / one.name)
-        console.say(f"copied to {stage.output_dir / one.name}")
+    if gone:
+        kept = records.read_all(stage.store, stage.outputs, stage.artifact_group)
+        still = records.promised([one for one in kept if one.name != before.name])
+        for key in sorted(gone - still.keys()):
+            distributions.withdraw(stage.store, key)

@@ -14,8 +14,17 @@ from typing import TYPE_CHECKING, BinaryIO
 from urllib.parse import quote
 
 from core import files
-from core.errors import ConflictError, FatalError, MissingInputError, UsageError
-from core.stores import Outcome, Store, Stored, refuse_other_bytes, require_digest
+from core.errors import FatalError
+from core.stores import (
+    Outcome,
+    Store,
+    Stored,
+    absent_error,
+    conflict,
+    refuse_other_bytes,
+    require_digest,
+    require_key,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -28,11 +37,8 @@ _DIGESTS = ".digests"
 class DirectoryStore:
     """Run outputs in a folder.
 
-    Digests are remembered beside the objects (by size and time of change), so that a
-    listing of gigabytes is not hashed again.
-
-    Attributes:
-        root: The store's folder.
+    Digests are remembered beside the objects (by size and time of change), so that a listing of gigabytes is
+    not hashed again.
     """
 
     root: Path
@@ -43,11 +49,11 @@ class DirectoryStore:
         return str(self.root)
 
     def url_of(self, key: str) -> str:
-        """Give a key's ``file://`` address."""
+        """Return a key's ``file://`` address."""
         return f"{self.root.absolute().as_uri()}/{quote(key)}"
 
     def keeps_folder_pages(self, prefix: str) -> bool:  # noqa: ARG002 - nowhere in it
-        """Say no: a path that ends with a slash is a folder."""
+        """Return false: a path that ends with a slash is a folder."""
         return False
 
     def list(self, prefix: str, *, recursive: bool = True) -> Sequence[Stored]:
@@ -68,14 +74,14 @@ class DirectoryStore:
     def find(self, key: str) -> Stored | None:
         """Look one object up."""
         path = self._path(key)
-        return self._stored(path) if path.is_file() else None
+        return _stored(path.relative_to(self.root).as_posix(), path.stat()) if path.is_file() else None
 
     def digest(self, key: str) -> str:
-        """Give an object's hex SHA-256, from memory where the file has not changed since."""
-        return self.digest_of(self._stored(self._existing(key)))
+        """Return an object's hex SHA-256, from memory where the file has not changed since."""
+        return self.digest_of(_stored(key, self._existing(key).stat()))
 
     def digest_of(self, stored: Stored) -> str:
-        """Give the digest of an object that was just listed, for who asks of ten thousand."""
+        """Return the digest of an object that was just listed, fast for ten thousand of them."""
         key, etag, root = stored.key, stored.etag, os.fspath(self.root)
         known, _, remembered = _remembered(f"{root}/{_DIGESTS}/{key}").partition(" ")
         if known == etag:
@@ -94,7 +100,7 @@ class DirectoryStore:
         return self._existing(key).open("rb")
 
     def fetch(self, key: str, folder: Path) -> Path:  # noqa: ARG002 - it lies here already
-        """Give the object's own path."""
+        """Return the object's own path."""
         return self._existing(key)
 
     def put_file(
@@ -136,7 +142,7 @@ class DirectoryStore:
             if present is not None and not replace:
                 raise refuse_other_bytes(key, self.url)
             if if_match is not None and (present.etag if present else "") != if_match:
-                raise ConflictError(f"{key} in {self.url} was written by somebody else meanwhile.")
+                raise conflict(key, self.url)
             with files.atomic(path) as stream:
                 stream.write(data)
         return "written"
@@ -151,7 +157,7 @@ class DirectoryStore:
             return self.put_file(key, path, sha256=sha256, replace=replace)
 
     def delete(self, key: str) -> None:
-        """Delete an object and what is remembered of it."""
+        """Delete an object and its remembered digest."""
         self._path(key).unlink(missing_ok=True)
         (self.root / _DIGESTS / key).unlink(missing_ok=True)
 
@@ -159,29 +165,15 @@ class DirectoryStore:
         path = self.root / _DIGESTS / f"{key}.lock"
         return files.locked(path, what=key) if sys.platform == "win32" else _locked(path)
 
-    def _stored(self, path: Path) -> Stored:
-        status = path.stat()
-        return Stored(
-            key=path.relative_to(self.root).as_posix(),
-            size=status.st_size,
-            etag=_etag(status),
-            modified=status.st_mtime,
-        )
-
     def _existing(self, key: str) -> Path:
         path = self._path(key)
         if not path.is_file():
-            raise MissingInputError(f"{key} is not in the store {self.url}.")
+            raise absent_error(key, self.url)
         return path
 
     def _path(self, key: str) -> Path:
-        _require_key(key, self.url)
+        require_key(key, self.url)
         return self.root / key
-
-
-def _require_key(key: str, url: str) -> None:
-    if key.startswith("/") or "/." in f"/{key}".replace("\\", "/"):
-        raise UsageError(f"{key!r} is no key of the store {url}.")
 
 
 def _scan(root: str, folder: str, found: list[Stored], *, recursive: bool) -> None:
@@ -203,8 +195,7 @@ def _scan(root: str, folder: str, found: list[Stored], *, recursive: bool) -> No
                 continue
             key = folder + name
             if stat.S_ISREG(status.st_mode):
-                one = Stored(key=key, size=status.st_size, etag=_etag(status), modified=status.st_mtime)
-                found.append(one)
+                found.append(_stored(key, status))
             elif recursive and entry.is_dir(follow_symlinks=False):
                 _scan(root, f"{key}/", found, recursive=True)
 
@@ -233,6 +224,10 @@ def _remembered(path: str) -> str:
         return os.read(number, 1024).decode()
     finally:
         os.close(number)
+
+
+def _stored(key: str, status: os.stat_result) -> Stored:
+    return Stored(key=key, size=status.st_size, etag=_etag(status), modified=status.st_mtime)
 
 
 def _etag(status: os.stat_result) -> str:

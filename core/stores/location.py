@@ -1,8 +1,4 @@
-"""A store that reads from another one and only says what it would write.
-
-What it would have written is there for who asks it afterwards, so that one dry run plans all of a
-stage's steps: the pages of files that are not uploaded yet.
-"""
+"""Stores as ``--store`` and ``--dry-run`` name them, and the two that stand before another one."""
 
 from __future__ import annotations
 
@@ -18,13 +14,47 @@ from urllib.parse import urlsplit
 from urllib.request import getproxies
 
 from core import console
-from core.errors import FatalError
+from core.errors import FatalError, UsageError
 from core.stores import Stored, refuse_other_bytes, require_digest
+from core.stores.directory import DirectoryStore
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from core.stores import Outcome, Store
+
+_PATIENCE = 5.0  # seconds, instead of many retries, on a machine without a network
+_PORTS = {"http": 80, "https": 443}
+_SILENT: set[str] = set()
+Found = TypeVar("Found")
+
+
+def open_store(location: str, *, root: Path, dry_run: bool = False) -> Store:
+    """Open a store by what ``--store`` says: a folder, ``s3://bucket`` or ``s3://bucket/prefix``.
+
+    Args:
+        location: A path (relative to `root`) or an ``s3://`` URI; its endpoint, profile, region and
+            credentials come from the usual AWS settings.
+        root: The checkout.
+        dry_run: Plan writes and print them instead.
+
+    Raises:
+        UsageError: The location has another form.
+        StoreError: The AWS settings are invalid.
+    """
+    store: Store
+    if location.startswith("s3://"):
+        from core.stores import s3  # with it comes boto3
+
+        store = s3.open_bucket(location)
+    elif "://" in location:
+        raise UsageError(
+            f"--store {location!r} is not a store that this version can open.",
+            hint="Give a folder, or s3://bucket.",
+        )
+    else:
+        store = DirectoryStore((root / location).resolve())
+    return DryRunStore(store) if dry_run else store
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,11 +68,10 @@ class _Planned:
 
 @dataclass(frozen=True)
 class DryRunStore:
-    """Reads pass through; writes are printed.
+    """Reads from another store, called `named` if not by its own name, and prints what it would write.
 
-    Attributes:
-        store: The store that would be written.
-        named: What it is called, where `store` only stands for it; "" for its own name.
+    What it would have written is there for later reads, so that one dry run plans all of a stage's steps: the
+    pages of files that are not uploaded yet.
     """
 
     store: Store
@@ -55,11 +84,11 @@ class DryRunStore:
         return self.named or self.store.url
 
     def url_of(self, key: str) -> str:
-        """Give a key's address in the store behind."""
+        """Return a key's address in the store behind."""
         return self.store.url_of(key)
 
     def keeps_folder_pages(self, prefix: str) -> bool:
-        """Say whether the store behind has such objects: to find out more, one would have to write."""
+        """Return whether the store behind has such objects: to find out more, one would have to write."""
         return bool(self.named) or any(stored.key.endswith("/") for stored in self.store.list(prefix))
 
     def list(self, prefix: str, *, recursive: bool = True) -> Sequence[Stored]:
@@ -83,7 +112,7 @@ class DryRunStore:
         return planned.stored if planned else self.store.find(key)
 
     def digest(self, key: str) -> str:
-        """Give the digest of an object."""
+        """Return the digest of an object."""
         planned = self._planned.get(key)
         return planned.sha256 if planned else self.store.digest(key)
 
@@ -117,12 +146,8 @@ class DryRunStore:
         self, key: str, source: Path, *, sha256: str, replace: bool, absent: bool = False
     ) -> Outcome:
         """Print the write of a file; refuse what the store behind would refuse."""
-        if not absent and self._holds(key, sha256, replace=replace):
-            return "unchanged"
-        size = source.stat().st_size
-        self._plan(key, size, sha256, source)
-        console.say(f"would write {self.url}/{key}  ({console.size(size)}, sha256 {sha256[:12]})")
-        return "planned"
+        what = f"would write {self.url}/{key}  ({console.size(source.stat().st_size)}, sha256 {sha256[:12]})"
+        return self._plan(key, source.stat().st_size, sha256, source, what, replace=replace, absent=absent)
 
     def put_bytes(
         self,
@@ -134,58 +159,54 @@ class DryRunStore:
         absent: bool = False,
     ) -> Outcome:
         """Print the write of a small object; refuse what the store behind would refuse."""
+        what = f"would write {self.url}/{key}  ({console.size(len(data))})"
         sha256 = hashlib.sha256(data).hexdigest()
-        if not absent and self._holds(key, sha256, replace=replace):
-            return "unchanged"
-        self._plan(key, len(data), sha256, data)
-        console.say(f"would write {self.url}/{key}  ({console.size(len(data))})")
-        return "planned"
+        return self._plan(key, len(data), sha256, data, what, replace=replace, absent=absent)
 
     def copy(self, key: str, source: Store, source_key: str, *, sha256: str, replace: bool) -> Outcome:
         """Print a copy; refuse what the store behind would refuse."""
         require_digest(source, source_key, sha256)
-        if self._holds(key, sha256, replace=replace):
-            return "unchanged"
         found = source.find(source_key)
-        self._plan(key, found.size if found else 0, sha256, None)
-        console.say(f"would copy {source.url}/{source_key} to {self.url}/{key}  (sha256 {sha256[:12]})")
-        return "planned"
+        what = f"would copy {source.url}/{source_key} to {self.url}/{key}  (sha256 {sha256[:12]})"
+        return self._plan(key, found.size if found else 0, sha256, None, what, replace=replace)
 
     def delete(self, key: str) -> None:
         """Print the deletion of an object that is there."""
         if self._planned.pop(key, None) or self.store.find(key) is not None:
             console.say(f"would delete {self.url}/{key}")
 
-    def _plan(self, key: str, size: int, sha256: str, content: bytes | Path | None) -> None:
+    def _plan(
+        self,
+        key: str,
+        size: int,
+        sha256: str,
+        content: bytes | Path | None,
+        what: str,
+        *,
+        replace: bool,
+        absent: bool = False,
+    ) -> Outcome:
+        if not absent and self.find(key) is not None:
+            if self.digest(key) == sha256:
+                return "unchanged"
+            if not replace:
+                raise refuse_other_bytes(key, self.url)
         stored = Stored(key=key, size=size, etag=f"planned-{sha256[:16]}", modified=time.time())
         self._planned[key] = _Planned(stored=stored, sha256=sha256, content=content)
-
-    def _holds(self, key: str, sha256: str, *, replace: bool) -> bool:
-        if self.find(key) is None:
-            return False
-        same = self.digest(key) == sha256
-        if not same and not replace:
-            raise refuse_other_bytes(key, self.url)
-        return same
+        console.say(what)
+        return "planned"
 
 
 def unread(location: str) -> DryRunStore:
-    """Stand for a store that cannot be read: there is nothing in it."""
-    from core.stores.directory import DirectoryStore
-
+    """Return a stand-in for a store that cannot be read: an empty one."""
     return DryRunStore(DirectoryStore(Path("/nothing")), named=location)
-
-
-_PATIENCE = 5.0  # seconds; a machine without a network is told so at once, and not after many retries
-_PORTS = {"http": 80, "https": 443}
-Found = TypeVar("Found")
 
 
 @dataclass(frozen=True)
 class OverlayStore:
-    """Run outputs on this machine, over those that CI left in a bucket.
+    """Run outputs on this machine, over those that CI left in a bucket; only the first store is written.
 
-    Nobody named the store behind: where it cannot be read, that is said once, and what this
+    The user did not name the store behind: where it cannot be read, that is said once, and what this
     machine has is all there is.
     """
 
@@ -196,7 +217,7 @@ class OverlayStore:
 
     @functools.cached_property
     def behind(self) -> Store:
-        """The store behind; opening it may take a while, so nobody does who needs not."""
+        """The store behind, opened where it is needed, as that may take a while."""
         return self.opened()
 
     @property
@@ -205,35 +226,11 @@ class OverlayStore:
         return self.store.url
 
     def at(self, key: str) -> Store:
-        """Give the store that holds a key, the first one where neither does."""
-        return self.store if self.store.find(key) or not self.asked(lambda it: it.find(key)) else self.behind
+        """Return the store that holds a key, the first one where neither does."""
+        return self.store if self.store.find(key) or not self.query(lambda it: it.find(key)) else self.behind
 
-    def url_of(self, key: str) -> str:
-        """Give a key's address in the store that holds it."""
-        return self.at(key).url_of(key)
-
-    def keeps_folder_pages(self, prefix: str) -> bool:
-        """Say what the store that is written to can do."""
-        return self.store.keeps_folder_pages(prefix)
-
-    def list(self, prefix: str, *, recursive: bool = True) -> Sequence[Stored]:
-        """List both; of a key that both hold, the first store's."""
-        other = self.asked(lambda behind: behind.list(prefix, recursive=recursive)) or ()
-        found = {stored.key: stored for stored in other}
-        found |= {stored.key: stored for stored in self.store.list(prefix, recursive=recursive)}
-        return [stored for _, stored in sorted(found.items())]
-
-    def folders(self, prefix: str) -> Sequence[str]:
-        """Name the folders that either has."""
-        other = self.asked(lambda behind: behind.folders(prefix)) or ()
-        return sorted({*other, *self.store.folders(prefix)})
-
-    def find(self, key: str) -> Stored | None:
-        """Look one object up, in the first store first."""
-        return self.store.find(key) or self.asked(lambda behind: behind.find(key))
-
-    def asked(self, question: Callable[[Store], Found]) -> Found | None:
-        """Ask the store behind, as long as it answers."""
+    def query(self, question: Callable[[Store], Found]) -> Found | None:
+        """Query the store behind, as long as it answers."""
         if self.where in _SILENT or not answers(self.address):
             return None
         try:
@@ -243,8 +240,31 @@ class OverlayStore:
             console.warn(f"{self.where} cannot be read, only {self.store.url} is: {problem.message}")
             return None
 
+    def url_of(self, key: str) -> str:
+        """Return a key's address in the store that holds it."""
+        return self.at(key).url_of(key)
+
+    def keeps_folder_pages(self, prefix: str) -> bool:
+        """Return what holds for the store that is written to."""
+        return self.store.keeps_folder_pages(prefix)
+
+    def list(self, prefix: str, *, recursive: bool = True) -> Sequence[Stored]:
+        """List both; of a key that both hold, the first store's."""
+        other = self.query(lambda behind: behind.list(prefix, recursive=recursive)) or ()
+        found = {one.key: one for one in (*other, *self.store.list(prefix, recursive=recursive))}
+        return [stored for _, stored in sorted(found.items())]
+
+    def folders(self, prefix: str) -> Sequence[str]:
+        """Name the folders that either has."""
+        other = self.query(lambda behind: behind.folders(prefix)) or ()
+        return sorted({*other, *self.store.folders(prefix)})
+
+    def find(self, key: str) -> Stored | None:
+        """Look one object up, in the first store first."""
+        return self.store.find(key) or self.query(lambda behind: behind.find(key))
+
     def digest(self, key: str) -> str:
-        """Give the digest of an object of either store."""
+        """Return the digest of an object of either store."""
         return self.at(key).digest(key)
 
     def read(self, key: str) -> bytes:
@@ -256,7 +276,7 @@ class OverlayStore:
         return self.at(key).open(key)
 
     def fetch(self, key: str, folder: Path) -> Path:
-        """Give an object of either store as a file."""
+        """Return an object of either store as a file."""
         return self.at(key).fetch(key, folder)
 
     def put_file(
@@ -287,16 +307,13 @@ class OverlayStore:
 
 
 def holding(store: Store, key: str) -> Store:
-    """Give the store that holds a key: of one over another, the one of the two."""
+    """Return the store that holds a key: of an overlay, the one of the two."""
     return store.at(key) if isinstance(store, OverlayStore) else store
-
-
-_SILENT: set[str] = set()
 
 
 @functools.cache
 def answers(url: str) -> bool:
-    """Say whether anybody answers at an address, before requests are made patiently; say so if not."""
+    """Return whether an address accepts connections, before requests are repeated patiently; warn if not."""
     parts = urlsplit(url)
     if not url or getproxies():
         return True

@@ -1,10 +1,16 @@
-"""The objects of one bucket below a prefix: where they are, what is known of them, and their bytes."""
+"""A store in an S3 bucket, of Amazon's or of a compatible server.
+
+Every object carries its SHA-256 in its metadata. Requests that a service was too busy for are repeated;
+those it refused are not.
+"""
 
 from __future__ import annotations
 
 import base64
 import hashlib
 import tempfile
+import time
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any, BinaryIO
@@ -12,34 +18,52 @@ from urllib.parse import quote
 
 from botocore.exceptions import ClientError
 
-from core import files
-from core.errors import ConflictError, StoreError, UsageError
-from core.stores import (
-    Outcome,
-    Store,
-    Stored,
-    headers_for,
-    refuse_other_bytes,
-    refuse_other_digest,
-    require_digest,
-)
-from core.stores import s3_transfer as copying
-from core.stores import s3_transfer as reading
+from core import files, stores
+from core.errors import FatalError, StoreError, UsageError
+from core.stores import Outcome, Store, Stored
 from core.stores import s3_transfer as transfer
-from core.stores.s3_client import ABSENT, code_of, connection_for, explained, missing, no_credentials
-from core.stores.s3_conditions import PROBE, Write, keeps_folders, machine_lock, turn, write
-from core.stores.s3_transfer import ObjectStream
+from core.stores.s3_client import (
+    ABSENT,
+    LOST,
+    Connection,
+    code_of,
+    explained,
+    no_credentials,
+    shared_connection,
+)
+from core.stores.s3_conditions import PROBE, conditions_of, keeps_folders, known_conditions, machine_lock
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
     from contextlib import AbstractContextManager
 
-    from core.stores.s3_client import Connection
-    from core.stores.s3_conditions import Send
+    Send = Callable[[transfer.Target], None]
+
+_TURNS = 5
+# S3 is busy with another conditional write of the key, and did not do this one
+_BUSY = frozenset({"409", "ConditionalRequestConflict"})
+# possible answers to a repeated request when the answer to the first was lost
+_PERHAPS_DONE = frozenset({*LOST, *ABSENT, "NoSuchUpload"})
+
+
+def open_bucket(location: str) -> S3Store:
+    """Open ``s3://bucket`` or ``s3://bucket/prefix``.
+
+    Raises:
+        UsageError: It names no bucket, or its prefix is invalid.
+        StoreError: The AWS settings are invalid.
+    """
+    bucket, _, prefix = location.removeprefix("s3://").partition("/")
+    prefix = prefix.rstrip("/")
+    if not bucket or (prefix and any(part in {"", ".", ".."} for part in prefix.split("/"))):
+        raise UsageError(
+            f"--store {location!r} is not a bucket.", hint="Give s3://bucket or s3://bucket/prefix."
+        )
+    return S3Store(connection=shared_connection(), bucket=bucket, prefix=prefix)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Seen:
+class _Seen:
     """An object as a HEAD request saw it."""
 
     stored: Stored
@@ -47,73 +71,284 @@ class Seen:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Bucket:
-    """A part of a bucket."""
+class S3Store:
+    """Run outputs in a bucket, below a prefix.
+
+    Conditional writes hold as `core.stores.s3_conditions` says: by S3 itself where it can, else by
+    comparing before and verifying after.
+    """
 
     connection: Connection
     bucket: str
     prefix: str = ""
+    sizes: transfer.Sizes = field(default_factory=transfer.Sizes)
 
     @property
     def url(self) -> str:
         """The ``s3://`` address."""
         return f"s3://{self.bucket}/{self.prefix}".rstrip("/")
 
+    def url_of(self, key: str) -> str:
+        """Return the address under which clients read a key: the bucket's own host name at Amazon."""
+        whole_key = quote(f"{self.prefix}/{key}" if self.prefix else key)
+        if self.connection.is_amazon and "." not in self.bucket:
+            return f"https://{self.bucket}.s3.amazonaws.com/{whole_key}"
+        return f"{self.connection.endpoint.rstrip('/')}/{self.bucket}/{whole_key}"
+
     def place(self, key: str) -> dict[str, Any]:
-        """Give bucket and whole key, as arguments of a request."""
-        if key.startswith("/") or any(part.startswith(".") for part in key.split("/")):
-            raise UsageError(f"{key!r} is no key of the store {self.url}.")
+        """Return bucket and whole key, as arguments of a request."""
+        stores.require_key(key, self.url)
         return {"Bucket": self.bucket, "Key": f"{self.prefix}/{key}" if self.prefix else key}
 
-    def headers(self, key: str, sha256: str) -> dict[str, Any]:
-        """Give what is said of an object, as arguments of the request that makes it."""
-        said = headers_for(key)
-        return {
+    def keeps_folder_pages(self, prefix: str) -> bool:
+        """Return true for Amazon; another server is tried, once a bucket and process."""
+        folder = self.place(f"{prefix}/" if prefix else "")["Key"]
+        with self._writing(prefix):
+            return keeps_folders(self.connection, self.bucket, folder)
+
+    def list(self, prefix: str, *, recursive: bool = True) -> Sequence[Stored]:
+        """List the objects under `prefix`, sorted by key; or only those directly in that folder."""
+        found = [
+            self._stored(one["Key"], one["Size"], one)
+            for page in self._pages(prefix, recursive=recursive)
+            for one in page.get("Contents", ())
+        ]
+        return sorted((one for one in found if _is_shown(one)), key=lambda one: one.key)
+
+    def folders(self, prefix: str) -> Sequence[str]:
+        """Name the folders directly under `prefix`, sorted; a request for each thousand."""
+        pages = self._pages(prefix, recursive=False)
+        found = [one["Prefix"] for page in pages for one in page.get("CommonPrefixes", ())]
+        names = (PurePosixPath(one).name for one in found)
+        return sorted(name for name in names if not name.startswith("."))
+
+    def find(self, key: str) -> Stored | None:
+        """Look one object up."""
+        seen = self._look(key)
+        return seen.stored if seen else None
+
+    def digest(self, key: str) -> str:
+        """Return an object's hex SHA-256: the one it carries, else that of its bytes."""
+        return self._digest_of(self._existing(key))
+
+    def read(self, key: str) -> bytes:
+        """Read a small object whole; it has to have the digest that it carries."""
+        stream = self.stream(key)
+        with transfer.buffered(stream) as buffered:
+            data = buffered.read()
+        sha256 = _carried(stream.metadata)
+        if sha256 and hashlib.sha256(data).hexdigest() != sha256:
+            raise self._broken(key, sha256)
+        return data
+
+    def open(self, key: str) -> BinaryIO:
+        """Open an object for reading it once; a connection that breaks is followed by another one."""
+        return transfer.buffered(self.stream(key))
+
+    def fetch(self, key: str, folder: Path) -> Path:
+        """Download an object to `folder`; a partial download is resumed."""
+        seen = self._existing(key)
+        path = files.made(folder) / PurePosixPath(key).name
+        part = path.with_name(f".{path.name}.{files.sha256_text(seen.stored.etag)[:16]}.part")
+        with machine_lock(str(path.resolve())):
+            if path.is_file() and seen.sha256 and files.sha256(path) == seen.sha256:
+                return path
+            had = part.stat().st_size if part.is_file() else 0
+            start = had if had < seen.stored.size else 0
+            found = transfer.fetch(self.stream(key, start=start, etag=seen.stored.etag), part)
+            if seen.sha256 and found != seen.sha256:
+                part.unlink()
+                raise self._broken(key, seen.sha256)
+            part.replace(path)
+        return path
+
+    def stream(self, key: str, *, start: int = 0, etag: str = "") -> transfer.ObjectStream:
+        """Open an object from a byte on, only while it has an ETag."""
+        return transfer.ObjectStream(self.connection, self.place(key), self.url, key, start=start, etag=etag)
+
+    def put_file(
+        self, key: str, source: Path, *, sha256: str, replace: bool, absent: bool = False
+    ) -> Outcome:
+        """Upload a file, in parts where it is large."""
+        size = source.stat().st_size
+        whole = size <= self.sizes.part
+
+        def send(target: transfer.Target) -> None:
+            if whole:
+                transfer.put_file(target, source, sha256)
+            else:
+                transfer.put_parts(target, source, sha256, part=self.sizes.part)
+
+        return self._write(key, sha256, size, send, replace=replace, whole=whole, absent=absent)
+
+    def put_bytes(
+        self,
+        key: str,
+        data: bytes,
+        *,
+        if_match: str | None = None,
+        replace: bool = True,
+        absent: bool = False,
+    ) -> Outcome:
+        """Upload a small object, on the condition that nobody else wrote it meanwhile."""
+
+        def send(target: transfer.Target) -> None:
+            transfer.put(target, data)
+
+        sha256 = hashlib.sha256(data).hexdigest()
+        return self._write(key, sha256, len(data), send, replace=replace, if_match=if_match, absent=absent)
+
+    def copy(self, key: str, source: Store, source_key: str, *, sha256: str, replace: bool) -> Outcome:
+        """Copy an object: on the server from a bucket of the same service, else through this machine."""
+        if not isinstance(source, S3Store) or source.connection is not self.connection:
+            stores.require_digest(source, source_key, sha256)
+            with tempfile.TemporaryDirectory(prefix="copy.") as folder:
+                path = source.fetch(source_key, Path(folder))
+                return self.put_file(key, path, sha256=sha256, replace=replace)
+        seen = source._existing(source_key)  # noqa: SLF001 - of this class
+        stores.require_digest(source, source_key, sha256, found=source._digest_of(seen))  # noqa: SLF001 - of this class
+
+        def send(target: transfer.Target) -> None:
+            self._copy(target, source, seen.stored)
+
+        return self._write(key, sha256, seen.stored.size, send, replace=replace, whole=False)
+
+    def _copy(self, target: transfer.Target, source: S3Store, seen: Stored) -> None:
+        """Copy the very object that was seen within a service."""
+        try:
+            copied = transfer.copy(target, source.place(seen.key), seen.etag, seen.size, self.sizes)
+        except ClientError as problem:
+            if code_of(problem) in LOST:
+                source._require_unchanged(seen)
+            raise
+        # equal ETags say that it is the same; others say nothing, as encryption and parts have theirs
+        if copied != seen.etag:
+            try:
+                source._require_unchanged(seen)
+            except FatalError:
+                self.connection.client.delete_object(**target.place)
+                raise
+
+    def _require_unchanged(self, seen: Stored) -> None:
+        now = self._look(seen.key)
+        if now is None or now.stored.etag != seen.etag:
+            raise StoreError(
+                f"{seen.key} in {self.url} was replaced while it was copied.",
+                hint="Find out who replaced it, then test and copy again.",
+            )
+
+    def delete(self, key: str) -> None:
+        """Delete an object; an absent one is not an error."""
+        with self._writing(key):
+            try:
+                self.connection.client.delete_object(**self.place(key))
+            except ClientError as problem:
+                if code_of(problem) not in ABSENT:
+                    raise
+
+    def _write(  # noqa: PLR0913 - all that makes one write another
+        self,
+        key: str,
+        sha256: str,
+        size: int,
+        send: Send,
+        *,
+        replace: bool,
+        whole: bool = True,
+        if_match: str | None = None,
+        absent: bool = False,
+    ) -> Outcome:
+        """Write an object on its condition: over the ETag `if_match`, or over nothing to replace nothing."""
+        etag = "" if if_match is None and not replace else if_match
+        place, refusal = self.place(key), stores.refuse_other_bytes(key, self.url)
+        known = None if etag is None else known_conditions(self.connection, self.bucket)
+        held = etag is None or known is None or known.hold(etag, whole=whole)
+        turn = f"{self.connection.endpoint}/{self.bucket}/{place['Key']}"
+        with nullcontext() if held else machine_lock(turn):
+            # where S3 checks no conditions, what was listed a while ago is not enough
+            present = None if absent and held and if_match is None else self._look(key)
+            if present is not None and self._digest_of(present) == sha256:
+                return "unchanged"
+            if present is not None and not replace:
+                raise refusal
+            if if_match is not None:
+                refusal = stores.conflict(key, self.url)
+            if etag is not None and (present.stored.etag if present else "") != etag:
+                raise refusal
+            with self._writing(key):
+                if etag is None or (known is not None and held):
+                    condition = {"IfMatch": f'"{etag}"'} if etag else {"IfNoneMatch": "*"}
+                    self._send(key, sha256, send, {} if etag is None else condition, refusal)
+                    return "written"
+                if not held:
+                    self._send(key, sha256, send, {}, refusal)
+                    self._verify(key, sha256, size, refusal)
+                    return "written"
+                conditions_of(self.connection, self.bucket, place["Key"][: place["Key"].rfind("/") + 1])
+        return self._write(
+            key, sha256, size, send, replace=replace, whole=whole, if_match=if_match, absent=absent
+        )
+
+    def _send(
+        self, key: str, sha256: str, send: Send, condition: Mapping[str, Any], refusal: StoreError
+    ) -> None:
+        said = stores.headers_for(key)
+        headers = {
             "ContentType": said.content_type,
             "CacheControl": said.cache_control,
             "Metadata": {"sha256": sha256},
         }
+        target = transfer.Target(
+            connection=self.connection, place=self.place(key), headers=headers, condition=condition
+        )
+        for attempt in range(_TURNS):
+            try:
+                send(target)
+            except ClientError as problem:
+                code = code_of(problem)
+                if code not in _PERHAPS_DONE:
+                    raise
+                if self._holds(key, sha256):
+                    return
+                if code in _BUSY and attempt < _TURNS - 1:
+                    time.sleep(0.1 * 2**attempt)
+                elif condition:
+                    raise refusal from problem
+                else:
+                    raise
+            else:
+                return
 
-    def explained(self, key: str) -> AbstractContextManager[None]:
-        """Turn what botocore raises within into our errors."""
+    def _verify(self, key: str, sha256: str, size: int, refusal: StoreError) -> None:
+        seen = self._look(key)
+        if seen is None or self._digest_of(seen) != sha256:
+            raise refusal
+        if seen.stored.size != size:
+            self.connection.client.delete_object(**self.place(key))
+            raise self._broken(key, sha256)
+
+    def _explained(self, key: str) -> AbstractContextManager[None]:
         return explained(self.url, key=key, identity=self.connection.identity)
 
-    def writing(self, key: str) -> AbstractContextManager[None]:
-        """Do the same for what needs credentials."""
+    def _writing(self, key: str) -> AbstractContextManager[None]:
         if not self.connection.signed:
             raise no_credentials(self.url)
-        return self.explained(key)
+        return self._explained(key)
 
-    def listed(self, prefix: str, *, recursive: bool) -> Sequence[Stored]:
-        """List the objects in a folder, sorted by key, without those that are no outputs."""
+    def _pages(self, prefix: str, *, recursive: bool) -> Iterator[Mapping[str, Any]]:
         self.place(prefix)
         folder = "/".join(part for part in (self.prefix, prefix.strip("/")) if part)
-        asked: dict[str, Any] = {"Bucket": self.bucket, "Prefix": folder and f"{folder}/"}
-        asked |= {} if recursive else {"Delimiter": "/"}
-        found: list[Stored] = []
-        with self.explained(prefix):
-            for page in self.connection.client.get_paginator("list_objects_v2").paginate(**asked):
-                found += [self._stored(one["Key"], one["Size"], one) for one in page.get("Contents", ())]
-        return sorted((one for one in found if _is_shown(one)), key=lambda one: one.key)
+        query: dict[str, Any] = {"Bucket": self.bucket, "Prefix": folder and f"{folder}/"}
+        query |= {} if recursive else {"Delimiter": "/"}
+        with self._explained(prefix):
+            yield from self.connection.client.get_paginator("list_objects_v2").paginate(**query)
 
-    def parts(self, prefix: str) -> Sequence[str]:
-        """Name the folders directly in a folder, sorted."""
-        self.place(prefix)
-        folder = "/".join(part for part in (self.prefix, prefix.strip("/")) if part)
-        start = folder and f"{folder}/"
-        asked: dict[str, Any] = {"Bucket": self.bucket, "Prefix": start, "Delimiter": "/"}
-        found: list[str] = []
-        with self.explained(prefix):
-            for page in self.connection.client.get_paginator("list_objects_v2").paginate(**asked):
-                found += [one["Prefix"].removeprefix(start) for one in page.get("CommonPrefixes", ())]
-        return sorted(name for one in found if (name := one.removesuffix("/")) and name[0] != ".")
-
-    def look(self, key: str) -> Seen | None:
+    def _look(self, key: str) -> _Seen | None:
         """Look at an object by a HEAD request; there may be none."""
         place = self.place(key)
-        with self.explained(key):
+        with self._explained(key):
             try:
-                head = self.connection.head(place)
+                head = self.connection.client.head_object(**place, ChecksumMode="ENABLED")
             except ClientError as problem:
                 if code_of(problem) in ABSENT:
                     self._require_bucket()
@@ -122,40 +357,33 @@ class Bucket:
                 self.connection.client.get_object(**place, Range="bytes=0-0")["Body"].close()
                 raise
         stored = self._stored(place["Key"], head["ContentLength"], head)
-        return Seen(stored=stored, sha256=carried(head["Metadata"]) or _checked(head))
+        return _Seen(stored=stored, sha256=_carried(head["Metadata"]) or _checked(head))
 
-    def existing(self, key: str) -> Seen:
-        """Look at an object that has to be there."""
-        seen = self.look(key)
+    def _existing(self, key: str) -> _Seen:
+        seen = self._look(key)
         if seen is None:
-            raise missing(key, self.url)
+            raise stores.absent_error(key, self.url)
         return seen
 
-    def digest_of(self, seen: Seen) -> str:
-        """Give an object's hex SHA-256: the one it carries, else that of its bytes, which are read for it."""
+    def _digest_of(self, seen: _Seen) -> str:
+        """Return an object's hex SHA-256: the one it carries, else that of its bytes, which it reads."""
         if seen.sha256:
             return seen.sha256
         with self.stream(seen.stored.key, etag=seen.stored.etag) as stream:
             return hashlib.file_digest(stream, "sha256").hexdigest()
 
-    def holds(self, key: str, sha256: str) -> bool:
-        """Say whether a key holds the bytes of a digest."""
-        seen = self.look(key)
-        return seen is not None and self.digest_of(seen) == sha256
+    def _holds(self, key: str, sha256: str) -> bool:
+        seen = self._look(key)
+        return seen is not None and self._digest_of(seen) == sha256
 
-    def stream(self, key: str, *, start: int = 0, etag: str = "") -> ObjectStream:
-        """Open an object from a byte on, only while it has an ETag."""
-        return ObjectStream(self.connection, self.place(key), self.url, key, start=start, etag=etag)
-
-    def broken(self, key: str, sha256: str) -> StoreError:
-        """Write the error of an object whose bytes are not those that it was written with."""
+    def _broken(self, key: str, sha256: str) -> StoreError:
         return StoreError(
-            f"{key} in {self.url} has not the digest that it carries ({sha256}).",
+            f"{key} in {self.url} does not have the digest that it carries ({sha256}).",
             hint="It is broken, or was written by another tool: upload it again.",
         )
 
     def _require_bucket(self) -> None:
-        """Tell a bucket that is not there from an object that is not: answers to HEAD do not."""
+        """Tell an absent bucket from an absent object: answers to HEAD do not."""
         if self.bucket in self.connection.buckets:
             return
         try:
@@ -173,7 +401,7 @@ class Bucket:
         return Stored(key=key, size=size, etag=said["ETag"].strip('"'), modified=modified)
 
 
-def carried(metadata: Mapping[str, str]) -> str:
+def _carried(metadata: Mapping[str, str]) -> str:
     """Find the digest in an object's metadata, whose keys some servers write in another case."""
     return next((value for name, value in metadata.items() if name.lower() == "sha256"), "")
 
@@ -186,203 +414,8 @@ def _is_shown(stored: Stored) -> bool:
 
 
 def _checked(head: Mapping[str, Any]) -> str:
-    """Give the SHA-256 that S3 took of a whole object; one that came in parts has that of their digests."""
+    """Return the SHA-256 that S3 took of a whole object; one that came in parts has that of their digests."""
     value = head.get("ChecksumSHA256", "")
     if not value or "-" in value or head.get("ChecksumType", "FULL_OBJECT") != "FULL_OBJECT":
         return ""
     return base64.b64decode(value).hex()
-
-
-def open_bucket(location: str, environment: Mapping[str, str]) -> S3Store:
-    """Open ``s3://bucket`` or ``s3://bucket/prefix``.
-
-    Raises:
-        UsageError: It names no bucket, or its prefix is none.
-        StoreError: The AWS settings cannot be meant.
-    """
-    bucket, _, prefix = location.removeprefix("s3://").partition("/")
-    prefix = prefix.rstrip("/")
-    if not bucket or (prefix and any(part in {"", ".", ".."} for part in prefix.split("/"))):
-        raise UsageError(
-            f"--store {location!r} is no bucket.", hint="Give s3://bucket or s3://bucket/prefix."
-        )
-    return S3Store(connection=connection_for(environment), bucket=bucket, prefix=prefix)
-
-
-@dataclass(frozen=True, kw_only=True)
-class S3Store(Bucket):
-    """Run outputs in a bucket.
-
-    Conditional writes hold as `core.stores.s3_conditions` says: by S3 itself where it can, else by
-    comparing before and verifying after.
-    """
-
-    sizes: transfer.Sizes = field(default_factory=transfer.Sizes)
-
-    def url_of(self, key: str) -> str:
-        """Give the address under which clients read a key: by the bucket's own name where it is Amazon's."""
-        whole_key = quote(f"{self.prefix}/{key}" if self.prefix else key)
-        if self.connection.is_amazon and "." not in self.bucket:
-            return f"https://{self.bucket}.s3.amazonaws.com/{whole_key}"
-        return f"{self.connection.endpoint.rstrip('/')}/{self.bucket}/{whole_key}"
-
-    def keeps_folder_pages(self, prefix: str) -> bool:
-        """Say yes for Amazon; another server is tried, once a bucket and process."""
-        folder = self.place(f"{prefix}/" if prefix else "")["Key"]
-        with self.writing(prefix):
-            return keeps_folders(self.connection, self.bucket, folder)
-
-    def list(self, prefix: str, *, recursive: bool = True) -> Sequence[Stored]:
-        """List the objects under `prefix`, sorted by key; or only those directly in that folder."""
-        return self.listed(prefix, recursive=recursive)
-
-    def folders(self, prefix: str) -> Sequence[str]:
-        """Name the folders directly under `prefix`, sorted; a request for each thousand."""
-        return self.parts(prefix)
-
-    def find(self, key: str) -> Stored | None:
-        """Look one object up."""
-        seen = self.look(key)
-        return seen.stored if seen else None
-
-    def digest(self, key: str) -> str:
-        """Give an object's hex SHA-256: the one it carries, else that of its bytes."""
-        return self.digest_of(self.existing(key))
-
-    def read(self, key: str) -> bytes:
-        """Read a small object whole; it has to have the digest that it carries."""
-        stream = self.stream(key)
-        with reading.buffered(stream) as buffered:
-            data = buffered.read()
-        sha256 = carried(stream.metadata)
-        if sha256 and hashlib.sha256(data).hexdigest() != sha256:
-            raise self.broken(key, sha256)
-        return data
-
-    def open(self, key: str) -> BinaryIO:
-        """Open an object for reading it once; a connection that breaks is followed by another one."""
-        return reading.buffered(self.stream(key))
-
-    def fetch(self, key: str, folder: Path) -> Path:
-        """Download an object to `folder`; one that was half there before is gone on with."""
-        seen = self.existing(key)
-        path = files.made(folder) / PurePosixPath(key).name
-        part = path.with_name(f".{path.name}.{files.sha256_text(seen.stored.etag)[:16]}.part")
-        with machine_lock(str(path.resolve())):
-            if path.is_file() and seen.sha256 and files.sha256(path) == seen.sha256:
-                return path
-            had = part.stat().st_size if part.is_file() else 0
-            start = had if had < seen.stored.size else 0
-            found = reading.fetch(self.stream(key, start=start, etag=seen.stored.etag), part)
-            if seen.sha256 and found != seen.sha256:
-                part.unlink()
-                raise self.broken(key, seen.sha256)
-            part.replace(path)
-        return path
-
-    def put_file(
-        self, key: str, source: Path, *, sha256: str, replace: bool, absent: bool = False
-    ) -> Outcome:
-        """Upload a file, in parts where it is large."""
-        size = source.stat().st_size
-        whole = size <= self.sizes.part
-
-        def send(condition: Mapping[str, Any]) -> None:
-            if whole:
-                transfer.put(self._target(key, sha256), transfer.read(source, sha256), condition)
-            else:
-                target, part = self._target(key, sha256), self.sizes.part
-                transfer.upload(target, source, sha256, condition=condition, part=part)
-
-        return self._write(key, sha256, size, send, replace=replace, whole=whole, absent=absent)
-
-    def put_bytes(
-        self,
-        key: str,
-        data: bytes,
-        *,
-        if_match: str | None = None,
-        replace: bool = True,
-        absent: bool = False,
-    ) -> Outcome:
-        """Upload a small object, on the condition that nobody else wrote it meanwhile."""
-        sha256 = hashlib.sha256(data).hexdigest()
-
-        def send(condition: Mapping[str, Any]) -> None:
-            transfer.put(self._target(key, sha256), data, condition)
-
-        return self._write(
-            key, sha256, len(data), send, replace=replace, whole=True, if_match=if_match, absent=absent
-        )
-
-    def copy(self, key: str, source: Store, source_key: str, *, sha256: str, replace: bool) -> Outcome:
-        """Copy an object: on the server from a bucket of the same service, else through this machine."""
-        if not isinstance(source, S3Store) or source.connection is not self.connection:
-            require_digest(source, source_key, sha256)
-            with tempfile.TemporaryDirectory(prefix="copy.") as folder:
-                path = source.fetch(source_key, Path(folder))
-                return self.put_file(key, path, sha256=sha256, replace=replace)
-        seen = source.existing(source_key)
-        found = source.digest_of(seen)
-        if found != sha256:
-            raise refuse_other_digest(source, source_key, found, sha256)
-
-        def send(condition: Mapping[str, Any]) -> None:
-            target = self._target(key, sha256)
-            copying.copy(target, source, seen.stored, condition=condition, sizes=self.sizes)
-
-        return self._write(key, sha256, seen.stored.size, send, replace=replace, whole=False)
-
-    def delete(self, key: str) -> None:
-        """Delete an object; one that is not there is no error."""
-        with self.writing(key):
-            try:
-                self.connection.client.delete_object(**self.place(key))
-            except ClientError as problem:
-                if code_of(problem) not in ABSENT:
-                    raise
-
-    def _write(  # noqa: PLR0913 - all that makes one write another
-        self,
-        key: str,
-        sha256: str,
-        size: int,
-        send: Send,
-        *,
-        replace: bool,
-        whole: bool,
-        if_match: str | None = None,
-        absent: bool = False,
-    ) -> Outcome:
-        etag = "" if if_match is None and not replace else if_match
-        refusal: StoreError = refuse_other_bytes(key, self.url)
-        with turn(self.connection, self.place(key), etag, whole=whole) as in_turn:
-            # where S3 does not hold to conditions, what was listed a while ago is not enough
-            trusted = absent and not in_turn and if_match is None
-            present = None if trusted else self.look(key)
-            if present is not None and self.digest_of(present) == sha256:
-                return "unchanged"
-            if present is not None and not replace:
-                raise refusal
-            if if_match is not None:
-                refusal = ConflictError(f"{key} in {self.url} was written by somebody else meanwhile.")
-            if etag is not None and (present.stored.etag if present else "") != etag:
-                raise refusal
-            asked = Write(
-                bucket=self,
-                key=key,
-                sha256=sha256,
-                size=size,
-                etag=etag,
-                send=send,
-                whole=whole,
-                in_turn=in_turn,
-                refusal=refusal,
-            )
-            write(asked)
-        return "written"
-
-    def _target(self, key: str, sha256: str) -> transfer.Target:
-        return transfer.Target(
-            connection=self.connection, place=self.place(key), headers=self.headers(key, sha256)
-        )

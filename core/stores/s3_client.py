@@ -1,8 +1,7 @@
-"""Clients of S3 by the usual AWS settings: endpoint, profile, region, credentials, or none at all."""
+"""Clients of S3 by the usual AWS settings: what they connect to, repeat, and say where S3 refuses."""
 
 from __future__ import annotations
 
-import ipaddress
 import random
 import re
 from contextlib import contextmanager
@@ -22,39 +21,94 @@ from botocore.exceptions import BotoCoreError, ClientError
 from botocore.parsers import ResponseParserError
 from urllib3.exceptions import HTTPError
 
-from core.errors import FatalError, MissingInputError, ServiceError, StoreError
-from core.stores.s3_wire import wire_for
+from core import process
+from core.errors import FatalError, ServiceError, StoreError
+from core.stores import absent_error
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Container, Iterator, Mapping
 
     from types_boto3_s3 import S3Client
 
-    from core.stores.s3_wire import Wire
-
-
-CONNECTIONS = 64
-# parts that are in memory at once, over all uploads of a process
-PARTS = 12
-_AMAZON = (".amazonaws.com", ".amazonaws.com.cn")
+_CONNECTIONS = 64
+_PARTS_IN_MEMORY = 12  # over all uploads of a process
+_AMAZON_HOSTS = (".amazonaws.com", ".amazonaws.com.cn")
 # what botocore reads besides its own files
 _SETTINGS = ("AWS_", "BOTO", "HOME", "USERPROFILE", "HTTP", "http", "NO_PROXY", "no_proxy", "ALL_PROXY")
+
+ATTEMPTS = 8
+_ATTEMPTS_TO_CONNECT = 4  # a wrong address should not keep the user waiting
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.2, 20.0
+_BROKEN = (boto.ConnectionError, boto.HTTPClientError, boto.IncompleteReadError)
+_UNREACHABLE = (boto.EndpointConnectionError, boto.ConnectTimeoutError)
+_NEVER = (boto.SSLError, boto.ProxyConnectionError)
+_TOO_MANY, _NOT_IMPLEMENTED, _SERVER_FAILS = 429, 501, 500
+# the bytes changed on their way
+_CHANGED = frozenset({"BadDigest", "IncompleteBody", "XAmzContentSHA256Mismatch"})
+_BUSY = _CHANGED.union(
+    ("SlowDown", "Throttling", "ThrottlingException", "RequestThrottled", "RequestLimitExceeded"),
+    ("BandwidthLimitExceeded", "PriorRequestNotComplete", "OperationAborted"),
+    ("RequestTimeout", "RequestTimeoutException"),
+)
+
+ABSENT = frozenset({"404", "NoSuchKey", "NotFound"})
+# a conditional write that did not happen, because the condition did not hold
+LOST = frozenset({"412", "PreconditionFailed", "409", "ConditionalRequestConflict"})
+_DENIED = frozenset({"403", "AccessDenied", "AllAccessDisabled", "AccountProblem", "Forbidden"})
+_ELSEWHERE = frozenset({"301", "PermanentRedirect", "IncorrectEndpoint"}).union(
+    ("AuthorizationHeaderMalformed", "IllegalLocationConstraintException")
+)
+_PERMISSIONS = {
+    "HeadBucket": "s3:ListBucket",
+    "ListObjectsV2": "s3:ListBucket",
+    "HeadObject": "s3:GetObject (and s3:ListBucket, to learn what is absent)",
+    "GetObject": "s3:GetObject",
+    "DeleteObject": "s3:DeleteObject",
+    "CopyObject": "s3:PutObject (and s3:GetObject on the source)",
+    "UploadPartCopy": "s3:PutObject (and s3:GetObject on the source)",
+    "AbortMultipartUpload": "s3:AbortMultipartUpload",
+}
+_AGAIN = "Run the same command again; what is done stays done."
+_REACH = "Check AWS_ENDPOINT_URL_S3 and the network, then run the same command again."
+_LOGIN = "Set AWS_PROFILE, or AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or run 'aws sso login'."
+# codes, message and hint
+_REFUSALS: tuple[tuple[Container[str], str, str], ...] = (
+    (
+        {"NoSuchBucket"},
+        "There is no bucket {bucket!r} ({where}).",
+        "Check --store and AWS_ENDPOINT_URL_S3, or create the bucket.",
+    ),
+    (
+        {"ExpiredToken", "ExpiredTokenException", "TokenRefreshRequired", "RequestExpired"},
+        "{where}: the AWS credentials have expired{whose}.",
+        f"Get new ones. {_LOGIN}",
+    ),
+    (
+        {"InvalidAccessKeyId", "InvalidToken", "InvalidSecurity"},
+        "{where}: the AWS credentials were refused{whose}: unknown access key.",
+        _LOGIN,
+    ),
+    (
+        {"SignatureDoesNotMatch"},
+        "{where}: the AWS credentials were refused{whose}: their secret is wrong.",
+        _LOGIN,
+    ),
+    ({"RequestTimeTooSkewed"}, "{where}: this machine's clock is wrong.", "Set the clock."),
+    (_CHANGED | {"InvalidDigest"}, "{where}: the bytes were damaged on their way to the server.", _AGAIN),
+)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Conditions:
-    """What a service holds to."""
+    """Which conditional writes a service supports."""
 
-    if_none_match: bool
-    if_match: bool
-    completion: bool
+    if_none_match: bool = False
+    if_match: bool = False
+    completion: bool = False
 
     def hold(self, etag: str, *, whole: bool) -> bool:
-        """Say whether a write over that ETag ("" for over nothing), in one PUT or not, can be left to it."""
+        """Return whether it checks a write over that ETag ("" for over nothing), in one PUT or in parts."""
         return (self.if_match if etag else self.if_none_match) and (whole or self.completion)
-
-
-AMAZON = Conditions(if_none_match=True, if_match=True, completion=True)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -64,10 +118,9 @@ class Connection:
     client: S3Client
     signed: bool = True
     identity: str = ""
-    parts: BoundedSemaphore = field(default_factory=lambda: BoundedSemaphore(PARTS))
-    wire: Wire | None = None
-    conditional: dict[str, Conditions] = field(default_factory=dict)
-    folders: dict[str, bool] = field(default_factory=dict)
+    parts: BoundedSemaphore = field(default_factory=lambda: BoundedSemaphore(_PARTS_IN_MEMORY))
+    conditions: dict[str, Conditions] = field(default_factory=dict)
+    folder_pages: dict[str, bool] = field(default_factory=dict)
     buckets: set[str] = field(default_factory=set)
     lock: Lock = field(default_factory=Lock)
 
@@ -81,34 +134,16 @@ class Connection:
         """Whether this is Amazon's own service, whose behaviour is known."""
         return is_amazon(self.endpoint)
 
-    def head(self, place: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Ask for an object's headers: ``head_object``."""
-        found = self.wire.head(place) if self.wire else None
-        return found or self.client.head_object(**place, ChecksumMode="ENABLED")
-
-    def put(self, place: Mapping[str, Any], said: Mapping[str, Any], data: bytes, sha256: str) -> None:
-        """Upload an object: ``put_object``, with its SHA-256 as S3's headers write it."""
-        if self.wire is None or not self.wire.put(place, said, data, sha256):
-            checksum: dict[str, Any] = {"ChecksumAlgorithm": "SHA256", "ChecksumSHA256": sha256}
-            self.client.put_object(**place, **said, **checksum, Body=data)
-
-    def copy(self, place: Mapping[str, Any], said: Mapping[str, Any]) -> str:
-        """Copy an object on the server: ``copy_object``, for the copy's ETag."""
-        etag = self.wire.copy(place, said) if self.wire else None
-        if etag is None:
-            etag = self.client.copy_object(**place, **said)["CopyObjectResult"].get("ETag", "")
-        return etag.strip('"')
-
 
 def is_amazon(endpoint: str) -> bool:
-    """Tell Amazon's own service from one that speaks like it."""
-    return (urlsplit(endpoint).hostname or "").endswith(_AMAZON)
+    """Tell Amazon's own service from a compatible one."""
+    return (urlsplit(endpoint).hostname or "").endswith(_AMAZON_HOSTS)
 
 
 def moment(value: str | float) -> datetime:
     """Read a time as S3 writes it: in listings ISO 8601, in headers HTTP's form, rarely a number.
 
-    botocore's own reader, which knows every form there is, takes most of the time of a long listing.
+    botocore's own parser, which knows every form there is, takes most of the time of a long listing.
     """
     if isinstance(value, str) and value[:1].isdigit() and "-" in value:
         return datetime.fromisoformat(value)
@@ -117,27 +152,14 @@ def moment(value: str | float) -> datetime:
     return datetime.fromtimestamp(float(value), UTC)
 
 
-def is_number(endpoint: str) -> bool:
-    """Say whether a host is given by its number."""
-    try:
-        ipaddress.ip_address(urlsplit(endpoint).hostname or "")
-    except ValueError:
-        return False
-    return True
-
-
-def connection_for(environment: Mapping[str, str]) -> Connection:
+def shared_connection() -> Connection:
     """Connect by the usual settings, once for the same ones.
 
-    Args:
-        environment: This process's variables (``AWS_PROFILE``, ``AWS_ENDPOINT_URL_S3``, …), which
-            botocore reads, too: they say whether a connection that was made still fits.
-
     Raises:
-        StoreError: A profile is not there, or a setting cannot be meant.
+        StoreError: The profile does not exist, or a setting is invalid.
     """
     return _connected(
-        tuple(sorted(one for one in environment.items() if one[0].startswith(_SETTINGS))),
+        tuple(sorted(one for one in process.inherited().items() if one[0].startswith(_SETTINGS)))
     )
 
 
@@ -153,29 +175,27 @@ def connect(*, endpoint: str | None = None) -> Connection:
         core = session._session  # noqa: SLF001 - boto3 shows no other way to what botocore knows
         core.get_component("response_parser_factory").set_parser_defaults(timestamp_parser=moment)
         credentials = session.get_credentials()
-        settings = Config(
+        # the signature covers the SHA-256 header: nothing is hashed twice
+        settings: Any = {"payload_signing_enabled": False}
+        config = Config(
             signature_version=None if credentials else UNSIGNED,
-            max_pool_connections=CONNECTIONS,
-            # s3_retries decides
-            retries={"mode": "standard", "total_max_attempts": 1},
+            max_pool_connections=_CONNECTIONS,
+            retries={"mode": "standard", "total_max_attempts": 1},  # `delay` decides
             connect_timeout=10,
             read_timeout=60,
             tcp_keepalive=True,
             # digests are SHA-256 and ours; other checksums fail at servers that answer for part of an object
             request_checksum_calculation="when_required",
             response_checksum_validation="when_required",
-            # the signature covers the SHA-256 header: nothing is hashed twice
-            s3={"payload_signing_enabled": False},
+            s3=settings,
         )
-        client: S3Client = session.client("s3", endpoint_url=endpoint, config=settings)
-        address = client.meta.endpoint_url
+        client: S3Client = session.client("s3", endpoint_url=endpoint, config=config)
         style = (core.get_scoped_config().get("s3") or {}).get("addressing_style")
-        by_path = style == "path" or (style is None and not is_amazon(address))
-        # a bucket cannot be a part of a number's name: botocore knows that much
-        if by_path and style is None and not is_number(address):
-            named = Config(s3={"payload_signing_enabled": False, "addressing_style": "path"})
-            client = session.client("s3", endpoint_url=endpoint, config=settings.merge(named))
-    register(client)
+        if style is None and not is_amazon(client.meta.endpoint_url):
+            settings["addressing_style"] = "path"
+            client = session.client("s3", endpoint_url=endpoint, config=config)
+    # botocore takes what handlers return, whatever its stubs say
+    client.meta.events.register("needs-retry.s3", _delay)  # type: ignore[arg-type]
     identity = ""
     if credentials is not None:
         try:
@@ -184,242 +204,114 @@ def connect(*, endpoint: str | None = None) -> Connection:
             key = ""  # the first request says what is wrong with them
         profile = f", profile {session.profile_name}" if session.profile_name != "default" else ""
         identity = f"access key …{key[-4:]} from {credentials.method}{profile}"
-    near = None
-    if by_path and not is_amazon(address):
-        near = wire_for(address, credentials, client.meta.region_name, connections=CONNECTIONS)
-    return Connection(client=client, signed=credentials is not None, identity=identity, wire=near)
+    return Connection(client=client, signed=credentials is not None, identity=identity)
 
 
-ATTEMPTS = 8
-# nobody is there: an address that is wrong should not keep a person waiting
-_ATTEMPTS_TO_CONNECT = 4
-_BASE, _LONGEST = 0.1, 20.0
-
-_BROKEN = (
-    boto.ConnectionError,
-    boto.HTTPClientError,
-    boto.IncompleteReadError,
-)
-_NOBODY = (boto.EndpointConnectionError, boto.ConnectTimeoutError)
-_NEVER = (boto.SSLError, boto.ProxyConnectionError)
-_BUSY = frozenset(
-    {
-        "SlowDown",
-        "Throttling",
-        "ThrottlingException",
-        "RequestThrottled",
-        "RequestLimitExceeded",
-        "BandwidthLimitExceeded",
-        "PriorRequestNotComplete",
-        "RequestTimeout",
-        "RequestTimeoutException",
-        "OperationAborted",
-        # the bytes changed on their way
-        "BadDigest",
-        "IncompleteBody",
-        "XAmzContentSHA256Mismatch",
-    }
-)
-_TOO_MANY, _NOT_IMPLEMENTED, _FAILING = 429, 501, 500
-
-
-def register(client: S3Client) -> None:
-    """Let a client ask here whether a request is made again."""
-    # botocore takes what handlers return, whatever its stubs say
-    client.meta.events.register("needs-retry.s3", _handle)  # type: ignore[arg-type]
-
-
-def _handle(
+def _delay(
     attempts: int,
     response: tuple[object, Mapping[str, Any]] | None = None,
     caught_exception: Exception | None = None,
     **_other: object,
 ) -> float | None:
-    answer = response[1] if response else {}
-    return delay(attempts, answer, caught_exception, share=random.random())  # noqa: S311 - spreads clients
+    return delay(attempts, response[1] if response else {}, caught_exception, share=random.random())  # noqa: S311 - spreads clients
 
 
 def delay(
     attempts: int, answer: Mapping[str, Any], problem: Exception | None, *, share: float
 ) -> float | None:
-    """Choose when a request is made again."""
-    limit = _ATTEMPTS_TO_CONNECT if isinstance(problem, _NOBODY) else ATTEMPTS
-    if attempts >= limit or not _passes(answer, problem):
-        return None
-    return share * min(_LONGEST, _BASE * 2.0**attempts)
+    """Return the seconds before a request is repeated; None if it is not.
 
-
-def _passes(answer: Mapping[str, Any], problem: Exception | None) -> bool:
+    botocore's own modes stop repeating when too many requests of a client failed (a quota); an upload of a
+    run has to survive a bad hour, so the only limit here is that of each request.
+    """
     if problem is not None:
-        return isinstance(problem, _BROKEN) and not isinstance(problem, _NEVER)
-    status: int = answer.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
-    code: str = answer.get("Error", {}).get("Code", "")
-    failing = status >= _FAILING and status != _NOT_IMPLEMENTED
-    return failing or status == _TOO_MANY or code in _BUSY
-
-
-ABSENT = frozenset({"404", "NoSuchKey", "NotFound"})
-# a conditional write that did not happen, because the condition did not hold
-LOST = frozenset({"412", "PreconditionFailed", "409", "ConditionalRequestConflict"})
-
-_DENIED = frozenset({"403", "AccessDenied", "AllAccessDisabled", "AccountProblem", "Forbidden"})
-_EXPIRED = frozenset({"ExpiredToken", "ExpiredTokenException", "TokenRefreshRequired", "RequestExpired"})
-_WRONG = frozenset({"InvalidAccessKeyId", "SignatureDoesNotMatch", "InvalidToken", "InvalidSecurity"})
-_ELSEWHERE = frozenset(
-    {
-        "301",
-        "PermanentRedirect",
-        "AuthorizationHeaderMalformed",
-        "IllegalLocationConstraintException",
-        "IncorrectEndpoint",
-    }
-)
-_CHANGED = frozenset({"BadDigest", "XAmzContentSHA256Mismatch", "InvalidDigest", "IncompleteBody"})
-_SERVER_FAILS = 500
-_PERMISSIONS = {
-    "HeadBucket": "s3:ListBucket",
-    "ListObjectsV2": "s3:ListBucket",
-    "HeadObject": "s3:GetObject (and s3:ListBucket, to be told what is not there)",
-    "GetObject": "s3:GetObject",
-    "DeleteObject": "s3:DeleteObject",
-    "CopyObject": "s3:PutObject (and s3:GetObject on what is copied)",
-    "UploadPartCopy": "s3:PutObject (and s3:GetObject on what is copied)",
-    "AbortMultipartUpload": "s3:AbortMultipartUpload",
-}
-_LOGIN = "Give them by AWS_PROFILE, AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or 'aws sso login'."
+        passes = isinstance(problem, _BROKEN) and not isinstance(problem, _NEVER)
+    else:
+        status, code = _status(answer), answer.get("Error", {}).get("Code", "")
+        failing = status >= _SERVER_FAILS and status != _NOT_IMPLEMENTED
+        passes = failing or status == _TOO_MANY or code in _BUSY
+    limit = _ATTEMPTS_TO_CONNECT if isinstance(problem, _UNREACHABLE) else ATTEMPTS
+    if attempts >= limit or not passes:
+        return None
+    return share * min(_LONGEST_PAUSE, _FIRST_PAUSE * 2.0 ** (attempts - 1))
 
 
 def code_of(problem: ClientError) -> str:
-    """Give the code of S3's answer, such as ``NoSuchKey``; a number where the answer had no body."""
+    """Return the code of S3's answer, such as ``NoSuchKey``; a number where the answer had no body."""
     return str(problem.response.get("Error", {}).get("Code", ""))
 
 
-def status_of(problem: ClientError) -> int:
-    """Give the HTTP status of S3's answer."""
-    return int(problem.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0))
-
-
-def missing(key: str, url: str) -> MissingInputError:
-    """Write the error of an object that is not there."""
-    return MissingInputError(f"{key} is not in the store {url}.")
+def _status(answer: Mapping[str, Any]) -> int:
+    return int(answer.get("ResponseMetadata", {}).get("HTTPStatusCode", 0))
 
 
 def no_credentials(url: str) -> StoreError:
-    """Write the error of a write without credentials."""
+    """Return the error of a write without credentials."""
     return StoreError(f"Writing to {url} needs AWS credentials, and there are none.", hint=_LOGIN)
 
 
 @contextmanager
 def explained(url: str, *, key: str = "", identity: str = "") -> Iterator[None]:
-    """Turn what botocore raises within into our errors.
-
-    Args:
-        url: The store, for people.
-        key: The object, if it is one.
-        identity: Whose credentials are used, if that is known.
+    """Turn what botocore raises within into our errors, which name store, object and identity if known.
 
     Raises:
         MissingInputError: There is no such object.
         StoreError: The store refused: permission, credentials, bucket, region, request.
-        ServiceError: It could not be reached, or went on failing.
+        ServiceError: It could not be reached, or kept failing.
     """
+    where = f"{url}/{key}" if key else url
     try:
         yield
     except ClientError as problem:
         raise _answered(problem, url, key, identity) from problem
     except BotoCoreError as problem:
-        raise _unanswered(problem, url, key) from problem
+        raise _unanswered(problem, url, where) from problem
     except (HTTPError, ResponseParserError) as problem:
-        raise ServiceError(f"{_at(url, key)}: the answer broke off.", hint=_AGAIN) from problem
+        raise ServiceError(f"{where}: the answer broke off.", hint=_AGAIN) from problem
 
 
-_AGAIN = "Run the same command again; what is done stays done."
-
-
-def _at(url: str, key: str) -> str:
-    return f"{url}/{key}" if key else url
-
-
-def _answered(problem: ClientError, url: str, key: str, identity: str) -> FatalError:  # noqa: PLR0911 - a table
-    code, status = code_of(problem), status_of(problem)
-    said = str(problem.response.get("Error", {}).get("Message") or "")
-    where, bucket = _at(url, key), url.removeprefix("s3://").partition("/")[0]
-    if code == "NoSuchBucket":
-        return StoreError(
-            f"There is no bucket {bucket!r} ({where}).",
-            hint="Check --store and AWS_ENDPOINT_URL_S3, or make the bucket.",
-        )
+def _answered(problem: ClientError, url: str, key: str, identity: str) -> FatalError:
+    error: Mapping[str, Any] = problem.response.get("Error", {})
+    code, status, said = code_of(problem), _status(problem.response), str(error.get("Message") or "")
+    where, bucket = f"{url}/{key}" if key else url, url.removeprefix("s3://").partition("/")[0]
     if code in ABSENT:
-        return missing(key, url)
-    refused = _credentials(code, where, identity)
-    if refused is not None:
-        return refused
+        return absent_error(key, url)
+    for codes, words, hint in _REFUSALS:
+        if code in codes:
+            whose = f" ({identity})" if identity else ""
+            return StoreError(words.format(where=where, bucket=bucket, whose=whose), hint=hint)
     if code in _DENIED:
-        return _denied(problem.operation_name, said, where, identity)
+        found = re.search(r"not authorized to perform: (s3:\w+)", said)
+        permission = found[1] if found else _PERMISSIONS.get(problem.operation_name, "s3:PutObject")
+        user = re.search(r"User: (arn:\S+)", said)
+        who = f" for {user[1] if user else identity}" if user or identity else ", without credentials"
+        return StoreError(
+            f"{where}: permission {permission} is missing{who}.",
+            hint="Ask the bucket's owner for it, or use other credentials (AWS_PROFILE, a role of the job).",
+        )
     if code in _ELSEWHERE:
-        return _elsewhere(problem, bucket, where)
-    if code in _CHANGED:
-        return StoreError(f"{where}: the bytes that arrived were not those that were sent.", hint=_AGAIN)
-    if status >= _SERVER_FAILS or code in {"SlowDown", "RequestTimeout", "Throttling"}:
-        return ServiceError(f"{where}: the server went on answering {status} {code}.", hint=_AGAIN)
+        headers = problem.response.get("ResponseMetadata", {}).get("HTTPHeaders", {})
+        region = headers.get("x-amz-bucket-region") or error.get("Region")
+        hint = f"Set AWS_REGION={region}." if region else "Set AWS_REGION to the bucket's region."
+        return StoreError(f"The bucket {bucket!r} is in another region ({where}).", hint=hint)
+    if status >= _SERVER_FAILS or code in _BUSY:
+        return ServiceError(f"{where}: the server kept answering {status} {code}.", hint=_AGAIN)
     return StoreError(f"{where}: {problem.operation_name} was refused: {code} {said}".rstrip(". ") + ".")
 
 
-def _credentials(code: str, where: str, identity: str) -> StoreError | None:
-    whose = f" ({identity})" if identity else ""
-    if code in _EXPIRED:
-        return StoreError(
-            f"{where}: the AWS credentials have expired{whose}.", hint="Get new ones. " + _LOGIN
-        )
-    if code in _WRONG:
-        wrong = "their secret is wrong" if code == "SignatureDoesNotMatch" else "they are not known there"
-        return StoreError(f"{where}: the AWS credentials were refused{whose}: {wrong}.", hint=_LOGIN)
-    if code == "RequestTimeTooSkewed":
-        return StoreError(f"{where}: this machine's clock is wrong.", hint="Set the clock.")
-    return None
-
-
-def _denied(operation: str, said: str, where: str, identity: str) -> StoreError:
-    found = re.search(r"not authorized to perform: (s3:\w+)", said)
-    permission = found[1] if found else _PERMISSIONS.get(operation, "s3:PutObject")
-    user = re.search(r"User: (arn:\S+)", said)
-    who = user[1] if user else identity
-    return StoreError(
-        f"{where}: permission {permission} is missing"
-        + (f" for {who}." if who else ", without credentials."),
-        hint="Ask the bucket's owner for it, or use other credentials (AWS_PROFILE, a role of the job).",
-    )
-
-
-def _elsewhere(problem: ClientError, bucket: str, where: str) -> StoreError:
-    headers = problem.response.get("ResponseMetadata", {}).get("HTTPHeaders", {})
-    error: dict[str, object] = {**problem.response.get("Error", {})}
-    region = headers.get("x-amz-bucket-region") or error.get("Region") or ""
-    hint = f"Set AWS_REGION={region}." if region else "Set AWS_REGION to the bucket's region."
-    return StoreError(f"The bucket {bucket!r} is in another region ({where}).", hint=hint)
-
-
-def _unanswered(problem: BotoCoreError, url: str, key: str) -> FatalError:  # noqa: PLR0911 - a table
-    where = _at(url, key)
+def _unanswered(problem: BotoCoreError, url: str, where: str) -> FatalError:  # noqa: PLR0911 - a table
+    words = " ".join(str(problem).split())
     match problem:
         case boto.NoCredentialsError():
             return no_credentials(url)
         case boto.ProfileNotFound():
-            return StoreError(f"{problem}.".replace("..", "."), hint="Check AWS_PROFILE and ~/.aws/config.")
+            return StoreError(f"{words}.".replace("..", "."), hint="Check AWS_PROFILE and ~/.aws/config.")
         case boto.PartialCredentialsError() | boto.CredentialRetrievalError() | boto.TokenRetrievalError():
-            return StoreError(f"{where}: the AWS credentials cannot be had: {problem}", hint=_LOGIN)
+            return StoreError(f"{where}: could not load the AWS credentials: {words}", hint=_LOGIN)
         case boto.SSOError() | boto.UnauthorizedSSOTokenError():
             return StoreError(f"{where}: the AWS login has expired.", hint="Run 'aws sso login'.")
-        case boto.ParamValidationError() | boto.NoRegionError() | boto.UnknownRegionError():
-            return StoreError(
-                f"{where}: {' '.join(str(problem).split())}", hint="Check --store and AWS_REGION."
-            )
         case boto.SSLError() | boto.ProxyConnectionError() | boto.EndpointConnectionError():
-            return ServiceError(f"{where} cannot be reached: {problem}", hint=_REACH)
-        case boto.ConnectTimeoutError() | boto.ConnectionError() | boto.HTTPClientError():
-            return ServiceError(f"{where}: the connection broke: {problem}", hint=_REACH)
-        case _:
-            return StoreError(f"{where}: {' '.join(str(problem).split())}")
-
-
-_REACH = "Check AWS_ENDPOINT_URL_S3 and the network, then run the same command again."
+            return ServiceError(f"{where} cannot be reached: {words}", hint=_REACH)
+        case boto.ConnectionError() | boto.HTTPClientError():
+            return ServiceError(f"{where}: the connection broke: {words}", hint=_REACH)
+    return StoreError(f"{where}: {words}", hint="Check --store and AWS_REGION.")

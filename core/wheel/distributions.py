@@ -15,7 +15,7 @@ from core import files
 from core.data import Model, load_toml
 from core.errors import WheelError
 from core.run.records import FileRecord
-from core.wheel import wheels
+from core.wheel import parse_name, parse_wheel_name, read_metadata
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -53,7 +53,6 @@ class Distribution:
     name: str
     version: Version
     size: int
-    tags: frozenset[str]
 
     @property
     def is_wheel(self) -> bool:
@@ -62,25 +61,20 @@ class Distribution:
 
 
 def is_distribution(filename: str) -> bool:
-    """Say whether a file is a wheel or an sdist, by its name."""
+    """Return whether a file is a wheel or an sdist, by its name."""
     return filename.endswith((".whl", ".tar.gz"))
 
 
 def on_platform(filename: str, platform: Platform) -> bool:
-    """Say whether a wheel or sdist is for a platform, by its name; one for any is for each."""
+    """Return whether a wheel or sdist is for a platform, by its name; one for any is for each."""
     if not filename.endswith(".whl"):
         return True
     system = "win" if platform == "windows" else "linux"
-    tags = wheels.parse_wheel_name(filename).tags
-    return any(tag.platform == "any" or system in tag.platform for tag in tags)
+    return any(tag.platform == "any" or system in tag.platform for tag in parse_wheel_name(filename).tags)
 
 
 def require_platform(filenames: Iterable[str], outputs: RunOutputs) -> None:
-    """Refuse wheels of another platform than a run's.
-
-    Raises:
-        WheelError: There are some; the message names them.
-    """
+    """Refuse wheels of another platform than a run's."""
     others = [name for name in filenames if not on_platform(name, outputs.platform)]
     if others:
         raise WheelError(
@@ -105,31 +99,17 @@ def publish(
 
 @dataclass(frozen=True, kw_only=True)
 class Described:
-    """What a wheel or sdist says of itself.
-
-    Attributes:
-        record: Its entry in a record.
-        sidecar: A wheel's METADATA, for the file beside it; None for an sdist.
-    """
+    """What a wheel or sdist says of itself: its entry in a record, and a wheel's METADATA."""
 
     record: FileRecord
     sidecar: bytes | None
 
 
 def describe(path: Path, *, key: str, sha256: str) -> Described:
-    """Read what a wheel or sdist says of itself.
-
-    Args:
-        path: The file.
-        key: The key that it has or gets.
-        sha256: Its hex SHA-256.
-
-    Raises:
-        WheelError: Its name is malformed, or says something else than its metadata.
-    """
-    name, version, _ = _parse(path.name)
-    metadata = wheels.read_metadata(path) if path.suffix == ".whl" else None
-    if metadata and (canonicalize_name(metadata.name) != name or metadata.version != version):
+    """Read what a wheel or sdist says of itself; its name and its metadata must agree."""
+    name = parse_name(path.name)
+    metadata = read_metadata(path) if path.suffix == ".whl" else None
+    if metadata and (canonicalize_name(metadata.name), metadata.version) != (name.distribution, name.version):
         raise WheelError(
             f"{path.name} says in its METADATA that it is {metadata.name} {metadata.version}.",
             hint="A wheel is renamed by rewriting its metadata, not by renaming the file.",
@@ -139,8 +119,8 @@ def describe(path: Path, *, key: str, sha256: str) -> Described:
         key=key,
         size=path.stat().st_size,
         sha256=sha256,
-        distribution=name,
-        version=str(version),
+        distribution=name.distribution,
+        version=str(name.version),
         requires_python=metadata.requires_python if metadata else "",
         metadata_sha256=hashlib.sha256(metadata.raw).hexdigest() if metadata else "",
         license=metadata.license if metadata else "",
@@ -155,29 +135,20 @@ def withdraw(store: Store, key: str) -> None:
 
 
 def in_run(store: Store, outputs: RunOutputs, artifact_group: str) -> Sequence[Distribution]:
-    """List a group's wheels and sdists, by name, version and file name."""
+    """Return a group's wheels and sdists, by name, version and file name."""
     prefix = outputs.python_prefix(artifact_group)
     found = []
     for stored in store.list(prefix):
         path = PurePosixPath(stored.key)
         if str(path.parent) == prefix and is_distribution(path.name):
-            name, version, tags = _parse(path.name)
+            name = parse_name(path.name)
             found.append(
                 Distribution(
                     key=stored.key,
                     filename=path.name,
-                    name=name,
-                    version=version,
+                    name=name.distribution,
+                    version=name.version,
                     size=stored.size,
-                    tags=tags,
                 )
             )
     return sorted(found, key=lambda one: (one.name, one.version, one.filename))
-
-
-def _parse(filename: str) -> tuple[str, Version, frozenset[str]]:
-    if filename.endswith(".whl"):
-        wheel = wheels.parse_wheel_name(filename)
-        return wheel.distribution, wheel.version, frozenset(str(tag) for tag in wheel.tags)
-    sdist = wheels.parse_sdist_name(filename)
-    return sdist.distribution, sdist.version, frozenset()

@@ -18,7 +18,7 @@ from pytorch_build.build.rocm_init import PATH
 from rocm_packaging.packages.layouts import DEVEL_PAYLOAD
 
 if TYPE_CHECKING:
-    from core.env.interpreters import Interpreter
+    from core.env import Interpreter
     from pytorch_build.build.plans.types import BuildPlan
 
 _NO_PRELOADS = "def initialize():\n    pass\n"

@@ -11,7 +11,7 @@ from pytorch_build.platforms import platform_named
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from core.env.interpreters import Interpreter
+    from core.env import Interpreter
     from pytorch_build.build.dependencies import Dependency
     from pytorch_build.build.options import BuildChoices
     from pytorch_build.context import Context

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from core import console, files
-from core.env.target_locks import BUILDS, target_lock
+from core.env.locks import BUILDS, target_lock
 from core.run import stage
 from core.run.records import Cell, record_name
 from core.run.stage import Made, Stage

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import boto3
 from botocore.exceptions import BotoCoreError, ClientError
 
-from core.stores.s3_client import connection_for, explained
+from core.stores.s3_client import explained, shared_connection
 from pytorch_build.build.compiler_cache import S3Access
 
 if TYPE_CHECKING:
@@ -23,9 +23,9 @@ _RENEWED = frozenset({"assume-role-with-web-identity", "iam-role"})
 _DEFAULT_REGION = "us-east-1"
 
 
-def s3_access(bucket: str, environment: Mapping[str, str]) -> S3Access:
+def s3_access(bucket: str) -> S3Access:
     """Ask botocore for the endpoint, the bucket's region and the credentials."""
-    connection = connection_for(environment)
+    connection = shared_connection()
     region, endpoint = connection.client.meta.region_name or _DEFAULT_REGION, connection.endpoint
     if connection.is_amazon and (there := _region(connection.client, bucket)) not in ("", region):
         region, endpoint = there, f"https://s3.{there}.amazonaws.com"

@@ -65,7 +65,7 @@ class SccacheServer:
             if self.storage.kind == "s3":
                 from pytorch_build.build.compiler_cache_s3 import s3_access  # with it comes boto3
 
-                self._s3 = s3_access(self.storage.bucket, self._base_env)
+                self._s3 = s3_access(self.storage.bucket)
             self._start()
         except FatalError as problem:
             if self.storage.kind == "local":

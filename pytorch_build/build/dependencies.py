@@ -10,13 +10,13 @@ from core.errors import MissingInputError
 from core.packages.resolution import others_of
 from core.run import records
 from core.run.records import Cell
-from core.wheel import wheels
+from core.wheel import read_metadata
 from pytorch_build.refs.torch_refs import DISTRIBUTIONS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from core.env.interpreters import Interpreter
+    from core.env import Interpreter
     from pytorch_build.context import Context
 
 # what each project's build stands on
@@ -78,7 +78,7 @@ def _wheel(context: Context, target: Interpreter, project: str) -> Dependency | 
         requirement=str(path),
         version=wheel.version,
         digest=wheel.sha256,
-        others=others_of(wheels.read_metadata(path).requires_dist, where=path.name),
+        others=others_of(read_metadata(path).requires_dist, where=path.name),
     )
 
 

@@ -11,7 +11,7 @@ from core import console, files, process
 from core.env import installer
 from core.env.installer import Install
 from core.errors import BuildError
-from core.wheel import wheels
+from core.wheel import parse_wheel_name
 from pytorch_build.build.course import Course
 from pytorch_build.build.plans import environment
 from pytorch_build.check.imports import import_command, read_report
@@ -19,8 +19,8 @@ from pytorch_build.check.imports import import_command, read_report
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
+    from core.env import Interpreter
     from core.env.installer import Backend
-    from core.env.interpreters import Interpreter
     from pytorch_build.build.compiler_cache_use import CacheInUse
     from pytorch_build.build.plans.types import BuildPlan, FileDrop
     from pytorch_build.platforms import Platform
@@ -69,7 +69,7 @@ def the_wheel(plan: BuildPlan) -> Path:
             f"The build of {plan.project} must leave one {plan.wheel_glob} in {folder}, and left: {what}.",
             hint="See the build's output above; --clean starts from an empty build folder.",
         )
-    version = str(wheels.parse_wheel_name(found[0].name).version)
+    version = str(parse_wheel_name(found[0].name).version)
     if version != plan.version:
         raise BuildError(
             f"{found[0].name} has version {version}; the source lock promises {plan.version}.",

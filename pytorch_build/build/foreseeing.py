@@ -41,7 +41,7 @@ from rocm_packaging.rocm_sources import RocmSource, requirements
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from core.env.interpreters import Interpreter
+    from core.env import Interpreter
     from pytorch_build.build.options import BuildChoices
     from pytorch_build.build.plans.types import BuildPlan, TreeFacts
     from pytorch_build.context import Context

@@ -7,13 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 from core import console, files, process
 from core.cli.options import source_date_epoch
-from core.env import environments
-from core.env.interpreters import installed_version
-from core.env.target_locks import locked_call
+from core.env import installed_version, installer
+from core.env.locks import locked_call
 from core.run.stage import Made
-from core.wheel import wheel_contents
-from core.wheel.wheel_contents import CONTENTS
-from core.wheel.wheels import parse_wheel_name
+from core.wheel import CONTENTS, folder_sizes, parse_wheel_name
 from pytorch_build.build import facts, preflight
 from pytorch_build.build.bare_import import check_bare_import
 from pytorch_build.build.dependencies import dependency_inputs
@@ -23,12 +20,11 @@ from pytorch_build.build.plans import plan_build
 from pytorch_build.build.request import build_request, environment_calls
 from pytorch_build.build.rocm_init import query_code
 from pytorch_build.build.rpaths import set_search_paths
-from pytorch_build.check.findings import findings_table, require_no_errors
+from pytorch_build.check import Expectation, findings_table, require_no_errors
 from pytorch_build.check.run import CheckOptions, check_wheel
-from pytorch_build.check.view import Expectation
 from pytorch_build.refs.torch_refs import DISTRIBUTIONS
 from pytorch_build.rocm.sdk import ask, link
-from pytorch_build.split.wheels import split
+from pytorch_build.split.parts import split
 from pytorch_build.toolchain.pins import places
 
 if TYPE_CHECKING:
@@ -94,7 +90,7 @@ def _build(build: Build, tree: Path, sdk: RocmSdk | None, log: Path, course: Cou
             check_bare_import(build.target, plan, wheels[0], preloads=torch is not None and not torch.digest)
         for one in wheels:
             _check(build, one)
-    contents = {one.name: wheel_contents.folders(one) for one in wheels}
+    contents = {one.name: folder_sizes(one) for one in wheels}
     details: dict[str, Any] = {"source": build.tree.inputs, **course.details, CONTENTS: contents}
     return Made(files=wheels, details=details)
 
@@ -171,10 +167,10 @@ def _environment(build: Build, tree: Path) -> Iterator[RocmSdk | None]:
             rocm = stack.enter_context(build.rocm.opened_call(common.cache / "locks", context.gpu_family))
         calls = environment_calls(build, rocm)
         stack.enter_context(
-            environments.prepared(
+            installer.prepared(
                 build.target,
                 calls,
-                digest=environments.digest_of_calls(build.target, calls, salt=[*salt, here]),
+                digest=installer.digest_of_calls(build.target, calls, salt=[*salt, here]),
                 backend=choices.installer,
                 cache_dir=choices.pip_cache_dir,
                 force=common.force,

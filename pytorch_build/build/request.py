@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from core.env.installer import Install
-from core.env.target_locks import locked_call
+from core.env.locks import locked_call
 from pytorch_build.build.plans.types import BuildOptions, BuildRequest
 
 if TYPE_CHECKING:

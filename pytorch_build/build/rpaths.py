@@ -11,14 +11,13 @@ from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
 from core import console
-from core.archive import zip_members
-from core.archive.zip_sources import Made, Member
-from core.archive.zip_writer import is_executable
+from core.archive import Made, Member, zip_reader
+from core.archive.zip_reader import is_executable
 from core.binaries import rpath
-from core.wheel.wheel_editing import Additions, edit_wheel
-from core.wheel.wheel_record import require_listing
-from core.wheel.wheels import parse_wheel_name
-from pytorch_build.check import view
+from core.wheel import parse_wheel_name
+from core.wheel.editor import Additions, edit_wheel
+from core.wheel.record import require_listing
+from pytorch_build.check import WheelMember
 from pytorch_build.standalone.libraries import RocmFile, read_members, unpacked
 from rocm_packaging.packages.layouts import packages, payload_folder
 
@@ -61,7 +60,7 @@ def planned(
     """
     changes = {}
     for name, binary in binaries.items():
-        installed = view.Member(name=name, size=0).installed
+        installed = WheelMember(name=name, size=0).installed
         wanted = search_paths(installed, layout, family, binary.search)
         right = binary.search == wanted and (binary.is_rpath or not wanted)
         if not right and (binary.needed or binary.search):
@@ -71,7 +70,7 @@ def planned(
 
 def set_search_paths(wheel: Path, layout: Layout | None, family: str, *, epoch: int | None = None) -> Path:
     """Give every ELF file of a wheel its search path; only those that change are compressed again."""
-    with zip_members.opened(wheel) as archive:
+    with zip_reader.opened(wheel) as archive:
         listed = (info for info, _ in require_listing(wheel, archive).files)
         infos = {info.filename: info for info in listed if not info.filename.endswith(_WINDOWS)}
     changes = planned(read_members(wheel, infos.values()), layout, family)

@@ -3,24 +3,23 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, BinaryIO
 
+from core.binaries import elf
+from pytorch_build.check import DeviceFacts
 from pytorch_build.check.bundles import COMPRESSED_MAGIC, PLAIN_MAGIC, BundleError, read_bundles, targets_of
-from pytorch_build.check.view import DeviceFacts
 from rocm_packaging.packages import kpack
 from rocm_packaging.packages.layouts import covers, device_target
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Mapping
     from pathlib import Path
 
-    from elftools.elf.elffile import ELFFile
-
+    from core.binaries.elf import ElfFacts
     from core.binaries.pe import PeFacts
+    from pytorch_build.check import Expectation, Finding, WheelView
     from pytorch_build.check.bundles import Data
-    from pytorch_build.check.findings import Finding
     from pytorch_build.check.policy import Policy
-    from pytorch_build.check.view import Expectation, WheelView
 
 CHECK = "device_code"
 MAGICS = (PLAIN_MAGIC, COMPRESSED_MAGIC)
@@ -52,69 +51,60 @@ PORTABLE = "amdgcnspirv"
 
 def file_facts(path: Path) -> DeviceFacts | None:
     """Read the device code of any file: a library, a code object, a bare bundle, an archive."""
-    import mmap
-
-    if path.stat().st_size == 0:
-        return None
     with path.open("rb") as stream:
-        if stream.read(len(kpack.MAGIC)) == kpack.MAGIC:
+        head = stream.read(len(PLAIN_MAGIC))
+        if head.startswith(elf.MAGIC):
+            facts = elf.read_all(stream, path.name)
+            return elf_facts(facts, mapped(stream)) if facts else None
+        if head.startswith(kpack.MAGIC):
             archive = kpack.read(stream)
             binaries = frozenset(kernel.binary.rpartition("#")[0] for kernel in archive.kernels)
             targets = frozenset(kernel.target for kernel in archive.kernels)
             return DeviceFacts(targets=targets, archived=binaries)
-        # Closed by the collector: an error's traceback may still hold views of it.
-        data = mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ)
-        if data[:4] == b"\x7fELF":
-            from elftools.elf.elffile import ELFFile
-
-            return elf_facts(ELFFile(stream), data)
-        if not data[: len(PLAIN_MAGIC)].startswith(MAGICS):
+        if not head.startswith(MAGICS):
             return None
-        bundles = read_bundles(data)
+        bundles = read_bundles(mapped(stream))
     return DeviceFacts(bundles=bundles, targets=targets_of(bundles))
 
 
-def elf_facts(elf: ELFFile, data: Data) -> DeviceFacts | None:
-    """Read the device code of an opened ELF file."""
-    if elf["e_machine"] == "EM_AMDGPU":
-        return DeviceFacts(targets=_note_targets(elf))
-    sections = {section.name: section for section in elf.iter_sections()}
-    if _KPACK in sections:
-        return DeviceFacts(split=True)
-    fatbin = sections.get(_FATBIN)
-    if fatbin is None or fatbin["sh_type"] == "SHT_NOBITS":
-        return None
-    wrappers = sections.get(_WRAPPERS)
-    place = (fatbin["sh_offset"], fatbin["sh_size"])
-    return _section_facts(data, place, wrappers["sh_size"] if wrappers is not None else None)
+def mapped(stream: BinaryIO) -> Data:
+    """Map a file; it is closed by the collector, as an error's traceback may still hold views of it."""
+    import mmap
+
+    return mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ)
+
+
+def elf_facts(facts: ElfFacts, data: Data) -> DeviceFacts | None:
+    """Read the device code of an ELF file."""
+    if facts.machine == "EM_AMDGPU":
+        notes = [data[offset : offset + size] for offset, size in facts.notes]
+        found = frozenset(one.group(1).decode() for note in notes for one in _NOTE_TARGET.finditer(note))
+        return DeviceFacts(targets=found)
+    return _section_facts(facts.sections, data, _FATBIN, _WRAPPERS, _KPACK)
 
 
 def pe_facts(facts: PeFacts, data: Data) -> DeviceFacts | None:
     """Read the device code of a DLL or program of Windows."""
-    if _PE_KPACK in facts.sections:
+    return _section_facts(facts.sections, data, _PE_FATBIN, _PE_WRAPPERS, _PE_KPACK)
+
+
+def _section_facts(
+    sections: Mapping[str, tuple[int, int]], data: Data, fatbin: str, wrappers: str, moved: str
+) -> DeviceFacts | None:
+    if moved in sections:
         return DeviceFacts(split=True)
-    if _PE_FATBIN not in facts.sections:
+    if fatbin not in sections:
         return None
-    wrappers = facts.sections.get(_PE_WRAPPERS)
-    return _section_facts(data, facts.sections[_PE_FATBIN], wrappers[1] if wrappers else None)
-
-
-def _section_facts(data: Data, place: tuple[int, int], wrappers: int | None) -> DeviceFacts:
-    start, size = place
+    start, size = sections[fatbin]
     section = memoryview(data)[start : start + size]
     if len(section) != size:
-        raise BundleError(f"{_FATBIN} reaches beyond the end of the file")
+        raise BundleError(f"{fatbin} reaches beyond the end of the file")
     bundles = read_bundles(section)
     return DeviceFacts(
         bundles=bundles,
         targets=targets_of(bundles),
-        registered=-1 if wrappers is None else wrappers // _WRAPPER_SIZE,
+        registered=sections[wrappers][1] // _WRAPPER_SIZE if wrappers in sections else -1,
     )
-
-
-def _note_targets(elf: ELFFile) -> frozenset[str]:
-    notes = [segment.data() for segment in elf.iter_segments("PT_NOTE")]
-    return frozenset(found.group(1).decode() for data in notes for found in _NOTE_TARGET.finditer(data))
 
 
 def check(view: WheelView, expectation: Expectation | None, policy: Policy) -> Iterator[Finding]:

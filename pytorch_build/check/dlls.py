@@ -6,22 +6,26 @@ the file that needs one, Windows' own, and folders that a package adds; never PA
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from dataclasses import dataclass
+from functools import cache
 from pathlib import PurePosixPath
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from core.binaries import pe
-from pytorch_build.check import windows
-from pytorch_build.check.providers import matches, provided, some, unasked
+from core.errors import MissingInputError
+from pytorch_build.check.policy import matches, provided, some, unasked
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
+    from packaging.tags import Tag
+
     from core.binaries.pe import PeFacts
-    from pytorch_build.check.findings import Finding, Severity
-    from pytorch_build.check.policy import Policy
-    from pytorch_build.check.view import Binary, Member, WheelView
+    from pytorch_build.check import Binary, Finding, Severity, WheelMember, WheelView
+    from pytorch_build.check.policy import Policy, Windows
+
 
 CHECK = "dll"
 _MACHINES = {"win_amd64": ("amd64", pe.AMD64), "win_arm64": ("arm64", pe.ARM64)}
@@ -81,18 +85,18 @@ def _check_needed(
             yield view.finding(severity, CHECK, message, where)
 
 
-def _where_from(policy: Policy, libraries: _Libraries, member: Member, name: str) -> str:
+def _where_from(policy: Policy, libraries: _Libraries, member: WheelMember, name: str) -> str:
     """Say what is wrong with a need: "" for nothing, else a key of `_said`."""
     lower = name.lower()
     folders = libraries.inside.get(lower, ())
     if folders:
         reached = {_folder(member)}.intersection(folders)
         return "" if reached or any(matches(one, policy.windows.folders) for one in folders) else "elsewhere"
-    origin = windows.origin(name, policy.windows, libraries.machine)
-    if origin == "system" or (origin == "python" and lower in libraries.python):
+    found = origin(name, policy.windows, libraries.machine)
+    if found == "system" or (found == "python" and lower in libraries.python):
         return ""
-    if origin:
-        return origin
+    if found:
+        return found
     if _among(lower, libraries.provided):
         return ""
     provider = next((one for one, patterns in libraries.unasked.items() if _among(lower, patterns)), "")
@@ -128,15 +132,63 @@ def _libraries(view: WheelView, policy: Policy, machine: str) -> _Libraries:
     return _Libraries(
         machine=machine,
         inside=inside,
-        python=windows.python_dlls(view.name.tags),
+        python=python_dlls(view.name.tags),
         provided=provided(view, policy),
         unasked=unasked(view, policy),
     )
 
 
-def _folder(member: Member) -> str:
+def _folder(member: WheelMember) -> str:
     return str(PurePosixPath(member.installed or member.name).parent)
 
 
 def _among(name: str, patterns: Iterable[str]) -> bool:
     return matches(name, (pattern.lower() for pattern in patterns))
+
+
+Origin = Literal["system", "redistributable", "debug", "python", ""]
+_DELVEWHEEL = {"amd64": "AMD64", "arm64": "ARM64"}
+_PYTHON = re.compile(r"python3\d*t?(_d)?\.dll")
+_DEBUG_PYTHON = re.compile(r"python3\d*t?_d\.dll")
+_ABI = re.compile(r"cp(3\d+)(t?)")
+
+
+@cache
+def system_dlls(machine: str) -> tuple[frozenset[str], tuple[re.Pattern[str], ...]]:
+    """Give the DLLs that Windows has: names in small letters, and patterns."""
+    try:
+        from delvewheel import _dll_list as data
+    except ImportError as problem:
+        raise MissingInputError(
+            "delvewheel, which knows the DLLs of Windows, is not installed.",
+            hint="It is part of the tool: pip install -r requirements.txt.",
+        ) from problem
+    names = data.ignore_names[data.MachineType[_DELVEWHEEL[machine]]]
+    patterns = tuple(one for one in data.ignore_regexes if not one.fullmatch("python312.dll"))
+    return frozenset(names), patterns
+
+
+def origin(name: str, windows: Windows, machine: str = "amd64") -> Origin:
+    """Say what a machine gets a DLL from; "" where it is nothing that this knows."""
+    lower = name.lower()
+    if matches(lower, windows.debug) or _DEBUG_PYTHON.fullmatch(lower):
+        return "debug"
+    if _PYTHON.fullmatch(lower):
+        return "python"
+    names, patterns = system_dlls(machine)
+    known = lower in names or any(one.fullmatch(lower) for one in patterns)
+    if known or matches(lower, windows.libraries):
+        return "system"
+    return "redistributable" if matches(lower, windows.redistributable) else ""
+
+
+def python_dlls(tags: frozenset[Tag]) -> frozenset[str]:
+    """Name the DLLs of Python that a wheel with these tags may be linked to."""
+    names: set[str] = set()
+    for tag in tags:
+        found = _ABI.fullmatch(tag.abi)
+        if tag.abi == "abi3":
+            names.add("python3.dll")
+        elif found:
+            names |= {f"python{found.group(1)}{found.group(2)}.dll", f"python3{found.group(2)}.dll"}
+    return frozenset(names)

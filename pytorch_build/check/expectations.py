@@ -9,15 +9,21 @@ from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
 from packaging.version import InvalidVersion, Version
 
-from core.errors import DataError
+from core.errors import DataError, MissingInputError
+from core.wheel import distributions
+from pytorch_build.check import Expectation
+from pytorch_build.lock.stored import stored_lock
+from pytorch_build.refs.torch_refs import DISTRIBUTIONS
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
     from packaging.tags import Tag
 
-    from pytorch_build.check.findings import Finding
-    from pytorch_build.check.view import Expectation, WheelView
+    from pytorch_build.check import Finding, WheelView
+    from pytorch_build.context import Context
+    from pytorch_build.lock.source_lock import SourceLock
+
 
 CHECK = "expected"
 _CPYTHON = re.compile(r"cp3(\d+)t?")
@@ -77,7 +83,7 @@ def _stated(view: WheelView) -> Iterator[Requirement]:
         try:
             yield Requirement(text)
         except InvalidRequirement:
-            continue  # `archive.check` reports it
+            continue  # `check_archive` reports it
 
 
 def _same(stated: Requirement, wanted: Requirement) -> bool:
@@ -102,3 +108,50 @@ def _requirement(text: str) -> Requirement:
         return Requirement(text)
     except InvalidRequirement as problem:
         raise DataError(f"The expected requirement {text!r} cannot be read: {problem}.") from problem
+
+
+def run_lock(context: Context) -> SourceLock:
+    """Read the run's lock, which a stage after the builds must find."""
+    lock = stored_lock(context)
+    if lock is None:
+        raise MissingInputError(
+            f"Run {context.common.run_id} has no source lock of {context.ref.name}.",
+            hint=f"Resolve and build first: nox -s build_torch -- --torch-ref {context.ref.name}",
+        )
+    return lock
+
+
+def expectation(context: Context, lock: SourceLock, project: str, *, with_triton: bool = True) -> Expectation:
+    """State what one project's wheel must be."""
+    requires = []
+    if project == "torch" and context.gpu:
+        requires.append(f"rocm[libraries]=={lock.rocm_version}")
+        if with_triton and "triton" in lock.projects and "triton" in context.ref.components:
+            requires.append(f"triton=={lock.version('triton', gpu=True)}")
+    torch = lock.projects.get("torch")
+    if project in {"audio", "vision"} and torch is not None and not torch.prebuilt:
+        requires.append(f"torch=={lock.version('torch', gpu=context.gpu)}")
+    return Expectation(
+        distribution=DISTRIBUTIONS[project],
+        version=lock.version(project, gpu=context.gpu),
+        requires=tuple(requires),
+        gpu_targets=context.gpu_targets,
+        local_label=context.ref.local_label,
+    )
+
+
+def expectations(context: Context) -> Mapping[str, Expectation]:
+    """State what every wheel of the run must be, by distribution name."""
+    lock = run_lock(context)
+    with_triton = _has_triton(context)
+    return {
+        DISTRIBUTIONS[project]: expectation(context, lock, project, with_triton=with_triton)
+        for project, locked in lock.projects.items()
+        if not locked.prebuilt and project in context.ref.components
+    }
+
+
+def _has_triton(context: Context) -> bool:
+    store, outputs = context.common.open_for_reading(), context.common.outputs
+    found = distributions.in_run(store, outputs, context.artifact_group)
+    return any(one.name == DISTRIBUTIONS["triton"] for one in found)

@@ -14,7 +14,7 @@ from packaging.utils import canonicalize_name
 from pydantic import ValidationError
 
 from core.data import Model
-from pytorch_build.check.findings import Finding
+from pytorch_build.check import Finding
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

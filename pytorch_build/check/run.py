@@ -1,33 +1,54 @@
-"""Checks of wheels: every subject for every wheel, on all cores, in an order that never changes."""
+"""Checks of wheels: every subject for every wheel, on all cores, in an order that never changes.
+
+One pass over a wheel verifies RECORD and reads every fact that the checks judge.
+"""
 
 from __future__ import annotations
 
 import os
+import threading
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, BinaryIO, TypeVar
 
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
 
-from core.errors import MissingInputError, WheelError
-from core.wheel.wheels import read_metadata
-from pytorch_build.check import archive, contents, device_code, dlls, elf, expectations
-from pytorch_build.check.findings import Finding, collapsed, ordered
-from pytorch_build.check.gather import gather
+from core.archive import zip_reader
+from core.binaries import elf, pe
+from core.errors import ArtifactError, MissingInputError, WheelError
+from core.wheel import parse_wheel_name, read_metadata, read_wheel_info
+from core.wheel.record import RecordProblem, Tap, verify_record
+from pytorch_build.check import (
+    Binary,
+    Finding,
+    WheelMember,
+    WheelView,
+    collapsed,
+    contents,
+    device_code,
+    dlls,
+    expectations,
+    libraries,
+    ordered,
+)
+from pytorch_build.check.bundles import BundleError
 from pytorch_build.check.policy import load_policy
 from rocm_packaging.packages import kpack
 from rocm_packaging.packages.layouts import device_host, device_target
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
 
-    from core.wheel.wheel_record import RecordProblem
+    from pytorch_build.check import DeviceFacts, Expectation
     from pytorch_build.check.policy import Policy
-    from pytorch_build.check.view import Expectation, WheelView
 
 _WHEELS_AT_ONCE = 4
+_Text = TypeVar("_Text")
+_TEXTS = (".py", ".cmake", ".pc", ".json", ".txt", ".la", ".h", ".toml", ".cfg")
+_MAX_TEXT = 4 << 20
+_MAGICS = (elf.MAGIC, pe.MAGIC, kpack.MAGIC, *device_code.MAGICS)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,15 +70,12 @@ def find_wheels(paths: Sequence[Path]) -> tuple[Path, ...]:
     """Expand folders into the wheels below them, sorted; files stay what they are."""
     found: set[Path] = set()
     for path in paths:
-        if path.is_dir():
-            wheels = set(path.rglob("*.whl"))
-            if not wheels:
-                raise MissingInputError(f"{path} holds no wheels.", hint="Build some first, or name another.")
-            found |= wheels
-        elif path.is_file():
-            found.add(path)
-        else:
+        if not path.exists():
             raise MissingInputError(f"{path} does not exist.")
+        wheels = set(path.rglob("*.whl")) if path.is_dir() else {path}
+        if not wheels:
+            raise MissingInputError(f"{path} holds no wheels.", hint="Build some first, or name another.")
+        found |= wheels
     if not found:
         raise MissingInputError("There are no wheels to check.", hint="Name a wheel or a folder of wheels.")
     return tuple(sorted(found))
@@ -69,15 +87,13 @@ def check_wheels(
     policy: Policy | None = None,
     options: CheckOptions | None = None,
 ) -> tuple[Finding, ...]:
-    """Check wheels."""
+    """Check wheels, and that they belong together."""
     wheels = find_wheels(paths)
-    policy, options = policy or load_policy(), options or CheckOptions()
+    options = options or CheckOptions()
     promised = {canonicalize_name(name): value for name, value in (expected or {}).items()}
     jobs = options.jobs or os.cpu_count() or 1
     at_once = min(len(wheels), jobs, _WHEELS_AT_ONCE)
-    each = CheckOptions(
-        build_paths=options.build_paths, scratch=options.scratch, jobs=max(1, jobs // at_once)
-    )
+    each = replace(options, jobs=max(1, jobs // at_once))
 
     def check_one(path: Path) -> tuple[Finding, ...]:
         name = canonicalize_name(path.name.partition("-")[0])
@@ -118,25 +134,17 @@ def check_wheel(
     policy: Policy | None = None,
     options: CheckOptions | None = None,
 ) -> tuple[Finding, ...]:
-    """Check one wheel. A file that is no wheel at all is an error finding, as the others go on.
-
-    Raises:
-        MissingInputError: There is no such file.
-        DataError: The expectation or the policy cannot be read.
-    """
-    policy, options = policy or load_policy(), options or CheckOptions()
+    """Check one wheel. A file that is not a wheel at all is an error finding, so that the others go on."""
     try:
-        view, problems = gather(
-            path, build_paths=options.build_paths, jobs=options.jobs, scratch=options.scratch
-        )
+        view, problems = gather(path, options or CheckOptions())
     except WheelError as problem:
         return (
             Finding(severity="error", check="record", wheel=path.name, where="", message=problem.message),
         )
-    return collapsed(judge(view, problems, expectation, policy))
+    return collapsed(_judge(view, problems, expectation, policy or load_policy()))
 
 
-def judge(
+def _judge(
     view: WheelView, problems: Sequence[RecordProblem], expectation: Expectation | None, policy: Policy
 ) -> Iterator[Finding]:
     """Judge the facts of one wheel: every subject in turn."""
@@ -144,19 +152,97 @@ def judge(
         yield view.finding("error", "record", problem.message, problem.member)
     for binary in view.binaries:
         for message in binary.problems:
-            subject = _subject(binary.member.name)
-            yield view.finding("error", subject, message, binary.member.name)
-    yield from archive.check(view)
+            name = binary.member.name
+            host = dlls.CHECK if dlls.is_dll(name) else libraries.CHECK
+            subject = device_code.CHECK if name.endswith(kpack.SUFFIX) else host
+            yield view.finding("error", subject, message, name)
     if expectation is not None:
         yield from expectations.check(view, expectation)
+    yield from contents.check_archive(view)
     yield from contents.check(view, expectation, policy)
-    yield from elf.check(view, policy)
+    yield from libraries.check(view, policy)
     yield from dlls.check(view, policy)
     yield from device_code.check(view, expectation, policy)
 
 
-def _subject(member: str) -> str:
-    """Say which check a file that cannot be read belongs to."""
-    if member.endswith(kpack.SUFFIX):
-        return device_code.CHECK
-    return dlls.CHECK if dlls.is_dll(member) else elf.CHECK
+def gather(path: Path, options: CheckOptions) -> tuple[WheelView, tuple[RecordProblem, ...]]:
+    """Read every fact of a wheel."""
+    name = parse_wheel_name(path.name)
+    with zip_reader.opened(path) as archive:
+        infos = (info for info in archive.infolist() if not info.is_dir())
+        members = {info.filename: WheelMember(name=info.filename, size=info.file_size) for info in infos}
+    reader = _Reader(members, options.build_paths)
+    tap = Tap(wanted=reader.wanted, inspect=reader.inspect, folder=options.scratch)
+    problems = list(verify_record(path, tap=tap, jobs=options.jobs))
+
+    def tried(read: Callable[[Path], _Text]) -> _Text | None:
+        try:
+            return read(path)
+        except WheelError as problem:
+            if problem.message not in {one.message for one in problems}:
+                problems.append(RecordProblem(member="", kind="structure", message=problem.message))
+            return None
+
+    view = WheelView(
+        name=name,
+        size=path.stat().st_size,
+        members=tuple(members[key] for key in sorted(members)),
+        metadata=tried(read_metadata),
+        info=tried(read_wheel_info),
+        binaries=tuple(sorted(reader.binaries, key=lambda binary: binary.member.name)),
+        mentions=tuple(sorted(reader.mentions)),
+    )
+    return view, tuple(problems)
+
+
+class _Reader:
+    """Takes compiled and text members out of the verifying pass; called from several threads."""
+
+    def __init__(self, members: Mapping[str, WheelMember], build_paths: Iterable[str]) -> None:
+        self._members = members
+        self._build_paths = tuple(build_paths)
+        self._lock = threading.Lock()
+        self.binaries: list[Binary] = []
+        self.mentions: list[tuple[str, str]] = []
+
+    def wanted(self, name: str, first: bytes) -> bool:
+        text = bool(self._build_paths) and name.endswith(_TEXTS) and self._members[name].size <= _MAX_TEXT
+        return text or first.startswith(_MAGICS)
+
+    def inspect(self, name: str, file: Path) -> None:
+        with file.open("rb") as stream:
+            is_code = stream.read(24).startswith(_MAGICS)
+        if is_code:
+            found = read_binary(self._members[name], file)
+            with self._lock:
+                self.binaries.append(found)
+            return
+        data = file.read_bytes()
+        hits = [(name, folder) for folder in self._build_paths if folder.encode() in data]
+        with self._lock:
+            self.mentions += hits
+
+
+def read_binary(member: WheelMember, file: Path) -> Binary:
+    """Read a compiled file's headers and device code; what cannot be read becomes a problem of it."""
+    found = Binary(member=member)
+    try:
+        with file.open("rb") as stream:
+            first = stream.read(len(elf.MAGIC))
+            if first == elf.MAGIC:
+                found = replace(found, elf=elf.read_all(stream, member.name))
+            elif first.startswith(pe.MAGIC):
+                found = replace(found, pe=pe.read_needs(stream, member.name))
+            return replace(found, device=_device(found, stream, file))
+    except ArtifactError as problem:
+        return replace(found, problems=(problem.message,))
+    except (BundleError, kpack.KpackError) as problem:
+        return replace(found, problems=(f"Its device code cannot be read: {problem}.",))
+
+
+def _device(found: Binary, stream: BinaryIO, file: Path) -> DeviceFacts | None:
+    if found.elf:
+        return device_code.elf_facts(found.elf, device_code.mapped(stream))
+    if found.pe:
+        return device_code.pe_facts(found.pe, device_code.mapped(stream))
+    return device_code.file_facts(file)

@@ -7,10 +7,9 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Literal
 
-from core.env.interpreters import interpreter, require
+from core.env import interpreter, require
 from core.errors import MissingInputError
-from core.packages.options import SourceOptions, add_package_source, source_options
-from core.packages.sources import PackageSource
+from core.packages.sources import PackageSource, SourceOptions, add_package_source, source_options
 from pytorch_build.rocm.sdk import installed
 from rocm_packaging.rocm_sources import for_build, has_rocm, named_source, newest, own_run, release_index_url
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from core import process
-from core.env.interpreters import interpreter
+from core.env import interpreter
 from core.errors import ProcessError, RocmError
 from core.packages.sources import PackageSource
 from rocm_packaging.packages.layouts import sdk_target
@@ -19,7 +19,7 @@ from rocm_packaging.rocm_sources import RocmSource
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from core.env.interpreters import Interpreter
+    from core.env import Interpreter
     from rocm_packaging.packages.layouts import Layout
 
 _OURS = re.compile(r"_?rocm")

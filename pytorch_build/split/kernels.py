@@ -1,7 +1,8 @@
-"""One pass over a fat wheel: RECORD is verified, and each library's device code is taken out of it.
+"""Device code, taken out of the libraries of a fat wheel in one pass, and verified in the wheels made of it.
 
-The code objects are packed as they will lie in the archives, on all cores, into scratch files; what a
-library becomes without them is written beside. Memory holds a few code objects at a time.
+RECORD is verified in the same pass. The code objects are packed as they will lie in the archives, on all
+cores, into scratch files; what a library becomes without them is written beside. Memory holds a few code
+objects at a time.
 """
 
 from __future__ import annotations
@@ -14,38 +15,40 @@ import threading
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 import zstandard
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from core.archive import zip_members
+from core.archive import zip_reader
 from core.errors import CheckError, WheelError
-from core.wheel.wheel_record import Tap, verify_record
-from core.wheel.wheels import parse_wheel_name, read_metadata
+from core.wheel import parse_wheel_name, read_metadata
+from core.wheel.record import Tap, verify_record
 from pytorch_build.check.bundles import BundleError, code_objects, read_bundles
 from pytorch_build.check.device_code import processor
-from pytorch_build.split import elf_host, pe_host
-from pytorch_build.split.places import AlreadySplitError, SplitError
+from pytorch_build.split.elf_host import ElfLibrary
+from pytorch_build.split.library import AlreadySplitError, SplitError
+from pytorch_build.split.pe_host import PeLibrary
 from rocm_packaging.packages import kpack
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Sequence
     from pathlib import Path
 
     from pytorch_build.check.bundles import Bundle, Data
-    from pytorch_build.split.places import Cut, FatFile
-
+    from pytorch_build.split.library import Library
 
 # The level that ROCm's own packages have.
 LEVEL = 3
+_ELF, _PE = b"\x7fELF", b"MZ"
 _TARGET = re.compile(r"gfx[0-9a-f]{3,4}")
+_SHOWN = 5  # problems of one wheel
 
 
 @dataclass(frozen=True, kw_only=True, order=True)
 class Code:
-    """One code object."""
+    """One code object, and where it lies packed in a scratch file."""
 
     member: str
     index: int
@@ -55,6 +58,10 @@ class Code:
     spool: Path = field(compare=False)
     at: int = field(compare=False)
     length: int = field(compare=False)
+
+    def binary(self, package: str) -> str:
+        """Return its library and index as kernel archives name them."""
+        return f"{self.member.removeprefix(f'{package}/')}#{self.index}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,13 +78,30 @@ class Contents:
         return tuple(sorted({processor(one.target) for one in self.code}))
 
 
+def library_of(data: Data) -> Library:
+    """Parse an ELF or PE file."""
+    return ElfLibrary(data) if data[:4] == _ELF else PeLibrary(data)
+
+
+def reference_of(file: Path) -> kpack.Reference | None:
+    """Read where a library says its device code is."""
+    found = library_of(_mapped(file)).reference()
+    return None if found is None else kpack.read_reference(found)
+
+
+def _mapped(file: Path) -> mmap.mmap:
+    """Map a file; the collector closes it, as an error's traceback may still hold views of it."""
+    with file.open("rb") as stream:
+        return mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ)
+
+
 def take_apart(wheel: Path, scratch: Path) -> Contents:
     """Read a fat wheel once, and put what the parts will be made of into a folder."""
     package = parse_wheel_name(wheel.name).distribution
     jobs = os.cpu_count() or 1
     with ThreadPoolExecutor(jobs) as pool:
         reader = _Reader(package=package, scratch=scratch, pool=pool)
-        tap = Tap(wanted=lambda _, head: head.startswith(MAGICS), inspect=reader.inspect, folder=scratch)
+        tap = Tap(wanted=lambda _, head: head.startswith((_ELF, _PE)), inspect=reader.inspect, folder=scratch)
         problems = verify_record(wheel, tap=tap, jobs=jobs)
     if reader.split:
         raise WheelError(
@@ -86,8 +110,8 @@ def take_apart(wheel: Path, scratch: Path) -> Contents:
             "with --no-split.",
         )
     if problems or reader.problems:
-        said = problems[0].message if problems else min(reader.problems)
-        raise WheelError(f"{wheel.name}: {said}", hint="Build or download the fat wheel again.")
+        problem = problems[0].message if problems else min(reader.problems)
+        raise WheelError(f"{wheel.name}: {problem}", hint="Build or download the fat wheel again.")
     if not reader.code:
         raise WheelError(
             f"{wheel.name} holds no device code that could be moved.",
@@ -105,26 +129,23 @@ class _Reader:
     code: list[Code] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
     split: list[str] = field(default_factory=list)
-    _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def inspect(self, member: str, file: Path) -> None:
-        """Take one library apart; keep what is wrong with it."""
+        """Take one library apart; keep what is wrong with it. Several threads append, each whole values."""
         try:
             self._inspect(member, file)
         except AlreadySplitError:
-            with self._lock:
-                self.split.append(member)
+            self.split.append(member)
         except (SplitError, BundleError, kpack.KpackError) as problem:
-            with self._lock:
-                self.problems.append(f"{member}: {problem}.")
+            self.problems.append(f"{member}: {problem}.")
 
     def _inspect(self, member: str, file: Path) -> None:
-        data = mapped(file)
-        side = side_of(data)
-        fat = side.read(data)
+        data = _mapped(file)
+        library = library_of(data)
+        fat = library.fat()
         if fat is None:
             return
-        inside, below = self.package + "/", member.removeprefix(self.package + "/")
+        inside = f"{self.package}/"
         if not member.startswith(inside):
             raise SplitError(f"it holds device code and lies outside of {inside}")
         section = memoryview(data)[fat.start : fat.start + fat.size]
@@ -135,16 +156,13 @@ class _Reader:
             raise SplitError(
                 f"a wrapper points to offset {strays[0]} of its device code, where no bundle begins"
             )
-        reference = kpack.packed_reference(kpack.reference(self.package, below))
-        cut = side.without_code(data, fat, indexes, reference)
+        reference = kpack.reference(self.package, member.removeprefix(inside)).packed()
         number = hashlib.sha256(member.encode()).hexdigest()[:16]
         host = self.scratch / f"{number}.host"
-        cut.written(file, host)
+        library.without_code(fat, indexes, reference).written(file, host)
         spool = _Spool(member=member, path=self.scratch / f"{number}.code")
-        code = spool.filled(section, bundles, self.pool)
-        with self._lock:
-            self.hosts[member] = host
-            self.code += code
+        self.code.extend(spool.filled(section, bundles, self.pool))
+        self.hosts[member] = host
 
 
 @dataclass
@@ -165,8 +183,7 @@ class _Spool:
             for index, bundle in enumerate(bundles)
         ]
         code = [one for future in futures for one in future.result()]
-        keys = {(one.index, one.target) for one in code}
-        if len(keys) != len(code):
+        if len({(one.index, one.target) for one in code}) != len(code):
             raise SplitError("a bundle has two code objects for one target")
         return code
 
@@ -174,9 +191,7 @@ class _Spool:
         packer = zstandard.ZstdCompressor(level=LEVEL)
         for entry, data in code_objects(section, bundle):
             if not _TARGET.fullmatch(processor(entry.target)):
-                raise SplitError(
-                    f"it has code for {entry.target}, which is no GPU's and fits no device package"
-                )
+                raise SplitError(f"it has code for {entry.target}, which fits no device package")
             frame = packer.compress(data)
             with self._lock, self.path.open("ab") as stream:
                 at = stream.tell()
@@ -193,50 +208,13 @@ class _Spool:
             )
 
 
-MAGICS = (b"\x7fELF", b"MZ")
-
-
-class Side(Protocol):
-    """What each file format brings."""
-
-    def read(self, data: Data) -> FatFile | None:
-        """Find the device code of a library; None where it has none."""
-
-    def without_code(self, data: Data, fat: FatFile, indexes: Mapping[int, int], reference: bytes) -> Cut:
-        """Say what a library becomes without its device code."""
-
-    def reference_in(self, data: Data) -> bytes | None:
-        """Return where a library says its code is, and what follows; None where its code was not moved."""
-
-
-def side_of(data: Data) -> Side:
-    """Choose by a file's first bytes, which are one of `MAGICS`."""
-    return elf_host if data[:4] == MAGICS[0] else pe_host
-
-
-def mapped(file: Path) -> mmap.mmap:
-    """Map a file; the collector closes it, as an error's traceback may still hold views of it."""
-    with file.open("rb") as stream:
-        return mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ)
-
-
-def reference_of(file: Path) -> kpack.Reference | None:
-    """Read where a library says its device code is."""
-    data = mapped(file)
-    found = side_of(data).reference_in(data)
-    return None if found is None else kpack.read_reference(found)
-
-
-_Key = tuple[str, str, str]  # library and index, target, SHA-256
-
-
 def require_whole(fat: Path, wheels: Sequence[Path], code: Sequence[Code]) -> None:
-    """Hold the finished wheels against what the fat wheel held."""
-    said = sorted(set(_problems(fat, wheels, code)))
-    if said:
-        more = f"\n… and {len(said) - 5} more" if len(said) > 5 else ""  # noqa: PLR2004 - enough to see what it is
+    """Verify that the finished wheels hold what the fat wheel held."""
+    found = sorted(set(_problems(fat, wheels, code)))
+    if found:
+        more = f"\n… and {len(found) - _SHOWN} more" if len(found) > _SHOWN else ""
         raise CheckError(
-            f"The wheels made of {fat.name} are not what it was:\n" + "\n".join(said[:5]) + more,
+            f"The wheels made of {fat.name} differ from it:\n" + "\n".join(found[:_SHOWN]) + more,
             hint="Keep the fat wheel (--no-split), and report it.",
         )
 
@@ -248,86 +226,77 @@ def _problems(fat: Path, wheels: Sequence[Path], code: Sequence[Code]) -> Iterat
     for wheel in wheels:
         tap = Tap(wanted=found.wanted, inspect=found.inspect, folder=wheel.parent)
         yield from (f"{wheel.name}: {problem.message}" for problem in verify_record(wheel, tap=tap))
-        with zip_members.opened(wheel) as archive:
+        with zip_reader.opened(wheel) as archive:
             names.update(archive.namelist())
     yield from found.problems
     yield from (f"{name} is in {count} wheels." for name, count in names.items() if count > 1)
-    with zip_members.opened(fat) as archive:
+    with zip_reader.opened(fat) as archive:
         yield from (f"{name} is in none of the wheels." for name in archive.namelist() if name not in names)
-    yield from _differences(package, found, code)
-    yield from _unmet(wheels)
-
-
-def _differences(package: str, found: _Found, code: Sequence[Code]) -> Iterator[str]:
-    wanted = {
-        (f"{one.member.removeprefix(f'{package}/')}#{one.index}", one.target, one.sha256) for one in code
-    }
-    for binary, target, _ in sorted(wanted - found.kernels):
+    wanted = {(one.binary(package), one.target, one.sha256) for one in code}
+    for binary, target, _ in wanted - found.kernels:
         yield f"The code of {binary} for {target} is in no archive."
-    for binary, target, _ in sorted(found.kernels - wanted):
+    for binary, target, _ in found.kernels - wanted:
         yield f"The code of {binary} for {target} is not what the fat wheel held."
     have = {(binary, processor(target)) for binary, target, _ in found.kernels}
     for binary, target, _ in wanted:
         if (binary, processor(target)) not in have:
             yield f"{binary} has no code for {target}."
     missing = {binary.rpartition("#")[0] for binary, _, _ in wanted} - found.libraries
-    yield from (f"{name} does not say where its code is." for name in sorted(missing))
+    yield from (f"{name} does not say where its code is." for name in missing)
+    yield from _unmet(wheels)
 
 
 def _unmet(wheels: Sequence[Path]) -> Iterator[str]:
     """Find requirements on wheels of the set that it does not meet."""
-    made = {canonicalize_name(one.name): one.version for one in map(read_metadata, wheels)}
+    metadata = {wheel: read_metadata(wheel) for wheel in wheels}
+    made = {canonicalize_name(one.name): one.version for one in metadata.values()}
     own = min(made, key=len)
-    for wheel in wheels:
-        for text in read_metadata(wheel).requires_dist:
-            one = Requirement(text)
-            name = canonicalize_name(one.name)
+    for wheel, one in metadata.items():
+        for required in map(Requirement, one.requires_dist):
+            name = canonicalize_name(required.name)
             if name.startswith(f"amd-{own}-device-") and name not in made:
                 yield f"{wheel.name} requires {name}, which was not made."
-            elif name in made and not one.specifier.contains(made[name], prereleases=True):
-                yield f"{wheel.name} requires {text}, and {made[name]} was made."
+            elif name in made and not required.specifier.contains(made[name], prereleases=True):
+                yield f"{wheel.name} requires {required}, and {made[name]} was made."
 
 
 @dataclass
 class _Found:
     package: str
-    kernels: set[_Key] = field(default_factory=set)
+    kernels: set[tuple[str, str, str]] = field(default_factory=set)  # library and index, target, SHA-256
     libraries: set[str] = field(default_factory=set)
     problems: list[str] = field(default_factory=list)
-    _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def wanted(self, _: str, head: bytes) -> bool:
         """Whether a member is an archive or a library."""
-        return head.startswith((kpack.MAGIC, *MAGICS))
+        return head.startswith((kpack.MAGIC, _ELF, _PE))
 
     def inspect(self, member: str, file: Path) -> None:
-        """Read what an archive holds, or where a library says its code is."""
+        """Read what an archive holds, or where a library says its code is. Threads add whole values."""
         try:
             if member.endswith(kpack.SUFFIX):
-                self._archive(file)
+                self.kernels.update(_kernels(file))
             else:
-                self._library(member, file)
+                self.libraries.update(self._moved(member, file))
         except (kpack.KpackError, SplitError) as problem:
-            with self._lock:
-                self.problems.append(f"{member}: {problem}.")
+            self.problems.append(f"{member}: {problem}.")
 
-    def _archive(self, file: Path) -> None:
-        with file.open("rb") as stream:
-            archive = kpack.read(stream)
-            # the same bytes may stand for a mode of the GPU, too: the most general target is theirs
-            owners = {
-                archive.kernels[one]: one for one in sorted(archive.kernels, key=lambda one: -len(one.target))
-            }
-            for kernel in owners.values():
-                digest = hashlib.sha256(archive.content(stream, kernel)).hexdigest()
-                with self._lock:
-                    self.kernels.add((kernel.binary, kernel.target, digest))
-
-    def _library(self, member: str, file: Path) -> None:
+    def _moved(self, member: str, file: Path) -> Iterator[str]:
         one = reference_of(file)
         if one is None:
             return
         if f"{self.package}/{one.binary}" != member or one != kpack.reference(self.package, one.binary):
             raise SplitError(f"it looks for its code as {one.binary} in {one.paths[0]}")
-        with self._lock:
-            self.libraries.add(one.binary)
+        yield one.binary
+
+
+def _kernels(file: Path) -> set[tuple[str, str, str]]:
+    with file.open("rb") as stream:
+        archive = kpack.read(stream)
+        # the same bytes may stand for a mode of the GPU, too: the most general target is theirs
+        by_target = sorted(archive.kernels, key=lambda one: -len(one.target))
+        owners = {archive.kernels[one]: one for one in by_target}
+        return {
+            (one.binary, one.target, hashlib.sha256(archive.content(stream, one)).hexdigest())
+            for one in owners.values()
+        }

@@ -8,14 +8,13 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
-from core.archive import zip_members
-from core.archive.zip_sources import Member
+from core.archive import Member, zip_reader
 from core.errors import RocmError, UsageError, WheelError, nearest
-from core.wheel.wheel_editing import Additions, edit_wheel
-from core.wheel.wheel_record import require_listing
-from core.wheel.wheels import parse_wheel_name, read_text_member
+from core.wheel import parse_wheel_name, read_text_member
+from core.wheel.editor import Additions, edit_wheel
+from core.wheel.record import require_listing
+from pytorch_build.check.dlls import origin
 from pytorch_build.check.policy import load_policy
-from pytorch_build.check.windows import origin
 from pytorch_build.standalone import texts
 from pytorch_build.standalone.libraries import from_folder, read_file, read_members, with_search_path
 from pytorch_build.standalone.needs import Follower, Machine, load_table
@@ -28,7 +27,7 @@ if TYPE_CHECKING:
 
     from packaging.version import Version
 
-    from core.wheel.wheel_writer import WrittenFile
+    from core.wheel.writer import WrittenFile
     from pytorch_build.standalone.libraries import Binary, Platform, Rocm, RocmFile
     from pytorch_build.standalone.needs import Bundle
     from pytorch_build.standalone.texts import Held
@@ -143,7 +142,7 @@ def platform_of(path: Path) -> Platform:
 
 def _read(path: Path) -> _Wheel:
     platform = platform_of(path)
-    with zip_members.opened(path) as archive:
+    with zip_reader.opened(path) as archive:
         listing = require_listing(path, archive)
         infos = {info.filename: info for info, _ in listing.files}
         found = [name for name in infos if name.count("/") == 1 and name.endswith(f"/{_INIT}")]
@@ -185,7 +184,7 @@ def _device_code(wheel: _Wheel, version: Version, request: Request) -> dict[Path
         )
     found: dict[Path, dict[str, str]] = {}
     for path in named:
-        with zip_members.opened(path) as archive:
+        with zip_reader.opened(path) as archive:
             listing = require_listing(path, archive)
         names = (info.filename for info, _ in listing.files)
         found[path] = {name: name for name in names if not name.startswith(f"{listing.folder}/")}
@@ -259,7 +258,7 @@ def _texts(wheel: _Wheel, first: Iterable[str], old: Version, new: str, held: He
     metadata, module = f"{wheel.dist_info}/METADATA", f"{wheel.package}/version.py"
     start = f"{wheel.package}/__init__.py"
     windows = wheel.platform == "windows"
-    with zip_members.opened(wheel.path) as archive:
+    with zip_reader.opened(wheel.path) as archive:
         changed = {
             f"{wheel.package}/{_INIT}": texts.standalone_init(list(first), windows=windows).encode(),
             metadata: texts.standalone_metadata(

@@ -12,19 +12,19 @@ from typing import TYPE_CHECKING, BinaryIO, Literal
 
 from packaging.utils import canonicalize_name
 
-from core.archive import zip_members
-from core.archive.zip_streams import MemberStream
+from core.archive import zip_reader
+from core.archive.zip_reader import MemberStream
 from core.binaries import elf, pe, rpath
 from core.errors import MissingInputError, RocmError
-from core.wheel.wheel_record import require_listing
-from core.wheel.wheels import parse_wheel_name
+from core.wheel import parse_wheel_name
+from core.wheel.record import require_listing
 
 if TYPE_CHECKING:
     import zipfile
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-    from core.archive.zip_sources import Edited
-    from core.wheel.wheels import WheelName
+    from core.archive import Edited
+    from core.wheel import WheelName
 
 
 Platform = Literal["linux", "windows"]
@@ -181,7 +181,7 @@ def _libraries(chosen: list[tuple[Path, WheelName]], family: str, folder: str) -
 
 def _members(wheel: Path, *, merged: bool) -> Iterator[RocmFile]:
     """List the payload of a wheel: its folders that begin with ``_rocm_sdk``."""
-    with zip_members.opened(wheel) as archive:
+    with zip_reader.opened(wheel) as archive:
         listing = require_listing(wheel, archive)
     for info, _ in listing.files:
         folder, slash, rest = info.filename.partition("/")

@@ -10,15 +10,14 @@ from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
 from core import files, process
-from core.archive import zip_members
-from core.archive.zip_sources import Member
-from core.archive.zip_streams import MemberStream
+from core.archive import Member, zip_reader
+from core.archive.zip_reader import MemberStream
 from core.binaries import elf, rpath
 from core.errors import BuildError, CheckError, MissingInputError, WheelError
-from core.wheel.wheel_editing import Additions, edit_wheel
-from core.wheel.wheel_record import require_listing
-from core.wheel.wheels import parse_wheel_name
-from pytorch_build.check import windows
+from core.wheel import parse_wheel_name
+from core.wheel.editor import Additions, edit_wheel
+from core.wheel.record import require_listing
+from pytorch_build.check import dlls
 from pytorch_build.check.policy import load_policy
 from pytorch_build.standalone.libraries import Binary, read_binary, read_members
 from pytorch_build.standalone.needs import matches
@@ -26,7 +25,7 @@ from pytorch_build.standalone.needs import matches
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from core.wheel.wheel_writer import WrittenFile
+    from core.wheel.writer import WrittenFile
     from pytorch_build.check.policy import Policy
 
 
@@ -62,7 +61,7 @@ def analyse(wheel: Path) -> Portability:
             "auditwheel, which knows manylinux' policies, is not installed.",
             hint="It is part of the tool on Linux: pip install -r requirements.txt.",
         ) from problem
-    with zip_members.opened(wheel) as archive:
+    with zip_reader.opened(wheel) as archive:
         infos = [info for info, _ in require_listing(wheel, archive).files]
     needs = read_members(wheel, infos)
     skip = excluded(needs, load_policy())
@@ -226,7 +225,7 @@ def digests_of(external: Mapping[str, Path]) -> dict[str, str]:
 def patched(wheel: Path, patches: Sequence[Patch], scratch: Path) -> tuple[Member, ...]:
     """Make the changed files."""
     members = []
-    with zip_members.opened(wheel) as archive:
+    with zip_reader.opened(wheel) as archive:
         for number, patch in enumerate(patches):
             target = scratch / f"{number}.so"
             executable = True
@@ -279,7 +278,7 @@ class DllNeeds:
 
 def analyse_dlls(wheel: Path) -> DllNeeds:
     """Analyse a wheel for Windows."""
-    with zip_members.opened(wheel) as archive:
+    with zip_reader.opened(wheel) as archive:
         infos = [info for info, _ in require_listing(wheel, archive).files]
     return sort_needs(read_members(wheel, infos))
 
@@ -296,7 +295,7 @@ def sort_needs(binaries: Mapping[str, Binary]) -> DllNeeds:
                 "inside"
                 if name.lower() in own
                 else "promised"
-                if windows.origin(name, policy.windows) in _PROMISED
+                if dlls.origin(name, policy.windows) in _PROMISED
                 else "others"
                 if matches(name, others)
                 else "missing"

@@ -12,10 +12,10 @@ from packaging.licenses import InvalidLicenseExpression, canonicalize_license_ex
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
 
-from core.archive import zip_members
+from core.archive import zip_reader
 from core.errors import WheelError
-from core.wheel.wheel_record import require_listing
-from core.wheel.wheels import parse_wheel_name, read_metadata
+from core.wheel import parse_wheel_name, read_metadata
+from core.wheel.record import require_listing
 from rocm_packaging.packages.layouts import device_target, is_rocm
 from rocm_packaging.packages.payload import joined
 
@@ -115,7 +115,7 @@ def licenses_of(wheels: Iterable[Path]) -> Held:
     expressions: list[str] = []
     files: dict[Path, Mapping[str, str]] = {}
     for wheel in sorted(wheels):
-        with zip_members.opened(wheel) as archive:
+        with zip_reader.opened(wheel) as archive:
             listing = require_listing(wheel, archive)
         prefix, name = f"{listing.folder}/licenses/", parse_wheel_name(wheel.name).distribution
         names = (info.filename for info, _ in listing.files if info.filename.startswith(prefix))

@@ -1,27 +1,28 @@
 """What is tested, and how it is installed: a run's recorded files, or a torch of another source.
 
-Ours come from their source alone, others' from the person's own indexes alone; all by digest.
+Our packages come from their source alone, others' from the user's own indexes alone; all by digest. Device
+code may lie in packages of its own: those of the tested gfx targets are installed, or missed with an error.
 """
 
 from __future__ import annotations
 
+import json
 import re
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from packaging.requirements import Requirement
-
-from core import console, files
-from core.errors import MissingInputError
+from core import console, files, process
+from core.env import installer
+from core.errors import CheckError, MissingInputError
+from core.families import detect
 from core.packages.offers import offer_of
 from core.packages.resolution import choose, others_question, pinned_call, required_by_files, resolve_others
 from core.parallel import each
 from core.run import records
-from pytorch_build.check.expected import run_lock
+from pytorch_build.check.expectations import run_lock
 from pytorch_build.refs.torch_refs import DISTRIBUTIONS
 from pytorch_build.rocm.options import packages_of
-from pytorch_build.test.devices import PREFIXES, targets_of, told_to_sdist
 from rocm_packaging.packages.layouts import (
     BOOTSTRAP,
     LIBRARIES,
@@ -29,7 +30,9 @@ from rocm_packaging.packages.layouts import (
     device_target,
     is_rocm,
     layout_of,
+    sdk_target,
     serves,
+    tested_targets,
 )
 from rocm_packaging.rocm_sources import (
     for_tests,
@@ -41,26 +44,40 @@ from rocm_packaging.rocm_sources import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Collection, Iterator, Mapping, Sequence
 
+    from core.env import Interpreter
     from core.env.installer import Install
-    from core.env.interpreters import Interpreter
     from core.packages.offers import Offer
-    from core.packages.options import SourceOptions
-    from core.packages.sources import PackageSource
+    from core.packages.sources import PackageSource, SourceOptions
     from core.run.records import FileRecord
     from pytorch_build.context import Context
     from pytorch_build.rocm.options import RocmOptions
+    from pytorch_build.test.gpus import Assignment
 
+# distributions whose device code may lie in packages of its own, and the names of these
+PREFIXES = {
+    LIBRARIES: "rocm-sdk-device-",
+    "torch": "amd-torch-device-",
+    "torchvision": "amd-torchvision-device-",
+}
 _PIN = re.compile(r"^[\w.-]+==[^\s;\\]+", re.MULTILINE)
+_INSTALLED = """
+import importlib.metadata, json, re, sys
+found = {}
+for one in importlib.metadata.distributions():
+    name = re.sub("[-_.]+", "-", one.name).lower()
+    found[name] = [one.version, one.metadata.get_all("Provides-Extra") or []]
+json.dump(found, sys.stdout)
+"""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Tested:
-    """What is tested."""
+    """What is tested: our files by source, the requirements of others, and the gfx targets."""
 
     parts: tuple[tuple[PackageSource, tuple[Offer, ...]], ...]
-    others: tuple[str, ...]
+    others: tuple[str, ...] = ()
     prebuilt: tuple[str, ...] = ()
     targets: tuple[str, ...] = ()
     words: str = ""
@@ -72,7 +89,7 @@ class Tested:
 
     @property
     def inputs(self) -> Mapping[str, object]:
-        """What a record says of it."""
+        """What a record holds of it."""
         return {
             "files": {one.name: one.sha256 for one in self.files},
             "prebuilt": list(self.prebuilt),
@@ -81,62 +98,63 @@ class Tested:
 
 
 def tested(context: Context, target: Interpreter, options: SourceOptions, rocm: RocmOptions) -> Tested:
-    """Find what is tested: of the sources that are named, else of the run."""
+    """Find what is tested: from the sources that are named, else from the run."""
     packages = named_source(options, context.common, context.gpu_family)
     if packages is not None:
         return _named(context, target, packages, options.version)
-    wheels = wheels_of(context, target)
-    parts = [
-        (own_run(context.common, context.artifact_group), tuple(map(offer_of, wheels))),
-        *_elsewhere(context, target, [one.distribution for one in wheels], rocm),
-    ]
+    run = installed(context, target)
+    names = [one.distribution for one in run.files]
+    parts = (*run.parts, *_elsewhere(context, target, names, rocm))
     platform = context.common.outputs.platform
-    others = {
+    required = {
         line
         for source, found in parts
         for line in required_by_files(source, found, python=target, platform=platform)
     }
     return Tested(
-        parts=tuple(parts),
-        others=tuple(sorted({*others, *prebuilt(context)})),
-        prebuilt=tuple(prebuilt(context)),
+        parts=parts,
+        others=tuple(sorted({*required, *run.prebuilt})),
+        prebuilt=run.prebuilt,
         targets=targets_of(context, [one.distribution for _, found in parts for one in found]),
     )
 
 
 def installed(context: Context, target: Interpreter) -> Tested:
-    """Say what an environment that is filled already should hold, by the run's records."""
+    """Return what an environment that is filled already should hold, by the run's records."""
     wheels = tuple(map(offer_of, wheels_of(context, target)))
-    parts = ((own_run(context.common, context.artifact_group), wheels),)
-    return Tested(parts=parts, others=(), prebuilt=tuple(prebuilt(context)))
+    return Tested(
+        parts=((own_run(context.common, context.artifact_group), wheels),), prebuilt=prebuilt(context)
+    )
+
+
+def prebuilt(context: Context) -> tuple[str, ...]:
+    """Return the requirements of the ref's projects that are installed instead of built."""
+    return tuple(source.prebuilt for source in context.ref.projects.values() if source.prebuilt)
 
 
 def wheels_of(context: Context, target: Interpreter) -> Sequence[FileRecord]:
-    """Gather what the run's records promise for this ref, family and Python, ROCm included.
+    """List what the run's records promise for this ref, family and Python, ROCm included.
 
     Device packages are those of the targets that are tested, where the run has split packages.
     """
     common, outputs = context.common, context.common.outputs
     found = {one.name: one for one in _recorded(context, target)}
-    if not any(one.distribution in DISTRIBUTIONS.values() for one in found.values()):
+    names = {one.distribution for one in found.values()}
+    if not names & set(DISTRIBUTIONS.values()):
         raise MissingInputError(
             f"Run {outputs.run_id} has no wheels of {context.ref.name} for {context.gpu_family} and Python "
             f"{target.series}.",
             hint="Build some first: nox -s build_torch (with the same --torch-ref, --gpu-family and -P).",
         )
-    names = {one.distribution for one in found.values()}
     targets, where = targets_of(context, names), f"Run {outputs.run_id} in {common.store}"
     if layout_of(names, where=where) == "split":
         require_devices(targets, names, where=where, version=run_lock(context).rocm_version)
-    return [
-        found[name]
-        for name in sorted(found)
-        if serves(found[name].distribution, context.gpu_family.split(";"), targets)
-    ]
+    families = context.gpu_family.split(";")
+    return [found[name] for name in sorted(found) if serves(found[name].distribution, families, targets)]
 
 
 def _recorded(context: Context, target: Interpreter) -> Iterator[FileRecord]:
-    """Give the records' files of the ref, the Python and ROCm, device packages of every target among them."""
+    """Yield the records' files of the ref, the Python and ROCm, with device packages of every target."""
     rocm_version = run_lock(context).rocm_version if context.gpu else ""
     store, outputs = context.common.open_for_reading(), context.common.outputs
     for record in records.read_all(store, outputs, context.artifact_group):
@@ -150,24 +168,19 @@ def _recorded(context: Context, target: Interpreter) -> Iterator[FileRecord]:
                 yield one
 
 
-def prebuilt(context: Context) -> Sequence[str]:
-    """Give the requirements of the ref's projects that are installed instead of built."""
-    return tuple(source.prebuilt for source in context.ref.projects.values() if source.prebuilt)
-
-
 def _elsewhere(
     context: Context, target: Interpreter, names: Sequence[str], rocm: RocmOptions
 ) -> Iterator[tuple[PackageSource, tuple[Offer, ...]]]:
-    """Choose the ROCm that is no part of the run, in the version that its torch was built against."""
+    """Choose the ROCm that is not part of the run, in the version that its torch was built against."""
     if not context.gpu or any(is_rocm(name) for name in names):
         return
     common = context.common
     for record in records.read_all(common.open_for_reading(), common.outputs, context.artifact_group):
-        said = record.inputs.get("rocm")
-        if said and record.cell.torch_ref == context.ref.name:
+        versions = record.inputs.get("rocm")
+        if versions and record.cell.torch_ref == context.ref.name:
             source = for_tests(
                 packages_of(context, rocm),
-                rocm.version or said[0],
+                rocm.version or versions[0],
                 context.gpu_family.split(";"),
                 targets_of(context, names),
                 ("libraries",),
@@ -186,34 +199,30 @@ def _named(context: Context, target: Interpreter, packages: PackageSource, versi
     version = version or found[0]
     console.say(f"torch {version} from {packages.words}")
     targets = targets_of(context)
-    # an extra that a fat wheel lacks asks for nothing
+    # an extra that a fat wheel lacks requires nothing
     extras = f"[{','.join(f'device-{one}' for one in targets)}]" if targets else ""
     family = context.gpu_family if context.gpu else ""
 
-    def asked(*more: str) -> tuple[tuple[Offer, ...], tuple[str, ...]]:
-        chosen = choose(
+    def chosen(*more: str) -> tuple[tuple[Offer, ...], tuple[str, ...]]:
+        found = choose(
             packages,
             [f"torch{extras}=={version}", *more],
             python=target,
             platform=context.common.outputs.platform,
             sdist_requires=sdist_requires(packages, family, targets),
         )
-        return chosen.files, chosen.others
+        return found.files, found.others
 
-    ours, others = asked()
+    ours, others = chosen()
     held = {one.distribution: one.version for one in ours}
-    host = any(name.startswith(PREFIXES["torch"]) for name in held)
     absent = [device_package(one) for one in targets if device_package(one) not in held]
-    if LIBRARIES in held and absent and not host:
-        # a fat torch knows of no device packages of ROCm
-        ours, others = asked(*(f"{name}=={held[LIBRARIES]}" for name in absent))
+    if LIBRARIES in held and absent and not any(name.startswith(PREFIXES["torch"]) for name in held):
+        # a fat torch does not require device packages of ROCm
+        ours, others = chosen(*(f"{name}=={held[LIBRARIES]}" for name in absent))
     if family and held.get("rocm"):
         with_layout(packages, held["rocm"], family)  # refuses both layouts of one version
     return Tested(
-        parts=((packages, ours),),
-        others=others,
-        targets=targets_of(context, list(held)),
-        words=packages.words,
+        parts=((packages, ours),), others=others, targets=targets_of(context, held), words=packages.words
     )
 
 
@@ -228,15 +237,86 @@ def planned(
     pins = tuple(pin for path in tools.files for pin in _PIN.findall(path.read_text(encoding="utf-8")))
     question = others_question(target.executable, None, constraints=pins)
     others = resolve_others(what.others, names, question, allowed=bool(what.prebuilt))
-    told = told_to_sdist(names, context.gpu_family if context.gpu else "")
+    family = sdist_target(names, context.gpu_family if context.gpu else "")
     with ExitStack() as stack:
         calls = [tools, *([pinned_call(folder, others, None)] if others else [])]
         for source, found in what.parts:
             sources = stack.enter_context(source.opened(found, wait=0))
-            calls.append(pinned_call(folder, found, sources, told=told))
+            calls.append(pinned_call(folder, found, sources, told=family))
         yield calls, files.digest_of([files.sha256(path) for call in calls for path in call.files])
 
 
-def prebuilt_names(what: Tested) -> Sequence[str]:
-    """Name the distributions that are installed instead of built."""
-    return [Requirement(one).name for one in what.prebuilt]
+@contextmanager
+def prepared(
+    context: Context,
+    target: Interpreter,
+    what: Tested,
+    *,
+    tools: Install,
+    inputs: Mapping[str, object],
+    rocm: RocmOptions,
+) -> Iterator[None]:
+    """Make the environment hold what is tested, and keep it while it is tested."""
+    with planned(context, target, what, tools=tools) as (calls, known):
+        digest = files.digest_of({"inputs": inputs, "python": target.version, "calls": known})
+        with installer.prepared(
+            target,
+            calls,
+            digest=digest,
+            backend=rocm.installer,
+            cache_dir=rocm.pip_cache_dir,
+            force=context.common.force,
+        ):
+            installer.require_complete(target)
+            require_device_code(target, what.targets)
+            yield
+
+
+def targets_of(context: Context, names: Collection[str] = ()) -> tuple[str, ...]:
+    """Return the gfx targets whose device packages are tested: this machine's, else those there are."""
+    if not context.gpu:
+        return ()
+    here = detect()
+    wanted = tested_targets(context.gpu_family, here)
+    built = {device_target(one) for one in names if one.startswith(PREFIXES["torch"])}
+    return wanted if set(wanted) & set(here) else tuple(one for one in wanted if one in built) or wanted
+
+
+def amd_targets(assigned: Sequence[Assignment]) -> tuple[str, ...]:
+    """Return the gfx targets of the GPUs that tests run on; none without a GPU, or on others' GPUs."""
+    return tuple(dict.fromkeys(one.target for one in assigned if one.target.startswith("gfx")))
+
+
+def sdist_target(names: Collection[str], gpu_family: str) -> str:
+    """Return what the sdist of `rocm` gets: the family, or a target of split packages; "" without ROCm."""
+    layout = layout_of(names, where="The installation")
+    devices = sorted(device_target(one) for one in names if one.startswith(PREFIXES[LIBRARIES]))
+    return sdk_target(layout, gpu_family, devices) if layout else ""
+
+
+def require_device_code(target: Interpreter, targets: Sequence[str]) -> None:
+    """Require device packages for whatever is installed without device code of its own.
+
+    Such a torch imports, and fails at its first kernel.
+
+    Raises:
+        CheckError: A device package is missing, or of another version.
+    """
+    if not targets:
+        return
+    held = json.loads(process.capture([target.executable, "-c", _INSTALLED]).stdout)
+    for name, prefix in PREFIXES.items():
+        version, extras = held.get(name, ("", ()))
+        if not version or (name != LIBRARIES and not any(one.startswith("device-gfx") for one in extras)):
+            continue
+        for package, gpu in ((f"{prefix}{gpu}", gpu) for gpu in targets):
+            found, _ = held.get(package, ("", ()))
+            if found != version:
+                problem = (
+                    f"{package} {found} in {target.prefix} does not fit {name} {version}."
+                    if found
+                    else f"{name} {version} in {target.prefix} holds no device code, and {package} is not "
+                    f"installed: the first kernel on {gpu} would fail."
+                )
+                hint = f'Install it: pip install "{package}=={version}", from where {name} came.'
+                raise CheckError(problem, hint=hint)

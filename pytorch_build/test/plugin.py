@@ -1,15 +1,8 @@
 """The tool's side of the pytest plugin: its plan, its arguments, and the journal that it keeps.
 
-The formats are told in `pytorch_build.test.target.wheel_test_plugin`, which runs inside the
-target environment. What runs upstream's tests writes a plan, puts `TARGET` on the process's
-PYTHONPATH, adds `arguments` to pytest's, and reads the journal afterwards::
-
-    plugin.write_plan(folder / "plan.json", Plan(root=str(checkout), rules=skip_rules.planned(…)))
-    argv = [python, "-m", "pytest", *plugin.arguments(folder / "plan.json", folder / "journal.jsonl"), file]
-    sessions = plugin.read_journal(folder / "journal.jsonl")
-
-A process that starts pytest itself, as upstream's ``run_test.py`` does, takes the arguments from
-``PYTEST_ADDOPTS``; a journal's name with ``{pid}`` in it becomes one file a process.
+`pytorch_build.test.target.wheel_test_plugin` describes the formats, and runs inside the target environment.
+What runs upstream's tests writes a plan, puts `TARGET` on the process's PYTHONPATH, adds `arguments` to
+pytest's (or to ``PYTEST_ADDOPTS``, where a program starts pytest), and reads the journal afterwards.
 """
 
 from __future__ import annotations
@@ -53,11 +46,13 @@ class PlannedRule(Model):
 
 
 class Plan(Model):
-    """What the plugin is asked to do."""
+    """What the plugin does; the journal's name may hold ``{pid}``, for one file per process."""
 
     schema_: Literal[1] = Field(default=1, alias="schema")
     root: str
+    journal: str
     mode: Literal["apply", "try"] = "apply"
+    runner: bool = False
     only: tuple[str, ...] | None = None
     rules: tuple[PlannedRule, ...] = ()
 
@@ -75,10 +70,7 @@ class Began(_Line):
     schema_: Literal[1] = Field(alias="schema")
     time: float
     python: str
-    pytest: str
     torch: str
-    root: str
-    mode: str
 
 
 class Uncollected(_Line):
@@ -88,6 +80,7 @@ class Uncollected(_Line):
     file: str
     outcome: Literal["error", "skipped"]
     message: str
+    text: str = ""
 
 
 class Collected(_Line):
@@ -98,19 +91,11 @@ class Collected(_Line):
     deselected: int
 
 
-class Absent(_Line):
-    """Tests that were asked for by id and are not there."""
-
-    kind: Literal["absent"]
-    tests: tuple[str, ...]
-
-
 class RuleMatches(_Line):
     """Every collected test that a rule matches."""
 
     kind: Literal["rule"]
     rule: str
-    action: Action
     tests: tuple[str, ...]
 
 
@@ -131,6 +116,7 @@ class Result(_Line):
     attempt: int
     rule: str
     message: str
+    text: str = ""
 
 
 class End(_Line):
@@ -138,16 +124,14 @@ class End(_Line):
 
     kind: Literal["end"]
     exit: int
-    seconds: float
 
 
 Line = Annotated[
-    Began | Uncollected | Collected | Absent | RuleMatches | Start | Result | End,
-    Field(discriminator="kind"),
+    Began | Uncollected | Collected | RuleMatches | Start | Result | End, Field(discriminator="kind")
 ]
 _LINE: TypeAdapter[Line] = TypeAdapter(Line)
 # as the plugin writes them
-_COLLECTION = tuple(f'{{"kind": "{kind}", ' for kind in ("session", "collected", "collect", "rule"))
+_COLLECTION = tuple(f'{{"kind": "{kind}", ' for kind in ("collected", "session", "collect", "rule"))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -158,7 +142,6 @@ class Session:
     uncollected: tuple[Uncollected, ...] = ()
     collected: tuple[str, ...] = ()
     deselected: int = 0
-    absent: tuple[str, ...] = ()
     rules: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     started: tuple[str, ...] = ()
     results: tuple[Result, ...] = ()
@@ -182,10 +165,9 @@ def write_plan(path: Path, plan: Plan) -> None:
     files.write_text(path, plan.model_dump_json(by_alias=True, indent=1) + "\n")
 
 
-def arguments(plan: Path | None, journal: Path) -> Sequence[str]:
-    """Give pytest's arguments for the plugin; `TARGET` must be on the process's PYTHONPATH."""
-    planned = () if plan is None else ("--wheel-test-plan", str(plan))
-    return ("-p", PLUGIN, *planned, "--wheel-test-journal", str(journal))
+def arguments(plan: Path) -> Sequence[str]:
+    """Return pytest's arguments for the plugin; `TARGET` must be on the process's PYTHONPATH."""
+    return ("-p", PLUGIN, "--wheel-test-plan", str(plan))
 
 
 def read_journal(path: Path) -> Sequence[Session]:
@@ -193,57 +175,46 @@ def read_journal(path: Path) -> Sequence[Session]:
 
     A last line that was cut is left out: its writer died, and the session has no end.
     """
-    sessions: list[Session] = []
-    lines: list[Line] = []
+    sessions: list[list[Line]] = []
     for number, text in enumerate(read_text(path).splitlines(keepends=True), 1):
         if not text.endswith("\n"):
             break
-        line = _parsed(text, f"{path}, line {number}")
-        if isinstance(line, Began) and lines:
-            sessions.append(_session(lines))
-            lines.clear()
-        if not lines and not isinstance(line, Began):
+        try:
+            line = _LINE.validate_python(json.loads(text))
+        except (ValueError, ValidationError) as problem:
+            first = str(problem).splitlines()[0]
+            raise DataError(f"{path}, line {number}: not a line of a journal: {first}.") from problem
+        if isinstance(line, Began):
+            sessions.append([])
+        elif not sessions:
             raise DataError(f"{path}, line {number}: a journal begins with a session.")
-        lines.append(line)
-    if lines:
-        sessions.append(_session(lines))
+        sessions[-1].append(line)
     if not sessions:
         raise DataError(f"{path} is empty: pytest ended before it began.")
-    return sessions
+    return [_session(lines) for lines in sessions]
 
 
-def keep_collection(journals: Sequence[Path], target: Path) -> Path | None:
+def keep_collection(journals: Sequence[Path], target: Path) -> None:
     """Keep what journals say of collections and rules, for ``skips check``, without each test's lines."""
-    kept: list[str] = []
-    for journal in journals:
-        lines = read_text(journal).splitlines(keepends=True)
-        kept += [line for line in lines if line.startswith(_COLLECTION) and line.endswith("\n")]
-    if not any(line.startswith(_COLLECTION[1]) for line in kept):
-        return None
-    files.write_text(target, "".join(kept))
-    return target
-
-
-def _parsed(text: str, where: str) -> Line:
-    try:
-        return _LINE.validate_python(json.loads(text))
-    except (ValueError, ValidationError) as problem:
-        first = str(problem).splitlines()[0]
-        raise DataError(f"{where}: no line of a journal: {first}.") from problem
+    kept = [
+        line
+        for journal in journals
+        for line in read_text(journal).splitlines(keepends=True)
+        if line.startswith(_COLLECTION) and line.endswith("\n")
+    ]
+    if any(line.startswith(_COLLECTION[0]) for line in kept):
+        files.write_text(target, "".join(kept))
 
 
 def _session(lines: Sequence[Line]) -> Session:
-    began = lines[0]
-    assert isinstance(began, Began)  # noqa: S101 - read_journal sees to it
+    began, *_ = (line for line in lines if isinstance(line, Began))
     collected = [line for line in lines if isinstance(line, Collected)]
-    rules = {line.rule: line.tests for line in lines if isinstance(line, RuleMatches)}
     return Session(
         began=began,
         uncollected=tuple(line for line in lines if isinstance(line, Uncollected)),
         collected=tuple(test for line in collected for test in line.tests),
         deselected=sum(line.deselected for line in collected),
-        absent=tuple(test for line in lines if isinstance(line, Absent) for test in line.tests),
-        rules=rules,
+        rules={line.rule: line.tests for line in lines if isinstance(line, RuleMatches)},
         started=tuple(dict.fromkeys(line.test for line in lines if isinstance(line, Start))),
         results=tuple(line for line in lines if isinstance(line, Result)),
         end=next((line for line in lines if isinstance(line, End)), None),

@@ -1,20 +1,20 @@
-"""Results of all shards of a stage on one cell: merged without loss, and held against what was planned.
+"""Results of all shards of a stage on one cell: merged without loss, and compared with what was planned.
 
-A test run passes when its tests ran and none failed. Everything else is told as a problem, and a problem
-is a failure: a report that is cut off or absent, a shard that is missing or there twice, shards that were
-planned differently, a test that ran in two of them or in none, no test at all, or none that passed.
+A test run passes when its tests ran and none failed. Everything else is a problem, and a problem is a
+failure: a report that is cut off or missing, a shard that is missing or there twice, shards that were planned
+differently, a test that ran in two of them or in none, no test at all, or none that passed.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING
 
-from core.junit import Document, counts, last_attempt
-from core.junit_reading import NO_TEST
+from core.errors import UsageError
+from core.junit import NO_TEST, Document, counts, last_attempt
 from core.run.records import Cell, record_name
-from pytorch_build.test.sharding import Shard, parse_shard
+from pytorch_build.test.shards import Shard, parse_shard
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -22,14 +22,14 @@ if TYPE_CHECKING:
     from core.junit import Case, Suite
 
 DEFAULT_CONFIG = "default"
-# a test file's own facts: how many tests it has before shards take theirs
+# property of a test file: how many tests it has before shards take theirs
 WHOLE = "tests_in_all_shards"
 _NAMED = 5
 
 
 @dataclass(frozen=True, kw_only=True, order=True)
 class Origin:
-    """What was tested, by which stage, where; "" where a report does not say."""
+    """What was tested, by which stage, where; "" for what a report does not contain."""
 
     stage: str = ""
     torch_ref: str = ""
@@ -41,9 +41,9 @@ class Origin:
     folder: str = ""
 
     def __str__(self) -> str:
-        config = "" if self.config == DEFAULT_CONFIG else self.config
-        said = (self.stage, self.torch_ref, self.gpu_family, self.python, config, self.folder)
-        return " ".join(part for part in said if part) or "tests"
+        config = self.config.removeprefix(DEFAULT_CONFIG)
+        parts = (self.stage, self.torch_ref, self.gpu_family, self.python, config, self.folder)
+        return " ".join(filter(None, parts)) or "tests"
 
     @property
     def cell(self) -> Cell:
@@ -55,8 +55,12 @@ class Origin:
     @property
     def name(self) -> str:
         """The name of its reports: ``torch-release-2.10-cp312-distributed``."""
-        config = "" if self.config in {"", DEFAULT_CONFIG} else f"-{self.config}"
-        return record_name(self.stage.removeprefix("test_"), self.cell) + config
+        config = self.config.removeprefix(DEFAULT_CONFIG)
+        return record_name(self.stage.removeprefix("test_"), self.cell) + (f"-{config}" if config else "")
+
+
+# properties of a report that say what it is about
+_ABOUT = tuple(one.name for one in fields(Origin) if one.name != "folder")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,7 +77,7 @@ class Report:
 
 @dataclass(frozen=True, kw_only=True)
 class Tested:
-    """All results of a stage on one cell."""
+    """All results of a stage on one cell, each with its shard."""
 
     __test__ = False  # pytest takes the name for a test's
 
@@ -86,7 +90,7 @@ class Tested:
 
     @property
     def failing(self) -> tuple[tuple[Case, str], ...]:
-        """What stands against the wheels."""
+        """What counts against the wheels."""
         return tuple((case, shard) for case, shard in self.cases if case.failing)
 
     @property
@@ -101,28 +105,23 @@ class Tested:
 
 
 def report_of(document: Document, origin: Origin, *, where: str = "") -> Report:
-    """Read from a report's own properties what it is about."""
-    said = document.properties
-    names = ("stage", "torch_ref", "python", "gpu_family", "group", "config", "run_id")
-    known = replace(origin, **{name: said[name] for name in names if said.get(name)})
-    if known.config == DEFAULT_CONFIG:
-        known = replace(known, config="")
-    if known.stage:
-        known = replace(known, folder="")
-    problems = list(document.problems)
+    """Read from a report's own properties what it is about; `origin` is what is known beside them."""
+    said, problems = document.properties, document.problems
+    known = replace(origin, **{name: said[name] for name in _ABOUT if said.get(name)})
+    known = replace(known, config=known.config.removeprefix(DEFAULT_CONFIG))
     shard = None
     if text := said.get("shard"):
         try:
             shard = parse_shard(text)
-        except Exception:  # noqa: BLE001 - whatever it holds, it is no shard
-            problems.append(f"it names {text[:40]!r} as its shard")
+        except UsageError:
+            problems = (*problems, f"it names {text[:40]!r} as its shard")
     collected = said.get("collected", "")
     if collected == "0":
         # a shard for which nothing is left, as others took it all
-        problems = [one for one in problems if one != NO_TEST]
+        problems = tuple(one for one in problems if one != NO_TEST)
     return Report(
-        origin=known,
-        document=replace(document, problems=tuple(problems)),
+        origin=replace(known, folder="") if known.stage else known,
+        document=replace(document, problems=problems),
         shard=shard,
         plan=said.get("plan", ""),
         collected=int(collected) if collected.isascii() and collected.isdigit() else None,
@@ -131,20 +130,10 @@ def report_of(document: Document, origin: Origin, *, where: str = "") -> Report:
 
 
 def document_of(report: Report) -> Document:
-    """Give a report's document with what it is about among its properties: `report_of` backwards."""
-    origin = report.origin
-    said = {
-        "stage": origin.stage,
-        "torch_ref": origin.torch_ref,
-        "python": origin.python,
-        "gpu_family": origin.gpu_family,
-        "group": origin.group,
-        "config": origin.config,
-        "run_id": origin.run_id,
-        "shard": str(report.shard or ""),
-        "plan": report.plan,
-        "collected": "" if report.collected is None else str(report.collected),
-    }
+    """Return a report's document with what it is about among its properties: `report_of` backwards."""
+    said = {name: getattr(report.origin, name) for name in _ABOUT}
+    said |= {"shard": str(report.shard or ""), "plan": report.plan}
+    said["collected"] = "" if report.collected is None else str(report.collected)
     own = {name: value for name, value in said.items() if value}
     return replace(report.document, properties={**report.document.properties, **own})
 
@@ -162,21 +151,23 @@ def _tested(origin: Origin, reports: Sequence[Report]) -> Tested:
     by_shard: dict[Shard | None, list[Report]] = defaultdict(list)
     for report in sorted(reports, key=lambda one: (one.document.timestamp, one.where)):
         by_shard[report.shard].append(report)
-    problems = [_told(report, said) for report in reports for said in report.document.problems]
+    problems = [_placed(report, said) for report in reports for said in report.document.problems]
     problems += _shard_problems(by_shard)
     cases: list[tuple[Case, str]] = []
     ran_in: dict[str, list[str]] = defaultdict(list)
     for shard in sorted(by_shard, key=lambda one: (one.count, one.index) if one else (0, 0)):
-        name = str(shard or "")
         for case in _attempts(by_shard[shard]):
-            cases.append((case, name))
-            ran_in[case.test].append(name)
+            cases.append((case, str(shard or "")))
+            ran_in[case.test].append(str(shard or ""))
         problems += _collected_problems(by_shard[shard])
-    twice = sorted(test for test, shards in ran_in.items() if len(shards) > 1)
-    if twice:
+    if twice := sorted(test for test, shards in ran_in.items() if len(shards) > 1):
         problems.append(f"{_some(twice)} ran in more than one shard ({', '.join(ran_in[twice[0]])})")
     problems += _whole_problems(reports)
-    problems += _empty_problems([case for case, _ in cases]) if not problems else []
+    found = counts(case for case, _ in cases)
+    if not problems and not cases:
+        problems = ["no test ran"]
+    elif not problems and found["skipped"] + found["xfailed"] == len(cases):
+        problems = [f"all {len(cases)} tests were skipped"]
     return Tested(
         origin=origin,
         cases=tuple(cases),
@@ -188,7 +179,7 @@ def _tested(origin: Origin, reports: Sequence[Report]) -> Tested:
 
 
 def _attempts(reports: Sequence[Report]) -> list[Case]:
-    """Make one result a test of the reports of one shard, the earliest first: others are attempts."""
+    """Make one result per test of the reports of one shard, the earliest first: others are attempts."""
     found: dict[str, list[Case]] = {}
     for report in reports:
         for case in report.document.cases:
@@ -197,7 +188,7 @@ def _attempts(reports: Sequence[Report]) -> list[Case]:
 
 
 def _shard_problems(by_shard: Mapping[Shard | None, Sequence[Report]]) -> list[str]:
-    shards = [shard for shard in by_shard if shard is not None]
+    shards = sorted(shard for shard in by_shard if shard is not None)
     if not shards:
         return []
     problems = []
@@ -207,35 +198,28 @@ def _shard_problems(by_shard: Mapping[Shard | None, Sequence[Report]]) -> list[s
     if len(totals) > 1:
         problems.append(f"there are shards of {' and of '.join(map(str, totals))}: some are of another run")
     for count in totals:
-        absent = [
-            f"{at}/{count}" for at in range(1, count + 1) if Shard(index=at, count=count) not in by_shard
-        ]
-        if absent:
-            problems.append(f"no report of shard {_some(absent)}")
-    problems += [
-        f"shard {shard} reported {len(by_shard[shard])} times"
-        for shard in sorted(shards)
-        if len(by_shard[shard]) > 1
-    ]
-    plans = {one.plan for shard in shards for one in by_shard[shard]}
-    if len(plans) > 1:
+        absent = {Shard(index=at, count=count) for at in range(1, count + 1)} - set(shards)
+        problems += [f"no report of shard {_some(list(map(str, sorted(absent))))}"] if absent else []
+    numbers = {shard: len(by_shard[shard]) for shard in shards}
+    problems += [f"shard {shard} reported {number} times" for shard, number in numbers.items() if number > 1]
+    if len({one.plan for shard in shards for one in by_shard[shard]}) > 1:
         problems.append("the shards were planned from different durations, so tests may be in none of them")
     return problems
 
 
 def _collected_problems(reports: Sequence[Report]) -> list[str]:
-    """Hold what ran against what was to run."""
+    """Compare what ran with what was to run."""
+    # a file by itself is not a test: it is there when the whole of it failed
+    ran = [sum(case.test != case.file for case in one.document.cases) for one in reports]
     return [
-        _told(one, f"{one.collected} tests were to run, and {ran} are reported")
-        for one in reports
-        # a file by itself is no test: it is there when the whole of it failed
-        for ran in [sum(case.test != case.file for case in one.document.cases)]
-        if one.collected is not None and one.collected != ran
+        _placed(one, f"{one.collected} tests were to run, and {number} are reported")
+        for one, number in zip(reports, ran, strict=True)
+        if one.collected not in (None, number)
     ]
 
 
 def _whole_problems(reports: Sequence[Report]) -> list[str]:
-    """Hold the tests that several shards ran of a file against how many it has."""
+    """Compare the tests that several shards ran of a file with how many it has."""
     said: dict[str, set[str]] = defaultdict(set)
     ran: dict[str, int] = defaultdict(int)
     for report in reports:
@@ -244,27 +228,16 @@ def _whole_problems(reports: Sequence[Report]) -> list[str]:
                 said[name].add(suite.properties[WHOLE])
         for case in report.document.cases:
             ran[case.file] += case.test != case.file
-    problems = []
-    for name in sorted(said):
-        if said[name] != {str(ran[name])}:
-            numbers = " or ".join(sorted(said[name]))
-            problems.append(f"{name} has {numbers} tests, and {ran[name]} are reported by all shards")
-    return problems
+    return [
+        f"{name} has {' or '.join(sorted(numbers))} tests, and {ran[name]} are reported by all shards"
+        for name, numbers in sorted(said.items())
+        if numbers != {str(ran[name])}
+    ]
 
 
-def _empty_problems(cases: Sequence[Case]) -> list[str]:
-    found = counts(cases)
-    if not cases:
-        return ["no test ran"]
-    unrun = found["skipped"] + found["xfailed"]
-    if unrun == len(cases):
-        return [f"all {len(cases)} tests were skipped"]
-    return []
-
-
-def _told(report: Report, said: str) -> str:
+def _placed(report: Report, problem: str) -> str:
     where = f"shard {report.shard}" if report.shard else report.where
-    return f"{where}: {said}" if where else said
+    return f"{where}: {problem}" if where else problem
 
 
 def _some(names: Sequence[str]) -> str:

@@ -1,90 +1,235 @@
-"""A run's test results as Markdown: failures first, each with why, and with the command to see it again.
+"""A run's test results for readers: Markdown with failures first, and JSON for the run's page.
 
-GitHub shows at most 1 MiB of a job's summary, and nothing of a larger one, so what matters most comes first
-and the rest is counted. Names and messages come from tests, and may hold anything.
+Each failure has why, and the command that runs it again. GitHub shows at most 1 MiB of a job's summary, and
+nothing of a larger one, so what matters most comes first and the rest is counted. Names and messages come
+from tests, and may hold anything.
 """
 
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
+import shlex
+from typing import TYPE_CHECKING, Literal
 
 from core import console
+from core.data import Model
 from core.junit import FAILING, OUTCOMES, clean, counts
 from core.run.job_files import table, text
-from pytorch_build.test.reproduction import command
+from core.run.outputs import LOCAL_RUN
+from pytorch_build.test.results import DEFAULT_CONFIG, Origin
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Sequence
 
     from core.junit import Case
     from pytorch_build.test.results import Tested
 
 MOST_FAILURES = 300
 MOST_LISTED = 50
-SLOWEST = 10
-# what is faster is nobody's concern
-_SLOW_SECONDS = 1.0
 # room for what other steps of the job write
 LIMIT = console.SUMMARY_LIMIT * 3 // 4
+_SLOWEST = 10
+_SLOWEST_ENTRIES = 50
+# faster tests are of no interest
+_SLOW_SECONDS = 1.0
 _NAME_LIMIT = 400
 _FENCE = re.compile(r"`+")
+# what an expression for -k may hold: https://docs.pytest.org/en/stable/how-to/usage.html
+_WORD = re.compile(r"[\w:+\-.\\/]+")
+_PYTHON = re.compile(r"cp(\d)(\d+t?)")
+_STAGES = ("test_torch", "test_smoke", "test_rocm")
+
+
+class CaseEntry(Model):
+    """One test of interest: its result, the shard that ran it, and the command that runs it again."""
+
+    test: str
+    outcome: str
+    seconds: float
+    shard: str = ""
+    attempts: int = 1
+    rule: str = ""
+    line: str = ""
+    text: str = ""
+    command: str = ""
+
+
+class GroupEntry(Model):
+    """The results of one stage on one cell; `skipped` is node id -> reason."""
+
+    stage: str
+    torch_ref: str = ""
+    python: str = ""
+    gpu_family: str = ""
+    config: str = ""
+    run_id: str = ""
+    passed: bool
+    shards: int
+    seconds: float
+    totals: dict[str, int]
+    problems: tuple[str, ...] = ()
+    failures: tuple[CaseEntry, ...] = ()
+    flaky: tuple[CaseEntry, ...] = ()
+    slowest: tuple[CaseEntry, ...] = ()
+    skipped: dict[str, str] = {}  # noqa: RUF012 - pydantic copies it
+
+
+class ReportData(Model):
+    """All results of a run: one entry per stage and cell."""
+
+    schema_version: Literal[1] = 1
+    run_id: str
+    passed: bool
+    tests: tuple[GroupEntry, ...]
+
+
+def data(run_id: str, tested: Sequence[Tested]) -> ReportData:
+    """Put the data together."""
+    passed = bool(tested) and all(one.passed for one in tested)
+    return ReportData(run_id=run_id, passed=passed, tests=tuple(map(_group, tested)))
+
+
+def _group(one: Tested) -> GroupEntry:
+    origin = one.origin
+    return GroupEntry(
+        stage=origin.stage or origin.folder,
+        torch_ref=origin.torch_ref,
+        python=origin.python,
+        gpu_family=origin.gpu_family,
+        config=origin.config,
+        run_id=origin.run_id,
+        passed=one.passed,
+        shards=one.shards,
+        seconds=round(one.seconds, 3),
+        totals=one.counts,
+        problems=one.problems,
+        failures=tuple(_entry(one, case, shard) for case, shard in one.failing),
+        flaky=tuple(_entry(one, case, shard) for case, shard in one.cases if case.outcome == "flaky"),
+        slowest=tuple(_entry(one, case, "") for _, case in _slowest([one])[:_SLOWEST_ENTRIES]),
+        skipped={case.test: case.line for case, _ in one.cases if case.outcome in {"skipped", "xfailed"}},
+    )
+
+
+def _entry(one: Tested, case: Case, shard: str) -> CaseEntry:
+    return CaseEntry(
+        test=case.test,
+        outcome=case.outcome,
+        seconds=round(case.seconds, 3),
+        shard=shard,
+        attempts=case.attempts,
+        rule=case.rule,
+        line=case.line,
+        text=case.text,
+        command=command(one.origin, case) if case.outcome != "passed" else "",
+    )
+
+
+def command(origin: Origin, case: Case) -> str:
+    """Write the command that runs a failed test again, on the same wheels."""
+    if origin.stage not in _STAGES:
+        return ""
+    file = case.file.partition("@")[0].removeprefix("test/").removesuffix(".py")
+    torch, python = origin.stage == "test_torch", _PYTHON.fullmatch(origin.python)
+    named = {
+        "--run-id": "" if origin.run_id == LOCAL_RUN else origin.run_id,
+        "--torch-ref": origin.torch_ref,
+        "--gpu-family": origin.gpu_family,
+        "--artifact-group": origin.group,
+        "--config": origin.config.removeprefix(DEFAULT_CONFIG) if torch else "",
+        "--include": file if torch else "",
+        "-k": expression(case) if origin.stage != "test_rocm" else "",
+    }
+    words = ["nox", "-s", origin.stage, *(["-P", f"{python[1]}.{python[2]}"] if python else []), "--"]
+    words += [word for option, value in named.items() if value for word in (option, value)]
+    words += ["--force"] if not torch and origin.run_id else []
+    return shlex.join(words)
+
+
+def expression(case: Case) -> str:
+    """Write pytest's ``-k`` for one test: its class and name, and the parameters that it can hold."""
+    names = case.test.partition("::")[2]
+    plain, bracket, parameters = names.partition("[")
+    words = [part for part in plain.split("::") if _WORD.fullmatch(part) and part not in {"and", "or", "not"}]
+    whole = parameters.removesuffix("]")
+    if words and bracket and _WORD.fullmatch(whole):
+        words[-1] += f"[{whole}]"
+    return " and ".join(words)
 
 
 def markdown(tested: Sequence[Tested], *, title: str, limit: int = LIMIT) -> str:
     """Write the summary."""
-    blocks = [f"### {text(title)}: {verdict(tested)}", _totals(tested), *_problems(tested)]
-    blocks += _failures(tested)
-    blocks += _flaky(tested)
-    blocks += _slowest(tested)
+    problems = [f"- {text(str(one.origin))}: {text(clean(said))}" for one in tested for said in one.problems]
+    failures = [_failure(one, case, shard) for one in tested for case, shard in one.failing]
+    flaky = [
+        (_cell(case.test), text(str(one.origin)), str(case.attempts), _cell(case.line), text(case.rule))
+        for one in tested
+        for case, _ in one.cases
+        if case.outcome == "flaky"
+    ]
+    slow = [
+        (_cell(case.test), text(str(one.origin)), console.duration(case.seconds))
+        for one, case in _slowest(tested)[:_SLOWEST]
+        if case.seconds >= _SLOW_SECONDS
+    ]
+    columns = ("test", "tests", "attempts", "failed with", "tried again by rule")
+    blocks = [
+        f"### {text(title)}: {verdict(tested)}",
+        _totals(tested),
+        *_section("Results that cannot be trusted", problems, MOST_LISTED, "problems"),
+        *_section("Failures", failures, MOST_FAILURES, "failures"),
+        *_listed("Flaky: failed, then passed", columns, flaky, MOST_LISTED),
+        *_listed("Slowest", ("test", "tests", "time"), slow, _SLOWEST),
+    ]
     return _fitted(blocks, limit)
 
 
 def verdict(tested: Sequence[Tested]) -> str:
-    """Say in a few words how the tests went."""
+    """Summarize in a few words how the tests went."""
     total = counts(case for one in tested for case, _ in one.cases)
-    bad = [
-        f"{total[outcome]} {outcome}"
-        for outcome in reversed(OUTCOMES)
-        if outcome in FAILING and total[outcome]
-    ]
-    problems = sum(len(one.problems) for one in tested)
-    if problems:
+    bad = [f"{total[one]} {one}" for one in reversed(OUTCOMES) if one in FAILING and total[one]]
+    if problems := sum(len(one.problems) for one in tested):
         bad.append(f"{problems} problem{'s' if problems > 1 else ''} with the reports")
-    good = f"{total['passed'] + total['flaky']} passed"
-    return ", ".join(
-        [*bad, good] if bad else [good, *([f"{total['flaky']} of them flaky"] if total["flaky"] else [])]
-    )
+    flaky = [f"{total['flaky']} of them flaky"] if total["flaky"] and not bad else []
+    return ", ".join([*bad, f"{total['passed'] + total['flaky']} passed", *flaky])
+
+
+def again(tested: Sequence[Tested]) -> Sequence[tuple[str, str]]:
+    """Return the command that runs each failure again ("" for none), and the failure in one line."""
+    return [
+        (command(one.origin, case), f"{case.test} {case.outcome}: {case.line}".removesuffix(": "))
+        for one in tested
+        for case, _ in one.failing
+    ]
 
 
 def code(value: str) -> str:
     """Write a text as Markdown code that no text can end."""
     plain = " ".join(clean(value).split())
     plain = plain if len(plain) <= _NAME_LIMIT else f"{plain[:_NAME_LIMIT]}…"
-    fence = "`" * (max((len(run) for run in _FENCE.findall(plain)), default=0) + 1)
+    fence = _fence(plain, 1)
     space = " " if plain.startswith("`") or plain.endswith("`") or not plain else ""
     return f"{fence}{space}{plain}{space}{fence}"
 
 
-def cell(value: str) -> str:
+def _cell(value: str) -> str:
     """Write a text as Markdown code in a table, where a line's bars are looked for first."""
     return code(value).replace("|", r"\|")
 
 
-def fenced(line: str, indent: str = "") -> str:
-    """Write a line as a block of code, to be copied."""
-    plain = " ".join(clean(line).split())
-    fence = "`" * max(3, max((len(run) for run in _FENCE.findall(plain)), default=0) + 1)
-    return f"{indent}{fence}bash\n{indent}{plain}\n{indent}{fence}"
+def _fence(plain: str, least: int) -> str:
+    return "`" * max(least, max((len(run) + 1 for run in _FENCE.findall(plain)), default=0))
 
 
-def again(tested: Sequence[Tested]) -> Sequence[tuple[str, str]]:
-    """Give the command that runs each failure again ("" for none), and the failure in one line."""
-    return [
-        (command(one.origin, case), f"{case.test} {case.outcome}: {case.line}".removesuffix(": "))
-        for one in tested
-        for case, _ in one.failing
-    ]
+def _failure(one: Tested, case: Case, shard: str) -> str:
+    where = f"{one.origin}{f', shard {shard}' if shard else ''}"
+    item = f"- {code(case.test)} {case.outcome} ({text(where)})"
+    if case.line:
+        # a blank line would end the item, a line by itself needs a break
+        item += f"  \n  {code(case.line)}"
+    if line := " ".join(clean(command(one.origin, case)).split()):
+        fence = _fence(line, 3)
+        item += f"\n  {fence}bash\n  {line}\n  {fence}"
+    return item
 
 
 def _totals(tested: Sequence[Tested]) -> str:
@@ -101,64 +246,19 @@ def _totals(tested: Sequence[Tested]) -> str:
     return table(("tests", *shown, "time", "result"), rows)
 
 
-def _problems(tested: Sequence[Tested]) -> list[str]:
-    lines = [f"- {text(str(one.origin))}: {text(clean(said))}" for one in tested for said in one.problems]
-    if not lines:
-        return []
-    return ["#### Results that cannot be believed", *_some(lines, MOST_LISTED, "problems")]
-
-
-def _failures(tested: Sequence[Tested]) -> list[str]:
-    entries = [_failure(one, case, shard) for one in tested for case, shard in one.failing]
-    return ["#### Failures", *_some(entries, MOST_FAILURES, "failures")] if entries else []
-
-
-def _failure(one: Tested, case: Case, shard: str) -> str:
-    where = f"{one.origin}{f', shard {shard}' if shard else ''}"
-    lines = [f"- {code(case.test)} {case.outcome} ({text(where)})"]
-    if case.line:
-        lines.append(f"  {code(case.line)}")
-    if again := command(one.origin, case):
-        lines.append(fenced(again, "  "))
-    # a blank line would end the item, a line by itself needs a break
-    return "  \n".join(lines[:2]) + "".join(f"\n{line}" for line in lines[2:])
-
-
-def _flaky(tested: Sequence[Tested]) -> list[str]:
-    rows = [
-        (cell(case.test), text(str(one.origin)), str(case.attempts), cell(case.line), text(case.rule))
-        for one in tested
-        for case, _ in one.cases
-        if case.outcome == "flaky"
-    ]
-    columns = ("test", "tests", "attempts", "failed with", "tried again by rule")
-    return _listed("Flaky: failed, then passed", columns, rows, MOST_LISTED)
-
-
-def slowest(tested: Sequence[Tested], most: int = SLOWEST) -> Sequence[tuple[Tested, Case]]:
-    """Give the tests that took longest, the longest first."""
+def _slowest(tested: Sequence[Tested]) -> Sequence[tuple[Tested, Case]]:
     every = [(one, case) for one in tested for case, _ in one.cases if case.seconds > 0]
-    return sorted(every, key=lambda pair: (-pair[1].seconds, pair[1].test))[:most]
-
-
-def _slowest(tested: Sequence[Tested]) -> list[str]:
-    rows = [
-        (cell(case.test), text(str(one.origin)), console.duration(case.seconds))
-        for one, case in slowest(tested)
-        if case.seconds >= _SLOW_SECONDS
-    ]
-    return _listed("Slowest", ("test", "tests", "time"), rows, SLOWEST)
+    return sorted(every, key=lambda pair: (-pair[1].seconds, pair[1].test))
 
 
 def _listed(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]], most: int) -> list[str]:
-    if not rows:
-        return []
-    more = [f"and {len(rows) - most} more"] if len(rows) > most else []
-    return [f"#### {title}", table(columns, rows[:most]), *more]
+    left = [f"and {len(rows) - most} more"] if len(rows) > most else []
+    return [f"#### {title}", table(columns, rows[:most]), *left] if rows else []
 
 
-def _some(lines: Sequence[str], most: int, what: str) -> Iterable[str]:
-    return [*lines[:most], *([f"and {len(lines) - most} more {what}"] if len(lines) > most else [])]
+def _section(title: str, lines: Sequence[str], most: int, what: str) -> list[str]:
+    left = [f"and {len(lines) - most} more {what}"] if len(lines) > most else []
+    return [f"#### {title}", *lines[:most], *left] if lines else []
 
 
 def _fitted(blocks: Sequence[str], limit: int) -> str:

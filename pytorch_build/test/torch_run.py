@@ -5,83 +5,146 @@ from __future__ import annotations
 import datetime as dt
 import shutil
 import tempfile
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from core import console, files, parallel
-from core.env import supervision
+from core import console, files, parallel, process, supervision
 from core.errors import CheckError
 from core.junit import Document, Suite, counts
 from core.run import records
 from core.run.stage import Made, Stage, perform
-from pytorch_build.test import (
-    conditions,
-    configurations,
-    durations,
-    recording,
-    running,
-    sharding,
-    skip_review,
-    skip_rules,
-    upstream_tests,
-)
+from pytorch_build.test import file_run, plugin, reports, shards, skip_review, skip_rules, upstream_tests
+from pytorch_build.test.file_run import FileRun, Setting
 from pytorch_build.test.results import DEFAULT_CONFIG, WHOLE, Origin, Report
-from pytorch_build.test.running import FileRun, Setting
-from pytorch_build.test.torch_request import environment
+from pytorch_build.test.shards import Shard
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from pytorch_build.test.configurations import TestFile
+    from core.env import Interpreter
+    from pytorch_build.context import Context
+    from pytorch_build.test.gpus import Assignment
     from pytorch_build.test.plugin import PlannedRule
-    from pytorch_build.test.torch_request import Bench, TorchTests
+    from pytorch_build.test.skip_rules import Rule
+    from pytorch_build.test.upstream_tests import LimitsTable, TestFile, Tests, Torch
 
-# a log of a run is for reading; the beginning and the end of a longer one say what there is to say
-_LOG_BYTES = 8 << 20
 LOGS = "logs"
+# a log among a run's outputs is for reading; of a longer one the beginning and the end are enough
+_LOG_BYTES = 8 << 20
+# variables of the caller that could change what is tested, or where it writes
+_REMOVED = (
+    *("PYTHONPATH", "PYTHONHOME", "PYTHONSTARTUP", "PYTHONWARNINGS", "PYTEST_ADDOPTS", "PYTEST_PLUGINS"),
+    *("CI", "GITHUB_ACTIONS", "TEST_CONFIG", "PYTORCH_TEST_WITH_INDUCTOR", "PYTORCH_TEST_WITH_DYNAMO"),
+    *("LD_LIBRARY_PATH", "ROCM_PATH", "ROCM_HOME", "HIP_PATH"),
+)
+# folders of a test file's processes: variable -> folder
+_FOLDERS = {
+    **dict.fromkeys(("HOME", "USERPROFILE", "TRITON_HOME"), "home"),
+    **dict.fromkeys(("TMPDIR", "TEMP", "TMP"), "tmp"),
+    **dict.fromkeys(("MIOPEN_CUSTOM_CACHE_DIR", "MIOPEN_USER_DB_PATH"), "miopen"),
+    "XDG_CACHE_HOME": "cache",
+    "TORCHINDUCTOR_CACHE_DIR": "inductor",
+    "TRITON_CACHE_DIR": "triton",
+    "TORCH_HOME": "torch",
+    "TORCH_EXTENSIONS_DIR": "extensions",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class TorchTests:
+    """Which tests to run, and how."""
+
+    config: str = DEFAULT_CONFIG
+    shard: Shard = field(default_factory=Shard)
+    include: tuple[str, ...] = ()
+    exclude: tuple[str, ...] = ()
+    expression: str = ""
+    pytest_arguments: tuple[str, ...] = ()
+    tree: Path | None = None
+    allow_version_mismatch: bool = False
+    other_gpu: bool = False
+    workers: int = 1
+    skips: tuple[Path, ...] = ()
+    durations: Path | None = None
+    limits: LimitsTable | None = None
+    mirrors: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def choices(self) -> list[str]:
+        """What was chosen among the tests, or replaced: no promotion rests on such results."""
+        words = [word for name in self.include for word in ("--include", name)]
+        words += [word for name in self.exclude for word in ("--exclude", name)]
+        words += ["-k", self.expression] if self.expression else []
+        words += ["--pytorch-dir", str(self.tree)] if self.tree else []
+        words += ["--allow-version-mismatch"] if self.allow_version_mismatch else []
+        words += ["--other-gpu"] if self.other_gpu else []
+        words += [word for path in self.skips for word in ("--skips", str(path))]
+        return [*words, *self.pytest_arguments]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Bench:
+    """Where tests run: wheels are installed, the tree and the GPUs are chosen."""
+
+    context: Context
+    target: Interpreter
+    tests: Tests
+    torch: Torch
+    assignments: Sequence[Assignment]
+
+
+def environment(bench: Bench, assigned: Assignment, folder: Path) -> Mapping[str, str]:
+    """Return the environment of a test file's processes: GPUs, upstream's switches, caches of its own."""
+    target = bench.target
+    separator = ";" if bench.context.common.outputs.platform == "windows" else ":"
+    for name in set(_FOLDERS.values()):
+        (folder / name).mkdir(parents=True, exist_ok=True)
+    changes: dict[str, str | None] = {
+        **dict.fromkeys(_REMOVED),
+        **{name: str(folder / below) for name, below in _FOLDERS.items()},
+        **assigned.env,
+        "PATH": f"{target.scripts}{separator}{process.inherited().get('PATH', '')}",
+        "VIRTUAL_ENV": str(target.prefix),
+        "PYTHONPATH": separator.join((str(bench.tests.tree / "test"), str(plugin.TARGET))),
+        "PYTHONUNBUFFERED": "1",
+        "PYTORCH_TESTING_DEVICE_ONLY_FOR": "cuda" if assigned.devices else "cpu",
+        "PYTORCH_PRINT_REPRO_ON_FAILURE": "0",
+        "PYTORCH_TEST_WITH_ROCM": "1" if bench.torch.hip else "0",
+        # one thread per process, because matrices of tests are small and machines are shared
+        "OPENBLAS_NUM_THREADS": "1",
+    }
+    return process.inherited(**changes)
 
 
 def perform_tests(bench: Bench, asked: TorchTests, inputs: Mapping[str, Any]) -> None:
-    """Run a shard, keep its report, logs and record; nothing where the same was tested before."""
-    context = bench.context
+    """Run a shard, keep its report, logs and record; do nothing where the same was tested before."""
     upstream_tests.require_match(bench.torch, bench.tests, allowed=asked.allow_version_mismatch)
     _require_code(bench)
-    origin = Origin(
-        stage="test_torch",
-        torch_ref=context.ref.name,
-        python=bench.target.tag,
-        gpu_family=context.gpu_family,
-        group=context.cell(bench.target.tag).group,
-        config=asked.config,
-        run_id=context.common.outputs.run_id,
-    )
+    run = _Run(bench=bench, asked=asked)
+    context, tests = bench.context, bench.tests
     stage = Stage(
-        name=recording.stage_name(origin, asked.shard),
-        common=context.common,
-        artifact_group=context.artifact_group,
-        cell=context.cell(bench.target.tag),
+        name=run.name, common=context.common, artifact_group=context.artifact_group, cell=run.origin.cell
     )
-    rules = _rules(bench, asked)
-    plan = _plan(bench, asked)
     found = {
         **inputs,
         "config": asked.config,
         "arguments": asked.choices,
-        "tests": {"commit": bench.tests.commit, "version": bench.tests.version},
+        "tests": {"commit": tests.commit, "version": tests.version},
         "rules": {
             str(number): files.digest_of([one.model_dump() for one in group])
-            for number, group in enumerate(rules)
+            for number, group in enumerate(run.applied)
         },
         "shard": str(asked.shard),
-        "plan": plan.digest,
+        "plan": run.plan.digest,
         "gpu": sorted({one.target for one in bench.assignments if one.target}),
     }
-    perform(stage, found, lambda: Made(files=(), details=_tested(bench, asked, origin, plan, rules)))
+    perform(stage, found, lambda: Made(files=(), details=run.tested()))
 
 
 def _require_code(bench: Bench) -> None:
-    """Refuse GPUs that the wheel has no device code for: each test would say so in its own way."""
+    """Refuse GPUs that the wheel has no device code for: each test would fail in its own way."""
     known = {target.partition(":")[0] for target in bench.torch.targets}
     absent = sorted({one.target for one in bench.assignments if one.target and bench.torch.hip} - known)
     if known and absent:
@@ -92,71 +155,91 @@ def _require_code(bench: Bench) -> None:
         )
 
 
-def _rules(bench: Bench, asked: TorchTests) -> Sequence[tuple[PlannedRule, ...]]:
-    """Give the skip rules that apply, for each assignment."""
-    rules = skip_rules.load(asked.skips)
-    return [
-        conditions.planned(
-            rules,
-            conditions.UnderTest(
-                gpu_targets=(one.target,) if one.target.startswith("gfx") else bench.context.gpu_targets,
-                platform=bench.context.common.outputs.platform,
-                python=bench.target.version,
-                torch=bench.torch.version,
-                torch_ref=bench.context.ref.name,
-                config=asked.config,
-            ),
-            dt.datetime.now(dt.UTC).date(),
+@dataclass(frozen=True, kw_only=True)
+class _Run:
+    """One shard of one configuration on one bench."""
+
+    bench: Bench
+    asked: TorchTests
+
+    @cached_property
+    def origin(self) -> Origin:
+        context = self.bench.context
+        cell = context.cell(self.bench.target.tag)
+        return Origin(
+            stage="test_torch",
+            torch_ref=cell.torch_ref,
+            python=cell.python,
+            gpu_family=cell.gpu_family,
+            group=cell.group,
+            config=self.asked.config,
+            run_id=context.common.outputs.run_id,
         )
-        for one in bench.assignments
-    ]
 
+    @property
+    def name(self) -> str:
+        return reports.stage_name(self.origin, self.asked.shard)
 
-def _files(bench: Bench, asked: TorchTests) -> Mapping[str, TestFile]:
-    configuration, tree = configurations.configuration(asked.config), bench.tests.tree
-    chosen = configurations.chosen_files(
-        configuration,
-        (*configurations.scripts_of(configuration, tree), *configurations.modules_of(tree)),
-        gpu=bench.gpu,
-        scripts=not asked.expression,
-        include=asked.include,
-        exclude=asked.exclude,
-    )
-    return {one.file: one for one in chosen}
+    @cached_property
+    def rules(self) -> Sequence[Rule]:
+        return skip_rules.load(self.asked.skips)
 
-
-def _plan(bench: Bench, asked: TorchTests) -> sharding.Plan:
-    common = bench.context.common
-    if asked.durations:
-        known = durations.read_durations(asked.durations)
-    else:
-        known = durations.for_run(
-            common.open_store(), common.outputs, bench.context.artifact_group, asked.config
+    @cached_property
+    def applied(self) -> Sequence[tuple[PlannedRule, ...]]:
+        """The skip rules that apply, for each assignment."""
+        bench, today = self.bench, dt.datetime.now(dt.UTC).date()
+        tested = skip_rules.UnderTest(
+            gpu_targets=bench.context.gpu_targets,
+            platform=bench.context.common.outputs.platform,
+            python=bench.target.version,
+            torch=bench.torch.version,
+            torch_ref=bench.context.ref.name,
+            config=self.asked.config,
         )
-    return sharding.plan(_files(bench, asked), known, asked.shard.count)
+        targets = [
+            (one.target,) if one.target.startswith("gfx") else tested.gpu_targets for one in bench.assignments
+        ]
+        return [skip_rules.planned(self.rules, replace(tested, gpu_targets=one), today) for one in targets]
 
+    @cached_property
+    def files(self) -> Mapping[str, TestFile]:
+        configuration, tree = upstream_tests.configuration(self.asked.config), self.bench.tests.tree
+        scripts = upstream_tests.scripts_of(configuration, tree)
+        chosen = upstream_tests.chosen_files(
+            configuration,
+            (*scripts, *upstream_tests.modules_of(tree)),
+            gpu=any(one.devices for one in self.bench.assignments),
+            scripts=not self.asked.expression,
+            include=self.asked.include,
+            exclude=self.asked.exclude,
+        )
+        return {one.file: one for one in chosen}
 
-def _tested(
-    bench: Bench,
-    asked: TorchTests,
-    origin: Origin,
-    plan: sharding.Plan,
-    rules: Sequence[tuple[PlannedRule, ...]],
-) -> Mapping[str, Any]:
-    """Run the shard's files on each GPU, and keep what they gave."""
-    common, group = bench.context.common, bench.context.artifact_group
-    if asked.shard.count > 1:
-        sharding.show(plan, asked.shard)
-    started = records.now()
-    with tempfile.TemporaryDirectory(prefix="pt-", ignore_cleanup_errors=True) as scratch:
+    @cached_property
+    def plan(self) -> shards.Plan:
+        common, group = self.bench.context.common, self.bench.context.artifact_group
+        known = (
+            shards.read_durations(self.asked.durations)
+            if self.asked.durations
+            else shards.for_run(common.open_store(), common.outputs, group, self.asked.config)
+        )
+        return shards.plan(self.files, known, self.asked.shard.count)
+
+    def tested(self) -> Mapping[str, Any]:
+        """Run the shard's files on each GPU, and keep their results."""
+        bench, asked, context = self.bench, self.asked, self.bench.context
+        if asked.shard.count > 1:
+            shards.show(self.plan, asked.shard)
+        started = records.now()
         runs: list[FileRun] = []
-        try:
-            runs.extend(_runs(bench, asked, plan, rules, Path(scratch)))
-        finally:
-            # of a run that was interrupted, too
-            _put_logs(bench, recording.stage_name(origin, asked.shard), Path(scratch) / LOGS)
+        with tempfile.TemporaryDirectory(prefix="pt-", ignore_cleanup_errors=True) as scratch:
+            try:
+                runs.extend(self._runs(Path(scratch)))
+            finally:
+                # of a run that was interrupted, too
+                self._put_logs(Path(scratch) / LOGS)
         report = Report(
-            origin=origin,
+            origin=self.origin,
             document=Document(
                 cases=tuple(case for one in runs for case in one.cases),
                 suites={one.file: _suite(one) for one in runs},
@@ -164,135 +247,110 @@ def _tested(
                 timestamp=started,
             ),
             shard=asked.shard if asked.shard.count > 1 else None,
-            plan=plan.digest,
+            plan=self.plan.digest,
             collected=sum(len(one.collected) for one in runs),
         )
-        store = common.open_store()
-        details = recording.put_report(store, common.outputs, group, report)
-    _show(runs)
-    _warn_of_silent_rules(asked, rules, runs)
-    recording.require_report_passed(report, hint=_hint(bench, asked))
-    found = counts(report.document.cases)
-    console.done(f"{recording.stage_name(origin, asked.shard)}: {found['passed'] + found['flaky']} passed")
-    matched = {rule: len(tests) for one in runs for rule, tests in one.matched.items() if tests}
-    return {**details, "rules": matched}
+        common = context.common
+        details = reports.put_report(common.open_store(), common.outputs, context.artifact_group, report)
+        _show(runs)
+        self._warn_of_silent_rules(runs)
+        reports.require_report_passed(report, hint=self._hint())
+        found = counts(report.document.cases)
+        console.done(f"{self.name}: {found['passed'] + found['flaky']} passed")
+        matched = {rule: len(tests) for one in runs for rule, tests in one.matched.items() if tests}
+        return {**details, "rules": matched}
 
+    def _runs(self, scratch: Path) -> Iterator[FileRun]:
+        bench, asked, parts = self.bench, self.asked, self.plan.parts(self.asked.shard)
+        several = len(bench.assignments) > 1
+        for number, assigned in enumerate(bench.assignments):
+            console.say(f"{len(parts)} test files on {assigned.words}")
+            setting = Setting(
+                python=bench.target.executable,
+                tree=bench.tests.tree,
+                env={},
+                folder=scratch / f"{number}",
+                logs=scratch / LOGS,
+                limits=asked.limits or upstream_tests.load().limits,
+                rules=self.applied[number],
+                expression=asked.expression,
+                arguments=asked.pytest_arguments,
+                workers=asked.workers,
+            )
+            for at, part in enumerate(parts, start=1):
+                name = file_run.log_name(part.file) + (f"@{assigned.target}" if several else "")
+                own = scratch / f"{number}-{at}"
+                with console.group(f"{at}/{len(parts)} {part.file}"):
+                    here = replace(setting, env=environment(bench, assigned, own))
+                    made = file_run.run_file(self.files[part.file], here, part=part, name=name)
+                    _report(made)
+                yield made.on(assigned.target) if several else made
+                shutil.rmtree(own, ignore_errors=True)
 
-def _runs(
-    bench: Bench,
-    asked: TorchTests,
-    plan: sharding.Plan,
-    rules: Sequence[tuple[PlannedRule, ...]],
-    scratch: Path,
-) -> Iterator[FileRun]:
-    known = _files(bench, asked)
-    parts = plan.parts(asked.shard)
-    several = len(bench.assignments) > 1
-    for number, assigned in enumerate(bench.assignments):
-        console.say(f"{len(parts)} test files on {assigned.words}")
-        setting = Setting(
-            python=bench.target.executable,
-            tree=bench.tests.tree,
-            env={},
-            folder=scratch / f"{number}",
-            logs=scratch / LOGS,
-            limits=asked.limits or configurations.load().limits,
-            rules=rules[number],
-            expression=asked.expression,
-            arguments=asked.pytest_arguments,
-            workers=asked.workers,
+    def _warn_of_silent_rules(self, runs: Sequence[FileRun]) -> None:
+        """Name rules that took no test of the files that they name: it was renamed, or never there."""
+        applied = {one.name for group in self.applied for one in group}
+        took = {rule for one in runs for rule, tests in one.matched.items() if tests}
+        collected = {one.file.partition("@")[0] for one in runs if one.collected}
+        for rule in skip_review.silent([one for one in self.rules if one.name in applied], collected, took):
+            console.warn(
+                f"Skip rule {rule.name} matches no test of the files that it names: nox -s skips -- check"
+            )
+
+    def _put_logs(self, folder: Path) -> None:
+        """Keep the files' logs among the run's outputs, the middle of very long ones left out."""
+        common = self.bench.context.common
+        store, prefix = common.open_store(), common.outputs.logs_prefix(self.bench.context.artifact_group)
+        target = f"{prefix}/{records.record_name(self.name, self.origin.cell)}"
+
+        def put(path: Path) -> None:
+            # what was collected is read again, and so never shortened
+            content = _shortened(path) if path.suffix == ".log" else path.read_bytes()
+            store.put_bytes(f"{target}/{path.name}", content)
+
+        parallel.each(put, sorted(path for path in folder.glob("*") if path.is_file()))
+
+    def _hint(self) -> str:
+        config = "" if self.asked.config == DEFAULT_CONFIG else f" --config {self.asked.config}"
+        return (
+            "The logs are among the run's outputs (logs/). One test again: nox -s test_torch -- "
+            f"--torch-ref {self.origin.torch_ref} --gpu-family {self.origin.gpu_family}{config} "
+            "--include MODULE -k EXPR"
         )
-        for at, part in enumerate(parts, start=1):
-            name = running.log_name(part.file) + (f"@{assigned.target}" if several else "")
-            own = scratch / f"{number}-{at}"
-            env = environment(bench, assigned, own)
-            with console.group(f"{at}/{len(parts)} {part.file}"):
-                made = running.run_file(known[part.file], replace(setting, env=env), part=part, name=name)
-                _tell(made)
-            yield running.on(assigned.target, made) if several else made
-            shutil.rmtree(own, ignore_errors=True)
 
 
 def _suite(run: FileRun) -> Suite:
-    properties = {"processes": str(run.processes)}
-    return Suite(
-        seconds=run.seconds,
-        properties=properties if run.whole is None else {**properties, WHOLE: str(run.whole)},
+    whole = {} if run.whole is None else {WHOLE: str(run.whole)}
+    return Suite(seconds=run.seconds, properties={"processes": str(run.processes), **whole})
+
+
+def _report(run: FileRun) -> None:
+    """Print the results of a file; of one that failed, the end of its output."""
+    found = [f"{count} {name}" for name, count in counts(run.cases).items() if count]
+    console.say(
+        f"{run.file}: {', '.join(found) or 'no test of this shard'} in {console.duration(run.seconds)}"
     )
-
-
-def _tell(run: FileRun) -> None:
-    """Say how a file went; of one that failed, what it said last."""
-    found = {name: count for name, count in counts(run.cases).items() if count}
-    said = ", ".join(f"{count} {name}" for name, count in found.items()) or "no test of this shard"
-    console.say(f"{run.file}: {said} in {console.duration(run.seconds)}")
     for case in [one for one in run.cases if one.failing][:20]:
         console.say(f"  {case.test} {case.outcome}: {case.line}")
     if run.log and any(case.outcome in {"crashed", "timeout", "error"} for case in run.cases):
         console.detail(supervision.tail(run.log, lines=30))
 
 
-def _warn_of_silent_rules(
-    asked: TorchTests, rules: Sequence[tuple[PlannedRule, ...]], runs: Sequence[FileRun]
-) -> None:
-    """Name rules that took no test of the files that they name: the test was renamed, or never was there."""
-    applied = {one.name for group in rules for one in group}
-    took = {rule for one in runs for rule, tests in one.matched.items() if tests}
-    collected = {one.file.partition("@")[0] for one in runs if one.collected}
-    known = [rule for rule in skip_rules.load(asked.skips) if rule.name in applied]
-    for rule in skip_review.silent(known, collected, took):
-        console.warn(
-            f"Skip rule {rule.name} matches no test of the files that it names: nox -s skips -- check"
-        )
-
-
-def _put_logs(bench: Bench, stage: str, folder: Path) -> None:
-    """Keep the files' logs among the run's outputs, the middle of very long ones left out."""
-    common = bench.context.common
-    store, prefix = common.open_store(), common.outputs.logs_prefix(bench.context.artifact_group)
-    cell = bench.context.cell(bench.target.tag)
-    target = f"{prefix}/{records.record_name(stage, cell)}"
-
-    def put(path: Path) -> None:
-        # what was collected is read again, and so never shortened
-        store.put_bytes(
-            f"{target}/{path.name}", _shortened(path) if path.suffix == ".log" else path.read_bytes()
-        )
-
-    parallel.each(put, sorted(path for path in folder.glob("*") if path.is_file()))
-
-
 def _shortened(path: Path) -> bytes:
-    size = path.stat().st_size
+    size, half = path.stat().st_size, _LOG_BYTES // 2
     if size <= _LOG_BYTES:
         return path.read_bytes()
-    half = _LOG_BYTES // 2
     with path.open("rb") as stream:
         start = stream.read(half)
         stream.seek(size - half)
-        left_out = f"\n… {size - 2 * half} bytes left out …\n".encode()
-        return start + left_out + stream.read()
+        return start + f"\n… {size - 2 * half} bytes left out …\n".encode() + stream.read()
 
 
 def _show(runs: Sequence[FileRun]) -> None:
     rows = []
     for one in runs:
-        found = counts(one.cases)
-        failing = sum(case.failing for case in one.cases)
-        shown = (
-            found["passed"] + found["flaky"],
-            failing,
-            found["skipped"] + found["xfailed"],
-            one.processes,
-        )
-        rows.append((one.file, *map(str, shown), console.duration(one.seconds)))
+        found, failing = counts(one.cases), sum(case.failing for case in one.cases)
+        passed, skipped = found["passed"] + found["flaky"], found["skipped"] + found["xfailed"]
+        numbers = map(str, (passed, failing, skipped, one.processes))
+        rows.append((one.file, *numbers, console.duration(one.seconds)))
     console.table(("test file", "passed", "failed", "skipped", "processes", "time"), rows)
-
-
-def _hint(bench: Bench, asked: TorchTests) -> str:
-    ref, family = bench.context.ref.name, bench.context.gpu_family
-    config = "" if asked.config == DEFAULT_CONFIG else f" --config {asked.config}"
-    return (
-        "The logs are among the run's outputs (logs/). One test again: nox -s test_torch -- "
-        f"--torch-ref {ref} --gpu-family {family}{config} --include MODULE -k EXPR"
-    )

@@ -1,16 +1,20 @@
-"""Upstream's tests: a source tree at the lock's commit, or a person's own, held against the torch tested."""
+"""Upstream's tests: the tree that holds them, the torch that they test, and the files of a configuration."""
 
 from __future__ import annotations
 
 import json
+import re
+from collections import Counter
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal, Self
 
 from packaging.version import Version
+from pydantic import Field, model_validator
 
 from core import console, process
-from core.data import read_text
-from core.errors import EnvironmentSetupError, ProcessError, SourceError
+from core.data import Model, load_toml, read_text
+from core.errors import EnvironmentSetupError, ProcessError, SourceError, UsageError, nearest
 from pytorch_build.lock import pins
 from pytorch_build.lock.pins import is_commit
 from pytorch_build.sources import checkout as sources
@@ -20,18 +24,21 @@ from pytorch_build.sources.git import Repository
 from pytorch_build.sources.trees import checkout_options
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from pathlib import Path
+    from collections.abc import Mapping, Sequence
 
-    from core.env.interpreters import Interpreter
+    from core.env import Interpreter
     from pytorch_build.context import Context
     from pytorch_build.lock.source_lock import SourceLock
 
+DATA = Path(__file__).with_name("configurations.toml")
 # a tree of its own: what builds work in is hipified, and has submodules that no test reads
 FOLDER = "torch-tests"
+TESTS = "test"
+Runner = Literal["pytest", "run_test", "script"]
+
 _TOOLS = ("pytest", "pytest-timeout")
 _SIDE_BY_SIDE = "pytest-xdist"
-_ASK = """
+_QUERY = """
 import json, sys, torch
 from importlib import metadata
 
@@ -41,14 +48,11 @@ def lacks(name):
     except metadata.PackageNotFoundError:
         return True
 
-version = torch.version
-flags = getattr(torch._C, "_cuda_getArchFlags", lambda: "")() or ""
 print(json.dumps({
     "version": torch.__version__,
-    "commit": getattr(version, "git_version", None) or "",
-    "hip": getattr(version, "hip", None) or "",
-    "cuda": getattr(version, "cuda", None) or "",
-    "targets": flags.split(),
+    "commit": getattr(torch.version, "git_version", None) or "",
+    "hip": getattr(torch.version, "hip", None) or "",
+    "targets": (getattr(torch._C, "_cuda_getArchFlags", lambda: "")() or "").split(),
     "lacks": [name for name in sys.argv[1:] if lacks(name)],
 }))
 """
@@ -63,33 +67,30 @@ class Tests:
     tree: Path
     version: str
     commit: str
-    own: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
 class Torch:
-    """The torch that is tested, by its own words."""
+    """The installed torch that is tested; `lacks` are tools that its environment has not."""
 
     version: str
     commit: str = ""
     hip: str = ""
-    cuda: str = ""
     targets: tuple[str, ...] = ()
     lacks: tuple[str, ...] = ()
 
 
 def checked_out(context: Context, lock: SourceLock, mirrors: Mapping[str, str]) -> Tests:
     """Check upstream's tree out: one commit, without submodules, as upstream has it."""
-    locked = lock.project("torch")
     options = replace(checkout_options(context, 1, mirrors, "torch"), submodules=False, hipify=False)
     path = tree_path(context.common.sources, context.ref.name, FOLDER)
     with console.group(f"checkout {FOLDER}"):
-        tree = sources.checkout(locked, path, options)
+        tree = sources.checkout(lock.project("torch"), path, options)
     return Tests(tree=tree.path, version=_version(tree.path), commit=tree.commit)
 
 
 def own_tree(tree: Path) -> Tests:
-    """Take a person's own tree, as it is; a managed one of a build counts by its upstream commit."""
+    """Take the user's own tree, as it is; a managed one of a build counts by its upstream commit."""
     path = tree.expanduser().absolute()
     if not path.is_dir():
         raise SourceError(f"{path} is not there.", hint="Give a PyTorch source tree: --pytorch-dir DIR.")
@@ -97,7 +98,7 @@ def own_tree(tree: Path) -> Tests:
     if (path / ".git").exists():
         git = Repository(path=path, managed=False)
         commit = git.commit_of(UPSTREAM_TAG) or git.commit_of("HEAD")
-    return Tests(tree=path, version=_version(path), commit=commit, own=True)
+    return Tests(tree=path, version=_version(path), commit=commit)
 
 
 def _version(tree: Path) -> str:
@@ -106,32 +107,30 @@ def _version(tree: Path) -> str:
 
 
 def installed_torch(target: Interpreter, env: Mapping[str, str]) -> Torch:
-    """Ask the torch of an environment what it is."""
+    """Query the torch of an environment."""
+    # isolated, so that no source tree in the working folder is taken for the wheel
+    argv: list[str | Path] = [target.executable, "-I", "-c", _QUERY, *_TOOLS, _SIDE_BY_SIDE]
     try:
-        # isolated, so that no source tree in the working folder is taken for the wheel
-        asked: list[str | Path] = [target.executable, "-I", "-c", _ASK, *_TOOLS, _SIDE_BY_SIDE]
-        said = process.capture(asked, env=env, timeout=600).stdout
+        printed = process.capture(argv, env=env, timeout=600).stdout
     except ProcessError as problem:
         raise EnvironmentSetupError(
             f"torch cannot be imported in {target.prefix}: {problem.output.splitlines()[-1:] or problem}",
             hint="See whether the wheel itself works: nox -s test_smoke.",
         ) from problem
-    facts = json.loads(said.strip().splitlines()[-1])
+    facts = json.loads(printed.strip().splitlines()[-1])
     return Torch(
         version=facts["version"],
         commit=facts["commit"] if is_commit(facts["commit"]) else "",
         hip=facts["hip"],
-        cuda=facts["cuda"],
         targets=tuple(facts["targets"]),
         lacks=tuple(facts["lacks"]),
     )
 
 
 def require_tools(target: Interpreter, torch: Torch, *, workers: int) -> None:
-    """Refuse an environment that cannot run the tests: each file would say so in pytest's words."""
+    """Refuse an environment that cannot run the tests: each file would fail in pytest's words."""
     needed = (*_TOOLS, _SIDE_BY_SIDE) if workers > 1 else _TOOLS
-    absent = [name for name in needed if name in torch.lacks]
-    if absent:
+    if absent := [name for name in needed if name in torch.lacks]:
         raise EnvironmentSetupError(
             f"{target.prefix} lacks {', '.join(absent)}, which the tests run with.",
             hint="Install what requirements/torch-tests.in names there, or leave --no-install out.",
@@ -139,16 +138,16 @@ def require_tools(target: Interpreter, torch: Torch, *, workers: int) -> None:
 
 
 def mismatch(torch: Torch, tests: Tests) -> str:
-    """Say how the torch and the tests differ: by commit where both are known, else by release."""
+    """Explain how the torch and the tests differ: by commit where both are known, else by release."""
     if torch.commit and tests.commit:
-        if torch.commit == tests.commit:
-            return ""
         return (
             f"torch {torch.version} was built from {torch.commit[:12]}, and {tests.tree} is at "
             f"{tests.commit[:12]} ({tests.version or 'no version.txt'})."
+            if torch.commit != tests.commit
+            else ""
         )
     if not tests.version:
-        return f"{tests.tree} has no {pins.VERSION_FILE}, so nobody knows which torch its tests are for."
+        return f"{tests.tree} has no {pins.VERSION_FILE}, so it is unknown which torch its tests are for."
     if Version(torch.version).release[:3] == Version(tests.version).release[:3]:
         return ""
     return f"torch is {torch.version}, and the tests in {tests.tree} are for {tests.version}."
@@ -156,13 +155,168 @@ def mismatch(torch: Torch, tests: Tests) -> str:
 
 def require_match(torch: Torch, tests: Tests, *, allowed: bool) -> None:
     """Refuse tests of another version."""
-    said = mismatch(torch, tests)
-    if not said:
-        return
-    if not allowed:
+    difference = mismatch(torch, tests)
+    if difference and not allowed:
         raise SourceError(
-            said,
+            difference,
             hint="Give a tree of that commit (--pytorch-dir), or run it all the same: "
             "--allow-version-mismatch.",
         )
-    console.warn(said)
+    if difference:
+        console.warn(difference)
+
+
+class LimitsTable(Model):
+    """What a file may take; ``docs/testing.md`` describes what happens then."""
+
+    test_seconds: float = Field(gt=0)
+    file_seconds: float = Field(gt=0)
+    restarts: int = Field(ge=0)
+    log_megabytes: int = Field(gt=0)
+
+
+class Step(Model):
+    """Files that run alike."""
+
+    runner: Literal["pytest", "run_test"] = "pytest"
+    arguments: tuple[str, ...] = ()
+    files: tuple[str, ...] = Field(min_length=1)
+    gpu_files: tuple[str, ...] = ()
+    parallel: tuple[str, ...] = ()
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        if self.arguments and self.runner == "pytest":
+            raise ValueError("'arguments' are for runner = \"run_test\".")
+        if self.parallel and self.runner != "pytest":
+            raise ValueError("'parallel' is for runner = \"pytest\".")
+        for name in self.parallel:
+            if name not in (*self.files, *self.gpu_files):
+                raise ValueError(f"parallel: {nearest(name, (*self.files, *self.gpu_files))}")
+        return self
+
+
+class Configuration(Model):
+    """One configuration."""
+
+    gpus: Literal["unique", "all"]
+    scripts: tuple[str, ...] = ()
+    steps: tuple[Step, ...] = Field(min_length=1)
+
+    @model_validator(mode="after")
+    def _each_file_once(self) -> Self:
+        counted = Counter(name for step in self.steps for name in (*step.files, *step.gpu_files))
+        if twice := [name for name, count in counted.items() if count > 1]:
+            raise ValueError(f"{', '.join(twice)} would run twice.")
+        return self
+
+
+class ConfigurationsFile(Model):
+    """The data file."""
+
+    limits: LimitsTable
+    configurations: dict[str, Configuration]
+
+
+@dataclass(frozen=True, kw_only=True)
+class TestFile:
+    """One of upstream's test files, and how it runs."""
+
+    __test__ = False
+
+    file: str
+    runner: Runner = "pytest"
+    arguments: tuple[str, ...] = ()
+    parallel: bool = False
+
+    @property
+    def module(self) -> str:
+        """Its name as upstream has it: ``test_nn``, ``dynamo/test_misc``."""
+        return module(self.file)
+
+
+def load() -> ConfigurationsFile:
+    """Read the data."""
+    return load_toml(DATA, ConfigurationsFile)
+
+
+def configuration(name: str) -> Configuration:
+    """Find a configuration."""
+    known = load().configurations
+    if name not in known:
+        raise UsageError(f"--config {name!r} is not a configuration. {nearest(name, known)}")
+    return known[name]
+
+
+def module(name: str) -> str:
+    """Return a test file's name as upstream has it, from that or its path, without ``@gfx942``."""
+    plain = name.partition("@")[0].replace("\\", "/").removeprefix("./")
+    return plain.removeprefix(f"{TESTS}/").removesuffix(".py")
+
+
+def modules_of(tree: Path) -> tuple[str, ...]:
+    """List the test files of a source tree, as upstream names them, sorted."""
+    folder = tree / TESTS
+    found = sorted(module(path.relative_to(tree).as_posix()) for path in folder.rglob("test_*.py"))
+    if not found:
+        raise SourceError(f"{folder} holds no test files.", hint="Give a PyTorch source tree: --pytorch-dir.")
+    return tuple(found)
+
+
+def scripts_of(chosen: Configuration, tree: Path) -> tuple[str, ...]:
+    """List the programs of a configuration that a tree has, named as test files are; versions differ."""
+    return tuple(module(one) for one in chosen.scripts if (tree / one).is_file())
+
+
+def chosen_files(
+    chosen: Configuration,
+    known: Sequence[str],
+    *,
+    gpu: bool,
+    scripts: bool = True,
+    include: Sequence[str] = (),
+    exclude: Sequence[str] = (),
+) -> tuple[TestFile, ...]:
+    """Choose the files to run."""
+    unwanted = {one for name in exclude for one in _named(name, known, "--exclude")}
+    by_module = {
+        module(one): TestFile(file=one, runner="script")
+        for one in chosen.scripts
+        if module(one) in known and (scripts or include)
+    }
+    for step in chosen.steps:
+        for pattern in (*step.files, *(step.gpu_files if gpu or include else ())):
+            for name in _matching(pattern, known):
+                file = TestFile(
+                    file=_path(name),
+                    runner=step.runner,
+                    arguments=step.arguments,
+                    parallel=name in step.parallel,
+                )
+                by_module.setdefault(name, file)
+    if include:
+        names = [one for name in include for one in _named(name, known, "--include")]
+        by_module = {name: by_module.get(name) or TestFile(file=_path(name)) for name in names}
+    found = tuple(file for name, file in by_module.items() if name not in unwanted)
+    if not found:
+        raise UsageError("No test file is left to run.", hint="See --include, --exclude and --config.")
+    return found
+
+
+def _path(name: str) -> str:
+    return f"{TESTS}/{name}.py"
+
+
+def _named(name: str, known: Sequence[str], option: str) -> Sequence[str]:
+    pattern = module(name)
+    if not (found := _matching(pattern, known)):
+        raise UsageError(f"{option} {pattern}: the tree has no such test file. {nearest(pattern, known)}")
+    return found
+
+
+def _matching(pattern: str, known: Sequence[str]) -> Sequence[str]:
+    """List the names that a pattern takes; none for a file that a version of upstream lacks."""
+    written = {"**/": "(?:[^/]+/)*", "*": "[^/]*"}
+    parts = re.split(r"(\*\*/|\*)", pattern)
+    expression = re.compile("".join(written.get(part, re.escape(part)) for part in parts))
+    return [name for name in known if expression.fullmatch(name)]

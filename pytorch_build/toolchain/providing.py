@@ -26,7 +26,7 @@ from pytorch_build.toolchain.pins import LICENSE, Download, Libuv, load_toolchai
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from core.env.interpreters import Interpreter
+    from core.env import Interpreter
     from pytorch_build.toolchain.pins import Member
 
 _MOST_BYTES = 64 << 20  # of one file out of a downloaded archive

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING
 
 from core import console
 from core.cli.options import add_platform, common_from, environment
-from core.env import engines
-from core.env.interpreters import require
+from core.env import engines, require
 from core.errors import MissingInputError, UsageError, nearest
 from core.run.job_files import job_files
 from core.run.outputs import this_platform
@@ -28,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from core.cli.options import Common
-    from core.env.interpreters import Interpreter
+    from core.env import Interpreter
     from pytorch_build.build.options import BuildChoices
     from pytorch_build.context import Context
     from pytorch_build.sources.trees import Tree

@@ -10,8 +10,8 @@ from core import console
 from core.cli.options import common_from
 from core.errors import MissingInputError
 from core.wheel import distributions
-from pytorch_build.check.expected import expectations
-from pytorch_build.check.findings import findings_json, findings_table, require_no_errors
+from pytorch_build.check import findings_json, findings_table, require_no_errors
+from pytorch_build.check.expectations import expectations
 from pytorch_build.check.run import CheckOptions, check_wheels, find_wheels
 from pytorch_build.context import context
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from core.cli.options import Common
-    from pytorch_build.check.findings import Finding
+    from pytorch_build.check import Finding
     from pytorch_build.context import Context
 
 

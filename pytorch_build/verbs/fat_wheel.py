@@ -12,8 +12,7 @@ from core.cli.options import common_from, environment, source_date_epoch
 from core.errors import MissingInputError, UsageError
 from core.families import gpu_targets
 from core.run import records
-from core.wheel import distributions
-from core.wheel.wheels import parse_wheel_name
+from core.wheel import distributions, parse_wheel_name
 from pytorch_build.context import chosen_family, chosen_ref
 from pytorch_build.standalone.fat import Request, make
 from rocm_packaging.packages.layouts import device_target, serves

@@ -6,9 +6,8 @@ from typing import TYPE_CHECKING
 
 from core import console
 from core.cli.options import common_from, environment
-from core.env import environments
-from core.env.interpreters import require
-from core.env.target_locks import locked_call
+from core.env import installer, require
+from core.env.locks import locked_call
 from core.errors import UsageError
 from pytorch_build.context import context
 from pytorch_build.rocm.options import add_rocm_options, find_source, find_version, rocm_options_from
@@ -17,7 +16,7 @@ from pytorch_build.rocm.sdk import ask
 if TYPE_CHECKING:
     import argparse
 
-    from core.env.interpreters import Interpreter
+    from core.env import Interpreter
     from pytorch_build.context import Context
     from rocm_packaging.rocm_sources import RocmSource
 
@@ -39,10 +38,10 @@ def run(arguments: argparse.Namespace) -> None:
     console.say(f"ROCm {source.version} for {chosen.gpu_family} from {source.origin}")
     with source.opened_call(common.cache / "locks", chosen.gpu_family) as rocm:
         calls = (locked_call(common, target), rocm)
-        with environments.prepared(
+        with installer.prepared(
             target,
             calls,
-            digest=environments.digest_of_calls(target, calls),
+            digest=installer.digest_of_calls(target, calls),
             backend=options.installer,
             cache_dir=options.pip_cache_dir,
             force=common.force,

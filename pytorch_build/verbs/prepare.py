@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING
 
 from core import console
 from core.cli.options import add_platform, common_from
-from core.env import environments
-from core.env.interpreters import require
-from core.env.target_locks import locked_call
+from core.env import installer, require
+from core.env.locks import locked_call
 from core.errors import UsageError
 from core.run.outputs import this_platform
 from pytorch_build.toolchain.providing import plan, provide
@@ -57,5 +56,5 @@ def run(arguments: argparse.Namespace) -> None:
         return
     target = require(common.python)
     calls = [locked_call(common, target, only=("cmake", "ninja"))]
-    with environments.prepared(target, calls, digest=environments.digest_of_calls(target, calls)):
+    with installer.prepared(target, calls, digest=installer.digest_of_calls(target, calls)):
         provide(steps, platform, target=target, mirrors=mirrors_from(arguments))

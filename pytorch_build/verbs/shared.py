@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from core.errors import UsageError
-from core.packages.options import add_package_source
+from core.packages.sources import add_package_source
 from pytorch_build.rocm.options import add_rocm_options
 
 if TYPE_CHECKING:

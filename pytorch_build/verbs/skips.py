@@ -6,21 +6,25 @@ import datetime as dt
 import json
 import platform
 import re
+import tempfile
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from packaging.version import Version
 
-from core import console, files
+from core import console, files, process
 from core.cli.options import common_from
-from core.env.interpreters import installed_version, require
+from core.env import installed_version, require
 from core.errors import CheckError, MissingInputError, SourceError, UsageError
 from core.families import CPU
 from core.run.outputs import this_platform
 from pytorch_build.context import context
 from pytorch_build.lock.stored import stored_lock
-from pytorch_build.test import plugin, skip_pruning, skip_review, skip_rules, skip_trials, upstream_tests
-from pytorch_build.test.conditions import UnderTest, decide, planned_rule
+from pytorch_build.test import plugin, skip_review, skip_rules, upstream_tests
+from pytorch_build.test.plugin import Plan
+from pytorch_build.test.skip_review import entries, in_file
+from pytorch_build.test.skip_rules import UnderTest, decide, planned_rule
 from pytorch_build.test.upstream_tests import Torch
 
 if TYPE_CHECKING:
@@ -28,10 +32,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from pytorch_build.context import Context
-    from pytorch_build.test.conditions import Decision
-    from pytorch_build.test.plugin import Session
+    from pytorch_build.test.plugin import PlannedRule, Session
     from pytorch_build.test.skip_review import Review
-    from pytorch_build.test.skip_trials import Trial
+    from pytorch_build.test.skip_rules import Decision
+
 
 # test ids may stand after options, which argparse does not see by itself
 PASSES_REST = True
@@ -225,7 +229,7 @@ def _review(arguments: argparse.Namespace, decisions: Sequence[Decision], seen: 
 def _sessions(
     trial: Trial, decisions: Sequence[Decision], mode: Literal["collect", "try"]
 ) -> Iterator[Session]:
-    for session in skip_trials.sessions(trial, skip_trials.named_files(trial.tree, decisions), mode):
+    for session in sessions(trial, named_files(trial.tree, decisions), mode):
         for one in session.uncollected:
             console.warn(f"{one.file} was not collected ({one.outcome}): {one.message}")
         yield session
@@ -256,7 +260,7 @@ def _trial(arguments: argparse.Namespace, decisions: Sequence[Decision]) -> Tria
         )
     if said:
         console.warn(said)
-    return skip_trials.Trial(
+    return Trial(
         # not resolved: a link's target knows nothing of its environment
         python=arguments.python.absolute(),
         tree=tree,
@@ -291,7 +295,7 @@ def _prune(arguments: argparse.Namespace, decisions: Sequence[Decision], seen: S
     for path in dict.fromkeys(one.rule.file for one in decisions):
         rules = [one.rule for one in decisions if one.rule.file == path]
         before = path.read_text(encoding="utf-8")
-        after = skip_pruning.pruned(
+        after = skip_review.pruned(
             before,
             {rule.key for rule in rules if rule.name in whole},
             {rule.key: single[rule.name] for rule in rules if rule.name in single},
@@ -299,7 +303,7 @@ def _prune(arguments: argparse.Namespace, decisions: Sequence[Decision], seen: S
         )
         if after != before:
             gone += 1
-            console.result(skip_pruning.diff(before, after, path.name))
+            console.result(skip_review.diff(before, after, path.name))
             if not arguments.dry_run:
                 _write(path, after)
     tests = sum(map(len, single.values()))
@@ -312,3 +316,80 @@ def _write(path: Path, text: str) -> None:
         files.write_text(path, text)
     else:
         path.unlink()
+
+
+# a whole file; what hangs is one of the reasons for which tests are skipped
+SECONDS = 1800.0
+_TESTS = "test"
+_LAST_LINES = 15
+
+
+@dataclass(frozen=True, kw_only=True)
+class Trial:
+    """Where tests are collected or tried."""
+
+    python: Path
+    tree: Path
+    rules: tuple[PlannedRule, ...]
+    gpu: bool = False
+    seconds: float = SECONDS
+
+
+def named_files(tree: Path, decisions: Sequence[Decision]) -> Sequence[str]:
+    """List the test files that rules which apply name."""
+    folder = tree / _TESTS
+    files = sorted(path.relative_to(tree).as_posix() for path in folder.rglob("*.py"))
+    if not files:
+        raise MissingInputError(
+            f"{folder} holds no tests.", hint="Give a PyTorch source tree: --pytorch-dir DIR."
+        )
+    named = [entry for one in decisions if one.applies for entry in entries(one.rule)]
+    found = [file for file in files if any(in_file(entry, file) for entry in named)]
+    if not found:
+        raise MissingInputError(
+            f"No rule that applies names a test file of {tree}.",
+            hint="See them all: nox -s skips -- list --all; rules for GPUs need --gpu-family.",
+        )
+    return found
+
+
+def sessions(trial: Trial, files: Sequence[str], mode: Literal["collect", "try"]) -> Iterator[Session]:
+    """Collect files, or run the tests in them that rules hide."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        applied: Literal["apply", "try"] = "apply" if mode == "collect" else "try"
+        for number, file in enumerate(files):
+            plan, journal = folder / f"{number}.json", folder / f"{number}.jsonl"
+            plugin.write_plan(
+                plan, Plan(root=str(trial.tree), journal=str(journal), mode=applied, rules=trial.rules)
+            )
+            yield from _file(trial, file, plan, journal, mode)
+
+
+def _file(trial: Trial, file: str, plan: Path, journal: Path, mode: str) -> Sequence[Session]:
+    log = journal.with_suffix(".log")
+    argv: list[str | Path] = [trial.python, "-m", "pytest", *plugin.arguments(plan)]
+    argv += ["-p", "no:cacheprovider", "-q"]
+    argv += ["--rootdir", trial.tree, *(("--collect-only",) if mode == "collect" else ())]
+    console.say(f"{mode}: {file}")
+    child = process.start(
+        [*argv, Path(file).relative_to(_TESTS)],
+        cwd=trial.tree / _TESTS,
+        env=process.inherited(
+            PYTHONPATH=str(plugin.TARGET),
+            PYTHONHOME=None,
+            PYTHONDONTWRITEBYTECODE="1",
+            PYTEST_ADDOPTS=None,
+            PYTORCH_TEST_WITH_ROCM="1" if trial.gpu else None,
+        ),
+        output=log,
+    )
+    try:
+        if child.wait(trial.seconds) is None:
+            console.warn(f"{file} did not end within {console.duration(trial.seconds)}.")
+    finally:
+        child.kill()
+    if not journal.is_file():
+        tail = "\n".join(log.read_text(encoding="utf-8", errors="replace").splitlines()[-_LAST_LINES:])
+        raise CheckError(f"pytest wrote nothing about {file}:\n{tail}", hint="Run pytest on it by hand.")
+    return plugin.read_journal(journal)

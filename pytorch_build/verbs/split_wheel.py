@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 from core import console
 from core.cli.options import common_from
 from core.errors import UsageError
-from core.wheel.wheels import parse_wheel_name
+from core.wheel import parse_wheel_name
 from pytorch_build.check.run import find_wheels
-from pytorch_build.split.wheels import plan, split
+from pytorch_build.split.parts import plan, split
 
 if TYPE_CHECKING:
     import argparse

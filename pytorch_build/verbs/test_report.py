@@ -10,7 +10,7 @@ from core import console, files
 from core.cli.options import add_platform, common_from
 from core.errors import CheckError
 from core.run import records
-from pytorch_build.test import durations, gathering, recording, report_data, results, summary
+from pytorch_build.test import reports, results, shards, summary
 
 if TYPE_CHECKING:
     import argparse
@@ -48,29 +48,29 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> None:
-    """Read, merge, tell, judge."""
+    """Read, merge, print, judge."""
     common = common_from(arguments)
-    expected = [gathering.parse_expected(text) for text in arguments.expect]
+    expected = list(map(reports.parse_expected, arguments.expect))
+    groups: list[Group] = []
     if arguments.input_dir:
-        groups: list[Group] = []
-        tested = results.merged(gathering.in_folder(arguments.input_dir))
+        tested = results.merged(reports.in_folder(arguments.input_dir))
         title = f"Tests in {arguments.input_dir.name or arguments.input_dir}"
     else:
-        groups = [_gathered(common, name) for name in gathering.groups_of(common)]
+        groups = [_gathered(common, name) for name in reports.groups_of(common)]
         tested = tuple(one for group in groups for one in group.tested)
         title = f"Tests of run {common.run_id}"
-    whole = gathering.require_expected(tested, expected)
-    _tell(whole, title, arguments, common.run_id)
+    whole = reports.require_expected(tested, expected)
+    _show(whole, title, arguments, common.run_id)
     for group in groups:
         _file(common, group, keep_durations=arguments.record_durations)
-    if why := recording.why_not(whole):
+    if why := reports.why_not(whole):
         raise CheckError(why.partition("\n")[0], hint="What and why stands above, and in the summary.")
     console.done(f"{title}: {summary.verdict(whole)}")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Group:
-    """What an artifact group of a run holds of tests."""
+    """The tests of an artifact group of a run."""
 
     name: str
     reports: Sequence[Report]
@@ -80,42 +80,38 @@ class Group:
 
 def _gathered(common: Common, name: str) -> Group:
     store, outputs = common.open_for_reading(), common.outputs
-    reports, found = gathering.in_store(store, outputs, name)
-    tested = gathering.held_against(
-        results.merged(reports), found, store=store, outputs=outputs, artifact_group=name
-    )
-    return Group(name=name, reports=reports, records=found, tested=tested)
+    read, found = reports.in_store(store, outputs, name)
+    merged = results.merged(read)
+    tested = reports.checked(merged, found, store=store, outputs=outputs, artifact_group=name)
+    return Group(name=name, reports=read, records=found, tested=tested)
 
 
 def _file(common: Common, group: Group, *, keep_durations: bool) -> None:
     """File what follows from a run's reports: data, durations, and the records that a promotion reads."""
     store, outputs = common.open_store(), common.outputs
-    content = report_data.data(outputs.run_id, group.tested).model_dump_json(indent=1)
-    store.put_bytes(f"{outputs.reports_prefix(group.name)}/{DATA_NAME}", f"{content}\n".encode())
-    if keep_durations:
-        _keep_durations(common, group.name, group.reports)
+    content = _json(outputs.run_id, group.tested)
+    store.put_bytes(f"{outputs.reports_prefix(group.name)}/{DATA_NAME}", content.encode())
+    ours = [one for one in group.reports if one.origin.stage == "test_torch" and not one.document.problems]
+    for config in sorted({one.origin.config for one in ours}) if keep_durations else ():
+        found = shards.of_documents(one.document for one in ours if one.origin.config == config)
+        shards.record(store, outputs, group.name, config or results.DEFAULT_CONFIG, found)
     for one in group.tested:
         if one.shards > 1 and one.origin.stage:
-            record = recording.of_shards(
+            record = reports.of_shards(
                 group.records, one, store=store, outputs=outputs, artifact_group=group.name
             )
             records.write(store, outputs, group.name, record)
 
 
-def _keep_durations(common: Common, group: str, reports: Sequence[Report]) -> None:
-    ours = [one for one in reports if one.origin.stage == "test_torch" and not one.document.problems]
-    for config in sorted({one.origin.config for one in ours}):
-        found = durations.of_documents(one.document for one in ours if one.origin.config == config)
-        name = config or results.DEFAULT_CONFIG
-        durations.record(common.open_store(), common.outputs, group, name, found)
+def _json(run_id: str, tested: Sequence[Tested]) -> str:
+    return f"{summary.data(run_id, tested).model_dump_json(indent=1)}\n"
 
 
-def _tell(tested: Sequence[Tested], title: str, arguments: argparse.Namespace, run_id: str) -> None:
+def _show(tested: Sequence[Tested], title: str, arguments: argparse.Namespace, run_id: str) -> None:
     """Print the table and the first failures; write the summary and the data."""
     rows = []
     for one in tested:
-        told = {name: count for name, count in one.counts.items() if count}
-        counted = ", ".join(f"{count} {name}" for name, count in told.items())
+        counted = ", ".join(f"{count} {name}" for name, count in one.counts.items() if count)
         verdict = "passed" if one.passed else "failed"
         rows.append((str(one.origin), str(one.shards), counted, console.duration(one.seconds), verdict))
     console.table(("tests", "shards", "results", "time", "verdict"), rows, title=title)
@@ -124,11 +120,10 @@ def _tell(tested: Sequence[Tested], title: str, arguments: argparse.Namespace, r
     if arguments.summary:
         files.write_text(arguments.summary, console.mask(markdown))
     if arguments.json:
-        content = report_data.data(run_id, tested).model_dump_json(indent=1)
-        files.write_text(arguments.json, console.mask(f"{content}\n"))
+        files.write_text(arguments.json, console.mask(_json(run_id, tested)))
     for one in tested:
-        for said in one.problems:
-            console.error(f"{one.origin}: {said}")
+        for problem in one.problems:
+            console.error(f"{one.origin}: {problem}")
     failures = summary.again(tested)
     for command, line in failures[:_SHOWN]:
         console.say(f"{line}\n  {command}" if command else line)

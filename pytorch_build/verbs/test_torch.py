@@ -2,39 +2,52 @@
 
 from __future__ import annotations
 
+import re
+import shlex
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from core import console, files, process
 from core.cli.options import Once, add_group, common_from, environment
-from core.env import engines, environments, installer
-from core.env.interpreters import require
-from core.env.target_locks import TORCH_TESTS, locked_call
+from core.env import engines, require
+from core.env.locks import TORCH_TESTS, locked_call
 from core.errors import MissingInputError, UsageError
-from core.packages.options import source_options
-from pytorch_build.containers.running import this_user
+from core.packages.sources import source_options
+from pytorch_build.containers.running import CACHE, this_user
 from pytorch_build.context import context
 from pytorch_build.lock.stored import stored_lock
 from pytorch_build.rocm.options import rocm_options_from
-from pytorch_build.test import configurations, container, devices, installation, upstream_tests
-from pytorch_build.test.sharding import parse_shard
-from pytorch_build.test.torch_request import Bench, TorchTests, assignments
-from pytorch_build.test.torch_run import perform_tests
+from pytorch_build.test import installation, upstream_tests
+from pytorch_build.test.gpus import HIDING, assignments
+from pytorch_build.test.shards import parse_shard
+from pytorch_build.test.torch_run import Bench, TorchTests, perform_tests
 from pytorch_build.verbs.shared import add_source_options, add_tested_sources, mirrors_from
 from rocm_packaging.rocm_sources import named_source
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator, Mapping, Sequence
 
-    from core.env.interpreters import Interpreter
+    from core.env import Interpreter
+    from core.env.engines import Engine
     from pytorch_build.context import Context
     from pytorch_build.rocm.options import RocmOptions
+    from pytorch_build.test.gpus import Assignment
     from pytorch_build.test.installation import Tested
     from pytorch_build.test.upstream_tests import Tests
 
+
+IMAGE = "ghcr.io/rocm/no_rocm_image_ubuntu24_04:latest"
+DEVICES = (Path("/dev/kfd"), Path("/dev/dri"))
+_HOME = "/tmp/home"  # noqa: S108 - the container's own
+_GROUPS = ("video", "render", "110")
+# what users set for the tool, and what chooses among GPUs; none that names a file of the machine
+_PASSED = re.compile(
+    r"AWS_(?!\w*(?:_FILE|CA_BUNDLE)$)\w+|(?:PIP|UV)_(?:\w*INDEX\w*|FIND_LINKS|NO_\w+)|\w+_(?:proxy|PROXY)"
+    r"|SOURCE_LOCK|RELEASE_TYPE|CI|GITHUB_(?:ACTIONS|REPOSITORY|RUN_ID|RUN_ATTEMPT|SHA|REF|SERVER_URL)"
+)
 PASSES_REST = True
 CONFIGS = ("default", "distributed", "inductor")
 
@@ -96,9 +109,7 @@ def _add_running(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--test-timeout", type=float, metavar="SECONDS", help="limit of a test")
     group.add_argument("--file-timeout", type=float, metavar="SECONDS", help="limit of a test file")
     group.add_argument("--container", action="store_true", help="run in the image that GPU machines test in")
-    group.add_argument(
-        "--image", default=container.IMAGE, metavar="NAME", help="another image for --container"
-    )
+    group.add_argument("--image", default=IMAGE, metavar="NAME", help="another image for --container")
 
 
 def run(arguments: argparse.Namespace) -> None:
@@ -109,38 +120,44 @@ def run(arguments: argparse.Namespace) -> None:
     asked = _asked(arguments)
     chosen = context(common_from(arguments), group=arguments.artifact_group)
     target = require(chosen.common.python)
-    # what cannot be done is said before gigabytes are fetched
-    gpus = assignments(chosen, asked, environment())
+    # what is impossible is refused before gigabytes are fetched
+    gpus = assignments(
+        chosen,
+        environment(),
+        policy=arguments.gpus or upstream_tests.configuration(asked.config).gpus,
+        allow_no_gpu=arguments.allow_no_gpu,
+        other_gpu=asked.other_gpu,
+    )
+    words = "; ".join(one.words for one in gpus)
     options, rocm = source_options(arguments), rocm_options_from(arguments, environment())
     if chosen.common.dry_run:
         named = named_source(options, chosen.common, chosen.gpu_family)
-        said = f"torch from {named.words}" if named else f"the wheels of run {chosen.common.run_id}"
-        said = "what the environment holds" if arguments.no_install else said
-        console.say(f"Would test {said} on {'; '.join(one.words for one in gpus)}.")
+        what = f"torch from {named.words}" if named else f"the wheels of run {chosen.common.run_id}"
+        what = "what the environment holds" if arguments.no_install else what
+        console.say(f"Would test {what} on {words}.")
         return
-    what = None if arguments.no_install else installation.tested(chosen, target, options, rocm)
+    tested = None if arguments.no_install else installation.tested(chosen, target, options, rocm)
     tests = _tests(chosen, asked)
-    with _installed(chosen, target, what, rocm) as inputs:
-        if arguments.no_install:
-            devices.require_device_code(target, devices.amd_targets(gpus))
-        torch = upstream_tests.installed_torch(target, _plain(target))
+    with _installed(chosen, target, tested, rocm, gpus) as inputs:
+        env = process.inherited(PYTHONPATH=None, PYTHONHOME=None, VIRTUAL_ENV=str(target.prefix))
+        torch = upstream_tests.installed_torch(target, env)
         upstream_tests.require_tools(target, torch, workers=asked.workers)
-        console.say(f"torch {torch.version} on {'; '.join(one.words for one in gpus)}, tests of {tests.tree}")
-        # nobody knows what has happened to an environment that this stage did not fill
-        if not inputs["installed"]:
-            chosen = replace(chosen, common=replace(chosen.common, force=True))
+        console.say(f"torch {torch.version} on {words}, tests of {tests.tree}")
+        # an environment that this stage did not fill may have changed
+        force = chosen.common.force or not inputs["installed"]
+        chosen = replace(chosen, common=replace(chosen.common, force=force))
         bench = Bench(context=chosen, target=target, tests=tests, torch=torch, assignments=gpus)
         perform_tests(bench, asked, inputs)
 
 
 def _asked(arguments: argparse.Namespace) -> TorchTests:
-    limits = configurations.load().limits
     given = {"test_seconds": arguments.test_timeout, "file_seconds": arguments.file_timeout}
     for name, value in given.items():
         if value is not None and value <= 0:
-            raise UsageError(f"--{name.replace('_seconds', '-timeout')} {value:g} is no limit.")
+            raise UsageError(f"--{name.replace('_seconds', '-timeout')} {value:g} is not a limit.")
     if arguments.workers < 1:
         raise UsageError(f"--workers {arguments.workers}: at least one test runs at a time.")
+    limits = upstream_tests.load().limits
     return TorchTests(
         config=arguments.config,
         shard=parse_shard(arguments.shard),
@@ -150,9 +167,7 @@ def _asked(arguments: argparse.Namespace) -> TorchTests:
         pytest_arguments=tuple(arguments.rest),
         tree=arguments.pytorch_dir,
         allow_version_mismatch=arguments.allow_version_mismatch,
-        allow_no_gpu=arguments.allow_no_gpu,
         other_gpu=arguments.other_gpu,
-        gpus=arguments.gpus,
         workers=arguments.workers,
         skips=tuple(path.resolve() for path in arguments.skips),
         durations=arguments.durations,
@@ -167,8 +182,8 @@ def _tests(chosen: Context, asked: TorchTests) -> Tests:
     lock = stored_lock(chosen)
     if lock is None:
         raise MissingInputError(
-            f"Run {chosen.common.run_id} has no source lock of {chosen.ref.name}, so nobody knows the commit "
-            "of the tests.",
+            f"Run {chosen.common.run_id} has no source lock of {chosen.ref.name}, so the commit of the "
+            "tests is unknown.",
             hint="Give a source tree with --pytorch-dir, or the lock: nox -s resolve (same --torch-ref).",
         )
     return upstream_tests.checked_out(chosen, lock, asked.mirrors)
@@ -176,33 +191,22 @@ def _tests(chosen: Context, asked: TorchTests) -> Tests:
 
 @contextmanager
 def _installed(
-    chosen: Context, target: Interpreter, what: Tested | None, options: RocmOptions
+    chosen: Context, target: Interpreter, what: Tested | None, rocm: RocmOptions, gpus: Sequence[Assignment]
 ) -> Iterator[Mapping[str, Any]]:
-    """Make the environment hold what is tested, and keep it while it is tested; give what it holds."""
+    """Install what is tested, or check what is installed; yield what the record holds of it."""
     if what is None:
+        installation.require_device_code(target, installation.amd_targets(gpus))
         yield {"files": {}, "installed": False}
         return
     inputs = {**what.inputs, "installed": True}
     tools = locked_call(chosen.common, target, lock=TORCH_TESTS)
-    with installation.planned(chosen, target, what, tools=tools) as (calls, known):
-        digest = files.digest_of({"inputs": inputs, "python": target.version, "calls": known})
-        with environments.prepared(
-            target,
-            calls,
-            digest=digest,
-            backend=options.installer,
-            cache_dir=options.pip_cache_dir,
-            force=chosen.common.force,
-        ):
-            installer.require_complete(target)
-            devices.require_device_code(target, what.targets)
-            yield inputs
+    with installation.prepared(chosen, target, what, tools=tools, inputs=inputs, rocm=rocm):
+        yield inputs
 
 
-def _plain(target: Interpreter) -> Mapping[str, str]:
-    return process.inherited(PYTHONPATH=None, PYTHONHOME=None, VIRTUAL_ENV=str(target.prefix))
-
-
+# The same tests in the image that GPU machines test in. It has no ROCm, so that all of it comes from the
+# wheels. What the machine's driver needs is passed on: /dev/kfd and /dev/dri, the groups that may open them
+# (110 is render's number on machines whose image does not know it), and the machine's shared memory.
 def _in_container(arguments: argparse.Namespace) -> None:
     """Run the same session in the image, with what it reads mounted."""
     if arguments.other_gpu:
@@ -210,13 +214,11 @@ def _in_container(arguments: argparse.Namespace) -> None:
             "--container hands AMD's devices on, and --other-gpu wants others.", hint="Give one of them."
         )
     common = common_from(arguments)
-    devices, groups = container.devices_here() if common.gpu_family != "cpu" else ((), ())
+    devices, groups = devices_here() if common.gpu_family != "cpu" else ((), ())
     folders = [arguments.pytorch_dir, arguments.durations, *arguments.skips]
-    folders += [Path(link) for link in arguments.find_links if "://" not in link]
-    folders += [Path(common.store)] if "://" not in common.store else []
+    folders += [Path(link) for link in (*arguments.find_links, common.store) if "://" not in link]
     outside = [path.resolve() for path in folders if path is not None]
-    series = require(common.python).series if common.python else ""
-    made = container.Container(
+    made = Container(
         engine=engines.find_engine(*engines.RUNNERS, otherwise="Or leave --container out."),
         image=arguments.image,
         root=common.root,
@@ -224,9 +226,88 @@ def _in_container(arguments: argparse.Namespace) -> None:
         user=this_user(),
         devices=devices,
         groups=groups,
-        variables=container.passed_on(environment()),
+        variables=passed_on(environment()),
     )
-    words = container.inside(arguments.words, flags=("--container",), options=("--python", "--image"))
-    for folder in container.caches(common.root).values():
+    for folder in made.caches.values():
         files.made(Path(folder))
-    process.run(container.command(made, words, python=series))
+    words = inside(arguments.words, flags=("--container",), options=("--python", "--image"))
+    process.run(command(made, words, python=require(common.python).series if common.python else ""))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Container:
+    """A container that runs a stage; files that it leaves belong to its user."""
+
+    engine: Engine
+    image: str = IMAGE
+    root: Path
+    folders: tuple[Path, ...] = ()
+    user: tuple[int, int]
+    devices: tuple[Path, ...] = DEVICES
+    groups: tuple[int, ...] = ()
+    variables: tuple[str, ...] = ()
+
+    @property
+    def caches(self) -> Mapping[str, str]:
+        """The caches that outlive the container: wheels of ROCm are gigabytes."""
+        return {"PIP_CACHE_DIR": f"{self.root / CACHE}/pip", "UV_CACHE_DIR": f"{self.root / CACHE}/uv"}
+
+
+def devices_here(devices: Sequence[Path] = DEVICES) -> tuple[tuple[Path, ...], tuple[int, ...]]:
+    """Find this machine's devices, and the numbers of the groups that may open them.
+
+    An engine refuses to start with a device that is not there; inside, the stage reports what is missing.
+    """
+    there = tuple(one for one in devices if one.exists())
+    nodes = [node for one in there for node in (one, *sorted(one.glob("render*"))) if not node.is_dir()]
+    return there, tuple(dict.fromkeys(node.stat().st_gid for node in nodes))
+
+
+def passed_on(env: Mapping[str, str]) -> tuple[str, ...]:
+    """Choose the variables that the stage needs inside, by name."""
+    return tuple(sorted(name for name in env if _PASSED.fullmatch(name) or name in HIDING))
+
+
+def inside(words: Sequence[str], *, flags: Sequence[str], options: Sequence[str]) -> tuple[str, ...]:
+    """Remove what is about this machine from a stage's words."""
+    kept: list[str] = []
+    skip = False
+    for at, word in enumerate(words):
+        if skip or word in flags or word.partition("=")[0] in options:
+            skip = not skip and word in options
+            continue
+        if word == "--":  # what follows is pytest's
+            return (*kept, *words[at:])
+        kept.append(word)
+    return tuple(kept)
+
+
+def command(container: Container, words: Sequence[str], *, python: str = "") -> tuple[str, ...]:
+    """Write the command line that runs a session of this project in the container."""
+    # podman without root maps users and groups inside to others, unless it keeps the user's own
+    keeps = container.engine == "podman" and container.user[0] != 0
+    argv = [container.engine, "run", "--rm", "--init", "--ipc=host"]
+    argv += ["--userns=keep-id"] if keeps else []
+    argv += [f"--user={container.user[0]}:{container.user[1]}"]
+    if container.devices:
+        groups = ("keep-groups",) if keeps else dict.fromkeys((*_GROUPS, *map(str, container.groups)))
+        argv += [f"--device={device}" for device in container.devices]
+        argv += [*(f"--group-add={group}" for group in groups), "--security-opt=seccomp=unconfined"]
+    for folder in dict.fromkeys((container.root, *container.folders)):
+        argv += ["--volume", f"{folder}:{folder}"]
+    # a number that the image does not know has no home and no name
+    own = {"HOME": _HOME, "USER": "tests", **container.caches}
+    for variable in (*(f"{name}={value}" for name, value in own.items()), *container.variables):
+        argv += ["--env", variable]
+    session = ["nox", "-s", "test_torch", *(["-P", python] if python else []), "--", *words]
+    script = (
+        f"mkdir -p {_HOME}",
+        # the tool's environment, outside of the checkout
+        "python3 -m venv /tmp/tool",
+        ". /tmp/tool/bin/activate",
+        "pip install --quiet --require-hashes -r requirements.txt",
+        # the machine's own environments are made for its own libraries
+        f"NOX_ENVDIR=/tmp/nox exec {shlex.join(session)}",
+    )
+    argv += ["--workdir", str(container.root), container.image]
+    return (*argv, "bash", "-euc", "; ".join(script))

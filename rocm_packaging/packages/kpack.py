@@ -36,13 +36,7 @@ class KpackError(ValueError):
 
 @dataclass(frozen=True, kw_only=True)
 class Kernel:
-    """One code object of an archive.
-
-    Attributes:
-        binary: The library that it was in, relative to the package, and its index: ``lib/libx.so#0``.
-        target: Its gfx target with features.
-        size: Bytes, unpacked.
-    """
+    """One code object of an archive: the library and index it was at (``lib/libx.so#0``), its gfx target."""
 
     binary: str
     target: str
@@ -79,14 +73,11 @@ def write(
     """Write an archive, front to back.
 
     Args:
-        stream: Where the bytes go.
-        group: What it belongs to.
+        stream: The file.
+        group: The package.
         family: The gfx target that it is named by.
         frames: The zstd frames, in the order of `kernels`, in pieces of any size.
         kernels: The code objects, each with the length of its frame.
-
-    Raises:
-        KpackError: The frames are more than the runtime takes.
     """
     size = _U32.size + sum(_U32.size + length for _, length in kernels)
     if size > MAX_FRAMES:
@@ -98,9 +89,7 @@ def write(
         stream.write(_U32.pack(length))
         left = length
         while left:
-            piece = next(pieces)
-            stream.write(piece)
-            left -= len(piece)
+            left -= stream.write(next(pieces))
     table: dict[str, dict[str, dict[str, Any]]] = {}
     for ordinal, (kernel, _) in enumerate(kernels):
         entry = {"type": "hsaco", "ordinal": ordinal, "original_size": kernel.size}
@@ -137,26 +126,22 @@ def _aliases(
 
 
 def read(stream: BinaryIO) -> Archive:
-    """Read an archive's table, and where each code object lies.
-
-    Raises:
-        KpackError: It is no archive, cut off, or its table does not fit its frames.
-    """
+    """Read an archive's table, and where each code object lies."""
     size = stream.seek(0, 2)
     stream.seek(0)
     head = stream.read(_HEADER.size)
     if len(head) != _HEADER.size or not head.startswith(MAGIC):
-        raise KpackError("it is no kernel archive")
+        raise KpackError("it is not a kernel archive")
     _, version, at = _HEADER.unpack(head)
     if version != _VERSION:
-        raise KpackError(f"it has format version {version}, and {_VERSION} is known")
+        raise KpackError(f"it has format version {version}, and {_VERSION} is supported")
     if not _HEADER.size <= at < size:
         raise KpackError("it is cut off: its table lies beyond its end")
     stream.seek(at)
     table = _unpacked(stream.read())
     try:
         packed = table["compression_scheme"] == _ZSTD
-        places = list(_frames(stream, table, at)) if packed else list(_blobs(table, at))
+        places = list(_frames(stream, table, at) if packed else _blobs(table, at))
         kernels = {
             Kernel(binary=binary, target=target, size=entry["original_size"]): places[entry["ordinal"]]
             for binary, targets in table["toc"].items()
@@ -175,7 +160,7 @@ def _unpacked(data: bytes) -> dict[str, Any]:
     except (ValueError, msgpack.UnpackException) as problem:
         raise KpackError(f"its table is cut off or damaged ({problem})") from problem
     if not isinstance(found, dict):
-        raise KpackError("its table is no map")
+        raise KpackError("its table is not a map")
     return found
 
 
@@ -197,7 +182,7 @@ def _frames(stream: BinaryIO, table: Mapping[str, Any], end: int) -> Iterator[tu
 
 def _blobs(table: Mapping[str, Any], end: int) -> Iterator[tuple[int, int]]:
     if table["compression_scheme"] != _NONE:
-        raise KpackError(f"it is packed as {table['compression_scheme']!r}, which is not known")
+        raise KpackError(f"unknown compression scheme {table['compression_scheme']!r}")
     for blob in table["blobs"]:
         if blob["offset"] + blob["size"] > end:
             raise KpackError("a code object reaches into its table")
@@ -210,7 +195,7 @@ class Reference:
 
     Attributes:
         binary: Its name in the archives' tables, without an index.
-        paths: Where the archives lie, seen from its folder.
+        paths: Of the archives, relative to its folder.
     """
 
     binary: str
@@ -220,14 +205,14 @@ class Reference:
         """Return the first path for a gfx target."""
         return self.paths[0].replace(_PLACEHOLDER, target)
 
+    def packed(self) -> bytes:
+        """Return what the section ``.rocm_kpack_ref`` holds."""
+        data: bytes = msgpack.packb({"kpack_search_paths": list(self.paths), "kernel_name": self.binary})
+        return data
+
 
 def reference(package: str, binary: str) -> Reference:
-    """Make the reference of a library.
-
-    Args:
-        package: The wheel's package, whose ``.kpack`` folder holds the archives.
-        binary: The library's path below the package's folder.
-    """
+    """Return the reference of a library, by its path below its wheel's package."""
     up = "../" * binary.count("/")
     return Reference(binary=binary, paths=(f"{up}{archive_name(package, _PLACEHOLDER)}",))
 
@@ -237,27 +222,15 @@ def archive_name(package: str, target: str) -> str:
     return f"{FOLDER}/{package}_{target}{SUFFIX}"
 
 
-def packed_reference(one: Reference) -> bytes:
-    """Write a reference as the section ``.rocm_kpack_ref`` holds it."""
-    packed: bytes = msgpack.packb({"kpack_search_paths": list(one.paths), "kernel_name": one.binary})
-    return packed
-
-
 def read_reference(data: bytes) -> Reference:
-    """Read the section ``.rocm_kpack_ref``; bytes behind it do not matter.
-
-    Raises:
-        KpackError: It is damaged.
-    """
+    """Read the section ``.rocm_kpack_ref``; bytes behind it do not matter."""
     unpacker = msgpack.Unpacker()
     unpacker.feed(data)
     try:
         found = unpacker.unpack()
-        paths = tuple(found["kpack_search_paths"])
-        if not paths or not all(isinstance(path, str) for path in (found["kernel_name"], *paths)):
-            raise KpackError("its reference to kernel archives names none")
-        return Reference(binary=found["kernel_name"], paths=paths)
+        binary, paths = found["kernel_name"], tuple(found["kpack_search_paths"])
     except (ValueError, KeyError, TypeError, msgpack.UnpackException) as problem:
-        if isinstance(problem, KpackError):
-            raise
         raise KpackError(f"its reference to kernel archives is damaged ({problem!r})") from problem
+    if not paths or not all(isinstance(text, str) for text in (binary, *paths)):
+        raise KpackError("its reference to kernel archives names none")
+    return Reference(binary=binary, paths=paths)

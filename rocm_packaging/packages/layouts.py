@@ -25,7 +25,6 @@ from core.families import gpu_targets, parents
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-
 Layout = Literal["split", "unsplit"]
 
 TEMPLATES = Path(__file__).parents[1] / "templates"
@@ -59,19 +58,16 @@ def device_package(target: str) -> str:
 
 
 def layout_of(names: Iterable[str], *, where: str) -> Layout | None:
-    """Tell the layout by the normalized names of one version's distributions; None without libraries.
-
-    Raises:
-        RocmError: They are of both layouts.
-    """
+    """Return the layout by the normalized names of one version's distributions; None without libraries."""
     found = sorted(name for name in names if name == LIBRARIES or name.startswith(f"{LIBRARIES}-"))
-    split = LIBRARIES in found
-    if split and len(found) > 1:
+    if LIBRARIES not in found:
+        return "unsplit" if found else None
+    if len(found) > 1:
         raise RocmError(
             f"{where} holds ROCm packages of both layouts: {', '.join(found)}.",
             hint="Remove one kind, or name a source that has only one.",
         )
-    return ("split" if split else "unsplit") if found else None
+    return "split"
 
 
 def device_target(name: str) -> str:
@@ -93,13 +89,7 @@ def covers(gpu: str, targets: Iterable[str]) -> bool:
 
 
 def serves(name: str, gpu_families: Sequence[str], targets: Sequence[str]) -> bool:
-    """Return whether a distribution belongs into an environment for GPU families and gfx targets.
-
-    Args:
-        name: Normalized distribution name, of ROCm or of PyTorch.
-        gpu_families: The families, which unsplit libraries are named for.
-        targets: The targets, which device packages are named for.
-    """
+    """Return whether a distribution, by its normalized name, belongs into an environment for these GPUs."""
     if gpu := device_target(name):
         return covers(gpu, targets)
     if name.startswith(f"{LIBRARIES}-"):
@@ -108,12 +98,7 @@ def serves(name: str, gpu_families: Sequence[str], targets: Sequence[str]) -> bo
 
 
 def tested_targets(family: str, detected: Sequence[str]) -> tuple[str, ...]:
-    """Return the targets whose device packages a test needs: this machine's of the family, else all of it.
-
-    Args:
-        family: The GPU family, or several joined by ``;``.
-        detected: This machine's targets; empty without a GPU.
-    """
+    """Return the targets whose device packages a test needs: this machine's of the family, else all of it."""
     known = gpu_targets(family)
     return tuple(one for one in known if one in detected) or known
 
@@ -121,12 +106,7 @@ def tested_targets(family: str, detected: Sequence[str]) -> tuple[str, ...]:
 def sdk_target(layout: Layout, family: str, targets: Sequence[str] = ()) -> str:
     """Return the value of ROCM_SDK_TARGET_FAMILY; "" where it has to be unset.
 
-    Of split packages every value but a gfx target is refused by upstream's ``rocm_sdk``.
-
-    Args:
-        layout: The layout.
-        family: The GPU family.
-        targets: The targets whose device packages are installed; none for builds.
+    Of split packages upstream's ``rocm_sdk`` refuses every value but a gfx target; builds install none.
     """
     if layout == "unsplit":
         return family
@@ -134,10 +114,14 @@ def sdk_target(layout: Layout, family: str, targets: Sequence[str] = ()) -> str:
 
 
 PACKAGES_FILE = Path(__file__).with_name("packages.toml")
-CORE_PAYLOAD = "_rocm_sdk_core"
-LIBRARIES_PAYLOAD = "_rocm_sdk_libraries"
-PROFILER_PAYLOAD = "_rocm_profiler"
 DEVEL_PAYLOAD = "_rocm_sdk_devel"
+_PAYLOADS = {
+    "core": "_rocm_sdk_core",
+    "libraries": "_rocm_sdk_libraries",
+    "device": "_rocm_sdk_libraries",
+    "profiler": "_rocm_profiler",
+    "devel": DEVEL_PAYLOAD,
+}
 
 
 class RuntimePackage(Model):
@@ -181,7 +165,7 @@ class LicenseData(Model):
     artifacts: dict[str, LicenseExpression]
 
     def of(self, artifact: str) -> str:
-        """Give an artifact's expression."""
+        """Return an artifact's expression."""
         return self.artifacts.get(artifact, self.default)
 
 
@@ -197,10 +181,9 @@ class UnsplitLayout(Model):
     libraries: RuntimePackage
 
 
-class SplitLayout(Model):
+class SplitLayout(UnsplitLayout):
     """Libraries for all GPUs, and device code in one package a gfx target."""
 
-    libraries: RuntimePackage
     device: RuntimePackage
 
 
@@ -224,20 +207,12 @@ def packages() -> Packages:
 
 
 def payload_folder(package: str, family: str = "", suffix: str = "") -> str:
-    """Name the folder of a package's files in site-packages: ``_rocm_sdk_libraries_gfx94X_dcgpu``.
+    """Return the folder of a package's files in site-packages: ``_rocm_sdk_libraries_gfx94X_dcgpu``.
 
-    Args:
-        package: Its logical name; ``device`` lies over the libraries of all GPUs.
-        family: The GPU family of libraries that hold device code.
-        suffix: What the build appends to all such names.
+    Device code, by the package's logical name ``device``, lies over the libraries of all GPUs.
     """
-    if package in {"libraries", "device"}:
-        name = LIBRARIES_PAYLOAD
-        if package == "libraries" and family:
-            name = f"{name}_{identifier(family)}"
-    else:
-        name = {"core": CORE_PAYLOAD, "profiler": PROFILER_PAYLOAD, "devel": DEVEL_PAYLOAD}[package]
-    return name + suffix
+    own = f"_{identifier(family)}" if package == "libraries" and family else ""
+    return f"{_PAYLOADS[package]}{own}{suffix}"
 
 
 def identifier(family: str) -> str:
@@ -246,31 +221,27 @@ def identifier(family: str) -> str:
 
 
 def library_globs(platform: str) -> dict[str, str]:
-    """Give what `rocm_sdk` looks for: short name -> glob in ROCm's own tree.
-
-    Args:
-        platform: ``linux`` or ``windows``; libraries that it does not have are left out.
-    """
-    if platform == "windows":
-        return {str(one.name): f"bin/{one.windows}" for one in _library_entries() if one.windows}
-    return {str(one.name): f"{one.folder}/{one.posix}" for one in _library_entries() if one.posix}
-
-
-def _library_entries() -> Iterable[Any]:
-    spec = importlib.util.spec_from_file_location("rocm_dist_info_template", DIST_INFO)
-    if spec is None or spec.loader is None:
-        raise BuildError(f"{DIST_INFO} cannot be loaded.")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return list(module.ALL_LIBRARIES.values())
+    """Return what `rocm_sdk` looks for on a platform: short name -> glob in ROCm's own tree."""
+    return {str(library.name): glob for library, glob in _libraries(platform)}
 
 
 def libraries_in(package: str, paths: Iterable[str], platform: str) -> set[str]:
     """Find which libraries of the `rocm_sdk` table a package holds."""
     known = list(paths)
-    found = set()
-    for entry in _library_entries():
-        glob = f"{entry.folder}/{entry.posix}" if platform == "linux" else f"bin/{entry.windows}"
-        if entry.package == package and any(fnmatchcase(path, glob) for path in known):
-            found.add(str(entry.name))
-    return found
+    return {
+        str(library.name)
+        for library, glob in _libraries(platform)
+        if library.package == package and any(fnmatchcase(path, glob) for path in known)
+    }
+
+
+def _libraries(platform: str) -> list[tuple[Any, str]]:
+    """List the entries of the `rocm_sdk` table that a platform has, each with its glob."""
+    spec = importlib.util.spec_from_file_location("rocm_dist_info_template", DIST_INFO)
+    if spec is None or spec.loader is None:
+        raise BuildError(f"{DIST_INFO} cannot be loaded.")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    windows = platform == "windows"
+    names = [(one, one.windows if windows else one.posix) for one in module.ALL_LIBRARIES.values()]
+    return [(one, f"{'bin' if windows else one.folder}/{name}") for one, name in names if name]

@@ -1,4 +1,4 @@
-"""Decide what of ROCm's tree goes into a wheel, and under which name. Pure.
+"""Decide what of ROCm's tree goes into a wheel, under which name and licence. Pure.
 
 Wheels hold no symbolic links, so a library is written once, under its SONAME; its other
 names live in the development tree. A link to a program becomes a small program that starts
@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import posixpath
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from core.binaries import rpath
 from rocm_packaging.artifacts import GENERIC, merged, resolve_link
 from rocm_packaging.packages.layouts import packages
 
@@ -21,18 +22,21 @@ if TYPE_CHECKING:
     from core.binaries.elf import ElfFacts
     from rocm_packaging.artifacts import Artifact, Entry
 
-
 _MAX_LINKS = 40  # what Linux follows before it gives up
+_LICENSE = re.compile(
+    r"(?!.*\.(?:hpp|h|pyc|py|so)$)(?:licen[cs]es?|copying|copyright|notices?)\d*(?:[-_.].*)?", re.IGNORECASE
+)
 
 
 @dataclass(frozen=True, kw_only=True)
 class PayloadFile:
-    """One file of a runtime wheel."""
+    """One file of a runtime wheel; an `rpath` other than None replaces the file's own."""
 
     path: str
     entry: Entry
     facts: ElfFacts | None = None
     stub_for: str = ""
+    rpath: tuple[str, ...] | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,6 +46,14 @@ class Payload:
     files: Mapping[str, PayloadFile]
     aliases: Mapping[str, str]
     dropped: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Licenses:
+    """The licences of a package: an SPDX expression, and files (PEP 639)."""
+
+    expression: str
+    files: Mapping[str, Entry]
 
 
 def plan(
@@ -75,20 +87,31 @@ def plan(
     return Payload(files=files, aliases=aliases, dropped=tuple(sorted(dropped)))
 
 
+def with_rpath(file: PayloadFile, folder: str, others: Iterable[str]) -> PayloadFile:
+    """Decide a file's RPATH: its relative entries in order, then the other folders of site-packages.
+
+    Absolute entries are folders of the build machine, and go.
+    """
+    facts = file.facts
+    if facts is None or not facts.dynamic:
+        return file
+    ways = rpath.ways(f"{folder}/{file.path}", others)
+    wanted = tuple(dict.fromkeys((*rpath.relative(facts.search), *ways)))
+    return file if facts.is_rpath and facts.search == wanted else replace(file, rpath=wanted)
+
+
 def follow(tree: Mapping[str, Entry], path: str) -> str | None:
     """Follow links within a tree to a plain file; None where they dangle, circle or end in a folder."""
     for _ in range(_MAX_LINKS):
         entry = tree.get(path)
-        if entry is None:
-            return None
-        if not entry.link:
-            return path
+        if entry is None or not entry.link:
+            return path if entry else None
         path = resolve_link(path, entry.link)
     return None
 
 
 def _canonical(tree: Mapping[str, Entry], path: str, real: str, facts: ElfFacts | None) -> str:
-    """Give the one name under which a library is written: its SONAME, where the folder has that name."""
+    """Return the one name under which a library is written: its SONAME, where the folder has that name."""
     if facts is None or not facts.soname:
         return path
     candidate = posixpath.join(posixpath.dirname(path), facts.soname)
@@ -105,57 +128,30 @@ def _pattern(glob: str) -> str:
 def devel_only(
     tree: Mapping[str, Entry], payloads: Iterable[Payload]
 ) -> tuple[dict[str, Entry], dict[str, str]]:
-    """Choose what the development tree holds beyond the runtime wheels."""
+    """Choose the files and links that the development tree holds beyond the runtime wheels."""
     carried: set[str] = set()
     links: dict[str, str] = {}
     for payload in payloads:
         # A stub stands for a link, and in this tree links can be links.
         carried.update(path for path, file in payload.files.items() if not file.stub_for)
         links.update(payload.aliases)
-    files: dict[str, Entry] = {}
-    folders = {folder for path in tree for folder in _parents(path)}
-    for path, entry in tree.items():
-        if path in carried or path in links:
-            continue
-        if not entry.link:
-            files[path] = entry
-        elif follow(tree, path) is not None or resolve_link(path, entry.link) in folders:
+    own = {path: entry for path, entry in tree.items() if path not in carried and path not in links}
+    folders = _folders(tree)
+    for path, entry in own.items():
+        if entry.link and (follow(tree, path) is not None or resolve_link(path, entry.link) in folders):
             links[path] = entry.link
-    return files, links
-
-
-def devel_path(alias: str, name: str) -> str:
-    """Give the path of the file that an alias, in the same folder, stands for."""
-    return posixpath.join(posixpath.dirname(alias), name)
+    return {path: entry for path, entry in own.items() if not entry.link}, links
 
 
 def usual_links(tree: Mapping[str, Entry], links: Mapping[str, str]) -> dict[str, str]:
     """Choose the links between folders that every ROCm tree has, and that this one lacks."""
-    folders = {folder for path in tree for folder in _parents(path)}
-    return {
-        path: folder
-        for path, folder in links.items()
-        if folder in folders and path not in tree and path not in folders
-    }
+    folders = _folders(tree)
+    absent = {path: folder for path, folder in links.items() if path not in tree and path not in folders}
+    return {path: folder for path, folder in absent.items() if folder in folders}
 
 
-def _parents(path: str) -> Iterable[str]:
-    while "/" in path:
-        path = posixpath.dirname(path)
-        yield path
-
-
-_FILE = re.compile(
-    r"(?!.*\.(?:hpp|h|pyc|py|so)$)(?:licen[cs]es?|copying|copyright|notices?)\d*(?:[-_.].*)?", re.IGNORECASE
-)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Licenses:
-    """The licences of a package."""
-
-    expression: str
-    files: Mapping[str, Entry]
+def _folders(tree: Iterable[str]) -> set[str]:
+    return {path[: slash.start()] for path in tree for slash in re.finditer("/", path)}
 
 
 def licenses_of(taken: Sequence[Artifact], found: Sequence[Artifact]) -> Licenses:
@@ -166,7 +162,7 @@ def licenses_of(taken: Sequence[Artifact], found: Sequence[Artifact]) -> License
     tree = merged(
         one for one in found if one.name in names and one.component in components and one.target in targets
     )
-    real = {path: follow(tree, path) for path in tree if _FILE.fullmatch(posixpath.basename(path))}
+    real = {path: follow(tree, path) for path in tree if _LICENSE.fullmatch(posixpath.basename(path))}
     return Licenses(
         expression=joined(packages().licenses.of(name) for name in names),
         files={path: tree[target] for path, target in real.items() if target},
@@ -175,5 +171,4 @@ def licenses_of(taken: Sequence[Artifact], found: Sequence[Artifact]) -> License
 
 def joined(expressions: Iterable[str]) -> str:
     """Join SPDX expressions of which all hold, each licence once, sorted."""
-    parts = {part for expression in expressions for part in expression.split(" AND ")}
-    return " AND ".join(sorted(parts))
+    return " AND ".join(sorted({part for expression in expressions for part in expression.split(" AND ")}))

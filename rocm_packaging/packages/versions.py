@@ -20,7 +20,6 @@ from core.cli.options import RELEASE_TYPES
 from core.errors import UsageError, nearest
 
 Kind = Literal["release", "prerelease", "nightly", "nightly-bkc", "dev"]
-_BASE_FORM = re.compile(r"(?:0|[1-9][0-9]*)(?:\.(?:0|[1-9][0-9]*)){2}")
 _COMMIT = re.compile(r"[0-9a-f]{7,40}")
 
 _BASE = r"(?P<base>(?:0|[1-9][0-9]*)(?:\.(?:0|[1-9][0-9]*)){2})"
@@ -49,22 +48,15 @@ class RocmVersion:
 
 
 def parse(text: str) -> RocmVersion:
-    """Read a ROCm version.
-
-    Raises:
-        UsageError: It has none of the forms that ROCm versions have, or a date in it is none.
-    """
+    """Read a ROCm version, of one of the forms above."""
     for kind, form in _FORMS:
-        match = form.fullmatch(text)
-        if match is None:
-            continue
-        groups = match.groupdict()
-        for key in ("date", "bkc"):
-            if groups.get(key):
-                _require_date(text, groups[key])
-        return RocmVersion(text=text, base=groups["base"], kind=kind, local=groups.get("local") or "")
+        if match := form.fullmatch(text):
+            groups = match.groupdict()
+            for digits in filter(None, (groups.get("date"), groups.get("bkc"))):
+                _require_date(text, digits)
+            return RocmVersion(text=text, base=groups["base"], kind=kind, local=groups.get("local") or "")
     raise UsageError(
-        f"{text!r} is no ROCm version.",
+        f"Invalid ROCm version {text!r}.",
         hint="Forms: 10.1.0, 10.1.0rc2, 10.1.0a20260822, 10.1.0a20260811+bkc.20260814, "
         "10.1.0.dev0, 10.1.0.dev0+<git commit in lower case>.",
     )
@@ -75,7 +67,7 @@ def _require_date(text: str, digits: str) -> None:
         date.fromisoformat(f"{digits[:4]}-{digits[4:6]}-{digits[6:]}")
     except ValueError:
         raise UsageError(
-            f"{text!r} is no ROCm version: {digits} is no date.", hint="Dates are YYYYMMDD."
+            f"Invalid ROCm version {text!r}: {digits} is not a date.", hint="Dates are YYYYMMDD."
         ) from None
 
 
@@ -87,36 +79,37 @@ def compute(
     Args:
         base: The three numbers of the release, ``10.1.0``.
         release_type: One of `core.cli.options.RELEASE_TYPES`.
-        commit: The git commit that ROCm was built from, for ``ci`` and ``dev…``; empty: not known.
+        commit: The git commit that ROCm was built from, for ``ci`` and ``dev…``; "" where unknown.
         day: The day of a nightly build, in UTC.
         candidate: The number of a prerelease, 0 or more.
-
-    Raises:
-        UsageError: The base is none, a prerelease has no number, the commit is none, or the type is
-            ``nightly-bkc``, whose two dates only upstream knows.
     """
-    if not _BASE_FORM.fullmatch(base):
-        raise UsageError(f"{base!r} is no base version.", hint="It has three numbers, such as 10.1.0.")
+    if not _FORMS[0][1].fullmatch(base):
+        raise UsageError(f"Invalid base version {base!r}.", hint="It has three numbers, such as 10.1.0.")
     if candidate is not None and release_type != "prerelease":
         raise UsageError(f"A {release_type} version has no candidate number.", hint="Leave --rc out.")
-    if release_type in {"ci", "dev", "dev-bkc"}:
-        if commit and not _COMMIT.fullmatch(commit):
-            raise UsageError(f"{commit!r} is no git commit.", hint="Give 7 to 40 hexadecimal digits.")
-        return parse(f"{base}.dev0+{commit}" if commit else f"{base}.dev0").text
-    if release_type == "nightly":
-        return parse(f"{base}a{day:%Y%m%d}").text
-    if release_type == "prerelease":
-        if candidate is None or candidate < 0:
-            raise UsageError("A prerelease needs a number.", hint="Give it with --rc N.")
-        return parse(f"{base}rc{candidate}").text
-    if release_type == "release":
-        return parse(base).text
-    if release_type == "nightly-bkc":
-        raise UsageError(
-            "A version of type nightly-bkc has two dates: of the nightly that it is based on, and its own.",
-            hint=f"Give it whole: {base}a20260811+bkc.20260814.",
-        )
-    raise UsageError(f"Unknown release type {release_type!r}. {nearest(release_type, RELEASE_TYPES)}")
+    match release_type:
+        case "ci" | "dev" | "dev-bkc":
+            if commit and not _COMMIT.fullmatch(commit):
+                raise UsageError(
+                    f"Invalid git commit {commit!r}.", hint="It has 7 to 40 hexadecimal digits in lower case."
+                )
+            text = f"{base}.dev0+{commit}" if commit else f"{base}.dev0"
+        case "nightly":
+            text = f"{base}a{day:%Y%m%d}"
+        case "prerelease":
+            if candidate is None or candidate < 0:
+                raise UsageError("A prerelease needs a number.", hint="Set it with --rc N.")
+            text = f"{base}rc{candidate}"
+        case "release":
+            text = base
+        case "nightly-bkc":
+            raise UsageError(
+                "A nightly-bkc version has two dates: of the nightly that it is based on, and its own.",
+                hint=f"Set the whole version: {base}a20260811+bkc.20260814.",
+            )
+        case _:
+            raise UsageError(f"Unknown release type {release_type!r}. {nearest(release_type, RELEASE_TYPES)}")
+    return parse(text).text
 
 
 def of_artifacts(
@@ -124,7 +117,7 @@ def of_artifacts(
 ) -> str:
     """Choose the version of packages where none is given."""
     if not named:
-        raise UsageError("The artifacts name no ROCm version.", hint="Give it with --version V.")
-    if _BASE_FORM.fullmatch(named):
+        raise UsageError("The artifacts name no ROCm version.", hint="Set it with --version V.")
+    if _FORMS[0][1].fullmatch(named):
         return compute(named, release_type, commit=commit, day=day, candidate=candidate)
     return parse(named).text

@@ -5,42 +5,35 @@ from __future__ import annotations
 import io
 import json
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from core.archive import Member
+from core.archive.compression import LEVEL, Workers
 from core.cli.options import ROOT
-from core.wheel.wheel_writer import (
-    LEVEL,
-    Member,
-    WheelSpec,
-    Workers,
-    metadata_text,
-    write_sdist,
-    write_tar,
-    write_wheel,
-)
+from core.wheel.writer import WheelSpec, metadata_text, write_sdist, write_tar, write_wheel
 from rocm_packaging.packages.layouts import DIST_INFO, TEMPLATES, identifier, packages, payload_folder
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
     from pathlib import Path
 
-    from core.wheel.wheel_writer import WrittenFile
+    from core.wheel.writer import WrittenFile
     from rocm_packaging.packages.layouts import Program
     from rocm_packaging.packages.payload import Licenses
     from rocm_packaging.packages.plan import DevelPlan, Distribution, RuntimePlan
 
-
 _PLATFORMS = {"linux": "linux_x86_64", "windows": "win_amd64"}
 _REQUIRES_PYTHON = ">=3.10"
-LINKS_FOLDER = ".devel_links"
+_LINKS_FOLDER = ".devel_links"
 LICENSE = ROOT / "LICENSE"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Output:
-    """Where packages go, and how."""
+    """What is written for all packages alike, where and how."""
 
+    distribution: Distribution
     folder: Path
     epoch: int | None
     workers: Workers
@@ -48,158 +41,123 @@ class Output:
     platform_tag: str = ""
 
 
-def runtime_wheel(
-    distribution: Distribution, plan: RuntimePlan, members: Sequence[Member], output: Output
-) -> WrittenFile:
+def runtime_wheel(output: Output, plan: RuntimePlan, members: Sequence[Member]) -> WrittenFile:
     """Write the wheel of a runtime package."""
     if plan.kind == "device":
-        return _device_wheel(distribution, plan, members, output)
-    name, summary, programs = _described(plan)
-    module = re.sub(r"\W", "_", name) if not plan.family else f"rocm_sdk_libraries_{identifier(plan.family)}"
-    found = scripts(programs, [member.name for member in members], distribution.platform)
+        return _device_wheel(output, plan, members)
+    made = output.distribution
+    programs: Mapping[str, Program] = {}
+    match plan.kind:
+        case "core":
+            summary, programs = "ROCm's runtime, compiler and tools", packages().programs
+        case "profiler":
+            summary, programs = "ROCm's profilers", packages().profiler_programs
+        case _ if plan.family:
+            summary = f"ROCm's math libraries for {plan.family}"
+        case _:
+            summary = "ROCm's math libraries, without device code"
+    module = identifier(plan.distribution)
+    found = scripts(programs, [member.name for member in members], made.platform)
     files = {
         f"{module}/__init__.py": _docstring(f"{summary}."),
-        f"{module}/_dist_info.py": dist_info(distribution, plan.kind, plan.family),
+        f"{module}/_dist_info.py": dist_info(made, plan.kind, plan.family),
+        f"{plan.folder}/__init__.py": b"",
     }
     if programs:
-        files[f"{module}/_cli.py"] = cli(plan.kind, found, programs, distribution.suffix)
-    spec = _spec(
-        distribution,
+        files[f"{module}/_cli.py"] = cli(plan.kind, found, programs, made.suffix)
+    return _write(
         output,
-        name,
+        plan.distribution,
         summary,
         plan.licenses,
-        requires=() if plan.kind == "core" else (f"rocm-sdk-core=={distribution.version}",),
-        scripts={script: f"{module}._cli:{function_of(script)}" for script in found},
+        [*_generated(files), *_rooted(plan.folder, members)],
+        requires="" if plan.kind == "core" else "rocm-sdk-core",
+        console_scripts={script: f"{module}._cli:{function_of(script)}" for script in found},
     )
-    marker = Member(name=f"{plan.folder}/__init__.py", source=b"")
-    return _write(output, spec, files, [*_rooted(plan.folder, members), marker])
 
 
-def _described(plan: RuntimePlan) -> tuple[str, str, Mapping[str, Program]]:
-    if plan.kind == "core":
-        return "rocm-sdk-core", "ROCm's runtime, compiler and tools", packages().programs
-    if plan.kind == "profiler":
-        return "rocm-profiler", "ROCm's profilers", packages().profiler_programs
-    if plan.family:
-        return f"rocm-sdk-libraries-{plan.family}", f"ROCm's math libraries for {plan.family}", {}
-    return "rocm-sdk-libraries", "ROCm's math libraries, without device code", {}
-
-
-def _device_wheel(
-    distribution: Distribution, plan: RuntimePlan, members: Sequence[Member], output: Output
-) -> WrittenFile:
+def _device_wheel(output: Output, plan: RuntimePlan, members: Sequence[Member]) -> WrittenFile:
     """Write ``rocm-sdk-device-gfxN``: its files lie over the libraries, and no file is owned by both."""
-    spec = _spec(
-        distribution,
+    targets = {path: f"{'../' * (path.count('/') + 1)}{plan.folder}/{path}" for path in plan.payload.files}
+    targets.update(plan.payload.aliases)
+    links = [{"relpath": path, "target": target} for path, target in sorted(targets.items())]
+    text = json.dumps({"version": output.distribution.version, "links": links}, indent=1) + "\n"
+    return _write(
         output,
-        f"rocm-sdk-device-{plan.family}",
+        plan.distribution,
         f"Device code of ROCm's math libraries for {plan.family}",
         plan.licenses,
-        requires=(f"rocm-sdk-libraries=={distribution.version}",),
+        [
+            *_generated({f"{plan.folder}/{_LINKS_FOLDER}/{plan.family}.json": text.encode()}),
+            *_rooted(plan.folder, members),
+        ],
+        requires="rocm-sdk-libraries",
     )
-    links = {"version": distribution.version, "links": devel_links(plan)}
-    text = json.dumps(links, indent=1) + "\n"
-    listed = Member(name=f"{plan.folder}/{LINKS_FOLDER}/{plan.family}.json", source=text.encode())
-    return _write(output, spec, {}, [*_rooted(plan.folder, members), listed])
 
 
-def devel_links(plan: RuntimePlan) -> list[dict[str, str]]:
-    """List what a device package adds to the development tree."""
-    found = {}
-    for path in plan.payload.files:
-        up = "../" * (path.count("/") + 1)
-        found[path] = f"{up}{plan.folder}/{path}"
-    found.update(plan.payload.aliases)
-    return [{"relpath": path, "target": target} for path, target in sorted(found.items())]
-
-
-def devel_wheel(distribution: Distribution, plan: DevelPlan, output: Output) -> WrittenFile:
+def devel_wheel(output: Output, plan: DevelPlan) -> WrittenFile:
     """Write ``rocm-sdk-devel``: its files, and a tar of the links that `rocm_sdk` makes on first use."""
-    root = payload_folder("devel", suffix=distribution.suffix)
-    members = [
-        Member(name=f"{root}/{path}", source=entry.source, executable=entry.executable)
-        for path, entry in plan.files.items()
-    ]
+    root = payload_folder("devel", suffix=output.distribution.suffix)
     links = io.BytesIO()
-    rooted = {f"{root}/{path}": link for path, link in plan.links.items()}
-    write_tar(links, [], links=rooted, epoch=output.epoch)
-    module = {
+    write_tar(links, [], links={f"{root}/{path}": to for path, to in plan.links.items()}, epoch=output.epoch)
+    files = {
         f"{root}/__init__.py": _docstring("ROCm's development tree."),
         "rocm_sdk_devel/__init__.py": _docstring("Holds the links of ROCm's development tree."),
         "rocm_sdk_devel/_devel.tar": links.getvalue(),
-        "rocm_sdk_devel/_dist_info.py": dist_info(distribution, "devel"),
+        "rocm_sdk_devel/_dist_info.py": dist_info(output.distribution, "devel"),
     }
-    spec = _spec(
-        distribution,
+    members = [
+        Member(name=path, source=entry.source, executable=entry.executable)
+        for path, entry in plan.files.items()
+    ]
+    return _write(
         output,
         "rocm-sdk-devel",
         "ROCm's headers, CMake packages and development tools",
         plan.licenses,
-        requires=(f"rocm-sdk-core=={distribution.version}",),
+        [*_generated(files), *_rooted(root, members)],
+        requires="rocm-sdk-core",
     )
-    return _write(output, spec, module, members)
 
 
-def rocm_sdist(distribution: Distribution, output: Output) -> WrittenFile:
+def rocm_sdist(output: Output) -> WrittenFile:
     """Write the `rocm` sdist, whose requirements are made where it is installed."""
-    metadata = metadata_text(
-        [
-            ("Name", "rocm"),
-            ("Version", distribution.version),
-            ("Summary", "ROCm in a Python environment"),
-            ("Requires-Python", _REQUIRES_PYTHON),
-            ("Dynamic", "Requires-Dist"),
-            ("Dynamic", "Provides-Extra"),
-            *_licensed("MIT", [LICENSE.name]),
-        ]
-    )
-    members = [Member(name=name, source=path) for name, path in runtime_sources()]
-    info = dist_info(distribution, "")
-    members.append(Member(name="src/rocm_sdk/_dist_info.py", source=info))
-    members.append(Member(name=LICENSE.name, source=LICENSE))
-    return write_sdist(
-        output.folder, "rocm", distribution.version, members, metadata=metadata, epoch=output.epoch
-    )
+    version = output.distribution.version
+    fields = [
+        ("Name", "rocm"),
+        ("Version", version),
+        ("Summary", "ROCm in a Python environment"),
+        ("Requires-Python", _REQUIRES_PYTHON),
+        ("Dynamic", "Requires-Dist"),
+        ("Dynamic", "Provides-Extra"),
+        *_licensed("MIT", [LICENSE.name]),
+    ]
+    members = [
+        *(Member(name=name, source=path) for name, path in runtime_sources()),
+        Member(name="src/rocm_sdk/_dist_info.py", source=dist_info(output.distribution, "")),
+        Member(name=LICENSE.name, source=LICENSE),
+    ]
+    metadata = metadata_text(fields)
+    return write_sdist(output.folder, "rocm", version, members, metadata=metadata, epoch=output.epoch)
+
+
+def runtime_sources() -> list[tuple[str, Path]]:
+    """List the files of the `rocm` source distribution, except ``_dist_info.py``."""
+    root = TEMPLATES / "rocm"
+    files = sorted(path for path in root.rglob("*") if path.is_file() and "__pycache__" not in path.parts)
+    return [(path.relative_to(root).as_posix(), path) for path in files]
 
 
 def _docstring(text: str) -> bytes:
     return f'"""{text}"""\n'.encode()
 
 
+def _generated(files: Mapping[str, bytes]) -> list[Member]:
+    return [Member(name=name, source=content) for name, content in files.items()]
+
+
 def _rooted(folder: str, members: Sequence[Member]) -> list[Member]:
-    return [
-        Member(name=f"{folder}/{member.name}", source=member.source, executable=member.executable)
-        for member in members
-    ]
-
-
-def _spec(
-    distribution: Distribution,
-    output: Output,
-    name: str,
-    summary: str,
-    licenses: Licenses,
-    *,
-    requires: Sequence[str] = (),
-    scripts: Mapping[str, str] | None = None,
-) -> WheelSpec:
-    fields = [
-        ("Name", name),
-        ("Version", distribution.version),
-        ("Summary", summary),
-        ("Requires-Python", _REQUIRES_PYTHON),
-        *(("Requires-Dist", requirement) for requirement in requires),
-        *_licensed(licenses.expression, licenses.files),
-    ]
-    return WheelSpec(
-        distribution=name,
-        version=distribution.version,
-        tag=f"py3-none-{output.platform_tag or _PLATFORMS[distribution.platform]}",
-        metadata=metadata_text(fields),
-        console_scripts=scripts,
-        license_files=[Member(name=path, source=entry.source) for path, entry in licenses.files.items()],
-    )
+    return [replace(member, name=f"{folder}/{member.name}") for member in members]
 
 
 def _licensed(expression: str, files: Iterable[str]) -> list[tuple[str, str]]:
@@ -208,56 +166,76 @@ def _licensed(expression: str, files: Iterable[str]) -> list[tuple[str, str]]:
 
 
 def _write(
-    output: Output, spec: WheelSpec, module: Mapping[str, bytes], members: Sequence[Member]
+    output: Output,
+    name: str,
+    summary: str,
+    licenses: Licenses,
+    members: Sequence[Member],
+    *,
+    requires: str,
+    console_scripts: Mapping[str, str] | None = None,
 ) -> WrittenFile:
-    pure = [Member(name=name, source=content) for name, content in module.items()]
-    level = LEVEL if output.level is None else output.level
+    made = output.distribution
+    fields = [
+        ("Name", name),
+        ("Version", made.version),
+        ("Summary", summary),
+        ("Requires-Python", _REQUIRES_PYTHON),
+        *([("Requires-Dist", f"{requires}=={made.version}")] if requires else []),
+        *_licensed(licenses.expression, licenses.files),
+    ]
+    spec = WheelSpec(
+        distribution=name,
+        version=made.version,
+        tag=f"py3-none-{output.platform_tag or _PLATFORMS[made.platform]}",
+        metadata=metadata_text(fields),
+        console_scripts=console_scripts,
+        license_files=[Member(name=path, source=entry.source) for path, entry in licenses.files.items()],
+    )
     return write_wheel(
         output.folder,
         spec,
-        [*pure, *members],
+        members,
         epoch=output.epoch,
         workers=output.workers,
-        level=level,
+        level=LEVEL if output.level is None else output.level,
     )
 
 
 def dist_info(distribution: Distribution, package: str, family: str = "") -> bytes:
     """Write ``_dist_info.py`` for one package; every value is a literal."""
     names = list(distribution.families)
-    offered = {"linux": list(distribution.linux), "windows": list(distribution.windows)}
-    if not any(offered.values()):
-        offered[distribution.platform] = names
-    targets = {**distribution.aliases, **distribution.families}
     values = {
         "__version__": distribution.version,
         "PY_PACKAGE_SUFFIX_NONCE": distribution.suffix,
         "SPLIT": distribution.split,
         "DEFAULT_TARGET_FAMILY": names[0],
         "AVAILABLE_TARGET_FAMILIES": names,
-        "LINUX_TARGET_FAMILIES": offered["linux"],
-        "WINDOWS_TARGET_FAMILIES": offered["windows"],
-        "FAMILY_TARGETS": {name: list(of) for name, of in targets.items()},
+        "LINUX_TARGET_FAMILIES": list(distribution.linux),
+        "WINDOWS_TARGET_FAMILIES": list(distribution.windows),
+        "FAMILY_TARGETS": {
+            name: list(targets) for name, targets in {**distribution.aliases, **distribution.families}.items()
+        },
         "DISTRIBUTED_LIBRARIES": sorted(distribution.libraries),
         "THIS_TARGET_FAMILY": family or None,
     }
-    lines = [f"{name} = {value!r}\n" for name, value in values.items()]
-    lines.append(
-        f"ALL_PACKAGES = packages_of(split={distribution.split}, profiler={distribution.profiler})\n"
-    )
-    lines.append(f"THIS_PACKAGE_ENTRY = ALL_PACKAGES.get({package!r})\n")
+    lines = [
+        *(f"{name} = {value!r}\n" for name, value in values.items()),
+        f"ALL_PACKAGES = packages_of(split={distribution.split}, profiler={distribution.profiler})\n",
+        f"THIS_PACKAGE_ENTRY = ALL_PACKAGES.get({package!r})\n",
+    ]
     return (DIST_INFO.read_text(encoding="utf-8") + "".join(lines)).encode()
 
 
 def scripts(programs: Mapping[str, Program], paths: Iterable[str], platform: str) -> dict[str, str]:
-    """Choose the console scripts of core: programs that the payload really holds."""
+    """Choose the console scripts of a package: programs that the payload really holds."""
     suffix = ".exe" if platform == "windows" else ""
     known = set(paths)
     return {name: f"bin/{name}{suffix}" for name in sorted(programs) if f"bin/{name}{suffix}" in known}
 
 
 def function_of(script: str) -> str:
-    """Name the Python function behind a console script: ``amdclang++`` is ``amdclangxx``."""
+    """Return the Python function behind a console script: ``amdclang++`` is ``amdclangxx``."""
     return re.sub(r"\W", "_", script.replace("+", "x"))
 
 
@@ -270,10 +248,3 @@ def cli(package: str, found: Mapping[str, str], programs: Mapping[str, Program],
     for name, relative in found.items():
         parts.append(f"\n\ndef {function_of(name)}():\n    _run({relative!r}, {programs[name].expand})\n")
     return "".join(parts).encode()
-
-
-def runtime_sources() -> Sequence[tuple[str, Path]]:
-    """List the files of the `rocm` source distribution, except ``_dist_info.py``."""
-    root = TEMPLATES / "rocm"
-    files = sorted(path for path in root.rglob("*") if path.is_file() and "__pycache__" not in path.parts)
-    return [(path.relative_to(root).as_posix(), path) for path in files]

@@ -49,4 +49,4 @@ def archive(artifact: str, target: str, code: Mapping[str, bytes]) -> bytes:
 
 def reference(artifact: str, path: str) -> bytes:
     """Write what a library says of its archives, as its section ``.rocm_kpack_ref`` holds it."""
-    return kpack.packed_reference(kpack.reference(f"{artifact}_lib", path))
+    return kpack.reference(f"{artifact}_lib", path).packed()

@@ -16,7 +16,7 @@ from core.run import records, stage
 from core.run.outputs import group_name
 from core.run.records import Cell
 from core.run.stage import Made, Stage
-from core.wheel import wheel_contents
+from core.wheel import CONTENTS, folder_sizes
 from rocm_packaging.artifacts import build_info, families_of, scan
 from rocm_packaging.packages import versions
 from rocm_packaging.packages.build import (
@@ -86,11 +86,18 @@ def run(arguments: argparse.Namespace) -> None:
     """Package the artifacts, unless nothing has changed."""
     common = common_from(arguments)
     layout: Layout | None = arguments.rocm_layout
-    artifacts, version, name = _what(common, arguments.artifact_dir, arguments.version, layout or "split")
-    _require_layout(artifacts, layout)
+    artifacts, version, name = _artifacts(
+        common, arguments.artifact_dir, arguments.version, layout or "split"
+    )
+    if layout and build_info(scan(artifacts)).split != (layout == "split"):
+        raise UsageError(
+            f"The artifacts in {artifacts} do not make {layout} packages.",
+            hint="Leave --rocm-layout out: artifacts have the layout that ROCm was built in "
+            "(KPACK_SPLIT_ARTIFACTS).",
+        )
     chosen = family(name)
     if chosen.name == CPU:
-        raise UsageError("Family cpu has no ROCm to package.", hint="Give a GPU family with --gpu-family.")
+        raise UsageError("Family cpu has no ROCm to package.", hint="Choose a GPU family with --gpu-family.")
     for request in _apart(_request(arguments, common, artifacts, version, chosen.name), common.build_variant):
         if common.dry_run:
             _print_plan(make_plan(request), json=arguments.json)
@@ -122,20 +129,10 @@ def _apart(request: BuildRequest, variant: str = "") -> tuple[BuildRequest, ...]
     )
 
 
-def _require_layout(artifacts: Path, layout: Layout | None) -> None:
-    """See that artifacts are of the layout that was asked for."""
-    if layout and build_info(scan(artifacts)).split != (layout == "split"):
-        raise UsageError(
-            f"The artifacts in {artifacts} do not make {layout} packages.",
-            hint="Leave --rocm-layout out: artifacts are of the layout that ROCm was built in "
-            "(KPACK_SPLIT_ARTIFACTS).",
-        )
-
-
 def _request(
     arguments: argparse.Namespace, common: Common, artifacts: Path, version: str, families: str
 ) -> BuildRequest:
-    said = environment()
+    variables = environment()
     if not version and arguments.rc is None:
         version = _version_so_far(common, group_name(families))
     if not version:
@@ -145,18 +142,22 @@ def _request(
             info.version, common.release_type, commit=info.commit, day=today, candidate=arguments.rc
         )
         console.say(f"Version: {version}")
+    linux, windows = (
+        tuple(family(names).name.split(";")) if names else ()
+        for names in (arguments.linux_amdgpu_families, arguments.windows_amdgpu_families)
+    )
     return BuildRequest(
         artifact_dir=artifacts,
         output_dir=common.cache / "rocm" / common.outputs.prefix / group_name(families, common.build_variant),
         version=version,
         families=tuple(families.split(";")),
         platform=common.outputs.platform,
-        epoch=source_date_epoch(said),
+        epoch=source_date_epoch(variables),
         level=arguments.compression_level,
         suffix=arguments.version_suffix,
-        platform_tag=arguments.wheel_platform_tag or said.get("ROCM_SDK_WHEEL_PLATFORM_TAG", ""),
-        linux_families=_listed(arguments.linux_amdgpu_families),
-        windows_families=_listed(arguments.windows_amdgpu_families),
+        platform_tag=arguments.wheel_platform_tag or variables.get("ROCM_SDK_WHEEL_PLATFORM_TAG", ""),
+        linux_families=linux,
+        windows_families=windows,
     )
 
 
@@ -169,10 +170,6 @@ def _version_so_far(common: Common, artifact_group: str) -> str:
         return ""
     before = records.read(common.open_for_reading(), common.outputs, artifact_group, "build_rocm")
     return str(before.details.get("version", "")) if before else ""
-
-
-def _listed(families: str) -> tuple[str, ...]:
-    return tuple(family(families).name.split(";")) if families else ()
 
 
 def _print_plan(plan: Plan, *, json: bool) -> None:
@@ -188,36 +185,33 @@ def _print_plan(plan: Plan, *, json: bool) -> None:
 def _made(request: BuildRequest) -> Made:
     built = build(request)
     made = tuple(one.path for one in built.files)
-    contents = {path.name: wheel_contents.folders(path) for path in made if path.suffix == ".whl"}
     commit = build_info(scan(request.artifact_dir)).commit
-    return Made(
-        files=made,
-        details={
-            "version": built.version,
-            "artifact_dir": str(request.artifact_dir),
-            **({"commit": commit} if commit else {}),
-            "families": list(built.families),
-            "unused": list(built.unused),
-            wheel_contents.CONTENTS: contents,
-        },
-    )
+    details = {
+        "version": built.version,
+        "artifact_dir": str(request.artifact_dir),
+        **({"commit": commit} if commit else {}),
+        "families": list(built.families),
+        "unused": list(built.unused),
+        CONTENTS: {path.name: folder_sizes(path) for path in made if path.suffix == ".whl"},
+    }
+    return Made(files=made, details=details)
 
 
 def _fetched(common: Common) -> tuple[Path, str]:
-    """Find what fetch_artifacts left for this run and family; name the family too."""
+    """Find what fetch_artifacts left for this run and family; return the family too."""
     name = family(common.gpu_family or default_family(detect())).name
     folder = common.outputs.artifacts_folder(common.cache, group_name(name, common.build_variant))
     if not folder.is_dir():
         raise MissingInputError(
-            f"No artifact directory was given, and none was fetched into {folder}.",
-            hint="Give one with --artifact-dir DIR, fetch a run's with nox -s fetch_artifacts (the same "
+            f"--artifact-dir is not set, and no artifacts were fetched into {folder}.",
+            hint="Set --artifact-dir DIR, fetch a run's artifacts with nox -s fetch_artifacts (the same "
             "--run-id, --gpu-family, --build-variant), or package the embedded sample's: --torch-ref sample.",
         )
     return folder, name
 
 
-def _what(common: Common, given: Path | None, version: str, layout: Layout) -> tuple[Path, str, str]:
-    """Say which artifacts, which version and which family; the sample has both layouts."""
+def _artifacts(common: Common, given: Path | None, version: str, layout: Layout) -> tuple[Path, str, str]:
+    """Choose the artifacts, their version and family; the sample has both layouts."""
     if given is not None:
         return given, version, common.gpu_family or _family_of(given)
     if common.torch_ref != SAMPLE:

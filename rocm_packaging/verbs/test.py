@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 
 from core import console
 from core.cli.options import add_group, common_from
-from core.env.interpreters import require
+from core.env import require
 from core.errors import MissingInputError, UsageError
 from core.families import CPU, default_family, detect, family
-from core.packages.options import add_package_source, source_options
+from core.packages.sources import add_package_source, source_options
 from core.run.outputs import group_name
 from rocm_packaging.packages.layouts import tested_targets
 from rocm_packaging.rocm_sources import for_tests, has_rocm, named_source, newest, own_run
@@ -75,7 +75,7 @@ def _families(common: Common) -> tuple[str, ...]:
         name = next(iter(FAMILIES))
     chosen = family(name or default_family(detect()))
     if chosen.name == CPU:
-        raise UsageError("Family cpu has no ROCm to test.", hint="Give a GPU family with --gpu-family.")
+        raise UsageError("Family cpu has no ROCm to test.", hint="Choose a GPU family with --gpu-family.")
     return tuple(chosen.name.split(";"))
 
 

@@ -13,10 +13,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from core import console
+from core.archive import Member
 from core.cli.options import ROOT
 from core.errors import FatalError
-from core.wheel.wheel_record import verify_record
-from core.wheel.wheel_writer import Member, WheelSpec, write_wheel
+from core.wheel.record import verify_record
+from core.wheel.writer import WheelSpec, write_wheel
 from tests.bench import fat_wheel, indexes, promotion, rewriting, rocm, split, uploads
 from tests.bench.measuring import Figure, paired, quiet, seconds
 

@@ -11,8 +11,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from core import console, process
+from core.archive import Member
 from core.cli.options import ROOT
-from core.wheel.wheel_writer import Member, WheelSpec, metadata_text, write_wheel
+from core.wheel.writer import WheelSpec, metadata_text, write_wheel
 from pytorch_build.standalone.fat import Request, make
 from rocm_packaging.packages.layouts import library_globs
 from tests.bench.measuring import Figure, seconds

@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from core import console, process
+from core.archive import Member
 from core.cli.options import ROOT
-from core.wheel.wheel_writer import Member, WheelSpec, metadata_text, write_wheel
+from core.wheel.writer import WheelSpec, metadata_text, write_wheel
 from tests.bench.baselines import program
 from tests.bench.measuring import Figure, quiet, seconds
 
@@ -29,6 +30,8 @@ import sys
 from pathlib import Path
 from ci.promote.edits import MemberEdits
 from ci.promote.candidates import final_of, plan_set
+from core.wheel.editor import edit_wheel
+from ci.promote.version_change import final_of, plan_set
 from core.wheel.wheel_editing import edit_wheel
 source, folder, candidate = Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3]
 change = final_of(candidate)
@@ -40,7 +43,8 @@ edits.require_done()
 PROMOTE = """
 import sys
 from pathlib import Path
-from ci.promote.candidates import final_of, rewrite_set
+from ci.promote.candidates import rewrite_set
+from ci.promote.version_change import final_of
 rewrite_set([Path(sys.argv[1])], Path(sys.argv[2]), final_of(sys.argv[3]))
 """
 PEAK = """

@@ -16,7 +16,7 @@ from core.cli.options import ROOT
 from core.env import installer
 from core.errors import BuildError
 from core.families import family
-from core.stores import open_store
+from core.stores.location import open_store
 from rocm_packaging.artifacts import families_of, scan
 from tests.artifact_archives import pack
 from tests.bench.measuring import Figure, paired, quiet, seconds

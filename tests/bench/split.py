@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from core import console, process
+from core.archive import Member
 from core.cli.options import ROOT
-from core.wheel.wheel_writer import Member, WheelSpec, metadata_text, write_wheel
+from core.wheel.writer import WheelSpec, metadata_text, write_wheel
 from tests.bench.fat_wheel import zipped_again
 from tests.bench.measuring import Figure, seconds
 from tests.bench.rewriting import PEAK
@@ -30,7 +31,7 @@ _WRAPPER = '.section .hipFatBinSegment,"aw",@progbits\n.long 0x48495046, 1\n.qua
 SPLIT = """
 import sys
 from pathlib import Path
-from pytorch_build.split.wheels import split
+from pytorch_build.split.parts import split
 split(Path(sys.argv[1]), Path(sys.argv[2]))
 """
 

@@ -18,13 +18,13 @@ from core import files, process
 from core.cli.frontdoor import Verb, main
 from core.env import installer
 from core.errors import MissingInputError
-from core.packages import server
-from core.packages.server import served_store
+from core.packages import pages
+from core.packages.pages import served_store
 from core.run import records
 from core.run.outputs import RunOutputs
 from core.run.records import Record
-from core.stores import open_store
 from core.stores.directory import DirectoryStore
+from core.stores.location import open_store
 from core.wheel import distributions
 from tests.integration.recorded_runs import indexed, rocm_sdist
 
@@ -85,7 +85,7 @@ def asked_fixture(monkeypatch: pytest.MonkeyPatch) -> Asked:
     def note(handler: Any, *_code: object) -> None:
         asked.requests.append((handler.command, handler.path))
 
-    monkeypatch.setattr(server._Handler, "log_request", note)
+    monkeypatch.setattr(pages._Handler, "log_request", note)
     return asked
 
 

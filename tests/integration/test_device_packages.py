@@ -12,25 +12,24 @@ from ci.install import devices
 from core import process
 from core.cli.frontdoor import Verb, main
 from core.cli.options import Common
-from core.env import environments
+from core.env import installer, interpreter
 from core.env.installer import Install
-from core.env.interpreters import interpreter
 from core.errors import CheckError, EnvironmentSetupError, MissingInputError, RocmError
-from core.packages.options import SourceOptions
+from core.packages.sources import SourceOptions
 from core.run.outputs import RunOutputs
 from core.stores.directory import DirectoryStore
 from pytorch_build.context import Context
 from pytorch_build.refs.torch_refs import torch_ref
 from pytorch_build.rocm.options import RocmOptions
 from pytorch_build.test import installation
-from pytorch_build.test.devices import require_device_code
+from pytorch_build.test.installation import require_device_code
 from tests.integration.recorded_runs import indexed, rocm_sdist
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from pathlib import Path
 
-    from core.env.interpreters import Interpreter
+    from core.env import Interpreter
 
     MakeWheel = Callable[..., Path]
 
@@ -102,7 +101,7 @@ def install(
     tools = Install(requirements=("setuptools",))
     with (
         installation.planned(chosen, target, what, tools=tools) as (calls, _),
-        environments.prepared(target, calls, digest="x", backend=backend, force=True),
+        installer.prepared(target, calls, digest="x", backend=backend, force=True),
     ):
         return installed(target.executable)
 

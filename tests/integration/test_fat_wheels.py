@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from core import process
-from core.packages import server
 from pytorch_build.standalone.fat import Request, make
 from pytorch_build.standalone.portable import analyse, repair
+from tests.folders import served
 from tests.unit.pytorch_build.check.conftest import write_wheel
 
 if TYPE_CHECKING:
@@ -110,7 +110,7 @@ def test_a_stand_alone_wheel_is_installed_by_name_used_and_taken_out(
     # nothing of the machine's own configuration, which may name other indexes with another torch
     env = {name: value for name, value in process.inherited().items() if not name.startswith(("PIP_", "UV_"))}
     env |= {"PIP_CONFIG_FILE": os.devnull, "UV_NO_CONFIG": "1"}
-    with server.served(tmp_path / "served") as url:
+    with served(tmp_path / "served") as url:
         process.capture([*tool, "install", *where, "--index-url", url, "torch"], env=env)
     assert process.capture([python, "-c", USE], cwd=tmp_path).stdout.split() == ["42", "3"]
     yes = [] if installer == "uv" else ["--yes"]

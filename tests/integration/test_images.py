@@ -24,9 +24,9 @@ import pytest
 from core import process
 from core.cli.options import ROOT
 from core.env.installer import configured
-from core.packages.server import served
 from rocm_packaging.packages.build import BuildRequest, build
 from rocm_packaging.sample import FAMILIES, ROCM_VERSION, ensure_artifacts
+from tests.folders import served
 from tests.integration.s3_servers import free_port
 
 if TYPE_CHECKING:

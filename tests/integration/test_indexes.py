@@ -18,9 +18,8 @@ from ci.verbs import index
 from core import files, process
 from core.cli.frontdoor import Verb, main
 from core.cli.options import Common
-from core.env import installer
-from core.env.interpreters import Interpreter, interpreter
-from core.stores import open_store
+from core.env import Interpreter, installer, interpreter
+from core.stores.location import open_store
 
 if TYPE_CHECKING:
     import io

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from core import junit_reading, process
+from core import junit, process
 from pytorch_build.check.device_code import file_facts
 
 if TYPE_CHECKING:
@@ -51,8 +51,7 @@ def test_every_test_ends_the_same(outputs: Mapping[str, Path]) -> None:
     for report in (f"smoke-sample-{TAG}.xml", f"torch-sample-{TAG}.xml"):
         ended = {
             run: {
-                case.test: case.outcome
-                for case in junit_reading.read_file(out / "reports" / FAMILY / report).cases
+                case.test: case.outcome for case in junit.read_file(out / "reports" / FAMILY / report).cases
             }
             for run, out in outputs.items()
         }

@@ -19,7 +19,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from core import process
-from core.wheel.wheel_writer import Member, WheelSpec, metadata_text, write_wheel
+from core.archive import Member
+from core.wheel.writer import WheelSpec, metadata_text, write_wheel
 from pytorch_build.build.rpaths import search_paths
 from pytorch_build.standalone.libraries import read_members
 

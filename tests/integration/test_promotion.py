@@ -16,9 +16,9 @@ from core import process
 from core.cli.frontdoor import Verb, main
 from core.cli.options import ROOT
 from core.env.installer import uv_program
-from core.packages import server
-from core.stores import open_store
 from core.stores.directory import DirectoryStore
+from core.stores.location import open_store
+from tests.folders import served
 from tests.integration.s3_proxy import proxied
 from tests.unit.ci.promote.conftest import Runs
 
@@ -52,7 +52,7 @@ def call(verb: str, runs: Runs, bucket: str, *more: str) -> str:
 
 def require_released(bucket: Store, runs: Runs) -> None:
     (one,) = bucket.list(documents.DECISIONS)
-    decision = documents.read(bucket, one.key, Decision)[0]
+    decision = documents.read(bucket, one.key, Decision)
     assert decision.status == "promoted"
     assert promotion.missing(bucket, decision) == []
     assert promotion.unfinished(bucket) == []
@@ -109,7 +109,7 @@ def test_a_process_that_is_killed_leaves_an_intent_that_the_next_one_ends(
     assert bucket.list(documents.DECISIONS) == []
     (intent,) = promotion.unfinished(bucket)
     assert intent.status == "promoting"
-    assert "was interrupted; this one goes on with it" in call("promote", runs, name)
+    assert "was interrupted; this promotion continues it" in call("promote", runs, name)
     require_released(bucket, runs)
 
 
@@ -117,7 +117,7 @@ def test_pip_installs_from_the_release_index(runs: Runs, tmp_path: Path) -> None
     bucket = DirectoryStore(tmp_path / "bucket")
     call("stage", runs, bucket.url)
     call("promote", runs, bucket.url)
-    with server.served(bucket.root) as url:
+    with served(bucket.root) as url:
         report = process.capture(
             [
                 *(sys.executable, "-m", "pip", "download", "--no-deps", "--dest", tmp_path / "got"),
@@ -148,7 +148,7 @@ def test_uv_finds_the_kept_targets_of_a_release_with_their_groups_and_no_other(
     # its sdist is none that could be built
     (tmp_path / "override.txt").write_text("rocm ; sys_platform == 'none'\n")
     options = ["--no-config", "--no-cache", "--no-header", "--no-annotate", "--python-version", "3.12"]
-    with server.served(bucket.root) as url:
+    with served(bucket.root) as url:
 
         def found(extra: str) -> tuple[set[str], str]:
             (tmp_path / "in.txt").write_text(f"torch[{extra}]=={runs.torch.removesuffix('rc2')}\n")

@@ -12,7 +12,7 @@ from urllib.parse import quote
 import pytest
 
 from core import process
-from core.packages.server import served
+from tests.folders import served
 from tests.provenance_schemas import problems_of_bill, validate_statement
 
 if TYPE_CHECKING:

@@ -13,13 +13,13 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from ci.promote.candidates import Rewritten, final_of, rewrite_set
-from ci.promote.keeping import Kept
+from ci.promote.candidates import Rewritten, rewrite_set
+from ci.promote.version_change import final_of
 from core import process
-from core.wheel.wheel_editing import edit_wheel
-from core.wheel.wheel_record import require_sound
-from core.wheel.wheels import parse_wheel_name, read_metadata
-from pytorch_build.check.view import Expectation
+from core.wheel import parse_wheel_name, read_metadata
+from core.wheel.editor import edit_wheel
+from core.wheel.record import require_sound
+from pytorch_build.check import Expectation
 from pytorch_build.refs.torch_refs import DISTRIBUTIONS
 from rocm_packaging.packages.build import BuildRequest, build
 from rocm_packaging.sample import FAMILIES, ensure_artifacts
@@ -123,10 +123,12 @@ def test_rocms_packages_hold_what_a_build_of_the_release_holds(
 def test_rocms_packages_for_some_targets_hold_what_a_build_for_these_holds(tmp_path: Path) -> None:
     candidate = rocm_set(tmp_path / "candidate", CANDIDATE, split=True)
     built = {path.name: path for path in rocm_set(tmp_path / "final", FINAL, split=True, one=True)}
-    kept = Kept(targets=("gfx942",))
-    taken = [path for path in candidate if kept.package(canonicalize_name(path.name.partition("-")[0]))]
+    change = final_of(CANDIDATE, ["gfx942"])
+    taken = [
+        path for path in candidate if change.keeps_package(canonicalize_name(path.name.partition("-")[0]))
+    ]
     assert len(taken) < len(candidate)
-    done = rewrite_set(taken, tmp_path / "released", final_of(CANDIDATE), kept=kept)
+    done = rewrite_set(taken, tmp_path / "released", change)
     assert {one.plan.target for one in done} == set(built)
     for one in done:
         if one.file.path.suffix == ".whl":

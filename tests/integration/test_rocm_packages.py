@@ -16,7 +16,7 @@ from elftools.elf.elffile import ELFFile
 from core import process
 from core.errors import ProcessError
 from core.files import sha256
-from core.wheel.wheel_record import require_sound
+from core.wheel.record import require_sound
 from rocm_packaging import selftest
 from rocm_packaging.packages.build import BuildRequest, BuiltPackages, build
 from rocm_packaging.sample import FAMILIES, ROCM_VERSION, ensure_artifacts
@@ -189,8 +189,9 @@ def test_errors_say_what_to_install(environment: Environment) -> None:
 def outcomes(environment: Environment, junit: Path, **env: str) -> dict[str, str]:
     tested = environment.rocm_sdk("test", "--junit", str(junit), check=False, **env)
     report = selftest.read(junit.read_bytes())
-    assert tested.returncode == (1 if report.failed else 0), tested.stdout
-    return {f"{case.group}: {case.name}": f"{case.outcome} {case.text}" for case in report.cases}
+    assert tested.returncode == (1 if report.failing else 0), tested.stdout
+    named = {case.test.removeprefix("rocm_sdk.").replace("::", ": "): case for case in report.cases}
+    return {name: f"{case.outcome} {case.text}" for name, case in named.items()}
 
 
 def test_every_damage_fails_the_check_that_it_belongs_to(installed: Environment, tmp_path: Path) -> None:

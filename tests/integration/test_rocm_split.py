@@ -13,7 +13,7 @@ from elftools.elf.dynamic import DynamicSection
 from elftools.elf.elffile import ELFFile
 
 from core import process
-from core.wheel.wheel_record import require_sound
+from core.wheel.record import require_sound
 from rocm_packaging.packages.build import BuildRequest, BuiltPackages, build
 from rocm_packaging.sample import ROCM_VERSION, ensure_artifacts
 from tests.integration.rocm_environments import RocmEnvironment

@@ -14,7 +14,7 @@ from core import files, process
 from core.cli.options import ROOT
 from core.errors import ConflictError, FatalError, ServiceError, StoreError
 from core.parallel import each
-from core.stores import open_store
+from core.stores.location import open_store
 from core.stores.s3 import S3Store
 from core.stores.s3_client import connect
 from core.stores.s3_transfer import MIB, Sizes

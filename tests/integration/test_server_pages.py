@@ -19,7 +19,7 @@ from ci.verbs.lambda_zip import bundle
 from core import process
 from core.cli.options import ROOT
 from core.run.outputs import RunOutputs
-from core.stores import open_store
+from core.stores.location import open_store
 from core.wheel import distributions
 
 if TYPE_CHECKING:

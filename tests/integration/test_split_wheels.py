@@ -11,13 +11,14 @@ from typing import TYPE_CHECKING
 import pytest
 
 from core import process
+from core.archive import Member
 from core.env.installer import uv_program
 from core.errors import CheckError, WheelError
-from core.wheel.wheel_writer import Member, WheelSpec, write_wheel
-from core.wheel.wheels import read_metadata
+from core.wheel import read_metadata
+from core.wheel.writer import WheelSpec, write_wheel
 from pytorch_build.check.run import check_wheels
 from pytorch_build.split.kernels import require_whole
-from pytorch_build.split.wheels import plan, split
+from pytorch_build.split.parts import plan, split
 from rocm_packaging.packages import kpack
 from tests.unit.pytorch_build.check.conftest import compressed_bundle, plain_bundle
 
@@ -126,7 +127,7 @@ def test_the_loader_sees_references_in_place_of_bundles(
         "data that follows",
     ]
     host = unpacked(parts[0], "torch/lib/libtorch_hip.so", tmp_path)
-    reference = kpack.packed_reference(kpack.reference("torch", "lib/libtorch_hip.so"))[:4].hex()
+    reference = kpack.reference("torch", "lib/libtorch_hip.so").packed()[:4].hex()
     assert loaded(host) == [
         *(f"0x4b504948 {index} {reference}" for index in (1, 0, 0)),
         "data that follows",

@@ -9,13 +9,12 @@ from typing import TYPE_CHECKING
 import pytest
 
 from core import files, process
-from core.env import environments, installer
+from core.env import Interpreter, installer, interpreter
 from core.env.installer import Install, Sources
-from core.env.interpreters import Interpreter, interpreter
 from core.errors import EnvironmentSetupError
-from core.packages import server
 from core.run.outputs import RunOutputs
 from core.stores.directory import DirectoryStore
+from tests.folders import Folder, served
 from tests.integration.recorded_runs import indexed
 
 if TYPE_CHECKING:
@@ -34,10 +33,10 @@ def asked_fixture(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Every path that an installer asks a server of ours for."""
     asked: list[str] = []
 
-    def note(handler: server._Quiet, *_code: object) -> None:
+    def note(handler: Folder, *_code: object) -> None:
         asked.append(handler.path)
 
-    monkeypatch.setattr(server._Quiet, "log_request", note)
+    monkeypatch.setattr(Folder, "log_request", note)
     return asked
 
 
@@ -48,7 +47,7 @@ def run_fixture(tmp_path: Path, make_wheel: MakeWheel) -> Iterator[str]:
     rocm = make_wheel(dist, "rocm", ROCM)
     torch = make_wheel(dist, "torch", TORCH, fields=[("Requires-Dist", f"rocm=={ROCM}")])
     prefix = indexed(DirectoryStore(tmp_path / "out"), OUTPUTS, GROUP, rocm, torch)
-    with server.served(tmp_path / "out") as url:
+    with served(tmp_path / "out") as url:
         yield f"{url}/{prefix}"
 
 
@@ -124,10 +123,8 @@ def test_an_environment_is_kept_by_its_digest_and_emptied_for_another(
     stray = target.purelib / "stray.py"
     for wanted, kept in (("rocm", False), ("rocm", True), ("apex", False)):
         calls = [Install(requirements=(wanted,), sources=sources)]
-        digest = environments.digest_of_calls(target, calls)
-        with environments.prepared(
-            target, calls, digest=digest, backend=backend, cache_dir=tmp_path / "cache"
-        ):
+        digest = installer.digest_of_calls(target, calls)
+        with installer.prepared(target, calls, digest=digest, backend=backend, cache_dir=tmp_path / "cache"):
             assert installed(target) == {wanted}
             assert stray.exists() is kept
             assert interpreter.__wrapped__(target.executable) == target
@@ -143,7 +140,7 @@ def placeholders_fixture(
     names = ("rocm", "rocm-sdk-core", "torch")
     wheels = [make_wheel(dist, name, version) for name in names for version in ("0.1", "99.0")]
     prefix = indexed(DirectoryStore(tmp_path / "elsewhere"), OUTPUTS, "placeholders", *wheels)
-    with server.served(tmp_path / "elsewhere") as url:
+    with served(tmp_path / "elsewhere") as url:
         simple, flat = f"{url}/{prefix}/simple/", f"{url}/{prefix}/index.html"
         configuration = tmp_path / "pip.conf"
         configuration.write_text(f"[global]\nindex-url = {simple}\n[install]\nfind-links = {flat}\n")

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from core import junit_reading, process
+from core import junit, process
 
 if TYPE_CHECKING:
     from core.process import Completed
@@ -124,7 +124,7 @@ def test_shards_together_are_the_whole(clone: Clone) -> None:
 
 
 def reports(clone: Clone, name: str) -> Any:
-    return junit_reading.read_file(clone.path / OUT / "reports" / "cpu" / name).cases
+    return junit.read_file(clone.path / OUT / "reports" / "cpu" / name).cases
 
 
 def test_bad_files_cost_their_tests_and_no_more(clone: Clone, tree: Path) -> None:

@@ -41,8 +41,7 @@ def aws(monkeypatch: pytest.MonkeyPatch) -> Iterator[S3Client]:
     from moto import mock_aws
     from moto.core.botocore_stubber import BotocoreStubber
 
-    from core.cli.options import environment
-    from core.stores.s3_client import connection_for
+    from core.stores.s3_client import shared_connection
 
     for name in [name for name in os.environ if name.startswith("AWS_")]:  # noqa: TID251 - to be forgotten
         monkeypatch.delenv(name)
@@ -51,10 +50,10 @@ def aws(monkeypatch: pytest.MonkeyPatch) -> Iterator[S3Client]:
     monkeypatch.setattr(BotocoreStubber, "__call__", _one_at_a_time(BotocoreStubber.__call__))
     with mock_aws():
         # one client for all tests with these settings: making one takes as long as ten tests
-        connection = connection_for(environment())
+        connection = shared_connection()
         connection.buckets.clear()
-        connection.conditional.clear()
-        connection.folders.clear()
+        connection.conditions.clear()
+        connection.folder_pages.clear()
         yield connection.client
 
 

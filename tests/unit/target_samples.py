@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from core.env.interpreters import Interpreter
+from core.env import Interpreter
 
 
 def target_in(folder: Path, **facts: Any) -> Interpreter:

@@ -16,11 +16,11 @@ import pytest
 
 from core import process
 from core.errors import ProcessError
-from core.wheel.wheel_record import verify_record
-from core.wheel.wheels import read_metadata
+from core.wheel import read_metadata
+from core.wheel.record import verify_record
+from pytorch_build.check import Expectation
 from pytorch_build.check.device_code import file_facts
 from pytorch_build.check.run import check_wheel
-from pytorch_build.check.view import Expectation
 
 WHEEL = "jax_rocm7_pjrt-0.12.0-py3-none-manylinux_2_27_x86_64.whl"
 MEMBER = "jax_plugins/xla_rocm7/xla_rocm_plugin.so"

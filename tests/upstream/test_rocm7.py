@@ -16,10 +16,10 @@ from packaging.metadata import Metadata
 from core import process
 from core.env import installer
 from core.files import sha256
-from core.wheel.wheel_record import require_sound
-from core.wheel.wheels import read_metadata
+from core.wheel import read_metadata
+from core.wheel.record import require_sound
 from pytorch_build.check.device_code import file_facts
-from pytorch_build.split.wheels import split
+from pytorch_build.split.parts import split
 from rocm_packaging.artifacts import build_info, scan
 from rocm_packaging.packages.build import BuildRequest, BuiltPackages, build
 from tests.upstream.test_split import HIP, NAMES, wheel_around

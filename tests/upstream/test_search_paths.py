@@ -11,7 +11,7 @@ import pytest
 
 from core import process
 from core.env import installer
-from core.wheel.wheel_record import verify_record
+from core.wheel.record import verify_record
 from pytorch_build.build.rpaths import set_search_paths
 from pytorch_build.check.run import check_wheel
 from pytorch_build.standalone.libraries import read_members

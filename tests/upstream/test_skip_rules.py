@@ -7,17 +7,18 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from pytorch_build.test import skip_review, skip_rules, skip_trials
-from pytorch_build.test.conditions import UnderTest, decide, planned_rule
+from pytorch_build.test import skip_review, skip_rules
 from pytorch_build.test.ids import Pattern, TestId, exact
-from pytorch_build.test.skip_trials import Trial
+from pytorch_build.test.skip_rules import UnderTest, decide, planned_rule
+from pytorch_build.verbs import skips
+from pytorch_build.verbs.skips import Trial
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from pytorch_build.test.conditions import Decision
     from pytorch_build.test.plugin import Session
+    from pytorch_build.test.skip_rules import Decision
 
 CPU = UnderTest(gpu_targets=(), platform="linux", python="3.11.7", torch="2.13.0+cpu")
 RULES = """\
@@ -57,9 +58,9 @@ def decisions(tmp_path_factory: pytest.TempPathFactory) -> Sequence[Decision]:
 @pytest.fixture(scope="module")
 def collected(tree: Path, torch_python: Path, decisions: Sequence[Decision]) -> Sequence[Session]:
     trial = Trial(python=torch_python, tree=tree, rules=tuple(planned_rule(one.rule) for one in decisions))
-    files = skip_trials.named_files(tree, decisions)
+    files = skips.named_files(tree, decisions)
     assert files == ["test/test_type_info.py", "test/test_unary_ufuncs.py"]
-    return list(skip_trials.sessions(trial, files, "collect"))
+    return list(skips.sessions(trial, files, "collect"))
 
 
 def test_a_pattern_takes_just_the_tests_that_it_means(collected: Sequence[Session]) -> None:
@@ -87,7 +88,7 @@ def test_tests_that_rules_hide_are_tried(
     tree: Path, torch_python: Path, decisions: Sequence[Decision]
 ) -> None:
     trial = Trial(python=torch_python, tree=tree, rules=tuple(planned_rule(one.rule) for one in decisions))
-    (session,) = skip_trials.sessions(trial, ["test/test_type_info.py"], "try")
+    (session,) = skips.sessions(trial, ["test/test_type_info.py"], "try")
     assert {one.test.rpartition("::")[2]: (one.outcome, one.rule) for one in session.results} == {
         "test_finfo": ("passed", "mine.finfo"),
         "test_iinfo": ("passed", "mine.iinfo"),

@@ -13,11 +13,12 @@ from typing import TYPE_CHECKING
 import pytest
 
 from core import process
-from core.wheel.wheel_record import require_sound
-from core.wheel.wheel_writer import Member, WheelSpec, write_wheel
+from core.archive import Member
+from core.wheel.record import require_sound
+from core.wheel.writer import WheelSpec, write_wheel
 from pytorch_build.check.run import check_wheels
-from pytorch_build.split.kernels import MAGICS, reference_of, side_of
-from pytorch_build.split.wheels import split
+from pytorch_build.split.kernels import library_of, reference_of
+from pytorch_build.split.parts import split
 from rocm_packaging.packages import kpack
 
 if TYPE_CHECKING:
@@ -36,7 +37,7 @@ def fat_fixture(rocm7_artifacts: Path, tmp_path_factory: pytest.TempPathFactory)
         if path.is_symlink() or path.stat().st_size > MOST:
             continue
         data = path.read_bytes()
-        if data[:4] == MAGICS[0] and side_of(data).read(data) is not None:
+        if data[:4] == b"\x7fELF" and library_of(data).fat() is not None:
             found.setdefault(f"torch/lib/{path.name.partition('.so')[0]}.so", path)
     if not found:
         pytest.skip("the unsplit artifacts hold no fat library")

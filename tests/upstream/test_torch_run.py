@@ -193,7 +193,7 @@ def test_a_report_of_two_shards_is_the_truth(tree: Path, torch_python: Path) -> 
 
 
 def outcomes_of(tree: Path) -> dict[str, Any]:
-    from core.junit_reading import read_file
+    from core.junit import read_file
 
     found: dict[str, Any] = {}
     for path in (tree.parent / "out").rglob("reports/cpu/*-of-2.xml"):

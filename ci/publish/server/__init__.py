@@ -76,7 +76,7 @@ def _folders() -> re.Pattern[str]:
 
 
 def _store(bucket: str) -> Store:
-    return open_bucket(f"s3://{bucket}", environment())
+    return open_bucket(f"s3://{bucket}")
 
 
 def handle(

@@ -3,19 +3,19 @@
 It runs inside the target environment, so it is one file that needs the standard library and pytest
 (7 to 9) alone, on Python 3.10 and later. This file's folder goes on PYTHONPATH, and::
 
-    python -m pytest -p wheel_test_plugin --wheel-test-plan PLAN --wheel-test-journal JOURNAL …
+    python -m pytest -p wheel_test_plugin --wheel-test-plan PLAN …
 
-`pytorch_build.test.plugin` writes the plan, gives these arguments and reads the journal.
-
-Test ids are pytest's node ids with the path taken relative to the plan's ``root``, wherever pytest was
-started and whatever it took for its root: ``test/test_nn.py::TestNN::test_x[a/b 1]``.
+`pytorch_build.test.plugin` writes the plan and reads the journal. Test ids are pytest's node ids with the
+path relative to the plan's ``root``, however pytest was started: ``test/test_nn.py::TestNN::test_x[a/b 1]``.
 
 The plan is JSON, and every rule in it applies: conditions were decided before::
 
     {"schema": 1,
      "root": "/path/of/the/checkout",
-     "mode": "apply",                 # or "try": run only what skip and xfail rules take, unmarked
-     "only": null,                    # or exact ids: every other test is deselected
+     "journal": "/path/of/the/journal", # "{pid}" in it becomes the process's id
+     "mode": "apply",                   # or "try": run only what skip and xfail rules take, unmarked
+     "runner": false,                   # or true: started by upstream's run_test.py, see below
+     "only": null,                      # or exact ids: every other test is deselected
      "rules": [{"name": "cuda.mempool",         # file and table of the rule
                 "action": "skip",               # or "xfail" (strict), or "retry"
                 "reason": "…",                  # goes into the report of each test
@@ -23,37 +23,36 @@ The plan is JSON, and every rule in it applies: conditions were decided before::
                 "tests": ["…"],                 # exact ids
                 "patterns": ["…"]}]}            # regular expressions, matched against whole ids
 
-A test that a rule skips is marked, not dropped: it stands in JUnit and in the journal with the rule's
-name and reason. Of several rules that take a test, skip wins over xfail, xfail over retry, and among
-equals the first.
+A test that a rule skips is marked, not dropped: it stands in the journal with the rule's name and reason. Of
+several rules that take a test, skip wins over xfail, xfail over retry, and among equals the first.
 
-The journal is JSON lines, each written and flushed when it happens, so that it holds what was known
-when an interpreter died. ``{pid}`` in its path becomes the process's id, for runners that start pytest
-several times. One file may hold several sessions, one after another. In the order of a session::
+Upstream's ``run_test.py`` stops a file at the first failed test, and tries each failed test and the file
+again, so a failure could pass for a success. With ``runner`` every test runs once, the journal holds the
+failures, and the runner gets status 0 as long as pytest itself worked.
 
-    {"kind": "session", "schema": 1, "time": 1790000000.0, "python": "3.11.7", "pytest": "9.0.2",
-     "torch": "2.13.0+cpu", "root": "…", "mode": "apply"}      # torch: "" where it is not installed
-    {"kind": "collect", "file": "test/test_x.py", "outcome": "error", "message": "…"}
+The journal is JSON lines, each flushed when it happens, so that it holds what was known when an interpreter
+died. One file may hold several sessions, one after another. In the order of a session::
+
+    {"kind": "session", "schema": 1, "time": 1790000000.0, "python": "3.11.7",
+     "torch": "2.13.0+cpu"}            # torch: "" where it is not installed
+    {"kind": "collect", "file": "test/test_x.py", "outcome": "error", "message": "…", "text": "…"}
                                        # a file that could not be collected; or "skipped" as a whole
     {"kind": "collected", "tests": ["…"], "deselected": 12}    # ids about to run
-    {"kind": "absent", "tests": ["…"]}                         # of "only", those that are not there; if any
-    {"kind": "rule", "rule": "cuda.mempool", "action": "skip", "tests": ["…"]}
+    {"kind": "rule", "rule": "cuda.mempool", "tests": ["…"]}
                                        # each rule once, with every collected test that it matches,
                                        # also those that another rule took or -k deselected
     {"kind": "start", "test": "…"}
     {"kind": "test", "test": "…", "outcome": "passed", "seconds": 0.0123, "attempt": 1,
-     "rule": "", "message": ""}
-    {"kind": "end", "exit": 0, "seconds": 12.3}
+     "rule": "", "message": "", "text": ""}    # text: the traceback of a failure
+    {"kind": "end", "exit": 0}
 
 Outcomes: ``passed``, ``failed``, ``error`` (in setup or teardown), ``skipped``, ``xfailed``, ``xpassed``
-(not strict), ``rerun`` (failed, and tried again: another "test" line with the next attempt follows; a
-flaky test is one with a "rerun" line and a "passed" one), ``crashed`` (a pytest-xdist worker died).
-``seconds`` are setup, call and teardown together. ``rule`` names the rule that was applied to the test.
+(not strict), ``rerun`` (failed, and tried again: another "test" line with the next attempt follows),
+``crashed`` (a pytest-xdist worker died). ``rule`` names the rule that was applied to the test.
 
-What a reader can rely on: a session without "end" was killed or died, and a test with "start" and no
-"test" line was running then; an id of "collected" with neither was never reached. With pytest-xdist
-the controller writes the journal; "rule" and "absent" lines come before "end", and "deselected" is 0.
-The rule's name also stands in JUnit, as the property ``wheel_test_rule`` of its test case.
+A session without "end" was killed or died, and a test with "start" and no "test" line was running then; an
+id of "collected" with neither was never reached. With pytest-xdist the controller writes the journal; "rule"
+lines come before "end", and "deselected" is 0.
 """
 
 from __future__ import annotations
@@ -73,45 +72,38 @@ import pytest
 SCHEMA = 1
 _ACTIONS = ("skip", "xfail", "retry")  # the first that takes a test wins
 _WORST_FIRST = ("crashed", "error", "failed", "rerun", "xpassed", "xfailed", "skipped", "passed")
-_LONGEST_MESSAGE = 2000
+_LONGEST_MESSAGE, _LONGEST_TEXT = 2000, 16_000
 _RULE_PROPERTY = "wheel_test_rule"
+_TESTS_FAILED = 1
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Declare the two options."""
+    """Declare the option."""
     group = parser.getgroup("wheel tests")
-    group.addoption("--wheel-test-plan", metavar="FILE", help="JSON: skip rules and chosen tests")
-    group.addoption("--wheel-test-journal", metavar="FILE", help="JSON lines: what happened, as it happens")
+    group.addoption("--wheel-test-plan", metavar="FILE", help="JSON: skip rules, chosen tests, the journal")
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_configure(config: pytest.Config) -> None:
-    """Read the plan and open the journal."""
-    plan_file, journal_file = config.getoption("--wheel-test-plan"), config.getoption("--wheel-test-journal")
-    if not plan_file and not journal_file:
+    """Read the plan; take back the ``-x`` and ``--reruns`` of upstream's runner, but no marks of tests."""
+    name = config.getoption("--wheel-test-plan")
+    if not name:
         return
-    plan = _plan(plan_file) if plan_file else {}
-    # a worker of pytest-xdist tells its controller, which keeps the journal
-    worker = hasattr(config, "workerinput")
-    journal = Journal(journal_file) if journal_file and not worker else Journal("")
-    config.pluginmanager.register(WheelTests(config, plan, journal), "wheel-tests")
-
-
-def _plan(name: str) -> dict[str, Any]:
     try:
         plan = json.loads(Path(name).read_text(encoding="utf-8"))
     except (OSError, ValueError) as problem:
         raise pytest.UsageError(f"--wheel-test-plan {name}: {problem}") from problem
     if not isinstance(plan, dict) or plan.get("schema") != SCHEMA:
         raise pytest.UsageError(f"--wheel-test-plan {name}: not a plan of schema {SCHEMA}")
-    return plan
+    if plan.get("runner"):
+        config.option.maxfail = 0
+        if hasattr(config.option, "reruns"):
+            config.option.reruns = None
+    config.pluginmanager.register(WheelTests(config, plan), "wheel-tests")
 
 
 class Journal:
-    """JSON lines, each on disk before the next thing happens.
-
-    Args:
-        path: The file to append to, with ``{pid}`` for the process's id; "" for none.
-    """
+    """JSON lines, each flushed before the next thing happens; without a path it keeps nothing."""
 
     def __init__(self, path: str) -> None:
         self._file = Path(path.replace("{pid}", str(os.getpid()))) if path else None
@@ -135,67 +127,52 @@ class Rule:
     def __init__(self, table: dict[str, Any]) -> None:
         self.name: str = table["name"]
         self.action: str = table["action"]
-        self.reason: str = table["reason"]
-        self.retries: int = table.get("retries", 0)
-        self.exact = frozenset(table.get("tests", ()))
-        self.patterns = [re.compile(pattern) for pattern in table.get("patterns", ())]
-        self.matched: dict[str, None] = {}
+        self.exact = frozenset(table["tests"])
+        self.patterns = [re.compile(pattern) for pattern in table["patterns"]]
+        self.matched: list[str] = []
+        reason = f"{table['reason']} [rule {self.name}]"
+        self.mark = {
+            "skip": pytest.mark.skip(reason=reason),
+            "xfail": pytest.mark.xfail(reason=reason, strict=True),
+            "retry": pytest.mark.flaky(reruns=table["retries"]),  # of pytest-rerunfailures
+        }[self.action]
 
     def takes(self, test: str) -> bool:
         """Whether the rule names this test."""
         return test in self.exact or any(pattern.fullmatch(test) for pattern in self.patterns)
 
-    def mark(self) -> pytest.MarkDecorator:
-        """Give the mark that does what the rule says."""
-        said = f"{self.reason} [rule {self.name}]"
-        if self.action == "skip":
-            return pytest.mark.skip(reason=said)
-        if self.action == "xfail":
-            return pytest.mark.xfail(reason=said, strict=True)
-        return pytest.mark.flaky(reruns=self.retries)  # pytest-rerunfailures does it
-
 
 class WheelTests:
     """The plugin of one pytest session."""
 
-    def __init__(self, config: pytest.Config, plan: dict[str, Any], journal: Journal) -> None:
+    def __init__(self, config: pytest.Config, plan: dict[str, Any]) -> None:
         self._config = config
-        self._journal = journal
-        self._root = Path(plan.get("root") or config.rootpath).resolve()
-        self._mode: str = plan.get("mode", "apply")
-        self._only = None if plan.get("only") is None else frozenset(plan["only"])
-        self._rules = [Rule(table) for table in plan.get("rules", ())]
-        self._rules.sort(key=lambda rule: _ACTIONS.index(rule.action))
+        # a worker of pytest-xdist reports to its controller, which keeps the journal
+        self._worker = hasattr(config, "workerinput")
+        self._journal = Journal("" if self._worker else plan["journal"])
+        self._root = Path(plan["root"]).resolve()
+        self._apply = plan["mode"] == "apply"
+        self._runner: bool = plan["runner"]
+        self._only = None if plan["only"] is None else frozenset(plan["only"])
+        self._rules = sorted(map(Rule, plan["rules"]), key=lambda rule: _ACTIONS.index(rule.action))
         self._attempts: dict[str, Attempt] = {}
         self._numbers: dict[str, int] = {}
         self._deselected = 0
-        self._absent: list[str] = []
-        self._collected = self._told = False
-        self._started = time.time()
+        self._collected = self._ruled = False
         self._relative_path = lru_cache(maxsize=None)(self._path_in_root)
-        if any(rule.action == "retry" for rule in self._rules) and self._mode == "apply":
-            self._require_retries()
-
-    def _require_retries(self) -> None:
-        if not self._config.pluginmanager.hasplugin("rerunfailures"):
-            raise pytest.UsageError("a rule retries tests, which needs pytest-rerunfailures")
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_sessionstart(self) -> None:
-        """Say where and with what."""
+        """Write where and with what."""
+        retries = self._apply and any(rule.action == "retry" for rule in self._rules)
+        if retries and not self._config.pluginmanager.hasplugin("rerunfailures"):
+            raise pytest.UsageError("a rule retries tests, which needs pytest-rerunfailures")
         try:
             torch = metadata.version("torch")
         except metadata.PackageNotFoundError:
             torch = ""
         self._journal.write(
-            "session",
-            schema=SCHEMA,
-            time=self._started,
-            python=platform.python_version(),
-            pytest=pytest.__version__,
-            torch=torch,
-            root=str(self._root),
-            mode=self._mode,
+            "session", schema=SCHEMA, time=time.time(), python=platform.python_version(), torch=torch
         )
 
     # first, so that the rules see what -k and -m deselect afterwards
@@ -204,20 +181,17 @@ class WheelTests:
         """Choose and mark the collected tests."""
         kept: list[pytest.Item] = []
         dropped: list[pytest.Item] = []
-        seen = set()
         for item in items:
             test = self._id(item.nodeid)
-            seen.add(test)
             rules = [rule for rule in self._rules if rule.takes(test)]
             for rule in rules:
-                rule.matched[test] = None
+                rule.matched.append(test)
             if rules:
                 # travels with the reports, from the workers of pytest-xdist too
                 item.user_properties.append((_RULE_PROPERTY, rules[0].name))
-                if self._mode == "apply":
-                    item.add_marker(rules[0].mark(), append=False)
+                if self._apply:
+                    item.add_marker(rules[0].mark, append=False)
             (kept if self._wanted(test, rules) else dropped).append(item)
-        self._absent = sorted(self._only - seen) if self._only is not None else []
         if dropped:
             config.hook.pytest_deselected(items=dropped)
             items[:] = kept
@@ -225,10 +199,10 @@ class WheelTests:
     def _wanted(self, test: str, rules: list[Rule]) -> bool:
         if self._only is not None and test not in self._only:
             return False
-        return self._mode == "apply" or any(rule.action != "retry" for rule in rules)
+        return self._apply or any(rule.action != "retry" for rule in rules)
 
     def pytest_deselected(self, items: list[pytest.Item]) -> None:
-        """Count what was dropped, by whomever."""
+        """Count what was dropped, by whatever plugin."""
         self._deselected += len(items)
 
     def pytest_collectreport(self, report: pytest.CollectReport) -> None:
@@ -239,26 +213,27 @@ class WheelTests:
                 file=self._id(report.nodeid),
                 outcome="error" if report.outcome == "failed" else "skipped",
                 message=_message(report),
+                text=_text(report),
             )
 
     @pytest.hookimpl(trylast=True)
     def pytest_collection_finish(self, session: pytest.Session) -> None:
-        """Say what is about to run, and what each rule took."""
+        """Write what is about to run, and what each rule took."""
         if not self._config.pluginmanager.hasplugin("dsession"):
-            self._say_collected([item.nodeid for item in session.items])
-            self._say_rules({rule.name: list(rule.matched) for rule in self._rules}, self._absent)
+            self._write_collected([item.nodeid for item in session.items])
+            self._write_rules(self._matches())
 
-    def _say_collected(self, nodes: list[str]) -> None:
+    def _matches(self) -> dict[str, list[str]]:
+        return {rule.name: rule.matched for rule in self._rules}
+
+    def _write_collected(self, nodes: list[str]) -> None:
         self._collected = True
-        tests = [self._id(node) for node in nodes]
-        self._journal.write("collected", tests=tests, deselected=self._deselected)
+        self._journal.write("collected", tests=list(map(self._id, nodes)), deselected=self._deselected)
 
-    def _say_rules(self, matched: dict[str, list[str]], absent: list[str]) -> None:
-        self._told = True
-        if absent:
-            self._journal.write("absent", tests=absent)
+    def _write_rules(self, matched: dict[str, list[str]]) -> None:
+        self._ruled = True
         for rule in self._rules:
-            self._journal.write("rule", rule=rule.name, action=rule.action, tests=matched.get(rule.name, []))
+            self._journal.write("rule", rule=rule.name, tests=matched.get(rule.name, []))
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_logstart(self, nodeid: str) -> None:
@@ -270,47 +245,42 @@ class WheelTests:
         attempt = self._attempts.get(report.nodeid)
         if attempt and attempt.outcome == "rerun" and report.when == "setup":
             # older versions of pytest-rerunfailures keep the teardown of a failed attempt to themselves
-            self._say_test(report.nodeid)
+            self._write_test(report.nodeid)
         self._attempts.setdefault(report.nodeid, Attempt(self._numbers.get(report.nodeid, 1))).add(report)
         if report.when not in ("setup", "call"):
-            self._say_test(report.nodeid)
+            self._write_test(report.nodeid)
 
-    def _say_test(self, node: str) -> None:
+    def _write_test(self, node: str) -> None:
         attempt = self._attempts.pop(node)
         if attempt.outcome == "rerun":
-            self._numbers[node] = attempt.number + 1
+            self._numbers[node] = attempt.attempt + 1
         self._journal.write(
-            "test",
-            test=self._id(node),
-            outcome=attempt.outcome,
-            seconds=round(attempt.seconds, 4),
-            attempt=attempt.number,
-            rule=attempt.rule,
-            message=attempt.message,
+            "test", test=self._id(node), **{**vars(attempt), "seconds": round(attempt.seconds, 4)}
         )
 
     @pytest.hookimpl(trylast=True)
-    def pytest_sessionfinish(self, exitstatus: int) -> None:
-        """Tell the controller, or end the journal."""
-        if hasattr(self._config, "workeroutput"):
-            found = {rule.name: list(rule.matched) for rule in self._rules}
-            self._config.workeroutput["wheel_tests"] = {"rules": found, "absent": self._absent}
-        if self._collected and not self._told:
-            self._say_rules({}, [])
-        self._journal.write("end", exit=int(exitstatus), seconds=round(time.time() - self._started, 3))
+    def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> None:
+        """Report to the controller, or end the journal."""
+        if self._worker:
+            self._config.workeroutput["wheel_tests"] = self._matches()  # type: ignore[attr-defined] # xdist's
+        if self._collected and not self._ruled:
+            self._write_rules({})
+        self._journal.write("end", exit=int(exitstatus))
+        if self._runner and exitstatus == _TESTS_FAILED:
+            session.exitstatus = 0
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_xdist_node_collection_finished(self, node: Any, ids: list[str]) -> None:  # noqa: ANN401, ARG002 - xdist's
-        """Say what is about to run, once: every worker collects the same."""
+        """Write what is about to run, once: every worker collects the same."""
         if not self._collected:
-            self._say_collected(ids)
+            self._write_collected(ids)
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_testnodedown(self, node: Any, error: object) -> None:  # noqa: ANN401, ARG002 - xdist's
         """Take a worker's account of the rules: every worker's is the same, so the first will do."""
-        said = getattr(node, "workeroutput", {}).get("wheel_tests")
-        if said and not self._told:
-            self._say_rules(said["rules"], said["absent"])
+        matched = getattr(node, "workeroutput", {}).get("wheel_tests")
+        if matched is not None and not self._ruled:
+            self._write_rules(matched)
 
     def _id(self, node: str) -> str:
         path, separator, rest = node.partition("::")
@@ -330,14 +300,13 @@ class WheelTests:
 
 
 class Attempt:
-    """What the reports of one attempt at one test add up to."""
+    """What the reports of one attempt at one test add up to; its attributes are the journal's."""
 
-    def __init__(self, number: int = 1) -> None:
-        self.number = number
-        self.seconds = 0.0
+    def __init__(self, attempt: int) -> None:
         self.outcome = "passed"
-        self.message = ""
-        self.rule = ""
+        self.seconds = 0.0
+        self.attempt = attempt
+        self.rule = self.message = self.text = ""
 
     def add(self, report: pytest.TestReport) -> None:
         """Count one phase's report; the worst outcome stays, with its message."""
@@ -349,11 +318,11 @@ class Attempt:
         else:
             self.seconds += report.duration
         if _WORST_FIRST.index(outcome) < _WORST_FIRST.index(self.outcome):
-            self.outcome, self.message = outcome, _message(report)
+            self.outcome, self.message, self.text = outcome, _message(report), _text(report)
 
 
 def _outcome(report: pytest.TestReport) -> str:
-    if report.when not in ("setup", "call", "teardown"):  # what pytest-xdist says of a worker that died
+    if report.when not in ("setup", "call", "teardown"):  # what pytest-xdist reports of a worker that died
         return "crashed"
     if report.outcome == "failed":
         return "failed" if report.when == "call" else "error"
@@ -363,18 +332,21 @@ def _outcome(report: pytest.TestReport) -> str:
 
 
 def _message(report: pytest.TestReport | pytest.CollectReport) -> str:
-    """Give the lines that matter: the assertion or exception, or the reason of a skip."""
+    """Return the lines that matter: the assertion or exception, or the reason of a skip."""
+    longrepr = report.longrepr
     if hasattr(report, "wasxfail"):
-        return _short(str(report.wasxfail).removeprefix("reason: "))
-    said = report.longrepr
-    if isinstance(said, tuple):
-        return _short(str(said[2]).removeprefix("Skipped: "))
-    crash = getattr(said, "reprcrash", None)
-    if crash is not None:
-        return _short(str(crash.message))
-    lines = [line for line in str(said or "").splitlines() if line.strip()]
-    return _short(lines[-1] if lines else "")
+        message = str(report.wasxfail).removeprefix("reason: ")
+    elif isinstance(longrepr, tuple):
+        message = str(longrepr[2]).removeprefix("Skipped: ")
+    elif (crash := getattr(longrepr, "reprcrash", None)) is not None:
+        message = str(crash.message)
+    else:
+        message = next((line for line in reversed(str(longrepr or "").splitlines()) if line.strip()), "")
+    return message if len(message) <= _LONGEST_MESSAGE else f"{message[:_LONGEST_MESSAGE]}…"
 
 
-def _short(text: str) -> str:
-    return text if len(text) <= _LONGEST_MESSAGE else f"{text[:_LONGEST_MESSAGE]}…"
+def _text(report: pytest.TestReport | pytest.CollectReport) -> str:
+    """Return the traceback of a failure, the middle of a very long one left out."""
+    text = "" if report.outcome in ("passed", "skipped") else report.longreprtext
+    half = _LONGEST_TEXT // 2
+    return text if len(text) <= _LONGEST_TEXT else f"{text[:half]}\n…\n{text[-half:]}"

@@ -1,17 +1,34 @@
 from __future__ import annotations
 
+import io
+import sys
+import tracemalloc
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from core import junit
-from core.junit import FAILING, OUTCOMES, Case, Document, Suite, counts, first_line, last_attempt, worst
-from core.junit_reading import read
+from core import junit, process
+from core.junit import (
+    FAILING,
+    OUTCOMES,
+    TEXT_LIMIT,
+    Case,
+    Document,
+    Suite,
+    counts,
+    first_line,
+    last_attempt,
+    node_id,
+    read,
+    read_file,
+    worst,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from pathlib import Path
 
 PRINTED = st.text(st.characters(codec="utf-8", exclude_categories=("Cc", "Cs", "Cf", "Cn")), max_size=20)
 
@@ -110,5 +127,232 @@ def test_counts_name_every_outcome() -> None:
 
 
 def test_long_texts_keep_both_ends() -> None:
-    assert junit.cut("abc", 3) == "abc"
-    assert junit.cut("a" * 50 + "b" * 50, 10) == "aaaaa\n… 90 characters left out …\nbbbbb"
+    half = junit.TEXT_LIMIT // 2
+    assert junit.cut("a" * 2 * half) == "a" * 2 * half
+    assert (
+        junit.cut("a" * half + "c" * 90 + "b" * half)
+        == f"{'a' * half}\n… 90 characters left out …\n{'b' * half}"
+    )
+
+
+GOOD = b"""<?xml version="1.0" encoding="utf-8"?><testsuites><testsuite name="pytest" tests="2" failures="1"
+errors="0" time="1.5" timestamp="2026-01-01T00:00:00">
+<properties><property name="rocm" value="7.0"/></properties>
+<testcase classname="test_a.TestA" name="test_x" time="0.5"/>
+<testcase classname="test_a.TestA" name="test_y" time="1.0"><failure message="AssertionError: no">tb</failure>
+<system-out>said</system-out></testcase></testsuite></testsuites>"""
+LAUGHS = b"""<?xml version="1.0"?><!DOCTYPE t [<!ENTITY a "ha"><!ENTITY b "&a;&a;&a;&a;&a;&a;&a;&a;&a;&a;">]>
+<testsuite><testcase classname="&b;" name="x"/></testsuite>"""
+OUTSIDE = (
+    b"""<!DOCTYPE t [<!ENTITY a SYSTEM "file:///etc/passwd">]><testsuite><testcase name="&a;"/></testsuite>"""
+)
+
+
+def suite(inside: str, attributes: str = "") -> bytes:
+    return f"<testsuite {attributes}>{inside}</testsuite>".encode()
+
+
+def test_a_report_of_pytest() -> None:
+    document = read(GOOD)
+    assert [(one.test, one.outcome, one.line, one.seconds) for one in document.cases] == [
+        ("test_a.py::TestA::test_x", "passed", "", 0.5),
+        ("test_a.py::TestA::test_y", "failed", "AssertionError: no", 1.0),
+    ]
+    assert document.cases[0].file == "test_a.py"
+    assert document.problems == ()
+    assert document.properties == {"rocm": "7.0"}
+    assert document.timestamp == "2026-01-01T00:00:00"
+
+
+@pytest.mark.parametrize(
+    ("content", "problem"),
+    [
+        (b"", "empty"),
+        (b"\n \n", "not valid XML"),
+        (b"not xml", "not valid XML"),
+        (b"<html></html>", "not a JUnit report but <html>"),
+        (b"<testsuites></testsuites>", "holds no test"),
+        (suite("", 'tests="0"'), "holds no test"),
+        (suite("", 'tests="7"'), "counts 7 tests and names none"),
+        (suite('<testcase name="a"/>', 'tests="1" failures="3"'), "counts 3 failures and names none"),
+        (LAUGHS, "declares a document type"),
+        (OUTSIDE, "declares a document type"),
+        (GOOD.replace(b"said", b"\xff\xfe"), "not valid XML"),
+        (GOOD.replace(b"said", b"\x00"), "not valid XML"),
+        (GOOD.replace(b"utf-8", b"klingon"), "not valid XML"),
+        (GOOD.replace(b"utf-8", b"rot13"), "not valid XML"),
+        (suite("<a>" * 100 + "</a>" * 100), "nested more than"),
+        (GOOD + b"<testsuites/>", "not valid XML"),
+    ],
+)
+def test_what_cannot_be_believed_is_told(content: bytes, problem: str) -> None:
+    problems = read(content).problems
+    assert len(problems) == 1
+    assert problem in problems[0]
+
+
+@given(st.integers(0, len(GOOD) - 1))
+def test_no_report_that_was_cut_off_passes(length: int) -> None:
+    document = read(GOOD[:length])
+    assert len(document.problems) == 1
+    assert len(document.cases) <= 2
+
+
+@given(st.binary(max_size=200) | st.text(max_size=100).map(str.encode))
+def test_nothing_that_is_given_breaks_the_reader(content: bytes) -> None:
+    assert read(content).problems
+    read(suite("<testcase name='a'><failure>") + content)
+
+
+def test_other_encodings_are_read() -> None:
+    text = GOOD.decode().replace("said", "é").replace("test_x", "test_é")
+    for encoding in ("utf-16", "latin-1"):
+        document = read(text.replace("utf-8", encoding).encode(encoding))
+        assert document.problems == ()
+        assert document.cases[0].test == "test_a.py::TestA::test_é"
+
+
+def test_a_huge_output_takes_no_memory() -> None:
+    # one line without an end is the worst that an output can be
+    output = "x" * (40 << 20)
+    inside = f'<testcase name="a"><failure message="m">{output}</failure><system-out>{output}</system-out>'
+    content = suite(f"{inside}</testcase>")
+    del output, inside
+    tracemalloc.start()
+    document = read(io.BytesIO(content))
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert document.problems == ()
+    assert len(document.cases[0].text) < TEXT_LIMIT + 100
+    assert "characters left out" in document.cases[0].text
+    assert peak < 64 << 20
+
+
+def test_limits_are_held(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(junit, "MAX_CASES", 3)
+    document = read(suite("".join(f'<testcase name="{at}"/>' for at in range(5))))
+    assert "more than 3 tests" in document.problems[0]
+    assert len(document.cases) == 3
+    monkeypatch.setattr(junit, "MAX_BYTES", 64)
+    assert "larger than" in read(GOOD).problems[0]
+
+
+def test_values_that_are_no_numbers_count_nothing() -> None:
+    inside = "".join(
+        f'<testcase name="t{at}" time="{said}"/>' for at, said in enumerate(("nan", "-1", "inf", "x"))
+    )
+    document = read(suite(inside, 'tests="many" time="1,234.5" failures="-3"'))
+    assert [one.seconds for one in document.cases] == [0, 0, 0, 0]
+    assert next(iter(document.suites.values())).seconds == 1234.5
+    assert document.problems == ()
+
+
+@pytest.mark.parametrize(
+    ("element", "outcome"),
+    [
+        ('<error type="crashed" message="signal 11"/>', "crashed"),
+        ('<error type="timeout" message="600 s"/>', "timeout"),
+        ("<failure message=\"worker 'gw0' crashed while running 't.py::t'\"/>", "crashed"),
+        ('<failure message="Failed: Timeout (&gt;1.0s) from pytest-timeout."/>', "timeout"),
+        ('<skipped type="pytest.xfail" message="known"/>', "xfailed"),
+        ('<skipped message="no GPU"/>', "skipped"),
+        ('<rerun message="first"/>', "flaky"),
+        ('<flakyFailure message="first"/>', "flaky"),
+        ('<properties><property name="attempts" value="3"/></properties>', "flaky"),
+        ('<rerun message="first"/><failure message="second"/>', "failed"),
+        ('<failure message="call"/><error message="teardown"/>', "failed"),
+    ],
+)
+def test_outcomes_by_what_others_write(element: str, outcome: str) -> None:
+    document = read(suite(f'<testcase classname="t" name="t">{element}</testcase>'))
+    assert [one.outcome for one in document.cases] == [outcome]
+
+
+@pytest.mark.parametrize(
+    ("attributes", "expected"),
+    [
+        ({"classname": "test_nn.TestNN", "name": "test_a"}, "test_nn.py::TestNN::test_a"),
+        ({"classname": "dynamo.test_misc.TestA", "name": "t"}, "dynamo/test_misc.py::TestA::t"),
+        ({"classname": "test_nn", "name": "t[a.b]"}, "test_nn.py::t[a.b]"),
+        ({"classname": "a.checks.TestA", "name": "t", "file": "a/checks.py"}, "a/checks.py::TestA::t"),
+        # inherited: the file is where the function stands, which is not the test's
+        ({"classname": "test_a.TestA", "name": "t", "file": "lib/common.py"}, "test_a.py::TestA::t"),
+        ({"classname": "rocm_sdk.core", "name": "files are there"}, "rocm_sdk.core::files are there"),
+        ({"classname": "", "name": "a.test_b", "file": "a/test_b.py"}, "a/test_b.py"),
+        ({"classname": "", "name": "test_b", "file": "test_b.py"}, "test_b.py"),
+        ({"name": "alone"}, "alone"),
+        ({}, "?"),
+    ],
+)
+def test_node_ids(attributes: dict[str, str], expected: str) -> None:
+    assert node_id(attributes) == expected
+
+
+def test_long_names_stay_different() -> None:
+    names = [f"{'x' * 5000}{at}" for at in range(2)]
+    document = read(suite("".join(f'<testcase name="{name}"/>' for name in names)))
+    assert len({one.test for one in document.cases}) == 2
+    assert all(len(one.test) < 2100 for one in document.cases)
+
+
+def test_an_absent_report_is_a_problem(tmp_path: Path) -> None:
+    assert "cannot be read" in read_file(tmp_path / "none.xml").problems[0]
+    assert "cannot be read" in read_file(tmp_path).problems[0]
+
+
+MIXED = """
+import pytest, unittest
+def test_ok(): pass
+def test_bad(): assert 1 == 2, "first" + chr(10) + "second"
+@pytest.fixture
+def boom(): raise RuntimeError("set-up")
+def test_err(boom): pass
+@pytest.fixture
+def late():
+    yield
+    raise RuntimeError("clean-up")
+def test_late(late): pass
+def test_both(late): assert 0
+@pytest.mark.skip(reason="why")
+def test_skip(): pass
+@pytest.mark.xfail(reason="known")
+def test_xf(): assert 0
+@pytest.mark.xfail(strict=True, reason="known")
+def test_xs(): pass
+class TestU(unittest.TestCase):
+    def test_out(self): print("x" * 100_000)
+@pytest.mark.parametrize("x", ["a|b", "`<b>`", "é", chr(27) + "[31m"])
+def test_p(x): pass
+"""
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize("family", ["xunit1", "xunit2"])
+def test_what_real_pytest_writes(tmp_path: Path, family: str) -> None:
+    (tmp_path / "sub").mkdir()
+    (tmp_path / "test_mix.py").write_text(MIXED)
+    (tmp_path / "sub" / "test_coll.py").write_text("import nowhere\n")
+    argv = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--continue-on-collection-errors"]
+    argv += ["-o", f"junit_family={family}", "-o", "junit_logging=all", "--junitxml=out.xml", "."]
+    process.capture(argv, cwd=tmp_path, env=process.inherited(), check=False)
+    document = read_file(tmp_path / "out.xml")
+    assert document.problems == ()
+    found = {one.test: (one.outcome, one.line) for one in document.cases}
+    collected = "sub/test_coll.py" if family == "xunit1" else "sub.test_coll"
+    assert found.pop(collected) == ("error", "ModuleNotFoundError: No module named 'nowhere'")
+    assert found == {
+        "test_mix.py::test_ok": ("passed", ""),
+        "test_mix.py::test_bad": ("failed", "AssertionError: first"),
+        "test_mix.py::test_err": ("error", "RuntimeError: set-up"),
+        "test_mix.py::test_late": ("error", "RuntimeError: clean-up"),
+        "test_mix.py::test_both": ("failed", "assert 0"),
+        "test_mix.py::test_skip": ("skipped", "why"),
+        "test_mix.py::test_xf": ("xfailed", "known"),
+        "test_mix.py::test_xs": ("failed", "[XPASS(strict)] known"),
+        "test_mix.py::TestU::test_out": ("passed", ""),
+        "test_mix.py::test_p[a|b]": ("passed", ""),
+        "test_mix.py::test_p[`<b>`]": ("passed", ""),
+        "test_mix.py::test_p[\\xe9]": ("passed", ""),
+        "test_mix.py::test_p[\\x1b[31m]": ("passed", ""),
+    }
+    assert counts(document.cases)["failed"] == 3

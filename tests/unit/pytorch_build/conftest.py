@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from core.archive import Member
 from core.cli.options import Common
 from core.families import family
 from core.run import records
 from core.run.records import Cell, FileRecord, Record
 from core.wheel import distributions
-from core.wheel.wheel_writer import Member, WheelSpec, metadata_text, write_sdist, write_wheel
+from core.wheel.writer import WheelSpec, metadata_text, write_sdist, write_wheel
 from pytorch_build.context import Context
 from pytorch_build.lock.source_lock import LockedProject, SourceLock
 from pytorch_build.refs.torch_refs import DISTRIBUTIONS, PROJECTS, torch_ref
@@ -23,7 +24,7 @@ from tests.unit.target_samples import target_in
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from core.env.interpreters import Interpreter
+    from core.env import Interpreter
     from core.stores import Store
 
 ROCM = "7.99.0.dev0+sample"

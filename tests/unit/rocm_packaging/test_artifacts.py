@@ -41,7 +41,7 @@ def test_scan_reads_names_and_stages(tmp_path: Path) -> None:
 def test_nothing_is_refused(tmp_path: Path) -> None:
     with pytest.raises(MissingInputError, match="no artifact folders"):
         scan(tmp_path)
-    with pytest.raises(MissingInputError, match="no directory"):
+    with pytest.raises(MissingInputError, match="is not a directory"):
         scan(tmp_path / "absent")
 
 

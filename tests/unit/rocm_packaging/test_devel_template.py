@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from core.wheel.wheel_writer import write_tar
+from core.wheel.writer import write_tar
 from rocm_packaging.packages import layouts, wheels
 from rocm_packaging.packages.plan import Distribution
 

@@ -73,9 +73,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from core.archive.compression import Workers
 from core.binaries.elf import ElfFacts
 from core.cli.options import ROOT
-from core.wheel.wheel_writer import Workers
 from rocm_packaging.artifacts import Entry
 from rocm_packaging.packages import wheels
 from rocm_packaging.packages.layouts import packages, payload_folder
@@ -83,7 +83,7 @@ from rocm_packaging.packages.payload import Licenses, Payload, plan
 from rocm_packaging.packages.plan import DevelPlan, Distribution, Kind, RuntimePlan
 
 if TYPE_CHECKING:
-    from core.wheel.wheel_writer import WrittenFile
+    from core.wheel.writer import WrittenFile
 
 TESTS = ROOT / "tests"
 NAMED = re.findall(r"^    (test_\w+)$", __doc__ or "", re.MULTILINE)
@@ -92,7 +92,14 @@ LICENSES = Licenses(expression="MIT", files={})
 
 
 def distribution(*, split: bool) -> Distribution:
-    return Distribution(version="10.1.0", platform="linux", families=FAMILIES, libraries=(), split=split)
+    return Distribution(
+        version="10.1.0",
+        platform="linux",
+        families=FAMILIES,
+        libraries=(),
+        split=split,
+        linux=tuple(FAMILIES),
+    )
 
 
 def dist_info(*, split: bool) -> ModuleType:
@@ -146,7 +153,7 @@ def test_the_profilers_libraries_are_written_once() -> None:
     tree = {path: Entry(path=path, source=Path(path), link=link) for path, link in links.items()}
     real = "lib/librocprof-sys.so.1.0"
     tree[real] = Entry(path=real, source=Path(real))
-    facts = ElfFacts(soname="librocprof-sys.so.1", search=(), is_rpath=False, dynamic=True, program=False)
+    facts = ElfFacts(soname="librocprof-sys.so.1", is_rpath=False, dynamic=True, program=False)
     payload = plan(tree, {real: facts}, include=packages().profiler.include)
     assert list(payload.files) == ["lib/librocprof-sys.so.1"]
 
@@ -177,16 +184,15 @@ def test_every_wheel_names_what_it_needs(tmp_path: Path, kind: Kind, needed: lis
 
 
 def written(folder: Path, kind: Kind | str, workers: Workers) -> WrittenFile:
-    output = wheels.Output(folder=folder, epoch=None, workers=workers)
+    output = wheels.Output(distribution=distribution(split=True), folder=folder, epoch=None, workers=workers)
     if kind == "devel":
         empty = DevelPlan(files={}, links={}, licenses=LICENSES)
-        return wheels.devel_wheel(distribution(split=True), empty, output)
+        return wheels.devel_wheel(output, empty)
     made = RuntimePlan(
         kind=kind,  # type: ignore[arg-type]
         family="gfx942" if kind == "device" else "",
         licenses=LICENSES,
         folder=payload_folder(kind),
         payload=Payload(files={}, aliases={}),
-        rpath=(),
     )
-    return wheels.runtime_wheel(distribution(split=True), made, [], output)
+    return wheels.runtime_wheel(output, made, [])

@@ -8,8 +8,8 @@ from core.cli.options import Common
 from core.env.installer import Sources
 from core.errors import MissingInputError, RocmError, UsageError
 from core.packages import sources
-from core.packages.options import SourceOptions
-from core.packages.sources import PackageSource
+from core.packages.offers import offers_named
+from core.packages.sources import PackageSource, SourceOptions
 from core.run import records
 from core.run.records import Cell, FileRecord, Record
 from rocm_packaging.rocm_sources import (
@@ -141,7 +141,7 @@ def test_builds_take_no_device_code(folder: Callable[..., PackageSource]) -> Non
     assert all(len(one) == 64 for one in found.digests.values())
     with pytest.raises(MissingInputError, match=r"no rocm-sdk-device-gfx950 7\.1\.0 at"):
         for_build(source, "7.1.0", FAMILY, ("device-gfx950",), "linux")
-    with pytest.raises(UsageError, match="no ROCm version"):
+    with pytest.raises(UsageError, match="Invalid ROCm version"):
         for_build(source, "latest", FAMILY, (), "linux")
 
 
@@ -192,7 +192,7 @@ def test_a_source_is_asked_for_the_layout_of_its_version(folder: Callable[..., P
 def test_an_address_whose_page_gives_no_digests_may_change() -> None:
     source = PackageSource(index_urls=("https://a",))
     for name in SPLIT:
-        one = sources._offer(f"{name.replace('-', '_')}-7.1.0-py3-none-any.whl", url=f"https://a/{name}")
+        one = offers_named(f"{name.replace('-', '_')}-7.1.0-py3-none-any.whl", url=f"https://a/{name}")
         source._indexed[name] = tuple(one)
     source._indexed[UNSPLIT] = ()
     assert for_build(source, "7.1.0", FAMILY, (), "linux").digests == {}

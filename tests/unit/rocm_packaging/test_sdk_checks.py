@@ -129,9 +129,9 @@ def test_the_report_is_junit_whatever_a_program_printed(sdk: Sdk, tmp_path: Path
     assert (root.get("tests"), root.get("failures"), root.get("skipped")) == ("3", "1", "1")
     assert [one.name for one in path.parent.iterdir()] == ["junit.xml"]
     read = selftest.read(path.read_bytes())
-    assert read.counts == {"passed": 1, "failed": 1, "skipped": 1}
+    assert selftest.results(read.cases) == {"passed": 1, "failed": 1, "skipped": 1}
     assert read.properties == {"rocm": "1.0.0"}
-    assert read.failed[0].text == "first <line>\n\ufffd[31mred\ufffd & more"
+    assert read.failing[0].text == "first <line>\n\ufffd[31mred\ufffd & more"
     assert [report.line(one).splitlines()[0] for one in results] == [
         "ok    g0: x",
         "FAIL  g1: x",

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from ci.cleanup.plan import Held, Plan, Policy, carry_out, plan_of
+from ci.cleanup.plan import Held, Plan, Policy, Rules, carry_out, plan_of
 from ci.cleanup.units import units
 from core.errors import StoreError
 from core.stores.directory import DirectoryStore
@@ -72,7 +72,7 @@ def flat(store: Store, folder: str, without: frozenset[str] = frozenset()) -> No
 
 def decided(store: DirectoryStore) -> Plan:
     now = datetime.fromtimestamp(LATER, tz=UTC)
-    return plan_of(units(store.list("")), policy=POLICY, run_ids="[0-9]+", now=now, held=Held())
+    return plan_of(units(store.list("")), Rules(policy=POLICY, run_ids="[0-9]+", now=now), Held())
 
 
 def keys(store: DirectoryStore) -> list[str]:

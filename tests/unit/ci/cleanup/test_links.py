@@ -54,7 +54,7 @@ def test_links_to_elsewhere_count_only_for_the_bucket_that_is_meant() -> None:
     ],
 )
 def test_a_page_that_cannot_be_read_stops_everything(key: str, page: bytes) -> None:
-    with pytest.raises(DataError, match="no page of an index"):
+    with pytest.raises(DataError, match="is not a page of an index"):
         listed(key, page)
 
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ci.cleanup.plan import Held, Plan, Policy, plan_of, require_modest
+from ci.cleanup.plan import Held, Plan, Policy, Rules, plan_of, require_modest
 from ci.cleanup.units import units
 from core.errors import StoreError
 from core.stores import Stored
@@ -46,7 +46,7 @@ def listing(ages: dict[str, float]) -> list[Stored]:
 
 
 def decide(objects: Sequence[Stored], policy: Policy, held: Held | None = None) -> Plan:
-    return plan_of(units(objects), policy=policy, run_ids="[0-9]+", now=NOW, held=held or Held())
+    return plan_of(units(objects), Rules(policy=policy, run_ids="[0-9]+", now=NOW), held or Held())
 
 
 def going(planned: Plan) -> set[str]:
@@ -119,7 +119,7 @@ def test_each_reason_is_said() -> None:
         "5-linux": "a release index lists it",
         "6-linux": "a promotion uses it",
         "7-linux": "something in staging came from it",
-        "mine-linux": "a person named it",
+        "mine-linux": "a user named it",
     }
     assert set(why(decide(listing(ages), Policy(forever=True))).values()) == {"kept for ever"}
 

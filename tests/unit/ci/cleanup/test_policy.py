@@ -55,5 +55,5 @@ def test_a_policy_that_cannot_be_meant_is_refused(policy: dict[str, Any], says: 
 
 def test_run_ids_must_be_an_expression() -> None:
     data = {"run_ids": "[", "at_most_percent": 5, "abort_uploads_days": 1, "policies": {}}
-    with pytest.raises(DataError, match="no regular expression"):
+    with pytest.raises(DataError, match="is not a regular expression"):
         validated(data, Retention, where="x")

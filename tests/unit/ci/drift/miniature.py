@@ -16,7 +16,7 @@ from core.run.locations import run_buckets
 from pytorch_build.containers.running import load_container
 from pytorch_build.platforms import linux, windows
 from pytorch_build.refs.torch_refs import load_refs
-from pytorch_build.test.configurations import DATA
+from pytorch_build.test.upstream_tests import DATA
 from pytorch_build.toolchain.pins import FILE
 from rocm_packaging.packages.layouts import packages
 from rocm_packaging.rocm_sources import release_indexes

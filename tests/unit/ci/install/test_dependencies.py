@@ -31,7 +31,7 @@ LINUX_312 = Cell(python="3.12", platform="linux")
 def test_names_of_ours_and_what_an_extra_asks_for_are_left_out() -> None:
     lines = ["torch==2", "numpy>=2", "x; extra == 'tests'", "y; sys_platform == 'win32'", "rocm[devel]"]
     assert others_of(lines, where="x") == ("numpy>=2", 'y; sys_platform == "win32"')
-    with pytest.raises(WheelError, match="'=1', which is no requirement"):
+    with pytest.raises(WheelError, match="'=1', which is not a requirement"):
         others_of(["=1"], where="x")
 
 

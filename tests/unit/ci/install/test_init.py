@@ -18,8 +18,8 @@ from core.env.installer import Sources
 from core.errors import CheckError, EnvironmentSetupError, MissingInputError
 from core.packages import resolution, sources
 from core.packages.offers import Offer, RunGroup
+from core.packages.pages import served_store
 from core.packages.resolution import Resolved, ResolvedFile
-from core.packages.server import served_store
 from core.packages.sources import PackageSource
 from core.stores.directory import DirectoryStore
 from tests.unit.target_samples import target_in

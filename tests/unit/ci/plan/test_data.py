@@ -10,7 +10,7 @@ from ci.plan import data
 from ci.plan.families import of_tier
 from core.cli.options import ROOT
 from core.errors import DataError, MissingInputError
-from pytorch_build.test import configurations
+from pytorch_build.test import upstream_tests
 from tests.unit.ci.plan.planning import known
 from tests.unit.test_gates import sessions
 
@@ -100,7 +100,7 @@ def test_a_test_that_cannot_be_meant_is_refused(test: dict[str, object], said: s
 
 def test_upstreams_tests_name_configurations_that_are_there() -> None:
     upstream = [one for one in data.load().triggers.tests.values() if one.stage == "test_torch"]
-    there = configurations.load().configurations
+    there = upstream_tests.load().configurations
     assert {one.config for one in upstream} == set(there)
     # what needs several GPUs is what the configuration gives several
     assert {one.config for one in upstream if one.several_gpus} == {

@@ -19,8 +19,8 @@ from core.cli.options import Common
 from core.env.installer import Sources
 from core.errors import FatalError, MissingInputError, ServiceError, UsageError
 from core.packages import sources
-from core.packages.server import served
 from core.run.plan import Plan, RocmOrigin, RocmPackages
+from tests.folders import served
 from tests.unit.ci.plan.planning import OURS, dispatched, known, planned, pull_request
 
 if TYPE_CHECKING:

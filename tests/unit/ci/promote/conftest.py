@@ -8,26 +8,35 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from ci.plan.runners import runners
+from ci.promote import documents, promotion
+from ci.promote.documents import Decision
+from ci.promote.policy import Rules, decide, gates
+from core.archive import Member
+from core.cli.frontdoor import Verb, main
 from core.families import parents
 from core.run import records
 from core.run.outputs import RunOutputs
 from core.run.records import Cell, FileRecord, Record
 from core.stores.directory import DirectoryStore
 from core.wheel import distributions
-from core.wheel.wheel_writer import Member, WheelSpec, metadata_text, write_sdist, write_wheel
+from core.wheel.writer import WheelSpec, metadata_text, write_sdist, write_wheel
 from pytorch_build.lock.source_lock import SourceLock
-from pytorch_build.split.wheels import Wheels
+from pytorch_build.split.parts import Wheels
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
+    from ci.promote.documents import PromotedFile
+    from ci.promote.facts import Facts
     from core.run.outputs import Platform
     from core.stores import Store
 
 ROCM = "7.10.0a20251120"
 REF = "mine"
 ANY = "py3-none-linux_x86_64"
+VERBS = (Verb("stage", "ci.verbs.stage", "stage"), Verb("promote", "ci.verbs.promote", "promote"))
 DATE = "2026-11-21T12:00:00+00:00"
 
 
@@ -261,12 +270,70 @@ class Runs:
         records.write(self.store, self.outputs, family, record)
 
 
+@dataclass(kw_only=True)
+class Desk:
+    """The verbs at work: a run's store, the distribution bucket, that of releases, and what is printed."""
+
+    runs: Runs
+    bucket: Store
+    releases: Store
+    capsys: pytest.CaptureFixture[str]
+
+    def stage(self, *words: str) -> int:
+        stores = ("--store", self.runs.store.url, "--distribution-store", self.bucket.url)
+        return main("ci", "", VERBS, ["stage", "--run-id", self.runs.run_id, *stores, *words])
+
+    def promote(self, *words: str, release_type: str = "nightly") -> int:
+        """Promote what is staged as it is."""
+        stores = ("--distribution-store", self.bucket.url, "--release-type", release_type)
+        return main("ci", "", VERBS, ["promote", *stores, "--by", "the release job", *words])
+
+    def release(self, *words: str) -> int:
+        """Make a release of a candidate."""
+        stores = ("--from-store", self.bucket.url, "--distribution-store", self.releases.url)
+        return main("ci", "", VERBS, ["promote", *stores, "--release-type", "release", *words])
+
+    def said(self) -> str:
+        return self.capsys.readouterr().err
+
+    def refusal(self) -> str:
+        return self.said().partition("error: ")[2]
+
+    def released(self, family: str) -> list[str]:
+        keys = [one.key for one in self.bucket.list(f"v2/{family}", recursive=False)]
+        return [key.rpartition("/")[2] for key in keys if key.endswith(".whl")]
+
+    def released_nothing(self) -> bool:
+        return not any(map(self.bucket.list, ("v2", documents.DECISIONS, documents.INTENTS)))
+
+    def decision(self) -> Decision:
+        return decision_in(self.bucket)
+
+
+def decision_in(store: Store) -> Decision:
+    (one,) = store.list(documents.DECISIONS)
+    return documents.read(store, one.key, Decision)
+
+
+def decided(facts: Facts, files: Sequence[PromotedFile], **more: Any) -> Decision:
+    """Decide on a set that may be released."""
+    verdict = decide(facts, Rules(runners=runners(), gates=gates()))
+    assert verdict.reasons == ()
+    return Decision(
+        **{"set_name": facts.set_name, "release_type": "nightly", "by": "one", "decided": DATE, **more},
+        identity=promotion.identity_of(files),
+        staging=facts.staging,
+        rulings=verdict.rulings,
+        files=tuple(files),
+    )
+
+
 @pytest.fixture
 def runs(tmp_path: Path) -> Runs:
     return Runs(store=DirectoryStore(tmp_path / "runs"), folder=tmp_path / "dist")
 
 
 @pytest.fixture
-def bucket(tmp_path: Path) -> Store:
-    """Give the distribution bucket."""
-    return DirectoryStore(tmp_path / "bucket")
+def desk(runs: Runs, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Desk:
+    bucket, releases = (DirectoryStore(tmp_path / name) for name in ("bucket", "releases"))
+    return Desk(runs=runs, bucket=bucket, releases=releases, capsys=capsys)

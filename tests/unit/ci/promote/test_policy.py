@@ -12,8 +12,8 @@ from ci.promote.documents import Cell, Document, Evidence, Override, StagedFile
 from ci.promote.facts import Facts, FailedBuild, Wheel
 from ci.promote.policy import Gate, Gates, Required, Rules, Verdict, decide, gates
 from ci.promote.runs import Test
-from pytorch_build.test import configurations
-from pytorch_build.test.recording import stage_name
+from pytorch_build.test import upstream_tests
+from pytorch_build.test.reports import stage_name
 from pytorch_build.test.results import Origin
 from tests.unit.ci.plan.planning import planned
 
@@ -235,8 +235,8 @@ def test_families_may_have_gates_of_their_own() -> None:
 
 
 def test_the_data_has_gates_for_both_kinds() -> None:
-    assert gates().of("gfx94X-dcgpu").pytorch == ("test_smoke",)
-    assert gates().of("gfx94X-dcgpu").rocm == ("test_rocm",)
+    assert gates().of(wheel()).pytorch == ("test_smoke",)
+    assert gates().of(wheel()).rocm == ("test_rocm",)
     assert gates().stages(wheel(name="rocm-sdk-core"), "nightly") == ("test_rocm",)
 
 
@@ -305,7 +305,7 @@ def test_what_is_required_is_what_plans_of_these_release_types_test() -> None:
             for family in row.families:
                 for platform in row.platforms:
                     assert {(family, platform, one, row.stage) for one in row.pythons} <= tested
-    known = {"test_smoke", "test_rocm", *(stage_of(name) for name in configurations.load().configurations)}
+    known = {"test_smoke", "test_rocm", *(stage_of(name) for name in upstream_tests.load().configurations)}
     every = (gates().gates, *gates().families.values())
     assert {one for gate in every for one in (*gate.rocm, *gate.pytorch, *gate.where_run)} <= known
     assert {row.stage for row in gates().required} <= known

@@ -13,15 +13,17 @@ from hypothesis import strategies as st
 from packaging.version import Version
 
 from ci.promote import edits, version_change
-from ci.promote.candidates import Rewritten, RocmChange, final_of, rewrite_set
+from ci.promote.candidates import Rewritten, rewrite_set
 from ci.promote.edits import literals
+from ci.promote.version_change import RocmChange, final_of
+from core.archive import Member
 from core.errors import CheckError, FatalError, MissingInputError, WheelError
 from core.files import sha256
-from core.wheel.wheel_record import verify_record
-from core.wheel.wheel_writer import Member, WheelSpec, metadata_text, write_sdist, write_wheel
-from core.wheel.wheels import read_metadata
+from core.wheel import read_metadata
+from core.wheel.record import verify_record
+from core.wheel.writer import WheelSpec, metadata_text, write_sdist, write_wheel
 from pytorch_build.build.rocm_init import Preloads, rocm_init_text
-from pytorch_build.check.view import Expectation
+from pytorch_build.check import Expectation
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -58,7 +60,7 @@ class Package:
             distribution=self.name,
             version=self.version,
             tag=self.tag,
-            metadata=metadata_text(fields, "The body."),
+            metadata=metadata_text(fields) + "\nThe body.\n",
             purelib=self.tag.startswith("py3"),
         )
         found = [Member(name=name, source=data) for name, data in self.members.items()]

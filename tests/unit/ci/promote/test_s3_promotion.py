@@ -10,7 +10,7 @@ from ci.promote import documents, promotion
 from ci.promote.documents import Decision
 from core.cli.frontdoor import Verb, main
 from core.cli.options import ROOT
-from core.stores import open_store
+from core.stores.location import open_store
 from core.stores.s3 import S3Store
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ def test_a_run_is_staged_and_promoted_between_buckets(
     assert main("ci", "", VERBS, ["promote", *nightly, "--by", "one"]) == 0
     bucket = open_store("s3://therock-nightly-python", root=ROOT)
     (one,) = bucket.list(documents.DECISIONS)
-    decision = documents.read(bucket, one.key, Decision)[0]
+    decision = documents.read(bucket, one.key, Decision)
     assert len(decision.files) == 4
     for file in decision.files:
         assert bucket.digest(file.key) == file.sha256 == buckets.store.digest(file.staged_key.replace(

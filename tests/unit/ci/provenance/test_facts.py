@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from ci.provenance.facts import MadeFile, Material, RunRecords, made_files, source_commits, times
+from ci.provenance.facts import MadeFile, Material, RunRecords, made_files, times
 from core.errors import DataError
 from tests import provenance_samples as samples
 
@@ -27,7 +27,7 @@ def test_every_file_is_listed_once_by_name() -> None:
 
 def test_a_wheel_comes_from_its_source_locks_rocm_and_wheels() -> None:
     made = of(samples.run(), samples.TORCH.name)
-    assert source_commits(made) == (samples.TORCH_COMMIT,)
+    assert made.commits == (samples.TORCH_COMMIT,)
     source = material(made, "torch")
     assert source.uri == f"git+{samples.ORIGIN}@{samples.TORCH_COMMIT}"
     assert source.notes == {"role": "source", "ref": "release/2.10"}
@@ -44,7 +44,7 @@ def test_a_wheel_comes_from_its_source_locks_rocm_and_wheels() -> None:
 
 def test_a_lock_that_was_resolved_again_is_not_claimed() -> None:
     made = of(samples.run(locked="9" * 40), samples.TORCH.name)
-    assert source_commits(made) == (samples.TORCH_COMMIT,)
+    assert made.commits == (samples.TORCH_COMMIT,)
     assert not [one for one in made.materials if "source-lock" in one.name]
     assert material(made, "torch").notes == {"role": "source"}
 
@@ -57,7 +57,7 @@ def test_a_developers_edits_are_said() -> None:
 
 def test_rocm_packages_come_from_a_commit_and_the_artifacts_that_were_fetched_for_them() -> None:
     made = of(samples.run(), samples.CORE.name)
-    assert source_commits(made) == (samples.ROCM_COMMIT,)
+    assert made.commits == (samples.ROCM_COMMIT,)
     assert material(made, "blas_lib_gfx94X.tar.zst").digest == {"sha256": samples.digest("blas")}
     fetched, built = samples.rocm_records()
     elsewhere = built.model_copy(update={"details": {**built.details, "artifact_dir": "/elsewhere"}})
@@ -114,5 +114,5 @@ def test_inputs_of_another_form_are_named(inputs: dict[str, Any], where: str) ->
 def test_times_are_utc_to_the_second() -> None:
     record = samples.record("build_torch", started="2026-11-20T23:30:00+02:00", seconds=0.2)
     assert times(samples.recorded(record)) == ("2026-11-20T21:30:00Z", "2026-11-20T21:30:01Z")
-    with pytest.raises(DataError, match="'yesterday' is no time"):
+    with pytest.raises(DataError, match="'yesterday' is not a time"):
         times(samples.recorded(record.model_copy(update={"started": "yesterday"})))

@@ -11,8 +11,9 @@ import pytest
 from ci.provenance.places import RunPlace, ServedRun, StoredRun, locate
 from core.cli.options import Common
 from core.errors import MissingInputError, ServiceError, UsageError
-from core.packages.server import answering, served
+from core.packages.pages import answering
 from core.stores.directory import DirectoryStore
+from tests.folders import served
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -68,7 +69,7 @@ def test_an_address_in_a_run_is_of_that_run(store: DirectoryStore, common: Commo
         assert (found.run.read("manifests/gfx94X-dcgpu/x.json"), found.run.read("gone")) == (b"{}", None)
         with pytest.raises(MissingInputError, match="There is no http"):
             locate(f"{address}/gone.whl", common, tmp_path, named=False)
-        with pytest.raises(UsageError, match="is no file's address"):
+        with pytest.raises(UsageError, match="is not the address of a file"):
             locate(f"{address}/", common, tmp_path, named=False)
 
 
@@ -120,7 +121,7 @@ def test_a_file_in_a_bucket_is_of_the_run_there(
         asked.append(location)
         return store
 
-    monkeypatch.setattr("core.stores.open_store", open_store)
+    monkeypatch.setattr("ci.provenance.places.open_store", open_store)
     found = locate(f"s3://bucket/{KEY}", common, tmp_path, named=False)
     assert "s3://bucket" in asked
     assert isinstance(found.run, StoredRun)

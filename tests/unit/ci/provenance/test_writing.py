@@ -8,7 +8,7 @@ import pytest
 from ci.provenance import facts, statements
 from ci.provenance.facts import SBOM, statement_path
 from ci.provenance.statements import write_provenance
-from ci.verbs.provenance import tell
+from ci.verbs.provenance import report
 from core import parallel
 from core.cli.frontdoor import Verb, main
 from core.errors import ConflictError, DataError, MissingInputError, StoreError
@@ -136,7 +136,7 @@ def test_another_groups_records_only_keep_the_bill_from_being_written(
     written = write_provenance(store, OUTPUTS, GROUP)
     assert len(written.made) == 4
     assert (written.sbom_outcome, store.find(BILL)) == (None, None)
-    tell(store, written)
+    report(store, written)
     told = capsys.readouterr().err
     assert "sbom.cdx.json is not written" in told
     assert said in told

@@ -14,9 +14,10 @@ from ci.publish import wheels
 from ci.publish.folders import Digests
 from ci.verbs import upload
 from ci.verbs.upload import Folders
-from core import stores
+from core.cli import options
 from core.cli.options import Common
 from core.run import records
+from core.stores import location
 from core.stores.directory import DirectoryStore
 from core.wheel import distributions
 
@@ -102,14 +103,15 @@ def deaths(
     monkeypatch: pytest.MonkeyPatch, root: Path, act: Callable[[Common], object]
 ) -> Iterator[tuple[int, Path]]:
     """Run something to its end, and then once for each of its writes, dying there and going on."""
-    real, death, number = stores.open_store, Death(-1), 0
+    real, death, number = location.open_store, Death(-1), 0
 
     def open_store(place: str, *, root: Path, dry_run: bool = False) -> Any:
         if place.startswith("target"):
             return Mortal(root / place, death)
         return real(place, root=root, dry_run=dry_run)
 
-    monkeypatch.setattr("core.cli.options.open_store", open_store)
+    for module in (options, upload):
+        monkeypatch.setattr(module, "open_store", open_store)
     act(Common(root=root, run_id="17", store="target"))
     total, whole = death.writes, state(root / "target")
     assert total >= 5

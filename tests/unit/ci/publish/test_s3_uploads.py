@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from ci.verbs import upload
+from core.archive import Member
 from core.cli.frontdoor import Verb, main
 from core.cli.options import common_from
 from core.errors import MissingInputError, StoreError, UsageError, WheelError
-from core.wheel.wheel_writer import Member, WheelSpec, write_wheel
+from core.wheel.writer import WheelSpec, write_wheel
 
 if TYPE_CHECKING:
     from collections.abc import Callable

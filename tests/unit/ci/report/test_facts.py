@@ -14,7 +14,7 @@ from core.errors import MissingInputError
 from core.junit import Case, Document
 from core.run.outputs import RunOutputs
 from core.run.records import Record, serialize, write
-from pytorch_build.test import report_data
+from pytorch_build.test import summary
 from pytorch_build.test.results import Origin, Report, document_of
 from tests import page_samples as samples
 
@@ -126,7 +126,7 @@ def test_results_come_from_reports_and_from_what_test_report_filed(common: Commo
     report_of_tests(common, failing)
     (tests,) = read_run(common).groups[0].tests
     assert (tests.torch_ref, tests.python, tests.totals["failed"]) == ("nightly", "cp312", 1)
-    filed = report_data.ReportData(
+    filed = summary.ReportData(
         run_id="123",
         passed=True,
         tests=(tests.model_copy(update={"totals": {"passed": 77}, "passed": True}),),

@@ -6,16 +6,18 @@ from typing import TYPE_CHECKING
 import pytest
 
 from ci import github
+from ci.plan import artifact_places
 from ci.plan.artifact_places import find_place
 from ci.plan.runs import Run
 from ci.verbs import fetch_artifacts
-from core import stores
+from core.cli import options
 from core.cli.frontdoor import Verb, verb_parser
 from core.cli.options import Common, common_from
 from core.errors import ArtifactError, MissingInputError, UsageError
 from core.files import digest_of
 from core.run import records
 from core.run.outputs import RunOutputs, this_platform
+from core.stores import location
 from core.stores.directory import DirectoryStore
 from rocm_packaging.artifacts import scan
 from tests.artifact_archives import pack
@@ -27,6 +29,7 @@ if TYPE_CHECKING:
     from types_boto3_s3 import S3Client
 
     from ci.plan.runs import RunQuery
+    from core.stores import Store
 
 VERB = Verb("fetch-artifacts", "ci.verbs.fetch_artifacts", "fetch")
 FAMILY = "gfx110X-all"
@@ -55,12 +58,13 @@ def command(tmp_path: Path, env: Mapping[str, str], monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(
         fetch_artifacts, "common_from", lambda words: replace(common_from(words), root=tmp_path)
     )
-    real = stores.open_store
+    real = location.open_store
 
-    def open_store(place: str, *, root: Path, dry_run: bool = False) -> stores.Store:
+    def open_store(place: str, *, root: Path, dry_run: bool = False) -> Store:
         return real(place.replace("s3://", "buckets-"), root=root, dry_run=dry_run)
 
-    monkeypatch.setattr(stores, "open_store", open_store)
+    for module in (options, artifact_places):
+        monkeypatch.setattr(module, "open_store", open_store)
 
     def run(*words: str, run_id: str = "17") -> Path:
         assert env is not None
@@ -211,14 +215,15 @@ def test_a_run_without_artifacts_is_an_error(tmp_path: Path, command: Callable[.
 def test_a_run_that_is_not_here_is_looked_for_in_its_bucket(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real = stores.open_store
+    real = location.open_store
     opened: list[str] = []
 
     def open_store(place: str, *, root: Path) -> object:
         opened.append(place)
         return real(place.replace("s3://", "buckets-"), root=root)
 
-    monkeypatch.setattr(stores, "open_store", open_store)
+    for module in (options, artifact_places):
+        monkeypatch.setattr(module, "open_store", open_store)
     bucket = tmp_path / "buckets-therock-ci-artifacts-external" / f"ROCm-other/17-{this_platform()}"
     put(bucket, "base_lib_generic", "blas_lib_gfx110X-all")
     common = Common(root=tmp_path, run_id="17")

@@ -15,8 +15,7 @@ from core.errors import MissingInputError, StoreError
 from core.run import records
 from core.run.records import FileRecord, Record
 from core.stores.location import DryRunStore
-from core.wheel import distributions
-from core.wheel.wheels import read_metadata
+from core.wheel import distributions, read_metadata
 
 if TYPE_CHECKING:
     from core.cli.options import Common

@@ -16,7 +16,7 @@ from core import errors
 from core.cli.frontdoor import Verb, main
 from core.run.outputs import RunOutputs
 from core.run.records import Cell, Record, write
-from core.stores import open_store
+from core.stores.location import open_store
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

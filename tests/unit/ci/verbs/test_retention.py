@@ -13,7 +13,6 @@ from ci.promote.documents import Decision, PromotedFile, StagedFile, StagingReco
 from ci.publish.buckets import buckets
 from ci.verbs import retention
 from core.cli.frontdoor import Verb, main
-from core.cli.options import environment
 from core.errors import DataError, MissingInputError, StoreError, UsageError
 from core.stores.directory import DirectoryStore
 from core.stores.s3 import open_bucket
@@ -63,7 +62,7 @@ def folder_fixture(tmp_path: Path) -> DirectoryStore:
 @pytest.fixture(name="bucket")
 def bucket_fixture(aws: S3Client) -> Store:
     aws.create_bucket(Bucket="releases")
-    return open_bucket("s3://releases", environment())
+    return open_bucket("s3://releases")
 
 
 @pytest.fixture(name="staged", params=["folder", "bucket"])
@@ -165,7 +164,7 @@ def test_what_a_promotion_works_with_stays_until_it_ends(staged: Store, later: C
         rulings=(),
         files=(file,),
     )
-    intent = documents.intent("set", "1")
+    intent = f"{documents.INTENTS}/set/1.json"
     staged.put_bytes(intent, documents.serialized(decision))
     later(130)
     assert door(staged.url, "--yes") == 0

@@ -14,7 +14,7 @@ from core.env.installer import Sources
 from core.errors import MissingInputError
 from core.packages import sources
 from core.packages.offers import Offer
-from core.packages.server import served
+from tests.folders import served
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

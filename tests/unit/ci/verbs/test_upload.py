@@ -13,6 +13,7 @@ from ci.publish.folders import Digests
 from ci.verbs import index, upload
 from ci.verbs.upload import Folders
 from core import files
+from core.archive import Member
 from core.cli.frontdoor import Verb, main
 from core.cli.options import Common
 from core.errors import MissingInputError, StoreError, UsageError, WheelError
@@ -22,7 +23,7 @@ from core.run.outputs import RunOutputs
 from core.run.records import Cell, FileRecord
 from core.stores.directory import DirectoryStore
 from core.wheel import distributions
-from core.wheel.wheel_writer import Member, WheelSpec, write_wheel
+from core.wheel.writer import WheelSpec, write_wheel
 
 if TYPE_CHECKING:
     from core.run.records import Record
@@ -356,7 +357,7 @@ def test_pages_of_a_server_are_waited_for_before_their_address_is_told(
     argv = ["upload", "--store", store.url, *words]
     assert main("ci", "", VERBS, argv) == MissingInputError.exit_code
     said = capsys.readouterr().err
-    assert "it is not there; it is to list torch-" in said
+    assert "it is not there; it should list torch-" in said
     assert "package_find_links_url" not in said
     index.write_pages(store, outputs, "g")
     assert main("ci", "", VERBS, argv) == 0
@@ -413,6 +414,7 @@ def test_one_group_has_an_address_and_several_have_a_map(tmp_path: Path) -> None
     for groups, file in ((["g"], "one"), (["g", "h"], "two")):
         upload.set_outputs(JobFiles(outputs=tmp_path / file), OUTPUTS, groups, index=True)
     one, two = ((tmp_path / file).read_text().splitlines() for file in ("one", "two"))
-    assert one[1] == f"{OUTPUTS.https_url}/python/g/index.html"
-    assert one[4] == f"{OUTPUTS.https_url}/python/g/simple/"
-    assert json.loads(two[1]) == {group: f"{OUTPUTS.https_url}/python/{group}/index.html" for group in "gh"}
+    url = OUTPUTS.url_of(OUTPUTS.prefix)
+    assert one[1] == f"{url}/python/g/index.html"
+    assert one[4] == f"{url}/python/g/simple/"
+    assert json.loads(two[1]) == {group: f"{url}/python/{group}/index.html" for group in "gh"}

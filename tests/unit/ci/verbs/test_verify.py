@@ -14,13 +14,13 @@ from ci.provenance.facts import statement_path
 from ci.provenance.statements import write_provenance
 from core.cli.frontdoor import Verb, main
 from core.errors import DataError, MissingInputError, ProvenanceError, ServiceError, WheelError
-from core.packages.server import served
 from core.run import records
 from core.run.outputs import RunOutputs
 from core.run.records import Cell, Record
 from core.stores.directory import DirectoryStore
 from core.wheel import distributions
 from tests import provenance_samples as samples
+from tests.folders import served
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -229,7 +229,7 @@ def cut_statement(run: Run) -> None:
         (wrong_digest, ProvenanceError, "has another SHA-256 than its record manifests/"),
         (another_subject, ProvenanceError, "is about another file: apex-1.whl"),
         (another_file_of_the_name, ProvenanceError, "the statement  " + "0" * 64),
-        (another_predicate, ProvenanceError, "is no provenance but 'https://example.com/v1'"),
+        (another_predicate, ProvenanceError, "is not provenance but 'https://example.com/v1'"),
         (record_written_again, ProvenanceError, "does not follow from the record manifests/"),
         (another_commit, ProvenanceError, f"and the record manifests/{GROUP}/"),
         (record_of_another_version, ProvenanceError, f"its version is '{VERSION}', and its record"),

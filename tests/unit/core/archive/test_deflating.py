@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from core.archive import deflating
+from core.archive import compression
 
 
 def text(size: int, seed: int = 0) -> bytes:
@@ -28,24 +28,27 @@ def inflated(*chunks: bytes) -> bytes:
 @pytest.mark.parametrize("level", [1, 4, 5, 9, 12])
 def test_chunks_join_to_one_stream(level: int) -> None:
     parts = [text(15_000, seed) for seed in range(4)]
-    packed = [deflating.chunk(part, level, last=part is parts[-1]) for part in parts]
+    packed = [compression.deflate_chunk(part, level, last=part is parts[-1]) for part in parts]
     assert inflated(*packed) == b"".join(parts)
 
 
 def test_a_joint_costs_next_to_nothing() -> None:
     data = text(30_000)
-    closed = deflating.chunk(data, 5, last=True)
-    opened = deflating.chunk(data, 5, last=False)
+    closed = compression.deflate_chunk(data, 5, last=True)
+    opened = compression.deflate_chunk(data, 5, last=False)
     assert len(opened) - len(closed) <= 5, "zlib stood in, or more than an empty block was added"
 
 
 @given(st.lists(st.binary(min_size=1, max_size=3000), min_size=1, max_size=4), st.integers(1, 12))
 def test_any_data_joins(parts: list[bytes], level: int) -> None:
-    packed = [deflating.chunk(part, level, last=index == len(parts) - 1) for index, part in enumerate(parts)]
+    packed = [
+        compression.deflate_chunk(part, level, last=index == len(parts) - 1)
+        for index, part in enumerate(parts)
+    ]
     assert inflated(*packed) == b"".join(parts)
 
 
 def test_data_that_cannot_be_compressed_joins() -> None:
     parts = [os.urandom(100_000), bytes(100_000), text(5_000), b"x"]
-    packed = [deflating.chunk(part, 5, last=part == b"x") for part in parts]
+    packed = [compression.deflate_chunk(part, 5, last=part == b"x") for part in parts]
     assert inflated(*packed) == b"".join(parts)

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from core.archive import zip_members
-from core.archive.zip_members import MemberError, Span, chunks, span_of, unsafe_kind, unsafe_path
+from core.archive import zip_reader
+from core.archive.zip_reader import MemberError, Span, chunks, span_of, unsafe_kind, unsafe_path
 from core.errors import WheelError
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ def test_members_larger_than_a_chunk() -> None:
     data = bytes(range(256)) * 20_000
     pieces = list(chunks(*member(data, deflated(data))))
     assert b"".join(pieces) == data
-    assert max(map(len, pieces)) <= zip_members.CHUNK
+    assert max(map(len, pieces)) <= zip_reader.CHUNK
 
 
 @pytest.mark.parametrize(
@@ -124,5 +124,5 @@ def test_kinds(mode: int, flags: int, why: str) -> None:
 
 
 def test_folders_are_no_archives(tmp_path: Path) -> None:
-    with pytest.raises(WheelError, match="could not be read"), zip_members.opened(tmp_path):
+    with pytest.raises(WheelError, match="could not be read"), zip_reader.opened(tmp_path):
         pass

@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from core.archive import zip_packing
-from core.archive.zip_packing import Workers
-from core.archive.zip_sources import Edited, Made, Member
+from core.archive import Edited, Made, Member, compression
+from core.archive.compression import Workers
 from core.archive.zip_writer import HashingStream, ZipWriter
 from core.errors import BuildError, MissingInputError
 
@@ -94,8 +93,8 @@ def test_archives_written_side_by_side_share_workers(shared: int) -> None:
 def test_a_big_member_is_one_stream_at_any_level(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, level: int
 ) -> None:
-    monkeypatch.setattr(zip_packing, "BIG", 1 << 16)
-    monkeypatch.setattr(zip_packing, "CHUNK", 50_000)
+    monkeypatch.setattr(compression, "BIG", 1 << 16)
+    monkeypatch.setattr(compression, "CHUNK", 50_000)
     source = tmp_path / "big"
     source.write_bytes(b"".join(b"%d," % number for number in range(60_000)))
     data = archived([Member(name="big", source=source)], level=level, scratch=tmp_path)
@@ -119,8 +118,8 @@ def test_edits_show_in_the_archive_and_not_in_the_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: int, level: int, *, big: bool
 ) -> None:
     if big:
-        monkeypatch.setattr(zip_packing, "BIG", 1000)
-        monkeypatch.setattr(zip_packing, "CHUNK", 1004 if size < 10_000 else size // 3)
+        monkeypatch.setattr(compression, "BIG", 1000)
+        monkeypatch.setattr(compression, "CHUNK", 1004 if size < 10_000 else size // 3)
     source = tmp_path / "file"
     source.write_bytes(b"0123456789" * (size // 10))
     before = source.read_bytes()
@@ -139,8 +138,8 @@ def test_a_tail_follows_the_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, level: int, *, big: bool
 ) -> None:
     if big:
-        monkeypatch.setattr(zip_packing, "BIG", 1000)
-        monkeypatch.setattr(zip_packing, "CHUNK", 1004)
+        monkeypatch.setattr(compression, "BIG", 1000)
+        monkeypatch.setattr(compression, "CHUNK", 1004)
     source = tmp_path / "file"
     source.write_bytes(b"0123456789" * 500)
     edited = Edited(path=source, edits=((4999, b"x"),), tail=b"tail" * 700)
@@ -151,11 +150,11 @@ def test_a_tail_follows_the_file(
 
 
 def test_what_takes_longest_is_packed_first_and_listed_in_its_place(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(zip_packing, "LARGE", 1000)
+    monkeypatch.setattr(compression, "LARGE", 1000)
     contents = {"a": 10, "b": 2000, "c": 20, "d": 5000, "e": 2000}
     members = [Member(name=name, source=os.urandom(size)) for name, size in contents.items()]
-    order = zip_packing.longest_first(members)
-    assert [one.member.name for _, one in order] == ["d", "b", "e", "a", "c"]
+    order = compression.longest_first(members)
+    assert [member.name for _, (member, _) in order] == ["d", "b", "e", "a", "c"]
     raw = io.BytesIO()
     writer = ZipWriter(HashingStream(raw))
     written = writer.add(members)
@@ -190,9 +189,9 @@ def test_a_batch_gives_all_its_memory_back_when_one_of_it_is_gone(tmp_path: Path
     paths = [tmp_path / f"{number}" for number in range(50)]
     for path in paths:
         path.write_bytes(os.urandom(100))
-    order = [one for _, one in zip_packing.longest_first([Member(name=p.name, source=p) for p in paths])]
+    order = [one for _, one in compression.longest_first([Member(name=p.name, source=p) for p in paths])]
     paths[20].unlink()
     with Workers(jobs=1, memory=5000) as workers:
         with pytest.raises(MissingInputError, match="20 could not be read"):
-            list(zip_packing.packed_in_order(order, workers, level=5, scratch=None))
+            list(compression.packed_in_order(order, workers, level=5, scratch=None))
         assert workers.take(5000, wait=False)

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from core.archive import zip_streams
-from core.archive.zip_streams import MemberStream
+from core.archive import zip_reader
+from core.archive.zip_reader import MemberStream
 from core.errors import WheelError
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ def test_reads_at_any_places_give_what_a_file_gives(
     reads: Sequence[tuple[int, int]], kept: int, method: int
 ) -> None:
     with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
-        patch.setattr(zip_streams, "KEPT", kept)
+        patch.setattr(zip_reader, "KEPT", kept)
         plain = io.BytesIO(DATA)
         with MemberStream(*archive(Path(folder), method)) as stream:
             for offset, size in reads:

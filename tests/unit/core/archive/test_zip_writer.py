@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from core.archive.zip_members import span_of
-from core.archive.zip_writer import HashingStream, Member, ZipWriter
+from core.archive import Member
+from core.archive.zip_reader import span_of
+from core.archive.zip_writer import HashingStream, ZipWriter
 from core.errors import WheelError
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from elftools.elf.elffile import ELFFile
 from elftools.elf.gnuversions import GNUVerNeedSection
 
 from core import process
-from core.binaries import elf, growing, rpath
+from core.binaries import elf, rpath
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -35,8 +35,8 @@ def compiled(folder: Path, *flags: str) -> Path:
     return target
 
 
-def written(source: Path, rpath: str) -> Path:
-    edited = growing.grown(source, rpath)
+def written(source: Path, search: str) -> Path:
+    edited = rpath.extended(source, search)
     assert edited is not None
     data = bytearray(source.read_bytes())
     for offset, new in edited.edits:
@@ -79,11 +79,11 @@ def test_sections_tell_the_same_as_segments(tmp_path: Path) -> None:
 
 
 def test_programs_and_libraries_without_a_path_are_left_to_patchelf(tmp_path: Path) -> None:
-    assert growing.grown(compiled(tmp_path, "-shared"), RPATH) is None
-    assert growing.grown(compiled(tmp_path, "-DMAIN", "-shared", "-nostdlib"), RPATH) is None
+    assert rpath.extended(compiled(tmp_path, "-shared"), RPATH) is None
+    assert rpath.extended(compiled(tmp_path, "-DMAIN", "-shared", "-nostdlib"), RPATH) is None
     program = tmp_path / "program"
     (tmp_path / "m.c").write_text("int main(void) { return 0; }\n", encoding="utf-8")
     compiler = process.which("cc") or process.which("c++")
     assert compiler is not None
     process.capture([compiler, "-Wl,-rpath,$ORIGIN", tmp_path / "m.c", "-o", program])
-    assert growing.grown(program, RPATH) is None
+    assert rpath.extended(program, RPATH) is None

@@ -8,15 +8,14 @@ import pytest
 
 from core import files, process
 from core.env import installer
-from core.env.environments import MARKER, digest_of_calls, prepared
-from core.env.installer import Install, Sources
+from core.env.installer import MARKER, Install, Sources, digest_of_calls, prepared
 from core.errors import EnvironmentSetupError, ProcessError
 from tests.unit.target_samples import target_in
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from core.env.interpreters import Interpreter
+    from core.env import Interpreter
 
 CALLS = (Install(requirements=("a==1",)), Install(requirements=("b==2",)))
 

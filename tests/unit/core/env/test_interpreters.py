@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from core import process
-from core.env.interpreters import interpreter, require
+from core.env import interpreter, require
 from core.errors import EnvironmentSetupError, UsageError
 
 ANSWER = {

@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from core.cli.options import Common
-from core.env.target_locks import TORCH_TESTS, locked_call, target_lock
+from core.env.locks import TORCH_TESTS, locked_call, target_lock
 from core.errors import DataError
 from tests.unit.target_samples import target_in
 
 if TYPE_CHECKING:
-    from core.env.interpreters import Interpreter
+    from core.env import Interpreter
 
 LOCK = """\
 iniconfig==2.0.0 \\

@@ -1,19 +1,25 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from http.client import IncompleteRead
+from typing import TYPE_CHECKING, Any
+from urllib.error import HTTPError
+from urllib.request import Request, urlopen
 
 import pytest
 from packaging.version import Version
 
 from ci.publish.index.pages import Entry, render
-from core.errors import MissingInputError
+from core.errors import MissingInputError, StoreError
+from core.http import Answer, fetch
 from core.packages.offers import Offer
-from core.packages.pages import Answer, Link, fetch, links, unlisted, wait_for
-from core.packages.server import served
+from core.packages.pages import Link, links, served_store, unlisted, wait_for
+from core.stores.directory import DirectoryStore
+from tests.folders import served
 
 if TYPE_CHECKING:
     from pathlib import Path
+
 
 TORCH = Offer(
     name="torch-2.10.0+rocm7.1.whl", distribution="torch", version="2.10.0+rocm7.1", sha256="a" * 64
@@ -80,14 +86,18 @@ def test_pages_are_asked_again_until_each_lists_its_files(capfd: pytest.CaptureF
     assert 2 <= time.now < 5
     assert asked.count("rocm") < asked.count("torch"), "a page that is complete is not asked again"
     said = capfd.readouterr().err
-    assert f"rocm: it answers 404 Not Found; it is to list {ROCM.name}." in said
+    assert f"rocm: it answers 404 Not Found; it should list {ROCM.name}." in said
     assert f"torch lacks {TORCH.name}." in said
 
 
-def test_a_complete_page_is_asked_once_and_nothing_is_said(capfd: pytest.CaptureFixture[str]) -> None:
-    time = Time()
-    wait_for({"torch": [TORCH]}, seconds=0, read=lambda _: Answer(text=page(TORCH)), sleep=time.sleep)
-    assert (time.slept, capfd.readouterr().err) == ([], "")
+def test_a_complete_page_is_read_once_and_nothing_is_said(capfd: pytest.CaptureFixture[str]) -> None:
+    wait_for(
+        {"torch": [TORCH]},
+        seconds=0,
+        read=lambda _: Answer(text=page(TORCH)),
+        sleep=lambda _: pytest.fail("waited"),
+    )
+    assert capfd.readouterr().err == ""
 
 
 def test_when_time_is_up_one_message_names_what_is_missing() -> None:
@@ -112,3 +122,51 @@ def test_addresses_that_do_not_answer_say_why(tmp_path: Path) -> None:
     assert gone.text is None
     assert "cannot be reached" in gone.problem
     assert "refused" in gone.problem
+
+
+def read(url: str) -> bytes:
+    with urlopen(url) as answer:  # noqa: S310 - our own address
+        return bytes(answer.read())
+
+
+@pytest.fixture(name="store")
+def store_fixture(tmp_path: Path) -> DirectoryStore:
+    store = DirectoryStore(tmp_path)
+    for key, data in {"9/torch-2+rocm.whl": b"wheel", "9/simple/torch/index.html": b"page"}.items():
+        store.put_bytes(key, data)
+    return store
+
+
+def test_keys_are_answered_and_a_folder_is_its_page(store: DirectoryStore) -> None:
+    with served_store(store, {"9/simple/torch/index.html": b"newer"}) as url:
+        assert read(f"{url}/9/simple/torch/") == b"newer"
+    data = bytes(range(256)) * 20000
+    store.put_bytes("9/large.whl", data)
+    with served_store(store) as url:
+        assert read(f"{url}/9/large.whl") == data
+        assert read(f"{url}/9/torch-2%2Brocm.whl") == read(f"{url}/9/torch-2+rocm.whl") == b"wheel"
+        with urlopen(f"{url}/9/simple/torch/") as answer:  # noqa: S310
+            assert answer.read() == b"page"
+            assert answer.headers["Content-Type"].startswith("text/html")
+        with urlopen(Request(f"{url}/9/torch-2%2Brocm.whl", method="HEAD")) as answer:  # noqa: S310
+            assert (answer.read(), answer.headers["Content-Length"]) == (b"", "5")
+
+
+@pytest.mark.parametrize("path", ["9/absent.whl", "", "%2Fetc/passwd", "../secret", ".digests/9/x"])
+def test_what_is_no_key_is_not_found(store: DirectoryStore, path: str) -> None:
+    (store.root.parent / "secret").write_text("secret")
+    with served_store(store) as url, pytest.raises(HTTPError, match="404") as caught:
+        read(f"{url}/{path}")
+    caught.value.close()
+
+
+def test_reading_that_breaks_off_is_seen_by_the_client(
+    store: DirectoryStore, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    def broken(*_arguments: Any) -> None:
+        raise StoreError("The bucket is gone.")
+
+    monkeypatch.setattr(DirectoryStore, "open", broken)
+    with served_store(store) as url, pytest.raises(IncompleteRead):
+        read(f"{url}/9/torch-2+rocm.whl")
+    assert "The bucket is gone" in capfd.readouterr().err

@@ -1,8 +1,10 @@
 from __future__ import annotations
 
+import argparse
 import base64
 from functools import partial
 from http.server import SimpleHTTPRequestHandler
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.request import urlopen
 
@@ -11,13 +13,75 @@ import pytest
 from core import files
 from core.env.installer import Sources
 from core.errors import MissingInputError, ServiceError
-from core.packages import server, sources
-from core.packages.server import answering, served
-from core.packages.sources import PackageSource
+from core.packages import pages, sources
+from core.packages.pages import answering
+from core.packages.sources import (
+    PackageSource,
+    SourceOptions,
+    absolute,
+    add_package_source,
+    below,
+    source_options,
+)
+from tests.folders import served
+
+
+def parsed(words: list[str], *prefixes: str, env: dict[str, str] | None = None) -> SourceOptions:
+    parser = argparse.ArgumentParser()
+    add_package_source(parser, "x", *prefixes)
+    return source_options(parser.parse_args(words), prefixes[0], env or {})
+
+
+def test_one_group_of_words_serves_every_stage() -> None:
+    words = ["--find-links", "/a", "--index-url", "https://c", "--index-url=", "--index-subdir", "/d/"]
+    found = parsed(words, "")
+    assert (found.find_links, found.index_urls, found.index_subdir) == (("/a",), ("https://c",), "d")
+    assert found.named
+    assert not parsed([], "").named
+    both = [
+        "--rocm-find-links=/b",
+        "--find-links=/a",
+        "--rocm-index",
+        "dev",
+        "--rocm-version=7",
+        "--rocm-run-id=9",
+    ]
+    for prefixes in (("rocm-",), ("rocm-", "")):
+        asked = [one for one in both if len(prefixes) > 1 or not one.startswith("--find")]
+        found = parsed(asked, *prefixes)
+        assert (found.index_name, found.version, found.run_id, found.prefix) == ("dev", "7", "9", "--rocm-")
+        assert found.find_links == (("/b", "/a") if len(prefixes) > 1 else ("/b",))
+
+
+def test_a_workflows_inputs_count_where_no_option_names_a_source() -> None:
+    env = {
+        "ROCM_PACKAGE_INDEX_URL": "",
+        "ROCM_PACKAGE_FIND_LINKS_URL": "https://page",
+        "ROCM_PACKAGE_VERSION": "7",
+    }
+    found = parsed([], "rocm-", env=env)
+    assert (found.find_links, found.index_urls, found.version) == (("https://page",), (), "7")
+    mine = parsed(["--rocm-index-url=https://mine", "--rocm-version=8"], "rocm-", env=env)
+    assert (mine.find_links, mine.index_urls, mine.version) == ((), ("https://mine",), "8")
+
+
+def test_a_folder_lies_below_its_index() -> None:
+    for folder in ("gfx110X-all", "/gfx110X-all/"):
+        for index in ("https://a.example/v2", "https://a.example/v2/"):
+            assert below(index, folder) == "https://a.example/v2/gfx110X-all/"
+    assert below("https://a.example/v2", "") == "https://a.example/v2"
+
+
+def test_folders_are_named_from_where_the_command_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    links = ("wheels", "/data/wheels", "https://a.example/index.html", "file:///data")
+    assert absolute(list(links)) == (str(Path.cwd() / "wheels"), *links[1:])
+
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from pathlib import Path
 
     MakeWheel = Callable[..., Path]
 
@@ -104,7 +168,7 @@ def test_what_does_not_answer_is_told_from_what_lacks_a_package(tmp_path: Path) 
         assert "--index-url" in caught.value.hint
     with pytest.raises(ServiceError, match="cannot be reached"):
         source.__class__(index_urls=(f"{url}/simple/",)).versions("rocm")
-    with pytest.raises(MissingInputError, match="is no folder"):
+    with pytest.raises(MissingInputError, match="is not a folder"):
         PackageSource(find_links=(str(tmp_path / "absent"),)).versions("rocm")
 
 
@@ -125,7 +189,7 @@ def test_a_password_stays_with_this_process(
     torch, rocm = wheels_in(tmp_path / "dist", make_wheel)
     index_of(tmp_path, torch, rocm)
     asked: list[str] = []
-    monkeypatch.setattr(server._Handler, "log_request", lambda one, *_: asked.append(one.path))
+    monkeypatch.setattr(pages._Handler, "log_request", lambda one, *_: asked.append(one.path))
     with answering(partial(Guarded, directory=str(tmp_path))) as url:
         secret = url.replace("//", f"//me:{PASSWORD}@")
         source = PackageSource(index_urls=(f"{secret}/simple/",))

@@ -60,11 +60,8 @@ def test_paths_are_lines_also_after_an_open_one(files: JobFiles, tmp_path: Path)
     (tmp_path / "path").write_text("/somebody/elses")
     files.add_path(tmp_path / "a")
     files.add_path(tmp_path / "b")
-    assert (tmp_path / "path").read_text().splitlines() == [
-        "/somebody/elses",
-        str(tmp_path / "a"),
-        str(tmp_path / "b"),
-    ]
+    lines = (tmp_path / "path").read_text().splitlines()
+    assert lines == ["/somebody/elses", str(tmp_path / "a"), str(tmp_path / "b")]
     with pytest.raises(UsageError, match="search path"):
         files.add_path(tmp_path / "a\n/evil")
 
@@ -73,15 +70,15 @@ def test_variables_are_written_and_the_runners_own_refused(files: JobFiles, tmp_
     files.set_variable("VIRTUAL_ENV", "/venv\n")
     assert entries(tmp_path / "env") == {"VIRTUAL_ENV": "/venv\n"}
     for name in ("GITHUB_TOKEN", "runner_temp", "NODE_OPTIONS", "LD_PRELOAD"):
-        with pytest.raises(UsageError, match="is not a job's to set"):
+        with pytest.raises(UsageError, match="belongs to the runner"):
             files.set_variable(name, "x")
 
 
 @pytest.mark.parametrize("name", ["", "a b", "a=b", "a\nb", "a<<b", "1a"])
 def test_names_cannot_be_entries(name: str, files: JobFiles, tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="is no name for a job's output"):
+    with pytest.raises(UsageError, match="is not a valid name of a job's output"):
         files.set_output(name, "x")
-    with pytest.raises(UsageError, match="is no name for a job's variable"):
+    with pytest.raises(UsageError, match="is not a valid name of a job's variable"):
         files.set_variable(name, "x")
     assert list(tmp_path.iterdir()) == []
 

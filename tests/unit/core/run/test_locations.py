@@ -42,7 +42,7 @@ def test_no_bucket_holds_releases() -> None:
 
 @pytest.mark.parametrize("repository", ["TheRock", "a/b/c", "../x", "a/", "", "a b/c"])
 def test_other_words_are_no_repository(repository: str) -> None:
-    with pytest.raises(UsageError, match="no repository"):
+    with pytest.raises(UsageError, match="is not a repository"):
         location(run_buckets(), repository, fork=False, release_type="ci")
 
 

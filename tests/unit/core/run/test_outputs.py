@@ -27,13 +27,11 @@ def of(run_id: str = "17123441166", **more: str) -> RunOutputs:
 def test_the_layout_of_a_run() -> None:
     run = of(external_repo="ROCm-TheRock/")
     assert run.prefix == "ROCm-TheRock/17123441166-linux"
-    assert run.s3_uri == "s3://artifacts/ROCm-TheRock/17123441166-linux"
-    assert run.https_url == "https://artifacts.s3.amazonaws.com/ROCm-TheRock/17123441166-linux"
+    assert run.url_of(run.prefix) == "https://artifacts.s3.amazonaws.com/ROCm-TheRock/17123441166-linux"
     assert run.python_prefix(GROUP) == f"{run.prefix}/python/gfx110X-all"
-    assert run.python_dist_prefix(GROUP) == run.python_prefix(GROUP)
     assert run.python_index_prefix(GROUP) == f"{run.prefix}/python/gfx110X-all/simple"
-    assert run.python_index_url(GROUP) == f"{run.https_url}/python/gfx110X-all/simple/"
-    assert run.python_find_links_url(GROUP) == f"{run.https_url}/python/gfx110X-all/index.html"
+    assert run.python_index_url(GROUP) == f"{run.url_of(run.prefix)}/python/gfx110X-all/simple/"
+    assert run.python_find_links_url(GROUP) == f"{run.url_of(run.prefix)}/python/gfx110X-all/index.html"
     assert run.manifests_prefix(GROUP) == f"{run.prefix}/manifests/gfx110X-all"
     assert run.source_lock_key("release/2.10") == f"{run.prefix}/manifests/source-lock-release-2.10.json"
     assert run.record_key(GROUP, "build_torch-release/2.10") == (
@@ -86,5 +84,5 @@ def test_addresses_are_those_of_the_store_where_it_has_its_own(tmp_path: Path) -
     page = f"{(tmp_path / 'a b').as_uri()}/17-linux/python/{GROUP}/index.html"
     assert run.python_find_links_url(GROUP) == page
     endpoint = RunOutputs(run_id="17", platform="linux", bucket="b", address="http://127.0.0.1:9000/b")
-    assert endpoint.https_url == "http://127.0.0.1:9000/b/17-linux"
+    assert endpoint.url_of(endpoint.prefix) == "http://127.0.0.1:9000/b/17-linux"
     assert endpoint.url_of("17-linux/a+b") == "http://127.0.0.1:9000/b/17-linux/a%2Bb"

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import json
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -39,15 +39,12 @@ def test_a_record_is_named_by_its_stage_and_cell() -> None:
 def test_what_is_written_reads_back(store: DirectoryStore) -> None:
     one = FileRecord(name="a.whl", key="k/a.whl", size=3, sha256="0" * 64, distribution="a", version="1")
     written = record(inputs={"commit": "abc"}, details={"hits": 3}, files=(one,))
+    assert records.read(store, OUTPUTS, GROUP, written.name) is None
+    assert records.read_all(store, OUTPUTS, GROUP) == []
     records.write(store, OUTPUTS, GROUP, written)
     assert records.read(store, OUTPUTS, GROUP, written.name) == written
     assert records.parse(records.serialize(written), where="here") == written
     assert records.serialize(written).endswith(b"}\n")
-
-
-def test_there_may_be_no_record(store: DirectoryStore) -> None:
-    assert records.read(store, OUTPUTS, GROUP, "build_torch") is None
-    assert records.read_all(store, OUTPUTS, GROUP) == []
 
 
 def test_a_failure_stands_beside_the_last_success_until_the_next(store: DirectoryStore) -> None:
@@ -98,11 +95,7 @@ def test_a_file_has_a_size_and_a_digest(facts: dict[str, Any]) -> None:
 
 def test_a_moment_is_utc_to_the_second() -> None:
     moment = datetime.fromisoformat(records.now())
-    assert moment.utcoffset() is not None
-    assert (moment.utcoffset(), moment.microsecond) == (
-        datetime.fromisoformat("2026-01-01T00:00:00Z").utcoffset(),
-        0,
-    )
+    assert (moment.utcoffset(), moment.microsecond) == (timedelta(), 0)
 
 
 def test_the_schema_names_what_a_record_must_say() -> None:

@@ -113,20 +113,19 @@ def test_the_same_inputs_are_not_worked_on_again(
 
 
 def test_other_inputs_force_and_lost_or_changed_files_are(tmp_path: Path, wheel: Path) -> None:
-    work = Work(wheel)
-    first = perform(stage(tmp_path), INPUTS, work)
+    work, one, other = Work(wheel), stage(tmp_path), {**INPUTS, "commit": "def"}
+    first = perform(one, INPUTS, work)
     assert first is not None
-    perform(stage(tmp_path), {**INPUTS, "commit": "def"}, work)
-    assert work.done == 2
-    perform(stage(tmp_path, force=True), {**INPUTS, "commit": "def"}, work)
-    assert work.done == 3
     stored = tmp_path / "out" / first.files[0].key
+    perform(one, other, work)
+    perform(stage(tmp_path, force=True), other, work)
+    assert work.done == 3
     stored.unlink()
-    perform(stage(tmp_path), {**INPUTS, "commit": "def"}, work)
+    perform(one, other, work)
     assert work.done == 4
     stored.unlink()
     stored.write_bytes(b"other bytes")
-    perform(stage(tmp_path), {**INPUTS, "commit": "def"}, work)
+    perform(one, other, work)
     assert work.done == 5
     assert stored.read_bytes() == wheel.read_bytes()
 
@@ -162,21 +161,18 @@ def test_a_failure_is_recorded_beside_the_last_success_until_the_next(
     assert read(one, f"{NAME}.failed") is None
 
 
-def test_a_failure_of_other_inputs_is_over_when_the_old_ones_hold_again(tmp_path: Path, wheel: Path) -> None:
-    one = stage(tmp_path)
-    good = perform(one, INPUTS, Work(wheel))
+def test_a_failure_is_over_when_its_stage_succeeds_or_older_inputs_hold_again(
+    tmp_path: Path, wheel: Path
+) -> None:
+    one, work, failing = stage(tmp_path), Work(wheel), Work(problem=BuildError("No wheel."))
     with pytest.raises(BuildError):
-        perform(one, {"commit": "def"}, Work(problem=BuildError("No wheel.")))
-    assert perform(one, INPUTS, Work(wheel)) == good
+        perform(one, INPUTS, failing)
+    good = perform(one, INPUTS, work)
+    with pytest.raises(BuildError):
+        perform(one, {"commit": "def"}, failing)
+    assert perform(one, INPUTS, work) == good
+    assert (work.done, failing.done) == (1, 2)
     assert read(one, f"{NAME}.failed") is None
-
-
-def test_a_failed_stage_is_worked_on_again(tmp_path: Path, wheel: Path) -> None:
-    with pytest.raises(BuildError):
-        perform(stage(tmp_path), INPUTS, Work(problem=BuildError("No wheel.")))
-    work = Work(wheel)
-    perform(stage(tmp_path), INPUTS, work)
-    assert work.done == 1
 
 
 def test_the_local_run_withdraws_what_its_cell_had_made_before(tmp_path: Path, make_wheel: MakeWheel) -> None:

@@ -2,26 +2,18 @@ from __future__ import annotations
 
 import hashlib
 import os
-from pathlib import Path
-from tempfile import TemporaryDirectory
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.request import urlopen
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from core import files
 from core.errors import FatalError
 from core.stores.directory import DirectoryStore
 from core.stores.location import DryRunStore
 
-SEGMENTS = st.from_regex(r"[a-z0-9][a-zA-Z0-9+_-]{0,8}\.(whl|html|json)", fullmatch=True)
-KEYS = st.builds(
-    lambda folders, name: "/".join([*folders, name]),
-    st.lists(st.sampled_from(["run-linux", "python", "gfx110X-all"]), max_size=3),
-    SEGMENTS,
-)
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 def sha(data: bytes) -> str:
@@ -31,32 +23,6 @@ def sha(data: bytes) -> str:
 @pytest.fixture(name="store")
 def store_fixture(tmp_path: Path) -> DirectoryStore:
     return DirectoryStore(tmp_path / "out")
-
-
-@settings(max_examples=30)
-@given(st.dictionaries(KEYS, st.binary(max_size=50), max_size=6))
-def test_what_is_put_is_listed_read_and_hashed(objects: dict[str, bytes]) -> None:
-    with TemporaryDirectory() as folder:
-        store = DirectoryStore(Path(folder) / "out")
-        for number, (key, data) in enumerate(objects.items()):
-            if number % 2:
-                store.put_bytes(key, data)
-            else:
-                source = Path(folder) / f"source{number}"
-                source.write_bytes(data)
-                assert store.put_file(key, source, sha256=sha(data), replace=False) == "written"
-        assert [(one.key, one.size) for one in store.list("")] == [
-            (key, len(objects[key])) for key in sorted(objects)
-        ]
-        for key, data in objects.items():
-            assert store.read(key) == data
-            assert store.digest(key) == sha(data)
-            assert store.fetch(key, Path(folder) / "unused").read_bytes() == data
-            found = store.find(key)
-            assert found in store.list(key.rpartition("/")[0])
-            store.delete(key)
-            store.delete(key)
-        assert list(store.list("")) == []
 
 
 def test_what_is_half_written_is_not_listed(store: DirectoryStore) -> None:

@@ -7,12 +7,12 @@ from typing import get_args
 import pytest
 
 from core import files
+from core.archive import Member
 from core.errors import StoreError, WheelError
 from core.run.outputs import Platform, RunOutputs
 from core.stores.directory import DirectoryStore
-from core.wheel import distributions
-from core.wheel.wheel_writer import Member, WheelSpec, write_wheel
-from core.wheel.wheels import read_metadata
+from core.wheel import distributions, read_metadata
+from core.wheel.writer import WheelSpec, write_wheel
 
 MakeWheel = Callable[..., Path]
 LOCAL = RunOutputs(run_id="local", platform="linux")
@@ -91,7 +91,7 @@ def test_a_group_is_listed_by_name_and_version_and_nothing_else(
         ("torch", "2.10.0a0"),
         ("torch", "2.10.0"),
     ]
-    assert all(one.is_wheel and one.tags == {"py3-none-any"} for one in listed)
+    assert all(one.is_wheel for one in listed)
 
 
 def test_a_wheel_that_says_otherwise_than_its_name_never_arrives(

@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from core.archive import Member
 from core.errors import MissingInputError, WheelError
-from core.wheel import sdist_editing
-from core.wheel.sdist_editing import edit_sdist
-from core.wheel.wheel_writer import Member, write_sdist
+from core.wheel import editor
+from core.wheel.editor import edit_sdist
+from core.wheel.writer import write_sdist
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -91,7 +92,7 @@ def link() -> tarfile.TarInfo:
     [
         (("demo-1.0rc1/../../escape", b""), "leaves its folder"),
         (("/etc/escape", b""), "absolute path"),
-        (("other/file", b""), "outside of demo-1.0rc1"),
+        (("other/file", b""), "outside demo-1.0rc1"),
         (("demo-1.0rc1/PKG-INFO", b""), "twice"),
         (link(), "neither a file nor a folder"),
     ],
@@ -105,7 +106,7 @@ def test_hostile_sdists_are_refused(
 
 
 def test_one_that_unpacks_to_too_much_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sdist_editing, "LIMIT", 4096)
+    monkeypatch.setattr(editor, "LIMIT", 4096)
     source = tar(tmp_path, ("demo-1.0rc1/zeros", bytes(8000)))
     with pytest.raises(WheelError, match="unpacks to more than 4096 bytes"):
         edit_sdist(source, tmp_path / "new", version="1.0", edit=finalize)
@@ -118,7 +119,7 @@ def test_one_that_unpacks_to_too_much_is_refused(tmp_path: Path, monkeypatch: py
 )
 def test_damaged_ones_are_refused(tmp_path: Path, damage: bytes) -> None:
     (tmp_path / NAME).write_bytes(damage)
-    with pytest.raises(WheelError, match=r"no readable sdist|holds no PKG-INFO"):
+    with pytest.raises(WheelError, match=r"not a readable sdist|holds no PKG-INFO"):
         edit_sdist(tmp_path / NAME, tmp_path / "new", version="1.0", edit=finalize)
 
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from core.errors import WheelError
-from core.wheel.wheel_contents import MOST_FOLDERS, REST, folders
+from core.wheel import MOST_FOLDERS, REST, folder_sizes
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -22,7 +22,7 @@ def wheel(folder: Path, members: Mapping[str, int]) -> Path:
 
 
 def test_members_are_added_up_by_folder_two_deep(tmp_path: Path) -> None:
-    found = folders(
+    found = folder_sizes(
         wheel(
             tmp_path,
             {"torch/lib/a.so": 5000, "torch/lib/x/y/b.so": 7, "torch/a.py": 3, "top.py": 2, "torch/lib/": 0},
@@ -40,7 +40,7 @@ def test_members_are_added_up_by_folder_two_deep(tmp_path: Path) -> None:
 
 def test_a_record_is_bounded_and_nothing_is_lost(tmp_path: Path) -> None:
     members = {f"folder{at}/{'n' * 400}/file": at for at in range(MOST_FOLDERS + 10)}
-    found = folders(wheel(tmp_path, members))
+    found = folder_sizes(wheel(tmp_path, members))
     assert len(found) == MOST_FOLDERS + 1
     assert found[REST][0] == 10
     assert sum(numbers[1] for numbers in found.values()) == sum(members.values())
@@ -51,4 +51,4 @@ def test_what_is_no_wheel_is_told(tmp_path: Path) -> None:
     path = tmp_path / "a.whl"
     path.write_text("no")
     with pytest.raises(WheelError, match=r"a\.whl is not a readable zip file"):
-        folders(path)
+        folder_sizes(path)

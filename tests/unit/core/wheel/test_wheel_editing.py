@@ -16,11 +16,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from core.archive import zip_writer
-from core.archive.zip_sources import Member
+from core.archive import Member, zip_writer
 from core.errors import MissingInputError, WheelError
-from core.wheel.wheel_editing import TEXT_LIMIT, Additions, edit_wheel
-from core.wheel.wheel_record import verify_record
+from core.wheel.editor import TEXT_LIMIT, Additions, edit_wheel
+from core.wheel.record import verify_record
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -294,7 +293,7 @@ def test_nothing_is_left_where_an_edit_or_the_disk_fails(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize(
-    ("version", "said"), [("1.0rc1", "already"), ("1.0.0-rc.1", "already"), ("new", "no version")]
+    ("version", "said"), [("1.0rc1", "already"), ("1.0.0-rc.1", "already"), ("new", "not a version")]
 )
 def test_versions_that_are_none_or_not_new(tmp_path: Path, version: str, said: str) -> None:
     with pytest.raises(WheelError, match=said):

@@ -11,7 +11,7 @@ from packaging.utils import canonicalize_name, parse_wheel_filename
 from packaging.version import Version
 
 from core.errors import MissingInputError, WheelError
-from core.wheel.wheels import parse_sdist_name, parse_wheel_name, read_metadata, read_wheel_info
+from core.wheel import parse_sdist_name, parse_wheel_name, read_metadata, read_wheel_info
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING
 import pytest
 
 from core import process
-from core.env import interpreters
+from core.env import interpreter
 from core.errors import BuildError
 from pytorch_build.build.bare_import import check_bare_import
 from tests.unit.pytorch_build.build.test_execution import VERSION, WHEEL, plan
 
 if TYPE_CHECKING:
-    from core.env.interpreters import Interpreter
+    from core.env import Interpreter
 
 pytestmark = pytest.mark.processes
 
@@ -39,7 +39,7 @@ def target(tmp_path: Path) -> Interpreter:
     """Return an environment with ROCm's run-time library, and the same in its development tree."""
     folder = tmp_path / "environment"
     venv.create(folder, symlinks=True)
-    target = interpreters.interpreter(folder / "bin" / Path(sys.executable).name)
+    target = interpreter(folder / "bin" / Path(sys.executable).name)
     core, devel = (target.purelib / one / "lib" for one in ("_rocm_sdk_core", "_rocm_sdk_devel"))
     info = target.purelib / f"torch-{VERSION}.dist-info"
     for one in (core, devel, info, target.purelib / "torch" / "lib"):

@@ -12,10 +12,11 @@ import pytest
 from botocore.stub import Stubber
 
 from core.cli.options import environment
-from core.packages import server
+from core.packages.pages import answering
 from core.stores import s3_client
 from pytorch_build.build import compiler_cache_s3
 from pytorch_build.build.compiler_cache_s3 import answers, s3_access
+from tests.folders import served
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -41,7 +42,7 @@ def test_the_usual_settings_lead_to_a_service(aws: pytest.MonkeyPatch) -> None:
     aws.setenv("AWS_ACCESS_KEY_ID", "AKIA")
     aws.setenv("AWS_SECRET_ACCESS_KEY", SECRET)
     aws.setenv("AWS_SESSION_TOKEN", "token")
-    found = s3_access("bucket", environment())
+    found = s3_access("bucket")
     assert (found.endpoint, found.region) == ("http://127.0.0.1:9000", "eu-9")
     assert (found.access_key, found.secret_key, found.token) == ("AKIA", SECRET, "token")
     assert not found.anonymous
@@ -49,7 +50,7 @@ def test_the_usual_settings_lead_to_a_service(aws: pytest.MonkeyPatch) -> None:
 
 def test_without_credentials_what_is_public_is_read(aws: pytest.MonkeyPatch) -> None:
     aws.setenv("AWS_ENDPOINT_URL_S3", "http://127.0.0.1:9000")
-    found = s3_access("bucket", environment())
+    found = s3_access("bucket")
     assert (found.access_key, found.anonymous, found.region) == ("", True, "us-east-1")
 
 
@@ -67,8 +68,8 @@ def test_amazons_bucket_says_where_it_lies(aws: pytest.MonkeyPatch, *, allowed: 
                 "head_bucket", "403", http_status_code=403, response_meta=headers["ResponseMetadata"]
             )
         connection = s3_client.Connection(client=client)
-        aws.setattr(compiler_cache_s3, "connection_for", lambda _env: connection)
-        found = s3_access("bucket", environment())
+        aws.setattr(compiler_cache_s3, "shared_connection", lambda: connection)
+        found = s3_access("bucket")
     assert (found.endpoint, found.region) == ("https://s3.eu-west-9.amazonaws.com", "eu-west-9")
 
 
@@ -85,7 +86,7 @@ class Redirects(BaseHTTPRequestHandler):
 
 
 def test_a_redirection_is_an_answer_and_is_not_followed() -> None:
-    with server.answering(Redirects) as url:
+    with answering(Redirects) as url:
         assert answers(url, seconds=5)
 
 
@@ -101,7 +102,7 @@ def test_a_certificate_of_nobody_known_is_an_answer(
 
 
 def test_a_service_that_says_no_answers_all_the_same(tmp_path: Path) -> None:
-    with server.served(tmp_path) as url:
+    with served(tmp_path) as url:
         assert answers(url, seconds=5)
         assert answers(f"{url}/not-there", seconds=5)
     assert not answers(url, seconds=5)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from core import process
-from core.env import environments
+from core.env import installer
 from core.env.installer import Sources
 from core.errors import BuildError, CheckError, EnvironmentSetupError, ProcessError
 from core.packages import sources
@@ -21,7 +21,7 @@ from pytorch_build.build.course import Course
 from pytorch_build.build.dependencies import Dependency
 from pytorch_build.build.options import BuildChoices
 from pytorch_build.build.plans.types import BuildFacts, TreeFacts
-from pytorch_build.check.findings import Finding
+from pytorch_build.check import Finding
 from pytorch_build.rocm.options import RocmOptions
 from pytorch_build.rocm.sdk import RocmSdk
 from rocm_packaging.rocm_sources import RocmSource
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from core.env.installer import Install
     from core.run.stage import Made
     from pytorch_build.build.plans.types import BuildRequest
-    from pytorch_build.check.view import Expectation
+    from pytorch_build.check import Expectation
 
 VERSION = "2.10.0a0+devrocm7.99.0.dev0.sample"
 FILE = Offer(name="rocm.tar.gz", distribution="rocm", version="7.1.0", sha256="aa", url="/rocm/rocm.tar.gz")
@@ -131,7 +131,7 @@ def shop(run: Any, monkeypatch: pytest.MonkeyPatch) -> Workshop:
     sdk = RocmSdk(
         version="7.1.0", layout="split", root=run.root, bin=run.root, cmake=run.root, targets=("gfx942",)
     )
-    monkeypatch.setattr(environments, "prepared", prepared)
+    monkeypatch.setattr(installer, "prepared", prepared)
     monkeypatch.setattr(making, "ask", lambda *_, **__: sdk)
     monkeypatch.setattr(sources, "configured", lambda: Sources(index_url="https://mine"))
     monkeypatch.setattr(making, "plan_build", plan)

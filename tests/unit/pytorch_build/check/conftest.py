@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING
 import pytest
 import zstandard
 
-from core.wheel.wheels import WheelInfo, WheelMetadata, parse_wheel_name
-from pytorch_build.check.view import Binary, DeviceFacts, ElfFacts, Member, WheelView
+from core.binaries.elf import ElfFacts
+from core.wheel import WheelInfo, WheelMetadata, parse_wheel_name
+from pytorch_build.check import Binary, DeviceFacts, WheelMember, WheelView
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -170,7 +171,7 @@ def make_view(
     name = parse_wheel_name(filename)
     members, binaries = [], []
     for path, what in sorted((files or {}).items()):
-        member = Member(name=path, size=what if isinstance(what, int) else 1000)
+        member = WheelMember(name=path, size=what if isinstance(what, int) else 1000)
         members.append(member)
         if isinstance(what, ElfFacts):
             binaries.append(Binary(member=member, elf=what))

@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING
 import pytest
 from packaging.version import Version
 
-from pytorch_build.check import archive
-from pytorch_build.check.view import ElfFacts
+from core.binaries.elf import ElfFacts
+from pytorch_build.check import contents
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from pytorch_build.check.view import WheelView
+    from pytorch_build.check import WheelView
 
 CODE = ElfFacts(machine="EM_X86_64", kind="ET_DYN", stack="RW")
 DEVICE = ElfFacts(machine="EM_AMDGPU", kind="ET_DYN")
@@ -26,7 +26,7 @@ def sound(view: Callable[..., WheelView]) -> WheelView:
 
 
 def found(view: WheelView) -> list[tuple[str, str]]:
-    return [(one.severity, one.message) for one in archive.check(view)]
+    return [(one.severity, one.message) for one in contents.check_archive(view)]
 
 
 def test_a_sound_wheel(sound: WheelView) -> None:

@@ -4,14 +4,14 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from pytorch_build.check import contents
+from core.binaries.elf import ElfFacts
+from pytorch_build.check import Expectation, contents
 from pytorch_build.check.policy import Policy, SizeLimit, load_policy
-from pytorch_build.check.view import ElfFacts, Expectation
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from pytorch_build.check.view import WheelView
+    from pytorch_build.check import WheelView
 
     MakeView = Callable[..., WheelView]
 

@@ -7,17 +7,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytorch_build.check import device_code
+from pytorch_build.check import DeviceFacts, Expectation, device_code
 from pytorch_build.check.bundles import BundleError
 from pytorch_build.check.device_code import GENERIC, PORTABLE, file_facts, is_asked_for, is_covered
 from pytorch_build.check.policy import Policy
-from pytorch_build.check.view import DeviceFacts, Expectation
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from pytorch_build.check.view import WheelView
+    from pytorch_build.check import WheelView
 
     Write = Callable[..., bytes]
 

@@ -6,14 +6,14 @@ from typing import TYPE_CHECKING
 import pytest
 
 from core import process
+from pytorch_build.check import Expectation
 from pytorch_build.check.run import check_wheel
-from pytorch_build.check.view import Expectation
 from tests.unit.rocm_packaging.pe_files import pe_file
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from pytorch_build.check.findings import Finding
+    from pytorch_build.check import Finding
 
     WriteWheel = Callable[..., Path]
     Found = Callable[..., list[tuple[str, str, str]]]

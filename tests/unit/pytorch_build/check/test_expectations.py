@@ -6,14 +6,13 @@ import pytest
 from packaging.tags import parse_tag
 
 from core.errors import DataError
-from pytorch_build.check import expectations
+from pytorch_build.check import Expectation, expectations
 from pytorch_build.check.expectations import fits
-from pytorch_build.check.view import Expectation
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from pytorch_build.check.view import WheelView
+    from pytorch_build.check import WheelView
 
 ROCM = "torch-2.10.0a0+devrocm7.99.0.dev0.sample-cp312-cp312-linux_x86_64.whl"
 

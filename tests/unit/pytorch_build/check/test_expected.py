@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from core.errors import MissingInputError
-from pytorch_build.check.expected import expectation, expectations, run_lock
+from pytorch_build.check.expectations import expectation, expectations, run_lock
 
 SUFFIX = "+devrocm7.99.0.dev0.sample"
 

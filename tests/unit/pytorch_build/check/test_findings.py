@@ -5,14 +5,7 @@ import json
 import pytest
 
 from core.errors import CheckError
-from pytorch_build.check.findings import (
-    Finding,
-    collapsed,
-    findings_json,
-    findings_table,
-    ordered,
-    require_no_errors,
-)
+from pytorch_build.check import Finding, collapsed, findings_json, findings_table, ordered, require_no_errors
 
 
 def finding(severity: str = "error", wheel: str = "a.whl", where: str = "", message: str = "m") -> Finding:

@@ -6,14 +6,14 @@ from typing import TYPE_CHECKING
 import pytest
 
 from core.errors import DataError, MissingInputError
+from pytorch_build.check import Expectation
 from pytorch_build.check.run import CheckOptions, check_wheel, check_wheels, find_wheels
-from pytorch_build.check.view import Expectation
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from pytorch_build.check.findings import Finding
+    from pytorch_build.check import Finding
 
     Write = Callable[..., bytes]
     WriteWheel = Callable[..., Path]

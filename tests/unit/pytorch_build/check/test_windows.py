@@ -6,7 +6,7 @@ import pytest
 from packaging.tags import parse_tag
 
 from core.errors import MissingInputError
-from pytorch_build.check import windows
+from pytorch_build.check import dlls
 from pytorch_build.check.policy import load_policy
 
 
@@ -30,11 +30,11 @@ from pytorch_build.check.policy import load_policy
     ],
 )
 def test_what_a_machine_gets_a_dll_from(name: str, origin: str) -> None:
-    assert windows.origin(name, load_policy().windows) == origin
+    assert dlls.origin(name, load_policy().windows) == origin
 
 
 def test_windows_on_arm_has_dlls_of_its_own() -> None:
-    amd, arm = windows.system_dlls("amd64")[0], windows.system_dlls("arm64")[0]
+    amd, arm = dlls.system_dlls("amd64")[0], dlls.system_dlls("arm64")[0]
     assert "kernel32.dll" in amd & arm
     assert amd != arm
 
@@ -49,12 +49,12 @@ def test_windows_on_arm_has_dlls_of_its_own() -> None:
     ],
 )
 def test_a_wheels_tags_say_which_python_it_may_be_linked_to(tags: str, names: set[str]) -> None:
-    assert windows.python_dlls(parse_tag(tags)) == names
+    assert dlls.python_dlls(parse_tag(tags)) == names
 
 
 def test_a_tool_without_its_lock_says_what_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "delvewheel", None)
-    windows.system_dlls.cache_clear()
+    dlls.system_dlls.cache_clear()
     with pytest.raises(MissingInputError, match="delvewheel"):
-        windows.system_dlls("amd64")
-    windows.system_dlls.cache_clear()
+        dlls.system_dlls("amd64")
+    dlls.system_dlls.cache_clear()

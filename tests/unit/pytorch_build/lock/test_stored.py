@@ -7,7 +7,7 @@ import pytest
 
 from core.cli.options import Common
 from core.errors import DataError, MissingInputError, SourceError, StoreError, UsageError
-from core.packages.options import SourceOptions
+from core.packages.sources import SourceOptions
 from pytorch_build.context import Context
 from pytorch_build.lock import stored as module
 from pytorch_build.lock.stored import PASSED, source_lock, stored_lock, with_components

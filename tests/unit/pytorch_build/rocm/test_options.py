@@ -9,8 +9,7 @@ import pytest
 from core.env.installer import Sources
 from core.errors import MissingInputError, RocmError, UsageError
 from core.packages import sources
-from core.packages.options import SourceOptions
-from core.packages.sources import PackageSource
+from core.packages.sources import PackageSource, SourceOptions
 from pytorch_build.rocm.options import (
     RocmOptions,
     add_rocm_options,

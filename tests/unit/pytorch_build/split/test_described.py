@@ -6,8 +6,8 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.version import Version
 
-from core.wheel.wheels import WheelMetadata
-from pytorch_build.split.wheels import Wheels, device_metadata, host_metadata, licence_members, required_rocm
+from core.wheel import WheelMetadata
+from pytorch_build.split.parts import Wheels, device_metadata, host_metadata, licence_members, required_rocm
 
 RAW = b"""\
 Metadata-Version: 2.4

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from core.families import parents
-from pytorch_build.split.wheels import gpu_of
+from pytorch_build.split.parts import gpu_of
 
 ALL = ("gfx908", "gfx90a", "gfx942", "gfx1030", "gfx1100", "gfx1151", "gfx1200", "gfx1201")
 

@@ -7,8 +7,8 @@ import pytest
 
 from core.binaries.pe import read_needs
 from pytorch_build.check.bundles import read_bundles
-from pytorch_build.split import pe_host
-from pytorch_build.split.places import AlreadySplitError, SplitError
+from pytorch_build.split.library import AlreadySplitError, SplitError
+from pytorch_build.split.pe_host import PeLibrary
 from rocm_packaging.packages import kpack
 from tests.unit.pytorch_build.check.conftest import plain_bundle
 
@@ -75,14 +75,14 @@ def dll(pointers: list[int], *, room: bool = True, extra_pointer: int | None = N
 
 
 def split(data: bytes, tmp_path: Path) -> bytes:
-    fat = pe_host.read(data)
+    fat = PeLibrary(data).fat()
     assert fat is not None
     bundles = read_bundles(memoryview(data)[fat.start : fat.start + fat.size])
     indexes = {bundle.offset: index for index, bundle in enumerate(bundles)}
-    reference = kpack.packed_reference(kpack.reference("torch", "lib/x.dll"))
+    reference = kpack.reference("torch", "lib/x.dll").packed()
     source, target = tmp_path / "fat.dll", tmp_path / "host.dll"
     source.write_bytes(data)
-    pe_host.without_code(data, fat, indexes, reference).written(source, target)
+    PeLibrary(data).without_code(fat, indexes, reference).written(source, target)
     return target.read_bytes()
 
 
@@ -96,7 +96,7 @@ def test_a_dll_loses_its_device_code_and_says_where_it_is(tmp_path: Path) -> Non
     assert [*facts.sections][-1] == ".kpackrf"
     assert facts.sections[".hip_fat"] == (0, 0)
     assert len(fat) - len(host) == up(len(FIRST + SECOND), ALIGNMENT) - ALIGNMENT
-    found = pe_host.reference_in(host)
+    found = PeLibrary(host).reference()
     assert found is not None
     assert kpack.read_reference(found) == kpack.reference("torch", "lib/x.dll")
     start, size = facts.sections[".hipFatB"]
@@ -106,19 +106,19 @@ def test_a_dll_loses_its_device_code_and_says_where_it_is(tmp_path: Path) -> Non
     assert host[debug : debug + 4] == b"RSDS"
     assert struct.unpack_from("<I", host, facts.sections[".rdata"][0] + 24)[0] == debug
     with pytest.raises(AlreadySplitError):
-        pe_host.read(host)
+        PeLibrary(host).fat()
 
 
 def test_what_cannot_be_moved_is_refused(tmp_path: Path) -> None:
     with pytest.raises(SplitError, match="something besides its wrappers"):
-        pe_host.read(dll([0], extra_pointer=16))
+        PeLibrary(dll([0], extra_pointer=16)).fat()
     with pytest.raises(SplitError, match="points outside"):
-        pe_host.read(dll([1 << 30]))
+        PeLibrary(dll([1 << 30])).fat()
     with pytest.raises(SplitError, match="no room for another section"):
         split(dll([0], room=False), tmp_path)
     with pytest.raises(SplitError, match="damaged"):
-        pe_host.read(dll([0])[:0x60])
+        PeLibrary(dll([0])[:0x60]).fat()
 
 
 def test_a_dll_without_device_code_is_left_alone() -> None:
-    assert pe_host.read(dll([0]).replace(b".hip_fat", b".hip_fax", 1)) is None
+    assert PeLibrary(dll([0]).replace(b".hip_fat", b".hip_fax", 1)).fat() is None

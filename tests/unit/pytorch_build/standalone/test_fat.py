@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from core.errors import FatalError, MissingInputError, RocmError, UsageError, WheelError
-from core.wheel.wheel_record import verify_record
-from core.wheel.wheels import read_metadata
+from core.wheel import read_metadata
+from core.wheel.record import verify_record
 from pytorch_build.standalone import fat
 from pytorch_build.standalone.fat import Request, make
 from tests.unit.pytorch_build.check.conftest import elf_file, write_wheel
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from core.archive import zip_sources
+    from core.archive import Edited
     from pytorch_build.standalone.libraries import RocmFile
 
 ROCM = "torch/lib/rocm"
@@ -56,7 +56,7 @@ def unpatched_fixture(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, tuple[
     """Note search paths instead of setting them, as files of tests have no room for patchelf."""
     noted: list[tuple[str, tuple[str, ...]]] = []
 
-    def note(file: RocmFile, search: tuple[str, ...], _scratch: Path) -> zip_sources.Edited | Path:
+    def note(file: RocmFile, search: tuple[str, ...], _scratch: Path) -> Edited | Path:
         noted.append((file.path, search))
         return file.source
 

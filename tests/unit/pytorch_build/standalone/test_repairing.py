@@ -9,8 +9,8 @@ import pytest
 
 from core import process
 from core.errors import CheckError, WheelError
-from core.wheel.wheel_record import verify_record
-from core.wheel.wheels import read_wheel_info
+from core.wheel import read_wheel_info
+from core.wheel.record import verify_record
 from pytorch_build.check.policy import load_policy
 from pytorch_build.standalone.libraries import Binary
 from pytorch_build.standalone.portable import Portability, analyse, excluded, platform_text, repair

@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 
 from core.errors import DataError
-from pytorch_build.test.conditions import UnderTest, decide, planned, unmet
-from pytorch_build.test.skip_rules import Rule, RuleTable
+from pytorch_build.test.skip_rules import Rule, RuleTable, UnderTest, decide, planned, unmet
 
 TODAY = dt.date(2026, 11, 21)
 HERE = UnderTest(

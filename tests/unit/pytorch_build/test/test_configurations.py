@@ -6,8 +6,8 @@ import pytest
 
 from core.data import validated
 from core.errors import DataError, SourceError, UsageError
-from pytorch_build.test import configurations
-from pytorch_build.test.configurations import (
+from pytorch_build.test import upstream_tests
+from pytorch_build.test.upstream_tests import (
     Configuration,
     ConfigurationsFile,
     TestFile,
@@ -181,7 +181,7 @@ def test_a_trees_test_files_are_listed_as_upstream_names_them(tmp_path: Path) ->
 
 
 def test_every_file_of_the_data_is_named_as_upstream_names_it() -> None:
-    for chosen in configurations.load().configurations.values():
+    for chosen in upstream_tests.load().configurations.values():
         for step in chosen.steps:
             for name in (*step.files, *step.gpu_files):
                 assert module(name) == name

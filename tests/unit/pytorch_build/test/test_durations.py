@@ -9,15 +9,8 @@ from core.errors import DataError, MissingInputError
 from core.junit import Case, Document, Suite
 from core.run.outputs import RunOutputs
 from core.stores.directory import DirectoryStore
-from pytorch_build.test import durations
-from pytorch_build.test.durations import (
-    Durations,
-    FileDuration,
-    for_run,
-    of_documents,
-    read_durations,
-    record,
-)
+from pytorch_build.test import shards
+from pytorch_build.test.shards import Durations, FileDuration, for_run, of_documents, read_durations, record
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -122,7 +115,7 @@ def test_the_local_run_takes_the_newest(store: DirectoryStore) -> None:
 
 def test_of_two_shards_the_first_one_chooses(store: DirectoryStore, monkeypatch: pytest.MonkeyPatch) -> None:
     record(store, run(), "cpu", "default", table(a=1))
-    key = durations.run_key(run(), "cpu", "default")
+    key = shards.run_key(run(), "cpu", "default")
     found = DirectoryStore.find
     looked: list[str] = []
 
@@ -140,13 +133,13 @@ def test_of_two_shards_the_first_one_chooses(store: DirectoryStore, monkeypatch:
 def test_files_that_did_not_run_keep_what_was_known(store: DirectoryStore) -> None:
     record(store, run(), "cpu", "default", table(a=1, b=2))
     record(store, run(), "cpu", "default", table(b=3, c=4))
-    key = durations.latest_key(run(), "cpu", "default")
+    key = shards.latest_key(run(), "cpu", "default")
     assert key == "test-durations/linux/cpu/default.json"
     kept = json.loads(store.read(key))["files"]
     assert {name: one["seconds"] for name, one in kept.items()} == {"a": 1, "b": 3, "c": 4}
 
 
 def test_a_table_in_the_store_that_is_none_is_told(store: DirectoryStore) -> None:
-    store.put_bytes(durations.latest_key(run(), "cpu", "default"), b"{")
+    store.put_bytes(shards.latest_key(run(), "cpu", "default"), b"{")
     with pytest.raises(DataError, match="test-durations"):
         for_run(store, run(), "cpu", "default")

@@ -8,10 +8,10 @@ from core import junit
 from core.errors import MissingInputError, UsageError
 from core.junit import Case, Document
 from core.run import records
-from pytorch_build.test import gathering, recording
-from pytorch_build.test.gathering import Expected, in_folder, in_store, parse_expected, require_expected
+from pytorch_build.test import reports
+from pytorch_build.test.reports import checked, in_folder, in_store, parse_expected, require_expected
 from pytorch_build.test.results import Origin, Report, Tested, merged
-from pytorch_build.test.sharding import Shard
+from pytorch_build.test.shards import Shard
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -31,8 +31,8 @@ def put(run: Any, stage: str, *outcomes: Any, shard: Shard | None = None, status
     origin = Origin(stage=stage, torch_ref="sample", python="cp312", gpu_family=GROUP, run_id="local")
     name = str(shard.index) if shard else "x"
     report = Report(origin=origin, document=document(*outcomes, name=name), shard=shard)
-    details = recording.put_report(run.store, run.common().outputs, GROUP, report)
-    write(run, recording.stage_name(origin, shard), status, details=dict(details))
+    details = reports.put_report(run.store, run.common().outputs, GROUP, report)
+    write(run, reports.stage_name(origin, shard), status, details=dict(details))
     return str(details["report"]["key"])
 
 
@@ -45,10 +45,8 @@ def write(run: Any, stage: str, status: str = "ok", **facts: Any) -> None:
 
 def gathered(run: Any) -> Sequence[Tested]:
     outputs = run.common().outputs
-    reports, found = in_store(run.store, outputs, GROUP)
-    return gathering.held_against(
-        merged(reports), found, store=run.store, outputs=outputs, artifact_group=GROUP
-    )
+    mine, found = in_store(run.store, outputs, GROUP)
+    return checked(merged(mine), found, store=run.store, outputs=outputs, artifact_group=GROUP)
 
 
 def test_a_run_that_passed(run: Any) -> None:
@@ -59,7 +57,7 @@ def test_a_run_that_passed(run: Any) -> None:
         ("test_smoke", 1, True),
         ("test_torch", 2, True),
     ]
-    assert gathering.groups_of(run.common()) == [GROUP]
+    assert reports.groups_of(run.common()) == [GROUP]
 
 
 def test_a_report_that_says_nothing_of_itself_is_known_by_its_record(run: Any) -> None:
@@ -114,12 +112,12 @@ def test_a_shard_that_died_without_a_report(run: Any) -> None:
 def test_the_merged_report_is_not_counted_again(run: Any) -> None:
     put(run, "test_torch", "passed", shard=Shard(index=1, count=2))
     put(run, "test_torch", "passed", shard=Shard(index=2, count=2))
-    merged_one = Document(cases=document("passed").cases, properties={recording.MERGED: "2"})
-    details = recording.put_report(
+    merged_one = Document(cases=document("passed").cases, properties={reports.MERGED: "2"})
+    details = reports.put_report(
         run.store, run.common().outputs, GROUP, Report(origin=ORIGIN, document=merged_one)
     )
-    write(run, "test_torch", details={**details, recording.MERGED: 2})
-    write(run, "test_torch", "failed", error="no report of shard 2/2", details={recording.MERGED: 2})
+    write(run, "test_torch", details={**details, reports.MERGED: 2})
+    write(run, "test_torch", "failed", error="no report of shard 2/2", details={reports.MERGED: 2})
     (tested,) = gathered(run)
     assert (tested.passed, len(tested.cases), tested.shards) == (True, 2, 2)
 
@@ -128,15 +126,15 @@ def test_configurations_are_apart(run: Any) -> None:
     for config in ("default", "inductor"):
         origin = Origin(**{**vars_of(ORIGIN), "config": config})
         report = Report(origin=origin, document=document("passed"))
-        details = recording.put_report(run.store, run.common().outputs, GROUP, report)
-        write(run, recording.stage_name(origin), details=dict(details), inputs={"config": config})
+        details = reports.put_report(run.store, run.common().outputs, GROUP, report)
+        write(run, reports.stage_name(origin), details=dict(details), inputs={"config": config})
     assert [(one.origin.config, one.passed) for one in gathered(run)] == [("", True), ("inductor", True)]
 
 
 def test_a_run_without_tests_is_an_error(run: Any) -> None:
     run.store.put_bytes(f"local-linux/reports/{GROUP}/findings.json", b"{}")
     with pytest.raises(MissingInputError, match="no test reports"):
-        gathering.groups_of(run.common())
+        reports.groups_of(run.common())
 
 
 def test_a_folder_of_anybodys(tmp_path: Path) -> None:
@@ -162,7 +160,7 @@ def test_a_folder_without_reports_is_an_error(tmp_path: Path) -> None:
     [("smoke-nightly-cp312", ("smoke-nightly-cp312", 1)), ("torch-cp312=6", ("torch-cp312", 6))],
 )
 def test_expectations(text: str, expected: tuple[str, int]) -> None:
-    assert parse_expected(text) == Expected(name=expected[0], shards=expected[1])
+    assert parse_expected(text) == expected
 
 
 @pytest.mark.parametrize("text", ["", "=6", "a=", "a=0", "a=x", "a=-1"])
@@ -173,8 +171,8 @@ def test_what_cannot_be_expected(text: str) -> None:
 
 def test_what_was_expected_and_is_not_there() -> None:
     (there,) = merged([Report(origin=ORIGIN, document=document("passed"))])
-    expected = [Expected(name="torch-sample-cp312", shards=6), Expected(name="smoke-sample-cp312")]
+    expected = [("torch-sample-cp312", 6), ("smoke-sample-cp312", 1)]
     first, second = require_expected([there], expected)
     assert first.problems == ("6 shards were expected, and 1 are reported",)
     assert (second.problems, second.origin.folder) == (("there is no report",), "smoke-sample-cp312")
-    assert require_expected([there], [Expected(name="torch-sample-cp312")]) == (there,)
+    assert require_expected([there], [("torch-sample-cp312", 1)]) == (there,)

@@ -5,14 +5,13 @@ from typing import Any
 import pytest
 
 from core.errors import CheckError
-from core.junit import Case, Document
-from core.junit_reading import read
+from core.junit import Case, Document, read
 from core.run import records
 from core.run.outputs import RunOutputs
 from core.run.records import Cell, Record
 from core.stores.directory import DirectoryStore
-from pytorch_build.test import recording
-from pytorch_build.test.recording import (
+from pytorch_build.test import reports
+from pytorch_build.test.reports import (
     of_shards,
     put_report,
     require_passed,
@@ -20,7 +19,7 @@ from pytorch_build.test.recording import (
     stage_name,
 )
 from pytorch_build.test.results import Origin, Report, Tested, merged
-from pytorch_build.test.sharding import Shard
+from pytorch_build.test.shards import Shard
 
 ORIGIN = Origin(stage="test_torch", torch_ref="nightly", python="cp312", gpu_family="gfx942", run_id="17")
 OUTPUTS = RunOutputs(run_id="17", platform="linux")
@@ -107,7 +106,7 @@ def test_the_record_of_all_shards_is_what_a_promotion_reads(store: DirectoryStor
     assert record.seconds == 20
     assert record.details["tests"] == {"tests": 2, "failures": 0, "errors": 0, "skipped": 0}
     document = read(store.read(record.details["report"]["key"]))
-    assert document.properties[recording.MERGED] == "2"
+    assert document.properties[reports.MERGED] == "2"
     assert [one.outcome for one in document.cases] == ["passed", "flaky"]
     # a record is what a store keeps
     assert records.parse(records.serialize(record), where="w") == record
@@ -154,7 +153,7 @@ def test_results_that_did_not_pass_are_refused() -> None:
         require_passed(
             merged([Report(origin=ORIGIN, document=Document(cases=(case(outcome="failed", line="no"),)))])
         )
-    with pytest.raises(CheckError, match=r"cannot be believed.\n.*: no report of shard 2/2"):
+    with pytest.raises(CheckError, match=r"cannot be trusted.\n.*: no report of shard 2/2"):
         require_passed(merged([one(1)]))
     require_passed([shards("passed", "flaky")])
 

@@ -7,10 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from core import junit
-from core.junit import OUTCOMES, Case, Document, Suite
-from core.junit_reading import read
+from core.junit import OUTCOMES, Case, Document, Suite, read
 from pytorch_build.test.results import WHOLE, Origin, Report, document_of, merged, report_of
-from pytorch_build.test.sharding import Shard
+from pytorch_build.test.shards import Shard
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -9,9 +9,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from core.errors import MissingInputError, UsageError
-from pytorch_build.test import sharding
-from pytorch_build.test.durations import Durations, FileDuration, read_durations
-from pytorch_build.test.sharding import BALANCE, Part, Plan, Shard, parse_shard, plan
+from pytorch_build.test import shards
+from pytorch_build.test.shards import (
+    BALANCE,
+    Durations,
+    FileDuration,
+    Part,
+    Plan,
+    Shard,
+    parse_shard,
+    plan,
+    read_durations,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -242,7 +251,7 @@ def test_files_alone_would_not_balance_the_real_table() -> None:
 
 def test_the_plan_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
     durations = Durations(files={"test_big.py": BIG, "test_s.py": FileDuration(seconds=1)})
-    sharding.show(plan(durations.files, durations, 2), Shard(index=1, count=2))
+    shards.show(plan(durations.files, durations, 2), Shard(index=1, count=2))
     told = capsys.readouterr().err
     assert "1/2 (this one)" in told
     assert "2/2" in told

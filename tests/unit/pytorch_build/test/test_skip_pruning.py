@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from core.errors import DataError
-from pytorch_build.test.skip_pruning import diff, pruned
+from pytorch_build.test.skip_review import diff, pruned
 
 if TYPE_CHECKING:
     from collections.abc import Collection

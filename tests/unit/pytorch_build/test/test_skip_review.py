@@ -7,10 +7,9 @@ from typing import Any
 import pytest
 
 from core.errors import UsageError
-from pytorch_build.test.conditions import UnderTest, decide
 from pytorch_build.test.plugin import Began, Session, Uncollected
 from pytorch_build.test.skip_review import as_json, evidence, explained, in_file, listing, review, silent
-from pytorch_build.test.skip_rules import Rule, RuleTable
+from pytorch_build.test.skip_rules import Rule, RuleTable, UnderTest, decide
 
 TODAY = dt.date(2026, 11, 21)
 HERE = UnderTest(gpu_targets=(), platform="linux", python="3.12.4", torch="2.10.1")

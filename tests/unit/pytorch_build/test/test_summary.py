@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 
 from core.junit import Case
-from pytorch_build.test import report_data, summary
-from pytorch_build.test.reproduction import command, expression
+from pytorch_build.test import summary
 from pytorch_build.test.results import Origin, Tested
+from pytorch_build.test.summary import command, expression
 
 TORCH = Origin(
     stage="test_torch",
@@ -121,7 +121,7 @@ def test_a_pass_says_so() -> None:
     text = summary.markdown([results(case(seconds=0.9), seconds=1)], title="Tests")
     assert text.startswith("### Tests: 1 passed\n")
     assert "Failures" not in text
-    assert "cannot be believed" not in text
+    assert "cannot be trusted" not in text
     assert "Slowest" not in text
 
 
@@ -167,7 +167,7 @@ def test_the_data_of_a_run() -> None:
         case("a.py::f", "flaky", attempts=2, rule="nn.slow: Why."),
         case("a.py::s", "skipped", line="no GPU"),
     )
-    made = report_data.data("17", [results(*cases)])
+    made = summary.data("17", [results(*cases)])
     found = json.loads(made.model_dump_json())
     assert (found["run_id"], found["passed"], found["schema_version"]) == ("17", False, 1)
     (entry,) = found["tests"]
@@ -181,4 +181,4 @@ def test_the_data_of_a_run() -> None:
     assert (failure["text"], failure["shard"], failure["seconds"]) == ("all of it", "2/6", 1.235)
     assert [(one["attempts"], one["rule"]) for one in entry["flaky"]] == [(2, "nn.slow: Why.")]
     assert entry["skipped"] == {"a.py::s": "no GPU"}
-    assert not report_data.data("17", []).passed
+    assert not summary.data("17", []).passed

@@ -8,17 +8,15 @@ from typing import Any
 
 import pytest
 
-from core import junit_reading
+from core import junit
 from core.errors import CheckError, SourceError
 from core.junit import Case
 from core.run import records
-from pytorch_build.test import running, torch_request, torch_run
-from pytorch_build.test.gpu_facts import Gpu, Machine
-from pytorch_build.test.gpu_selection import without_gpu
-from pytorch_build.test.running import FileRun
-from pytorch_build.test.sharding import Shard
-from pytorch_build.test.torch_request import Bench, TorchTests, assignments, environment
-from pytorch_build.test.torch_run import perform_tests
+from pytorch_build.test import file_run, gpus, torch_run
+from pytorch_build.test.file_run import FileRun
+from pytorch_build.test.gpus import Gpu, Machine, assignments, without_gpu
+from pytorch_build.test.shards import Shard
+from pytorch_build.test.torch_run import Bench, TorchTests, environment, perform_tests
 from pytorch_build.test.upstream_tests import Tests, Torch
 
 ONE = "1" * 40
@@ -56,7 +54,7 @@ def ran(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
         return FileRun(file=file.file, cases=(case,), collected=(case.test,), seconds=2.0, log=log)
 
     OUTCOMES.clear()
-    monkeypatch.setattr(running, "run_file", run_file)
+    monkeypatch.setattr(file_run, "run_file", run_file)
     return calls
 
 
@@ -79,7 +77,7 @@ def test_passing_tests_are_recorded_with_the_wheels_and_not_run_again(
     assert made.details["tests"] == {"tests": 3, "failures": 0, "errors": 0, "skipped": 0}
     report = made.details["report"]
     assert run.store.digest(report["key"]) == report["sha256"]
-    document = junit_reading.read_file(run.root / "out" / report["key"])
+    document = junit.read_file(run.root / "out" / report["key"])
     assert document.properties["config"] == "default"
     assert document.properties["collected"] == "3"
     logs = run.store.read("local-linux/logs/cpu/test_torch-sample-cp312/test_nn.log")
@@ -136,11 +134,11 @@ def test_tests_of_another_torch_are_refused(bench: Bench, ran: list[Any]) -> Non
 
 
 def on_gpus(bench: Bench, run: Any, monkeypatch: pytest.MonkeyPatch, *targets: str) -> Bench:
-    monkeypatch.setattr(torch_request, "this_machine", lambda: MI300)
+    monkeypatch.setattr(gpus, "this_machine", lambda: MI300)
     context = run.context("gfx94X-dcgpu;gfx110X-all")
     torch = Torch(version="2.10.0a0+rocm", commit=ONE, hip="7.1", targets=targets)
     (bench.tests.tree / "test" / "test_cuda.py").write_text("")
-    return replace(bench, context=context, torch=torch, assignments=assignments(context, TorchTests(), {}))
+    return replace(bench, context=context, torch=torch, assignments=assignments(context, {}))
 
 
 def test_each_architecture_runs_every_file(
@@ -157,7 +155,7 @@ def test_each_architecture_runs_every_file(
     assert seen == {"0", "1"}
     group = both.context.artifact_group
     (key,) = [one.key for one in run.store.list(f"local-linux/reports/{group}") if one.key.endswith(".xml")]
-    document = junit_reading.read_file(run.root / "out" / key)
+    document = junit.read_file(run.root / "out" / key)
     assert "test/test_nn.py@gfx942::test_x" in {case.test for case in document.cases}
     assert len(document.cases) == 8
 
@@ -171,35 +169,8 @@ def test_a_gpu_that_the_wheel_has_no_code_for_is_an_error(
     assert ran == []
 
 
-def test_a_family_without_a_gpu_fails_unless_told_otherwise(
-    run: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(torch_request, "this_machine", Machine)
-    chosen = run.context("gfx950-dcgpu", ref="nightly")
-    with pytest.raises(CheckError, match="no GPU driver is loaded"):
-        assignments(chosen, TorchTests(), {})
-    for asked in (TorchTests(allow_no_gpu=True),):
-        assert [one.target for one in assignments(chosen, asked, {})] == [""]
-    # the sample's device code is none
-    assert [one.target for one in assignments(run.context("gfx950-dcgpu"), TorchTests(), {})] == [""]
-    assert [one.target for one in assignments(run.context("cpu", ref="nightly"), TorchTests(), {})] == [""]
-
-
-def test_a_configuration_says_how_many_gpus_a_process_gets(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    twice = Machine(gpus=(Gpu(target="gfx942"), Gpu(target="gfx942")), vendor="amd")
-    monkeypatch.setattr(torch_request, "this_machine", lambda: twice)
-    chosen = run.context("gfx94X-dcgpu")
-    for asked, words in (
-        (TorchTests(), "0"),
-        (TorchTests(config="distributed"), "0,1"),
-        (TorchTests(gpus="all"), "0,1"),
-        (TorchTests(config="distributed", gpus="unique"), "0"),
-    ):
-        assert assignments(chosen, asked, {})[0].env["HIP_VISIBLE_DEVICES"] == words
-
-
 def test_what_was_chosen_among_the_tests_is_told() -> None:
-    assert TorchTests(shard=Shard(index=2, count=6), workers=4, allow_no_gpu=True).choices == []
+    assert TorchTests(shard=Shard(index=2, count=6), workers=4).choices == []
     asked = TorchTests(
         include=("test_nn",),
         exclude=("test_torch",),

@@ -15,7 +15,7 @@ from pytorch_build.test import upstream_tests
 from pytorch_build.test.upstream_tests import Tests, Torch, mismatch, own_tree, require_match
 
 if TYPE_CHECKING:
-    from core.env.interpreters import Interpreter
+    from core.env import Interpreter
 
 ONE, TWO = "1" * 40, "2" * 40
 TREE = Path("/src/pytorch")
@@ -75,13 +75,13 @@ def test_the_locks_commit_is_checked_out_bare_and_beside_the_builds_tree(
     assert commit == run.lock().project("torch").commit == found.commit
     assert path == run.root / "src" / "sample" / "torch-tests"
     assert (options.depth, options.submodules, options.hipify) == (1, False, False)
-    assert (found.version, found.own) == ("2.10.0a0", False)
+    assert found.version == "2.10.0a0"
 
 
 def test_a_persons_tree_is_taken_as_it_is(tmp_path: Path) -> None:
     with pytest.raises(SourceError, match="is not there"):
         own_tree(tmp_path / "none")
-    assert own_tree(tmp_path) == Tests(tree=tmp_path, version="", commit="", own=True)
+    assert own_tree(tmp_path) == Tests(tree=tmp_path, version="", commit="")
     (tmp_path / "version.txt").write_text("2.9.1\n")
     assert own_tree(tmp_path).version == "2.9.1"
 

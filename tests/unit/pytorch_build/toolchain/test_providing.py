@@ -5,10 +5,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from core.errors import DataError, ServiceError
-from core.packages.server import served
 from pytorch_build.toolchain import pins, providing
 from pytorch_build.toolchain.pins import load_toolchain, places
 from pytorch_build.toolchain.providing import plan, provide
+from tests.folders import served
 from tests.unit.pytorch_build.toolchain.conftest import LIBRARY, LICENSE, sha256
 
 if TYPE_CHECKING:

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from core.env import environments
+from core.env import installer
 from core.env.installer import Sources
 from core.packages import sources
 from pytorch_build.rocm.sdk import RocmSdk
@@ -38,7 +38,7 @@ def installed(run: Any, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
         return RocmSdk(version=question["version"], layout=question["layout"], **place, targets=("gfx942",))
 
     monkeypatch.setattr(install_rocm, "require", lambda _python: run.target())
-    monkeypatch.setattr(environments, "prepared", prepared)
+    monkeypatch.setattr(installer, "prepared", prepared)
     monkeypatch.setattr(install_rocm, "ask", ask)
     monkeypatch.setattr(sources, "configured", Sources)
     return made

@@ -12,9 +12,9 @@ from core.cli.frontdoor import main
 from core.junit import Case, Document
 from core.run import records
 from pytorch_build.__main__ import VERBS
-from pytorch_build.test import durations, recording
+from pytorch_build.test import reports, shards
 from pytorch_build.test.results import Origin, Report
-from pytorch_build.test.sharding import Shard
+from pytorch_build.test.shards import Shard
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -103,12 +103,12 @@ def shard(run: Any, at: int, *cases: Case, status: str = "ok") -> None:
     part = Shard(index=at, count=2)
     outputs = run.common(run_id="17").outputs
     report = Report(origin=origin, document=Document(cases=cases), shard=part, plan="p", collected=len(cases))
-    details = dict(recording.put_report(run.store, outputs, GROUP, report))
+    details = dict(reports.put_report(run.store, outputs, GROUP, report))
     made = run.record("x", group=GROUP, run_id="17", torch_ref="sample", python="cp312", gpu_family=GROUP)
     run.store.delete(outputs.record_key(GROUP, made.name))
     inputs = {"files": {"torch.whl": "a" * 64}, "arguments": [], "installed": True, "config": "default"}
     facts = {
-        "stage": recording.stage_name(origin, part),
+        "stage": reports.stage_name(origin, part),
         "status": status,
         "inputs": inputs,
         "details": details,
@@ -123,7 +123,7 @@ def good(name: str, seconds: float = 1.5) -> Case:
 def judged(run: Any) -> dict[str, tuple[str, str]]:
     """Give what a promotion reads in the run: outcome and reason by stage."""
     group = runs.read_group(run.store, run.common(run_id="17").outputs, GROUP)
-    return {one.evidence.stage: (one.outcome, one.why) for one in runs.tests_of(group)}
+    return {one.evidence.stage: (one.outcome, one.why) for one in group.tests}
 
 
 def test_all_shards_of_a_run_make_the_record_of_its_gate(
@@ -146,7 +146,7 @@ def test_all_shards_of_a_run_make_the_record_of_its_gate(
     assert records.read(run.store, outputs, GROUP, "test_torch-sample-cp312.failed") is None
     kept = json.loads(run.store.read(f"17-linux/reports/{GROUP}/test-report.json"))
     assert kept["passed"]
-    known = durations.for_run(run.store, run.common(run_id="18").outputs, GROUP, "default")
+    known = shards.for_run(run.store, run.common(run_id="18").outputs, GROUP, "default")
     assert {name: one.seconds for name, one in known.files.items()} == {
         "test/test_a.py": 1.5,
         "test/test_b.py": 1.5,

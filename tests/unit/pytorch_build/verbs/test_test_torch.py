@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from core import process
-from core.env import engines, environments, installer
+from core.env import engines, installer
 from core.env.installer import Sources
 from core.packages import resolution, sources
-from pytorch_build.test import configurations, container, torch_request, upstream_tests
-from pytorch_build.test.gpu_facts import Machine
+from pytorch_build.test import gpus, upstream_tests
+from pytorch_build.test.gpus import Machine
 from pytorch_build.test.upstream_tests import Tests, Torch
+from pytorch_build.verbs import test_torch
 from pytorch_build.verbs import test_torch as verb
 
 if TYPE_CHECKING:
@@ -42,12 +43,12 @@ def done(run: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[Any]
     folder.mkdir()
     (folder / "torch-tests-linux-3.12.txt").write_text("pytest==8.4.2 \\\n    --hash=sha256:aa\n")
     monkeypatch.setattr(verb, "require", lambda _python: run.target())
-    monkeypatch.setattr(environments, "prepared", prepared)
+    monkeypatch.setattr(installer, "prepared", prepared)
     monkeypatch.setattr(installer, "missing_dependencies", lambda _target: ())
     monkeypatch.setattr(verb, "perform_tests", perform)
     for module in (sources, resolution):
         monkeypatch.setattr(module, "configured", Sources)
-    monkeypatch.setattr(torch_request, "this_machine", Machine)
+    monkeypatch.setattr(gpus, "this_machine", Machine)
     torch = Torch(version="2.10.0a0+cpu.sample", commit=ONE)
     monkeypatch.setattr(upstream_tests, "installed_torch", lambda *_: torch)
     tests = Tests(tree=tmp_path, version="2.10.0a0", commit=ONE)
@@ -132,7 +133,7 @@ def test_what_is_installed_is_tested_each_time(run: Any, front: Front, done: lis
         (("--shard", "7/6"), 2, "there is no shard 7 of 6"),
         (("--config", "inducter"), 2, "invalid choice"),
         (("--workers", "0"), 2, "--workers 0"),
-        (("--test-timeout", "-1"), 2, "--test-timeout -1 is no limit"),
+        (("--test-timeout", "-1"), 2, "--test-timeout -1 is not a limit"),
         (("--gpus", "both"), 2, "invalid choice"),
         ((), 4, "has no wheels of sample for cpu and Python 3.12"),
         (("--no-install",), 4, "has no source lock of sample"),
@@ -149,7 +150,7 @@ def test_bad_input_is_told_before_anything_is_installed(
 
 
 def test_the_options_configurations_are_those_of_the_data() -> None:
-    assert set(verb.CONFIGS) == set(configurations.load().configurations)
+    assert set(verb.CONFIGS) == set(upstream_tests.load().configurations)
 
 
 def test_a_family_without_a_gpu_is_told_before_gigabytes_are_fetched(front: Front, done: list[Any]) -> None:
@@ -173,7 +174,7 @@ def test_a_container_runs_the_same_words(
     ran: list[Any] = []
     monkeypatch.setattr(engines, "find_engine", lambda *names, **_: names[0])
     monkeypatch.setattr(process, "run", lambda argv, **_: ran.append(argv))
-    monkeypatch.setattr(container, "devices_here", lambda: ((Path("/dev/kfd"),), (992,)))
+    monkeypatch.setattr(test_torch, "devices_here", lambda: ((Path("/dev/kfd"),), (992,)))
     words = ("--container", "--image", "mine:1", "--find-links", "/data/wheels", f"--python={sys.executable}")
     answer = front("test-torch", "--gpu-family", "gfx950-dcgpu", *words, "-k", "nn", "--", "-x")
     assert answer.code == 0, answer.said

@@ -109,7 +109,7 @@ def test_references_lead_from_a_library_to_the_archives() -> None:
     one = kpack.reference("torch", "lib/deep/libx.so")
     assert one.archive("gfx942") == "../../.kpack/torch_gfx942.kpack"
     assert kpack.reference("torchvision", "_C.so").paths == (".kpack/torchvision_@GFXARCH@.kpack",)
-    packed = kpack.packed_reference(one)
+    packed = one.packed()
     assert msgpack.unpackb(packed) == {"kpack_search_paths": list(one.paths), "kernel_name": one.binary}
     assert kpack.read_reference(packed + b"\0" * 99) == one
 

@@ -11,43 +11,45 @@ from core.binaries.elf import ElfFacts
 from core.errors import BuildError
 from rocm_packaging.artifacts import Entry
 from rocm_packaging.packages import build
-from rocm_packaging.packages.build import Neighbours, needs_patch, search_path, stub
-from rocm_packaging.packages.payload import PayloadFile
+from rocm_packaging.packages.build import stub
+from rocm_packaging.packages.payload import PayloadFile, with_rpath
 
-LIBRARIES = Neighbours(
-    payload="_rocm_sdk_libraries_gfx94X_dcgpu",
-    core="_rocm_sdk_core",
-    folders=("lib", "lib/rocm_sysdeps/lib"),
-)
-CORE = Neighbours(payload="_rocm_sdk_core", core="_rocm_sdk_core", folders=("lib/llvm/lib",))
+CORE = "_rocm_sdk_core"
 
 
 def file(path: str, *search: str, is_rpath: bool = False, dynamic: bool = True) -> PayloadFile:
-    facts = ElfFacts(soname="x.so.1", search=search, is_rpath=is_rpath, dynamic=dynamic, program=False)
+    facts = ElfFacts(soname="x.so.1", rpath=search, is_rpath=is_rpath, dynamic=dynamic, program=False)
     return PayloadFile(path=path, entry=Entry(path=path, source=Path(path)), facts=facts)
 
 
+def in_libraries(one: PayloadFile) -> tuple[str, ...] | None:
+    folders = (f"{CORE}/lib", f"{CORE}/lib/rocm_sysdeps/lib")
+    return with_rpath(one, "_rocm_sdk_libraries_gfx94X_dcgpu", folders).rpath
+
+
 def test_libraries_look_into_core_after_their_own_folder() -> None:
-    assert search_path(file("lib/x.so.1", "$ORIGIN", "/build/lib"), LIBRARIES) == (
+    assert in_libraries(file("lib/x.so.1", "$ORIGIN", "/build/lib")) == (
         "$ORIGIN",
         "$ORIGIN/../../_rocm_sdk_core/lib",
         "$ORIGIN/../../_rocm_sdk_core/lib/rocm_sysdeps/lib",
     )
-    assert search_path(file("lib/deep/x.so.1"), LIBRARIES)[0] == "$ORIGIN/../../../_rocm_sdk_core/lib"
+    assert (in_libraries(file("lib/deep/x.so.1")) or ())[0] == "$ORIGIN/../../../_rocm_sdk_core/lib"
 
 
 def test_core_stays_inside_itself() -> None:
-    assert search_path(file("lib/x.so.1", "$ORIGIN"), CORE) == ("$ORIGIN", "$ORIGIN/llvm/lib")
-    assert search_path(file("lib/llvm/lib/x.so.1"), CORE) == ("$ORIGIN",)
+    folders = (f"{CORE}/lib/llvm/lib",)
+    assert with_rpath(file("lib/x.so.1", "$ORIGIN"), CORE, folders).rpath == ("$ORIGIN", "$ORIGIN/llvm/lib")
+    assert with_rpath(file("lib/llvm/lib/x.so.1"), CORE, folders).rpath == ("$ORIGIN",)
 
 
 def test_only_what_differs_is_patched() -> None:
-    right = search_path(file("lib/x.so.1", "$ORIGIN"), LIBRARIES)
-    assert not needs_patch(file("lib/x.so.1", *right, is_rpath=True), LIBRARIES)
-    assert needs_patch(file("lib/x.so.1", *right), LIBRARIES)
-    assert needs_patch(file("lib/x.so.1", "$ORIGIN", is_rpath=True), LIBRARIES)
-    assert not needs_patch(file("bin/static", dynamic=False), LIBRARIES)
-    assert not needs_patch(PayloadFile(path="a.txt", entry=Entry(path="a", source=Path("a"))), LIBRARIES)
+    right = in_libraries(file("lib/x.so.1", "$ORIGIN"))
+    assert right is not None
+    assert in_libraries(file("lib/x.so.1", *right, is_rpath=True)) is None
+    assert in_libraries(file("lib/x.so.1", *right)) == right
+    assert in_libraries(file("lib/x.so.1", "$ORIGIN", is_rpath=True)) == right
+    assert in_libraries(file("bin/static", dynamic=False)) is None
+    assert in_libraries(PayloadFile(path="a.txt", entry=Entry(path="a", source=Path("a")))) is None
 
 
 def test_stub_targets_are_filled_in() -> None:

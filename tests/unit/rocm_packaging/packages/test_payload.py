@@ -14,10 +14,10 @@ def entries(links: dict[str, str], *files: str) -> dict[str, Entry]:
 
 
 def library(soname: str) -> ElfFacts:
-    return ElfFacts(soname=soname, search=(), is_rpath=False, dynamic=True, program=False)
+    return ElfFacts(soname=soname, is_rpath=False, dynamic=True, program=False)
 
 
-PROGRAM = ElfFacts(soname="", search=(), is_rpath=False, dynamic=True, program=True)
+PROGRAM = ElfFacts(soname="", is_rpath=False, dynamic=True, program=True)
 
 
 def test_a_library_is_written_once_under_its_soname() -> None:

@@ -14,6 +14,7 @@ DISTRIBUTION = Distribution(
     platform="linux",
     families={"gfx94X-dcgpu": ("gfx942",), "gfx110X-all": ("gfx1100", "gfx1101"), "gfx1100": ("gfx1100",)},
     libraries=("amdhip64",),
+    linux=("gfx94X-dcgpu", "gfx110X-all", "gfx1100"),
 )
 
 

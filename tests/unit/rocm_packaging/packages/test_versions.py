@@ -57,7 +57,7 @@ def test_known_forms(text: str, kind: str, local: str) -> None:
     ],
 )
 def test_other_forms_are_refused(text: str) -> None:
-    with pytest.raises(UsageError, match="is no ROCm version"):
+    with pytest.raises(UsageError, match="Invalid ROCm version"):
         parse(text)
 
 
@@ -103,8 +103,8 @@ def test_the_release_type_makes_the_version(release_type: str, options: Any, ver
         ("10.1.0", "prerelease", {}, "needs a number"),
         ("10.1.0", "prerelease", {"candidate": -1}, "needs a number"),
         ("10.1.0", "release", {"candidate": 1}, "no candidate"),
-        ("10.1", "release", {}, "no base version"),
-        ("10.1.0", "ci", {"commit": "HEAD"}, "no git commit"),
+        ("10.1", "release", {}, "Invalid base version"),
+        ("10.1.0", "ci", {"commit": "HEAD"}, "Invalid git commit"),
         ("10.1.0", "nigthly", {}, "nightly"),
         ("10.1.0", "nightly-bkc", {}, "two dates"),
     ],

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from core import parallel
-from core.stores import open_store
+from core.stores.location import open_store
 from tests.unit.ci.publish.index.memory_store import PREFIX, index, publish, wheel_name
 
 if TYPE_CHECKING:

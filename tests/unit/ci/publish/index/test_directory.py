@@ -10,10 +10,11 @@ import pytest
 from ci.publish import buckets
 from ci.publish.index import Files, write_index
 from core import files
+from core.archive import Member
 from core.cli.frontdoor import Verb, main
 from core.errors import WheelError
 from core.stores.directory import DirectoryStore
-from core.wheel.wheel_writer import Member, WheelSpec, write_wheel
+from core.wheel.writer import WheelSpec, write_wheel
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -20,7 +20,6 @@ from ci.publish.index import is_page, write_index
 from ci.publish.index.sources import Carried
 from ci.publish.server import RUN_FOLDERS, Change, Folder, folder_of, handle, title_of
 from ci.verbs import index
-from core.cli.options import environment
 from core.stores.directory import DirectoryStore
 from core.stores.s3 import open_bucket
 
@@ -224,7 +223,7 @@ def test_whatever_the_order_of_events_the_pages_end_as_the_files(
 @pytest.fixture(name="bucket")
 def bucket_fixture(aws: S3Client) -> Store:
     aws.create_bucket(Bucket="run-outputs")
-    return open_bucket("s3://run-outputs", environment())
+    return open_bucket("s3://run-outputs")
 
 
 class Queue:

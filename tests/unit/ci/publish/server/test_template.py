@@ -159,7 +159,7 @@ CACHES = [
     for kind in ("sccache", "ccache")
 ]
 DEPENDENCY = "python-deps/numpy-2.1-py3-none-any.whl"
-INTENT, DECISION = (make("set", "1") for make in (documents.intent, documents.decision))
+INTENT, DECISION = (f"{one}/set/1.json" for one in (documents.INTENTS, documents.DECISIONS))
 AREAS = [("Stage", "v2-staging", "v2"), ("Promote", "v2", "v2-staging")]
 Rule = tuple[str, str, "dict[str, str]", bool, str, "list[str]"]
 

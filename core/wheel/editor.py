@@ -1,0 +1,344 @@
+"""A wheel or sdist written again under another version or tag, with text files edited and others added.
+
+All other members of a wheel are copied as they are compressed, so the time follows the size of the file
+and not of its contents, and memory follows neither. Members of other wheels join in the same way. What
+RECORD says of copied members is taken over. Sdists of ours hold sources only, so they are read whole, up
+to a limit. Formats: the binary (PEP 427) and source (PEP 625) distribution formats.
+"""
+
+from __future__ import annotations
+
+import gzip
+import io
+import tarfile
+import zlib
+from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, BinaryIO, Protocol
+
+from packaging.version import InvalidVersion, Version
+
+from core.archive import Member, zip_reader
+from core.archive.compression import DEFLATED, LEVEL, Workers
+from core.archive.zip_writer import HashingStream, ZipWriter
+from core.errors import MissingInputError, WheelError
+from core.files import atomic
+from core.wheel import parse_sdist_name, parse_wheel_name, read_text_member
+from core.wheel.record import Entry, require_listing
+from core.wheel.writer import WheelSpec, WrittenFile, record_member, record_row, write_sdist
+
+if TYPE_CHECKING:
+    import zipfile
+    from collections.abc import Mapping, Sequence
+    from pathlib import Path
+
+    from core.archive.zip_reader import Span
+
+TEXT_LIMIT = 1 << 20
+LIMIT = 64 << 20
+_SNIFFED_PACKED, _SNIFFED = 4 << 10, 1 << 10
+# RECORD is written anew; a signature of the old one would no longer hold.
+_DROPPED = ("RECORD", "RECORD.jws", "RECORD.p7s")
+_PKG_INFO = "PKG-INFO"
+
+
+class Edit(Protocol):
+    """Says what becomes of a text file; it sees every one up to `TEXT_LIMIT`, and all of `.dist-info`."""
+
+    def __call__(self, member: str, content: bytes, /) -> bytes:
+        """Return the new content of a member, by its path in the old wheel; the same for no change."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Additions:
+    """What a wheel gets besides its own members.
+
+    Attributes:
+        members: Files to compress; one with the name of an old member takes its place.
+        borrowed: Other wheels, with the members to copy from them -> their names in the new one.
+        dropped: Members of the old wheel that it does not get.
+        platform: The platform part of the tags in its name and in WHEEL; "" for the old one.
+    """
+
+    members: tuple[Member, ...] = ()
+    borrowed: Mapping[Path, Mapping[str, str]] = field(default_factory=dict)
+    dropped: frozenset[str] = frozenset()
+    platform: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class EditedFile:
+    """A wheel or sdist that was written again."""
+
+    file: WrittenFile
+    members: tuple[str, ...]
+    changed: tuple[str, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Step:
+    source: Path
+    info: zipfile.ZipInfo
+    span: Span
+    name: str
+    entry: Entry | None
+    content: bytes | None = None
+
+
+def edit_wheel(
+    source: Path,
+    folder: Path,
+    *,
+    version: str,
+    edit: Edit | None = None,
+    additions: Additions | None = None,
+    epoch: int | None = None,
+) -> EditedFile:
+    """Write a wheel again under another version, or with additions: also onto itself.
+
+    ``.dist-info`` and ``.data`` folders and the file name follow the version; RECORD is written anew and
+    last; signatures are left out; modes stay. All edits are made before anything is written. Additions
+    come behind the old members and before ``.dist-info``.
+
+    The old wheels' paths, kinds, names and sizes are verified first, and small text files of this one are
+    inflated. The others are not: what RECORD says of them is as true of the new wheel as it was of the old
+    one, and `core.wheel.record` verifies it in the one pass that a new wheel needs anyway.
+    """
+    name = parse_wheel_name(source.name)
+    added = additions or Additions()
+    target = folder / _file_name(source.name, version, added.platform)
+    if name.version == Version(version) and additions is None:
+        raise WheelError(f"{source.name} has version {version} already.")
+    steps, info = _own_steps(source, version, edit, {*added.dropped, *(one.name for one in added.members)})
+    more = [step for wheel, names in sorted(added.borrowed.items()) for step in _borrowed(wheel, names)]
+    _require_distinct(source, [*(step.name for step in (*steps, *more)), *(m.name for m in added.members)])
+    first, last = steps, []
+    if additions:
+        first = [*(step for step in steps if not step.name.startswith(f"{info}/")), *more]
+        last = [_retagged(step, added.platform) for step in steps if step.name.startswith(f"{info}/")]
+    file = _write(target, first, added.members, last, info=info, epoch=epoch)
+    new = [member.name for member in added.members]
+    changed = {step.name for step in (*first, *last) if step.content is not None}
+    return EditedFile(
+        file=file,
+        members=(*(step.name for step in first), *new, *(step.name for step in last)),
+        changed=tuple(sorted(changed.union(new))),
+    )
+
+
+def assemble_wheel(
+    folder: Path,
+    spec: WheelSpec,
+    members: Sequence[Member],
+    *,
+    borrowed: Mapping[Path, Mapping[str, str]],
+    epoch: int | None = None,
+) -> WrittenFile:
+    """Write a new wheel of members that are stored uncompressed, and members of other wheels."""
+    target = folder / spec.filename
+    steps = [step for wheel, names in sorted(borrowed.items()) for step in _borrowed(wheel, names)]
+    every = [*members, *spec.info_files]
+    _require_distinct(target, [*(step.name for step in steps), *(one.name for one in every)])
+    return _write(target, steps, every, [], info=spec.info, epoch=epoch, level=0)
+
+
+def edit_sdist(source: Path, folder: Path, *, version: str, edit: Edit) -> EditedFile:
+    """Write an sdist again under another version; top folder and file name follow it, modes stay."""
+    name = parse_sdist_name(source.name)
+    old = _read_sdist(source)
+    if _PKG_INFO not in old:
+        raise WheelError(f"{source.name} holds no {_PKG_INFO}.")
+    new = {path: (edit(path, content), executable) for path, (content, executable) in old.items()}
+    members = [
+        Member(name=path, source=content, executable=executable)
+        for path, (content, executable) in new.items()
+        if path != _PKG_INFO
+    ]
+    try:
+        metadata = new[_PKG_INFO][0].decode()
+    except UnicodeDecodeError as problem:
+        raise WheelError(f"{source.name}: {_PKG_INFO} is not UTF-8: {problem}.") from problem
+    file = write_sdist(folder, name.distribution, version, members, metadata=metadata)
+    changed = tuple(sorted(path for path in old if new[path] != old[path]))
+    return EditedFile(file=file, members=tuple(old), changed=changed)
+
+
+def _own_steps(source: Path, version: str, edit: Edit | None, left_out: set[str]) -> tuple[list[_Step], str]:
+    """Decide what becomes of each member of the old wheel; also return the new ``.dist-info`` folder."""
+    steps = []
+    with zip_reader.opened(source) as archive, source.open("rb") as stream:
+        listing = require_listing(source, archive)
+        dropped = {f"{listing.folder}/{one}" for one in _DROPPED} | left_out
+        for info, span in listing.files:
+            member = info.filename
+            if member in dropped:
+                continue
+            new = None
+            if edit and (member.startswith(f"{listing.folder}/") or _is_small_text(stream, info, span)):
+                old = read_text_member(source, archive, member)
+                new = edit(member, old)
+                new = None if new == old else new
+            name, entry = _renamed(member, version), listing.entries[member]
+            steps.append(_Step(source=source, info=info, span=span, name=name, entry=entry, content=new))
+    return steps, _renamed(f"{listing.folder}/", version).removesuffix("/")
+
+
+def _borrowed(source: Path, names: Mapping[str, str]) -> list[_Step]:
+    with zip_reader.opened(source) as archive:
+        listing = require_listing(source, archive)
+    found = {info.filename: (info, span) for info, span in listing.files}
+    if missing := sorted(set(names) - set(found)):
+        raise WheelError(f"{source.name} holds no {missing[0]}.")
+    return [
+        _Step(source=source, info=found[old][0], span=found[old][1], name=new, entry=listing.entries[old])
+        for old, new in sorted(names.items(), key=lambda pair: pair[1])
+    ]
+
+
+def _retagged(step: _Step, platform: str) -> _Step:
+    """Put a platform into the tags of WHEEL, if one is given."""
+    if not platform or not step.name.endswith(".dist-info/WHEEL"):
+        return step
+    with zip_reader.opened(step.source) as archive:
+        content = step.content or read_text_member(step.source, archive, step.info.filename)
+    lines: list[str] = []
+    for line in content.decode().splitlines():
+        field_name, colon, value = line.partition(":")
+        if field_name.strip().lower() != "tag" or not colon:
+            lines.append(line)
+            continue
+        python_and_abi = value.strip().rpartition("-")[0]
+        tags = [f"Tag: {python_and_abi}-{one}" for one in platform.split(".")]
+        lines += [tag for tag in tags if tag not in lines]
+    return replace(step, content="".join(f"{line}\n" for line in lines).encode())
+
+
+def _file_name(filename: str, version: str, platform: str) -> str:
+    try:
+        normal = str(Version(version))
+    except InvalidVersion:
+        raise WheelError(f"{version!r} is not a version.") from None
+    distribution, _, *rest = filename.split("-")
+    name = "-".join([distribution, normal, *rest])
+    return f"{name.rpartition('-')[0]}-{platform}.whl" if platform else name
+
+
+def _renamed(member: str, version: str) -> str:
+    """Put the version into the name of a ``.dist-info`` or ``.data`` folder."""
+    first, slash, rest = member.partition("/")
+    for suffix in (".dist-info", ".data"):
+        distribution, dash, _ = first.removesuffix(suffix).rpartition("-")
+        if slash and dash and first.endswith(suffix):
+            return f"{distribution}-{Version(version)}{suffix}/{rest}"
+    return member
+
+
+def _require_distinct(source: Path, names: Sequence[str]) -> None:
+    seen: set[str] = set()
+    for name in names:
+        if name in seen:
+            raise WheelError(f"{source.name} would hold {name} twice under its new version.")
+        seen.add(name)
+
+
+def _is_small_text(stream: BinaryIO, info: zipfile.ZipInfo, span: Span) -> bool:
+    """Return whether a member is small and begins like a text."""
+    if not 0 < info.file_size <= TEXT_LIMIT:
+        return False
+    stream.seek(span.start)
+    head = stream.read(min(_SNIFFED_PACKED, info.compress_size))
+    if info.compress_type == DEFLATED:
+        try:
+            head = zlib.decompressobj(-zlib.MAX_WBITS).decompress(head, _SNIFFED)
+        except zlib.error:
+            return True  # reading it whole reports what is wrong with it
+    return is_text(head)
+
+
+def is_text(head: bytes) -> bool:
+    """Return whether a file begins like a text: without a zero byte."""
+    return b"\0" not in head[:_SNIFFED]
+
+
+def _write(
+    target: Path,
+    first: Sequence[_Step],
+    added: Sequence[Member],
+    last: Sequence[_Step],
+    *,
+    info: str,
+    epoch: int | None,
+    level: int = LEVEL,
+) -> WrittenFile:
+    rows: list[tuple[str, str, str]] = []
+    with atomic(target) as raw, Workers(jobs=None if added else 1) as workers, ExitStack() as opened:
+        hashing = HashingStream(raw)
+        archive = ZipWriter(hashing, epoch=epoch, workers=workers, level=level, scratch=target.parent)
+        streams: dict[Path, BinaryIO] = {}
+
+        def add(members: Sequence[Member]) -> None:
+            rows.extend(record_row(one.name, one.sha256, one.size) for one in archive.add(members))
+
+        def take(step: _Step) -> None:
+            """Write a member, copied or edited."""
+            if step.content is not None:
+                executable = zip_reader.is_executable(step.info)
+                add([Member(name=step.name, source=step.content, executable=executable)])
+                return
+            if step.source not in streams:
+                streams[step.source] = opened.enter_context(step.source.open("rb"))
+            entry = step.entry
+            archive.copy(
+                *(step.source, streams[step.source], step.info, step.span),
+                name=step.name,
+                sha256=entry.digest if entry else b"",
+            )
+            size = step.info.file_size
+            rows.append(
+                record_row(step.name, entry.digest, size, entry.algorithm) if entry else (step.name, "", "")
+            )
+
+        for step in first:
+            take(step)
+        add(sorted(added, key=lambda member: member.name))
+        for step in last:
+            take(step)
+        archive.add([record_member(info, rows)])
+        archive.finish()
+    return WrittenFile(path=target, sha256=hashing.sha256, size=hashing.size)
+
+
+def _read_sdist(source: Path) -> dict[str, tuple[bytes, bool]]:
+    """Read every file: path below the top folder -> its bytes, and whether it is executable."""
+    top = source.name.removesuffix(".tar.gz")
+    found: dict[str, tuple[bytes, bool]] = {}
+    try:
+        with gzip.open(source) as stream:
+            data = stream.read(LIMIT + 1)
+        if len(data) > LIMIT:
+            raise WheelError(f"{source.name} unpacks to more than {LIMIT} bytes.")
+        with tarfile.open(fileobj=io.BytesIO(data), mode="r:") as archive:
+            for one in archive:
+                if one.isdir():
+                    continue
+                path = _path(source, one, top)
+                if path in found:
+                    raise WheelError(f"{source.name} holds {one.name} twice.")
+                reader = archive.extractfile(one)
+                found[path] = (reader.read() if reader else b"", bool(one.mode & 0o111))
+    except FileNotFoundError:
+        raise MissingInputError(f"{source} does not exist.") from None
+    except (tarfile.TarError, EOFError, OSError, zlib.error) as problem:
+        raise WheelError(f"{source.name} is not a readable sdist: {problem}.") from problem
+    return found
+
+
+def _path(source: Path, one: tarfile.TarInfo, top: str) -> str:
+    why = zip_reader.unsafe_path(one.name)
+    if not one.isreg():
+        why = "neither a file nor a folder"
+    elif not why and not one.name.startswith(f"{top}/"):
+        why = f"outside {top}"
+    if why:
+        raise WheelError(f"{source.name} holds {one.name!r}: {why}.")
+    return one.name.removeprefix(f"{top}/")

@@ -1,0 +1,287 @@
+"""Whether a wheel's RECORD holds: every member listed, with its digest and size, and safe to unpack.
+
+Each member is decompressed once, largest first, on all cores; hashing and inflating let go of the
+interpreter lock. Checks that need a member's bytes take them from the same pass, by a `Tap`.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import csv
+import hashlib
+import os
+import tempfile
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import TYPE_CHECKING, BinaryIO, Literal
+
+from core.archive import zip_reader
+from core.archive.zip_reader import MemberError, Span
+from core.errors import FatalError, WheelError
+from core.wheel import find_dist_info, read_text_member
+
+if TYPE_CHECKING:
+    import zipfile
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+
+Kind = Literal["structure", "path", "data", "record", "digest", "size", "unlisted", "absent", "duplicate"]
+
+# The largest real wheels (torch for every GPU family) unpack to about 15 GB.
+MAX_UNPACKED = 256 << 30
+_ALGORITHMS = frozenset({"sha256", "sha384", "sha512"})
+_SIGNATURES = ("RECORD.jws", "RECORD.p7s")
+_RECORD_FIELDS = 3
+
+
+@dataclass(frozen=True, kw_only=True, order=True)
+class RecordProblem:
+    """One thing that is wrong with a wheel as an archive; `member` is "" for the archive as a whole."""
+
+    member: str
+    kind: Kind
+    message: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tap:
+    """Takes members from the pass that verifies them, as temporary files.
+
+    Attributes:
+        wanted: Whether to keep a member, by its name and its first bytes (at least 64, if it has them).
+        inspect: Called with the name and the file of each kept member, in any thread; the file is
+            gone afterwards. Only members whose data is sound arrive here.
+        folder: Where the files lie meanwhile (default: the system's temporary folder).
+    """
+
+    wanted: Callable[[str, bytes], bool]
+    inspect: Callable[[str, Path], None]
+    folder: Path | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Entry:
+    """What RECORD promises of one member."""
+
+    algorithm: str
+    digest: bytes
+    size: int | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Listing:
+    """A wheel as its central directory, its local headers and its RECORD describe it."""
+
+    folder: str
+    files: tuple[tuple[zipfile.ZipInfo, Span], ...]
+    entries: Mapping[str, Entry | None]
+
+
+def verify_record(
+    path: Path, *, tap: Tap | None = None, jobs: int | None = None
+) -> tuple[RecordProblem, ...]:
+    """Compare a wheel's members with its RECORD and with what is safe to unpack; return every problem."""
+    with zip_reader.opened(path) as archive:
+        listing, problems = _list(path, archive)
+    if listing is not None:
+        # largest first
+        files = sorted(listing.files, key=lambda pair: (-pair[0].file_size, pair[1].header))
+        with ThreadPoolExecutor(jobs or os.cpu_count() or 1) as pool:
+            found = pool.map(lambda pair: _read_member(path, pair[0], pair[1], listing, tap), files)
+            problems += [problem for one in found for problem in one]
+    return tuple(sorted(set(problems)))
+
+
+def require_listing(path: Path, archive: zipfile.ZipFile) -> Listing:
+    """Read how a wheel describes itself; raise for what is wrong with that alone.
+
+    Paths, kinds, names and bytes that members would share are judged; of the members only RECORD is
+    inflated, so what RECORD says of the others is not known to be true.
+    """
+    listing, problems = _list(path, archive)
+    _require_none(path, problems)
+    if listing is None:
+        raise WheelError(f"{path.name} cannot be listed.")
+    return listing
+
+
+def require_sound(path: Path) -> None:
+    """Raise for the first problem that `verify_record` finds."""
+    _require_none(path, verify_record(path))
+
+
+def _require_none(path: Path, problems: Sequence[RecordProblem]) -> None:
+    if problems:
+        more = f" ({len(problems) - 1} more problems)" if len(problems) > 1 else ""
+        raise WheelError(
+            f"{path.name}: {min(problems).message}{more}", hint="Build or download the wheel again."
+        )
+
+
+def _list(path: Path, archive: zipfile.ZipFile) -> tuple[Listing | None, list[RecordProblem]]:
+    """Read everything but the members' bytes; no listing where members may not be read."""
+    problems, files = _survey(archive)
+    try:
+        folder = find_dist_info(path, archive)
+        listed, more = _parse_record(read_text_member(path, archive, f"{folder}/RECORD"), folder)
+        problems += more
+    except WheelError as problem:
+        return None, [*problems, _problem("", "structure", problem.message)]
+    present = {info.filename for info in files}
+    problems += [
+        _problem(f"{folder}/{name}", "structure", f"The wheel holds no {folder}/{name}.")
+        for name in ("METADATA", "WHEEL")
+        if f"{folder}/{name}" not in present
+    ]
+    unlisted = present - set(listed) - {f"{folder}/{name}" for name in _SIGNATURES}
+    problems += [_problem(name, "unlisted", f"{name} is not listed in RECORD.") for name in unlisted]
+    problems += [
+        _problem(name, "absent", f"RECORD lists {name}, which the wheel does not hold.")
+        for name in set(listed) - present
+    ]
+    placed, overlaps = _place(path, files)
+    if overlaps:
+        return None, problems + overlaps
+    return Listing(folder=folder, files=placed, entries=listed), problems
+
+
+def _problem(member: str, kind: Kind, message: str) -> RecordProblem:
+    return RecordProblem(member=member, kind=kind, message=message)
+
+
+def _survey(archive: zipfile.ZipFile) -> tuple[list[RecordProblem], list[zipfile.ZipInfo]]:
+    """Judge the central directory alone; return the files that may be read."""
+    files: list[zipfile.ZipInfo] = []
+    counted = Counter(info.filename for info in archive.infolist())
+    problems = [
+        _problem(name, "duplicate", f"{name} is in the archive {count} times.")
+        for name, count in counted.items()
+        if count > 1
+    ]
+    total = sum(info.file_size for info in archive.infolist())
+    if total > MAX_UNPACKED:
+        message = f"The archive declares {total} bytes, more than {MAX_UNPACKED}."
+        return [*problems, _problem("", "data", message)], []
+    for info in archive.infolist():
+        if why := zip_reader.unsafe_path(info.orig_filename):
+            problems.append(_problem(info.filename, "path", f"{info.orig_filename!r} is {why}."))
+        if kind := zip_reader.unsafe_kind(info):
+            problems.append(_problem(info.filename, "path", f"{info.filename} is {kind}."))
+        elif info.is_dir() and info.file_size:
+            problems.append(_problem(info.filename, "data", f"The folder {info.filename} has data."))
+        elif not info.is_dir():
+            files.append(info)
+    return problems, files
+
+
+def _parse_record(raw: bytes, folder: str) -> tuple[dict[str, Entry | None], list[RecordProblem]]:
+    """Read RECORD: path -> what it promises; ``None`` where no digest is needed."""
+    record = f"{folder}/RECORD"
+    exempt = {record, *(f"{folder}/{name}" for name in _SIGNATURES)}
+    listed: dict[str, Entry | None] = {}
+    problems: list[RecordProblem] = []
+    try:
+        rows = list(csv.reader(raw.decode("utf-8").splitlines(), strict=True))
+    except (UnicodeDecodeError, csv.Error) as problem:
+        return {}, [_problem(record, "record", f"{record} is not UTF-8 CSV: {problem}.")]
+    for number, row in enumerate(rows, start=1):
+        where = f"{record} line {number}"
+        if len(row) != _RECORD_FIELDS:
+            problems.append(_problem(record, "record", f"{where} has {len(row)} fields, not 3."))
+            continue
+        name, digest, size = row
+        if name in listed:
+            problems.append(_problem(name, "duplicate", f"{where} lists {name} again."))
+        try:
+            listed[name] = None if name in exempt and not digest else _entry(digest, size)
+        except ValueError as problem:
+            listed[name] = None
+            problems.append(_problem(name, "record", f"{where} ({name}): {problem}."))
+    return listed, problems
+
+
+def _entry(digest: str, size: str) -> Entry:
+    algorithm, _, encoded = digest.partition("=")
+    if not digest:
+        raise ValueError("no digest")
+    if algorithm not in _ALGORITHMS:
+        raise ValueError(f"a digest by {algorithm!r}; {', '.join(sorted(_ALGORITHMS))} are accepted")
+    try:
+        value = base64.b64decode(encoded + "=" * (-len(encoded) % 4), altchars=b"-_", validate=True)
+    except binascii.Error:
+        raise ValueError("a digest that is not urlsafe base64") from None
+    if size and not (size.isascii() and size.isdigit()):
+        raise ValueError(f"a size that is not a number ({size!r})")
+    return Entry(algorithm=algorithm, digest=value, size=int(size) if size else None)
+
+
+def _place(
+    path: Path, files: Iterable[zipfile.ZipInfo]
+) -> tuple[tuple[tuple[zipfile.ZipInfo, Span], ...], list[RecordProblem]]:
+    """Find where each member's bytes lie, by its local header; no two may share any."""
+    problems: list[RecordProblem] = []
+    placed: list[tuple[zipfile.ZipInfo, Span]] = []
+    with path.open("rb") as stream:
+        for info in files:
+            try:
+                placed.append((info, zip_reader.span_of(stream, info)))
+            except MemberError as problem:
+                problems.append(_problem(info.filename, "data", f"{info.filename} has {problem}."))
+    for (_, span), (info, following) in pairwise(sorted(placed, key=lambda pair: pair[1].header)):
+        if following.header < span.end:
+            problems.append(_problem(info.filename, "data", f"{info.filename} shares bytes with another."))
+    return tuple(placed), problems
+
+
+def _read_member(
+    path: Path, info: zipfile.ZipInfo, span: Span, listing: Listing, tap: Tap | None
+) -> list[RecordProblem]:
+    name, entry = info.filename, listing.entries.get(info.filename)
+    hasher = hashlib.new(entry.algorithm if entry else "sha256")
+    try:
+        with path.open("rb") as stream:
+            _consume(stream, info, span, hasher.update, tap)
+    except MemberError as problem:
+        return [_problem(name, "data", f"{name} has {problem}.")]
+    except OSError as problem:
+        raise FatalError(
+            f"{path.name}: {name} could not be read or kept: {problem.strerror or problem}.",
+            hint="Check the disk and the free space of the temporary folder.",
+        ) from problem
+    problems: list[RecordProblem] = []
+    if entry and entry.size not in {None, info.file_size}:
+        message = f"{name} has {info.file_size} bytes; RECORD says {entry.size}."
+        problems.append(_problem(name, "size", message))
+    if entry and hasher.digest() != entry.digest:
+        message = f"{name} does not have the {entry.algorithm} that RECORD says."
+        problems.append(_problem(name, "digest", message))
+    return problems
+
+
+def _consume(
+    stream: BinaryIO, info: zipfile.ZipInfo, span: Span, update: Callable[[bytes], object], tap: Tap | None
+) -> None:
+    """Feed a member to the hasher and, where it is wanted, to the tap."""
+    pieces = zip_reader.chunks(stream, info, span)
+    first = next(pieces, b"")
+    update(first)
+    wanted = tap is not None and tap.wanted(info.filename, first)
+    folder = (
+        tempfile.TemporaryDirectory(prefix="member-", dir=tap.folder) if tap and wanted else nullcontext()
+    )
+    with folder as place:
+        if tap is None or place is None:
+            for piece in pieces:
+                update(piece)
+            return
+        kept = Path(place) / "member"
+        with kept.open("wb") as copy:
+            copy.write(first)
+            for piece in pieces:
+                update(piece)
+                copy.write(piece)
+        tap.inspect(info.filename, kept)

@@ -1,0 +1,328 @@
+"""The GPUs that tests run on: what this machine has, and which of them a family's wheels are tested on.
+
+Sources: the kernel's topology (``/sys/class/kfd/kfd/topology/nodes``), else ``rocminfo``, else
+``rocm_agent_enumerator``, else ``amd-smi static --asic --json``; ``nvidia-smi`` on NVIDIA's machines; where
+there is no such driver, as on Windows, ``rocminfo``, ``offload-arch`` or ``amdgpu-arch``. They run without
+the variables that hide GPUs, so that hidden GPUs are known by name.
+
+A GPU family becomes device variables, set before torch is imported. How the runtimes read them:
+``ROCR_VISIBLE_DEVICES`` chooses among the machine's GPUs, ``HIP_VISIBLE_DEVICES`` among what that left (ROCm
+takes ``CUDA_VISIBLE_DEVICES`` where it is not set), by index or UUID, in the order given. An index that does
+not exist ends their list silently; here it is an error. ``-1`` ends it on purpose.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+from core import console, process
+from core.errors import CheckError, UsageError
+from core.families import KFD_NODES, target_of_version
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+
+    from pytorch_build.context import Context
+
+Vendor = Literal["amd", "nvidia"]
+Policy = Literal["unique", "all"]
+
+# what hides GPUs, from the runtime's lowest layer up
+HIDING = ("ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES", "GPU_DEVICE_ORDINAL")
+NODES = KFD_NODES
+KFD = Path("/dev/kfd")
+RENDER_NODES = Path("/dev/dri")
+NVIDIA = Path("/dev/nvidiactl")
+_SECONDS = 60.0
+_TARGET = re.compile(r"gfx[0-9a-f]{3,}")
+_AGENTS = re.compile(r"^\*+\s*\nAgent \d+\s*\n\*+\s*\n", re.MULTILINE)
+_FIELD = re.compile(r"^  ([A-Z][\w ]*?):[ \t]+(.*?)[ \t]*$", re.MULTILINE)
+_PROPERTY = re.compile(r"^(\w+) (\d+)$", re.MULTILINE)
+_NVIDIA_ROW = re.compile(r"^(GPU-[^,]*?)\s*,\s*(\d+)\.(\d+)\s*,\s*(.*?)\s*$", re.MULTILINE)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Gpu:
+    """One GPU."""
+
+    target: str
+    uuid: str = ""
+    name: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.target} ({self.name})" if self.name else self.target
+
+
+@dataclass(frozen=True, kw_only=True)
+class Machine:
+    """A machine's GPUs; a vendor without GPUs is a driver that shows none."""
+
+    gpus: tuple[Gpu, ...] = ()
+    vendor: Vendor | Literal[""] = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Device:
+    """A GPU that a process would see, and the word that chooses it."""
+
+    gpu: Gpu
+    word: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Assignment:
+    """The GPUs of one series of processes: all of one architecture."""
+
+    target: str
+    devices: tuple[Device, ...]
+    env: Mapping[str, str | None]
+
+    @property
+    def words(self) -> str:
+        """The GPUs in words: ``gfx942 (0, 1)``."""
+        return f"{self.target} ({', '.join(one.word for one in self.devices)})" if self.devices else "no GPU"
+
+
+def this_machine() -> Machine:
+    """Query the kernel and the vendors' programs."""
+    if KFD.exists():
+        found = kernel_gpus(_properties(), usable=_usable)
+        found = found or rocminfo_gpus(_output("rocminfo"))
+        found = found or enumerated_gpus(_output("rocm_agent_enumerator"))
+        found = found or amd_smi_gpus(_output("amd-smi", "static", "--asic", "--json"))
+        return Machine(gpus=found, vendor="amd")
+    if NVIDIA.exists() or process.which("nvidia-smi"):
+        query = ("--query-gpu=uuid,compute_cap,name", "--format=csv,noheader")
+        found = nvidia_gpus(_output("nvidia-smi", *query))
+        return Machine(gpus=found, vendor="nvidia" if found or NVIDIA.exists() else "")
+    # Windows, and Linux within it, have no /dev/kfd
+    found = rocminfo_gpus(_output("rocminfo"))
+    for program in ("offload-arch", "amdgpu-arch"):
+        found = found or enumerated_gpus(_output(program))
+    return Machine(gpus=found, vendor="amd" if found else "")
+
+
+def _output(program: str, *arguments: str) -> str:
+    """Run a program; one that is missing or fails knows no GPU."""
+    path = process.which(program)
+    if path is None:
+        return ""
+    env = process.inherited(**dict.fromkeys(HIDING))
+    done = process.capture([path, *arguments], env=env, check=False, timeout=_SECONDS)
+    return done.stdout if done.returncode == 0 else ""
+
+
+def _properties() -> Iterator[str]:
+    for file in sorted(NODES.glob("*/properties"), key=lambda one: (len(one.parent.name), one.parent.name)):
+        try:
+            yield file.read_text(encoding="utf-8")
+        except OSError:  # of a GPU that belongs to another container
+            continue
+
+
+def _usable(minor: int) -> bool:
+    node = RENDER_NODES / f"renderD{minor}"
+    return not RENDER_NODES.is_dir() or os.access(node, os.R_OK | os.W_OK)
+
+
+def kernel_gpus(properties: Iterable[str], *, usable: Callable[[int], bool] | None = None) -> tuple[Gpu, ...]:
+    """Read the kernel's topology: one text per node, in the order of the nodes' numbers."""
+    found = []
+    for text in properties:
+        facts = {name: int(value) for name, value in _PROPERTY.findall(text)}
+        version, minor = facts.get("gfx_target_version", 0), facts.get("drm_render_minor", 0)
+        if version and (usable is None or not minor or usable(minor)):
+            unique = facts.get("unique_id", 0)
+            found.append(Gpu(target=target_of_version(version), uuid=f"GPU-{unique:016x}" if unique else ""))
+    return tuple(found)
+
+
+def rocminfo_gpus(text: str) -> tuple[Gpu, ...]:
+    """Read what ``rocminfo`` prints: the GPUs among its agents."""
+    # the first of a name counts: an ISA has a name, too, further down
+    agents = [dict(reversed(_FIELD.findall(agent))) for agent in _AGENTS.split(text)[1:]]
+    return tuple(
+        Gpu(
+            target=facts["Name"],
+            uuid=uuid if re.fullmatch(r"GPU-[0-9a-fA-F]{2,}", uuid := facts.get("Uuid", "")) else "",
+            name=facts.get("Marketing Name", ""),
+        )
+        for facts in agents
+        if facts.get("Device Type") == "GPU" and _TARGET.fullmatch(facts.get("Name", ""))
+    )
+
+
+def enumerated_gpus(text: str) -> tuple[Gpu, ...]:
+    """Read a target per line, from ``rocm_agent_enumerator`` or ``offload-arch``; CPUs are ``gfx000``."""
+    words = [line.strip().partition(":")[0] for line in text.splitlines()]
+    return tuple(Gpu(target=word) for word in words if _TARGET.fullmatch(word) and word != "gfx000")
+
+
+def amd_smi_gpus(text: str) -> tuple[Gpu, ...]:
+    """Read what ``amd-smi static --asic --json`` prints: a list, since ROCm 7 ``{"gpu_data": […]}``."""
+    try:
+        printed = json.loads(text)
+    except ValueError:
+        return ()
+    found = []
+    for row in printed.get("gpu_data", []) if isinstance(printed, dict) else printed:
+        chip = row.get("asic", {}) if isinstance(row, dict) else {}
+        target = str(chip.get("target_graphics_version", ""))
+        serial = re.fullmatch(r"(?:0x)?([0-9a-fA-F]{1,16})", str(chip.get("asic_serial", "")))
+        uuid = f"GPU-{serial[1].lower():0>16}" if serial else ""
+        if _TARGET.fullmatch(target):
+            found.append(Gpu(target=target, uuid=uuid, name=str(chip.get("market_name", ""))))
+    return tuple(found)
+
+
+def nvidia_gpus(text: str) -> tuple[Gpu, ...]:
+    """Read what ``nvidia-smi --query-gpu=uuid,compute_cap,name --format=csv,noheader`` prints."""
+    return tuple(
+        Gpu(target=f"sm_{major}{minor}", uuid=uuid, name=name)
+        for uuid, major, minor, name in _NVIDIA_ROW.findall(text)
+    )
+
+
+def without_gpu() -> Assignment:
+    """Return an assignment of no GPU, whatever the machine has."""
+    env: dict[str, str | None] = dict.fromkeys(HIDING)
+    # empty hides every GPU from both vendors' runtimes
+    return Assignment(
+        target="", devices=(), env={**env, "HIP_VISIBLE_DEVICES": "", "CUDA_VISIBLE_DEVICES": ""}
+    )
+
+
+def assignments(
+    context: Context,
+    env: Mapping[str, str],
+    *,
+    policy: Policy = "unique",
+    allow_no_gpu: bool = False,
+    other_gpu: bool = False,
+) -> Sequence[Assignment]:
+    """Choose this machine's GPUs; one without any for family ``cpu``, and where that is allowed."""
+    if not context.gpu and not other_gpu:
+        return [without_gpu()]
+    family, targets = context.gpu_family, context.gpu_targets
+    try:
+        return select(
+            this_machine(), env, gpu_family=family, targets=targets, policy=policy, any_vendor=other_gpu
+        )
+    except CheckError as problem:
+        # no GPU could run the sample's device code
+        if not (allow_no_gpu or context.ref.local_label):
+            raise
+        console.say(f"{problem.message} Tests run without a GPU.")
+        return [without_gpu()]
+
+
+def visible(machine: Machine, env: Mapping[str, str]) -> Sequence[Device]:
+    """List what a process with these variables would see."""
+    if machine.vendor == "nvidia":
+        if "CUDA_VISIBLE_DEVICES" not in env:
+            # its runtime counts in another order than its programs by default
+            return [Device(gpu=gpu, word=gpu.uuid) for gpu in machine.gpus]
+        return _chosen(machine.gpus, "CUDA_VISIBLE_DEVICES", env)
+    left = [one.gpu for one in _chosen(machine.gpus, "ROCR_VISIBLE_DEVICES", env)]
+    topmost = "HIP_VISIBLE_DEVICES" if "HIP_VISIBLE_DEVICES" in env else "CUDA_VISIBLE_DEVICES"
+    return _chosen(left, topmost, env)
+
+
+def _chosen(gpus: Sequence[Gpu], variable: str, env: Mapping[str, str]) -> Sequence[Device]:
+    if variable not in env:
+        return [Device(gpu=gpu, word=str(index)) for index, gpu in enumerate(gpus)]
+    devices: list[Device] = []
+    for word in (part.strip() for part in env[variable].split(",")):
+        if word in ("", "-1"):
+            break
+        device = Device(gpu=gpus[_index(word, gpus, variable, env[variable])], word=word)
+        if any(device.gpu is one.gpu for one in devices):
+            raise UsageError(f"{variable}={env[variable]} names a GPU twice.", hint=f"Correct {variable}.")
+        devices.append(device)
+    return devices
+
+
+def _index(word: str, gpus: Sequence[Gpu], variable: str, value: str) -> int:
+    if word.isascii() and word.isdigit():
+        found = [int(word)] if int(word) < len(gpus) else []
+    else:
+        # as in the runtimes, a prefix that only one GPU has is enough
+        found = [at for at, gpu in enumerate(gpus) if gpu.uuid and gpu.uuid.lower().startswith(word.lower())]
+    if len(found) == 1:
+        return found[0]
+    known = ", ".join(gpu.uuid for gpu in gpus if gpu.uuid)
+    what = f"are GPUs 0 to {len(gpus) - 1}" if gpus else "is no GPU"
+    raise UsageError(
+        f"{variable}={value} names {word}, and there {what}{f' ({known})' if known else ''}.",
+        hint=f"Correct {variable}, or remove it.",
+    )
+
+
+def select(
+    machine: Machine,
+    env: Mapping[str, str],
+    *,
+    gpu_family: str,
+    targets: Sequence[str],
+    policy: Policy = "unique",
+    any_vendor: bool = False,
+) -> Sequence[Assignment]:
+    """Choose the GPUs of a family among those that are visible, one assignment per architecture."""
+    hint = "Run it on a machine with one, name its family with --gpu-family, or say --allow-no-gpu."
+    if not machine.vendor:
+        raise CheckError(
+            f"Wheels for {gpu_family} are to be tested, and no GPU driver is loaded in this machine "
+            "(no /dev/kfd, and neither rocminfo nor offload-arch names a GPU).",
+            hint=f"In a container, pass the devices on: --device /dev/kfd --device /dev/dri.\n{hint}",
+        )
+    if not machine.gpus:
+        raise CheckError(
+            f"Wheels for {gpu_family} are to be tested; the GPU driver is loaded and shows no GPU.",
+            hint="See that this user may open /dev/dri/renderD* (groups video and render), and: rocminfo",
+        )
+    devices = visible(machine, env)
+    if not devices:
+        hiding = ", ".join(f"{name}={env[name]}" for name in HIDING if name in env)
+        raise CheckError(
+            f"This machine has {_listed(machine.gpus)}, and {hiding} hides every GPU.",
+            hint="Remove the variable, or name the GPUs that tests may use.",
+        )
+    other = machine.vendor == "nvidia" and any_vendor
+    by_target: dict[str, list[Device]] = {}
+    for one in devices:
+        if other or one.gpu.target in targets:
+            by_target.setdefault(one.gpu.target, []).append(one)
+    if not by_target:
+        raise CheckError(
+            f"No visible GPU is of {gpu_family} ({', '.join(targets)}): here is "
+            f"{_listed(one.gpu for one in devices)}.",
+            hint=hint,
+        )
+    return [
+        _assigned(machine, target, tuple(group if policy == "all" else group[:1]), env)
+        for target, group in by_target.items()
+    ]
+
+
+def _assigned(
+    machine: Machine, target: str, devices: tuple[Device, ...], env: Mapping[str, str]
+) -> Assignment:
+    nvidia = machine.vendor == "nvidia"
+    # ROCm's runtime refuses to choose between two variables that differ
+    hidden = [] if nvidia else [one for one in ("CUDA_VISIBLE_DEVICES", "GPU_DEVICE_ORDINAL") if one in env]
+    changes: dict[str, str | None] = dict.fromkeys(hidden)
+    changes["CUDA_VISIBLE_DEVICES" if nvidia else "HIP_VISIBLE_DEVICES"] = ",".join(
+        one.word for one in devices
+    )
+    return Assignment(target=target, devices=devices, env=changes)
+
+
+def _listed(gpus: Iterable[Gpu]) -> str:
+    counted = Counter(map(str, gpus))
+    return ", ".join(f"{count} x {known}" if count > 1 else known for known, count in counted.items())

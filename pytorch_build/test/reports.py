@@ -1,0 +1,329 @@
+"""JUnit reports of a run: what a test stage leaves, its record, and finding and checking them again.
+
+A promotion reads the records (`ci.promote.evidence`): ``inputs.files`` are the wheels that were tested,
+name to digest; ``inputs.arguments`` chose among the tests, and make the record count for nothing;
+``details.tests`` are the totals, and ``details.report`` the report, whose digest is checked again.
+
+A shard has a report and a record of its own, ``test_torch-2-of-6``, which do not allow a promotion.
+`test_report` writes the record that does, ``test_torch``, once every shard is there and has passed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections import defaultdict
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from core import files, junit, parallel
+from core.errors import CheckError, MissingInputError, UsageError
+from core.junit import Document
+from core.run import records
+from core.run.records import Record
+from pytorch_build.test.results import DEFAULT_CONFIG, Origin, Report, Tested, document_of, merged, report_of
+from pytorch_build.test.shards import Shard
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+    from pathlib import Path
+
+    from core.cli.options import Common
+    from core.run.outputs import RunOutputs
+    from core.stores import Store
+
+# property of a report, and detail of a record, that was made of those of all shards
+MERGED = "merged_shards"
+# inputs in which all shards must agree, because a promotion goes by them
+_AGREED = ("files", "arguments", "installed", "config")
+_SHOWN = 10
+_STAGE = "test_"
+
+
+def stage_name(origin: Origin, shard: Shard | None = None) -> str:
+    """Name the stage in records: ``test_torch``, ``test_torch_distributed``, ``test_torch-2-of-6``."""
+    config = origin.config.removeprefix(DEFAULT_CONFIG)
+    return f"{origin.stage}{f'_{config}' if config else ''}{_part(shard)}"
+
+
+def report_key(outputs: RunOutputs, artifact_group: str, origin: Origin, shard: Shard | None = None) -> str:
+    """Key of a JUnit report: ``reports/{artifact group}/torch-{ref}-{python}-2-of-6.xml``."""
+    return f"{outputs.reports_prefix(artifact_group)}/{origin.name}{_part(shard)}.xml"
+
+
+def _part(shard: Shard | None) -> str:
+    return f"-{shard.index}-of-{shard.count}" if shard and shard.count > 1 else ""
+
+
+def put_report(store: Store, outputs: RunOutputs, artifact_group: str, report: Report) -> Mapping[str, Any]:
+    """File a report; in the local run, delete what another number of shards left."""
+    if not outputs.immutable and MERGED not in report.document.properties:
+        _withdraw_others(store, outputs, artifact_group, report)
+    content = junit.write(document_of(report))
+    key = report_key(outputs, artifact_group, report.origin, report.shard)
+    store.put_bytes(key, content)
+    digest = hashlib.sha256(content).hexdigest()
+    return {**totals(report.document.cases), "report": {"key": key, "sha256": digest}}
+
+
+def _withdraw_others(store: Store, outputs: RunOutputs, artifact_group: str, report: Report) -> None:
+    """Delete reports and records of the same tests in another number of shards: they are of another run."""
+    origin, count = report.origin, report.shard.count if report.shard else 1
+    record = records.record_name(stage_name(origin) + "%", origin.cell)
+    for prefix, name, end in (
+        (outputs.reports_prefix(artifact_group), f"{origin.name}%", r"\.xml"),
+        (outputs.manifests_prefix(artifact_group), record, r"(\.failed)?\.json"),
+    ):
+        pattern = re.compile(re.escape(name).replace("%", r"(-\d+-of-(?P<count>\d+))?") + end)
+        for stored in store.list(prefix):
+            found = pattern.fullmatch(stored.key.removeprefix(f"{prefix}/"))
+            if found and int(found["count"] or 1) != count:
+                store.delete(stored.key)
+
+
+def totals(cases: Sequence[junit.Case]) -> Mapping[str, Any]:
+    """Count results as a promotion reads them, and by outcome."""
+    found = junit.counts(cases)
+    tests = {
+        "tests": len(cases),
+        "failures": found["failed"],
+        "errors": found["error"] + found["crashed"] + found["timeout"],
+        "skipped": found["skipped"] + found["xfailed"],
+    }
+    return {"tests": tests, "outcomes": {name: count for name, count in found.items() if count}}
+
+
+def why_not(tested: Sequence[Tested]) -> str:
+    """Explain why results are not a pass: a sentence, then some reasons, a line each; "" for a pass."""
+    bad = [one for one in tested if not one.passed]
+    if tested and not bad:
+        return ""
+    lines = [f"{one.origin}: {problem}" for one in bad for problem in one.problems]
+    lines += [
+        f"{case.test} {case.outcome}: {case.line}".removesuffix(": ")
+        for one in bad
+        for case, _ in one.failing
+    ]
+    failed, total = sum(len(one.failing) for one in bad), sum(len(one.cases) for one in tested)
+    what = f"{failed} of {total} failed" if failed else "the results cannot be trusted"
+    left = [f"and {len(lines) - _SHOWN} more"] if len(lines) > _SHOWN else []
+    return "\n  ".join([f"Tests: {what if tested else 'there is no result'}.", *lines[:_SHOWN], *left])
+
+
+def require_passed(tested: Sequence[Tested], *, hint: str = "") -> None:
+    """Refuse results that failed, or that cannot be trusted."""
+    if why := why_not(tested):
+        raise CheckError(why, hint=hint)
+
+
+def require_report_passed(report: Report, *, hint: str = "") -> None:
+    """Refuse one shard's report that failed, or that cannot be trusted, whatever other shards did."""
+    require_passed(merged([replace(report, shard=None)]), hint=hint)
+
+
+def of_shards(
+    found: Sequence[Record], tested: Tested, *, store: Store, outputs: RunOutputs, artifact_group: str
+) -> Record:
+    """Make the record of all shards of a stage, and file the merged report."""
+    origin, count = tested.origin, tested.shards
+    names = [stage_name(origin, Shard(index=at, count=count)) for at in range(1, count + 1)]
+    of_cell = {records.record_name(name, origin.cell) for name in names}
+    mine = [one for one in found if one.name in of_cell]
+    if why := why_not([tested]):
+        failure = {"status": "failed", "exit_code": CheckError.exit_code, "error": why}
+        return _record(origin, outputs, mine, **failure, details={MERGED: count})
+    passed = [one for one in mine if one.status == "ok"]
+    if absent := sorted({*names} - {one.stage for one in passed}):
+        raise CheckError(
+            f"{origin}: there is no record of success of {', '.join(absent)}.", hint="Run that shard again."
+        )
+    inputs = _shared_inputs(origin, passed)
+    document = Document(
+        cases=tuple(case for case, _ in tested.cases), suites=tested.suites, properties={MERGED: str(count)}
+    )
+    details = put_report(store, outputs, artifact_group, Report(origin=origin, document=document))
+    facts = {"inputs": inputs, "input_digest": files.digest_of(inputs)}
+    return _record(origin, outputs, mine, **facts, details={**details, MERGED: count})
+
+
+def _shared_inputs(origin: Origin, mine: Sequence[Record]) -> dict[str, Any]:
+    first = mine[0].inputs
+    shared = {
+        name: value for name, value in first.items() if all(one.inputs.get(name) == value for one in mine)
+    }
+    for name in _AGREED:
+        if name not in shared and any(name in one.inputs for one in mine):
+            raise CheckError(f"{origin}: the shards differ in {name}.", hint="Run all shards again, alike.")
+    if not first.get("files"):
+        raise CheckError(f"{origin}: the records of the shards name no wheels.", hint="Run them again.")
+    # shards may have run on different machines; that each had a GPU is what counts
+    gpus = [one.inputs.get("gpu") for one in mine]
+    shards = {one.stage: one.input_digest for one in mine}
+    return {**shared, "gpu": gpus if all(gpus) else [], "shards": shards}
+
+
+def _record(origin: Origin, outputs: RunOutputs, mine: Sequence[Record], **facts: Any) -> Record:  # noqa: ANN401 - Record's
+    return Record(
+        stage=stage_name(origin),
+        run_id=outputs.run_id,
+        platform=outputs.platform,
+        cell=origin.cell,
+        started=min((one.started for one in mine), default=records.now()),
+        seconds=round(sum(one.seconds for one in mine), 3),
+        **facts,
+    )
+
+
+def in_folder(folder: Path) -> Sequence[Report]:
+    """Read every ``.xml`` below a folder."""
+    if not folder.is_dir():
+        raise MissingInputError(
+            f"{folder} is not a folder.", hint="Name the one with the reports: --input-dir DIR."
+        )
+    found = []
+    for path in sorted(path for path in folder.rglob("*.xml") if path.is_file()):
+        where = path.relative_to(folder).as_posix()
+        origin = Origin(folder=where.rpartition("/")[0])
+        found.append(report_of(junit.read_file(path), origin, where=where))
+    if not found:
+        raise MissingInputError(
+            f"{folder} has no JUnit reports (*.xml).",
+            hint="No report at all is a failure: see why no test ran.",
+        )
+    return _unmerged(found)
+
+
+def groups_of(common: Common) -> Sequence[str]:
+    """List the artifact groups of a run that have test records or reports; or the chosen one."""
+    if common.gpu_family:
+        return [common.artifact_group]
+    store, outputs = common.open_for_reading(), common.outputs
+    found = set()
+    for prefix in (f"{outputs.prefix}/reports", f"{outputs.prefix}/manifests"):
+        for stored in store.list(prefix):
+            group, slash, name = stored.key.removeprefix(f"{prefix}/").partition("/")
+            if slash and (name.endswith(".xml") or name.startswith(_STAGE)):
+                found.add(group)
+    if not found:
+        raise MissingInputError(
+            f"Run {outputs.run_id} has no test reports in {store.url}.",
+            hint="Test something first: nox -s test_smoke or nox -s test_torch. Or give --input-dir.",
+        )
+    return sorted(found)
+
+
+def in_store(
+    store: Store, outputs: RunOutputs, artifact_group: str
+) -> tuple[Sequence[Report], Sequence[Record]]:
+    """Read the reports of a group of a run, and the records of its tests."""
+    every = records.read_all(store, outputs, artifact_group)
+    # what was made of shards adds nothing to them
+    tests = [one for one in every if one.stage.startswith(_STAGE) and MERGED not in one.details]
+    return reports_of(store, outputs, artifact_group, tests), tests
+
+
+def reports_of(
+    store: Store, outputs: RunOutputs, artifact_group: str, tests: Sequence[Record]
+) -> Sequence[Report]:
+    """Read the reports of a group of a run, whose tests' records are known."""
+    # smoke and ROCm reports do not say what they are about; their records do
+    origins = {_report_name(one): _origin(one, artifact_group, outputs) for one in tests}
+    prefix = outputs.reports_prefix(artifact_group)
+
+    def one(key: str) -> Report:
+        name = key.rpartition("/")[2]
+        known = origins.get(name) or Origin(gpu_family=artifact_group, folder=name.removesuffix(".xml"))
+        with store.open(key) as stream:
+            report = report_of(junit.read(stream), known, where=name)
+        # a run that was uploaded had another name before
+        return replace(report, origin=replace(report.origin, run_id=outputs.run_id))
+
+    keys = [stored.key for stored in store.list(prefix) if stored.key.endswith(".xml")]
+    return _unmerged(parallel.each(one, keys))
+
+
+def _unmerged(reports: Iterable[Report]) -> Sequence[Report]:
+    """Drop reports that were made of those of the shards, which are there themselves."""
+    return [one for one in reports if MERGED not in one.document.properties]
+
+
+def checked(
+    tested: Iterable[Tested],
+    found: Sequence[Record],
+    *,
+    store: Store,
+    outputs: RunOutputs,
+    artifact_group: str,
+) -> tuple[Tested, ...]:
+    """Add what records know and reports do not: stages that failed without a report, reports that changed."""
+    by_origin = {one.origin: one for one in tested}
+    added: dict[Origin, list[str]] = defaultdict(list)
+    for record in found:
+        origin = _origin(record, artifact_group, outputs)
+        known = by_origin.setdefault(origin, Tested(origin=origin, shards=0))
+        if record.status == "failed":
+            # the results show failures already
+            if known.passed or not known.cases:
+                added[origin].append(f"{record.stage} failed: {record.error or 'no error message'}")
+        elif change := _changed(record, store, outputs.reports_prefix(artifact_group)):
+            added[origin].append(change)
+    return tuple(
+        replace(by_origin[origin], problems=(*by_origin[origin].problems, *added[origin]))
+        for origin in sorted(by_origin)
+    )
+
+
+def _changed(record: Record, store: Store, prefix: str) -> str:
+    """Explain how the report that a record names has changed; "" where it has not."""
+    report = record.details.get("report")
+    if not isinstance(report, dict) or not {"key", "sha256"} <= report.keys():
+        return f"the record of {record.stage} names no report"
+    # a run that was uploaded lies under another prefix than where it was tested
+    name = _report_name(record)
+    if store.find(f"{prefix}/{name}") is None:
+        return f"the report {name} of {record.stage} is gone"
+    same = store.digest(f"{prefix}/{name}") == report["sha256"]
+    return "" if same else f"the report {name} of {record.stage} was replaced"
+
+
+def _report_name(record: Record) -> str:
+    report = record.details.get("report")
+    if isinstance(report, dict) and "key" in report:
+        return str(report["key"]).rpartition("/")[2]
+    return f"{records.record_name(record.stage.removeprefix(_STAGE), record.cell)}.xml"
+
+
+def _origin(record: Record, artifact_group: str, outputs: RunOutputs) -> Origin:
+    config = str(record.inputs.get("config", "")).removeprefix(DEFAULT_CONFIG)
+    stage = record.stage.partition("-")[0]
+    return Origin(
+        stage=stage.removesuffix(f"_{config}") if config else stage,
+        torch_ref=record.cell.torch_ref,
+        python=record.cell.python,
+        gpu_family=record.cell.gpu_family or artifact_group,
+        group=record.cell.group,
+        config=config,
+        run_id=outputs.run_id,
+    )
+
+
+def parse_expected(text: str) -> tuple[str, int]:
+    """Read ``NAME`` or ``NAME=SHARDS``: results that there must be."""
+    name, equals, number = text.partition("=")
+    shards = int(number) if number.isascii() and number.isdigit() else 0
+    if not name or (equals and not shards):
+        raise UsageError(f"--expect {text!r} is not NAME or NAME=SHARDS, such as torch-nightly-cp312=6.")
+    return name, shards or 1
+
+
+def require_expected(tested: Sequence[Tested], expected: Iterable[tuple[str, int]]) -> tuple[Tested, ...]:
+    """Add what was expected and is missing, as a problem of its own."""
+    made = list(tested)
+    for name, shards in expected:
+        at = next((at for at, known in enumerate(made) if known.origin.name == name), None)
+        if at is None:
+            made.append(Tested(origin=Origin(folder=name), problems=("there is no report",), shards=0))
+        elif made[at].shards != shards:
+            problem = f"{shards} shards were expected, and {made[at].shards} are reported"
+            made[at] = replace(made[at], problems=(*made[at].problems, problem))
+    return tuple(made)

@@ -1,0 +1,28 @@
+"""A folder over HTTP on this machine, as users read an index."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from functools import partial
+from http.server import SimpleHTTPRequestHandler
+from typing import TYPE_CHECKING
+
+from core.packages.pages import answering
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+
+class Folder(SimpleHTTPRequestHandler):
+    """Answers from a folder, and prints nothing."""
+
+    def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the base class's name
+        """Print nothing."""
+
+
+@contextmanager
+def served(folder: Path) -> Iterator[str]:
+    """Serve a folder on a free port of the loopback interface."""
+    with answering(partial(Folder, directory=str(folder))) as address:
+        yield address

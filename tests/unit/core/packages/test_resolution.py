@@ -1,0 +1,268 @@
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from core import process
+from core.env import installer
+from core.env.installer import Sources
+from core.errors import DataError, EnvironmentSetupError, ProcessError
+from core.packages import resolution, sources
+from core.packages.resolution import (
+    Question,
+    Resolved,
+    ResolvedFile,
+    choose,
+    parse_pylock,
+    pinned_call,
+    resolve,
+    resolve_others,
+)
+from core.packages.sources import PackageSource
+from tests.unit.target_samples import target_in
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    MakeWheel = Callable[..., Path]
+
+
+@pytest.fixture(autouse=True)
+def _configuration(monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in (sources, resolution):
+        monkeypatch.setattr(module, "configured", Sources)
+
+
+@pytest.fixture
+def chosen(tmp_path: Path, make_wheel: MakeWheel) -> Callable[..., Any]:
+    """Choose among wheels: name, version and requirements of each."""
+
+    def made(offered: Sequence[tuple[str, str, Sequence[str]]], *asked: str, **more: Any) -> Any:
+        for name, version, lines in offered:
+            fields = [("Requires-Dist", line) for line in lines]
+            make_wheel(tmp_path / "dist", name, version, fields=fields, tag=more.get("tag", "py3-none-any"))
+        source = PackageSource(find_links=(str(tmp_path / "dist"),))
+        return choose(
+            source,
+            asked,
+            python=target_in(tmp_path / "env", version="3.12.4"),
+            platform="linux",
+            sdist_requires=more.get("sdist_requires", lambda *_: ()),
+        )
+
+    return made
+
+
+TRITON = ("triton", "3.6.0", ())
+
+
+def test_ours_are_chosen_alone_and_what_they_require_of_others_is_gathered(chosen: Any) -> None:
+    torch = (
+        "torch",
+        "2.10.0",
+        ["triton==3.6.0; sys_platform == 'linux'", "numpy>=2", "pywin32; os_name == 'nt'"],
+    )
+    found = chosen([torch, TRITON, ("rocm", "7.1", ())], "torch", "pytest")
+    assert found.versions == {"torch": "2.10.0", "triton": "3.6.0"}
+    assert found.others == ("numpy>=2", "pytest")
+    assert all(len(one.sha256) == 64 for one in found.files)
+
+
+def test_extras_count_where_they_are_asked_for(chosen: Any) -> None:
+    lines = ["amd-torch-device-gfx942==2; extra == 'device-gfx942'", "numpy; extra == 'more'"]
+    offered = [
+        ("torch", "2", lines),
+        ("amd-torch-device-gfx942", "2", ["torch==2"]),
+        ("apex", "1", ["torch[more]"]),
+    ]
+    assert set(chosen(offered, "torch").versions) == {"torch"}
+    assert set(chosen(offered, "torch[device-gfx942]").versions) == {"torch", "amd-torch-device-gfx942"}
+    # another one asks for more of what is chosen already
+    assert chosen(offered, "torch", "apex").others == ("numpy",)
+
+
+def test_an_older_version_is_taken_where_the_newest_does_not_fit(chosen: Any) -> None:
+    offered = [
+        *(("torch", version, ()) for version in ("2.10.0a1", "2.10.0.dev5", "2.9.0")),
+        ("torchvision", "0.25.0", ["torch==2.11.0"]),
+        ("torchvision", "0.24.0", ["torch==2.9.0"]),
+    ]
+    assert chosen(offered, "torch").versions == {"torch": "2.10.0a1"}, "the newest of PEP 440"
+    for wanted in (["torchvision", "torch"], ["torch", "torchvision"]):
+        assert chosen(offered, *wanted).versions == {"torchvision": "0.24.0", "torch": "2.9.0"}
+
+
+@pytest.mark.parametrize(
+    ("asked", "said"),
+    [
+        ("torch==3", r"There is no torch==3 for Python 3\.12: .*/dist has 2"),
+        ("apex", "There is no apex for .* has none of it"),
+        ("torch", r"There is no triton==9, which torch-2-py3-none-any\.whl requires, for .* has 3\.6\.0"),
+    ],
+)
+def test_what_is_missing_is_said_with_what_there_is(chosen: Any, asked: str, said: str) -> None:
+    with pytest.raises(EnvironmentSetupError, match=said) as caught:
+        chosen([("torch", "2", ["triton==9"]), TRITON], asked)
+    assert "--find-links" in caught.value.hint
+
+
+def test_files_of_another_python_or_platform_are_none(chosen: Any) -> None:
+    for tag in ("cp311-cp311-linux_x86_64", "cp312-cp312-win_amd64"):
+        with pytest.raises(EnvironmentSetupError, match="no torch"):
+            chosen([("torch", "2", ())], "torch", tag=tag)
+    assert chosen([("torch", "2", ())], "torch", tag="cp312-cp312-manylinux_2_28_x86_64").files
+
+
+def test_an_sdist_requires_what_the_caller_knows(chosen: Any, tmp_path: Path) -> None:
+    (tmp_path / "dist").mkdir()
+    (tmp_path / "dist" / "rocm-7.1.tar.gz").write_bytes(b"sdist")
+    told: list[Any] = []
+
+    def sdist_requires(one: Any, extras: Any) -> list[str]:
+        told.append((one.distribution, set(extras)))
+        return ["rocm-sdk-core==7.1"]
+
+    found = chosen([("rocm-sdk-core", "7.1", ())], "rocm[libraries]", sdist_requires=sdist_requires)
+    assert set(found.versions) == {"rocm", "rocm-sdk-core"}
+    assert ("rocm", {"libraries"}) in told
+
+
+def resolved(name: str) -> Resolved:
+    return Resolved(
+        name=name, version="1", files=(ResolvedFile(filename=name, url="https://x/y", sha256="a" * 64),)
+    )
+
+
+def test_others_are_never_asked_for_ours(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    asked: list[Question] = []
+    answers = [resolved("numpy")]
+
+    def resolve(one: Any) -> Any:
+        asked.append(one)
+        return tuple(answers)
+
+    monkeypatch.setattr(resolution, "resolve", resolve)
+    question = Question(requirements=(), sources=Sources(), python=tmp_path)
+    assert resolve_others((), ["torch"], question) == ()
+    assert resolve_others(["numpy"], ["torch"], question) == (answers[0],)
+    assert (asked[0].requirements, asked[0].excludes) == (("numpy",), ("torch",))
+    answers.append(resolved("rocm"))
+    with pytest.raises(
+        EnvironmentSetupError, match="rocm 1 would come from https://x/y, and it is one of our names"
+    ):
+        resolve_others(["numpy"], ["torch"], question)
+    assert len(resolve_others(["torch==2.13"], [], question, allowed=True)) == 2
+
+
+def test_both_sides_are_pinned_by_digest(chosen: Any, tmp_path: Path) -> None:
+    found = chosen([TRITON], "triton")
+    call = pinned_call(tmp_path / "locks", [*found.files, resolved("numpy")], None, told="gfx942")
+    first, second = call.files[0].read_text().splitlines()
+    assert first == f"numpy==1 --hash=sha256:{'a' * 64}"
+    assert second == f"triton==3.6.0 --hash=sha256:{found.files[0].sha256}"
+    assert (call.hashed, call.dependencies, call.build_isolation) == (True, False, False)
+    assert dict(call.env) == {"ROCM_SDK_TARGET_FAMILY": "gfx942"}
+
+
+A, B = "a" * 64, "b" * 64
+LOCK = f"""
+lock-version = "1.0"
+[[packages]]
+name = "Torch"
+version = "2.10.0+rocm7.1"
+wheels = [{{ url = "http://one/torch-2.10.0%2Brocm7.1-py3-none-any.whl", hashes = {{ sha256 = "{A}" }} }}]
+[[packages]]
+name = "rocm"
+version = "7.1"
+sdist = {{ path = "../wheels/rocm-7.1.tar.gz", hashes = {{ sha256 = "{B}" }} }}
+"""
+
+
+def test_a_lock_is_read_with_names_as_they_are_compared_and_addresses_unquoted() -> None:
+    rocm, torch = parse_pylock(LOCK)
+    assert torch.name == "torch"
+    assert torch.files == (
+        ResolvedFile(
+            filename="torch-2.10.0+rocm7.1-py3-none-any.whl",
+            url="http://one/torch-2.10.0%2Brocm7.1-py3-none-any.whl",
+            sha256=A,
+        ),
+    )
+    assert rocm.files[0].filename == "rocm-7.1.tar.gz"
+    assert rocm.pinned == f"rocm==7.1 --hash=sha256:{B}"
+    both = Resolved(name="x", version="1", files=(*torch.files, *rocm.files))
+    assert both.pinned == f"x==1 --hash=sha256:{A} --hash=sha256:{B}"
+
+
+def test_an_answer_without_digests_or_that_is_not_a_lock_is_an_error() -> None:
+    for package in ('wheels = [{ url = "http://one/x-1-py3-none-any.whl" }]', 'directory = { path = "x" }'):
+        with pytest.raises(EnvironmentSetupError, match="x was resolved to no file whose digest is known"):
+            parse_pylock(f'[[packages]]\nname = "x"\nversion = "1"\n{package}\n')
+    with pytest.raises(DataError, match="uv's answer"):
+        parse_pylock("error: [")
+
+
+@pytest.fixture(name="asked")
+def asked_fixture(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    asked: dict[str, Any] = {}
+
+    def capture(argv: list[str], *, env: dict[str, str]) -> process.Completed:
+        asked["argv"], asked["env"] = argv, env
+        asked["required"], asked["constraints"] = Path(argv[-1]).read_text(), Path(argv[-2]).read_text()
+        return process.Completed(returncode=0, stdout=LOCK, stderr="")
+
+    monkeypatch.setattr(process, "capture", capture)
+    monkeypatch.setattr(installer, "uv_program", lambda: "uv")
+    return asked
+
+
+def test_the_question_is_asked_of_its_sources_alone(
+    asked: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("UV_INDEX", "http://other")
+    monkeypatch.delenv("SSL_CERT_FILE", raising=False)
+    question = Question(
+        requirements=("torch==2.10.0+rocm7.1", "numpy"),
+        constraints=("rocm==7.1",),
+        sources=Sources(index_url="http://deps/", extra_index_urls=("http://run/",), cert="/ca.pem"),
+        python=Path("/env/bin/python"),
+        excludes=("rocm",),
+    )
+    assert [one.name for one in resolve(question)] == ["rocm", "torch"]
+    assert asked["required"] == "torch==2.10.0+rocm7.1\nnumpy\n"
+    assert asked["constraints"] == "rocm==7.1\n"
+    words = " ".join(asked["argv"])
+    assert "--index-url http://deps/ --extra-index-url http://run/" in words
+    assert "--python /env/bin/python" in words
+    assert "--excludes" in words
+    assert "--only-binary" not in words
+    assert "--prerelease allow" not in words
+    assert "UV_INDEX" not in asked["env"]
+    assert asked["env"]["SSL_CERT_FILE"] == "/ca.pem"
+
+
+def test_another_python_and_platform_are_resolved_for_with_wheels_alone(asked: dict[str, Any]) -> None:
+    question = Question(
+        requirements=("numpy",),
+        sources=Sources(),
+        python_version="3.13",
+        platform="x86_64-pc-windows-msvc",
+        only_wheels=True,
+        pre=True,
+    )
+    resolve(question)
+    words = " ".join(asked["argv"])
+    assert "--python-version 3.13 --python-platform x86_64-pc-windows-msvc --prerelease allow" in words
+    assert "--only-binary :all:" in words
+    assert "--python " not in words
+
+
+def test_a_refusal_ends_with_the_resolvers_own_words(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_words: object, **_options: object) -> None:
+        raise ProcessError("uv ended with status 1.", output="no version of torch")
+
+    monkeypatch.setattr(process, "capture", refuse)
+    with pytest.raises(EnvironmentSetupError, match="torch cannot be resolved: no version of torch"):
+        resolve(Question(requirements=("torch",), sources=Sources()))

@@ -1,0 +1,306 @@
+from __future__ import annotations
+
+import base64
+import hashlib
+import struct
+import zipfile
+import zlib
+from typing import TYPE_CHECKING
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from core.errors import FatalError, WheelError
+from core.wheel import record
+from core.wheel.record import Tap, require_sound, verify_record
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+INFO = "demo-1.0.dist-info"
+NAME = "demo-1.0-py3-none-any.whl"
+
+
+def line(name: str, data: bytes, algorithm: str = "sha256") -> str:
+    digest = base64.urlsafe_b64encode(hashlib.new(algorithm, data).digest()).rstrip(b"=").decode()
+    return f"{name},{algorithm}={digest},{len(data)}"
+
+
+def members(**more: bytes) -> dict[str, bytes]:
+    return {
+        "demo/__init__.py": b"x = 1\n",
+        "demo/data.bin": bytes(range(256)) * 9000,
+        f"{INFO}/METADATA": b"Metadata-Version: 2.1\nName: demo\nVersion: 1.0\n",
+        f"{INFO}/WHEEL": b"Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
+        **more,
+    }
+
+
+def record_of(files: dict[str, bytes]) -> str:
+    return "\n".join([*(line(name, data) for name, data in files.items()), f"{INFO}/RECORD,,"]) + "\n"
+
+
+def write(folder: Path, files: dict[str, bytes], record: str | None, *, stored: bool = False) -> Path:
+    path = folder / NAME
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_STORED if stored else zipfile.ZIP_DEFLATED) as archive:
+        for name, data in files.items():
+            archive.writestr(name, data)
+        if record is not None:
+            archive.writestr(f"{INFO}/RECORD", record)
+    return path
+
+
+def kinds(path: Path) -> set[tuple[str, str]]:
+    return {(problem.kind, problem.member) for problem in verify_record(path)}
+
+
+@pytest.mark.parametrize("stored", [False, True])
+def test_a_sound_wheel_has_no_problems(tmp_path: Path, stored: bool) -> None:  # noqa: FBT001 - a parameter
+    path = write(tmp_path, members(), record_of(members()), stored=stored)
+    assert verify_record(path) == ()
+    require_sound(path)
+
+
+def test_stronger_digests_and_absent_sizes_are_accepted(tmp_path: Path) -> None:
+    files = members()
+    rows = [line(name, data, "sha512").rsplit(",", 1)[0] + "," for name, data in files.items()]
+    assert verify_record(write(tmp_path, files, "\n".join([*rows, f"{INFO}/RECORD,,"]))) == ()
+
+
+def test_signatures_need_no_line(tmp_path: Path) -> None:
+    files = members() | {f"{INFO}/RECORD.jws": b"{}"}
+    assert verify_record(write(tmp_path, files, record_of(members()))) == ()
+
+
+def test_changed_bytes(tmp_path: Path) -> None:
+    files = members() | {"demo/__init__.py": b"x = 2\n"}
+    assert kinds(write(tmp_path, files, record_of(members()))) == {("digest", "demo/__init__.py")}
+
+
+def test_changed_size(tmp_path: Path) -> None:
+    record = record_of(members()).replace(",6\n", ",7\n")
+    assert kinds(write(tmp_path, members(), record)) == {("size", "demo/__init__.py")}
+
+
+def test_unlisted_and_absent_files(tmp_path: Path) -> None:
+    record = record_of(members()).replace("demo/__init__.py", "demo/gone.py")
+    assert kinds(write(tmp_path, members(), record)) == {
+        ("unlisted", "demo/__init__.py"),
+        ("absent", "demo/gone.py"),
+    }
+
+
+@pytest.mark.parametrize("name", ["METADATA", "WHEEL"])
+def test_missing_parts_of_the_dist_info(tmp_path: Path, name: str) -> None:
+    files = members()
+    del files[f"{INFO}/{name}"]
+    assert kinds(write(tmp_path, files, record_of(files))) == {("structure", f"{INFO}/{name}")}
+
+
+def test_no_record_at_all(tmp_path: Path) -> None:
+    path = write(tmp_path, members(), None)
+    assert kinds(path) == {("structure", "")}
+    with pytest.raises(WheelError, match=r"holds no demo-1\.0\.dist-info/RECORD"):
+        require_sound(path)
+
+
+def test_the_dist_info_of_another_version(tmp_path: Path) -> None:
+    path = write(tmp_path, members(), record_of(members()))
+    renamed = path.rename(tmp_path / "demo-1.1-py3-none-any.whl")
+    assert kinds(renamed) == {("structure", "")}
+
+
+@pytest.mark.parametrize(
+    ("row", "words"),
+    [
+        ("demo/__init__.py,md5=abc,6", "digest by 'md5'"),
+        ("demo/__init__.py,,6", "no digest"),
+        ("demo/__init__.py,sha256=!!,6", "not urlsafe base64"),
+        ("demo/__init__.py", "has 1 fields"),
+    ],
+)
+def test_record_lines_that_promise_nothing(tmp_path: Path, row: str, words: str) -> None:
+    record = record_of(members()).replace(line("demo/__init__.py", b"x = 1\n"), row)
+    found = verify_record(write(tmp_path, members(), record))
+    assert any(problem.kind == "record" and words in problem.message for problem in found)
+
+
+def test_a_size_that_is_no_number(tmp_path: Path) -> None:
+    record = record_of(members()).replace(",6\n", ",six\n")
+    assert ("record", "demo/__init__.py") in kinds(write(tmp_path, members(), record))
+
+
+def test_a_record_that_is_no_text(tmp_path: Path) -> None:
+    path = tmp_path / NAME
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr(f"{INFO}/RECORD", b"\xff\xfe\x00")
+    assert ("record", f"{INFO}/RECORD") in kinds(path)
+
+
+def test_a_line_given_twice(tmp_path: Path) -> None:
+    record = line("demo/__init__.py", b"x = 1\n") + "\n" + record_of(members())
+    assert kinds(write(tmp_path, members(), record)) == {("duplicate", "demo/__init__.py")}
+
+
+def test_a_member_given_twice(tmp_path: Path) -> None:
+    path = write(tmp_path, members(), record_of(members()))
+    with (
+        pytest.warns(UserWarning, match="Duplicate name"),
+        zipfile.ZipFile(path, "a") as archive,
+    ):
+        archive.writestr("demo/__init__.py", b"x = 1\n")
+    assert kinds(path) == {("duplicate", "demo/__init__.py")}
+
+
+@pytest.mark.parametrize(
+    "name", ["/etc/passwd", "../up.py", "demo/../../up.py", "C:/x.py", "a\\b.py", "a//b", "./a"]
+)
+def test_paths_that_leave_their_folder(tmp_path: Path, name: str) -> None:
+    files = members() | {name: b"x"}
+    assert ("path", name) in kinds(write(tmp_path, files, record_of(files)))
+
+
+def test_symbolic_links(tmp_path: Path) -> None:
+    files = members() | {"demo/link": b"/etc/passwd"}
+    path = write(tmp_path, members(), record_of(files))
+    link = zipfile.ZipInfo("demo/link")
+    link.create_system = 3
+    link.external_attr = 0o120777 << 16
+    with zipfile.ZipFile(path, "a") as archive:
+        archive.writestr(link, b"/etc/passwd")
+    assert ("path", "demo/link") in kinds(path)
+
+
+def test_methods_that_installers_cannot_read(tmp_path: Path) -> None:
+    files = members() | {"demo/x": b"x" * 100}
+    path = write(tmp_path, members(), record_of(files))
+    with zipfile.ZipFile(path, "a") as archive:
+        archive.writestr("demo/x", b"x" * 100, zipfile.ZIP_LZMA)
+    assert ("path", "demo/x") in kinds(path)
+
+
+def central_entry(data: bytes | bytearray, member: str) -> int:
+    """Find a member's entry in the central directory."""
+    at = data.index(b"PK\x01\x02")
+    while data[at + 46 : at + 46 + len(member)] != member.encode():
+        at = data.index(b"PK\x01\x02", at + 4)
+    return at
+
+
+def patched_sizes(path: Path, member: str, size: int) -> None:
+    """Let the headers of a member declare another size than its data inflates to."""
+    with zipfile.ZipFile(path) as archive:
+        offset = archive.getinfo(member).header_offset
+    data = bytearray(path.read_bytes())
+    data[offset + 22 : offset + 26] = struct.pack("<I", size)
+    entry = central_entry(data, member)
+    data[entry + 24 : entry + 28] = struct.pack("<I", size)
+    path.write_bytes(data)
+
+
+def test_data_beyond_the_declared_size_is_not_read_on(tmp_path: Path) -> None:
+    path = write(tmp_path, members(), record_of(members()))
+    patched_sizes(path, "demo/data.bin", 10)
+    problems = [problem for problem in verify_record(path) if problem.member == "demo/data.bin"]
+    assert [problem.kind for problem in problems] == ["data"]
+    assert "more data than the 10 bytes" in problems[0].message
+
+
+def test_data_short_of_the_declared_size(tmp_path: Path) -> None:
+    path = write(tmp_path, members(), record_of(members()))
+    patched_sizes(path, "demo/__init__.py", 7)
+    assert kinds(path) == {("data", "demo/__init__.py")}
+
+
+def test_an_archive_that_declares_too_much(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(record, "MAX_UNPACKED", 1000)
+    path = write(tmp_path, members(), record_of(members()))
+    assert ("data", "") in kinds(path)
+
+
+def test_members_that_share_bytes(tmp_path: Path) -> None:
+    inner = b"inner = True\n"
+    header = struct.pack("<4s5HIIIHH", b"PK\x03\x04", 20, 0, 0, 0, 0, zlib.crc32(inner), 13, 13, 10, 0)
+    copy = header + b"demo/in.py" + inner
+    files = members() | {"demo/outer.bin": b"." * 50 + copy + b"." * 50, "demo/in.py": inner}
+    path = write(tmp_path, files, record_of(files), stored=True)
+    assert verify_record(path) == ()
+
+    data = bytearray(path.read_bytes())
+    entry = central_entry(data, "demo/in.py")
+    data[entry + 42 : entry + 46] = struct.pack("<I", data.index(copy))
+    path.write_bytes(data)
+
+    assert kinds(path) == {("data", "demo/in.py")}
+    assert "shares bytes" in verify_record(path)[0].message
+
+
+def test_damaged_data(tmp_path: Path) -> None:
+    path = write(tmp_path, members(), record_of(members()))
+    with zipfile.ZipFile(path) as archive:
+        offset = archive.getinfo("demo/data.bin").header_offset
+    data = bytearray(path.read_bytes())
+    data[offset + 60] ^= 0xFF
+    path.write_bytes(data)
+    assert ("data", "demo/data.bin") in kinds(path)
+
+
+def test_a_local_header_under_another_name(tmp_path: Path) -> None:
+    path = write(tmp_path, members(), record_of(members()))
+    data = path.read_bytes().replace(b"demo/data.bin", b"demo/dATA.bin", 1)
+    path.write_bytes(data)
+    assert ("data", "demo/data.bin") in kinds(path)
+
+
+def test_data_behind_the_deflate_stream(tmp_path: Path) -> None:
+    path = tmp_path / NAME
+    plain = b"x = 1\n"
+    raw = zlib.compress(plain)[2:-4] + b"hidden"
+    with zipfile.ZipFile(path, "w") as archive:
+        for name, content in members().items():
+            archive.writestr(name, raw if name == "demo/__init__.py" else content)
+        archive.writestr(f"{INFO}/RECORD", record_of(members()))
+    data = bytearray(path.read_bytes())
+    for header, method in ((0, 8), (central_entry(data, "demo/__init__.py"), 10)):
+        data[header + method : header + method + 2] = struct.pack("<H", zipfile.ZIP_DEFLATED)
+        data[header + method + 6 : header + method + 10] = struct.pack("<I", zlib.crc32(plain))
+        data[header + method + 14 : header + method + 18] = struct.pack("<I", len(plain))
+    path.write_bytes(data)
+    problems = verify_record(path)
+    assert [problem.member for problem in problems] == ["demo/__init__.py"]
+    assert "behind the end" in problems[0].message
+
+
+def test_the_tap_gets_sound_members_whole(tmp_path: Path) -> None:
+    files = members() | {"demo/a.so": b"\x7fELF" + b"a" * 3_000_000, "demo/b.so": b"\x7fELFb"}
+    path = write(tmp_path, files, record_of(files))
+    seen: dict[str, bytes] = {}
+
+    def inspect(name: str, file: Path) -> None:
+        seen[name] = file.read_bytes()
+
+    tap = Tap(wanted=lambda _, first: first.startswith(b"\x7fELF"), inspect=inspect, folder=tmp_path)
+    assert verify_record(path, tap=tap, jobs=2) == ()
+    assert seen == {name: files[name] for name in ("demo/a.so", "demo/b.so")}
+    assert [entry.name for entry in tmp_path.iterdir()] == [NAME]
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.dictionaries(st.from_regex(r"[a-z]{1,8}\.py", fullmatch=True), st.binary(max_size=300), max_size=6))
+def test_what_is_listed_right_holds(
+    tmp_path_factory: pytest.TempPathFactory, files: dict[str, bytes]
+) -> None:
+    every = members() | files
+    assert verify_record(write(tmp_path_factory.mktemp("w"), every, record_of(every))) == ()
+
+
+def test_a_full_disk_is_no_broken_wheel(tmp_path: Path) -> None:
+    path = write(tmp_path, members(), record_of(members()))
+
+    def inspect(_name: str, _file: Path) -> None:
+        raise OSError(28, "No space left on device")
+
+    with pytest.raises(FatalError, match="No space left on device") as caught:
+        verify_record(path, tap=Tap(wanted=lambda *_: True, inspect=inspect, folder=tmp_path))
+    assert not isinstance(caught.value, WheelError)

@@ -1,0 +1,200 @@
+from __future__ import annotations
+
+import base64
+import csv
+import hashlib
+import io
+import os
+import tarfile
+import zipfile
+from typing import TYPE_CHECKING
+
+import pytest
+
+from core.archive import Member, compression, zip_writer
+from core.errors import MissingInputError, WheelError
+from core.wheel.writer import WheelSpec, file_stem, metadata_text, write_sdist, write_tar, write_wheel
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+METADATA = metadata_text([("Name", "rocm-sdk-core"), ("Version", "7.99.0.dev0+sample")])
+SPEC = WheelSpec(
+    distribution="rocm-sdk-core",
+    version="7.99.0.dev0+sample",
+    tag="py3-none-linux_x86_64",
+    metadata=METADATA,
+    console_scripts={"hipcc": "rocm_sdk_core._cli:hipcc"},
+)
+
+
+def members(folder: Path) -> list[Member]:
+    tool = folder / "hipcc"
+    tool.write_bytes(b"#!/bin/sh\n" + b"true\n" * 1000)
+    return [
+        Member(name="b/hipcc", source=tool, executable=True),
+        Member(name="a/__init__.py", source=b""),
+        Member(name="a/random.bin", source=os.urandom(4096)),
+    ]
+
+
+def test_wheel_holds_what_it_says(tmp_path: Path) -> None:
+    content = members(tmp_path)
+    written = write_wheel(tmp_path / "out", SPEC, content)
+    assert written.path.name == "rocm_sdk_core-7.99.0.dev0+sample-py3-none-linux_x86_64.whl"
+    assert written.sha256 == hashlib.sha256(written.path.read_bytes()).hexdigest()
+    assert written.size == written.path.stat().st_size
+    with zipfile.ZipFile(written.path) as archive:
+        assert archive.testzip() is None
+        names = archive.namelist()
+        assert names[:3] == ["a/__init__.py", "a/random.bin", "b/hipcc"]
+        assert names[-1] == "rocm_sdk_core-7.99.0.dev0+sample.dist-info/RECORD"
+        modes = {info.filename: info.external_attr >> 16 for info in archive.infolist()}
+        assert modes["b/hipcc"] == 0o100755
+        assert modes["a/__init__.py"] == 0o100644
+        methods = {info.filename: info.compress_type for info in archive.infolist()}
+        assert methods["b/hipcc"] == zipfile.ZIP_DEFLATED
+        assert methods["a/random.bin"] == zipfile.ZIP_STORED
+        rows = list(csv.reader(io.StringIO(archive.read(names[-1]).decode())))
+        assert [row[0] for row in rows] == names
+        for name, digest, size in rows[:-1]:
+            data = archive.read(name)
+            expected = base64.urlsafe_b64encode(hashlib.sha256(data).digest()).decode().rstrip("=")
+            assert (digest, int(size)) == (f"sha256={expected}", len(data))
+        assert rows[-1][1:] == ["", ""]
+        entry_points = archive.read("rocm_sdk_core-7.99.0.dev0+sample.dist-info/entry_points.txt").decode()
+        assert entry_points == "[console_scripts]\nhipcc = rocm_sdk_core._cli:hipcc\n"
+
+
+def test_same_inputs_same_bytes_whatever_the_order_and_the_cores(tmp_path: Path) -> None:
+    content = members(tmp_path)
+    one = write_wheel(tmp_path / "one", SPEC, content, jobs=1)
+    os.utime(tmp_path / "hipcc", (1, 1))
+    two = write_wheel(tmp_path / "two", SPEC, reversed(content), jobs=7)
+    assert one.sha256 == two.sha256
+
+
+@pytest.mark.parametrize("compressible", [True, False])
+def test_large_members_become_one_ordinary_stream(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, compressible: bool
+) -> None:
+    monkeypatch.setattr(compression, "BIG", 1 << 16)
+    monkeypatch.setattr(compression, "CHUNK", 1 << 16)
+    data = b"".join(b"%d," % number for number in range(60_000)) if compressible else os.urandom(200_001)
+    source = tmp_path / "big"
+    source.write_bytes(data)
+    content = [Member(name="big", source=source), Member(name="small", source=b"x")]
+    one = write_wheel(tmp_path / "one", SPEC, content, jobs=1)
+    two = write_wheel(tmp_path / "two", SPEC, content, jobs=4)
+    assert one.sha256 == two.sha256
+    with zipfile.ZipFile(one.path) as archive:
+        assert archive.testzip() is None
+        assert archive.read("big") == data
+        expected = zipfile.ZIP_DEFLATED if compressible else zipfile.ZIP_STORED
+        assert archive.getinfo("big").compress_type == expected
+
+
+def test_archives_beyond_four_gigabytes_are_readable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # The limits shrink instead of the file growing: readers go by the markers, not by the sizes.
+    monkeypatch.setattr(zip_writer, "_U16", 1)
+    content = [Member(name=f"m{number}", source=b"x" * number) for number in range(5)]
+    path = tmp_path / "z.zip"
+    with path.open("wb") as raw:
+        stream = zip_writer.HashingStream(raw)
+        archive = zip_writer.ZipWriter(stream)
+        archive.add(content)
+        archive.finish()
+    data = path.read_bytes()
+    assert b"PK\6\6" in data
+    assert b"PK\6\7" in data
+    # Python reads the zip64 end record wherever it finds one.
+    with zipfile.ZipFile(path) as read:
+        assert len(read.namelist()) == 5
+        assert read.testzip() is None
+
+
+def test_central_entries_name_only_the_values_that_overflow() -> None:
+    big = 1 << 33
+    assert zip_writer._central_extra(1, 1, 1) == (b"", False)
+    extra, needed = zip_writer._central_extra(1, 1, big)
+    assert needed
+    assert len(extra) == 4 + 8
+    extra, needed = zip_writer._central_extra(big, 1, big)
+    assert needed
+    assert len(extra) == 4 + 24
+
+
+def test_epoch_is_the_time_of_every_member(tmp_path: Path) -> None:
+    written = write_wheel(tmp_path, SPEC, [Member(name="a", source=b"a")], epoch=1_700_000_000)
+    with zipfile.ZipFile(written.path) as archive:
+        assert {info.date_time for info in archive.infolist()} == {(2023, 11, 14, 22, 13, 20)}
+    early = write_wheel(tmp_path, SPEC, [Member(name="a", source=b"a")], epoch=0)
+    with zipfile.ZipFile(early.path) as archive:
+        assert {info.date_time for info in archive.infolist()} == {(1980, 1, 1, 0, 0, 0)}
+
+
+@pytest.mark.parametrize("name", ["../a", "/a", "a\\b", "a//b", "a/./b", "a/"])
+def test_names_that_leave_the_archive_are_refused(tmp_path: Path, name: str) -> None:
+    with pytest.raises(WheelError, match="plain relative path"):
+        write_wheel(tmp_path, SPEC, [Member(name=name, source=b"")])
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_name_twice_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(WheelError, match="a twice"):
+        write_wheel(tmp_path, SPEC, [Member(name="a", source=b"1"), Member(name="a", source=b"2")])
+
+
+def test_nothing_to_write_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(WheelError, match="no files"):
+        write_wheel(tmp_path, SPEC, [])
+
+
+def test_a_missing_source_leaves_no_wheel(tmp_path: Path) -> None:
+    with pytest.raises(MissingInputError, match="absent"):
+        write_wheel(tmp_path, SPEC, [Member(name="a", source=tmp_path / "absent")])
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_sdist_is_reproducible_and_rooted(tmp_path: Path) -> None:
+    content = [
+        Member(name="setup.py", source=b"import setuptools\n"),
+        Member(name="src/a.py", source=b""),
+    ]
+    one = write_sdist(tmp_path / "one", "rocm", "10.1.0.dev0+abc", content, metadata=METADATA)
+    two = write_sdist(tmp_path / "two", "rocm", "10.1.0.dev0+abc", content[::-1], metadata=METADATA)
+    assert one.path.name == "rocm-10.1.0.dev0+abc.tar.gz"
+    assert one.sha256 == two.sha256
+    with tarfile.open(one.path) as archive:
+        assert archive.getnames() == [
+            f"rocm-10.1.0.dev0+abc/{name}" for name in ("PKG-INFO", "setup.py", "src/a.py")
+        ]
+        assert {(info.uid, info.uname, info.mode) for info in archive} == {(0, "", 0o644)}
+
+
+def test_tar_keeps_links_and_modes() -> None:
+    stream = io.BytesIO()
+    write_tar(stream, [Member(name="bin/x", source=b"x", executable=True)], links={"bin/y": "x"})
+    stream.seek(0)
+    with tarfile.open(fileobj=stream) as archive:
+        assert [(info.name, info.mode, info.linkname) for info in archive] == [
+            ("bin/x", 0o755, ""),
+            ("bin/y", 0o777, "x"),
+        ]
+
+
+@pytest.mark.parametrize(
+    ("distribution", "version", "stem"),
+    [
+        ("rocm-sdk-libraries-gfx94X-dcgpu", "7.0.0", "rocm_sdk_libraries_gfx94x_dcgpu-7.0.0"),
+        ("rocm", "10.1.0a20260811+bkc.20260814", "rocm-10.1.0a20260811+bkc.20260814"),
+        ("a..b--c", "1.0-dev2", "a_b_c-1.0.dev2"),
+    ],
+)
+def test_file_stem_follows_the_standards(distribution: str, version: str, stem: str) -> None:
+    assert file_stem(distribution, version) == stem
+
+
+def test_metadata_values_cannot_start_new_fields() -> None:
+    with pytest.raises(WheelError, match="Summary"):
+        metadata_text([("Summary", "a\nRequires-Dist: evil")])

@@ -1,0 +1,358 @@
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from core import process
+from core.errors import CheckError, UsageError
+from core.families import gpu_targets
+from core.process import Completed
+from pytorch_build.test import gpus
+from pytorch_build.test.gpus import (
+    Assignment,
+    Gpu,
+    Machine,
+    amd_smi_gpus,
+    assignments,
+    enumerated_gpus,
+    kernel_gpus,
+    nvidia_gpus,
+    rocminfo_gpus,
+    select,
+    this_machine,
+    visible,
+    without_gpu,
+)
+from pytorch_build.test.upstream_tests import configuration
+
+CPU_NODE = "cpu_cores_count 64\nsimd_count 0\ngfx_target_version 0\nunique_id 0\ndrm_render_minor 0\n"
+MI300X = (
+    "cpu_cores_count 0\nsimd_count 1216\ngfx_target_version 90402\n"
+    f"unique_id {0x5F8C7BDB91A4E3F1}\ndrm_render_minor 128\n"
+)
+NAVI31 = "simd_count 192\ngfx_target_version 110000\nunique_id 0\ndrm_render_minor 129\n"
+
+# as a machine with a processor and two GPUs prints it, shortened
+ROCMINFO = """\
+ROCk module version 6.12.12 is loaded
+=====================
+HSA System Attributes
+=====================
+Runtime Version:         1.15
+==========
+HSA Agents
+==========
+*******
+Agent 1
+*******
+  Name:                    AMD EPYC 9654 96-Core Processor
+  Uuid:                    CPU-XX
+  Marketing Name:          AMD EPYC 9654 96-Core Processor
+  Vendor Name:             CPU
+  Device Type:             CPU
+*******
+Agent 2
+*******
+  Name:                    gfx942
+  Uuid:                    GPU-5f8c7bdb91a4e3f1
+  Marketing Name:          AMD Instinct MI300X
+  Vendor Name:             AMD
+  Device Type:             GPU
+  ISA Info:
+    ISA 1
+      Name:                    amdgcn-amd-amdhsa--gfx942:sramecc+:xnack-
+*******
+Agent 3
+*******
+  Name:                    gfx1100
+  Uuid:                    GPU-XX
+  Marketing Name:
+  Vendor Name:             AMD
+  Device Type:             GPU
+*** Done ***
+"""
+
+
+def test_the_kernels_topology_names_targets_and_uuids() -> None:
+    found = kernel_gpus([CPU_NODE, MI300X, NAVI31])
+    assert found == (Gpu(target="gfx942", uuid="GPU-5f8c7bdb91a4e3f1"), Gpu(target="gfx1100"))
+
+
+def test_a_gpu_that_this_process_may_not_open_is_none_of_its_own() -> None:
+    found = kernel_gpus([MI300X, NAVI31], usable=lambda minor: minor == 129)
+    assert [one.target for one in found] == ["gfx1100"]
+
+
+def test_rocminfo_is_read_agent_by_agent() -> None:
+    assert rocminfo_gpus(ROCMINFO) == (
+        Gpu(target="gfx942", uuid="GPU-5f8c7bdb91a4e3f1", name="AMD Instinct MI300X"),
+        Gpu(target="gfx1100"),
+    )
+    assert rocminfo_gpus("ROCk module is NOT loaded, possibly no GPU devices\n") == ()
+
+
+def test_the_enumerators_processor_is_no_gpu() -> None:
+    assert [one.target for one in enumerated_gpus("gfx000\ngfx942\ngfx942:sramecc+\n")] == ["gfx942"] * 2
+    assert enumerated_gpus("error: no permission\n") == ()
+
+
+def test_amd_smi_is_read_in_both_of_its_forms() -> None:
+    chip = {
+        "market_name": "AMD Instinct MI300X",
+        "target_graphics_version": "gfx942",
+        "asic_serial": "0x5F8C7BDB91A4E3F1",
+    }
+    rows = [{"gpu": 0, "asic": chip}, {"gpu": 1, "asic": {"target_graphics_version": "N/A"}}]
+    expected = (Gpu(target="gfx942", uuid="GPU-5f8c7bdb91a4e3f1", name="AMD Instinct MI300X"),)
+    assert amd_smi_gpus(json.dumps(rows)) == expected
+    assert amd_smi_gpus(json.dumps({"gpu_data": rows})) == expected
+    assert amd_smi_gpus("AMDSMI_STATUS_NOT_INIT") == ()
+
+
+def test_nvidias_program_is_read_row_by_row() -> None:
+    uuid = "GPU-2a1c2c2c-91a4-e3f1-0000-5f8c7bdb91a4"
+    text = f"{uuid}, 9.0, NVIDIA H200\nNo devices were found\n"
+    assert nvidia_gpus(text) == (Gpu(target="sm_90", uuid=uuid, name="NVIDIA H200"),)
+
+
+@pytest.fixture
+def said(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> dict[str, str]:
+    """Give a machine without devices, whose programs say what a test puts here."""
+    answers: dict[str, str] = {}
+    for name in ("KFD", "NVIDIA", "NODES", "RENDER_NODES"):
+        monkeypatch.setattr(gpus, name, tmp_path / name)
+    monkeypatch.setattr(process, "which", lambda name: Path(name) if name in answers else None)
+
+    def capture(argv: Any, *, env: Any, **_: Any) -> Completed:
+        assert not set(gpus.HIDING) & set(env)
+        text = answers[str(argv[0])]
+        return Completed(returncode=int(not text), stdout=text, stderr="")
+
+    monkeypatch.setattr(process, "capture", capture)
+    monkeypatch.setenv("HIP_VISIBLE_DEVICES", "0")
+    return answers
+
+
+@pytest.mark.usefixtures("said")
+def test_a_machine_without_a_driver_has_no_vendor() -> None:
+    assert this_machine() == Machine()
+
+
+def test_a_program_that_knows_nothing_is_followed_by_the_next(said: dict[str, str]) -> None:
+    gpus.KFD.touch()
+    assert this_machine() == Machine(vendor="amd")
+    said |= {"rocminfo": "", "rocm_agent_enumerator": "gfx000\ngfx942\n"}
+    assert [one.target for one in this_machine().gpus] == ["gfx942"]
+    said["rocminfo"] = ROCMINFO
+    assert [one.target for one in this_machine().gpus] == ["gfx942", "gfx1100"]
+
+
+@pytest.mark.usefixtures("said")
+def test_the_kernel_is_asked_first_in_the_order_of_its_nodes() -> None:
+    gpus.KFD.touch()
+    for number, text in {"0": CPU_NODE, "10": MI300X, "9": NAVI31}.items():
+        folder = gpus.NODES / number
+        folder.mkdir(parents=True)
+        (folder / "properties").write_text(text)
+    assert [one.target for one in this_machine().gpus] == ["gfx1100", "gfx942"]
+    gpus.RENDER_NODES.mkdir()
+    (gpus.RENDER_NODES / "renderD128").touch()
+    assert [one.target for one in this_machine().gpus] == ["gfx942"]
+
+
+@pytest.mark.parametrize(
+    ("program", "printed", "targets"),
+    [
+        ("rocminfo", ROCMINFO, ["gfx942", "gfx1100"]),
+        ("offload-arch", "gfx1151\n", ["gfx1151"]),
+        ("amdgpu-arch", "gfx1201\r\ngfx1201\r\n", ["gfx1201", "gfx1201"]),
+    ],
+)
+def test_where_there_is_no_driver_of_linux_programs_are_asked(
+    said: dict[str, str], program: str, printed: str, targets: list[str]
+) -> None:
+    said[program] = printed
+    found = this_machine()
+    assert (found.vendor, [one.target for one in found.gpus]) == ("amd", targets)
+
+
+def test_nvidias_machines_are_asked_with_their_own_program(said: dict[str, str]) -> None:
+    said["nvidia-smi"] = ""
+    assert this_machine() == Machine()
+    said["nvidia-smi"] = "GPU-1, 9.0, NVIDIA H200\n"
+    found = this_machine()
+    assert (found.vendor, [one.target for one in found.gpus]) == ("nvidia", ["sm_90"])
+    said["nvidia-smi"] = ""
+    gpus.NVIDIA.touch()
+    assert this_machine() == Machine(vendor="nvidia")
+
+
+MI300 = [Gpu(target="gfx942", uuid=f"GPU-942{number:x}", name="AMD Instinct MI300X") for number in range(2)]
+NAVI = Gpu(target="gfx1100", uuid="GPU-1100", name="AMD Radeon RX 7900 XTX")
+MIXED = Machine(gpus=(MI300[0], NAVI, MI300[1]), vendor="amd")
+H200 = Machine(
+    gpus=(Gpu(target="sm_90", uuid="GPU-aa", name="NVIDIA H200"), Gpu(target="sm_90", uuid="GPU-ab")),
+    vendor="nvidia",
+)
+
+
+def chosen(
+    machine: Machine = MIXED, env: dict[str, str] | None = None, family: str = "gfx94X-dcgpu", **changes: Any
+) -> list[Assignment]:
+    targets = gpu_targets(family)
+    return list(select(machine, env or {}, gpu_family=family, targets=targets, **changes))
+
+
+def test_the_first_gpu_of_the_family_is_taken() -> None:
+    (one,) = chosen()
+    assert one.target == "gfx942"
+    assert one.env == {"HIP_VISIBLE_DEVICES": "0"}
+    assert one.words == "gfx942 (0)"
+
+
+def test_all_gpus_of_the_family_are_taken_where_all_are_asked_for() -> None:
+    (one,) = chosen(policy="all")
+    assert one.env == {"HIP_VISIBLE_DEVICES": "0,2"}
+
+
+def test_each_architecture_has_processes_of_its_own() -> None:
+    both = chosen(family="gfx94X-dcgpu;gfx110X-all", policy="all")
+    assert [(one.target, one.env["HIP_VISIBLE_DEVICES"]) for one in both] == [
+        ("gfx942", "0,2"),
+        ("gfx1100", "1"),
+    ]
+    assert [one.env["HIP_VISIBLE_DEVICES"] for one in chosen(family="gfx94X-dcgpu;gfx110X-all")] == ["0", "1"]
+
+
+@pytest.mark.parametrize(
+    ("env", "expected"),
+    [
+        ({"HIP_VISIBLE_DEVICES": "2,1"}, "2"),
+        ({"HIP_VISIBLE_DEVICES": "GPU-9421"}, "GPU-9421"),
+        ({"HIP_VISIBLE_DEVICES": "1, gpu-9421 ,0"}, "gpu-9421"),
+        ({"HIP_VISIBLE_DEVICES": "2,-1,0"}, "2"),
+        ({"ROCR_VISIBLE_DEVICES": "1,2"}, "1"),
+        ({"ROCR_VISIBLE_DEVICES": "GPU-9421,1"}, "0"),
+        ({"ROCR_VISIBLE_DEVICES": "1,2", "HIP_VISIBLE_DEVICES": "1"}, "1"),
+        ({"ROCR_VISIBLE_DEVICES": "1,2", "HIP_VISIBLE_DEVICES": "GPU-9421"}, "GPU-9421"),
+    ],
+)
+def test_what_a_person_hides_stays_hidden(env: dict[str, str], expected: str) -> None:
+    (one,) = chosen(env=env)
+    assert one.env == {"HIP_VISIBLE_DEVICES": expected}
+
+
+def test_rocm_takes_cudas_variable_where_its_own_is_not_set() -> None:
+    (one,) = chosen(env={"CUDA_VISIBLE_DEVICES": "2", "GPU_DEVICE_ORDINAL": "2"})
+    assert one.env == {"HIP_VISIBLE_DEVICES": "2", "CUDA_VISIBLE_DEVICES": None, "GPU_DEVICE_ORDINAL": None}
+    (one,) = chosen(env={"CUDA_VISIBLE_DEVICES": "1", "HIP_VISIBLE_DEVICES": "0"})
+    assert one.env == {"HIP_VISIBLE_DEVICES": "0", "CUDA_VISIBLE_DEVICES": None}
+
+
+@pytest.mark.parametrize(
+    ("machine", "env", "family", "words"),
+    [
+        (Machine(), {}, "gfx94X-dcgpu", "no GPU driver is loaded"),
+        (Machine(vendor="amd"), {}, "gfx94X-dcgpu", "the GPU driver is loaded and shows no GPU"),
+        (MIXED, {}, "gfx950-dcgpu", "No visible GPU is of gfx950-dcgpu (gfx950): here is 2 x gfx942 (AMD"),
+        (MIXED, {"HIP_VISIBLE_DEVICES": "1"}, "gfx94X-dcgpu", "here is gfx1100 (AMD Radeon RX 7900 XTX)"),
+        (MIXED, {"HIP_VISIBLE_DEVICES": ""}, "gfx94X-dcgpu", "HIP_VISIBLE_DEVICES= hides every GPU"),
+        (MIXED, {"ROCR_VISIBLE_DEVICES": "-1"}, "gfx94X-dcgpu", "ROCR_VISIBLE_DEVICES=-1 hides every GPU"),
+        (H200, {}, "gfx94X-dcgpu", "here is sm_90 (NVIDIA H200), sm_90"),
+    ],
+)
+def test_no_gpu_to_run_on_is_an_error(machine: Machine, env: dict[str, str], family: str, words: str) -> None:
+    with pytest.raises(CheckError, match=re.escape(words)) as caught:
+        chosen(machine, env, family)
+    assert caught.value.hint
+
+
+@pytest.mark.parametrize(
+    ("env", "words"),
+    [
+        ({"HIP_VISIBLE_DEVICES": "3"}, "HIP_VISIBLE_DEVICES=3 names 3, and there are GPUs 0 to 2 (GPU-9420"),
+        ({"HIP_VISIBLE_DEVICES": "GPU-942"}, "names GPU-942, and"),
+        ({"HIP_VISIBLE_DEVICES": "0,0"}, "names a GPU twice"),
+        ({"HIP_VISIBLE_DEVICES": "0,GPU-9420"}, "names a GPU twice"),
+        ({"ROCR_VISIBLE_DEVICES": "0", "HIP_VISIBLE_DEVICES": "1"}, "there are GPUs 0 to 0"),
+        ({"ROCR_VISIBLE_DEVICES": "", "HIP_VISIBLE_DEVICES": "0"}, "there is no GPU"),
+        ({"CUDA_VISIBLE_DEVICES": "²"}, "CUDA_VISIBLE_DEVICES=² names"),
+    ],
+)
+def test_a_variable_that_names_what_is_not_there_is_an_error(env: dict[str, str], words: str) -> None:
+    with pytest.raises(UsageError, match=re.escape(words)):
+        chosen(env=env)
+
+
+def test_nvidias_gpus_are_chosen_by_uuid_where_they_are_asked_for() -> None:
+    (one,) = chosen(H200, any_vendor=True)
+    assert (one.target, one.env) == ("sm_90", {"CUDA_VISIBLE_DEVICES": "GPU-aa"})
+    (one,) = chosen(H200, any_vendor=True, policy="all")
+    assert one.env == {"CUDA_VISIBLE_DEVICES": "GPU-aa,GPU-ab"}
+    (one,) = chosen(H200, {"CUDA_VISIBLE_DEVICES": "1"}, any_vendor=True)
+    assert one.env == {"CUDA_VISIBLE_DEVICES": "1"}
+
+
+def test_processes_without_a_gpu_see_none() -> None:
+    none = without_gpu()
+    assert (none.target, none.words) == ("", "no GPU")
+    assert none.env["HIP_VISIBLE_DEVICES"] == none.env["CUDA_VISIBLE_DEVICES"] == ""
+    assert none.env["GPU_DEVICE_ORDINAL"] is None
+
+
+@given(
+    targets=st.lists(st.sampled_from(["gfx942", "gfx950", "gfx1100"]), min_size=1, max_size=6),
+    order=st.randoms(use_true_random=False),
+    policy=st.sampled_from(["unique", "all"]),
+)
+def test_what_is_chosen_is_what_a_process_sees(targets: list[str], order: Any, policy: Any) -> None:
+    machine = Machine(
+        gpus=tuple(Gpu(target=target, uuid=f"GPU-{at}") for at, target in enumerate(targets)), vendor="amd"
+    )
+    words = [str(at) for at in range(len(targets))]
+    order.shuffle(words)
+    env = {"HIP_VISIBLE_DEVICES": ",".join(words)}
+    found = (
+        select(machine, env, gpu_family="x", targets=("gfx942", "gfx950"), policy=policy)
+        if set(targets) - {"gfx1100"}
+        else []
+    )
+    for one in found:
+        seen = visible(machine, {name: value for name, value in one.env.items() if value is not None})
+        assert [device.gpu for device in seen] == [device.gpu for device in one.devices]
+        assert {device.gpu.target for device in seen} == {one.target}
+    taken = [device.gpu for one in found for device in one.devices]
+    wanted = [gpu for gpu in machine.gpus if gpu.target != "gfx1100"]
+    if policy == "all":
+        assert sorted(gpu.uuid for gpu in taken) == [gpu.uuid for gpu in wanted]
+    else:
+        assert sorted(gpu.target for gpu in taken) == sorted({gpu.target for gpu in wanted})
+
+
+def test_a_family_without_a_gpu_fails_unless_that_is_allowed(
+    run: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gpus, "this_machine", Machine)
+    chosen = run.context("gfx950-dcgpu", ref="nightly")
+    with pytest.raises(CheckError, match="no GPU driver is loaded"):
+        assignments(chosen, {})
+    assert [one.target for one in assignments(chosen, {}, allow_no_gpu=True)] == [""]
+    # no GPU runs the sample's device code
+    assert [one.target for one in assignments(run.context("gfx950-dcgpu"), {})] == [""]
+    assert [one.target for one in assignments(run.context("cpu", ref="nightly"), {})] == [""]
+
+
+def test_a_process_gets_as_many_gpus_as_the_policy_says(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    twice = Machine(gpus=(Gpu(target="gfx942"), Gpu(target="gfx942")), vendor="amd")
+    monkeypatch.setattr(gpus, "this_machine", lambda: twice)
+    words = {"unique": "0", "all": "0,1"}
+    for name, policy in {"default": "unique", "distributed": "all"}.items():
+        assert configuration(name).gpus == policy
+        (one,) = assignments(run.context("gfx94X-dcgpu"), {}, policy=configuration(name).gpus)
+        assert one.env["HIP_VISIBLE_DEVICES"] == words[policy]
