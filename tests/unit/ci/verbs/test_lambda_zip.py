@@ -78,7 +78,6 @@ def test_it_holds_what_the_handler_needs_and_no_more(written: Path) -> None:
         "ci/verbs/retention.py",
         "ci/publish/buckets.py",
         "ci/verbs/lambda_zip.py",
-        "core/process.py",
         "core/run/records.py",
     ):
         assert other not in names
