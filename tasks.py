@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING
 from invoke.exceptions import Exit
 from invoke.tasks import task
 
-from ci import flows
 from core import console
 from core.cli.options import Common
 from core.errors import FatalError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from types import ModuleType
 
     from invoke.context import Context
 
@@ -31,8 +31,6 @@ _HELP = {
     "force": "do the work although nothing has changed",
     "dry-run": "say what would be done",
 }
-
-
 _EVENT_HELP = {
     "event": "plan as for this event and run every job of the plan: pull_request, push, schedule",
     "label": "a label of the pull request; repeatable",
@@ -43,6 +41,7 @@ _GRAPH_HELP = {
     "jobs": "jobs at a time",
     "keep-going": "after a failure, go on with what does not need it",
 }
+_INPUT = "an input of the dispatched workflow, NAME=VALUE, such as artifact_run_id=17; repeatable"
 _RELEASE_HELP = {
     "type": "nightly, prerelease or dev",
     "gpu-family": "GPU families (default: all of the release matrix)",
@@ -52,16 +51,19 @@ _RELEASE_HELP = {
     "store": _HELP["store"],
     "distribution-store": "where promoted wheels go (default: the release type's bucket)",
     "rocm-layout": _HELP["rocm-layout"],
+    "input": _INPUT,
     "dry-run": "print the plan, and the chain of nox calls",
     **_GRAPH_HELP,
 }
 
 
 @contextmanager
-def _told() -> Iterator[None]:
-    """Print an error as the front doors do, and end with its code."""
+def _flow() -> Iterator[ModuleType]:
+    """Load the flows; print an error as the front doors do, and end with its code."""
+    from ci import flow
+
     try:
-        yield
+        yield flow
     except FatalError as problem:
         console.error(str(problem))
         raise Exit(code=problem.exit_code) from None
@@ -98,25 +100,23 @@ def ci(
         force=force,
         dry_run=dry_run,
     )
-    with _told():
+    with _flow() as flow:
         if not event:
-            flows.run_ci(common, python=python, rocm_layout=rocm_layout)
+            flow.run_ref(common, python=python, rocm_layout=rocm_layout)
             return
-        from ci import planned_flows
-
         words = [f"--event={event}", *(["--fork"] if fork else [])]
         words += [f"--label={one}" for one in label or []] + [f"--changed={one}" for one in changed or []]
         words += [f"--input=pytorch_python_versions={python}"] if python else []
         words += [f"--torch-ref={torch_ref}"] if torch_ref else []
         words += [f"--gpu-family={gpu_family}"] if gpu_family else []
         words += [f"--refs-file={refs_file}"] if refs_file else []
-        target = planned_flows.target(
+        target = flow.jobs.Target(
             run_id=run_id, store=store, refs_file=refs_file, force=force, rocm_layout=rocm_layout
         )
-        planned_flows.run(words, target, jobs=jobs, keep_going=keep_going, dry_run=dry_run)
+        flow.run_plan(words, target, at_once=jobs, keep_going=keep_going, dry_run=dry_run)
 
 
-@task(help=_RELEASE_HELP)
+@task(help=_RELEASE_HELP, iterable=["input"])
 def release(
     _context: Context,
     type: str = "dev",  # noqa: A002 - the option's name
@@ -127,19 +127,19 @@ def release(
     store: str = "out",
     distribution_store: str = "",
     rocm_layout: str = "",
+    input: list[str] | None = None,  # noqa: A002 - the option's name
     jobs: int = 1,
     keep_going: bool = False,
     dry_run: bool = False,
 ) -> None:
     """Build, test and promote the release matrix of this platform, as the release workflows do."""
-    from ci import planned_flows
-
-    with _told():
-        target = planned_flows.target(
+    with _flow() as flow:
+        target = flow.jobs.Target(
             run_id=run_id, store=store, distribution_store=distribution_store, rocm_layout=rocm_layout
         )
-        words = planned_flows.release_words(type, gpu_family, torch_ref, python)
-        planned_flows.run(words, target, jobs=jobs, keep_going=keep_going, dry_run=dry_run)
+        words = [*flow.release_words(type, gpu_family, torch_ref, python)]
+        words += [f"--input={one}" for one in input or []]
+        flow.run_plan(words, target, at_once=jobs, keep_going=keep_going, dry_run=dry_run)
 
 
 @task(
@@ -160,11 +160,8 @@ def nightly(
     dry_run: bool = False,
 ) -> None:
     """Build the image with nightly ROCm, PyTorch inside it, and test it, as therock-nightly.yml does."""
-    from ci import planned_flows
-
-    with _told():
-        made = planned_flows.nightly_nodes(torch_ref, gpu_family, python, push)
-        planned_flows.run_nodes(made, dry_run=dry_run)
+    with _flow() as flow:
+        flow.run_jobs(flow.jobs.nightly_jobs(torch_ref, gpu_family, python, push), dry_run=dry_run)
 
 
 @task(
@@ -191,11 +188,7 @@ def promote(
     dry_run: bool = False,
 ) -> None:
     """Stage a run's wheels and promote them by their tests, as the last job of a release does."""
-    from ci import planned_flows
-
-    with _told():
-        target = planned_flows.target(run_id=run_id, store=store, distribution_store=distribution_store)
-        made = planned_flows.promotion_nodes(
-            target, release_type=type, gpu_family=gpu_family, torch_version=torch_version, pythons=pythons
-        )
-        planned_flows.run_nodes(made, dry_run=dry_run)
+    with _flow() as flow:
+        target = flow.jobs.Target(run_id=run_id, store=store, distribution_store=distribution_store)
+        job = flow.jobs.promotion_job(target, type, gpu_family, torch_version, pythons)
+        flow.run_jobs([job], dry_run=dry_run)

@@ -1,4 +1,4 @@
-"""GitHub's REST API, as far as this project asks it anything: a thin edge over urllib3.
+"""GitHub's REST API, as far as this project uses it: a thin edge over urllib3.
 
 API version 2022-11-28; https://docs.github.com/rest/actions/workflow-runs.
 """
@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
+from itertools import count, islice
 from typing import TYPE_CHECKING, TypeVar
 from urllib.parse import quote, urlsplit
 
 import urllib3
-from pydantic import BaseModel, ConfigDict, RootModel, ValidationError
+from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
 
 from ci.plan.runs import Run
 from core import console
@@ -29,7 +30,7 @@ _LONGEST_LINE = 300
 _MOST_FILES = 3000  # of a pull request, says GitHub
 _TRIES = 6
 _LONGEST_WAIT = 900.0
-_SECONDARY_WAIT = 60.0  # what GitHub asks for where it names no time
+_SECONDARY_WAIT = 60.0  # GitHub's request where it names no time
 _TIMEOUT = urllib3.Timeout(connect=15, read=60)
 _ONLY_REDIRECTS = urllib3.Retry(total=None, connect=0, read=0, status=0, other=0, redirect=3)
 
@@ -105,24 +106,13 @@ class _Annotation(_Answer):
     message: str | None = None
 
 
-class _Annotations(RootModel[tuple[_Annotation, ...]]):
-    pass
-
-
-class _Labels(RootModel[tuple[_Label, ...]]):
-    pass
-
-
-class _Files(RootModel[tuple[_File, ...]]):
-    pass
-
-
-_AnyAnswer = TypeVar("_AnyAnswer", bound=BaseModel)
+_AnyAnswer = TypeVar("_AnyAnswer")
+_Item = TypeVar("_Item")
 
 
 @dataclass(frozen=True, kw_only=True)
 class GitHub:
-    """A `RunSource` that asks GitHub."""
+    """The API; a `RunSource`."""
 
     pool: urllib3.PoolManager
     address: str = API
@@ -132,7 +122,7 @@ class GitHub:
     patience: float = _LONGEST_WAIT
 
     def whole_commit(self, repository: str, commit: str) -> str:
-        """Give all 40 digits of a commit."""
+        """Return all 40 digits of a commit."""
         return self._get(f"/repos/{repository}/commits/{commit}", {}, _Commit).sha
 
     def run(self, repository: str, run_id: str) -> Run:
@@ -140,69 +130,66 @@ class GitHub:
         return _as_run(self._get(f"/repos/{repository}/actions/runs/{run_id}", {}, _Run), repository)
 
     def runs(self, query: RunQuery) -> Iterator[Run]:
-        """Give runs, the newest first, page by page."""
-        path = f"/repos/{query.repository}/actions/workflows/{quote(query.workflow, safe='')}/runs"
-        asked = {
+        """Yield runs, the newest first, page by page."""
+        fields = {
             "head_sha": query.commit,
             "branch": query.branch,
             "status": "success" if query.require_successful else "",
         }
-        fields = {name: value for name, value in asked.items() if value}
-        page = 1
-        while True:
-            found = self._get(path, {**fields, "per_page": str(_PAGE), "page": str(page)}, _Runs)
-            for run in found.workflow_runs:
-                yield _as_run(run, query.repository)
-            if len(found.workflow_runs) < _PAGE:
-                return
-            page += 1
+        path = f"/repos/{query.repository}/actions/workflows/{quote(query.workflow, safe='')}/runs"
+        given = {name: value for name, value in fields.items() if value}
+        for run in self._pages(path, given, _Runs, lambda page: page.workflow_runs):
+            yield _as_run(run, query.repository)
 
     def labels(self, repository: str, number: int) -> Sequence[str]:
-        """Give the labels of a pull request as they are now, the first hundred."""
-        asked = {"per_page": str(_PAGE)}
+        """Return the labels of a pull request as they are now, the first hundred."""
         path = f"/repos/{repository}/issues/{number}/labels"
-        return [one.name for one in self._get(path, asked, _Labels).root]
+        return [one.name for one in self._get(path, {"per_page": str(_PAGE)}, tuple[_Label, ...])]
 
     def changed_files(self, repository: str, number: int) -> Sequence[str]:
-        """Give the files that a pull request changes, with the former names of moved ones."""
+        """Return the files that a pull request changes, with the former names of moved ones."""
         path = f"/repos/{repository}/pulls/{number}/files"
-        files: list[str] = []
-        for page in range(1, _MOST_FILES // _PAGE + 1):
-            found = self._get(path, {"per_page": str(_PAGE), "page": str(page)}, _Files).root
-            for one in found:
-                files += [one.filename, *filter(None, [one.previous_filename])]
-            if len(found) < _PAGE:
-                return files
-        raise ServiceError(f"GitHub lists no more than {_MOST_FILES} files of a pull request.")
+        found = list(islice(self._pages(path, {}, tuple[_File, ...], lambda page: page), _MOST_FILES))
+        if len(found) == _MOST_FILES:
+            raise ServiceError(f"GitHub lists no more than {_MOST_FILES} files of a pull request.")
+        return [name for one in found for name in (one.filename, one.previous_filename) if name]
 
     def failed_jobs(self, repository: str, run_id: str) -> Sequence[Failure]:
-        """Give the jobs of a run's last attempt that failed, each with the first error that it said."""
-        failed: list[_Job] = []
-        page = 1
-        while True:
-            asked = {"filter": "latest", "per_page": str(_PAGE), "page": str(page)}
-            found = self._get(f"/repos/{repository}/actions/runs/{run_id}/jobs", asked, _Jobs).jobs
-            failed += [one for one in found if one.conclusion in _FAILED]
-            if len(found) < _PAGE:
-                break
-            page += 1
+        """Return the jobs of a run's last attempt that failed, each with its first error."""
+        path = f"/repos/{repository}/actions/runs/{run_id}/jobs"
+        jobs = self._pages(path, {"filter": "latest"}, _Jobs, lambda page: page.jobs)
         return [
             Failure(name=one.name, error=self._first_error(repository, one.id), url=one.html_url or "")
-            for one in failed
+            for one in list(jobs)
+            if one.conclusion in _FAILED
         ]
 
     def _first_error(self, repository: str, job: int) -> str:
         path = f"/repos/{repository}/check-runs/{job}/annotations"
-        found = self._get(path, {"per_page": str(_PAGE)}, _Annotations).root
-        said = (one.message or "" for one in found if one.annotation_level == "failure")
-        return first_line(next(said, ""))
+        found = self._get(path, {"per_page": str(_PAGE)}, tuple[_Annotation, ...])
+        messages = (one.message or "" for one in found if one.annotation_level == "failure")
+        return first_line(next(messages, ""))
 
-    def _get(self, path: str, fields: Mapping[str, str], model: type[_AnyAnswer]) -> _AnyAnswer:
+    def _pages(
+        self,
+        path: str,
+        fields: Mapping[str, str],
+        kind: type[_AnyAnswer],
+        items: Callable[[_AnyAnswer], Sequence[_Item]],
+    ) -> Iterator[_Item]:
+        """Yield the items of every page, as they are taken."""
+        for page in count(1):
+            found = items(self._get(path, {**fields, "per_page": str(_PAGE), "page": str(page)}, kind))
+            yield from found
+            if len(found) < _PAGE:
+                return
+
+    def _get(self, path: str, fields: Mapping[str, str], kind: type[_AnyAnswer]) -> _AnyAnswer:
         answer = self._answered(path, fields)
         if answer.status != _OK:
             raise _refusal(path, answer, token=bool(self.token))
         try:
-            return model.model_validate_json(answer.data)
+            return TypeAdapter(kind).validate_json(answer.data)
         except ValidationError as problem:
             first = problem.errors(include_url=False)[0]
             where = ".".join(str(step) for step in first["loc"])
@@ -211,12 +198,15 @@ class GitHub:
             ) from problem
 
     def _answered(self, path: str, fields: Mapping[str, str]) -> urllib3.BaseHTTPResponse:
-        """Ask until there is an answer that waiting would not change, or patience ends."""
-        headers = {"Accept": "application/vnd.github+json", "X-GitHub-Api-Version": "2022-11-28"}
-        headers |= {"User-Agent": "rocm-pytorch-wheels"}
-        headers |= {"Authorization": f"Bearer {self.token}"} if self.token else {}
+        """Request until there is an answer that waiting would not change, or patience ends."""
+        headers = {
+            "Accept": "application/vnd.github+json",
+            "X-GitHub-Api-Version": "2022-11-28",
+            "User-Agent": "rocm-pytorch-wheels",
+            **({"Authorization": f"Bearer {self.token}"} if self.token else {}),
+        }
         waited = 0.0
-        for attempt in range(1, _TRIES + 1):
+        for attempt in count(1):
             try:
                 answer = self.pool.request(
                     "GET",
@@ -227,29 +217,29 @@ class GitHub:
                     timeout=_TIMEOUT,
                 )
             except urllib3.exceptions.HTTPError as problem:
-                wait, said = 2.0**attempt, f"cannot be reached: {getattr(problem, 'reason', problem)}"
+                wait, why = 2.0**attempt, f"cannot be reached: {getattr(problem, 'reason', problem)}"
                 if attempt == _TRIES:
-                    raise ServiceError(f"{self.address} {said}.", hint="Try again later.") from problem
+                    raise ServiceError(f"{self.address} {why}.", hint="Try again later.") from problem
             else:
-                wait, said = pause(answer.status, answer.headers, answer.data, attempt, self.clock())
+                wait, why = pause(answer.status, answer.headers, answer.data, attempt, self.clock())
                 if wait < 0:
                     return answer
             if attempt == _TRIES or waited + wait > self.patience:
                 raise ServiceError(
-                    f"GitHub {said}: {path} is left unanswered after {attempt} tries "
+                    f"GitHub {why}: no answer to {path} after {attempt} tries "
                     f"(next one in {console.duration(wait)}).",
                     hint="Give a token in GITHUB_TOKEN (more requests are granted), or try again later.",
                 )
-            console.say(f"GitHub {said}; asking again in {console.duration(wait)}.")
+            console.say(f"GitHub {why}; trying again in {console.duration(wait)}.")
             self.sleep(wait)
             waited += wait
-        raise ServiceError(f"{self.address} was not asked for {path}.")
+        raise AssertionError
 
 
 def pause(
     status: int, headers: Mapping[str, str], body: bytes, attempt: int, now: float
 ) -> tuple[float, str]:
-    """Decide how long to wait before asking again."""
+    """Return how long to wait before another request, and why; -1 for an answer that counts."""
     after, left = headers.get("retry-after", ""), headers.get("x-ratelimit-remaining", "")
     if status in {_TOO_MANY, _FORBIDDEN}:
         if after.isdigit():
@@ -267,11 +257,9 @@ def pause(
 def _refusal(path: str, answer: urllib3.BaseHTTPResponse, *, token: bool) -> ServiceError | MissingInputError:
     if answer.status in {_NOT_FOUND, _UNPROCESSABLE}:
         hint = "" if token else "If the repository is private, give a token in GITHUB_TOKEN."
-        return MissingInputError(f"GitHub knows nothing at {path}.", hint=hint)
+        return MissingInputError(f"GitHub has nothing at {path}.", hint=hint)
     if answer.status == _UNAUTHORIZED:
-        return ServiceError(
-            "GitHub does not take the token.", hint="Renew or unset GITHUB_TOKEN (or GH_TOKEN)."
-        )
+        return ServiceError("GitHub refuses the token.", hint="Renew or unset GITHUB_TOKEN (or GH_TOKEN).")
     return ServiceError(f"GitHub refuses {path}: status {answer.status}.")
 
 

@@ -7,8 +7,9 @@ import json
 import re
 from typing import TYPE_CHECKING, get_args
 
-from ci.plan import data, inputs, labels
-from core.run import plan
+from ci.plan import data, inputs
+from core.errors import DataError
+from core.run import plan as plans
 from core.run.plan import PLATFORMS
 from docs.command_tables import table
 
@@ -41,9 +42,9 @@ def label_table() -> str:
     """Write every label that CI knows, with what it asks for."""
     known = data.load()
     meanings = {
-        labels.BUILD_PYTORCH: "build and test PyTorch too",
-        labels.SKIP: "build nothing, whatever else is asked for",
-        labels.ALL_FAMILIES: "every family that the nightly schedule builds",
+        inputs.BUILD_PYTORCH: "build and test PyTorch too",
+        inputs.SKIP: "build nothing, whatever else is asked for",
+        inputs.ALL_FAMILIES: "every family that the nightly schedule builds",
         **{one.label: f"the build variant `{name}` too" for name, one in known.families.variants.items()},
         **{
             f"test:{name}": f"of the tests `{one.session}`"
@@ -53,10 +54,10 @@ def label_table() -> str:
         **{f"test_filter:{name}": f"test type `{name}`" for name in get_args(data.TestType)},
         **{
             f"test_runner:{name}": f"tests on machines with the kernel `{name}` alone"
-            for name in labels.kernels(known)
+            for name in inputs.kernels(known)
         },
     }
-    rows = [(f"`{label}`", meanings[label]) for label in labels.known_labels(known) if label in meanings]
+    rows = [(f"`{label}`", meanings[label]) for label in inputs.known_labels(known) if label in meanings]
     rows.append(
         ("`gfx…`", "this GPU family too: `gfx1151`, `gfx94x`, `gfx942`, `gfx94X-dcgpu`, `gfx94X-linux`")
     )
@@ -89,7 +90,7 @@ def input_table() -> str:
 
 def output_table() -> str:
     """Write the outputs of `configure`, `find_rocm` and `resolve`."""
-    matrices = " ".join(f"`{{platform}}_{stage}_matrix`" for stage in plan.STAGES)
+    matrices = " ".join(f"`{{platform}}_{stage}_matrix`" for stage in plans.STAGES)
     rows = [
         (
             "`enable_build_jobs` `build_pytorch` `trusted` `upload` `promote`",
@@ -101,10 +102,14 @@ def output_table() -> str:
             "where outputs go and as whom; empty where nothing is uploaded",
         ),
         (
+            "`rocm_package_index_url`",
+            "the index that all jobs with ROCm from an index share; empty where there is none",
+        ),
+        (
             "`rocm_package_version`",
             "the version of ROCm's packages: those of the run, or of the index that `find_rocm` chose",
         ),
-        ("`{platform}_variants`", f"a list of families: {_fields(plan.Variant, 'platform')}"),
+        ("`{platform}_variants`", f"a list of families: {_fields(plans.Variant, 'platform')}"),
         ("`{platform}_test_labels`", "a list of labels, such as `test:rocm`"),
         (matrices, "a list of jobs: what a workflow passes on of each, and `rocm` where the job needs it"),
         (
@@ -123,7 +128,7 @@ def output_table() -> str:
 
 def plan_schema() -> str:
     """Write the JSON schema of plans."""
-    return json.dumps(plan.schema(), indent=2) + "\n"
+    return json.dumps(plans.schema(), indent=2) + "\n"
 
 
 def _fields(model: type[Model], *without: str) -> str:
@@ -131,6 +136,10 @@ def _fields(model: type[Model], *without: str) -> str:
 
 
 def _attributes(one: type) -> Sequence[tuple[str, str]]:
-    """Read the attributes of a class out of its docstring."""
+    """Read the attributes of a class out of its docstring, each of its fields."""
     _, _, listed = (inspect.getdoc(one) or "").partition("Attributes:\n")
-    return [(found["name"], " ".join(found["text"].split())) for found in _ATTRIBUTE.finditer(listed)]
+    found = [(row["name"], " ".join(row["text"].split())) for row in _ATTRIBUTE.finditer(listed)]
+    named, declared = [name for name, _ in found], list(inspect.get_annotations(one))
+    if named != declared:
+        raise DataError(f"The docstring of {one.__name__} describes {named or 'nothing'}, not {declared}.")
+    return found

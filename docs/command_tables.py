@@ -1,10 +1,11 @@
-"""The commands as Markdown: sessions from the noxfile, flows from tasks.py, verbs from their parsers."""
+"""The commands as Markdown: sessions of sessions.toml and the noxfile, flows, and verbs by their parsers."""
 
 from __future__ import annotations
 
 import argparse
 import ast
 import copy
+import tomllib
 from dataclasses import dataclass
 from importlib import import_module
 from typing import TYPE_CHECKING
@@ -54,30 +55,17 @@ class VerbOptions:
     epilog: str
 
 
-def sessions(noxfile: str) -> tuple[Session, ...]:
-    """Read the sessions from a noxfile's text, in its order: every function with a decorator."""
-    return tuple(
-        Session(
-            name=_name(node),
-            summary=(ast.get_docstring(node) or "").partition("\n")[0],
-            calls=_front_door(node),
-        )
-        for node in ast.parse(noxfile).body
-        if isinstance(node, ast.FunctionDef) and node.decorator_list
+def sessions(stages: str, noxfile: str) -> tuple[Session, ...]:
+    """Read the sessions from the texts of `sessions.toml` and of the noxfile, in their order."""
+    rows = tomllib.loads(stages).items()
+    return (
+        *(Session(name=name, summary=row["about"], calls=tuple(row["call"].split())) for name, row in rows),
+        *(
+            Session(name=node.name, summary=(ast.get_docstring(node) or "").partition("\n")[0])
+            for node in ast.parse(noxfile).body
+            if isinstance(node, ast.FunctionDef) and node.decorator_list
+        ),
     )
-
-
-def _name(session: ast.FunctionDef) -> str:
-    """Give a session's name: the one that its decorator gives it, else the function's."""
-    keywords = (word for one in session.decorator_list if isinstance(one, ast.Call) for word in one.keywords)
-    return next((str(ast.literal_eval(word.value)) for word in keywords if word.arg == "name"), session.name)
-
-
-def _front_door(session: ast.FunctionDef) -> tuple[str, ...]:
-    for call in ast.walk(session):
-        if isinstance(call, ast.Call) and isinstance(call.func, ast.Name) and call.func.id == "stage":
-            return tuple(str(word.value) for word in call.args if isinstance(word, ast.Constant))
-    return ()
 
 
 def options_of(parser: argparse.ArgumentParser) -> tuple[OptionGroup, ...]:
@@ -104,7 +92,7 @@ def session_table() -> str:
     """Write every session with its summary and the front door that it calls."""
     rows = [
         (f"`nox -s {one.name}`", one.summary, f"`{' '.join(one.calls)}`" if one.calls else "")
-        for one in _sessions()
+        for one in all_sessions()
     ]
     return "\n".join(table(("session", "what it does", "calls `python -m …`"), rows))
 
@@ -163,7 +151,7 @@ def _verb_options(package: str, verb: Verb) -> VerbOptions:
 
 
 def _verb_section(one: VerbOptions, shared: Iterable[OptionGroup]) -> list[str]:
-    calling = [each for each in _sessions() if each.calls[:2] == (one.package, one.verb.name)]
+    calling = [each for each in all_sessions() if each.calls[:2] == (one.package, one.verb.name)]
     named = ", ".join(f"`nox -s {each.name}`" for each in calling)
     lines = [f"### {one.package} {one.verb.name}", "", _sentence(one.verb.summary), ""]
     lines += [f"Called by {named}." if named else "Called by the noxfile and by CI, not by a session.", ""]
@@ -180,8 +168,10 @@ def _verb_section(one: VerbOptions, shared: Iterable[OptionGroup]) -> list[str]:
     return [*lines, one.epilog, ""] if one.epilog else lines
 
 
-def _sessions() -> tuple[Session, ...]:
-    return sessions((ROOT / "noxfile.py").read_text(encoding="utf-8"))
+def all_sessions() -> tuple[Session, ...]:
+    """Read the checkout's own sessions."""
+    files = (ROOT / "sessions.toml", ROOT / "noxfile.py")
+    return sessions(*(file.read_text(encoding="utf-8") for file in files))
 
 
 def _common() -> tuple[OptionGroup, ...]:

@@ -1,6 +1,6 @@
 """A checkout of TheRock (a work tree, or a git directory at a commit), and the facts in its Python files.
 
-Nothing of it is ever executed. A place that says nothing any more is an error that names the file:
+Nothing of it is ever executed. A place without facts is an error that names the file:
 upstream moved it, and a comparison with nothing would find no difference.
 """
 
@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 import re
 import tomllib
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -17,10 +18,11 @@ from core.data import read_text
 from core.errors import DataError, MissingInputError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator
     from pathlib import Path
 
 LANDMARK = "BUILD_TOPOLOGY.toml"
+Facts = Mapping[str, "str | Sequence[str]"]  # values of each key; "" is none
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,63 +34,72 @@ class Tree:
 
     def text(self, path: str) -> str:
         """Read a file by its path from the root."""
-        if self.commit:
-            said = process.capture([*self._git(), "show", f"{self.commit}:{path}"], check=False)
-            if said.returncode:
+        if not self.commit:
+            if not (self.root / path).is_file():
                 raise moved(path, "the file")
-            return said.stdout
-        if not (self.root / path).is_file():
+            return read_text(self.root / path)
+        shown = process.capture([*self._git, "show", f"{self.commit}:{path}"], check=False)
+        if shown.returncode:
             raise moved(path, "the file")
-        return read_text(self.root / path)
+        return shown.stdout
 
     def names(self, folder: str) -> Sequence[str]:
         """List the files of a folder, by name."""
         if self.commit:
-            said = process.capture([*self._git(), "ls-tree", "--name-only", f"{self.commit}:{folder}"])
-            names = said.stdout.splitlines()
+            listed = process.capture([*self._git, "ls-tree", "--name-only", f"{self.commit}:{folder}"])
+            names = listed.stdout.splitlines()
         else:
             names = [one.name for one in (self.root / folder).glob("*") if one.is_file()]
         if not names:
             raise moved(folder, "every file")
         return sorted(names)
 
+    def find(self, pattern: str, path: str) -> Sequence[Any]:
+        """Find a pattern in a file, at least once: its group, or its groups."""
+        every = re.findall(pattern, self.text(path), re.MULTILINE)
+        if not every:
+            raise moved(path, f"matches of {pattern!r}")
+        return every
+
+    def toml(self, path: str) -> dict[str, Any]:
+        """Read a TOML file."""
+        return tomllib.loads(self.text(path))
+
+    @property
     def _git(self) -> tuple[str, ...]:
         return ("git", f"--git-dir={self.root}")
 
 
+@dataclass(frozen=True, kw_only=True)
+class Subject:
+    """A subject that upstream has facts of (in a file) and our data, too: theirs, and ours."""
+
+    name: str
+    upstream: str
+    here: str
+    facts: Callable[[Tree], tuple[Facts, Facts]]
+
+
 def tree(root: Path, commit: str = "") -> Tree:
     """Open a checkout."""
-    if not (root / LANDMARK).is_file() and (root / "HEAD").is_file():
+    if (root / LANDMARK).is_file():
+        return Tree(root=root)
+    if (root / "HEAD").is_file():
         found = Tree(root=root, commit=commit or "HEAD")
         found.text(LANDMARK)
         return found
-    if not (root / LANDMARK).is_file():
-        raise MissingInputError(
-            f"{root} is no checkout of TheRock: it has no {LANDMARK}.",
-            hint="git clone https://github.com/ROCm/TheRock, and name its folder with --therock.",
-        )
-    return Tree(root=root)
-
-
-def moved(path: str, what: str) -> DataError:
-    """Make the error for a place that does not say any more what it said."""
-    return DataError(
-        f"{path} of TheRock does not have {what} any more.",
-        hint="Find where upstream says it now, and change ci/drift accordingly.",
+    raise MissingInputError(
+        f"{root} is not a checkout of TheRock: it has no {LANDMARK}.",
+        hint="git clone https://github.com/ROCm/TheRock, and name its folder with --therock.",
     )
 
 
-def found(pattern: str, checkout: Tree, path: str) -> Sequence[Any]:
-    """Find a pattern in a file, at least once: its group, or its groups."""
-    every = re.findall(pattern, checkout.text(path), re.MULTILINE)
-    if not every:
-        raise moved(path, f"what {pattern!r} finds")
-    return every
-
-
-def toml(checkout: Tree, path: str) -> dict[str, Any]:
-    """Read a TOML file."""
-    return tomllib.loads(checkout.text(path))
+def moved(path: str, what: str) -> DataError:
+    """Return the error for a place that no longer has its facts."""
+    return DataError(
+        f"{path} of TheRock no longer has {what}.",
+        hint="Find where upstream has it now, and change ci/drift accordingly.",
+    )
 
 
 class Python:
@@ -105,12 +116,10 @@ class Python:
     def assigned(self, name: str) -> ast.expr:
         """Find what a name of the module, or of a function in it, is assigned."""
         for node in ast.walk(self.module):
-            targets = node.targets if isinstance(node, ast.Assign) else []
-            targets = [node.target] if isinstance(node, ast.AnnAssign) else targets
-            if any(isinstance(one, ast.Name) and one.id == name for one in targets):
-                value = getattr(node, "value", None)
-                if isinstance(value, ast.expr):
-                    return value
+            if isinstance(node, ast.Assign | ast.AnnAssign) and node.value is not None:
+                targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+                if any(isinstance(one, ast.Name) and one.id == name for one in targets):
+                    return node.value
         raise moved(self.path, name)
 
     def function(self, name: str) -> ast.FunctionDef:
@@ -129,16 +138,12 @@ class Python:
 
     def tests(self, within: str, attribute: str) -> Sequence[Sequence[str]]:
         """Find what a function compares an attribute with, in its order: lists, and single values."""
-        every = []
-        for node in in_order(self.function(within)):
-            if isinstance(node, ast.Compare) and getattr(node.left, "attr", "") == attribute:
-                right = node.comparators[0]
-                if isinstance(right, ast.List | ast.Constant):
-                    value = self._value(right)
-                    every.append([value] if isinstance(value, str) else value)
-        if not every:
+        nodes = (one for one in in_order(self.function(within)) if isinstance(one, ast.Compare))
+        right = [one.comparators[0] for one in nodes if getattr(one.left, "attr", "") == attribute]
+        values = [self._value(one) for one in right if isinstance(one, ast.List | ast.Constant)]
+        if not values:
             raise moved(self.path, f"{attribute} in {within}()")
-        return every
+        return [[one] if isinstance(one, str) else one for one in values]
 
     def template(self, node: ast.AST) -> str:
         """Write a string with its parts that are filled in, as ``{name}``."""

@@ -1,33 +1,146 @@
-"""The data that a plan follows from: triggers, families, runners, matrices; and a user's own over it."""
+"""The data that a plan follows from: triggers, families, machines, matrices; and a user's own over it."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence  # noqa: TC003 - pydantic reads them
+import functools
+from collections.abc import Iterator, Mapping, Sequence  # noqa: TC003 - pydantic reads them
 from datetime import date  # noqa: TC003 - pydantic reads it
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import TYPE_CHECKING, Any, Literal, Self, get_args
 
 from pydantic import Field, field_validator, model_validator
 
-from ci.plan.matrix import MATRIX_FILE, Matrix, MatrixFile
-from ci.plan.runners import RUNNERS_FILE, Runners
-from core.data import Model, merged, read_toml, validated
+from core import files
+from core.data import Model, load_toml, merged, read_toml, validated
 from core.errors import MissingInputError, UsageError, nearest
 from core.families import families
 from core.run.outputs import PLAIN, Platform
-from core.run.plan import Stage  # noqa: TC001 - pydantic reads it
+from core.run.plan import PLATFORMS, Stage
+
+if TYPE_CHECKING:
+    import argparse
+
+FOLDER = Path(__file__).resolve().parent.parent
+FAMILIES_FILE = FOLDER / "families.toml"
+MATRIX_FILE = FOLDER / "matrix.toml"
+RUNNERS_FILE = FOLDER / "runners.toml"
+TRIGGERS_FILE = FOLDER / "triggers.toml"
+ROCM_FILE = FOLDER / "rocm.toml"
+CONFIG = "CI_CONFIG"
+MAX_MINUTES = 690  # of tests; a job may take half an hour more
 
 Tier = Literal["presubmit", "postsubmit", "nightly", "request"]
 EventName = Literal["pull_request", "push", "schedule", "workflow_dispatch", "workflow_call"]
 TestType = Literal["quick", "standard", "comprehensive", "full"]
 Way = Literal["newest", "index"]
+_TIERS: tuple[Tier, ...] = get_args(Tier)
 
-FOLDER = Path(__file__).resolve().parent.parent
-TRIGGERS_FILE = FOLDER / "triggers.toml"
-FAMILIES_FILE = FOLDER / "families.toml"
-ROCM_FILE = FOLDER / "rocm.toml"
-CONFIG = "CI_CONFIG"
-MAX_MINUTES = 690  # of tests; a job may take half an hour more
+
+class Runner(Model):
+    """The test machines of one family on one platform."""
+
+    test_runner: str = ""
+    more_test_runners: tuple[str, ...] = ()
+    kernels: dict[str, str] = Field(default_factory=dict)
+    several_gpus: str = ""
+    bypass_tests_for_releases: bool = False
+
+
+class Machines(Model):
+    """The other machines of one platform."""
+
+    build: str
+    sanitizer: str = ""
+    fallback: str
+    without_gpu: str = ""
+
+
+class Runners(Model):
+    """`runners.toml`."""
+
+    github: tuple[str, ...] = ()
+    self_hosted: dict[str, str] = Field(default_factory=dict)
+    out_of_service: dict[str, str] = Field(default_factory=dict)
+    machines: dict[Platform, Machines] = Field(default_factory=dict)
+    families: dict[str, dict[Platform, Runner]]
+
+    @model_validator(mode="after")
+    def _known(self) -> Self:
+        for name in self.families:
+            if name not in families():
+                raise ValueError(f"unknown GPU family {name!r}. {nearest(name, families())}")
+        served = {*self.github, *self.self_hosted}
+        for where, label in self._labels() if served else ():
+            if label not in served:
+                raise ValueError(
+                    f"{where}: no machine has the runner label {label!r}. {nearest(label, served)}"
+                )
+        return self
+
+    def _labels(self) -> Iterator[tuple[str, str]]:
+        """Every label that the data names, and where."""
+        for platform, machines in self.machines.items():
+            yield from ((f"machines.{platform}.{field}", label) for field, label in machines if label)
+        for name, platforms in self.families.items():
+            for platform, one in platforms.items():
+                labels = (one.test_runner, *one.more_test_runners, *one.kernels.values(), one.several_gpus)
+                yield from ((f"families.{name}.{platform}", label) for label in labels if label)
+        yield from (("out_of_service", label) for label in self.out_of_service)
+
+    def of(self, gpu_family: str, platform: str) -> Runner:
+        """Return the machines of a family on a platform; none for a family that the data does not name."""
+        found = (one for name, one in self.families.get(gpu_family, {}).items() if name == platform)
+        return next(found, Runner())
+
+    def unserved(self, label: str, owner: str) -> str:
+        """Return why a job for a label would never start in this owner's repository, or ""."""
+        if label in self.out_of_service:
+            return f"{label} is out of service: {self.out_of_service[label]}"
+        if label in self.github:
+            return ""
+        if label not in self.self_hosted:
+            return f"no machine has the runner label {label!r}"
+        served = self.self_hosted[label]
+        return (
+            "" if owner.casefold() == served.casefold() else f"{label} serves repositories of {served} only"
+        )
+
+
+class Exclusion(Model):
+    """Cells that GPU families do not have on a platform; a key that is left out stands for all."""
+
+    gpu_families: tuple[str, ...] = Field(min_length=1)
+    platform: Platform
+    torch_refs: tuple[str, ...] = ()
+    pythons: tuple[str, ...] = ()
+    reason: str = Field(min_length=1)
+
+    def covers(self, gpu_family: str, platform: str, torch_ref: str, python: str) -> bool:
+        """Say whether a cell is one of these."""
+        return (
+            (gpu_family in self.gpu_families and platform == self.platform)
+            and (not self.torch_refs or torch_ref in self.torch_refs)
+            and (not self.pythons or python in self.pythons)
+        )
+
+
+class Matrix(Model):
+    """One table of the matrix file: a product of Pythons, refs and families."""
+
+    pythons: tuple[str, ...] = Field(min_length=1)
+    torch_refs: tuple[str, ...] = Field(min_length=1)
+    tool_pythons: tuple[str, ...] = Field(min_length=1)
+    tier: Literal["presubmit", "postsubmit", "nightly"] | None = None
+    gpu_families: dict[Platform, tuple[str, ...]] = Field(default_factory=dict)
+    test_type: TestType = "quick"
+    exclude: tuple[Exclusion, ...] = ()
+
+
+class MatrixFile(Model):
+    """`matrix.toml`."""
+
+    ci: Matrix
+    release: Matrix
 
 
 class Paths(Model):
@@ -57,7 +170,7 @@ class Test(Model):
     def _consistent(self) -> Self:
         upstream = self.stage == "test_torch"
         if upstream != bool(self.config):
-            raise ValueError("'config' is what tests of the stage 'test_torch' have, and no other ones.")
+            raise ValueError("'config' belongs to tests of the stage 'test_torch', and to no others.")
         if not upstream and (self.shards > 1 or self.several_gpus or self.pythons or self.platforms):
             raise ValueError(
                 "'shards', 'several_gpus', 'pythons', 'platforms' are for tests of the stage 'test_torch'."
@@ -70,7 +183,7 @@ class Test(Model):
 
 
 class Triggers(Model):
-    """What `triggers.toml` says."""
+    """`triggers.toml`."""
 
     rocm_base_version: str = Field(default="", pattern=r"([0-9]+\.[0-9]+\.[0-9]+)?")
     long_lived_branches: tuple[str, ...] = Field(min_length=1)
@@ -98,7 +211,7 @@ class FamilyOn(Model):
 
 
 class ExpectedFailure(Model):
-    """A failure that is known, and does not count until a day has passed."""
+    """A known failure, which does not count until a day has passed."""
 
     gpu_family: str
     platform: Platform
@@ -109,7 +222,7 @@ class ExpectedFailure(Model):
 
 
 class Families(Model):
-    """What `families.toml` says."""
+    """`families.toml`."""
 
     variants: dict[str, BuildVariant]
     families: dict[str, dict[Platform, FamilyOn]]
@@ -126,10 +239,12 @@ class Families(Model):
     def _known(self) -> Self:
         for name, platforms in self.families.items():
             if name not in families():
-                raise ValueError(f"{name!r} is no GPU family. {nearest(name, families())}")
+                raise ValueError(f"unknown GPU family {name!r}. {nearest(name, families())}")
             for variant in (one for on in platforms.values() for one in on.variants):
                 if variant not in self.variants:
-                    raise ValueError(f"{name}: {variant!r} is no variant. {nearest(variant, self.variants)}")
+                    raise ValueError(
+                        f"{name}: unknown variant {variant!r}. {nearest(variant, self.variants)}"
+                    )
         for row in self.expect_failure:
             if row.platform not in self.families.get(row.gpu_family, {}):
                 known = nearest(row.gpu_family, self.families)
@@ -158,7 +273,7 @@ class ArtifactRuns(Model):
 
 
 class RocmData(Model):
-    """What `rocm.toml` says."""
+    """`rocm.toml`."""
 
     order: tuple[Way, ...] = Field(min_length=1)
     orders: dict[str, tuple[Way, ...]] = Field(default_factory=dict)
@@ -166,11 +281,10 @@ class RocmData(Model):
     runs: dict[str, ArtifactRuns]
 
     def of(self, release_type: str) -> ArtifactRuns:
-        """Say whose runs have artifacts of a release type."""
+        """Return whose runs have artifacts of a release type."""
         if release_type not in self.runs:
-            raise UsageError(
-                f"No runs have artifacts of release type {release_type!r}. {nearest(release_type, self.runs)}"
-            )
+            known = nearest(release_type, self.runs)
+            raise UsageError(f"No runs have artifacts of release type {release_type!r}. {known}")
         return self.runs[release_type]
 
     def order_of(self, repository: str) -> tuple[Way, ...]:
@@ -191,36 +305,62 @@ class Data(Model):
     promotion: dict[str, Any] = Field(default_factory=dict)  # what `ci.promote.facts` reads over its own
 
     def matrix_of(self, release_type: str, *, named_pythons: bool = False) -> Matrix:
-        """Give the matrix of a release type, with every exclusion that holds for it."""
+        """Return the matrix of a release type, with every exclusion that applies to it."""
         chosen = self.matrix.ci if release_type == "ci" else self.matrix.release
         every = (*self.matrix.ci.exclude, *self.matrix.release.exclude)
-        # what does not exist yet does not exist for anybody
-        return chosen.model_copy(
-            update={
-                "exclude": tuple(
-                    row for row in every if not row.pythons or (row in chosen.exclude and not named_pythons)
-                )
-            }
-        )
+        # what does not exist yet does not exist in any matrix
+        applying = (row for row in every if not row.pythons or (row in chosen.exclude and not named_pythons))
+        return chosen.model_copy(update={"exclude": tuple(applying)})
 
 
 def load(own: Path | None = None) -> Data:
     """Read the data, with a user's own file over it."""
-    tables: dict[str, Any] = {
-        "triggers": read_toml(TRIGGERS_FILE),
-        "families": read_toml(FAMILIES_FILE),
-        "runners": read_toml(RUNNERS_FILE),
-        "matrix": read_toml(MATRIX_FILE),
-        "rocm": read_toml(ROCM_FILE),
-    }
+    embedded = (TRIGGERS_FILE, FAMILIES_FILE, RUNNERS_FILE, MATRIX_FILE, ROCM_FILE)
+    tables: dict[str, Any] = {file.stem: read_toml(file) for file in embedded}
     if own is None:
         return validated(tables, Data, where=FOLDER)
     if not own.is_file():
-        raise MissingInputError(f"{own} is not there.", hint="Correct CI_CONFIG, or --config.")
+        raise MissingInputError(f"{own} does not exist.", hint=f"Correct {CONFIG}, or --config.")
     return validated(merged(tables, read_toml(own)), Data, where=own)
 
 
+def add_config(parser: argparse._ActionsContainer) -> None:
+    """Declare the option ``--config``."""
+    parser.add_argument(
+        "--config", type=Path, metavar="FILE", help=f"data of your own over CI's (default: {CONFIG}'s)"
+    )
+
+
 def own_file(given: Path | None, root: Path, env: Mapping[str, str]) -> Path | None:
-    """Say which file of a user's own is meant: the option's, or the variable ``CI_CONFIG``'s."""
+    """Return the user's own file: the option's, or the variable ``CI_CONFIG``'s."""
     named = given or env.get(CONFIG)
     return root / named if named else None
+
+
+@functools.cache
+def runners() -> Runners:
+    """Read `runners.toml`."""
+    return load_toml(RUNNERS_FILE, Runners)
+
+
+def stable_choice(labels: Sequence[str], key: str) -> str:
+    """Choose one of several labels, the same one each time for the same key."""
+    return labels[int(files.sha256_text(key)[:8], 16) % len(labels)]
+
+
+def reaches(tier: Tier | None, needed: Tier) -> bool:
+    """Say whether a run of a tier does what is done from another one on."""
+    return tier is not None and needed != "request" and _TIERS.index(needed) <= _TIERS.index(tier)
+
+
+def of_tier(tier: Tier) -> dict[Platform, tuple[str, ...]]:
+    """Return the families whose PyTorch is built from a tier on, by platform."""
+    data = load_toml(FAMILIES_FILE, Families)
+    return {
+        platform: tuple(
+            name
+            for name, platforms in data.families.items()
+            if (on := platforms.get(platform)) and reaches(tier, on.tier) and reaches(tier, on.pytorch)
+        )
+        for platform in PLATFORMS
+    }

@@ -1,4 +1,4 @@
-"""Events of GitHub, as far as a plan follows from them, read from payloads that anybody may have shaped.
+"""Events of GitHub: payloads of any shape, and the labels and changed files behind them.
 
 Payloads: https://docs.github.com/webhooks/webhook-events-and-payloads.
 """
@@ -7,23 +7,28 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import date, datetime
 from typing import TYPE_CHECKING, Any, get_args
 
 from pydantic import BaseModel, ConfigDict, Field
 
 from ci.plan.data import EventName
+from core import process
 from core.data import read_text, validated
-from core.errors import DataError, UsageError, nearest
+from core.errors import DataError, FatalError, InterruptedStageError, ProcessError, UsageError, nearest
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
     from pathlib import Path
+
+    from ci.github import GitHub
 
 REPOSITORY = re.compile(r"[A-Za-z0-9-]+/[A-Za-z0-9._-]+")
 EVENTS: tuple[EventName, ...] = get_args(EventName)
+PATIENCE = 20.0  # seconds; a safe default is better than a run that waits
 _COMMIT = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
+_GIT_SECONDS = 60.0
 
 
 class _Part(BaseModel):
@@ -70,7 +75,7 @@ class _InputsPayload(_Part):
 
 @dataclass(frozen=True, kw_only=True)
 class Event:
-    """What happened."""
+    """What happened; `labels` is None where the payload has none."""
 
     name: EventName
     repository: str
@@ -90,6 +95,14 @@ class Event:
         return self.repository.partition("/")[0]
 
 
+@dataclass(frozen=True, kw_only=True)
+class Changes:
+    """The files that an event changed; None where every file counts as changed."""
+
+    files: Sequence[str] | None = None
+    note: str = ""
+
+
 def read_payload(path: Path) -> Mapping[str, Any]:
     """Read an event's file."""
     text = read_text(path)
@@ -98,21 +111,28 @@ def read_payload(path: Path) -> Mapping[str, Any]:
     except (ValueError, RecursionError) as problem:
         raise DataError(f"{path} is not the event of a CI run: {problem}.") from problem
     if not isinstance(payload, dict):
-        raise DataError(f"{path} is not the event of a CI run: it holds no object.")
+        raise DataError(f"{path} is not the event of a CI run: not a JSON object.")
     return payload
 
 
 def parse(name: str, payload: Mapping[str, Any], *, repository: str, ref_name: str = "") -> Event:
     """Read an event."""
-    # what is no text (a variable may hold any bytes) is shown with question marks
-    ref_name = ref_name.encode(errors="replace").decode()
+    ref_name = ref_name.encode(errors="replace").decode()  # a variable may hold any bytes
     if not REPOSITORY.fullmatch(repository):
-        raise UsageError(f"{repository!r} is no repository.", hint="Write it as owner/name.")
+        raise UsageError(f"Invalid repository {repository!r}.", hint="Write it as owner/name.")
     match name:
         case "pull_request":
             return _pull_request(payload, repository)
         case "push":
-            return _push(payload, repository)
+            found = validated(payload, _PushPayload, where="the push event")
+            return Event(
+                name="push",
+                repository=repository,
+                branch=_branch(found.ref),
+                commit=_commit(found.after),
+                base=_commit(found.before),
+                deleted=found.deleted,
+            )
         case "schedule":
             return Event(name="schedule", repository=repository, branch=ref_name)
         case "workflow_dispatch" | "workflow_call":
@@ -124,12 +144,7 @@ def parse(name: str, payload: Mapping[str, Any], *, repository: str, ref_name: s
 
 def _pull_request(payload: Mapping[str, Any], repository: str) -> Event:
     found = validated(payload, _PullRequestPayload, where="the pull_request event").pull_request
-    head = found.head.repo
-    fork = ""
-    if head is None:
-        fork = "deleted"
-    elif head.full_name.casefold() != repository.casefold():
-        fork = head.full_name
+    head = found.head.repo.full_name if found.head.repo else "deleted"
     return Event(
         name="pull_request",
         repository=repository,
@@ -137,31 +152,19 @@ def _pull_request(payload: Mapping[str, Any], repository: str) -> Event:
         commit=_commit(found.head.sha),
         number=found.number,
         labels=None if found.labels is None else tuple(sorted(one.name for one in found.labels)),
-        fork=fork,
+        fork="" if head.casefold() == repository.casefold() else head,
         base=_commit(found.base.sha),
         day=_day(found.updated_at),
     )
 
 
-def _push(payload: Mapping[str, Any], repository: str) -> Event:
-    found = validated(payload, _PushPayload, where="the push event")
-    return Event(
-        name="push",
-        repository=repository,
-        branch=_branch(found.ref),
-        commit=_commit(found.after),
-        base=_commit(found.before),
-        deleted=found.deleted,
-    )
-
-
 def _branch(ref: str) -> str:
-    """Take the branch out of ``refs/heads/NAME``; a tag is none, and a bare name is a branch's."""
+    """Take the branch out of ``refs/heads/NAME``, "" for a tag; a bare name is a branch's."""
     return ref.removeprefix("refs/heads/") if ref.startswith("refs/heads/") or "refs/" not in ref else ""
 
 
 def _commit(text: str) -> str:
-    """Give a commit; "" for what is none, such as the zeros that stand for a branch's beginning."""
+    """Return a commit; "" for any other text, such as the zeros that stand for a branch's beginning."""
     return text if _COMMIT.fullmatch(text) and text.strip("0") else ""
 
 
@@ -170,3 +173,75 @@ def _day(text: str | None) -> date | None:
         return datetime.fromisoformat(text).date() if text else None
     except ValueError:
         return None
+
+
+def github_service(env: Mapping[str, str]) -> GitHub | None:
+    """Return GitHub's API; None without a token, as its limits for anonymous requests are too low."""
+    if not (env.get("GITHUB_TOKEN") or env.get("GH_TOKEN")):
+        return None
+    from ci.github import from_environment
+
+    return replace(from_environment(env), patience=PATIENCE)
+
+
+def event_labels(event: Event, github: GitHub | None) -> tuple[Sequence[str], str]:
+    """Return an event's labels, and a note for people.
+
+    Labels are the payload's, so that a run has the same ones at every attempt; GitHub's are queried where
+    the payload has none.
+    """
+    if event.labels is not None or event.name != "pull_request":
+        return event.labels or (), ""
+    if github is None:
+        return (), "the event names no labels, and without a token GitHub is not queried, so none count"
+    try:
+        return github.labels(event.repository, event.number), ""
+    except InterruptedStageError:
+        raise
+    except FatalError as problem:
+        return (), f"could not query the labels, so none count: {_last_line(problem)}"
+
+
+def event_changes(event: Event, root: Path, github: GitHub | None) -> Changes:
+    """Return the files that an event changed, by git, else by GitHub; else all count as changed."""
+    if event.name not in {"pull_request", "push"} or event.deleted:
+        return Changes()
+    try:
+        return Changes(files=changed_by_git(event, root))
+    except ProcessError as problem:
+        note = f"git cannot tell which files have changed ({_last_line(problem)})"
+    if event.name == "pull_request" and event.number and github is not None:
+        try:
+            return Changes(files=github.changed_files(event.repository, event.number))
+        except InterruptedStageError:
+            raise
+        except FatalError as problem:
+            note += f", nor can GitHub ({_last_line(problem)})"
+    return Changes(note=note)
+
+
+def changed_by_git(event: Event, root: Path) -> Sequence[str]:
+    """List the files that an event changed, both names of moved ones.
+
+    Of a pull request that GitHub merged for the checkout, what the merge brings; else what differs
+    from the event's base.
+    """
+    query = ["git", "rev-parse", "--verify", "--quiet", "HEAD^2"]
+    pull_request = event.name == "pull_request"
+    if pull_request and not process.capture(query, cwd=root, check=False, timeout=_GIT_SECONDS).returncode:
+        return difference("HEAD^1", root)
+    if not event.base:
+        raise ProcessError("the event names no commit to compare with")
+    return difference(event.base, root)
+
+
+def difference(base: str, root: Path) -> Sequence[str]:
+    """List the files that differ between a commit and the checkout's."""
+    command = ["git", "diff", "--name-only", "-z", "--no-renames", "--end-of-options", base, "HEAD", "--"]
+    listed = process.capture(command, cwd=root, timeout=_GIT_SECONDS).stdout
+    return [path for path in listed.split("\0") if path]
+
+
+def _last_line(problem: FatalError) -> str:
+    """The last line of a message is git's own."""
+    return problem.message.strip().splitlines()[-1].rstrip(".")

@@ -1,87 +1,76 @@
-"""Which GPU families a run is about, on which platform, and why."""
+"""Which GPU families a run builds, in which build variants, on which machines, and why."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from core.data import load_toml
-from core.errors import UsageError, nearest
-from core.families import families as all_families
-from core.families import family
-from core.run.plan import PLATFORMS, LeftOut
+from ci.plan.data import reaches, stable_choice
+from ci.plan.inputs import ALL, named_family
+from core.errors import DataError, UsageError, nearest
+from core.families import CPU, gpu_targets
+from core.run.outputs import PLAIN, group_name
+from core.run.plan import PLATFORMS, LeftOut, Variant
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
-    from ci.plan.data import Families, FamilyOn, Tier
+    from ci.plan.data import BuildVariant, ExpectedFailure, Families, FamilyOn, Machines
+    from ci.plan.decisions import Question
     from core.run.outputs import Platform
-
-ALL, NONE = "all", "none"
-_TIERS: tuple[Tier, ...] = ("presubmit", "postsubmit", "nightly", "request")
-# what a label may carry behind the family's own name
-_SUFFIXES = ("linux", "windows", "dcgpu", "dgpu", "igpu", "all")
+    from core.run.plan import Decision, Stage
 
 
 @dataclass(frozen=True, kw_only=True)
 class Chosen:
-    """One family on one platform."""
+    """One family on one platform; `named` where a label or an input names it."""
 
     name: str
     platform: Platform
     on: FamilyOn
     reason: str
-    asked: bool = False
+    named: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
-class Wanted:
-    """What a run wants of the families."""
+class Build:
+    """A family in a variant."""
 
-    tier: Tier | None
-    reason: str
-    named: Mapping[str, str]
-    lists: Mapping[Platform, Sequence[str]]
+    chosen: Chosen
+    variant: BuildVariant
+    entry: Variant
 
+    @property
+    def where(self) -> str:
+        """The artifact group and platform, for people."""
+        return f"{self.entry.artifact_group} on {self.entry.platform}"
 
-def reaches(tier: Tier | None, needed: Tier) -> bool:
-    """Say whether a run of a tier does what is done from another one on."""
-    return tier is not None and needed != "request" and _TIERS.index(needed) <= _TIERS.index(tier)
-
-
-def of_tier(tier: Tier) -> dict[Platform, tuple[str, ...]]:
-    """Give the families whose PyTorch is built from a tier on, by platform."""
-    from ci.plan.data import FAMILIES_FILE, Families
-
-    data = load_toml(FAMILIES_FILE, Families)
-    return {
-        platform: tuple(
-            name
-            for name, platforms in data.families.items()
-            if (on := platforms.get(platform)) and reaches(tier, on.tier) and reaches(tier, on.pytorch)
-        )
-        for platform in PLATFORMS
-    }
+    @property
+    def has_rocm(self) -> bool:
+        """Whether the family has packages of ROCm."""
+        return self.chosen.name != CPU
 
 
-def choose(wanted: Wanted, data: Families) -> tuple[Sequence[Chosen], Sequence[LeftOut]]:
+def choose(question: Question) -> tuple[Sequence[Chosen], Sequence[LeftOut]]:
     """Choose the families, and say which are not."""
     chosen: list[Chosen] = []
     left_out: list[LeftOut] = []
+    data, named = question.data.families, question.labels.families
+    tier, tier_reason = question.tier
     for platform in PLATFORMS:
-        listed = wanted.lists.get(platform)
+        listed = question.inputs.families().get(platform)
         if listed is not None:
             chosen += _listed(platform, listed, data)
             continue
         for name, platforms in data.families.items():
             on = platforms.get(platform)
-            label = wanted.named.get(name, "")
+            label = named.get(name, "")
             what = f"{name} on {platform}"
             if on is None:
                 left_out += [LeftOut(what=what, reason="not built there")] if label else []
-            elif label or reaches(wanted.tier, on.tier):
-                reason = f"label {label}" if label else wanted.reason
-                chosen.append(Chosen(name=name, platform=platform, on=on, reason=reason, asked=bool(label)))
+            elif label or reaches(tier, on.tier):
+                reason = f"label {label}" if label else tier_reason
+                chosen.append(Chosen(name=name, platform=platform, on=on, reason=reason, named=bool(label)))
             elif on.tier != "request":
                 left_out.append(LeftOut(what=what, reason=f"built from {on.tier} on, or by label"))
     return chosen, left_out
@@ -90,37 +79,168 @@ def choose(wanted: Wanted, data: Families) -> tuple[Sequence[Chosen], Sequence[L
 def _listed(platform: Platform, words: Sequence[str], data: Families) -> Sequence[Chosen]:
     there = {name: on for name, platforms in data.families.items() if (on := platforms.get(platform))}
     if [word.lower() for word in words] == [ALL]:
-        return [
-            Chosen(name=name, platform=platform, on=on, reason="all families are asked for", asked=True)
-            for name, on in there.items()
-            if on.tier != "request"
-        ]
-    chosen = {}
-    for word in words:
-        name = named_family(word, data, what="GPU family")
+        reasons = {name: "all families are requested" for name, on in there.items() if on.tier != "request"}
+    else:
+        reasons = {named_family(word, data, what="GPU family"): f"requested as {word}" for word in words}
+    for name in reasons:
         if name not in there:
             raise UsageError(f"{name} is not built on {platform}. {nearest(name, there)}")
-        chosen[name] = Chosen(
-            name=name, platform=platform, on=there[name], reason=f"asked for as {word}", asked=True
+    return [
+        Chosen(name=name, platform=platform, on=there[name], reason=reason, named=True)
+        for name, reason in reasons.items()
+    ]
+
+
+def builds(question: Question, chosen: Sequence[Chosen]) -> tuple[Sequence[Build], Sequence[LeftOut]]:
+    """Return each family in each requested variant, and what is not built so."""
+    found: list[Build] = []
+    left_out: list[LeftOut] = []
+    for one in chosen:
+        for name, label in _variants(question).items():
+            variant = question.data.families.variants[name]
+            if one.platform in variant.platforms and name in one.on.variants:
+                entry = _entry(question, one, name, label)
+                found.append(Build(chosen=one, variant=variant, entry=entry))
+            else:
+                what = f"{one.name} on {one.platform}, {name}"
+                left_out.append(LeftOut(what=what, reason=f"not built as {name}"))
+    return found, left_out
+
+
+def _variants(question: Question) -> Mapping[str, str]:
+    """Return the requested variants, each with its label as a reason; "" where no label names it."""
+    known = question.data.families.variants
+    for name in question.inputs.build_variants:
+        if name not in known:
+            raise UsageError(f"Unknown build variant {name!r}. {nearest(name, known)}")
+    given = dict.fromkeys(question.inputs.build_variants or (PLAIN,), "")
+    return given | {name: f", label {label}" for name, label in question.labels.variants.items()}
+
+
+def _entry(question: Question, one: Chosen, name: str, label: str) -> Variant:
+    rocm_fails = expected_failure(question, one, "build_rocm") is not None
+    return Variant(
+        platform=one.platform,
+        gpu_family=one.name,
+        gpu_targets=gpu_targets(one.name),
+        build_variant=name,
+        artifact_group=group_name(one.name, name),
+        build_runner=_builder(question, one.platform, question.data.families.variants[name]),
+        test_runner=machine(question, one, "test_rocm")[0],
+        expect_failure=rocm_fails or question.inputs.expect_failure,
+        bypass_tests_for_releases=question.data.runners.of(one.name, one.platform).bypass_tests_for_releases,
+        reason=f"{one.reason}{label}",
+    )
+
+
+def without_pytorch(question: Question, build: Build, pytorch: Decision) -> str:
+    """Return why PyTorch is not built for a family in a variant; "" where it is."""
+    one = build.chosen
+    if not pytorch.value:
+        return pytorch.reason
+    if not build.variant.pytorch:
+        return "PyTorch is not built in this variant"
+    if not one.named and not reaches(question.tier[0], one.on.pytorch):
+        return f"PyTorch is built for it from {one.on.pytorch} on, or on request"
+    if question.inputs.expect_failure:
+        return "the input expect_failure expects its ROCm packages to fail"
+    row = expected_failure(question, one, "build_rocm")
+    return f"its ROCm packages are expected to fail: {row.reason}" if row else ""
+
+
+def expected_failure(
+    question: Question, one: Chosen, stage: Stage, torch_ref: str = ""
+) -> ExpectedFailure | None:
+    """Find the row that expects a job to fail, if its last day has not passed."""
+    for row in question.data.families.expect_failure:
+        if (
+            (row.gpu_family, row.platform) == (one.name, one.platform)
+            and row.until >= question.today
+            and (not row.stages or stage in row.stages)
+            and (not row.torch_refs or torch_ref in row.torch_refs)
+        ):
+            return row
+    return None
+
+
+def past_failures(question: Question) -> Iterator[str]:
+    """Name the expected failures whose last day has passed."""
+    for row in question.data.families.expect_failure:
+        if row.until < question.today:
+            yield (
+                f"the failure of {row.gpu_family} on {row.platform} was expected until {row.until} "
+                f"and counts again ({row.reason}): remove it from [[expect_failure]], or extend it"
+            )
+
+
+def _builder(question: Question, platform: Platform, variant: BuildVariant) -> str:
+    given = question.inputs.runner(platform, "build")
+    if given:
+        return _served(question, given, f"{platform}_build_runner")
+    machines = _machines(question, platform)
+    why = ""
+    for label in (
+        (variant.runner == "sanitizer" and machines.sanitizer) or machines.build,
+        machines.fallback,
+    ):
+        why = question.data.runners.unserved(label, question.event.owner)
+        if not why:
+            return label
+    raise DataError(f"No machine builds on {platform}: {why}.", hint="Correct [machines] of runners.toml.")
+
+
+def machine(question: Question, one: Chosen, job: str, *, several_gpus: bool = False) -> tuple[str, str]:
+    """Choose the machines with a family's GPU, or several: a label, or "", and the reason."""
+    given = question.inputs.runner(one.platform, "test")
+    if given:
+        return _served(question, given, f"{one.platform}_test_runner"), "the input"
+    row = question.data.runners.of(one.name, one.platform)
+    kernel = question.labels.kernel
+    if several_gpus:
+        labels = [row.several_gpus]
+        missing = f"no machine has several GPUs of {one.name} on {one.platform}"
+    elif kernel:
+        labels = [row.kernels.get(kernel, "")]
+        missing = f"no machine with {one.name} on {one.platform} has the kernel {kernel}"
+    else:
+        labels = [row.test_runner, *row.more_test_runners]
+        missing = f"no machine has {one.name} on {one.platform}"
+    refused = {
+        label: question.data.runners.unserved(label, question.event.owner) for label in labels if label
+    }
+    usable = [label for label, why in refused.items() if not why]
+    if usable:
+        # the same run chooses the same machines at every attempt
+        return stable_choice(usable, f"{question.run_id} {job} {one.platform} {one.name}"), ""
+    return "", next(iter(refused.values()), missing)
+
+
+def rocm_machine(question: Question, one: Chosen) -> tuple[str, str]:
+    """Choose the machines that test ROCm's packages: after a merge one without a GPU if need be."""
+    label, reason = machine(question, one, "test_rocm")
+    if label or question.labels.kernel or not question.does_after_merge:
+        return label, reason
+    without_gpu = _machines(question, one.platform).without_gpu
+    if not without_gpu or question.data.runners.unserved(without_gpu, question.event.owner):
+        return label, reason
+    return without_gpu, f"{reason}, so without a GPU"
+
+
+def _machines(question: Question, platform: Platform) -> Machines:
+    machines = question.data.runners.machines.get(platform)
+    if machines is None:
+        hint = f"Add [machines.{platform}] to runners.toml."
+        raise DataError(f"No machine builds on {platform}.", hint=hint)
+    return machines
+
+
+def _served(question: Question, label: str, name: str) -> str:
+    runners, owner = question.data.runners, question.event.owner
+    why = runners.unserved(label, owner)
+    if why:
+        every = (*runners.github, *runners.self_hosted)
+        known = {one for one in every if not runners.unserved(one, owner)}
+        raise UsageError(
+            f"The input {name!r}: {why}, so its jobs would queue for ever. {nearest(label, known)}"
         )
-    return list(chosen.values())
-
-
-def named_family(word: str, data: Families, *, what: str) -> str:
-    """Find the family that a person means: by its name, the name's first part, or a gfx target of it."""
-    asked = word.lower()
-    names = {name.lower(): name for name in data.families}
-    if asked in names:
-        return names[asked]
-    first, dash, suffix = asked.partition("-")
-    shorts = {name.partition("-")[0]: full for name, full in names.items()}
-    if not dash or suffix in _SUFFIXES:
-        if first in shorts:
-            return shorts[first]
-        for name in data.families:
-            if first in family(name).targets:
-                return name
-    if asked in {name.lower() for name in all_families()}:
-        raise UsageError(f"CI does not build the {what} {word!r}. {nearest(word, data.families)}")
-    known = {*names.values(), *shorts}
-    raise UsageError(f"The {what} {word!r} is not known. {nearest(word, known)}")
+    return label

@@ -1,21 +1,34 @@
-"""What a dispatch or a calling workflow was given, as types; a name or value that is not known is refused."""
+"""What a run is to do: the inputs of a dispatch or a calling workflow, the labels of a pull request.
+
+Labels that begin with ``build:``, ``ci:``, ``test:``, ``test_filter:``, ``test_runner:`` or ``gfx`` are
+CI's, in any case of letters. An unknown label of these, input or value is an error; other labels are ignored.
+"""
 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
+from difflib import get_close_matches
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, get_args
+from typing import TYPE_CHECKING, Any, TypeVar, get_args
 
 from ci.plan.data import TestType
-from ci.plan.families import ALL, NONE
 from core.cli.options import RELEASE_TYPES
 from core.errors import UsageError, nearest
+from core.families import families as all_families
+from core.families import family
 from core.run.outputs import Platform  # noqa: TC001 - a dataclass's field
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
+    from ci.plan.data import Data, Families
+
+ALL, NONE = "all", "none"
+BUILD_PYTORCH, SKIP, ALL_FAMILIES = "build:pytorch", "ci:skip", "ci:run-all-archs"
+_PREFIXES = ("build:", "ci:", "test:", "test_filter:", "test_runner:", "gfx")
+_SUFFIXES = ("linux", "windows", "dcgpu", "dgpu", "igpu", "all")  # of a label, behind the family's own name
+_SIMILAR = 0.8
 _ALIASES = MappingProxyType(
     {
         "linux_gpu_families": "linux_amdgpu_families",
@@ -33,6 +46,7 @@ _WORD = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+/-]*")
 _STORE = re.compile(r"(s3://)?[A-Za-z0-9._/][A-Za-z0-9._+/-]*")
 _URL = re.compile(r"https?://[A-Za-z0-9][A-Za-z0-9._~:/?&+,;=%-]*")
 _LABEL = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+_Value = TypeVar("_Value", bound=str)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,7 +102,7 @@ class Inputs:
     windows_test_runner: str = ""
 
     def families(self) -> Mapping[Platform, tuple[str, ...]]:
-        """Give the families that were named, by platform."""
+        """Return the families that were named, by platform."""
         named: dict[Platform, tuple[str, ...] | None] = {
             "linux": self.linux_amdgpu_families,
             "windows": self.windows_amdgpu_families,
@@ -96,30 +110,48 @@ class Inputs:
         return {platform: words for platform, words in named.items() if words is not None}
 
     def runner(self, platform: Platform, kind: str) -> str:
-        """Give the runner label that was named for ``build`` or ``test``."""
+        """Return the runner label that was named for ``build`` or ``test``."""
         return str(getattr(self, f"{platform}_{kind}_runner"))
 
 
-def read(given: Mapping[str, Any], *, exact: bool) -> Inputs:
-    """Read inputs.
+@dataclass(frozen=True, kw_only=True)
+class Labels:
+    """What the labels come to; families and variants to the labels that name them."""
 
-    Args:
-        given: Names to values, as GitHub gives them: texts and booleans. An empty text was not given.
-        exact: Families that are not named are not built: the event is a dispatch.
+    skip: bool = False
+    all_families: bool = False
+    build_pytorch: bool = False
+    families: Mapping[str, str] = field(default_factory=dict)
+    variants: Mapping[str, str] = field(default_factory=dict)
+    tests: tuple[str, ...] = ()
+    test_filter: TestType | None = None
+    kernel: str = ""
+    notes: tuple[str, ...] = ()
 
-    Raises:
-        UsageError: An input, a release type or a test type that is not known, with the nearest; a value
-            that cannot be meant; an input under two names with two values.
+    @property
+    def request(self) -> str:
+        """The label that requests a build, whatever has changed; "" for none."""
+        named = (*self.families.values(), *self.variants.values(), *(f"test:{name}" for name in self.tests))
+        flags = ((self.build_pytorch, BUILD_PYTORCH), (self.all_families, ALL_FAMILIES))
+        return next(iter((*(label for wanted, label in flags if wanted), *named)), "")
+
+
+def read_inputs(given: Mapping[str, Any], *, exact: bool) -> Inputs:
+    """Read inputs as GitHub gives them: texts and booleans; an empty text was not given.
+
+    With `exact`, of a dispatch, families that are not named are not built.
     """
     known = {one.name for one in fields(Inputs)}
     read_as: dict[str, Any] = {}
     for name, value in sorted(given.items()):
         field_name = _ALIASES.get(name, name)
         if field_name not in known:
-            raise UsageError(f"The input {name!r} is not known. {nearest(name, known | _ALIASES.keys())}")
+            raise UsageError(f"Unknown input {name!r}. {nearest(name, known | _ALIASES.keys())}")
         if value is None or (isinstance(value, str) and not value.strip()):
             continue
-        _refuse_shape(name, value)
+        for one in value if isinstance(value, list | tuple) else [value]:
+            if not isinstance(one, str | bool | int | float):
+                raise UsageError(f"The input {name!r} is neither a text nor a list of texts.")
         found = _reader(field_name)(name, value)
         if read_as.setdefault(field_name, found) != found:
             raise UsageError(f"The input {name!r} contradicts {field_name!r}.", hint="Give one of them.")
@@ -137,7 +169,7 @@ def _reader(name: str) -> Callable[[str, Any], Any]:
     if name in {"build_pytorch", "use_prebuilt_artifacts", "expect_failure"}:
         return _flag
     if name in _KNOWN_VALUES:
-        return lambda given, value: _of(given, value, _KNOWN_VALUES[name])
+        return lambda given, value: _one_of(given, value, _KNOWN_VALUES[name])
     if name.endswith("_amdgpu_families"):
         return _families
     if name.endswith(("_labels", "_variants", "_refs", "_versions", "_components")):
@@ -145,13 +177,6 @@ def _reader(name: str) -> Callable[[str, Any], Any]:
     kinds = {"runner": (_LABEL, "runner label"), "store": (_STORE, "store"), "url": (_URL, "address")}
     pattern, what = kinds.get(name.rpartition("_")[2], (_WORD, "value"))
     return lambda given, value: _matching(given, value, pattern, what)
-
-
-def _refuse_shape(name: str, value: Any) -> None:  # noqa: ANN401 - of a payload
-    """Refuse what no input of GitHub is: an object, or a list of more than words."""
-    for one in value if isinstance(value, list | tuple) else [value]:
-        if not isinstance(one, str | bool | int | float):
-            raise UsageError(f"The input {name!r} is neither a text nor a list of texts.")
 
 
 def _flag(name: str, value: Any) -> bool:  # noqa: ANN401 - of a payload
@@ -177,7 +202,7 @@ def _families(name: str, value: Any) -> tuple[str, ...]:  # noqa: ANN401 - of a 
     return () if special and special[0].lower() == NONE else words
 
 
-def _of(name: str, value: Any, known: tuple[str, ...]) -> str:  # noqa: ANN401 - of a payload
+def _one_of(name: str, value: Any, known: tuple[str, ...]) -> str:  # noqa: ANN401 - of a payload
     if str(value) not in known:
         raise UsageError(f"The input {name!r} is {str(value)!r}. {nearest(str(value), known)}")
     return str(value)
@@ -186,5 +211,85 @@ def _of(name: str, value: Any, known: tuple[str, ...]) -> str:  # noqa: ANN401 -
 def _matching(name: str, value: Any, pattern: re.Pattern[str], what: str) -> str:  # noqa: ANN401 - of a payload
     text = str(value).strip()
     if not pattern.fullmatch(text):
-        raise UsageError(f"The input {name!r} is {text!r}, which is no {what}.")
+        raise UsageError(f"The input {name!r} is {text!r}: not a valid {what}.")
     return text
+
+
+def read_labels(labels: Iterable[str], data: Data) -> Labels:
+    """Read the labels of a pull request."""
+    given = sorted({label.lower(): label for label in labels})
+    known = _known_labels(data)
+    variants = {one.label: name for name, one in data.families.variants.items() if one.label}
+    ours = [label for label in given if label.startswith(_PREFIXES)]
+    families: dict[str, str] = {}
+    for label in ours:
+        if label.startswith("gfx"):
+            families.setdefault(named_family(label, data.families, what="label"), label)
+        elif label not in known:
+            raise UsageError(f"Unknown label {label!r}. {nearest(label, known)}")
+    return Labels(
+        skip=SKIP in ours,
+        all_families=ALL_FAMILIES in ours,
+        build_pytorch=BUILD_PYTORCH in ours,
+        families=families,
+        variants={variants[label]: label for label in ours if label in variants},
+        tests=tuple(name for name in data.triggers.tests if f"test:{name}" in ours),
+        test_filter=_only(ours, "test_filter:", get_args(TestType)),
+        kernel=_only(ours, "test_runner:", sorted(kernels(data))) or "",
+        notes=tuple(filter(None, (_similar(label, known) for label in given if label not in ours))),
+    )
+
+
+def known_labels(data: Data) -> Sequence[str]:
+    """List every label that CI knows, those of families last."""
+    families = sorted({name.partition("-")[0].lower() for name in data.families.families if name != "cpu"})
+    return [*_known_labels(data), *families]
+
+
+def kernels(data: Data) -> set[str]:
+    """Return the kernels that some machine has."""
+    runners = data.runners.families.values()
+    return {kernel for platforms in runners for one in platforms.values() for kernel in one.kernels}
+
+
+def _known_labels(data: Data) -> Sequence[str]:
+    return [
+        *(BUILD_PYTORCH, SKIP, ALL_FAMILIES),
+        *(one.label for one in data.families.variants.values() if one.label),
+        *(f"test:{name}" for name in data.triggers.tests),
+        *(f"test_filter:{name}" for name in get_args(TestType)),
+        *(f"test_runner:{name}" for name in sorted(kernels(data))),
+    ]
+
+
+def _only(ours: Sequence[str], prefix: str, values: Sequence[_Value]) -> _Value | None:
+    found = [value for value in values if f"{prefix}{value}" in ours]
+    if len(found) > 1:
+        named = " and ".join(f"{prefix}{value}" for value in found)
+        raise UsageError(f"The labels {named} contradict each other.", hint="Leave one of them.")
+    return found[0] if found else None
+
+
+def _similar(label: str, known: Sequence[str]) -> str:
+    """Note that another label looks like one of ours."""
+    close = get_close_matches("".join(label.split()), known, n=1, cutoff=_SIMILAR)
+    return f"the label {label!r} means nothing to CI; {close[0]!r} would" if close else ""
+
+
+def named_family(word: str, data: Families, *, what: str) -> str:
+    """Find a family by its name, the name's first part, or a gfx target of it."""
+    named = word.lower()
+    names = {name.lower(): name for name in data.families}
+    if named in names:
+        return names[named]
+    first, dash, suffix = named.partition("-")
+    shorts = {name.partition("-")[0]: full for name, full in names.items()}
+    if not dash or suffix in _SUFFIXES:
+        if first in shorts:
+            return shorts[first]
+        for name in data.families:
+            if first in family(name).targets:
+                return name
+    if named in {name.lower() for name in all_families()}:
+        raise UsageError(f"CI does not build the {what} {word!r}. {nearest(word, data.families)}")
+    raise UsageError(f"Unknown {what} {word!r}. {nearest(word, {*names.values(), *shorts})}")

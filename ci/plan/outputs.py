@@ -1,20 +1,34 @@
-"""A plan as the outputs of a job: JSON where it is more than a word."""
+"""A plan as a job's outputs, as a table on a terminal, and as Markdown in a job's summary."""
 
 from __future__ import annotations
 
 import json
 from typing import TYPE_CHECKING
 
+from core import console
+from core.run.job_files import job_files, table, text
 from core.run.plan import PLATFORMS, matrices, refuse_outputs, views
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping, Sequence
 
     from core.run.plan import Plan
 
+_ROWS = 300  # a summary is read by people; the plan itself has them all
+_DECISIONS = ("decision", "value", "why")
+_LEFT_OUT = ("left out", "why")
+_COLUMNS = ("stage", "platform", "what", "runs on", "why")
+
+
+def write_outputs(plan: Plan, env: Mapping[str, str]) -> None:
+    """Write a plan's outputs into the job's file, where it has one."""
+    files = job_files(env)
+    for name, value in outputs(plan).items() if files.outputs else ():
+        files.set_output(name, value)
+
 
 def outputs(plan: Plan) -> Mapping[str, str]:
-    """Write a plan's outputs: lists, objects, booleans as JSON, words as they are."""
+    """Return a plan's outputs: lists, objects, booleans as JSON, words as they are."""
     values: dict[str, object] = {
         "enable_build_jobs": plan.enable_build_jobs.value,
         "build_pytorch": plan.build_pytorch.value,
@@ -28,6 +42,7 @@ def outputs(plan: Plan) -> Mapping[str, str]:
         "external_repo": plan.store.external_repo,
         "aws_role": plan.store.role,
         "aws_region": plan.store.region,
+        "rocm_package_index_url": plan.rocm_index,
         "rocm_package_version": plan.rocm.version,
         "plan_digest": plan.digest(),
     }
@@ -37,8 +52,7 @@ def outputs(plan: Plan) -> Mapping[str, str]:
             one.model_dump(mode="json", exclude={"platform"}) for one in entries
         ]
         values[f"{platform}_test_labels"] = list(plan.test_labels.get(platform, ()))
-    values |= matrices(plan)
-    values |= views(plan)
+    values |= {**matrices(plan), **views(plan)}
     written = {name: value if isinstance(value, str) else compact(value) for name, value in values.items()}
     return refuse_outputs(written)
 
@@ -46,3 +60,63 @@ def outputs(plan: Plan) -> Mapping[str, str]:
 def compact(value: object) -> str:
     """Write JSON on one line."""
     return json.dumps(value, separators=(",", ":"), ensure_ascii=False)
+
+
+def decisions(plan: Plan) -> Sequence[Sequence[str]]:
+    """Return a row for each decision: what, yes or no, why."""
+    made = {
+        "build": plan.enable_build_jobs,
+        "PyTorch": plan.build_pytorch,
+        "trusted": plan.trusted,
+        "upload": plan.upload,
+        "promote": plan.promote,
+    }
+    rows = [(name, "yes" if one.value else "no", one.reason) for name, one in made.items()]
+    return _lines([*rows, ("tests", plan.test_type, plan.test_type_reason)])
+
+
+def jobs(plan: Plan) -> Sequence[Sequence[str]]:
+    """Return a row for each job: stage, platform, what, runner, why."""
+    return _lines((one.stage, one.platform, one.name, one.runner, one.reason) for one in plan.cells)
+
+
+def left_out(plan: Plan) -> Sequence[Sequence[str]]:
+    """Return a row for each thing that is left out: what, why."""
+    return _lines((one.what, one.reason) for one in plan.left_out)
+
+
+def show(plan: Plan) -> None:
+    """Print a plan: notes first, then decisions, every job, and what is left out."""
+    for note in plan.notes:
+        console.warn(_line(note), title="plan")
+    console.table(_DECISIONS, decisions(plan))
+    console.table(_COLUMNS, jobs(plan), title=f"{len(plan.cells)} jobs")
+    console.table(_LEFT_OUT, left_out(plan), title="Left out")
+
+
+def summary(plan: Plan) -> str:
+    """Write the same as Markdown, for the job's summary."""
+    lines = ["### Plan", "", *(f"> ⚠️ {text(_line(note))}\n" for note in plan.notes)]
+    lines += [_markdown(_DECISIONS, decisions(plan)), ""]
+    rows, without = jobs(plan), left_out(plan)
+    if rows:
+        lines += [_markdown(_COLUMNS, rows[:_ROWS]), ""]
+    if len(rows) > _ROWS:
+        lines += [f"and {len(rows) - _ROWS} more jobs", ""]
+    if without:
+        lines += [f"<details><summary>Left out: {len(without)}</summary>", ""]
+        lines += [_markdown(_LEFT_OUT, without[:_ROWS]), "", "</details>"]
+    return "\n".join(lines)
+
+
+def _line(value: str) -> str:
+    """Keep a text of any origin on one line, without what would steer a terminal."""
+    return "".join(letter if letter.isprintable() else "?" for letter in value)
+
+
+def _lines(rows: Iterable[Sequence[str]]) -> Sequence[Sequence[str]]:
+    return [[_line(cell) for cell in row] for row in rows]
+
+
+def _markdown(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    return table(columns, [[text(cell) for cell in row] for row in rows])

@@ -1,21 +1,31 @@
-"""The plan of a run: a pure function of a `Question`."""
+"""The plan of a run, a pure function of a `Question`: which sessions run where, and what is left out."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from ci.plan import decisions, families, variants
-from ci.plan.families import Wanted
-from ci.plan.jobs import Jobs
-from ci.plan.question import DISPATCHES
-from core.errors import UsageError
-from core.run.plan import Decision, LeftOut, Plan, PlanEvent, RocmPackages, matrices
+from ci.pipeline import BUILDS
+from ci.plan import decisions, families
+from ci.verbs.cells import missing
+from core.errors import DataError, UsageError, nearest
+from core.run.plan import FETCH, Cell, Decision, LeftOut, Plan, PlanEvent, RocmPackages, matrices
+from pytorch_build.lock.versions import python_tag
+from pytorch_build.refs.torch_refs import PROJECTS
 from rocm_packaging.packages.versions import compute
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
-    from ci.plan.question import Question
+    from ci.plan.data import Matrix, Test
+    from ci.plan.decisions import Question
+    from ci.plan.families import Build
+    from core.run.outputs import Platform
+    from core.run.plan import Stage
+    from pytorch_build.refs.torch_refs import TorchRef
+
+_CHECKS = ("check_wheels",)
+_SAMPLE = "sample"
 
 
 def plan(question: Question) -> Plan:
@@ -24,31 +34,35 @@ def plan(question: Question) -> Plan:
     uploads, store = decisions.upload(question, trust)
     enabled = decisions.enabled(question)
     pytorch = decisions.pytorch(question)
-    chosen, left_out = families.choose(_wanted(question), question.data.families)
-    if question.event.name in DISPATCHES and not chosen:
+    chosen, left_out = families.choose(question)
+    if question.dispatched and not chosen:
         raise UsageError(
             "The dispatch names no GPU family, so nothing would be built.",
             hint="Give linux_amdgpu_families or windows_amdgpu_families: names, or all.",
         )
     test_type, test_type_reason = decisions.test_type(question)
-    jobs = Jobs(
-        question=question,
-        pytorch=pytorch,
-        upload=uploads,
-        test_type=test_type,
-        test_labels=decisions.test_labels(question),
+    test_labels = decisions.test_labels(question)
+    jobs = _Jobs(
+        question=question, pytorch=pytorch, upload=uploads, test_type=test_type, test_labels=test_labels
     )
-    jobs.left_out.extend(left_out)
-    builds, without = variants.builds(question, chosen)
-    jobs.left_out.extend(without)
+    builds, without = families.builds(question, chosen)
+    jobs.left_out.extend((*left_out, *without))
     for build in builds:
         jobs.add(build)
     built = {(cell.platform, cell.artifact_group) for cell in jobs.cells if cell.stage == "build_pytorch"}
     if pytorch.value and not built:
-        _refuse_nothing(question, jobs)
+        _refuse_nothing(question, jobs.left_out)
         pytorch = Decision(value=False, reason=f"{pytorch.reason}, but no family in the plan has it")
+    event = question.event
     made = Plan(
-        event=_event(question),
+        event=PlanEvent(
+            name=event.name,
+            repository=event.repository,
+            branch=event.branch,
+            commit=event.commit,
+            number=event.number,
+            labels=tuple(sorted(event.labels or ())),
+        ),
         trusted=trust,
         enable_build_jobs=enabled,
         build_pytorch=pytorch,
@@ -57,12 +71,14 @@ def plan(question: Question) -> Plan:
         release_type=question.type,
         test_type=test_type,
         test_type_reason=test_type_reason,
-        test_labels=jobs.test_labels,
+        test_labels=test_labels,
         store=store,
-        rocm=_rocm(question, own=bool(jobs.own_rocm())),
+        rocm=_rocm(question, own=bool(jobs.own_rocm)),
         variants=tuple(
-            one.model_copy(update={"build_pytorch": (one.platform, one.artifact_group) in built})
-            for one in (build.entry for build in builds)
+            one.entry.model_copy(
+                update={"build_pytorch": (one.entry.platform, one.entry.artifact_group) in built}
+            )
+            for one in builds
         ),
         cells=tuple(jobs.cells),
         left_out=tuple(jobs.left_out),
@@ -72,55 +88,28 @@ def plan(question: Question) -> Plan:
     return made if enabled.value else _nothing(made)
 
 
-def _refuse_nothing(question: Question, jobs: Jobs) -> None:
-    """Refuse a dispatch that asks for PyTorch by name and would build none of it."""
+def _refuse_nothing(question: Question, left_out: Sequence[LeftOut]) -> None:
+    """Refuse a dispatch that names PyTorch and would build none of it."""
     inputs = question.inputs
     named = (inputs.pytorch_git_refs, inputs.pytorch_python_versions, inputs.pytorch_components)
-    if question.event.name in DISPATCHES and (inputs.build_pytorch or any(named)):
-        why = next((f" {one.what}: {one.reason}." for one in jobs.left_out if "build_py" in one.what), "")
-        raise UsageError(f"The dispatch asks for PyTorch, and nothing of it can be built.{why}")
+    if question.dispatched and (inputs.build_pytorch or any(named)):
+        why = next((f" {one.what}: {one.reason}." for one in left_out if "build_py" in one.what), "")
+        raise UsageError(f"The dispatch requests PyTorch, and nothing of it can be built.{why}")
 
 
 def _nothing(made: Plan) -> Plan:
     """Take everything out of a plan that builds nothing."""
-    reason = made.enable_build_jobs.reason
-    no = Decision(value=False, reason=reason)
-    all_of_it = (LeftOut(what="everything", reason=reason),)
-    return made.model_copy(
-        update={
-            "variants": (),
-            "cells": (),
-            "left_out": all_of_it,
-            "build_pytorch": no,
-            "upload": no,
-            "promote": no,
-        }
-    )
-
-
-def _wanted(question: Question) -> Wanted:
-    tier, reason = question.tier
-    return Wanted(tier=tier, reason=reason, named=question.labels.families, lists=question.inputs.families())
-
-
-def _event(question: Question) -> PlanEvent:
-    event = question.event
-    return PlanEvent(
-        name=event.name,
-        repository=event.repository,
-        branch=event.branch,
-        commit=event.commit,
-        number=event.number,
-        labels=tuple(sorted(event.labels or ())),
-    )
+    no = Decision(value=False, reason=made.enable_build_jobs.reason)
+    left_out = (LeftOut(what="everything", reason=no.reason),)
+    nothing = {"variants": (), "cells": (), "left_out": left_out}
+    return made.model_copy(update={**nothing, "build_pytorch": no, "upload": no, "promote": no})
 
 
 def _rocm(question: Question, *, own: bool) -> RocmPackages:
-    """Say what ROCm's packages are made of, and their version."""
     inputs, base = question.inputs, question.data.triggers.rocm_base_version
     if inputs.rocm_package_index_url and (inputs.artifact_run_id or inputs.use_prebuilt_artifacts):
         raise UsageError(
-            "ROCm comes from the artifacts of a run or from an index, and both are asked for.",
+            "ROCm comes from the artifacts of a run or from an index, and both are requested.",
             hint="Leave rocm_package_index_url out, or artifact_run_id and use_prebuilt_artifacts.",
         )
     version = inputs.rocm_package_version
@@ -147,4 +136,234 @@ def _notes(question: Question) -> Iterator[str]:
     if question.changes.note:
         yield f"{question.changes.note}, so everything counts as changed"
     yield from question.labels.notes
-    yield from variants.ended(question)
+    yield from families.past_failures(question)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Jobs:
+    question: Question
+    pytorch: Decision
+    upload: Decision
+    test_type: str
+    test_labels: dict[Platform, tuple[str, ...]]
+    cells: list[Cell] = field(default_factory=list)
+    left_out: list[LeftOut] = field(default_factory=list)
+
+    def add(self, build: Build) -> None:
+        """Add the jobs of a family in a variant."""
+        reason = families.without_pytorch(self.question, build, self.pytorch)
+        wheels = [] if reason else list(self._pytorch_builds(build))
+        if reason:
+            self._leave(f"build_pytorch, {build.where}", reason)
+        if not build.has_rocm:
+            self._leave(f"build_rocm, {build.where}", "family cpu has no ROCm")
+        elif wheels and not self.upload.value:
+            self._leave(f"build_rocm, {build.where}", f"the PyTorch jobs build it: {self.upload.reason}")
+        else:
+            sessions, runner = self._rocm_sessions, build.entry.build_runner
+            self.cells.append(self._cell(build, "build_rocm", sessions, runner, torch_ref=self.own_rocm))
+        self.cells.extend(wheels)
+        if build.has_rocm:
+            self._rocm_test(build)
+        for wheel in wheels:
+            self._pytorch_test(build, wheel)
+        for name, test in self.question.data.triggers.tests.items():
+            if wheels and test.stage == "test_torch":
+                self._torch_test(build, wheels, name, test)
+
+    @property
+    def _rocm_sessions(self) -> tuple[str, ...]:
+        return ("build_rocm",) if self.own_rocm else (FETCH, "build_rocm")
+
+    @property
+    def own_rocm(self) -> str:
+        """The ref that brings artifacts along, where all refs are built on these: the sample."""
+        refs = self.question.refs["linux"]
+        return _SAMPLE if all(name in refs and refs[name].rocm_version for name in self._refs) else ""
+
+    @property
+    def _refs(self) -> Sequence[str]:
+        return self.question.inputs.pytorch_git_refs or self._matrix.torch_refs
+
+    @property
+    def _pythons(self) -> Sequence[str]:
+        return self.question.inputs.pytorch_python_versions or self._matrix.pythons
+
+    @property
+    def _matrix(self) -> Matrix:
+        named = bool(self.question.inputs.pytorch_python_versions)
+        return self.question.data.matrix_of(self.question.type, named_pythons=named)
+
+    def _pytorch_builds(self, build: Build) -> Iterator[Cell]:
+        entry = build.entry
+        for python in self._pythons:
+            python_tag(python)  # refuses what is not a version of Python
+            for name in self._refs:
+                ref = self._ref(name, entry.platform)
+                reason = missing(python, ref, entry.gpu_family, self._matrix, entry.platform)
+                components = self._components(ref, entry.platform)
+                if not reason and not components:
+                    reason = "it has none of the requested components"
+                if reason:
+                    self._leave(f"build_pytorch, {build.where}, {name}, Python {python}", reason)
+                    continue
+                first = self._rocm_sessions if not self.upload.value and build.has_rocm else ()
+                sessions = (*first, *(BUILDS[one] for one in components), *_CHECKS)
+                yield self._cell(
+                    build, "build_pytorch", sessions, entry.build_runner, python=python, torch_ref=name
+                )
+
+    def _components(self, ref: TorchRef, platform: Platform) -> Sequence[str]:
+        named = self.question.inputs.pytorch_components
+        for one in named:
+            if one not in PROJECTS:
+                raise UsageError(f"Unknown component {one!r}. {nearest(one, PROJECTS)}")
+            left = LeftOut(what=f"{one} of {ref.name}", reason=f"not built on {platform}")
+            if one not in ref.components and left not in self.left_out:
+                self.left_out.append(left)
+        if not named:
+            return ref.components
+        # the others are built against the torch of their own run, and torch requires that run's triton, so
+        # that no other one is installed beside it
+        wanted = {*named, "torch"} if {"audio", "vision", "apex"} & {*named} else {*named}
+        wanted |= {"triton"} if "torch" in wanted else set()
+        built = [one for one in ref.components if one in wanted]
+        return built if {*named} & {*built} else []
+
+    def _ref(self, name: str, platform: Platform) -> TorchRef:
+        refs = self.question.refs[platform]
+        if name not in refs:
+            kind = UsageError if self.question.inputs.pytorch_git_refs else DataError
+            raise kind(f"Unknown torch ref {name!r}. {nearest(name, refs)}")
+        return refs[name]
+
+    def _rocm_test(self, build: Build) -> None:
+        label, reason = families.rocm_machine(self.question, build.chosen)
+        sessions = self._sessions("test_rocm", build.entry.platform)
+        if not self._untested(build, f"test_rocm, {build.where}", label, reason, sessions):
+            python, ref = self._pythons[0], self.own_rocm
+            cell = self._cell(build, "test_rocm", sessions, label, python=python, torch_ref=ref)
+            because = "; ".join(filter(None, (cell.reason, reason)))
+            self.cells.append(cell.model_copy(update={"reason": because}))
+
+    def _pytorch_test(self, build: Build, wheel: Cell) -> None:
+        job = f"test_pytorch {wheel.torch_ref} {wheel.python}"
+        label, reason = families.machine(self.question, build.chosen, job)
+        sessions = self._sessions("test_pytorch", wheel.platform)
+        what = f"test_pytorch, {wheel.name} on {wheel.platform}"
+        if wheel.expect_failure:
+            self._leave(what, "its build is expected to fail")
+        elif not self._untested(build, what, label, reason, sessions):
+            python, ref = wheel.python, wheel.torch_ref
+            self.cells.append(
+                self._cell(build, "test_pytorch", sessions, label, python=python, torch_ref=ref)
+            )
+
+    def _torch_test(self, build: Build, wheels: Sequence[Cell], name: str, test: Test) -> None:
+        """Add one kind of upstream's tests of torch: for each ref a job for every part of them."""
+        platform = build.entry.platform
+        job = f"test_torch {test.config}"
+        what = f"{job}, {build.where}"
+        if test.platforms and platform not in test.platforms:
+            return self._leave(what, f"tested on {' and '.join(test.platforms)} only")
+        label, reason = families.machine(self.question, build.chosen, job, several_gpus=test.several_gpus)
+        wanted = self._wanted(name, test, platform)
+        if not wanted and not self.test_labels[platform]:
+            return self._leave(what, f"not of test type {self.test_type}; label test:{name} requests it")
+        if self._untested(build, what, label, reason, (test.session,) if wanted else ()):
+            return None
+        for wheel in wheels:
+            pythons = test.of([one.python for one in wheels if one.torch_ref == wheel.torch_ref])
+            if wheel.python not in pythons:
+                reason = f"tested with Python {' and '.join(pythons)}"
+            elif wheel.expect_failure:
+                reason = "its build is expected to fail"
+            elif "build_torch" not in wheel.sessions:
+                reason = "torch is not built"
+            else:
+                self._torch_parts(build, wheel, test)
+                continue
+            self._leave(f"{job}, {wheel.name} on {platform}", reason)
+        return None
+
+    def _torch_parts(self, build: Build, wheel: Cell, test: Test) -> None:
+        """Add a job for every part of upstream's tests, on machines that share the work."""
+        for number in range(1, test.shards + 1):
+            shard = f"{number}/{test.shards}"
+            job = f"test_torch {wheel.torch_ref} {wheel.python} {test.config} {shard}"
+            label, _ = families.machine(self.question, build.chosen, job, several_gpus=test.several_gpus)
+            python, ref = wheel.python, wheel.torch_ref
+            cell = self._cell(build, "test_torch", (test.session,), label, python=python, torch_ref=ref)
+            part = {"config": test.config, "shard": shard, "minutes": test.minutes}
+            name = f"{cell.name}, {test.config} {shard}"
+            self.cells.append(cell.model_copy(update={"name": name, **part}))
+
+    def _untested(self, build: Build, what: str, label: str, reason: str, sessions: Sequence[str]) -> bool:
+        """Leave a test out, where there is a reason to; `reason` is that of a missing machine."""
+        tested_on = build.variant.tested_on
+        # a kernel that the event names is one of machines that have the family
+        named = build.chosen.named or self.question.labels.kernel
+        rules = (
+            (not self.upload.value, f"nothing is uploaded that it could install: {self.upload.reason}"),
+            (build.entry.expect_failure, "its ROCm packages are expected to fail"),
+            (
+                tested_on and self.question.event.name not in tested_on,
+                f"{build.entry.build_variant} is tested on {' and '.join(tested_on)} only",
+            ),
+            (not sessions, "other tests are requested"),
+            (
+                not named and not self.question.tests_reach(build.chosen.on.tests),
+                f"tested from {build.chosen.on.tests} on, or on request",
+            ),
+            (not label, reason),
+        )
+        why = next((said for applies, said in rules if applies), "")
+        if why:
+            self._leave(what, why)
+        return bool(why)
+
+    def _sessions(self, stage: Stage, platform: Platform) -> tuple[str, ...]:
+        """Return the sessions of the requested tests, or of all of the test type."""
+        return tuple(
+            test.session
+            for name, test in self.question.data.triggers.tests.items()
+            if test.stage == stage and self._wanted(name, test, platform)
+        )
+
+    def _wanted(self, name: str, test: Test, platform: Platform) -> bool:
+        """Say whether a test is requested, or belongs to the test type where none is."""
+        labels = self.test_labels[platform]
+        return f"test:{name}" in labels if labels else not test.types or self.test_type in test.types
+
+    def _cell(
+        self,
+        build: Build,
+        stage: Stage,
+        sessions: tuple[str, ...],
+        runner: str,
+        *,
+        python: str = "",
+        torch_ref: str = "",
+    ) -> Cell:
+        entry = build.entry
+        named = (entry.artifact_group, torch_ref, python and f"Python {python}")
+        failure = families.expected_failure(self.question, build.chosen, stage, torch_ref)
+        reason = entry.reason if stage.endswith("rocm") else f"{entry.reason}; {self.pytorch.reason}"
+        late = f"; expected to fail until {failure.until}: {failure.reason}" if failure else ""
+        return Cell(
+            name=", ".join(filter(None, named)),
+            platform=entry.platform,
+            stage=stage,
+            sessions=sessions,
+            runner=runner,
+            gpu_family=entry.gpu_family,
+            artifact_group=entry.artifact_group,
+            build_variant=entry.build_variant,
+            expect_failure=entry.expect_failure or failure is not None,
+            reason=f"{reason}{late}",
+            python=python,
+            torch_ref=torch_ref,
+        )
+
+    def _leave(self, what: str, reason: str) -> None:
+        self.left_out.append(LeftOut(what=what, reason=reason))

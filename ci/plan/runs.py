@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 from typing import TYPE_CHECKING, Protocol
 
@@ -34,13 +34,13 @@ class Run:
 
     @property
     def successful(self) -> bool:
-        """Whether it ended well."""
+        """Whether it succeeded."""
         return self.status == "completed" and self.conclusion == "success"
 
 
 @dataclass(frozen=True, kw_only=True)
 class RunQuery:
-    """Which runs come into question."""
+    """Which runs count."""
 
     repository: str
     workflow: str
@@ -51,7 +51,7 @@ class RunQuery:
     def __post_init__(self) -> None:
         if self.commit and not _COMMIT.fullmatch(self.commit):
             raise UsageError(
-                f"--commit {self.commit!r} is no commit.", hint="Give 7 to 40 hexadecimal digits."
+                f"--commit {self.commit!r} is not a commit.", hint="Give 7 to 40 hexadecimal digits."
             )
 
     @property
@@ -63,10 +63,10 @@ class RunQuery:
 
 
 class RunSource(Protocol):
-    """Where runs are looked up."""
+    """Where runs are looked up (`ci.github.GitHub`)."""
 
     def whole_commit(self, repository: str, commit: str) -> str:
-        """Give all 40 digits of a commit."""
+        """Return all 40 digits of a commit."""
         ...
 
     def run(self, repository: str, run_id: str) -> Run:
@@ -74,15 +74,14 @@ class RunSource(Protocol):
         ...
 
     def runs(self, query: RunQuery) -> Iterator[Run]:
-        """Give runs, the newest first, asking for more as they are taken."""
+        """Yield runs, the newest first, requesting more as they are taken."""
         ...
 
 
 def find_run(source: RunSource, query: RunQuery, holds_artifacts: Callable[[Run], bool]) -> Run:
     """Find the newest run that counts and has artifacts."""
     if query.commit and len(query.commit) < _WHOLE:
-        whole = source.whole_commit(query.repository, query.commit)
-        query = RunQuery(**{**vars(query), "commit": whole})
+        query = replace(query, commit=source.whole_commit(query.repository, query.commit))
     looked_at = 0
     for run in islice(source.runs(query), MOST_RUNS):
         if query.require_successful and not run.successful:

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
     from collections.abc import Set as AbstractSet
 
-    from ci.plan.runners import Runners
+    from ci.plan.data import Runners
     from ci.promote.documents import Evidence, Rule
     from ci.promote.facts import Facts, Wheel
     from ci.promote.runs import Test

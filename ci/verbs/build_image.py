@@ -2,32 +2,113 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 import tempfile
 from datetime import UTC, datetime
 from pathlib import Path
+from string import Template
 from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
 
-from ci.images import BASE, DATE, image, images, local_name, repository, tags
+from pydantic import model_validator
+
 from core import console, process
 from core.cli.options import common_from, environment
+from core.data import Model, load_toml
 from core.env import engines
 from core.env.engines import ENGINES, Build, Engine
-from core.errors import FatalError, MissingInputError, ProcessError, UsageError
+from core.errors import FatalError, MissingInputError, ProcessError, UsageError, nearest
 from core.families import gpu_targets
 from core.run.job_files import job_files
 from core.run.job_files import table as markdown_table
 from core.run.job_files import text as markdown
 from core.run.outputs import group_name
+from rocm_packaging.rocm_sources import release_index_url
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
+    from typing import Self
 
-    from ci.images import BuildArgument
     from core.cli.options import Common
 
+IMAGES_FILE = Path(__file__).parents[1] / "images.toml"
+BASE = "BASE_IMAGE"
+DATE = "NIGHTLY_DATE"
 _INDEX, _ARCH = "THEROCK_NIGHTLY_INDEX_URL", "PYTORCH_ROCM_ARCH"
+_REPOSITORY = re.compile(r"[a-z0-9.-]+(:\d+)?(/[a-z0-9]+([._-]+[a-z0-9]+)*)+")
+_NAME = re.compile(r"[a-z0-9]+([._/-]+[a-z0-9]+)*")
+_TAG = re.compile(r"\w[\w.-]{0,127}", re.ASCII)
+_DATE = re.compile(r"\d{8}", re.ASCII)
+
+
+class BuildArgument(Model):
+    """One build argument of a Dockerfile."""
+
+    default: str
+    pattern: str
+    about: str
+
+
+class Image(Model):
+    """One image."""
+
+    dockerfile: str
+    name: str
+    default: bool = False
+    arguments: dict[str, BuildArgument]
+
+    def values(self, given: Mapping[str, str]) -> dict[str, str]:
+        """Return the value of every build argument; a default may be made of other arguments."""
+        for name in given:
+            if name not in self.arguments:
+                known = nearest(name, self.arguments)
+                raise UsageError(f"{self.dockerfile} has no build argument {name}.", hint=known)
+        found = {name: given.get(name, one.default) for name, one in self.arguments.items()}
+        for name, one in self.arguments.items():
+            if name not in given:
+                found[name] = Template(one.default).substitute(found)
+        for name, value in found.items():
+            _refuse(name, value, self.arguments[name])
+        return found
+
+
+def _refuse(name: str, value: str, argument: BuildArgument) -> None:
+    """Refuse a value that cannot be right, or that holds credentials."""
+    if not re.fullmatch(argument.pattern, value):
+        raise UsageError(
+            f"{name}={value!r} cannot be right: {argument.about}.",
+            hint=f"The default is {argument.default!r}.",
+        )
+    if "://" in value and "@" in urlsplit(value).netloc:
+        raise UsageError(
+            f"{name} holds a user name or password, which would stay in the image.",
+            hint="Give an address without one; a base image of yours can hold a netrc file.",
+        )
+
+
+class _ImagesFile(Model):
+    images: dict[str, Image]
+
+    @model_validator(mode="after")
+    def _one_default(self) -> Self:
+        if sum(one.default for one in self.images.values()) != 1:
+            raise ValueError("one image has default = true.")
+        return self
+
+
+def images() -> Mapping[str, Image]:
+    """Return every image by name."""
+    return load_toml(IMAGES_FILE, _ImagesFile).images
+
+
+def image(name: str = "") -> Image:
+    """Find an image."""
+    known = images()
+    if name and name not in known:
+        raise UsageError(f"Unknown image {name!r}.", hint=nearest(name, known))
+    return known[name] if name else next(one for one in known.values() if one.default)
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -66,43 +147,44 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> None:
-    """Build the image; push and save it where that is asked for."""
+    """Build the image; push and save it where the options say so."""
     common = common_from(arguments)
     build = plan(common, arguments, today=f"{datetime.now(UTC):%Y%m%d}")
     engine = _engine(arguments.engine, dry_run=common.dry_run)
+    command, pushes = engines.build_command(engine, build), engines.push_commands(engine, build)
     if common.dry_run:
-        for command in commands(engine, build, build.archive):
-            console.result(shlex.join(command))
+        saves = (engines.save_command(engine, build, build.archive),) if build.archive else ()
+        for words in (command, *pushes, *saves):
+            console.result(shlex.join(words))
         return
     with console.group(f"{engine} build {build.names[0]}"):
-        _run(engine, build, [engines.build_command(engine, build)], common)
-    _run(engine, build, engines.push_commands(engine, build), common)
+        _run(engine, build, [command], common)
+    _run(engine, build, pushes, common)
     if build.archive is not None:
         _save(engine, build, build.archive, common)
-    _tell(engine, build)
+    _show(engine, build)
 
 
 def plan(common: Common, arguments: argparse.Namespace, *, today: str) -> Build:
     """Decide what is built, from options."""
     chosen = image(arguments.image)
     names = {name for each in images().values() for name in each.arguments}
-    given = {name: value for name in names if (value := getattr(arguments, name)) is not None}
-    suffix = ""
+    given = {name: value for name in sorted(names) if (value := getattr(arguments, name)) is not None}
+    # images of several families may share a machine and a registry
+    suffix = f"-{group_name(common.gpu_family).lower()}" if common.gpu_family else ""
     if common.gpu_family:
         given = {**_of_family(common.gpu_family), **given}
-        # images of several families may share a machine and a registry
-        suffix = f"-{group_name(common.gpu_family).lower()}"
-    name = local_name(arguments.name) if arguments.name else f"{chosen.name}{suffix}"
+    name = arguments.name or f"{chosen.name}{suffix}"
+    if not _NAME.fullmatch(name):
+        raise UsageError(f"Invalid image name {name!r}.", hint="Use small letters and digits, and no tag.")
     pushed = repository(f"{arguments.push}{suffix}") if arguments.push else ""
     date = arguments.date or today
     found = tags(date, tuple(arguments.tag))
     values = chosen.values({key: given[key] for key in sorted(given)})
-    if _INDEX in values:
-        values[DATE] = date
     return Build(
         dockerfile=common.root / chosen.dockerfile,
         context=common.root,
-        arguments=values,
+        arguments={**values, DATE: date} if _INDEX in values else values,
         names=tuple(f"{name}:{tag}" for tag in found),
         pushed=tuple(f"{pushed}:{tag}" for tag in found) if pushed else (),
         archive=arguments.output.absolute() if arguments.output else None,
@@ -111,18 +193,32 @@ def plan(common: Common, arguments: argparse.Namespace, *, today: str) -> Build:
 
 
 def _of_family(family: str) -> dict[str, str]:
-    from rocm_packaging.rocm_sources import release_index_url
-
     targets = gpu_targets(family)
     if not targets:
         raise UsageError(f"There is no ROCm for {family}.", hint="Name a family of GPUs, or leave it out.")
     return {_INDEX: release_index_url("", family), _ARCH: ";".join(targets)}
 
 
-def commands(engine: Engine, build: Build, archive: Path | None) -> tuple[tuple[str, ...], ...]:
-    """List every command of a build, in order."""
-    saved = (engines.save_command(engine, build, archive),) if archive else ()
-    return (engines.build_command(engine, build), *engines.push_commands(engine, build), *saved)
+def tags(date: str, named: tuple[str, ...] = ()) -> tuple[str, ...]:
+    """Return an image's tags."""
+    if not _DATE.fullmatch(date):
+        raise UsageError(f"Invalid day {date!r}.", hint="Write it as YYYYMMDD, such as 20251121.")
+    found = named or (f"nightly-{date}", "latest")
+    for tag in found:
+        if not _TAG.fullmatch(tag):
+            raise UsageError(f"Invalid image tag {tag!r}.", hint="Use letters, digits, '_', '.' and '-'.")
+    return found
+
+
+def repository(named: str) -> str:
+    """Check where an image is pushed to: REGISTRY/REPO, in small letters as registries want it."""
+    found = named.lower()
+    if not _REPOSITORY.fullmatch(found):
+        raise UsageError(
+            f"{named!r} is not a REGISTRY/REPO to push to.",
+            hint="Write it without https:// and without a tag, as in registry.example.com/team/rocm-ci.",
+        )
+    return found
 
 
 def _engine(named: Engine | None, *, dry_run: bool) -> Engine:
@@ -137,9 +233,9 @@ def _engine(named: Engine | None, *, dry_run: bool) -> Engine:
         return "docker"
 
 
-def _run(engine: Engine, build: Build, words: Sequence[Sequence[str]], common: Common) -> None:
+def _run(engine: Engine, build: Build, commands: Sequence[Sequence[str]], common: Common) -> None:
     log = common.cache / "logs" / "build_image.log"
-    for command in words:
+    for command in commands:
         log.unlink(missing_ok=True)
         try:
             process.run(command, cwd=common.root, log=log)
@@ -161,15 +257,13 @@ def _save(engine: Engine, build: Build, archive: Path, common: Common) -> None:
         ) from problem
 
 
-def _tell(engine: Engine, build: Build) -> None:
+def _show(engine: Engine, build: Build) -> None:
     rows = [(name, "here") for name in build.names] + [(name, "pushed") for name in build.pushed]
     if build.archive is not None:
         rows.append((str(build.archive), console.size(build.archive.stat().st_size)))
     console.table(("image", ""), rows)
-    step = job_files(environment())
-    step.set_output("image", (build.pushed or build.names)[0])
+    job_files(environment()).set_output("image", (build.pushed or build.names)[0])
     values = [(markdown(name), markdown(value)) for name, value in build.arguments.items()]
-    console.summary(
-        f"### Image {markdown(build.names[0])}\n\n{markdown_table(('build argument', 'value'), values)}"
-    )
+    table = markdown_table(("build argument", "value"), values)
+    console.summary(f"### Image {markdown(build.names[0])}\n\n{table}")
     console.done(f"build_image: {build.names[0]} by {engine}")

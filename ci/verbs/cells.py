@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple
 
-from ci.plan.matrix import MATRIX_FILE, Matrix, MatrixFile
+from ci.pipeline import BUILDS, JOBS, MATRIX_SESSIONS
+from ci.plan.data import MATRIX_FILE, Matrix, MatrixFile, load, of_tier
 from core import console
 from core.cli.options import common_from
 from core.data import load_toml
@@ -29,20 +30,11 @@ if TYPE_CHECKING:
     from ci.plan.data import Test
     from pytorch_build.refs.torch_refs import TorchRef
 
-BUILDS = {
-    "triton": "build_triton",
-    "torch": "build_torch",
-    "audio": "build_audio",
-    "vision": "build_vision",
-    "apex": "build_apex",
-}
-TESTS = ("test_smoke",)
+TESTS = JOBS["test_pytorch"]
 TORCH_TESTS = "test_torch"
-SESSIONS = (*BUILDS.values(), *TESTS, TORCH_TESTS)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Cell:
+class Cell(NamedTuple):
     """One cell: a Python, a torch ref, a GPU family; of upstream's tests a part of a configuration."""
 
     python: str
@@ -52,10 +44,9 @@ class Cell:
     shard: str = ""
 
     @property
-    def row(self) -> list[str]:
+    def row(self) -> tuple[str, ...]:
         """The cell as the noxfile takes it."""
-        part = [self.config, self.shard] if self.config else []
-        return [self.python, self.torch_ref, self.gpu_family, *part]
+        return self if self.config else self[:3]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,7 +54,6 @@ class Expanded:
     """A matrix as cells by session, and what was left out, a sentence each."""
 
     sessions: Mapping[str, tuple[Cell, ...]]
-    tool_pythons: tuple[str, ...]
     left_out: tuple[str, ...]
 
 
@@ -81,42 +71,35 @@ def run(arguments: argparse.Namespace) -> None:
     common = common_from(arguments)
     platform: Platform = arguments.platform or common.outputs.platform
     if (common.root / arguments.matrix).suffix == ".json":
-        console.result(json.dumps(planned(Plan.read(common.root / arguments.matrix), platform)))
-        return
-    refs = load_refs(common.refs_file, common.root, platform=platform)
-    from ci.plan.data import load
+        sessions = planned(Plan.read(common.root / arguments.matrix), platform)
+        pythons = load_toml(MATRIX_FILE, MatrixFile).ci.tool_pythons
+    else:
+        matrix = load_matrix(arguments.matrix, common.root)
+        refs = load_refs(common.refs_file, common.root, platform=platform)
+        expanded = expand(matrix, refs, platform, tuple(load().triggers.tests.values()))
+        for sentence in expanded.left_out:
+            console.detail(f"left out: {sentence}")
+        sessions, pythons = expanded.sessions, matrix.tool_pythons
+    rows = {name: [cell.row for cell in cells] for name, cells in sessions.items()}
+    console.result(json.dumps({**rows, "tests": list(pythons)}))
 
-    tests = tuple(load().triggers.tests.values())
-    expanded = expand(load_matrix(arguments.matrix, common.root), refs, platform, tests)
-    for sentence in expanded.left_out:
-        console.detail(f"left out: {sentence}")
-    rows = {name: [cell.row for cell in cells] for name, cells in expanded.sessions.items()}
-    console.result(json.dumps({**rows, "tests": list(expanded.tool_pythons)}))
 
-
-def planned(plan: Plan, platform: Platform) -> Mapping[str, Sequence[Sequence[str]] | Sequence[str]]:
-    """Give the cells of a plan, by session."""
-    rows: dict[str, list[list[str]]] = {name: [] for name in SESSIONS}
-    for cell in plan.cells:
-        if cell.build_variant != PLAIN:
-            console.detail(f"left out: {cell.name}; name it: -- --build-variant={cell.build_variant}")
+def planned(plan: Plan, platform: Platform) -> Mapping[str, Sequence[Cell]]:
+    """Return the cells of a plan, by session."""
+    found: dict[str, list[Cell]] = {name: [] for name in MATRIX_SESSIONS}
+    for one in plan.cells:
+        if one.build_variant != PLAIN:
+            console.detail(f"left out: {one.name}; name it: -- --build-variant={one.build_variant}")
             continue
-        for session in cell.sessions if cell.platform == platform else ():
-            if session in rows:
-                one = Cell(
-                    python=cell.python,
-                    torch_ref=cell.torch_ref,
-                    gpu_family=cell.gpu_family,
-                    config=cell.config,
-                    shard=cell.shard,
-                )
-                rows[session].append(one.row)
-    if not any(rows.values()):
+        for session in one.sessions if one.platform == platform else ():
+            if session in found:
+                found[session].append(Cell(one.python, one.torch_ref, one.gpu_family, one.config, one.shard))
+    if not any(found.values()):
         raise MissingInputError(
             f"The plan has no cell on {platform}: {plan.build_pytorch.reason}.",
             hint="Look at what it leaves out: `nox -s configure` with the same options.",
         )
-    return {**rows, "tests": load_toml(MATRIX_FILE, MatrixFile).ci.tool_pythons}
+    return found
 
 
 def load_matrix(name: str, root: Path) -> Matrix:
@@ -124,8 +107,6 @@ def load_matrix(name: str, root: Path) -> Matrix:
     embedded = load_toml(MATRIX_FILE, MatrixFile)
     known = {"ci": embedded.ci, "release": embedded.release}
     if name in known:
-        from ci.plan.families import of_tier
-
         matrix = known[name]
         return matrix.model_copy(update={"gpu_families": of_tier(matrix.tier)}) if matrix.tier else matrix
     if (root / name).is_file():
@@ -139,52 +120,48 @@ def expand(
     """Expand a matrix into the cells that can exist."""
     _refuse_collisions(matrix)
     _refuse_idle_exclusions(matrix)
-    sessions: dict[str, list[Cell]] = {name: [] for name in SESSIONS}
+    sessions: dict[str, list[Cell]] = {name: [] for name in MATRIX_SESSIONS}
     left_out: list[str] = []
     for python in matrix.pythons:
         for ref_name in matrix.torch_refs:
             if ref_name not in refs:
-                raise DataError(f"The matrix names the torch ref {ref_name!r}. {nearest(ref_name, refs)}")
+                raise DataError(
+                    f"The matrix has an unknown torch ref {ref_name!r}. {nearest(ref_name, refs)}"
+                )
+            ref = refs[ref_name]
             for name in matrix.gpu_families.get(platform, ()):
-                cell = Cell(python=python, torch_ref=ref_name, gpu_family=family(name).name)
-                reason = missing(cell, matrix, refs[ref_name], platform)
+                cell = Cell(python, ref_name, family(name).name)
+                reason = missing(python, ref, cell.gpu_family, matrix, platform)
                 if reason:
                     left_out.append(f"{python} {ref_name} {name}: {reason}")
                     continue
-                for component in refs[ref_name].components:
-                    sessions[BUILDS[component]].append(cell)
-                for session in TESTS:
+                for session in (*(BUILDS[component] for component in ref.components), *TESTS):
                     sessions[session].append(cell)
     for test in tests:
         if test.stage == TORCH_TESTS and matrix.test_type in test.types:
             sessions[TORCH_TESTS] += _parts(test, sessions[BUILDS["torch"]], platform)
     _refuse_size(sessions, platform)
     return Expanded(
-        sessions={name: tuple(cells) for name, cells in sessions.items()},
-        tool_pythons=matrix.tool_pythons,
-        left_out=tuple(left_out),
+        sessions={name: tuple(cells) for name, cells in sessions.items()}, left_out=tuple(left_out)
     )
 
 
 def _parts(test: Test, built: Sequence[Cell], platform: Platform) -> Iterator[Cell]:
-    """Give the parts of one kind of upstream's tests, for the torch of each ref and family."""
+    """Yield the parts of one kind of upstream's tests, for the torch of each ref and family."""
     for cell in built if platform in (test.platforms or (platform,)) else ():
-        alike = [one for one in built if replace(one, python="") == replace(cell, python="")]
-        if cell.python in test.of([one.python for one in alike]):
+        if cell.python in test.of([one.python for one in built if one[1:] == cell[1:]]):
             for number in range(1, test.shards + 1):
-                yield replace(cell, config=test.config, shard=f"{number}/{test.shards}")
+                yield cell._replace(config=test.config, shard=f"{number}/{test.shards}")
 
 
-def missing(cell: Cell, matrix: Matrix, ref: TorchRef, platform: Platform) -> str:
-    """Say why a cell cannot exist; "" where it can."""
-    if cell.python not in ref.pythons:
-        return f"{ref.name} is not built for Python {cell.python}"
+def missing(python: str, ref: TorchRef, gpu_family: str, matrix: Matrix, platform: Platform) -> str:
+    """Return why a cell cannot exist; "" where it can."""
+    if python not in ref.pythons:
+        return f"{ref.name} is not built for Python {python}"
     if not ref.components:
         return f"{ref.name} is not built on {platform}"
-    for row in matrix.exclude:
-        if row.covers(cell.gpu_family, platform, cell.torch_ref, cell.python):
-            return row.reason
-    return ""
+    rows = (row for row in matrix.exclude if row.covers(gpu_family, platform, ref.name, python))
+    return next((row.reason for row in rows), "")
 
 
 def _refuse_size(sessions: Mapping[str, Sequence[Cell]], platform: Platform) -> None:
@@ -197,11 +174,9 @@ def _refuse_size(sessions: Mapping[str, Sequence[Cell]], platform: Platform) -> 
                 f"{name} has {len(cells)} cells on {platform}; a matrix of CI holds {MAX_JOBS}.",
                 hint="Split the matrix into several files.",
             )
-        twice = [cell for cell, count in Counter(cells).items() if count > 1]
-        if twice:
-            raise DataError(
-                f"The matrix has {twice[0].python} {twice[0].torch_ref} {twice[0].gpu_family} more than once."
-            )
+        for cell, count in Counter(cells).items():
+            if count > 1:
+                raise DataError(f"The matrix has {' '.join(cell[:3])} more than once.")
 
 
 def _refuse_idle_exclusions(matrix: Matrix) -> None:

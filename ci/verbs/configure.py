@@ -12,17 +12,15 @@ from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ci.plan import asking, data, events, inputs, labels, outputs, telling
-from ci.plan.families import NONE, named_family
-from ci.plan.paths import Changes
+from ci.plan import data, events, inputs, outputs
+from ci.plan.decisions import DISPATCHES, Question
+from ci.plan.events import Changes
 from ci.plan.plan import plan
-from ci.plan.question import DISPATCHES, Question
 from ci.publish.buckets import buckets
 from core import console
 from core.cli.options import common_from, environment
 from core.data import read_text
 from core.errors import DataError, UsageError, nearest
-from core.run.job_files import job_files
 from core.run.outputs import LOCAL_RUN
 from core.run.plan import PLATFORMS
 from pytorch_build.refs.torch_refs import load_refs
@@ -43,20 +41,12 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("an event to plan for (default: the one that CI runs for)")
     group.add_argument("--event", default="", metavar="NAME", help=f"one of: {', '.join(events.EVENTS)}")
     group.add_argument("--payload", type=Path, metavar="FILE", help="the event's JSON, as GitHub sends it")
-    group.add_argument(
-        "--label",
-        action="append",
-        default=[],
-        metavar="LABEL",
-        help="a label of the pull request; repeatable",
-    )
-    group.add_argument(
-        "--changed",
-        action="append",
-        default=[],
-        metavar="PATH",
-        help="a file that has changed, or @FILE with one a line; repeatable",
-    )
+    for option, metavar, about in (
+        ("--label", "LABEL", "a label of the pull request; repeatable"),
+        ("--changed", "PATH", "a file that has changed, or @FILE with one a line; repeatable"),
+        ("--input", "NAME=VALUE", "an input of a dispatch; repeatable"),
+    ):
+        group.add_argument(option, action="append", default=[], metavar=metavar, help=about)
     group.add_argument("--base", default="", metavar="REF", help="the commit that changes are counted from")
     group.add_argument(
         "--branch", default="main", metavar="BRANCH", help="pushed or merged into (default: main)"
@@ -64,19 +54,10 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--repository", default="", metavar="OWNER/NAME", help="whose run it is")
     group.add_argument("--fork", action="store_true", help="a pull request from a fork")
     group.add_argument(
-        "--input",
-        action="append",
-        default=[],
-        metavar="NAME=VALUE",
-        help="an input of a dispatch; repeatable",
-    )
-    group.add_argument(
         "--date", type=_date, metavar="YYYY-MM-DD", help="the day to plan for (default: today)"
     )
     group = parser.add_argument_group("the plan")
-    group.add_argument(
-        "--config", type=Path, metavar="FILE", help=f"data of your own over CI's (default: {data.CONFIG}'s)"
-    )
+    data.add_config(group)
     group.add_argument("--json", action="store_true", help="print the plan as JSON")
     group.add_argument(
         "--output", type=Path, metavar="FILE", help="write the plan, for MATRIX=FILE and resolve"
@@ -84,49 +65,49 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> None:
-    """Plan, and tell: people, the job's outputs, its summary, a file."""
+    """Plan; print the plan, and write the job's outputs, its summary, a file."""
     common, env = common_from(arguments), environment()
     made = plan(question(arguments, common, env))
-    telling.show(made)
+    outputs.show(made)
     if arguments.json:
         console.result(json.dumps(made.model_dump(mode="json"), indent=2, ensure_ascii=False))
     if arguments.output:
         made.write(common.root / arguments.output)
-    files = job_files(env)
-    if files.outputs:
-        for name, value in outputs.outputs(made).items():
-            files.set_output(name, value)
-    if env.get("GITHUB_STEP_SUMMARY"):
-        console.summary(telling.summary(made))
+    outputs.write_outputs(made, env)
+    console.summary(outputs.summary(made))
 
 
 def question(arguments: argparse.Namespace, common: Common, env: Mapping[str, str]) -> Question:
     """Gather everything that the plan follows from."""
     described = bool(arguments.event or arguments.payload)
     known = data.load(data.own_file(arguments.config, common.root, env))
-    event = _described(arguments) if described else _happened(arguments, env)
-    github = None if described else asking.service(env)
-    words, note = asking.labels(event, github)
-    exact = event.name in DISPATCHES
+    event = _described(arguments) if described else _current(arguments, env)
+    github = None if described else events.github_service(env)
+    labels, note = events.event_labels(event, github)
+    if arguments.changed:
+        changes = Changes(files=_paths(arguments.changed))
+    elif arguments.base:
+        changes = Changes(files=events.difference(arguments.base, common.root))
+    else:
+        changes = Changes() if described else events.event_changes(event, common.root, github)
+    given = _inputs(arguments, common, event, known.families, env)
+    of_job = common.run_id == LOCAL_RUN and not described
     return Question(
-        event=replace(event, labels=tuple(words)),
-        inputs=inputs.read(_inputs(arguments, common, event, known.families, env), exact=exact),
-        labels=labels.read(words, known),
-        changes=_changes(arguments, common, event, github, described=described),
+        event=replace(event, labels=tuple(labels)),
+        inputs=inputs.read_inputs(given, exact=event.name in DISPATCHES),
+        labels=inputs.read_labels(labels, known),
+        changes=changes,
         data=known,
         buckets=buckets(),
         refs={one: load_refs(common.refs_file, common.root, platform=one) for one in PLATFORMS},
         today=arguments.date or event.day or datetime.now(tz=UTC).date(),
-        run_id=env.get("GITHUB_RUN_ID", "")
-        if common.run_id == LOCAL_RUN and not described
-        else common.run_id,
+        run_id=env.get("GITHUB_RUN_ID", "") if of_job else common.run_id,
         release_type=common.release_type,
         notes=(note,) if note else (),
     )
 
 
-def _happened(arguments: argparse.Namespace, env: Mapping[str, str]) -> Event:
-    """Read the event that CI runs for."""
+def _current(arguments: argparse.Namespace, env: Mapping[str, str]) -> Event:
     name, path = env.get("GITHUB_EVENT_NAME", ""), env.get("GITHUB_EVENT_PATH", "")
     if not name:
         raise UsageError(
@@ -144,32 +125,26 @@ def _happened(arguments: argparse.Namespace, env: Mapping[str, str]) -> Event:
 def _described(arguments: argparse.Namespace) -> Event:
     """Make the event that options describe, as its payload would say it."""
     repository = arguments.repository or buckets().repository
-    if arguments.event and arguments.event not in events.EVENTS:
-        raise UsageError(
-            f"--event {arguments.event!r} is not known. {nearest(arguments.event, events.EVENTS)}"
-        )
-    if arguments.label and (arguments.payload or arguments.event != "pull_request"):
+    name = arguments.event
+    if name and name not in events.EVENTS:
+        raise UsageError(f"Unknown --event {name!r}. {nearest(name, events.EVENTS)}")
+    if arguments.label and (arguments.payload or name != "pull_request"):
         raise UsageError("--label is for a pull request that options describe.", hint="--event pull_request")
     if arguments.payload:
         payload = events.read_payload(arguments.payload)
-        name = arguments.event or ("pull_request" if "pull_request" in payload else "")
+        name = name or ("pull_request" if "pull_request" in payload else "")
         if not name:
             raise UsageError("--payload needs the event's name.", hint="Give --event.")
     else:
-        name, payload = arguments.event, _payload(arguments, repository)
+        payload = {
+            "ref": f"refs/heads/{arguments.branch}",
+            "pull_request": {
+                "labels": [{"name": label} for label in arguments.label],
+                "head": {"repo": {"full_name": FORK if arguments.fork else repository}},
+                "base": {"ref": arguments.branch},
+            },
+        }
     return events.parse(name, payload, repository=repository, ref_name=arguments.branch)
-
-
-def _payload(arguments: argparse.Namespace, repository: str) -> Mapping[str, Any]:
-    head = FORK if arguments.fork else repository
-    return {
-        "ref": f"refs/heads/{arguments.branch}",
-        "pull_request": {
-            "labels": [{"name": label} for label in arguments.label],
-            "head": {"repo": {"full_name": head}},
-            "base": {"ref": arguments.branch},
-        },
-    }
 
 
 def _inputs(
@@ -196,11 +171,12 @@ def _inputs(
 
 
 def _on_platforms(words: str, known: data.Families) -> Mapping[str, str]:
-    """Give the families of ``--gpu-family`` to each platform that has them."""
-    names = [named_family(word, known, what="GPU family") for word in re.split(r"[;,\s]+", words) if word]
+    """Return the families of ``--gpu-family`` for each platform that has them."""
+    split = filter(None, re.split(r"[;,\s]+", words))
+    names = [inputs.named_family(word, known, what="GPU family") for word in split]
     return {
         f"{platform}_amdgpu_families": " ".join(name for name in names if platform in known.families[name])
-        or NONE
+        or inputs.NONE
         for platform in PLATFORMS
     }
 
@@ -211,35 +187,18 @@ def _object(written: str) -> dict[str, Any]:
     except (ValueError, RecursionError) as problem:
         raise DataError(f"{INPUTS} is not JSON: {problem}.") from problem
     if not isinstance(value, dict):
-        raise DataError(f"{INPUTS} is no JSON object.", hint="Write it with toJSON(inputs).")
+        raise DataError(f"{INPUTS} is not a JSON object.", hint="Write it with toJSON(inputs).")
     return value
 
 
-def _changes(
-    arguments: argparse.Namespace,
-    common: Common,
-    event: Event,
-    github: asking.PullRequests | None,
-    *,
-    described: bool,
-) -> Changes:
-    if arguments.changed:
-        return Changes(files=_listed(arguments.changed))
-    if arguments.base:
-        return Changes(files=asking.difference(arguments.base, common.root))
-    return Changes() if described else asking.changes(event, common.root, github)
-
-
-def _listed(words: list[str]) -> list[str]:
+def _paths(words: list[str]) -> list[str]:
     """Read paths; ``@FILE`` holds one a line."""
-    found: list[str] = []
-    for word in words:
-        found += read_text(Path(word[1:])).splitlines() if word.startswith("@") else [word]
-    return [path for path in found if path]
+    lines = (read_text(Path(one[1:])).splitlines() if one.startswith("@") else [one] for one in words)
+    return [path for some in lines for path in some if path]
 
 
 def _date(written: str) -> date:
     try:
         return date.fromisoformat(written)
     except ValueError as problem:
-        raise UsageError(f"--date {written!r} is no day.", hint="Write it like 2026-08-31.") from problem
+        raise UsageError(f"Invalid --date {written!r}.", hint="Write it like 2026-08-31.") from problem

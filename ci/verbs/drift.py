@@ -1,30 +1,78 @@
-"""`drift`: what our data says otherwise than a checkout of TheRock, by file and key."""
+"""`drift`: where our data differs from a checkout of TheRock, by file and key."""
 
 from __future__ import annotations
 
 import json
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ci.drift import builds, packages, places
-from ci.drift.comparing import AcceptedFile, differences, sorted_out
+from pydantic import Field
+
+from ci.drift import pytorch, rocm
 from ci.drift.tree import tree
 from core import console
-from core.data import load_toml
-from core.errors import CheckError
+from core.data import Model, load_toml
+from core.errors import CheckError, DataError
 from core.run.job_files import table as markdown_table
 from core.run.job_files import text as markdown
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
-    from ci.drift.comparing import Difference
+    from ci.drift.tree import Facts, Subject, Tree
 
 ACCEPTED = Path(__file__).parents[1] / "drift.toml"
-SUBJECTS = (*packages.SUBJECTS, *places.SUBJECTS, *builds.SUBJECTS)
+SUBJECTS = (*rocm.SUBJECTS, *pytorch.SUBJECTS)
 _COLUMNS = ("subject", "key", "only upstream", "only here")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Difference:
+    """A key whose values differ."""
+
+    subject: str
+    key: str
+    upstream: str
+    here: str
+    only_upstream: tuple[str, ...]
+    only_here: tuple[str, ...]
+
+    @property
+    def row(self) -> tuple[str, ...]:
+        """The difference as a row of the table."""
+        return self.subject, self.key, " ".join(self.only_upstream), " ".join(self.only_here)
+
+
+class Accepted(Model):
+    """Intended differences; not what differs beyond the listed values."""
+
+    subject: str
+    key: str
+    upstream: tuple[str, ...] = ()
+    here: tuple[str, ...] = ()
+    reason: str = Field(min_length=10)
+
+    def covers(self, one: Difference) -> bool:
+        """Say whether a difference is intended."""
+        return (
+            self.subject == one.subject
+            and fnmatchcase(one.key, self.key)
+            and _among(one.only_upstream, self.upstream)
+            and _among(one.only_here, self.here)
+        )
+
+
+class AcceptedFile(Model):
+    """`drift.toml`."""
+
+    accepted: tuple[Accepted, ...] = ()
+
+
+def _among(values: Iterable[str], patterns: Sequence[str]) -> bool:
+    return all(any(fnmatchcase(value, pattern) for pattern in patterns) for value in values)
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -51,27 +99,54 @@ def run(arguments: argparse.Namespace) -> None:
     new, meant, idle = sorted_out(every, load_toml(ACCEPTED, AcceptedFile).accepted)
     if arguments.json:
         console.result(json.dumps([{**asdict(one), "reason": meant.get(one, "")} for one in every], indent=2))
-    elif new:
-        console.table(_COLUMNS, rows(new), title="differs from TheRock")
+    else:
+        console.table(_COLUMNS, [one.row for one in new], title="differs from TheRock")
     for one in new:
         console.detail(f"{one.subject}, {one.key}: {one.upstream} of TheRock, {one.here} here")
+    problems = [f"{len(new)} differences from TheRock have no reason"] if new else []
     if new:
-        console.summary(f"### Differs from TheRock\n\n{markdown_table(_COLUMNS, _escaped(new))}")
-    left_over = [
+        rows = [tuple(map(markdown, one.row)) for one in new]
+        console.summary(f"### Differs from TheRock\n\n{markdown_table(_COLUMNS, rows)}")
+    problems += [
         f"drift.toml gives a reason for {row.subject}, {row.key}, which does not differ" for row in idle
     ]
-    if new or left_over:
+    if problems:
         raise CheckError(
-            "; ".join([f"{len(new)} differences from TheRock have no reason"] * bool(new) + left_over) + ".",
-            hint="Change the data, or give the reason in ci/drift.toml; take out what is left over there.",
+            f"{'; '.join(problems)}.",
+            hint="Change the data, or give the reason in ci/drift.toml; remove what is left over there.",
         )
     console.done(f"drift: {len(SUBJECTS)} subjects agree with TheRock, but for {len(meant)} reasons")
 
 
-def rows(every: Sequence[Difference]) -> Sequence[tuple[str, str, str, str]]:
-    """Write differences as rows, a value a word."""
-    return [(one.subject, one.key, " ".join(one.only_upstream), " ".join(one.only_here)) for one in every]
+def differences(subject: Subject, checkout: Tree) -> Sequence[Difference]:
+    """Compare a subject, key by key."""
+    theirs, ours = subject.facts(checkout)
+    for facts, where in ((theirs, f"{subject.upstream} of TheRock"), (ours, subject.here)):
+        if not any(_values(facts, key) for key in facts):
+            raise DataError(f"{where} has no {subject.name}.", hint="Correct how ci/drift reads it.")
+    every = [
+        Difference(
+            subject=subject.name,
+            key=key,
+            upstream=subject.upstream,
+            here=subject.here,
+            only_upstream=tuple(sorted(_values(theirs, key) - _values(ours, key))),
+            only_here=tuple(sorted(_values(ours, key) - _values(theirs, key))),
+        )
+        for key in dict.fromkeys((*theirs, *ours))
+    ]
+    return [one for one in every if one.only_upstream or one.only_here]
 
 
-def _escaped(every: Sequence[Difference]) -> Sequence[tuple[str, ...]]:
-    return [tuple(markdown(value) for value in row) for row in rows(every)]
+def _values(facts: Facts, key: str) -> set[str]:
+    value = facts.get(key, ())
+    return {value} - {""} if isinstance(value, str) else {*value} - {""}
+
+
+def sorted_out(
+    every: Sequence[Difference], accepted: Sequence[Accepted]
+) -> tuple[Sequence[Difference], Mapping[Difference, str], Sequence[Accepted]]:
+    """Split differences into new ones and intended ones with their reasons, and find idle reasons."""
+    meant = {one: row.reason for one in every for row in reversed(accepted) if row.covers(one)}
+    idle = [row for row in accepted if not any(row.covers(one) for one in every)]
+    return [one for one in every if one not in meant], meant, idle

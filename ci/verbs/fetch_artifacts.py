@@ -8,8 +8,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ci.plan import data, fetching
-from ci.plan.artifact_places import find_place
+from ci.plan import artifacts, data
+from ci.plan.artifacts import find_place
 from core import console, files
 from core.cli.options import add_group, add_platform, common_from, environment
 from core.errors import ArtifactError, MissingInputError, UsageError
@@ -20,9 +20,8 @@ from core.run.records import Cell
 from core.run.stage import Made, Stage
 
 if TYPE_CHECKING:
-    from ci.plan.artifact_places import Place
+    from ci.plan.artifacts import Fetched, Place
     from ci.plan.data import RocmData
-    from ci.plan.fetching import Fetched, Plan
     from ci.plan.runs import Run
     from core.cli.options import Common
     from core.families import Family
@@ -33,42 +32,35 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--output-dir", type=Path, metavar="DIR", help="artifact directory (default: where build_rocm looks)"
     )
-    parser.add_argument(
-        "--artifact-run-id",
-        default="",
-        metavar="ID",
-        help="the artifact run, where --run-id is the run that is built (default: --run-id)",
-    )
-    parser.add_argument(
-        "--artifact-repository",
-        "--repository",
-        default="",
-        metavar="OWNER/NAME",
-        help="its repository (default: the one that the data names for the release type)",
-    )
-    parser.add_argument(
-        "--artifact-store",
-        "--from",
-        default="",
-        metavar="STORE",
-        help="store that has it (default: --store, else the one that the data names)",
-    )
-    parser.add_argument(
-        "--artifact-digest", default="", metavar="SHA256", help="what the plan says of all that is fetched"
-    )
-    parser.add_argument(
-        "--config", type=Path, metavar="FILE", help=f"data of your own over CI's (default: {data.CONFIG}'s)"
-    )
+    for names, metavar, about in (
+        (
+            ("--artifact-run-id",),
+            "ID",
+            "the artifact run, where --run-id is the run that is built (default: --run-id)",
+        ),
+        (
+            ("--artifact-repository", "--repository"),
+            "OWNER/NAME",
+            "its repository (default: the one that the data names for the release type)",
+        ),
+        (
+            ("--artifact-store", "--from"),
+            "STORE",
+            "store that has it (default: --store, else the one that the data names)",
+        ),
+        (("--artifact-digest",), "SHA256", "digest of all that is fetched, which the plan pins"),
+        (("--branch",), None, "branch for --latest (default: the data's, main)"),
+        (
+            ("--workflow",),
+            "FILE",
+            "workflow whose runs count (default: the one that builds the variant, says the data)",
+        ),
+    ):
+        parser.add_argument(*names, default="", metavar=metavar, help=about)
+    data.add_config(parser)
     which = parser.add_mutually_exclusive_group()
     which.add_argument("--commit", default="", metavar="SHA", help="the newest run that built this commit")
     which.add_argument("--latest", action="store_true", help="the newest run of a branch")
-    parser.add_argument("--branch", default="", help="branch for --latest (default: the data's, main)")
-    parser.add_argument(
-        "--workflow",
-        default="",
-        metavar="FILE",
-        help="workflow whose runs count (default: the one that builds the variant, says the data)",
-    )
     parser.add_argument(
         "--require-successful",
         action=argparse.BooleanOptionalAction,
@@ -90,28 +82,37 @@ def run(arguments: argparse.Namespace) -> None:
     common, place = _found(common, chosen, arguments, own)
     group = arguments.artifact_group or group_name(chosen.name, common.build_variant)
     folder = arguments.output_dir or common.outputs.artifacts_folder(common.cache, group)
-    listed = fetching.choose(place.listed, chosen, where=place.where)
-    planned = fetching.plan(place.store, listed, chosen, jobs=arguments.jobs)
-    _require(planned, arguments.artifact_digest, place.where)
+    listed = artifacts.choose(place.listed, chosen, where=place.where)
+    planned = artifacts.plan(place.store, listed, chosen, jobs=arguments.jobs)
+    digests = {one.name.filename: one.sha256 for one in planned.artifacts}
+    if arguments.artifact_digest and files.digest_of(digests) != arguments.artifact_digest:
+        raise ArtifactError(
+            f"The artifacts in {place.where} are not those that the plan pinned.",
+            hint="Plan the run again, or compare them with manifests/plan.json of its outputs.",
+        )
     if common.dry_run:
         console.table(("artifact", "size"), [(one.name.filename, console.size(one.size)) for one in listed])
     fetched: list[Fetched] = []
 
     def work() -> Made:
-        fetched.extend(
-            fetching.fetch(place.store, planned, folder.resolve(), jobs=arguments.jobs, force=arguments.force)
-        )
-        return Made(files=(), details={"folder": str(folder), "artifacts": _described(fetched)})
+        jobs, force = arguments.jobs, arguments.force
+        fetched.extend(artifacts.fetch(place.store, planned, folder.resolve(), jobs=jobs, force=force))
+        return Made(files=(), details={"folder": str(folder), "artifacts": [*map(_described, fetched)]})
 
     stage.perform(
         Stage(
             name="fetch_artifacts",
             # what the record promises is on this machine's disk, where it may have changed since
-            common=replace(common, force=common.force or not fetching.is_current(planned, folder)),
+            common=replace(common, force=common.force or not artifacts.is_current(planned, folder)),
             artifact_group=group,
             cell=Cell(gpu_family=chosen.name),
         ),
-        _inputs(place, planned, folder),
+        {
+            "from": place.where,
+            "folder": str(folder),
+            "artifacts": digests,
+            "problems": dict(planned.problems),
+        },
         work,
     )
     if not common.dry_run:
@@ -120,56 +121,33 @@ def run(arguments: argparse.Namespace) -> None:
 
 def show(fetched: list[Fetched], folder: Path) -> None:
     """Print what was fetched, and where it lies."""
-    console.table(
-        ("artifact", "size", "seconds", "sha256"),
-        [
-            (
-                one.planned.name.stem,
-                console.size(one.planned.size),
-                f"{one.seconds:.1f}" if one.fresh else "kept",
-                one.planned.sha256[:12],
-            )
-            for one in fetched
-        ],
-    )
+    rows = [
+        (
+            one.artifact.name.stem,
+            console.size(one.artifact.size),
+            f"{one.seconds:.1f}" if one.fresh else "kept",
+            one.artifact.sha256[:12],
+        )
+        for one in fetched
+    ]
+    console.table(("artifact", "size", "seconds", "sha256"), rows)
     console.say(f"artifacts  {folder}")
 
 
-def _require(planned: Plan, digest: str, where: str) -> None:
-    """Hold what is fetched to what the plan pinned."""
-    if digest and files.digest_of({one.name.filename: one.sha256 for one in planned.artifacts}) != digest:
-        raise ArtifactError(
-            f"The artifacts in {where} are not those that the plan pinned.",
-            hint="Plan the run again, or compare them with manifests/plan.json of its outputs.",
-        )
-
-
-def _inputs(place: Place, planned: Plan, folder: Path) -> dict[str, object]:
+def _described(one: Fetched) -> dict[str, object]:
     return {
-        "from": place.where,
-        "folder": str(folder),
-        "artifacts": {one.name.filename: one.sha256 for one in planned.artifacts},
-        "problems": dict(planned.problems),
+        "name": one.artifact.name.filename,
+        "size": one.artifact.size,
+        "sha256": one.artifact.sha256,
+        "seconds": round(one.seconds, 3),
+        "fresh": one.fresh,
     }
-
-
-def _described(fetched: list[Fetched]) -> list[dict[str, object]]:
-    return [
-        {
-            "name": one.planned.name.filename,
-            "size": one.planned.size,
-            "sha256": one.planned.sha256,
-            "seconds": round(one.seconds, 3),
-            "fresh": one.fresh,
-        }
-        for one in fetched
-    ]
 
 
 def _found(
     common: Common, chosen: Family, arguments: argparse.Namespace, own: RocmData
 ) -> tuple[Common, Place]:
-    """Say which run it is, and where its artifacts lie."""
+    """Return the run, and where its artifacts are."""
     runs = own.of(common.release_type)
     repository = arguments.artifact_repository or runs.repository
     store = arguments.artifact_store or runs.store
@@ -203,7 +181,7 @@ def _found(
     def holds_artifacts(run: Run) -> bool:
         with suppress(MissingInputError):
             found = place(run.run_id, fork=run.fork)
-            fetching.choose(found.listed, chosen, where=found.where)
+            artifacts.choose(found.listed, chosen, where=found.where)
             places[run.run_id] = found
         return run.run_id in places
 

@@ -7,21 +7,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ci.github import from_environment
-from ci.plan import data, outputs
-from ci.plan.artifact_places import find_place
-from ci.plan.finding_rocm import Search
-from ci.plan.rocm import completed, needs
+from ci.plan import data
+from ci.plan.artifacts import find_place
+from ci.plan.outputs import write_outputs
+from ci.plan.rocm import Search, completed, needs
 from core import console
 from core.cli.options import common_from, environment
-from core.run.job_files import job_files
 from core.run.plan import Plan
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Callable
 
-    from ci.plan.artifact_places import Place
-    from core.cli.options import Common
+    from ci.plan.artifacts import Place
     from core.run.outputs import Platform
 
 
@@ -34,25 +31,28 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         metavar="FILE",
         help="a plan that `configure` wrote; it is completed",
     )
-    parser.add_argument(
-        "--config", type=Path, metavar="FILE", help=f"data of your own over CI's (default: {data.CONFIG}'s)"
-    )
+    data.add_config(parser)
 
 
 def run(arguments: argparse.Namespace) -> None:
-    """Find it once for the whole run, pin it, and tell the job's outputs."""
+    """Find it once for the whole run, pin it, and write the job's outputs."""
     common, env = common_from(arguments), environment()
     path = common.root / arguments.plan
     plan = Plan.read(path)
     wanted = needs(plan)
+
+    def place(repository: str, run_id: str, fork: bool, platform: Platform, store: str) -> Place:  # noqa: FBT001
+        there = replace(common, run_id=run_id, platform=platform, release_type=plan.release_type)
+        return find_place(there, store, repository, fork=fork)
+
     if wanted:
         search = Search(
-            asked=plan.rocm,
+            requested=plan.rocm,
             repository=plan.event.repository,
             release_type=plan.release_type,
             data=data.load(data.own_file(arguments.config, common.root, env)).rocm,
             source=from_environment(env),
-            place=_places(replace(common, release_type=plan.release_type)),
+            place=place,
             notes=[],
         )
         plan = completed(plan, search.origins(wanted), search.notes)
@@ -62,34 +62,23 @@ def run(arguments: argparse.Namespace) -> None:
         for platform in dict.fromkeys(one.platform for one in plan.cells):
             run_outputs = replace(common.outputs, platform=platform)
             common.open_store().put_bytes(run_outputs.plan_key, path.read_bytes())
-    files = job_files(env)
-    for name, value in outputs.outputs(plan).items() if files.outputs else ():
-        files.set_output(name, value)
-
-
-def _places(common: Common) -> Callable[[str, str, bool, Platform, str], Place]:
-    def place(repository: str, run_id: str, fork: bool, platform: Platform, store: str) -> Place:  # noqa: FBT001
-        return find_place(replace(common, run_id=run_id, platform=platform), store, repository, fork=fork)
-
-    return place
+    write_outputs(plan, env)
 
 
 def show(plan: Plan) -> None:
     """Print where ROCm comes from."""
     for note in plan.notes:
         console.warn(note, title="plan")
-    console.table(
-        ("artifact group", "platform", "ROCm from", "artifacts", "why"),
-        [
-            (
-                one.artifact_group,
-                one.platform,
-                f"{one.version} of {one.index_url}" if one.index_url else f"run {one.run_id} in {one.store}",
-                str(len(one.artifacts) or ""),
-                one.reason,
-            )
-            for one in plan.rocm.origins
-        ],
-    )
-    if not plan.rocm.origins:
+    rows = [
+        (
+            one.artifact_group,
+            one.platform,
+            f"{one.version} of {one.index_url}" if one.index_url else f"run {one.run_id} in {one.store}",
+            str(len(one.artifacts) or ""),
+            one.reason,
+        )
+        for one in plan.rocm.origins
+    ]
+    console.table(("artifact group", "platform", "ROCm from", "artifacts", "why"), rows)
+    if not rows:
         console.done("find_rocm: nothing in the plan needs ROCm from elsewhere")

@@ -6,7 +6,7 @@ import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ci.flows import posargs_of
+from ci.jobs import posargs_of
 from core import console, process
 from core.cli.options import common_from
 from core.env import engines
@@ -49,11 +49,11 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> None:
-    """Load the image where that is asked for, and run the sessions in it."""
+    """Load the image from its archive, if any, and run the sessions in it."""
     common = common_from(arguments)
     sessions = arguments.sessions.split()
     if not sessions:
-        raise UsageError("--sessions names none.")
+        raise UsageError("--sessions is empty.")
     words = ["-s", *sessions, *(["-P", arguments.session_python] if arguments.session_python else [])]
     nox = [*words, "--", *posargs_of(common), *arguments.rest]
     engine = arguments.engine or ("docker" if common.dry_run else engines.find_engine(*engines.RUNNERS))
@@ -65,7 +65,7 @@ def run(arguments: argparse.Namespace) -> None:
             console.result(shlex.join(command))
         return
     if arguments.archive and not arguments.archive.is_file():
-        raise MissingInputError(f"{arguments.archive} is not there.", hint="Make it: nox -s build_image.")
+        raise MissingInputError(f"{arguments.archive} does not exist.", hint="Build it: nox -s build_image.")
     for command in planned:
         process.run(command, cwd=common.root)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ci.plan import data
@@ -26,9 +25,7 @@ if TYPE_CHECKING:
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Declare the verb's own options."""
     parser.add_argument("--repository", default="", metavar="OWNER/NAME", help="whose stores")
-    parser.add_argument(
-        "--config", type=Path, metavar="FILE", help=f"data of your own over CI's (default: {data.CONFIG}'s)"
-    )
+    data.add_config(parser)
 
 
 def run(arguments: argparse.Namespace) -> None:

@@ -242,8 +242,17 @@ class Plan(Model):
         needed = found and (found.index_url or FETCH in cell.sessions)
         return found.row if found and needed else {}
 
+    @property
+    def rocm_index(self) -> str:
+        """The index that all groups with ROCm from an index share; "" where there is no such one."""
+        urls = {one.index_url for one in self.rocm.origins if one.index_url}
+        return urls.pop() if len(urls) == 1 else ""
+
     def row(self, cell: Cell) -> Mapping[str, Any]:
-        """Return a job as a workflow gets it: no more than is needed, as outputs have a limit."""
+        """Return a job as a workflow gets it: no more than is passed on, as outputs have a limit."""
+        rocm: dict[str, Any] = {**self.rocm_row(cell)}
+        if self.rocm_index and rocm.get("index_url") == self.rocm_index:
+            rocm = {"index": True, "version": rocm["version"]}  # the address is an output of its own
         return {
             "gpu_family": cell.gpu_family,
             "build_variant": cell.build_variant,
@@ -256,7 +265,7 @@ class Plan(Model):
             **({"config": cell.config, "shard": cell.shard} if cell.config else {}),
             **({"minutes": cell.minutes} if cell.minutes else {}),
             "expect_failure": cell.expect_failure,
-            **({"rocm": rocm} if (rocm := self.rocm_row(cell)) else {}),
+            **({"rocm": rocm} if rocm else {}),
         }
 
     def write(self, path: Path) -> None:

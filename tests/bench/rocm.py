@@ -10,7 +10,7 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ci.plan import fetching
+from ci.plan import artifacts as run_artifacts
 from core import console, files, process
 from core.cli.options import ROOT
 from core.env import installer
@@ -152,18 +152,20 @@ def expand(place: Path, packages: Path, chosen: str) -> Figure:
     )
 
 
-def fetch(artifacts: Path, place: Path) -> Figure:
+def fetch(given: Path, place: Path) -> Figure:
     """Compare fetching and extracting many artifacts with `zstd -d | tar x` of the same archives."""
-    chosen = families_of(scan(artifacts))[0]
+    chosen = families_of(scan(given))[0]
     run = place / "store" / "1-linux"
     run.mkdir(parents=True)
-    total = sum(packed(folder, run) for folder in many_artifacts(artifacts, place / "many", chosen))
+    total = sum(packed(folder, run) for folder in many_artifacts(given, place / "many", chosen))
     store = open_store(str(place / "store"), root=ROOT)
     theirs = "for f in *.tar.zst; do mkdir -p $0/$f && zstd -dcq $f | tar x -C $0/$f || exit 1; done"
 
     def with_ours() -> None:
-        listed = fetching.choose(fetching.list_artifacts(store, run.name), family(chosen), where=run.name)
-        fetching.fetch(store, fetching.plan(store, listed, family(chosen)), place / "ours")
+        listed = run_artifacts.choose(
+            run_artifacts.list_artifacts(store, run.name), family(chosen), where=run.name
+        )
+        run_artifacts.fetch(store, run_artifacts.plan(store, listed, family(chosen)), place / "ours")
 
     def with_zstd() -> None:
         quiet(["sh", "-euc", theirs, str(place / "theirs")], cwd=run)

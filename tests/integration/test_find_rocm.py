@@ -143,7 +143,7 @@ def test_the_newest_green_run_is_pinned_fetched_and_packaged(desk: Desk, bucket:
     assert "are not those that the plan pinned" in changed.stderr
 
 
-@pytest.mark.parametrize(("run_id", "why"), [(RED, "not green: failure"), ("17", "knows nothing at")])
+@pytest.mark.parametrize(("run_id", "why"), [(RED, "not green: failure"), ("17", "has nothing at")])
 def test_a_run_that_does_not_do_is_named_with_one_that_does(desk: Desk, run_id: str, why: str) -> None:
     said, plan = desk.plan(f"artifact_run_id={run_id}")
     assert said.returncode != 0

@@ -154,6 +154,8 @@ def test_limits_and_faults_are_waited_for(played: Played) -> None:
     ]
     assert len(list(played.hub().runs(QUERY))) == 5
     assert played.slept == [7.0, 31.0, 8.0, 240.0]
+    past = {"x-ratelimit-remaining": "0", "x-ratelimit-reset": str(int(NOW) - 100)}
+    assert pause(403, past, b"", 1, NOW)[0] == 1.0
 
 
 def test_patience_ends(played: Played) -> None:
@@ -169,9 +171,9 @@ def test_patience_ends(played: Played) -> None:
 
 def test_refusals_are_not_asked_again(played: Played) -> None:
     played.answers = [Answer(status=404), Answer(status=401), Answer(status=403), Answer(status=422)]
-    with pytest.raises(MissingInputError, match="GitHub knows nothing at /repos/ROCm/TheRock"):
+    with pytest.raises(MissingInputError, match="GitHub has nothing at /repos/ROCm/TheRock"):
         list(played.hub().runs(QUERY))
-    with pytest.raises(ServiceError, match="does not take the token"):
+    with pytest.raises(ServiceError, match="refuses the token"):
         list(played.hub().runs(QUERY))
     with pytest.raises(ServiceError, match="status 403"):
         list(played.hub().runs(QUERY))
@@ -205,12 +207,6 @@ def test_an_address_without_a_server_is_an_error() -> None:
     assert slept == [2.0, 4.0, 8.0, 16.0, 32.0]
 
 
-def test_a_wait_is_never_negative() -> None:
-    headers = {"x-ratelimit-remaining": "0", "x-ratelimit-reset": str(int(NOW) - 100)}
-    assert pause(403, headers, b"", 1, NOW)[0] == 1.0
-    assert pause(200, {}, b"", 1, NOW)[0] < 0
-
-
 def test_the_environment_says_where_and_as_whom() -> None:
     assert from_environment({}).address == "https://api.github.com"
     tokens = {"GITHUB_TOKEN": "a", "GH_TOKEN": "b"}
@@ -238,13 +234,9 @@ def test_labels_and_changed_files_of_a_pull_request(played: Played) -> None:
         "/repos/a/b/issues/7/labels",
         *["/repos/a/b/pulls/7/files"] * 2,
     ]
-
-
-def test_more_files_than_github_lists_are_not_known(played: Played) -> None:
-    page = Answer(body=json.dumps([{"filename": "x"}] * 100).encode())
-    played.answers = [page] * 30
+    played.answers = [Answer(body=json.dumps([{"filename": "x"}] * 100).encode())] * 30
     with pytest.raises(ServiceError, match="no more than 3000 files"):
-        played.hub().changed_files("a/b", 7)
+        hub.changed_files("a/b", 7)
 
 
 @pytest.mark.parametrize("status", [403, 429, 500, 503])

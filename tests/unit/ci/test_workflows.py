@@ -11,15 +11,17 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from ci.flow_graph import Target, completing, nodes
-from ci.plan import data, labels
+from ci.flow import planned, release_words, unresolved
+from ci.jobs import Target, nightly_jobs, plan_jobs, setup_job
+from ci.pipeline import SESSIONS
+from ci.plan import data, inputs
 from ci.plan.outputs import outputs
-from ci.planned_flows import nightly_nodes, planned, release_words, unresolved
 from core import process
 from core.cli.frontdoor import verb_parser
 from core.cli.options import ROOT, sources_folder
 from core.run.locations import run_buckets
-from pytorch_build.lock.planned import outputs as resolved
+from docs.command_tables import all_sessions
+from pytorch_build.lock.plan import outputs as resolved
 from tests.unit.ci.workflow_reading import (
     FOLDER,
     Workflow,
@@ -57,12 +59,7 @@ ASKED = (
 
 @cache
 def sessions() -> frozenset[str]:
-    """Read the noxfile's sessions, as their decorators name them."""
-    text = (ROOT / "noxfile.py").read_text(encoding="utf-8")
-    named = re.findall(r"@(?:nox\.session|cells)(\(.*\))?\ndef (\w+)", text)
-    return frozenset(
-        (re.findall(r'name="(\w+)"', decorator or "") or [function])[0] for decorator, function in named
-    )
+    return frozenset(one.name for one in all_sessions())
 
 
 def test_every_workflow_that_was_asked_for_is_there() -> None:
@@ -87,14 +84,7 @@ def test_a_run_is_one_call_of_nox_to_sessions_that_exist(name: str) -> None:
 @cache
 def verbs() -> Mapping[str, tuple[str, str]]:
     """Map sessions to the front door and verb that they call."""
-    text = (ROOT / "noxfile.py").read_text(encoding="utf-8")
-    bodies = re.findall(r"@(?:nox\.session|cells)(\([^\n]*\))?\ndef (\w+)(.*?)(?=\n@|\Z)", text, re.DOTALL)
-    found = {}
-    for decorator, function, body in bodies:
-        call = re.search(r'stage\(session, "(\w+)", "([\w-]+)"', body)
-        if call:
-            found[(re.findall(r'name="(\w+)"', decorator or "") or [function])[0]] = (call[1], call[2])
-    return found
+    return {one.name: (one.calls[0], one.calls[1]) for one in all_sessions() if one.calls}
 
 
 def options_of(session: str) -> set[str]:
@@ -266,9 +256,9 @@ def test_inputs_that_are_read_are_declared_alike_for_calls_and_dispatches(name: 
     declared = [
         one.on[event].get("inputs", {}) for event in ("workflow_call", "workflow_dispatch") if event in one.on
     ]
-    for inputs in declared:
-        assert used <= set(inputs)
-        assert {key: given.get("default") for key, given in inputs.items()} == {
+    for given_inputs in declared:
+        assert used <= set(given_inputs)
+        assert {key: given.get("default") for key, given in given_inputs.items()} == {
             key: given.get("default") for key, given in declared[0].items()
         }
 
@@ -437,7 +427,7 @@ def test_pushes_and_labels_are_those_of_the_data() -> None:
     setup = ci.jobs["setup"]["if"]
     for written in (text, setup):
         found = re.findall(r"startsWith\(github\.event\.label\.name, '([^']+)'\)", written)
-        assert sorted(found) == sorted(labels._OURS)
+        assert sorted(found) == sorted(inputs._PREFIXES)
 
 
 def test_the_workflows_of_the_path_filter_are_there() -> None:
@@ -503,8 +493,8 @@ def chain(job: Mapping[str, Any]) -> list[str]:
 
 def flow(event: list[str]) -> dict[str, Any]:
     plan = planned(event, Target())
-    first = completing(plan, Target())
-    made = nodes(unresolved(plan), "linux", Target())
+    first = setup_job(plan, Target())
+    made = plan_jobs(unresolved(plan), "linux", Target())
     return {"first": first, "nodes": made, "cells": {cell.sessions for cell in plan.cells}}
 
 
@@ -571,7 +561,7 @@ def test_jobs_wait_for_the_same_jobs_on_one_machine(name: str) -> None:
 
 def test_a_nightly_is_the_same_chain_on_one_machine() -> None:
     jobs = workflows()["therock-nightly.yml"].jobs
-    for node in nightly_nodes("nightly", "gfx94X-dcgpu", "3.11", ""):
+    for node in nightly_jobs("nightly", "gfx94X-dcgpu", "3.11", ""):
         assert [word for call in node.calls for word in call.sessions] == [
             "test_smoke" if word == "$SESSIONS" else word for word in chain(jobs[node.stage])
         ]
@@ -584,9 +574,10 @@ def test_promotion_is_the_same_two_steps() -> None:
 
 
 @pytest.mark.processes
-def test_sessions_are_read_as_nox_reads_them() -> None:
+def test_sessions_are_read_as_nox_reads_them_in_the_order_of_the_pipeline() -> None:
     listed = process.capture(
         [sys.executable, "-m", "nox", "-l"], cwd=ROOT, env=process.inherited(MATRIX=None)
     )
-    found = set(re.findall(r"^[*-] ([a-z_]+)", listed.stdout, re.MULTILINE))
-    assert sessions() <= found
+    found = re.findall(r"^[*-] ([a-z_]+)", listed.stdout, re.MULTILINE)
+    assert found == [one.name for one in all_sessions()]
+    assert [one for one in found if one in SESSIONS] == [*SESSIONS]

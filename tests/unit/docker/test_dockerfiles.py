@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from ci.images import DATE, Image, images
+from ci.verbs.build_image import DATE, Image, images
 from core.cli.options import ROOT
 
 ARG = re.compile(r"^ARG (?P<name>\w+)(?:=(?P<value>.*))?$", re.MULTILINE)

@@ -2,43 +2,32 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import pytest
 
 from core.errors import CheckError, ConflictError, DataError, StoreError
-from docs import command_tables, generate
+from docs import ci_tables, command_tables, generate
 
 if TYPE_CHECKING:
     from pathlib import Path
 
+STAGES = """
+checkout = { call = "pytorch_build checkout", about = "Check sources out." }
+build_torch = { call = "pytorch_build build torch", cells = true, about = "Build torch." }
+"""
 NOXFILE = '''
 def helper(session):
     """Not a session."""
 
-@nox.session(tags=["pipeline"])
-def checkout(session: nox.Session) -> None:
-    """Check sources out.
+@nox.session
+def lint(session):
+    """Check style.
 
     And more.
     """
-    stage(session, "pytorch_build", "checkout")
-
-@cells
-def build_torch(session, torch_ref=None):
-    """Build torch."""
-    stage(session, "pytorch_build", "build", "torch", torch_ref=torch_ref)
-
-@nox.session
-def lint(session):
-    """Check style."""
     tool(session, "lint.txt", "ruff")
-
-
-@nox.session(name="stage")
-def stage_wheels(session):
-    """Stage wheels."""
-    stage(session, "ci", "stage")
 '''
 
 
@@ -51,12 +40,11 @@ def test_pages_come_out_the_same_twice() -> None:
 
 
 def test_sessions_are_read_with_the_front_door_that_they_call() -> None:
-    found = command_tables.sessions(NOXFILE)
+    found = command_tables.sessions(STAGES, NOXFILE)
     assert [(one.name, one.summary, one.calls) for one in found] == [
         ("checkout", "Check sources out.", ("pytorch_build", "checkout")),
         ("build_torch", "Build torch.", ("pytorch_build", "build", "torch")),
         ("lint", "Check style.", ()),
-        ("stage", "Stage wheels.", ("ci", "stage")),
     ]
 
 
@@ -141,3 +129,14 @@ def test_a_part_that_stands_nowhere_is_refused(tmp_path: Path, monkeypatch: pyte
 def test_unknown_words_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
     assert generate.main(["--chekc"]) == 2
     assert "--check" in capsys.readouterr().err
+
+
+def test_a_class_without_descriptions_of_its_fields_is_an_error() -> None:
+    @dataclass
+    class Bare:
+        """One line."""
+
+        field: str = ""
+
+    with pytest.raises(DataError, match="docstring of Bare describes nothing"):
+        ci_tables._attributes(Bare)

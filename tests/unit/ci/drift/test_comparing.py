@@ -6,16 +6,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ci.drift.comparing import Accepted, AcceptedFile, Difference, Subject, differences, sorted_out
-from ci.drift.tree import Tree
-from ci.verbs.drift import ACCEPTED, SUBJECTS
+from ci.drift.tree import Subject, Tree
+from ci.verbs.drift import ACCEPTED, SUBJECTS, Accepted, AcceptedFile, Difference, differences, sorted_out
 from core.data import load_toml
 from core.errors import DataError
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from ci.drift.comparing import Facts
+    from ci.drift.tree import Facts
 
 values = st.dictionaries(
     st.sampled_from("abc"), st.lists(st.sampled_from("xyz"), min_size=1, unique=True).map(tuple), min_size=1

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from ci.__main__ import VERBS
-from ci.drift.comparing import differences
 from ci.drift.tree import tree
 from ci.verbs import drift
+from ci.verbs.drift import differences
 from core import process
 from core.cli.frontdoor import main
 from core.errors import DataError
@@ -152,6 +152,6 @@ def test_a_git_directory_is_read_at_a_commit(therock: Path) -> None:
     assert found(therock / ".git") == set()
     process.capture([*git, "rm", "--quiet", "version.json"])
     process.capture([*git, "commit", "--quiet", "--message", "two"])
-    with pytest.raises(DataError, match=r"version\.json of TheRock does not have the file any more"):
+    with pytest.raises(DataError, match=r"version\.json of TheRock no longer has the file"):
         found(therock / ".git")
     assert tree(therock / ".git", "HEAD~1").text("version.json")

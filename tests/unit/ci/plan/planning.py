@@ -6,11 +6,11 @@ import functools
 from datetime import date
 from typing import TYPE_CHECKING, Any
 
-from ci.plan import data, events, inputs, labels
+from ci.plan import data, events, inputs
 from ci.plan.data import Data
-from ci.plan.paths import Changes
+from ci.plan.decisions import DISPATCHES, Question
+from ci.plan.events import Changes
 from ci.plan.plan import plan
-from ci.plan.question import DISPATCHES, Question
 from ci.publish.buckets import buckets
 from core.cli.options import ROOT
 from core.run.plan import PLATFORMS, Plan
@@ -66,8 +66,8 @@ def asked(
     what = what or known()
     values: dict[str, Any] = {
         "event": event,
-        "inputs": inputs.read(event.inputs if given is None else given, exact=name in DISPATCHES),
-        "labels": labels.read(event.labels or (), what),
+        "inputs": inputs.read_inputs(event.inputs if given is None else given, exact=name in DISPATCHES),
+        "labels": inputs.read_labels(event.labels or (), what),
         "changes": Changes(files=files),
         "data": what,
         "buckets": buckets(),

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 import pytest
 
 from ci.plan import data
-from ci.plan.families import of_tier
+from ci.plan.data import Runner, of_tier, runners
 from core.cli.options import ROOT
 from core.errors import DataError, MissingInputError
+from docs.command_tables import all_sessions
 from pytorch_build.test import upstream_tests
 from tests.unit.ci.plan.planning import known
-from tests.unit.test_gates import sessions
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -27,7 +27,9 @@ REFUSED = {
     'reason = "x"': "no family 'gfx950-dcgpu' on windows",
     '[[families.expect_failure]]\ngpu_family = "gfx1151"\nplatform = "linux"\nuntil = "soon"\n'
     'reason = "x"': "until",
-    '[runners.families.gfx1151.linux]\ntest_runner = "linux-gfx1151-gpu-rcm"': "nobody serves the",
+    '[runners.families.gfx1151.linux]\ntest_runner = "linux-gfx1151-gpu-rcm"': "no machine has the",
+    "[runners.families.gfx94x-dcgp]\nlinux = {}": "Did you mean 'gfx94X-dcgpu'",
+    '[runners.families.cpu]\nlinux = { runner = "x" }': "unknown key",
     '[runners.machines.linux]\nbuild = "linux-gfx1151-gpu-rcm"': "Did you mean 'linux-gfx1151-gpu-rocm'",
     '[runners.out_of_service]\n"linux-gfx1151" = "x"': "out_of_service",
     '[uploads]\nstore = "out"': "Did you mean 'upload'",
@@ -35,18 +37,33 @@ REFUSED = {
 }
 
 
-def test_the_data_is_read() -> None:
+def test_the_data_names_what_is_there() -> None:
     assert known().triggers.long_lived_branches == ("main", "release/**")
     assert known().families.expect_failure == ()
-
-
-def test_every_session_of_a_test_is_there() -> None:
-    assert {test.session for test in known().triggers.tests.values()} <= sessions().keys()
-
-
-def test_every_runner_is_one_of_a_family_that_ci_builds() -> None:
+    assert {test.session for test in known().triggers.tests.values()} <= {one.name for one in all_sessions()}
     for name, platforms in known().runners.families.items():
         assert platforms.keys() <= known().families.families[name].keys()
+    assert runners() == known().runners
+    assert runners().machines.keys() == {"linux", "windows"}
+    assert {label for _, label in runners()._labels()} <= {*runners().github, *runners().self_hosted}
+
+
+def test_a_family_has_machines_by_platform() -> None:
+    data = runners()
+    assert data.of("gfx94X-dcgpu", "linux").test_runner
+    assert not data.of("gfx94X-dcgpu", "linux").bypass_tests_for_releases
+    assert data.of("gfx110X-all", "windows").bypass_tests_for_releases
+    assert data.of("gfx94X-dcgpu", "windows") == data.of("nothing-of-this-name", "linux") == Runner()
+
+
+def test_a_label_without_machines_is_known_before_it_queues() -> None:
+    data = runners()
+    assert data.unserved("ubuntu-24.04", "anybody") == ""
+    assert data.unserved("linux-gfx1151-gpu-rocm", "rocm") == ""
+    assert "serves repositories of ROCm only" in data.unserved("linux-gfx1151-gpu-rocm", "anybody")
+    assert "no machine has" in data.unserved("linux-gfx1152-gpu-rocm", "ROCm")
+    out = data.model_copy(update={"out_of_service": {"ubuntu-24.04": "a leak"}})
+    assert out.unserved("ubuntu-24.04", "ROCm") == "ubuntu-24.04 is out of service: a leak"
 
 
 def test_a_matrix_has_the_families_whose_pytorch_is_built_from_a_tier_on() -> None:
@@ -87,8 +104,8 @@ def test_a_users_file_is_merged_over_ours(tmp_path: Path) -> None:
     [
         ({"stage": "test_pytorch", "session": "test_smoke", "shards": 2}, "are for tests of the stage"),
         ({"stage": "test_pytorch", "session": "test_smoke", "platforms": ["linux"]}, "are for tests of"),
-        ({"stage": "test_torch", "session": "test_torch"}, "'config' is what tests of the stage"),
-        ({"stage": "test_rocm", "session": "test_rocm", "config": "default"}, "'config' is what tests of"),
+        ({"stage": "test_torch", "session": "test_torch"}, "'config' belongs to tests of the stage"),
+        ({"stage": "test_rocm", "session": "test_rocm", "config": "default"}, "'config' belongs to tests of"),
         ({"stage": "test_torch", "session": "test_torch", "config": "default", "shards": 0}, "greater than"),
         ({"stage": "test_torch", "session": "test_torch", "config": "default", "minutes": 999}, "less than"),
     ],

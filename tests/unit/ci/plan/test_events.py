@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field, replace
 from datetime import date
 from typing import TYPE_CHECKING, Any
 
@@ -9,16 +10,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ci.plan import events, labels
-from ci.plan.events import parse, read_payload
-from ci.plan.outputs import outputs
-from ci.plan.paths import Changes
+from ci.plan import events, inputs
+from ci.plan.events import Changes, parse, read_payload
+from ci.plan.outputs import outputs, summary
 from ci.plan.plan import plan
-from ci.plan.telling import summary
-from core.errors import DataError, FatalError, UsageError
+from core import process
+from core.errors import DataError, FatalError, InterruptedStageError, ProcessError, ServiceError, UsageError
 from tests.unit.ci.plan.planning import OURS, asked, known, pull_request, push
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
     from pathlib import Path
 
 JSON = st.recursive(
@@ -30,7 +31,7 @@ NAMES = st.sampled_from([*events.EVENTS, "merge_group", ""])
 LABELS = st.lists(
     st.sampled_from(
         [
-            *labels.known_labels(known()),
+            *inputs.known_labels(known()),
             *("bug", "ci:what", "gfx", "gfx94X-", "test:", "a b", "Build:PYTORCH", "test_runner:oem"),
         ]
     )
@@ -65,15 +66,8 @@ def test_a_pull_request() -> None:
     assert found.labels == ("a", "b")
     assert found.day == date(2026, 8, 30)
     assert found.fork == ""
-
-
-def test_forks_and_those_that_are_gone() -> None:
     assert event("pull_request", pull_request(head="x/TheRock")).fork == "x/TheRock"
     assert event("pull_request", pull_request(head=None)).fork == "deleted"
-
-
-def test_a_payload_without_labels_says_so() -> None:
-    payload = pull_request()
     del payload["pull_request"]["labels"]
     assert event("pull_request", payload).labels is None
 
@@ -91,16 +85,13 @@ def test_a_payload_without_labels_says_so() -> None:
 )
 def test_the_branch_of_a_push(ref: str, branch: str) -> None:
     assert event("push", {"ref": ref}).branch == branch
+    # that of a schedule is the environment's
+    assert event("schedule", {}, ref_name="ma\udcffin").branch == "ma?in"
 
 
 @pytest.mark.parametrize("before", ["0" * 40, "", "--output=/etc/passwd", "HEAD", "A" * 40, "a" * 39])
 def test_what_is_no_commit_is_not_given_to_git(before: str) -> None:
     assert event("push", push(before=before)).base == ""
-
-
-def test_the_branch_of_a_schedule_is_the_environments() -> None:
-    assert event("schedule", {}, ref_name="main").branch == "main"
-    assert event("schedule", {}, ref_name="ma\udcffin").branch == "ma?in"
 
 
 @pytest.mark.parametrize(
@@ -138,6 +129,127 @@ def test_a_file_that_is_no_event(tmp_path: Path, text: str) -> None:
     (tmp_path / "event.json").write_text(text)
     with pytest.raises(DataError, match="is not the event of a CI run"):
         read_payload(tmp_path / "event.json")
+
+
+@dataclass
+class FakeGitHub:
+    """Answers as GitHub would, or raises."""
+
+    problem: BaseException | None = None
+    asked: list[str] = field(default_factory=list)
+
+    def labels(self, repository: str, number: int) -> Sequence[str]:
+        return self._answer(f"labels of {repository} {number}", ["build:pytorch"])
+
+    def changed_files(self, repository: str, number: int) -> Sequence[str]:
+        return self._answer(f"files of {repository} {number}", ["a.py"])
+
+    def _answer(self, asked: str, value: Sequence[str]) -> Sequence[str]:
+        self.asked.append(asked)
+        if self.problem:
+            raise self.problem
+        return value
+
+
+def hub_of(**facts: Any) -> Any:
+    return FakeGitHub(**facts)
+
+
+def happened(name: str = "pull_request", **facts: Any) -> events.Event:
+    payload = pull_request() if name == "pull_request" else push()
+    return replace(parse(name, payload, repository=OURS), **facts)
+
+
+def no_git(*_words: Any, **_options: Any) -> Any:
+    raise ProcessError("git diff ended with status 128:\nfatal: bad object bbbb")
+
+
+LIMIT = ServiceError("GitHub limits our requests: it is left unanswered.")
+
+
+def test_labels_that_the_payload_lacks_are_queried() -> None:
+    hub: Any = hub_of()
+    assert events.event_labels(happened(labels=("x",)), hub) == (("x",), "")
+    assert events.event_labels(happened("push"), hub) == ((), "")
+    assert hub.asked == []
+    assert events.event_labels(happened(labels=None), hub) == (["build:pytorch"], "")
+
+
+@pytest.mark.parametrize("hub", [None, hub_of(problem=LIMIT)])
+def test_without_an_answer_no_label_counts_and_that_is_said(hub: Any) -> None:
+    words, note = events.event_labels(happened(labels=None), hub)
+    assert words == ()
+    assert "so none count" in note
+    assert hub is None or "left unanswered" in note
+
+
+def test_files_are_asked_of_github_where_git_cannot_say(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(process, "capture", no_git)
+    found = events.event_changes(happened(), tmp_path, hub_of())
+    assert (found.files, found.note) == (["a.py"], "")
+
+
+def test_everything_counts_where_nobody_can_say(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(process, "capture", no_git)
+    found = events.event_changes(happened(), tmp_path, hub_of(problem=LIMIT))
+    assert found.files is None
+    assert found.note == (
+        "git cannot tell which files have changed (fatal: bad object bbbb), nor can GitHub "
+        "(GitHub limits our requests: it is left unanswered)"
+    )
+    assert events.event_changes(happened(), tmp_path, None).files is None
+    pushed = events.event_changes(happened("push"), tmp_path, hub_of())
+    assert "bad object" in pushed.note
+    assert events.event_changes(happened("push", base=""), tmp_path, None).note.endswith(
+        "no commit to compare with)"
+    )
+
+
+def test_ctrl_c_is_no_safe_default(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(process, "capture", no_git)
+    hub: Any = hub_of(problem=InterruptedStageError("stopped"))
+    with pytest.raises(InterruptedStageError):
+        events.event_changes(happened(), tmp_path, hub)
+    with pytest.raises(InterruptedStageError):
+        events.event_labels(happened(labels=None), hub)
+
+
+def test_other_events_and_deleted_branches_need_no_query(tmp_path: Path) -> None:
+    assert events.event_changes(events.Event(name="schedule", repository=OURS), tmp_path, None).files is None
+    assert events.event_changes(happened("push", deleted=True), tmp_path, None).note == ""
+
+
+def test_github_is_asked_with_a_token_only_and_not_for_long() -> None:
+    assert events.github_service({}) is None
+    hub: Any = events.github_service({"GITHUB_TOKEN": "x"})
+    assert hub.patience == events.PATIENCE < 60
+
+
+@pytest.mark.processes
+def test_git_says_what_a_push_and_a_merge_bring(tmp_path: Path, commit_files: Callable[..., str]) -> None:
+    repository = tmp_path / "checkout"
+    first = commit_files(repository, {"a.py": "1", "kept.md": ""})
+    second = commit_files(repository, {"new name é.txt": "", "docs/b.md": ""})
+    pushed = events.changed_by_git(happened("push", base=first), repository)
+    assert sorted(pushed) == ["docs/b.md", "new name é.txt"]
+
+    def git(*words: str) -> None:
+        identity = ("-c", "user.name=t", "-c", "user.email=t@example.invalid")
+        process.capture(["git", *identity, *words], cwd=repository)
+
+    git("checkout", "-q", "-b", "topic", first)
+    git("mv", "a.py", "moved.py")
+    git("commit", "-q", "-m", "move")
+    git("checkout", "-q", "--detach", second)
+    git("merge", "-q", "--no-ff", "-m", "merge", "topic")
+    assert sorted(events.changed_by_git(happened(base="c" * 40), repository)) == ["a.py", "moved.py"]
+    with pytest.raises(ProcessError):
+        events.changed_by_git(happened("push", base="d" * 40), repository)
+    with pytest.raises(ProcessError):
+        events.difference("--output=x", repository)
+    assert not (repository / "x").exists()
 
 
 @given(NAMES, JSON.filter(lambda value: isinstance(value, dict)) | PAYLOADS, st.none() | st.lists(st.text()))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from datetime import date
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -14,6 +14,7 @@ from core.errors import DataError, FatalError, UsageError
 from core.run import plan
 from core.run.plan import MAX_JOBS, STAGES, Plan, RocmOrigin
 from tests.unit.ci.plan.planning import (
+    DAY,
     OURS,
     changed,
     dispatched,
@@ -24,6 +25,9 @@ from tests.unit.ci.plan.planning import (
     stages,
     why,
 )
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 PRESUBMIT = ["gfx94X-dcgpu", "gfx110X-all", "gfx1151", "gfx120X-all"]
 POSTSUBMIT = [*PRESUBMIT, "gfx90a", "gfx950-dcgpu"]
@@ -69,9 +73,12 @@ def test_a_push_to_a_long_lived_branch_always_builds_pytorch(branch: str) -> Non
     made = planned("push", push(branch))
     assert made.build_pytorch.value
     assert branch in made.build_pytorch.reason
-    assert stages(made)["build_rocm"] == POSTSUBMIT
-    assert stages(made)["test_rocm"] == TESTED
-    assert stages(made)["build_pytorch"] == ["gfx94X-dcgpu"]
+    found = stages(made)
+    assert [found[one] for one in ("build_rocm", "test_rocm", "build_pytorch")] == [
+        POSTSUBMIT,
+        TESTED,
+        TESTED,
+    ]
 
 
 @pytest.mark.parametrize("branch", ["topic", "mainly", "users/main", "releases/1", "$(id)", "a b;c"])
@@ -156,7 +163,7 @@ def test_a_family_that_is_tested_from_a_tier_on_is_tested_earlier_where_it_is_as
 @pytest.mark.parametrize(
     ("words", "facts", "expected"),
     [
-        (("pull_request", pull_request()), {}, ("quick", "nothing asks for more")),
+        (("pull_request", pull_request()), {}, ("quick", "nothing requests more")),
         (("pull_request", pull_request(), (".gitmodules",)), {}, ("standard", ".gitmodules has changed")),
         (("schedule",), {}, ("comprehensive", "the nightly schedule")),
         (("schedule",), {"release_type": "nightly"}, ("comprehensive", "release type nightly")),
@@ -165,7 +172,7 @@ def test_a_family_that_is_tested_from_a_tier_on_is_tested_earlier_where_it_is_as
             {"release_type": "prerelease"},
             ("full", "release type prerelease"),
         ),
-        (("pull_request", pull_request("test:rocm")), {}, ("full", "test:rocm is asked for")),
+        (("pull_request", pull_request("test:rocm")), {}, ("full", "test:rocm is requested")),
         (
             ("pull_request", pull_request("test:rocm", "test_filter:quick")),
             {},
@@ -193,6 +200,8 @@ def test_the_test_type_is_the_first_that_somebody_asks_for(
 )
 def test_the_version_of_rocm_is_known_before_anything_builds(words: Any, facts: Any, version: str) -> None:
     assert planned(*words, **facts).rocm.version == version
+    with pytest.raises(UsageError, match=r"which candidate it is.*\n.*10\.1\.0rc1"):
+        planned("schedule", release_type="prerelease")
 
 
 # -- upstream's own tests of torch: at night and in releases, and where a label asks --------------
@@ -247,10 +256,8 @@ def test_a_dispatch_of_type_dev_runs_no_upstream_tests_unless_it_asks() -> None:
 def test_a_part_of_upstreams_tests_is_a_job_with_its_machine_and_time() -> None:
     made = planned("pull_request", pull_request("build:pytorch", "test:torch"))
     first, second = made.matrix("linux", "test_torch")
-    assert (first.name, first.sessions) == (
-        "gfx94X-dcgpu, nightly, Python 3.12, default 1/2",
-        ("test_torch",),
-    )
+    assert first.name == "gfx94X-dcgpu, nightly, Python 3.12, default 1/2"
+    assert first.sessions == ("test_torch",)
     assert first.runner == second.runner == "linux-gfx942-1gpu-ccs-csp-ossci-rocm"
     assert first.minutes == known().triggers.tests["torch"].minutes
     rows = json.loads(outputs(made)["linux_cells"])["gfx94X-dcgpu"]["test_torch"]
@@ -263,53 +270,72 @@ def test_a_part_of_upstreams_tests_is_a_job_with_its_machine_and_time() -> None:
     assert not {"config", "shard", "minutes"} & row.keys()
 
 
-def test_upstreams_tests_that_cannot_be_are_left_out_with_the_reason() -> None:
-    quick = planned("push", push())
-    what = "test_torch default, gfx94X-dcgpu on linux"
-    assert why(quick, what) == "not of test type quick; label test:torch asks for it"
-    full = planned("pull_request", pull_request("build:pytorch", "test_filter:full", "gfx906", "gfx1151"))
-    assert why(full, "test_torch distributed, gfx1151 on linux").startswith(
-        "no machine has several GPUs of gfx1151"
-    )
-    assert why(full, "test_torch default, gfx906 on linux").startswith("no machine has gfx906")
-    assert why(full, "test_torch inductor, gfx110X-all on windows") == "tested on linux only"
-    assert parts(full, "windows") == DEFAULT
-    night = planned("schedule", release_type="nightly")
-    where = "test_torch default, gfx94X-dcgpu, nightly, Python 3.11 on linux"
-    assert why(night, where) == "tested with Python 3.12"
-    fork = planned("pull_request", pull_request("build:pytorch", "test:torch", head="a/b"))
-    assert why(fork, what).startswith("nothing is uploaded that it could install")
-    triton = dispatched(
-        linux_amdgpu_families="gfx94x", pytorch_components="triton", linux_test_labels="test:torch"
-    )
-    assert why(triton, "test_torch default, gfx94X-dcgpu, nightly, Python 3.12 on linux") == (
-        "torch is not built"
-    )
-    others = planned("pull_request", pull_request("build:pytorch", "test:smoke"))
-    assert why(others, what) == "other tests are asked for"
-    failing_build = planned("schedule", what=failing(date(2026, 8, 31), stages=("build_pytorch",)), given={})
-    where = "test_torch default, gfx94X-dcgpu, nightly, Python 3.12 on linux"
-    assert why(failing_build, where) == "its build is expected to fail"
+def labelled(*labels: str, **facts: Any) -> Plan:
+    head = facts.pop("head", OURS)
+    return planned("pull_request", pull_request("build:pytorch", *labels, head=head), **facts)
+
+
+FULL_TESTS = ("test_filter:full", "gfx906", "gfx1151")
+ON_LINUX = "default, gfx94X-dcgpu on linux"
+WHEEL = "default, gfx94X-dcgpu, nightly, Python 3.12 on linux"
+TRITON = {
+    "linux_amdgpu_families": "gfx94x",
+    "pytorch_components": "triton",
+    "linux_test_labels": "test:torch",
+}
+
+
+@pytest.mark.parametrize(
+    ("make", "what", "reason"),
+    [
+        (
+            lambda: planned("push", push()),
+            ON_LINUX,
+            "not of test type quick; label test:torch requests it",
+        ),
+        (
+            lambda: labelled(*FULL_TESTS),
+            "distributed, gfx1151 on linux",
+            "no machine has several GPUs of gfx1151 on linux",
+        ),
+        (lambda: labelled(*FULL_TESTS), "default, gfx906 on linux", "no machine has gfx906 on linux"),
+        (lambda: labelled(*FULL_TESTS), "inductor, gfx110X-all on windows", "tested on linux only"),
+        (
+            lambda: planned("schedule", release_type="nightly"),
+            WHEEL.replace("3.12", "3.11"),
+            "tested with Python 3.12",
+        ),
+        (
+            lambda: labelled("test:torch", head="a/b"),
+            ON_LINUX,
+            "nothing is uploaded that it could install: a fork's run has no credentials to upload with",
+        ),
+        (lambda: dispatched(**TRITON), WHEEL, "torch is not built"),
+        (lambda: labelled("test:smoke"), ON_LINUX, "other tests are requested"),
+        (
+            lambda: planned("schedule", what=failing(DAY, stages=("build_pytorch",)), given={}),
+            WHEEL,
+            "its build is expected to fail",
+        ),
+    ],
+)
+def test_upstreams_tests_that_cannot_be_are_left_out_with_the_reason(
+    make: Callable[[], Plan], what: str, reason: str
+) -> None:
+    assert why(make(), f"test_torch {what}") == reason
 
 
 def test_tests_on_several_gpus_run_where_a_machine_has_them() -> None:
     runners = known().runners.model_dump()
     runners["self_hosted"]["many"] = "ROCm"
     runners["families"]["gfx94X-dcgpu"]["linux"]["several_gpus"] = "many"
-    made = planned(
-        "pull_request",
-        pull_request("build:pytorch", "test:torch-distributed"),
-        what=changed(runners=runners),
-    )
-    assert [(one.shard, one.runner) for one in made.matrix("linux", "test_torch")] == [
-        ("1/3", "many"),
-        ("2/3", "many"),
-        ("3/3", "many"),
-    ]
+    made = labelled("test:torch-distributed", what=changed(runners=runners))
+    found = [(one.shard, one.runner) for one in made.matrix("linux", "test_torch")]
+    assert found == [("1/3", "many"), ("2/3", "many"), ("3/3", "many")]
 
 
 def test_a_failure_of_upstreams_tests_can_be_expected() -> None:
-    data = failing(date(2026, 8, 31), stages=("test_torch",))
+    data = failing(DAY, stages=("test_torch",))
     made = planned("schedule", what=data)
     mine = [one for one in made.matrix("linux", "test_torch") if one.gpu_family == "gfx94X-dcgpu"]
     assert len(mine) == 2
@@ -317,29 +343,18 @@ def test_a_failure_of_upstreams_tests_can_be_expected() -> None:
     assert not [one for one in made.matrix("linux", "test_pytorch") if one.expect_failure]
 
 
-def test_torch_alone_comes_with_the_triton_that_it_requires() -> None:
-    made = dispatched(linux_amdgpu_families="gfx94x", pytorch_components="torch")
-    assert [cell.sessions for cell in made.matrix("linux", "build_pytorch")] == [
-        ("build_triton", "build_torch", "check_wheels")
-    ]
-
-
-@pytest.mark.parametrize("component", ["audio", "vision", "apex"])
-def test_what_is_built_against_torch_comes_with_the_torch_of_its_run(component: str) -> None:
+@pytest.mark.parametrize(
+    ("component", "sessions"),
+    [
+        ("torch", ["build_triton", "build_torch"]),
+        # the others are built against the torch of their run, and that comes with its triton
+        *((one, ["build_triton", "build_torch", f"build_{one}"]) for one in ("audio", "vision", "apex")),
+    ],
+)
+def test_a_component_comes_with_what_it_requires(component: str, sessions: list[str]) -> None:
     made = dispatched(linux_amdgpu_families="gfx94x", pytorch_components=component)
-    assert [cell.sessions for cell in made.matrix("linux", "build_pytorch")] == [
-        ("build_triton", "build_torch", f"build_{component}", "check_wheels")
-    ]
-
-
-def test_a_component_that_a_platform_lacks_is_no_reason_to_build_others() -> None:
-    with pytest.raises(UsageError, match="nothing of it can be built"):
-        dispatched(windows_amdgpu_families="gfx110X-all", pytorch_components="apex")
-
-
-def test_a_prerelease_says_which_candidate_it_is() -> None:
-    with pytest.raises(UsageError, match=r"which candidate it is.*\n.*10\.1\.0rc1"):
-        planned("schedule", release_type="prerelease")
+    (cell,) = made.matrix("linux", "build_pytorch")
+    assert cell.sessions == (*sessions, "check_wheels")
 
 
 def test_labels_choose_tests() -> None:
@@ -347,13 +362,13 @@ def test_labels_choose_tests() -> None:
     assert made.test_labels == {"linux": ("test:smoke",), "windows": ("test:smoke",)}
     assert "test_rocm" not in stages(made)
     assert stages(made)["test_pytorch"] == ["gfx94X-dcgpu"]
-    assert why(made, "test_rocm, gfx94X-dcgpu on linux") == "other tests are asked for"
+    assert why(made, "test_rocm, gfx94X-dcgpu on linux") == "other tests are requested"
     one = dispatched(
         linux_amdgpu_families="gfx94x", windows_amdgpu_families="gfx110x", linux_test_labels="rocm"
     )
     assert "test_pytorch" not in stages(one)
     assert "test_pytorch" in stages(one, "windows")
-    with pytest.raises(UsageError, match="The test 'rock' is not known"):
+    with pytest.raises(UsageError, match="Unknown test 'rock'"):
         dispatched(linux_amdgpu_families="gfx94x", linux_test_labels="rock")
 
 
@@ -428,7 +443,7 @@ def test_what_cannot_exist_is_left_out_with_its_reason() -> None:
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ({"linux_amdgpu_families": "gfx94y"}, "GPU family 'gfx94y' is not known. Did you mean 'gfx94x'"),
+        ({"linux_amdgpu_families": "gfx94y"}, "Unknown GPU family 'gfx94y'. Did you mean 'gfx94x'"),
         ({"windows_amdgpu_families": "gfx950"}, "gfx950-dcgpu is not built on windows"),
         ({"linux_amdgpu_families": ""}, "names no GPU family"),
         ({"linux_amdgpu_families": "none", "windows_amdgpu_families": "none"}, "names no GPU family"),
@@ -437,13 +452,14 @@ def test_what_cannot_exist_is_left_out_with_its_reason() -> None:
         ({"linux_amdgpu_families": "all", "pytorch_components": "vison"}, "Did you mean 'vision'"),
         ({"linux_amdgpu_families": "all", "pytorch_python_versions": "three"}, "is no Python version"),
         ({"linux_amdgpu_families": "all", "pytorch_python_versions": "3.9"}, "nothing of it can be built"),
+        ({"windows_amdgpu_families": "gfx110X-all", "pytorch_components": "apex"}, "nothing of it can be"),
         ({"linux_amdgpu_familys": "all"}, "Did you mean 'linux_amdgpu_families'"),
         ({"linux_amdgpu_families": "all", "release_type": "nightlies"}, "Did you mean 'nightly'"),
         ({"linux_amdgpu_families": "all", "release_type": "release"}, "No bucket holds"),
         ({"linux_amdgpu_families": "all", "linux_test_runner": "linux-gfx942"}, "queue for ever"),
-        ({"linux_amdgpu_families": "all", "linux_build_runner": "my runner"}, "is no runner label"),
+        ({"linux_amdgpu_families": "all", "linux_build_runner": "my runner"}, "not a valid runner label"),
         ({"linux_amdgpu_families": "all", "build_pytorch": "yes"}, "Give true or false"),
-        ({"linux_amdgpu_families": "all", "pytorch_git_refs": "$(id)"}, "is no name"),
+        ({"linux_amdgpu_families": "all", "pytorch_git_refs": "$(id)"}, "not a valid name"),
         ({"linux_amdgpu_families": {"a": 1}}, "neither a text nor a list"),
     ],
 )
@@ -477,26 +493,27 @@ def test_the_full_release_matrix_fits() -> None:
 # -- whether anything is built -----------------------------------------------------------------
 
 
-def test_documentation_builds_nothing_unless_a_label_asks() -> None:
-    made = planned("pull_request", pull_request(), ("docs/x.md", "README.md"))
-    assert not made.enable_build_jobs.value
-    assert (made.cells, made.variants) == ((), ())
-    assert made.enable_build_jobs.reason == "only 2 files changed, which no build uses"
-    assert not made.build_pytorch.value
-    asked = planned("pull_request", pull_request("build:pytorch", "gfx1151"), ("docs/x.md",))
-    assert asked.enable_build_jobs.reason.startswith("label build:pytorch, although only docs/x.md changed")
-    assert stages(asked)["build_pytorch"] == ["gfx94X-dcgpu", "gfx1151"]
+@pytest.mark.parametrize(
+    ("words", "reason"),
+    [
+        (
+            ("pull_request", pull_request(), ("docs/x.md", "README.md")),
+            "only 2 files changed, which no build uses",
+        ),
+        (("pull_request", pull_request("ci:skip", "build:pytorch", "gfx1151")), "label ci:skip"),
+        (("push", push(deleted=True, after="0" * 40)), "the branch was deleted"),
+    ],
+)
+def test_what_builds_nothing_says_why(words: Any, reason: str) -> None:
+    made = planned(*words)
+    assert (made.enable_build_jobs.value, made.enable_build_jobs.reason) == (False, reason)
+    assert (made.cells, made.variants, made.build_pytorch.value) == ((), (), False)
 
 
-def test_skip_wins_over_every_other_label() -> None:
-    made = planned("pull_request", pull_request("ci:skip", "build:pytorch", "gfx1151"))
-    assert (made.enable_build_jobs.value, made.enable_build_jobs.reason) == (False, "label ci:skip")
-    assert made.cells == ()
-
-
-def test_a_deleted_branch_builds_nothing() -> None:
-    made = planned("push", push(deleted=True, after="0" * 40))
-    assert (made.cells, made.enable_build_jobs.reason) == ((), "the branch was deleted")
+def test_documentation_is_built_where_a_label_requests_it() -> None:
+    made = planned("pull_request", pull_request("build:pytorch", "gfx1151"), ("docs/x.md",))
+    assert made.enable_build_jobs.reason.startswith("label build:pytorch, although only docs/x.md changed")
+    assert stages(made)["build_pytorch"] == ["gfx94X-dcgpu", "gfx1151"]
 
 
 # -- who is trusted ----------------------------------------------------------------------------
@@ -506,7 +523,7 @@ def test_a_deleted_branch_builds_nothing() -> None:
 def test_a_fork_gets_nothing_that_it_could_write_to(head: str | None) -> None:
     made = planned("pull_request", pull_request("build:pytorch", head=head))
     assert not made.trusted.value
-    assert ("gone" in made.trusted.reason) == (head is None)
+    assert ("deleted" in made.trusted.reason) == (head is None)
     assert not made.upload.value
     assert made.store == plan.Upload()
     assert {cell.stage for cell in made.cells} == {"build_rocm", "build_pytorch"}
@@ -518,17 +535,13 @@ def test_a_fork_gets_nothing_that_it_could_write_to(head: str | None) -> None:
     written = outputs(made)
     assert (written["aws_role"], written["store"], written["trusted"]) == ("", "", "false")
 
-
-def test_a_fork_gets_no_release() -> None:
     with pytest.raises(UsageError, match="cannot be of release type 'nightly'"):
-        planned("pull_request", pull_request(head="somebody/x"), release_type="nightly")
-
-
-def test_the_names_of_repositories_are_taken_in_any_case() -> None:
-    assert planned("pull_request", pull_request(head="rocm/therock")).trusted.value
+        planned("pull_request", pull_request(head=head), release_type="nightly")
 
 
 def test_our_own_runs_have_a_bucket_and_a_role() -> None:
+    # GitHub takes the names of repositories in any case
+    assert planned("pull_request", pull_request(head="rocm/therock")).trusted.value
     made = planned("push", push())
     assert made.store.store == "s3://therock-ci-artifacts"
     assert made.store.role.endswith("role/therock-ci")
@@ -554,18 +567,13 @@ def test_another_owner_builds_on_githubs_machines_and_uploads_where_it_says() ->
 
 
 def failing(until: date, **facts: Any) -> Any:
-    row = {
-        "gpu_family": "gfx94X-dcgpu",
-        "platform": "linux",
-        "until": until,
-        "reason": "it does not compile",
-        **facts,
-    }
+    where = {"gpu_family": "gfx94X-dcgpu", "platform": "linux"}
+    row = {**where, "until": until, "reason": "it does not compile", **facts}
     return changed(families={"expect_failure": (row,)})
 
 
 def test_an_expected_failure_does_not_count_until_its_last_day_has_passed() -> None:
-    data = failing(date(2026, 8, 31), stages=("build_pytorch",))
+    data = failing(DAY, stages=("build_pytorch",))
     made = planned("push", push(), what=data)
     (cell,) = made.matrix("linux", "build_pytorch")
     assert cell.expect_failure
@@ -598,6 +606,8 @@ def test_nothing_is_built_on_rocm_packages_that_are_expected_to_fail() -> None:
 def test_the_same_event_gives_the_same_plan_and_a_plan_survives_its_file(tmp_path: Any) -> None:
     made = planned("schedule", release_type="nightly")
     assert made == planned("schedule", release_type="nightly")
+    names = {(cell.platform, cell.stage, cell.name) for cell in made.cells}
+    assert len(names) == len(made.cells) > 500
     made.write(tmp_path / "plan.json")
     assert Plan.read(tmp_path / "plan.json") == made
     assert Plan.read(tmp_path / "plan.json").digest() == made.digest()
@@ -625,26 +635,13 @@ def test_outputs_are_json_and_never_pythons_own_writing() -> None:
     assert written["test_type"] == "full"
     entry = json.loads(written["linux_variants"])[0]
     assert entry["artifact_group"] == entry["gpu_family"] == "gfx94X-dcgpu"
-    assert (entry["build_pytorch"], entry["expect_failure"], entry["gpu_targets"]) == (
-        True,
-        False,
-        ["gfx942"],
-    )
-    assert [one["build_pytorch"] for one in json.loads(written["linux_variants"])] == [
-        True,
-        False,
-        False,
-        False,
-    ]
+    assert (entry["expect_failure"], entry["gpu_targets"]) == (False, ["gfx942"])
+    built = [one["build_pytorch"] for one in json.loads(written["linux_variants"])]
+    assert built == [True, False, False, False]
     matrix = json.loads(written["windows_build_pytorch_matrix"])
     assert matrix[0]["runner"] == "azure-windows-scale-rocm"
     assert {f"{platform}_{stage}_matrix" for platform in plan.PLATFORMS for stage in STAGES} <= written.keys()
     assert all("\n" not in value for value in written.values())
-
-
-def test_jobs_of_a_matrix_have_names_of_their_own() -> None:
-    cells = planned("schedule", release_type="nightly").cells
-    assert len({(cell.platform, cell.stage, cell.name) for cell in cells}) == len(cells) > 500
 
 
 def test_the_outputs_of_the_largest_plan_are_what_github_takes_of_a_job() -> None:
@@ -670,6 +667,18 @@ def test_the_outputs_of_the_largest_plan_are_what_github_takes_of_a_job() -> Non
     full = completed(plan, origins).model_copy(update={"cells": tuple(cells)})
     written = outputs(full)  # refused where they are too long
     assert json.loads(written["linux_build_rocm_matrix"])[0]["rocm"]["run_id"] == "17123441166"
+    assert written["rocm_package_index_url"] == ""
+    # an index is longer, and every job builds on it, so its address is an output of its own
+    url, version = "https://packages.example/rocm/whl-multi-arch/", {"version": "10.1.0a20261121"}
+    of_index = [one.model_copy(update={"run_id": "", "index_url": url, **version}) for one in origins]
+    indexed = completed(full, of_index)
+    written = outputs(indexed)
+    assert written["rocm_package_index_url"] == url
+    (row, *_) = json.loads(written["linux_build_pytorch_matrix"])
+    assert row["rocm"] == {"index": True, **version}
+    own = [one.model_copy(update={"index_url": f"{url}{one.artifact_group}/"}) for one in of_index]
+    first = completed(full, own).matrix("linux", "build_pytorch")[0]
+    assert completed(full, own).row(first)["rocm"]["index_url"] == f"{url}{first.artifact_group}/"
     twice = full.model_copy(update={"variants": full.variants * 400})
     with pytest.raises(DataError, match=r"outputs are [2-9]\.\d\d MiB"):
         outputs(twice)

@@ -86,5 +86,5 @@ def test_the_search_ends() -> None:
 
 @pytest.mark.parametrize("commit", ["main", "abc", "g" * 40, "a" * 41, "../../x"])
 def test_other_words_are_no_commit(commit: str) -> None:
-    with pytest.raises(UsageError, match="is no commit"):
+    with pytest.raises(UsageError, match="is not a commit"):
         replace(QUERY, commit=commit)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from ci.plan.runners import runners
+from ci.plan.data import runners
 from ci.promote import documents, promotion
 from ci.promote.documents import Decision
 from ci.promote.policy import Rules, decide, gates

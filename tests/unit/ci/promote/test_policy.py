@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ci.plan.runners import Runners
+from ci.plan.data import Runners
 from ci.promote.documents import Cell, Document, Evidence, Override, StagedFile
 from ci.promote.facts import Facts, FailedBuild, Wheel
 from ci.promote.policy import Gate, Gates, Required, Rules, Verdict, decide, gates

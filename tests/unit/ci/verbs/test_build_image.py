@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from ci.verbs import build_image
+from ci.verbs.build_image import image, images, repository, tags
 from core import process
 from core.cli.frontdoor import Verb, main, verb_parser
 from core.cli.options import ROOT, common_from
@@ -22,6 +23,86 @@ if TYPE_CHECKING:
 
 VERB = Verb("build-image", "ci.verbs.build_image", "x")
 DAY = "20251121"
+
+
+def test_one_image_is_the_default() -> None:
+    assert image().name == image("ubuntu-rocm").name == "pytorch-therock-rocm-ci"
+    assert image("no-rocm").values({})["BASE_IMAGE"] == "docker.io/library/ubuntu:24.04"
+    assert len(images()) == 2
+    with pytest.raises(UsageError, match="Unknown image 'no-rcm'") as caught:
+        image("no-rcm")
+    assert caught.value.hint == "Did you mean 'no-rocm'?"
+
+
+def test_a_default_follows_the_arguments_it_is_made_of() -> None:
+    values = image().values({"UBUNTU_VERSION": "24.04", "ROCM_VERSION": "7.1"})
+    assert values["BASE_IMAGE"] == "docker.io/library/ubuntu:24.04"
+    assert values["BUILD_ENVIRONMENT"] == "therock-nightly-rocm7.1"
+    assert list(values) == list(image().arguments)
+    # what is given stays as it is
+    values = image().values({"BASE_IMAGE": "localhost/a:${UBUNTU_VERSION}", "CONDA_INSTALLER_URL": ""})
+    assert values["BASE_IMAGE"] == "localhost/a:${UBUNTU_VERSION}"
+    assert values["CONDA_INSTALLER_URL"] == ""
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("UBUNTU_VERSION", "22"),
+        ("UBUNTU_VERSION", "22.04\n"),
+        ("ANACONDA_PYTHON_VERSION", "2.7"),
+        ("ROCM_VERSION", "latest"),
+        ("ROCM_VERSION", ""),
+        ("USE_THEROCK_NIGHTLY", "true"),
+        ("THEROCK_NIGHTLY_INDEX_URL", "rocm.nightlies.amd.com"),
+        ("THEROCK_NIGHTLY_INDEX_URL", ""),
+        ("THEROCK_NIGHTLY_VERSION", "7.1; id"),
+        ("PYTORCH_ROCM_ARCH", "gfx942,gfx90a"),
+        ("PYTORCH_ROCM_ARCH", "gfx94X-dcgpu"),
+        ("BASE_IMAGE", "ubuntu 22.04"),
+        ("CONDA_INSTALLER_URL", "http://x.invalid/c.sh"),
+        ("CONDA_INSTALLER_SHA256", "abc"),
+    ],
+)
+def test_values_that_cannot_be_are_refused(name: str, value: str) -> None:
+    with pytest.raises(UsageError, match=f"^{name}=") as caught:
+        image().values({name: value})
+    assert repr(image().arguments[name].default) in caught.value.hint
+
+
+def test_credentials_and_arguments_of_another_image_are_refused() -> None:
+    url = "https://me:secret@x.invalid/simple/"
+    with pytest.raises(UsageError, match="THEROCK_NIGHTLY_INDEX_URL holds a user name") as caught:
+        image().values({"THEROCK_NIGHTLY_INDEX_URL": url})
+    assert "secret" not in str(caught.value)
+    with pytest.raises(UsageError, match="has no build argument ROCM_VERSION"):
+        image("no-rocm").values({"ROCM_VERSION": "6.4"})
+
+
+@pytest.mark.parametrize(("date", "named"), [("2025-11-21", ()), ("", ()), ("20251121", ("a b",))])
+def test_days_and_tags_that_are_none_are_refused(date: str, named: tuple[str, ...]) -> None:
+    with pytest.raises(UsageError, match=r"Invalid (day|image tag)"):
+        tags(date, named)
+
+
+@pytest.mark.parametrize(
+    ("named", "found"),
+    [
+        ("ghcr.io/Owner/Repo", "ghcr.io/owner/repo"),
+        ("localhost:5000/team/rocm-ci", "localhost:5000/team/rocm-ci"),
+        ("https://ghcr.io/a/b", ""),
+        ("ghcr.io/a/b:latest", ""),
+        ("rocm-ci", ""),
+        ("ghcr.io/", ""),
+        ("ghcr.io/a b", ""),
+    ],
+)
+def test_where_an_image_is_pushed_to_is_a_repository(named: str, found: str) -> None:
+    if found:
+        assert repository(named) == found
+        return
+    with pytest.raises(UsageError, match="is not a REGISTRY/REPO"):
+        repository(named)
 
 
 def planned(*words: str) -> Build:
@@ -67,16 +148,13 @@ def test_a_name_may_be_given() -> None:
     assert build.names == ("mine:v1",)
     assert build.pushed == ("ghcr.io/o/r-gfx110x-all:v1",)
     for wrong in ("Mine", "mine:v1", "-mine", "a b"):
-        with pytest.raises(UsageError, match="is no name of an image"):
+        with pytest.raises(UsageError, match="Invalid image name"):
             planned(f"--name={wrong}")
 
 
-def test_the_cpu_has_no_rocm() -> None:
+def test_the_image_without_rocm_takes_no_day() -> None:
     with pytest.raises(UsageError, match="no ROCm for cpu"):
         planned("--gpu-family=cpu")
-
-
-def test_the_image_without_rocm_takes_no_day() -> None:
     build = planned("--image=no-rocm", "--tag=v1")
     assert list(build.arguments) == ["UBUNTU_VERSION", "BASE_IMAGE"]
     assert build.names == ("no-rocm-ubuntu24.04:v1",)

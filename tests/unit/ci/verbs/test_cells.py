@@ -5,14 +5,15 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from ci.plan.matrix import Matrix
+from ci.pipeline import MATRIX_SESSIONS
+from ci.plan.data import Matrix
 from ci.verbs import cells
-from ci.verbs.cells import BUILDS, Cell, expand, load_matrix
+from ci.verbs.cells import Cell, expand, load_matrix
 from core.cli.frontdoor import Verb, main
 from core.cli.options import ROOT
 from core.errors import DataError, UsageError
 from core.run.plan import MAX_JOBS
-from pytorch_build.refs.torch_refs import PROJECTS, load_refs
+from pytorch_build.refs.torch_refs import load_refs
 from tests.unit.ci.plan.planning import known, planned, pull_request
 
 if TYPE_CHECKING:
@@ -46,7 +47,7 @@ def test_the_embedded_matrices_expand_and_fit_into_ci(name: str, platform: Platf
     assert expanded.sessions["build_torch"]
     assert expanded.sessions["test_smoke"] == expanded.sessions["build_torch"]
     assert all(len(found) <= MAX_JOBS for found in expanded.sessions.values())
-    assert expanded.tool_pythons == ("3.11", "3.12", "3.13")
+    assert load_matrix(name, ROOT).tool_pythons == ("3.11", "3.12", "3.13")
 
 
 def test_the_release_matrix_leaves_out_what_it_says_and_nothing_else() -> None:
@@ -92,20 +93,18 @@ def test_upstreams_tests_are_a_cell_for_each_part_on_one_python_of_a_ref() -> No
         *(("default", "1/2"), ("default", "2/2"), ("inductor", "1/2"), ("inductor", "2/2")),
         *(("distributed", "1/3"), ("distributed", "2/3"), ("distributed", "3/3")),
     ]
-    assert found[0].row == ["3.12", "nightly", "gfx94X-dcgpu", "default", "1/2"]
+    assert found[0].row == ("3.12", "nightly", "gfx94X-dcgpu", "default", "1/2")
+    assert found[0]._replace(config="").row == ("3.12", "nightly", "gfx94X-dcgpu")
     night = both.model_copy(update={"test_type": "comprehensive", "pythons": ("3.11",)})
     found = expand(night, refs(), "linux", tuple(UPSTREAM)).sessions["test_torch"]
     assert [(one.python, one.config) for one in found] == [("3.11", "default")] * 2
     assert expand(matrix(), refs(), "linux", tuple(UPSTREAM)).sessions["test_torch"] == ()
 
 
-def test_upstreams_tests_for_linux_are_left_out_on_windows() -> None:
+def test_where_a_matrix_has_upstreams_tests() -> None:
     windows = matrix(gpu_families={"windows": ("gfx110X-all",)}, test_type="full")
     found = expand(windows, refs("windows"), "windows", tuple(UPSTREAM)).sessions["test_torch"]
     assert {one.config for one in found} == {"default"}
-
-
-def test_the_release_matrix_has_upstreams_tests_and_that_of_ci_has_none() -> None:
     for name, some in (("release", True), ("ci", False)):
         found = expand(load_matrix(name, ROOT), refs(), "linux", tuple(UPSTREAM)).sessions["test_torch"]
         assert bool(found) is some
@@ -115,22 +114,15 @@ def test_the_release_matrix_has_upstreams_tests_and_that_of_ci_has_none() -> Non
 def test_a_plan_has_a_row_for_each_part_of_upstreams_tests() -> None:
     made = planned("pull_request", pull_request("build:pytorch", "test:torch"))
     assert cells.planned(made, "linux")["test_torch"] == [
-        ["3.12", "nightly", "gfx94X-dcgpu", "default", "1/2"],
-        ["3.12", "nightly", "gfx94X-dcgpu", "default", "2/2"],
+        ("3.12", "nightly", "gfx94X-dcgpu", "default", "1/2"),
+        ("3.12", "nightly", "gfx94X-dcgpu", "default", "2/2"),
     ]
 
 
-def test_every_project_has_a_stage() -> None:
-    assert tuple(BUILDS) == PROJECTS
-
-
-def test_a_python_that_a_ref_lacks_is_left_out_with_its_reason() -> None:
+def test_what_cannot_be_built_is_left_out_with_its_reason() -> None:
     expanded = expand(matrix(pythons=("3.12", "3.99")), refs(), "linux")
     assert expanded.left_out == ("3.99 nightly gfx94X-dcgpu: nightly is not built for Python 3.99",)
     assert {cell.python for cell in expanded.sessions["build_torch"]} == {"3.12"}
-
-
-def test_a_ref_that_is_not_built_on_a_platform_is_left_out() -> None:
     known = {**refs(), "main": refs()["main"].only([])}
     expanded = expand(matrix(torch_refs=("nightly", "main")), known, "linux")
     assert expanded.left_out == ("3.12 main gfx94X-dcgpu: main is not built on linux",)
@@ -139,7 +131,11 @@ def test_a_ref_that_is_not_built_on_a_platform_is_left_out() -> None:
 @pytest.mark.parametrize(
     ("changes", "error", "said"),
     [
-        ({"torch_refs": ("nigtly",)}, DataError, r"the torch ref 'nigtly'\. Did you mean 'nightly'\?"),
+        (
+            {"torch_refs": ("nigtly",)},
+            DataError,
+            r"unknown torch ref 'nigtly'\. Did you mean 'nightly'\?",
+        ),
         ({"gpu_families": {"linux": ("gfx94x-dcgpu",)}}, UsageError, "Unknown GPU family 'gfx94x-dcgpu'"),
         ({"torch_refs": ("release/2.10", "release-2.10")}, DataError, "would share one folder"),
         ({"torch_refs": ("nightly", "nightly")}, DataError, "3.12 nightly gfx94X-dcgpu more than once"),
@@ -202,7 +198,7 @@ def test_the_verb_prints_rows_for_the_noxfile(capsys: pytest.CaptureFixture[str]
     printed = json.loads(capsys.readouterr().out)
     assert printed["tests"] == ["3.11", "3.12", "3.13"]
     assert printed["build_torch"] == [["3.12", "nightly", "gfx110X-all"]]
-    assert set(printed) == {*cells.SESSIONS, "tests"}
+    assert set(printed) == {*MATRIX_SESSIONS, "tests"}
     assert printed["test_torch"] == []
 
 

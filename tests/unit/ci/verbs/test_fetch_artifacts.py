@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from ci import github
-from ci.plan import artifact_places
-from ci.plan.artifact_places import find_place
+from ci.plan import artifacts
+from ci.plan.artifacts import find_place
 from ci.plan.runs import Run
 from ci.verbs import fetch_artifacts
 from core.cli import options
@@ -63,7 +63,7 @@ def command(tmp_path: Path, env: Mapping[str, str], monkeypatch: pytest.MonkeyPa
     def open_store(place: str, *, root: Path, dry_run: bool = False) -> Store:
         return real(place.replace("s3://", "buckets-"), root=root, dry_run=dry_run)
 
-    for module in (options, artifact_places):
+    for module in (options, artifacts):
         monkeypatch.setattr(module, "open_store", open_store)
 
     def run(*words: str, run_id: str = "17") -> Path:
@@ -99,11 +99,15 @@ def test_a_runs_artifacts_go_where_build_rocm_looks(tmp_path: Path, command: Cal
     assert said.cell.gpu_family == FAMILY
 
 
-def test_a_second_time_nothing_is_done_unless_the_folder_changed(
+def test_a_dry_run_does_nothing_nor_does_a_second_run_unless_the_folder_changed(
     tmp_path: Path, command: Callable[..., Path], capsys: pytest.CaptureFixture[str]
 ) -> None:
     put(run_folder(tmp_path), "base_lib_generic", "blas_lib_gfx110X-all")
-    folder = command("--run-id", "17")
+    folder = command("--run-id", "17", "--dry-run")
+    assert "blas_lib_gfx110X-all.tar.zst" in capsys.readouterr().err
+    assert not folder.exists()
+    assert record(tmp_path) is None
+    command("--run-id", "17")
     before = (folder / "base_lib_generic").stat().st_ino
     capsys.readouterr()
     command("--run-id", "17")
@@ -118,16 +122,13 @@ def test_a_second_time_nothing_is_done_unless_the_folder_changed(
 
 
 def test_the_folder_and_the_store_can_be_chosen(tmp_path: Path, command: Callable[..., Path]) -> None:
+    put(run_folder(tmp_path, "local"), "base_lib_generic", "blas_lib_gfx110X-all")
+    assert len(scan(command(run_id="local"))) == 2
     put(run_folder(tmp_path, store="mirror"), "base_lib_generic", "blas_lib_gfx110X-all")
     command("--run-id=17", "--from", str(tmp_path / "mirror"), "--output-dir", str(tmp_path / "here"))
     assert len(scan(tmp_path / "here")) == 2
     assert record(tmp_path) is not None, "the record is written to our own store"
     assert not list((tmp_path / "mirror").rglob("*.json"))
-
-
-def test_a_local_run_has_artifacts_too(tmp_path: Path, command: Callable[..., Path]) -> None:
-    put(run_folder(tmp_path, "local"), "base_lib_generic", "blas_lib_gfx110X-all")
-    assert len(scan(command(run_id="local"))) == 2
 
 
 def test_the_artifact_run_need_not_be_the_one_that_is_built(
@@ -192,16 +193,6 @@ def test_a_failure_is_recorded_and_names_the_artifact(tmp_path: Path, command: C
     assert record(tmp_path, "fetch_artifacts.failed") is None
 
 
-def test_a_dry_run_lists_and_leaves_everything(
-    tmp_path: Path, command: Callable[..., Path], capsys: pytest.CaptureFixture[str]
-) -> None:
-    put(run_folder(tmp_path), "base_lib_generic", "blas_lib_gfx110X-all")
-    folder = command("--run-id", "17", "--dry-run")
-    assert "blas_lib_gfx110X-all.tar.zst" in capsys.readouterr().err
-    assert not folder.exists()
-    assert record(tmp_path) is None
-
-
 def test_a_run_without_artifacts_is_an_error(tmp_path: Path, command: Callable[..., Path]) -> None:
     with pytest.raises(MissingInputError, match="Run 17 has no artifacts in"):
         command("--run-id", "17", "--store", str(tmp_path / "empty"))
@@ -210,6 +201,8 @@ def test_a_run_without_artifacts_is_an_error(tmp_path: Path, command: Callable[.
     put(run_folder(tmp_path), "base_lib_generic")
     with pytest.raises(MissingInputError, match="no artifacts of gfx110X-all"):
         command("--run-id", "17")
+    with pytest.raises(UsageError, match="cpu has no ROCm artifacts"):
+        fetch_artifacts.run(verb_parser("ci", VERB)[1].parse_args(["--gpu-family=cpu"]))
 
 
 def test_a_run_that_is_not_here_is_looked_for_in_its_bucket(
@@ -222,7 +215,7 @@ def test_a_run_that_is_not_here_is_looked_for_in_its_bucket(
         opened.append(place)
         return real(place.replace("s3://", "buckets-"), root=root)
 
-    for module in (options, artifact_places):
+    for module in (options, artifacts):
         monkeypatch.setattr(module, "open_store", open_store)
     bucket = tmp_path / "buckets-therock-ci-artifacts-external" / f"ROCm-other/17-{this_platform()}"
     put(bucket, "base_lib_generic", "blas_lib_gfx110X-all")
@@ -260,14 +253,6 @@ def test_artifacts_come_from_s3(
     assert "from s3://therock-ci-artifacts" in capsys.readouterr().err
     with pytest.raises(MissingInputError, match=r"Run 18 has no artifacts in .*/out/18-.* nor in s3://"):
         fetch_artifacts.run(parser.parse_args(["--run-id=18", *words[1:]]))
-
-
-def test_family_cpu_has_no_artifacts(command: Callable[..., Path]) -> None:
-    with pytest.raises(UsageError, match="'gfx110X-all' here and cannot be 'cpu' too"):
-        command("--gpu-family=cpu")
-    _, parser = verb_parser("ci", VERB)
-    with pytest.raises(UsageError, match="cpu has no ROCm artifacts"):
-        fetch_artifacts.run(parser.parse_args(["--gpu-family=cpu"]))
 
 
 # --- finding the run -----------------------------------------------------------------------

@@ -414,7 +414,6 @@ def test_one_group_has_an_address_and_several_have_a_map(tmp_path: Path) -> None
     for groups, file in ((["g"], "one"), (["g", "h"], "two")):
         upload.set_outputs(JobFiles(outputs=tmp_path / file), OUTPUTS, groups, index=True)
     one, two = ((tmp_path / file).read_text().splitlines() for file in ("one", "two"))
-    url = OUTPUTS.url_of(OUTPUTS.prefix)
-    assert one[1] == f"{url}/python/g/index.html"
-    assert one[4] == f"{url}/python/g/simple/"
-    assert json.loads(two[1]) == {group: f"{url}/python/{group}/index.html" for group in "gh"}
+    flat = {group: OUTPUTS.python_find_links_url(group) for group in "gh"}
+    assert (one[1], one[4]) == (flat["g"], OUTPUTS.python_index_url("g"))
+    assert json.loads(two[1]) == flat

@@ -14,7 +14,7 @@ from ci.publish.buckets import buckets
 from ci.publish.server import RUN_FOLDERS, Change, folder_of
 from core.cli.options import ROOT
 from core.run.outputs import RunOutputs
-from pytorch_build.build.compiler_cache_storage import cache_rules
+from pytorch_build.build.cache import cache_rules
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

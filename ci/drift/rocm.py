@@ -1,0 +1,260 @@
+"""ROCm: GPU targets, packages and their artifacts, versions, indexes, buckets and machines."""
+
+from __future__ import annotations
+
+import ast
+import json
+from fnmatch import fnmatchcase
+from typing import TYPE_CHECKING, Any
+
+from ci.drift.tree import Python, Subject, keyword, moved, strings
+from ci.plan.data import FAMILIES_FILE, TRIGGERS_FILE, Families, runners
+from ci.publish.buckets import buckets
+from core.data import load_toml, read_toml
+from core.families import families
+from rocm_packaging.packages.layouts import packages
+from rocm_packaging.rocm_sources import release_indexes
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from ci.drift.tree import Facts, Tree
+
+_TARGETS = "cmake/therock_amdgpu_targets.cmake"
+_BUILDER = "build_tools/build_python_packages.py"
+_SCRIPTS = "build_tools/packaging/python/templates/rocm-{}/setup.py"
+_OWNERS = "build_tools/packaging/python/rocm_whl_next_ownership.yaml"
+_TOPOLOGY = "BUILD_TOPOLOGY.toml"
+_VENV = "build_tools/setup_venv.py"
+_RELEASES = "RELEASES.md"
+_BUCKETS = "build_tools/_therock_utils/s3_buckets.py"
+_PATHS = "build_tools/_therock_utils/python_package_paths.py"
+_FAMILIES = "build_tools/github_actions/amdgpu_family_matrix.py"
+_PACKAGES = "rocm_packaging/packages/packages.toml"
+_INDEXES = "rocm_packaging/rocm_indexes.toml"
+_OWN_BUCKETS = "ci/buckets.toml"
+# upstream's names for a package while it is made
+_VARIABLES = {"core": "core", "profiler": "profiler", "lib": "libraries", "dev": "device"}
+
+
+def _targets(checkout: Tree) -> tuple[Facts, Facts]:
+    theirs: dict[str, list[str]] = {}
+    pattern = r"^therock_add_amdgpu_target\((gfx\w+)\s+\"[^\"]*\"([^)#]*)"
+    for target, rest in checkout.find(pattern, _TARGETS):
+        named = rest.partition("FAMILY")[2].partition("EXCLUDE_TARGET_PROJECTS")[0].split()
+        for family in (target, *named):
+            theirs.setdefault(family, []).append(target)
+    return theirs, {name: family.targets for name, family in families().items() if family.targets}
+
+
+def _artifacts(checkout: Tree) -> tuple[Facts, Facts]:
+    builder = Python(checkout, _BUILDER)
+    split = builder.function("_run_kpack_split")
+    devel = builder.calls(split, "populate_devel_files")[0]
+    runtime, only_lib, with_headers = builder.tests("core_artifact_filter", "name")
+    theirs: dict[str, Sequence[str]] = {
+        "profiler.include": builder.constant("PROFILER_WHEEL_INCLUDES"),
+        "core.artifacts": [*runtime, *only_lib],
+        "core.only_lib": only_lib,
+        "core.with_headers": with_headers,
+        "core.components": builder.tests("core_artifact_filter", "component")[0],
+    }
+    for package in ("libraries", "profiler", "device"):
+        theirs[f"{package}.artifacts"] = builder.tests(f"{package}_artifact_filter", "name")[0]
+        theirs[f"{package}.components"] = builder.tests(f"{package}_artifact_filter", "component")[0]
+    listed, left = keyword(devel, "addl_artifact_names"), keyword(devel, "exclude_components")
+    if listed is None or left is None:
+        raise moved(_BUILDER, "the artifacts of the development tree")
+    theirs |= {"devel.artifacts": strings(listed), "devel.without": strings(left)}
+    for variable, package in _VARIABLES.items():
+        within = builder.function("run") if package in {"core", "profiler"} else split
+        theirs[f"{package}.rpath_core"] = [
+            strings(call)[0]
+            for call in builder.calls(within, "rpath_dep")
+            if getattr(getattr(call.func, "value", None), "id", "") == variable
+        ]
+    return theirs, _own_artifacts()
+
+
+def _own_artifacts() -> dict[str, Sequence[str]]:
+    data = packages()
+    every = {
+        "core": data.core,
+        "profiler": data.profiler,
+        "libraries": data.split.libraries,
+        "device": data.split.device,
+    }
+    known = ("lib", "run", "dbg", "dev", "doc", "test")
+    return {
+        **{f"{name}.artifacts": package.artifacts for name, package in every.items()},
+        **{f"{name}.components": package.components for name, package in every.items()},
+        **{f"{name}.rpath_core": package.rpath_core for name, package in every.items()},
+        "core.only_lib": data.core.only_lib,
+        "core.with_headers": data.core.with_headers,
+        "profiler.include": data.profiler.include,
+        "devel.artifacts": data.devel.artifacts,
+        "devel.without": [one for one in known if one not in data.devel.components],
+    }
+
+
+def _topology(checkout: Tree) -> tuple[Facts, Facts]:
+    there = checkout.toml(_TOPOLOGY)["artifacts"]
+    named = {name for key, values in _own_artifacts().items() if key.endswith("artifacts") for name in values}
+    return {"artifacts": sorted(named & there.keys())}, {"artifacts": sorted(named)}
+
+
+def _programs(checkout: Tree) -> tuple[Facts, Facts]:
+    ours = {"sdk-core": [*packages().programs], "profiler": [*packages().profiler_programs]}
+    pattern = r"^\s+\"([\w+.-]+)=rocm_\w+\._cli:"
+    return {name: checkout.find(pattern, _SCRIPTS.format(name)) for name in ours}, ours
+
+
+def _distributions(checkout: Tree) -> tuple[Facts, Facts]:
+    owned: dict[str, list[str]] = {}
+    ours: dict[str, list[str]] = {}
+    for name, product in checkout.find(r"^ {6}([\w.-]+):\n {8}owner_path: (\w+)/", _OWNERS):
+        owned.setdefault(product, []).append(name)
+        for own, patterns in buckets().products.distributions.items():
+            if any(fnmatchcase(name, pattern) for pattern in patterns):
+                ours.setdefault(own, []).append(name)
+    return owned, ours
+
+
+def _version(checkout: Tree) -> tuple[Facts, Facts]:
+    theirs = json.loads(checkout.text("version.json"))["rocm-version"]
+    return {"rocm": theirs}, {"rocm": read_toml(TRIGGERS_FILE)["rocm_base_version"]}
+
+
+def _indexes(checkout: Tree) -> tuple[Facts, Facts]:
+    data = release_indexes().indexes
+    theirs = Python(checkout, _VENV).constant("ROCM_INDEX_URLS_MAP")
+    return theirs, {name: data[name].url for name in theirs if name in data}
+
+
+def _documented(checkout: Tree) -> tuple[Facts, Facts]:
+    every = set(checkout.find(r"--index-url[= ](https://\S+)", _RELEASES))
+    known = {index.url for index in release_indexes().indexes.values()}
+    return {"indexes": sorted(every)}, {"indexes": sorted(every & known)}
+
+
+def _buckets(checkout: Tree) -> tuple[Facts, Facts]:
+    python = Python(checkout, _BUCKETS)
+    default = {
+        node.target.id: str(ast.literal_eval(node.value.keywords[0].value))
+        for node in ast.walk(python.module)
+        if isinstance(node, ast.AnnAssign)
+        and isinstance(node.target, ast.Name)
+        and isinstance(node.value, ast.Call)
+    }
+    if not {"region", "iam_account"} <= default.keys():
+        raise moved(_BUCKETS, "a region and an account")
+    theirs: dict[str, str] = {"region": default["region"]}
+    for call in python.calls(python.assigned("s3_bucket_configs"), "S3BucketConfig"):
+        name, role = ast.literal_eval(call.args[0]), keyword(call, "iam_role")
+        named = ast.literal_eval(role) if role else None
+        if name.endswith(("-artifacts", "-artifacts-external")):
+            theirs[name] = f"arn:aws:iam::{default['iam_account']}:role/{named}" if named else ""
+    data = buckets()
+    ours = {"region": data.region, **{one.bucket: one.role for one in data.release_types.values()}}
+    external = (one for one in data.release_types.values() if one.external_bucket)
+    return theirs, {**ours, **{one.external_bucket: one.external_role for one in external}}
+
+
+def _products(checkout: Tree) -> tuple[Facts, Facts]:
+    python, paths = Python(checkout, _BUCKETS), Python(checkout, _PATHS)
+    (config,) = python.calls(python.function("get_product_release_bucket_config"), "S3BucketConfig")
+    parts = {name: keyword(config, name) for name in ("name", "iam_account", "iam_role")}
+    written = {name: python.template(node) for name, node in parts.items() if node is not None}
+    if written.keys() < parts.keys():
+        raise moved(_BUCKETS, "the buckets of products")
+    every = [paths.template(node) for node in ast.walk(paths.module) if isinstance(node, ast.JoinedStr)]
+    folders = [one.partition("/{package}")[0] for one in every if one.startswith("v5/")]
+    if not folders:
+        raise moved(_PATHS, "the folder of a package")
+    index = python.function("get_release_package_index_url")
+    returned = (one.value for one in ast.walk(index) if isinstance(one, ast.Return))
+    (url,) = (python.template(one) for one in returned if isinstance(one, ast.JoinedStr))
+    streams = python.constant("_RELEASE_STREAM_BY_TYPE")
+    theirs = {
+        "bucket": written["name"],
+        "role": f"arn:aws:iam::{written['iam_account']}:role/{written['iam_role']}",
+        "index": url,
+        "products": python.constant("_ALLOWED_RELEASE_PRODUCTS"),
+        "folder": [one.replace("{index}", "whl-next") for one in folders],
+        **{f"stream of {name}": stream for name, stream in streams.items()},
+    }
+    data = buckets().products
+    return theirs, {
+        **{name: getattr(data, name) for name in ("bucket", "role", "index", "folder")},
+        **{f"stream of {name}": stream for name, stream in data.streams.items()},
+        "products": [*data.distributions],
+    }
+
+
+def _machines(checkout: Tree) -> tuple[Facts, Facts]:
+    python = Python(checkout, _FAMILIES)
+    theirs: dict[str, str | Sequence[str]] = {}
+    for platform, kinds in python.constant("BUILD_RUNNER_LABELS").items():
+        for kind, labels in kinds.items():
+            theirs[f"{platform} builds, {kind}"] = [one["label"] for one in labels]
+    for tier in ("presubmit", "postsubmit", "nightly"):
+        for platforms in python.constant(f"amdgpu_family_info_matrix_{tier}").values():
+            for platform, row in platforms.items():
+                facts = {"tier": tier, **_their_machines(row)}
+                theirs |= {f"{row['family']} on {platform}, {key}": value for key, value in facts.items()}
+    return theirs, _own_machines()
+
+
+def _their_machines(row: dict[str, Any]) -> Facts:
+    later = row.get("nightly_check_only_for_family") or row.get("submodule_bump_tests_only")
+
+    def labels(key: str) -> Sequence[str]:
+        """A label, and those that share its work."""
+        return [row.get(key) or "", *(one["label"] for one in row.get(f"{key}-labels", ()))]
+
+    return {
+        "tests": ("nightly" if later else "presubmit") if row["test-runs-on"] else "",
+        "test_runner": labels("test-runs-on"),
+        "several_gpus": labels("test-runs-on-multi-gpu"),
+        "kernels": [": ".join(one) for one in row.get("test-runs-on-kernel", {}).items()],
+        "sandbox": labels("test-runs-on-sandbox"),
+        "bypass": "yes" if row.get("bypass_tests_for_releases") else "",
+        "variants": row["build_variants"],
+    }
+
+
+def _own_machines() -> Facts:
+    data = runners()
+    ours: dict[str, str | Sequence[str]] = {}
+    for platform, machines in data.machines.items():
+        ours[f"{platform} builds, default"] = machines.build
+        ours[f"{platform} builds, sanitizer"] = machines.sanitizer
+    for family, platforms in load_toml(FAMILIES_FILE, Families).families.items():
+        for platform, on in platforms.items() if family != "cpu" else ():
+            row = data.of(family, platform)
+            facts = {
+                "tier": on.tier,
+                "tests": on.tests if row.test_runner else "",
+                "test_runner": [row.test_runner, *row.more_test_runners],
+                "several_gpus": row.several_gpus,
+                "kernels": [f"{kernel}: {label}" for kernel, label in row.kernels.items()],
+                "bypass": "yes" if row.bypass_tests_for_releases else "",
+                "variants": on.variants,
+            }
+            ours |= {f"{family} on {platform}, {key}": value for key, value in facts.items()}
+    return ours
+
+
+SUBJECTS = (
+    Subject(name="targets", upstream=_TARGETS, here="core/families.toml", facts=_targets),
+    Subject(name="artifacts", upstream=_BUILDER, here=_PACKAGES, facts=_artifacts),
+    Subject(name="topology", upstream=_TOPOLOGY, here=_PACKAGES, facts=_topology),
+    Subject(name="programs", upstream=_SCRIPTS.format("*"), here=_PACKAGES, facts=_programs),
+    Subject(name="products", upstream=_OWNERS, here=_OWN_BUCKETS, facts=_distributions),
+    Subject(name="ROCm's version", upstream="version.json", here="ci/triggers.toml", facts=_version),
+    Subject(name="indexes", upstream=_VENV, here=_INDEXES, facts=_indexes),
+    Subject(name="documented indexes", upstream=_RELEASES, here=_INDEXES, facts=_documented),
+    Subject(name="buckets", upstream=_BUCKETS, here=_OWN_BUCKETS, facts=_buckets),
+    Subject(name="product buckets", upstream=_BUCKETS, here=_OWN_BUCKETS, facts=_products),
+    Subject(name="machines", upstream=_FAMILIES, here="ci/runners.toml, ci/families.toml", facts=_machines),
+)

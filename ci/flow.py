@@ -1,0 +1,248 @@
+"""invoke's flows: a run of CI, a release, one torch ref, the nightly image, a promotion; on one machine."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+import time
+from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
+from dataclasses import dataclass, replace
+from graphlib import TopologicalSorter
+from heapq import heappop, heappush
+from typing import TYPE_CHECKING, Literal
+
+from ci import jobs
+from ci.plan import outputs
+from ci.plan.data import OwnStore
+from ci.plan.plan import plan as plan_of
+from ci.plan.rocm import needs
+from ci.verbs import configure
+from core import console, process
+from core.cli.frontdoor import Verb, verb_parser
+from core.cli.options import ROOT, common_from, environment
+from core.errors import FatalError, MissingInputError, ProcessError, UsageError
+from core.run.outputs import this_platform
+from core.run.plan import Plan, RocmOrigin
+from pytorch_build.context import context
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+    from concurrent.futures import Future
+    from pathlib import Path
+
+    from ci.jobs import Call, Job, Target
+    from core.cli.options import Common
+
+RELEASES = ("nightly", "prerelease", "dev")
+_CONFIGURE = Verb("configure", "ci.verbs.configure", "an event -> the plan of the run")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outcome:
+    """How one job ended."""
+
+    name: str
+    result: Literal["ok", "failed", "left out"]
+    why: str = ""
+    seconds: float = 0.0
+
+
+def run_ref(common: Common, *, python: str = "", rocm_layout: str = "") -> None:
+    """Run the sessions of one torch ref, and report on the run even where one fails."""
+    chosen = context(common)
+    for session, why in jobs.left_out(chosen).items():
+        console.say(f"{session}: left out, {why}")
+    named = replace(common, torch_ref=chosen.ref.name, gpu_family=chosen.gpu_family)
+    run_jobs(jobs.ref_jobs(chosen, jobs.posargs_of(named), python, rocm_layout), root=common.root)
+
+
+def run_plan(
+    words: Sequence[str],
+    target: Target,
+    *,
+    at_once: int = 1,
+    keep_going: bool = False,
+    dry_run: bool = False,
+    root: Path = ROOT,
+) -> None:
+    """Plan, resolve, and run every job of the plan on this platform."""
+    plan, platform = planned(words, target), this_platform()
+    outputs.show(plan)
+    first = jobs.setup_job(plan, target)
+    if dry_run:
+        print_jobs([first, *jobs.plan_jobs(unresolved(plan), platform, target)])
+        return
+    file = root / jobs.PLAN_FILE
+    plan.write(file)
+    done: list[Outcome] = []
+    if plan.cells:
+        done += run_all([first], runner(root, together=False))
+        if done[0].result != "ok":
+            show(done)
+        plan = Plan.read(file)
+    made = jobs.plan_jobs(plan, platform, target)
+    if not made:
+        raise MissingInputError(
+            f"The plan has no job on {platform}: {plan.enable_build_jobs.reason}.",
+            hint="See what it leaves out, above.",
+        )
+    done += run_all(made, runner(root, together=at_once > 1), at_once=at_once, keep_going=keep_going)
+    show(done)
+
+
+def planned(words: Sequence[str], target: Target) -> Plan:
+    """Make the plan of an event that options describe, for a run whose outputs stay on this machine."""
+    _module, parser = verb_parser("ci", _CONFIGURE)
+    arguments = parser.parse_args(list(words))
+    question = configure.question(arguments, common_from(arguments), environment())
+    data = question.data.model_copy(update={"upload": OwnStore(store=target.store)})
+    return plan_of(replace(question, data=data))
+
+
+def unresolved(plan: Plan) -> Plan:
+    """Name what `find_rocm` and `resolve` would fill in, so that the chain can be shown before."""
+    origins = tuple(
+        RocmOrigin(
+            platform=one.platform,
+            artifact_group=one.artifact_group,
+            run_id=plan.rocm.artifact_run_id or f"<artifact run of {one.artifact_group}>",
+        )
+        for needed in needs(plan).values()
+        for one in needed
+    )
+    cells = tuple(
+        cell
+        if cell.stage.endswith("rocm")
+        else cell.model_copy(update={"versions": {"torch": f"<torch of {cell.torch_ref}>"}})
+        for cell in plan.cells
+    )
+    rocm = plan.rocm.model_copy(update={"origins": origins})
+    return plan.model_copy(update={"cells": cells, "rocm": rocm})
+
+
+def release_words(kind: str, families: str, refs: str, pythons: str) -> Sequence[str]:
+    """Write the options of a release's plan."""
+    if kind not in RELEASES:
+        raise UsageError(
+            f"--type {kind!r} is not released by a flow.",
+            hint=f"One of {', '.join(RELEASES)}; a final release is promoted: invoke promote.",
+        )
+    given = {
+        f"{this_platform()}_amdgpu_families": families or "all",
+        "release_type": kind,
+        "pytorch_git_refs": refs,
+        "pytorch_python_versions": pythons,
+    }
+    return (
+        "--event=workflow_dispatch",
+        *(f"--input={name}={value}" for name, value in given.items() if value),
+    )
+
+
+def run_jobs(made: Sequence[Job], *, dry_run: bool = False, root: Path = ROOT) -> None:
+    """Run jobs one after another, or print them."""
+    if dry_run:
+        print_jobs(made)
+    else:
+        show(run_all(made, runner(root, together=False)))
+
+
+def run_all(
+    made: Sequence[Job], work: Callable[[Job], None], *, at_once: int = 1, keep_going: bool = False
+) -> Sequence[Outcome]:
+    """Run every job after those that it needs, the first ones first."""
+    order = {job.name: number for number, job in enumerate(made)}
+    sorter = TopologicalSorter({job.name: job.needs for job in made})
+    sorter.prepare()
+    ready: list[int] = []
+    running: dict[Future[None], tuple[Job, float]] = {}
+    outcomes: dict[str, Outcome] = {}
+    with ThreadPoolExecutor(max_workers=at_once) as pool:
+        while sorter.is_active():
+            for name in sorter.get_ready():
+                heappush(ready, order[name])
+            if ready and len(running) < at_once:
+                job = made[heappop(ready)]
+                if why := _left_out(job, outcomes, keep_going=keep_going):
+                    outcomes[job.name] = Outcome(name=job.name, result="left out", why=why)
+                    sorter.done(job.name)
+                else:
+                    running[pool.submit(work, job)] = job, time.monotonic()
+                continue
+            for future in wait(running, return_when=FIRST_COMPLETED).done:
+                job, started = running.pop(future)
+                outcomes[job.name] = _outcome(job.name, future, time.monotonic() - started)
+                sorter.done(job.name)
+    return [outcomes[job.name] for job in made]
+
+
+def _left_out(job: Job, outcomes: Mapping[str, Outcome], *, keep_going: bool) -> str:
+    """Return why a job does not run; "" where it does."""
+    if job.tolerant:
+        idle = job.wants_results and all(outcomes[name].result == "left out" for name in job.needs)
+        return "nothing has run that it needs" if idle else ""
+    failed = [outcomes[name] for name in job.needs if outcomes[name].result != "ok"]
+    if failed:
+        return f"{failed[0].name} {failed[0].result}"
+    stopped = not keep_going and any(one.result == "failed" for one in outcomes.values())
+    return "another job failed" if stopped else ""
+
+
+def _outcome(name: str, future: Future[None], seconds: float) -> Outcome:
+    problem = future.exception()
+    if problem is None:
+        return Outcome(name=name, result="ok", seconds=seconds)
+    if not isinstance(problem, FatalError):
+        raise problem
+    return Outcome(name=name, result="failed", why=problem.message, seconds=seconds)
+
+
+def runner(root: Path, *, together: bool) -> Callable[[Job], None]:
+    """Return the function that runs a job: its calls of nox, in order."""
+    # with a matrix in the environment the noxfile has cells in the place of these sessions
+    env = process.inherited(MATRIX=None)
+
+    def work(job: Job) -> None:
+        for call in job.calls:
+            title = f"{job.name}: {' '.join(call.sessions)}"
+            if not together:
+                with console.group(title):
+                    process.run(command(call), cwd=root, env=env)
+                continue
+            done = process.capture(command(call), cwd=root, env=env, check=False)
+            with console.group(title):
+                console.say((done.stdout + done.stderr).rstrip())
+            if done.returncode:
+                raise ProcessError(f"{' '.join(call.sessions)} failed", returncode=done.returncode)
+
+    return work
+
+
+def command(call: Call) -> list[str]:
+    """Return a call's command line."""
+    return [sys.executable, "-m", "nox", "--no-error-on-external-run", *call.words]
+
+
+def show(outcomes: Sequence[Outcome]) -> None:
+    """Print the table that a flow ends with, and fail if a job did."""
+    rows = [
+        (one.name, one.result, console.duration(one.seconds), one.why.splitlines()[0] if one.why else "")
+        for one in outcomes
+    ]
+    console.table(("job", "result", "time", "why"), rows, title="Jobs")
+    failed = [one.name for one in outcomes if one.result == "failed"]
+    if failed:
+        raise ProcessError(
+            f"{len(failed)} of {len(outcomes)} jobs failed: {', '.join(failed)}.",
+            hint="Their errors are above. The same command continues where this one stopped.",
+            returncode=1,
+        )
+
+
+def print_jobs(made: Sequence[Job]) -> None:
+    """Print jobs as calls of nox."""
+    for job in made:
+        after = f"  (after {', '.join(job.needs)})" if job.needs else ""
+        console.say(f"{job.name}{after}")
+        for call in job.calls:
+            console.result(shlex.join(["nox", *call.words]))

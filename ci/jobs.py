@@ -1,0 +1,305 @@
+"""A run's jobs as calls of nox: pure functions from a plan to the graph that one machine runs.
+
+A job is one of the workflows': the same sessions, in the same order, with the same options.
+`tests/unit/ci/test_workflows.py` compares the two.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from ci.pipeline import BUILDS, JOBS, SESSIONS
+from core.cli.options import DEFAULT_STORE
+from core.errors import UsageError
+from core.run.outputs import PLAIN, this_platform
+from core.run.plan import FETCH, promotions
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from core.cli.options import Common
+    from core.run.outputs import Platform
+    from core.run.plan import Cell, Plan
+    from pytorch_build.context import Context
+
+TEST_REPORT = "test_report"
+PLAN_FILE = ".cache/plan.json"
+# sessions that `invoke ci` has no use for: it has no event, and promotes nothing
+_WITH_PLAN = {*JOBS["setup"][:2], FETCH, *JOBS["test_rocm"], *JOBS["test_report"], *JOBS["promote"]}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Call:
+    """One call of nox, as a workflow's step has it."""
+
+    sessions: tuple[str, ...]
+    python: str = ""
+    posargs: tuple[str, ...] = ()
+
+    @property
+    def words(self) -> tuple[str, ...]:
+        """The words after ``nox``."""
+        python = ("-P", self.python) if self.python else ()
+        return ("-s", *self.sessions, *python, "--", *self.posargs)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Job:
+    """One job; a tolerant one runs after failures, too, but not where nothing ran whose results it wants."""
+
+    name: str
+    stage: str
+    calls: tuple[Call, ...]
+    needs: tuple[str, ...] = ()
+    tolerant: bool = False
+    wants_results: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Target:
+    """Where a flow reads and writes."""
+
+    run_id: str = "local"
+    store: str = DEFAULT_STORE
+    refs_file: str = ""
+    force: bool = False
+    distribution_store: str = ""
+    rocm_layout: str = ""
+
+    @property
+    def run(self) -> tuple[str, ...]:
+        """The run as options."""
+        refs = (f"--refs-file={self.refs_file}",) if self.refs_file else ()
+        return (f"--run-id={self.run_id}", *refs, *(["--force"] if self.force else []))
+
+    @property
+    def written(self) -> tuple[str, ...]:
+        """The run and its store as options."""
+        run_id, *options = self.run
+        return (run_id, f"--store={self.store}", *options)
+
+
+def setup_job(plan: Plan, target: Target) -> Job:
+    """Return the job that completes the plan: where ROCm comes from, and commits and versions of PyTorch."""
+    _configure, find_rocm, resolve = JOBS["setup"]
+    sessions = (find_rocm, resolve) if plan.build_pytorch.value else (find_rocm,)
+    posargs = (f"--plan={PLAN_FILE}", *target.run)
+    calls = tuple(Call(sessions=(one,), posargs=posargs) for one in sessions)
+    return Job(name="resolve", stage="setup", calls=calls)
+
+
+def plan_jobs(plan: Plan, platform: Platform, target: Target) -> Sequence[Job]:
+    """Return the jobs of a plan that `resolve` completed, on one platform.
+
+    ROCm's packages -> their tests; PyTorch's wheels on them -> their tests; a report on all tests, which a
+    promotion goes by; then what is promoted, and the run's page.
+    """
+    graph = _Graph(plan=plan, target=target)
+    rocm = {one.artifact_group: graph.rocm(one) for one in plan.matrix(platform, "build_rocm")}
+
+    def of_rocm(cell: Cell) -> tuple[str, ...]:
+        return (rocm[cell.artifact_group].name,) if cell.artifact_group in rocm else ()
+
+    rocm_tests = [graph.test(one, of_rocm(one)) for one in plan.matrix(platform, "test_rocm")]
+    builds = {
+        (one.artifact_group, one.python, one.torch_ref): graph.build(one, of_rocm(one))
+        for one in plan.matrix(platform, "build_pytorch")
+    }
+    tests = [
+        graph.test(one, (builds[one.artifact_group, one.python, one.torch_ref].name,))
+        for one in (*plan.matrix(platform, "test_pytorch"), *plan.matrix(platform, "test_torch"))
+    ]
+    made = [*rocm.values(), *rocm_tests, *builds.values(), *tests]
+    if tested := tuple(one.name for one in (*rocm_tests, *tests)):
+        made.append(graph.last(TEST_REPORT, TEST_REPORT, tested, wants_results=True))
+    sets = [graph.promotion(row, platform, made) for row in promotions(plan, platform)]
+    every = (*made, *sets)
+    return (*every, graph.last("report", "summary", tuple(one.name for one in every))) if made else ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Graph:
+    plan: Plan
+    target: Target
+
+    @property
+    def _run(self) -> tuple[str, ...]:
+        return (f"--release-type={self.plan.release_type}", *self.target.run)
+
+    @property
+    def _written(self) -> tuple[str, ...]:
+        return (f"--release-type={self.plan.release_type}", *self.target.written)
+
+    def rocm(self, cell: Cell) -> Job:
+        version, layout = self.plan.rocm.version, self.target.rocm_layout
+        options = [f"--version={version}"] if version else []
+        options += [f"--rocm-layout={layout}"] if layout else []
+        built = Call(sessions=("build_rocm",), posargs=(*_where(cell), *options, *self._run))
+        calls = (*self._fetch(cell), built, self._upload(cell))
+        return Job(name=f"build_rocm {cell.name}", stage="build_rocm", calls=calls)
+
+    def build(self, cell: Cell, needs: tuple[str, ...]) -> Job:
+        sessions = tuple(one for one in cell.sessions if one != FETCH)
+        index = self._index(cell)
+        # what follows -- goes to every session of a call, and checks take no source of ROCm
+        checks = tuple(one for one in sessions if one.startswith("check_")) if index else ()
+        builds = tuple(one for one in sessions if one not in checks)
+        built = (
+            Call(sessions=some, python=cell.python, posargs=(*_where(cell), *rocm, *self._run))
+            for some, rocm in ((builds, index), (checks, ()))
+            if some
+        )
+        calls = (*self._fetch(cell), *built, self._upload(cell))
+        return Job(name=f"build_pytorch {cell.name}", stage="build_pytorch", calls=calls, needs=needs)
+
+    def test(self, cell: Cell, needs: tuple[str, ...]) -> Job:
+        part = (f"--config={cell.config}", f"--shard={cell.shard}") if cell.config else ()
+        posargs = (*_where(cell), *self._index(cell), *part, *self._written)
+        call = Call(sessions=cell.sessions, python=cell.python, posargs=posargs)
+        return Job(name=f"{cell.stage} {cell.name}", stage=cell.stage, calls=(call,), needs=needs)
+
+    def last(self, name: str, stage: str, needs: tuple[str, ...], *, wants_results: bool = False) -> Job:
+        """Return a job that reports on others, so it runs after all of them, failed ones too."""
+        call = Call(sessions=JOBS[stage], posargs=self._written)
+        facts = {"tolerant": True, "wants_results": wants_results}
+        return Job(name=name, stage=stage, calls=(call,), needs=needs, **facts)
+
+    def promotion(self, chosen: Mapping[str, str], platform: Platform, made: Sequence[Job]) -> Job:
+        family = _group(chosen["gpu_family"], chosen["build_variant"])
+        version = (f"--torch-version={chosen['torch_version']}", f"--pythons={chosen['pythons']}")
+        # what decides are records of tests, so they are waited for, and the decision weighs a failed one
+        needs = tuple(
+            one.name for one in made if {*family} <= {*one.calls[-1].posargs} or one.name == TEST_REPORT
+        )
+        calls = _promotion_calls(self.target, self.plan.release_type, platform, family, version)
+        return Job(name=f"promote {chosen['name']}", stage="promote", calls=calls, needs=needs, tolerant=True)
+
+    def _upload(self, cell: Cell) -> Call:
+        group = _group(cell.gpu_family, cell.build_variant)
+        return Call(sessions=JOBS["upload"], posargs=(*group, *self._written))
+
+    def _fetch(self, cell: Cell) -> tuple[Call, ...]:
+        """Fetch the artifacts that the plan pins, in the job that packages them."""
+        if FETCH not in cell.sessions:
+            return ()
+        rocm = self.plan.rocm_row(cell)
+        names = ("run_id", "repository", "store", "digest")
+        pinned = (f"--artifact-{name.replace('_', '-')}={rocm[name]}" for name in names if rocm.get(name))
+        group = _group(cell.gpu_family, cell.build_variant)
+        return (Call(sessions=(FETCH,), posargs=(*pinned, *group, *self._run)),)
+
+    def _index(self, cell: Cell) -> tuple[str, ...]:
+        rocm = self.plan.rocm_row(cell)
+        if not rocm.get("index_url"):
+            return ()
+        return f"--rocm-index-url={rocm['index_url']}", f"--rocm-version={rocm['version']}"
+
+
+def _where(cell: Cell) -> tuple[str, ...]:
+    ref = (f"--torch-ref={cell.torch_ref}",) if cell.torch_ref else ()
+    return (*ref, *_group(cell.gpu_family, cell.build_variant))
+
+
+def _group(gpu_family: str, build_variant: str) -> tuple[str, ...]:
+    variant = () if build_variant == PLAIN else (f"--build-variant={build_variant}",)
+    return (f"--gpu-family={gpu_family}", *variant)
+
+
+def _promotion_calls(
+    target: Target, release_type: str, platform: Platform, family: Sequence[str], version: Sequence[str]
+) -> tuple[Call, ...]:
+    store = (f"--distribution-store={target.distribution_store}",) if target.distribution_store else ()
+    shared = (*family, f"--platform={platform}", f"--release-type={release_type}", *target.written, *store)
+    stage, promote = JOBS["promote"]
+    return Call(sessions=(stage,), posargs=shared), Call(sessions=(promote,), posargs=(*shared, *version))
+
+
+def promotion_job(
+    target: Target, release_type: str, gpu_family: str, torch_version: str, pythons: str
+) -> Job:
+    """Return the job that promotes what the options name; what they do not name is left to `promote`."""
+    family = [f"--gpu-family={gpu_family}"] if gpu_family else []
+    version = [f"--torch-version={torch_version}"] if torch_version else []
+    version += [f"--pythons={pythons}"] if pythons else []
+    calls = _promotion_calls(target, release_type, this_platform(), family, version)
+    return Job(name="promote", stage="promote", calls=calls)
+
+
+def nightly_jobs(torch_ref: str, gpu_family: str, python: str, registry: str) -> Sequence[Job]:
+    """Return the jobs of `therock-nightly.yml` for one GPU family."""
+    family, ref, archive = f"--gpu-family={gpu_family}", f"--torch-ref={torch_ref}", "image.tar"
+    push = (f"--push={registry}",) if registry else ()
+    inside = (
+        f"--archive={archive}",
+        f"--image=pytorch-therock-rocm-ci-{gpu_family.lower()}",
+        f"--sessions={' '.join((*BUILDS.values(), 'check_wheels', 'index'))}",
+        f"--session-python={python}",
+    )
+    image = Call(
+        sessions=("build_image",), posargs=("--image=ubuntu-rocm", family, f"--output={archive}", *push)
+    )
+    built = Call(sessions=("in_image",), posargs=(*inside, ref, family))
+    report = Call(sessions=JOBS["summary"], posargs=(family,))
+    test = Call(sessions=JOBS["test_pytorch"], python=python, posargs=(ref, family))
+    return (
+        Job(name="image", stage="build-therock-docker", calls=(image,)),
+        Job(name="pytorch", stage="build-pytorch-nightly", calls=(built, report), needs=("image",)),
+        Job(name="test", stage="test-pytorch-nightly", calls=(test,), needs=("pytorch",)),
+    )
+
+
+def left_out(context: Context) -> Mapping[str, str]:
+    """Return the sessions of `invoke ci` that a ref and a family have no use for, each with its reason."""
+    found = {
+        session: f"not built for {context.ref.name}"
+        for name, session in BUILDS.items()
+        if name not in context.ref.components
+    }
+    if not context.gpu:
+        found["build_rocm"] = "family cpu has no ROCm"
+    elif not context.ref.rocm_version:
+        found["build_rocm"] = f"ROCm comes from the release index of {context.gpu_family}"
+    if "torch" not in context.ref.components:
+        found["test_torch"] = f"torch is not built for {context.ref.name}"
+    elif not context.ref.local_label:  # the sample's take a minute
+        found["test_torch"] = "upstream's tests take hours: run it by itself"
+    return found
+
+
+def ref_jobs(context: Context, posargs: Sequence[str], python: str, rocm_layout: str) -> Sequence[Job]:
+    """Return the jobs of `invoke ci`: from one torch ref to tested wheels, and the run's page."""
+    without = left_out(context)
+    if rocm_layout and "build_rocm" in without:
+        raise UsageError(
+            f"--rocm-layout is for build_rocm, which is left out: {without['build_rocm']}.",
+            hint="Leave the option out.",
+        )
+    (report,) = JOBS["summary"]
+    chain = [one for one in SESSIONS if one not in {*_WITH_PLAN, *without, report}]
+    # what follows -- goes to every session of a call, and only build_rocm takes a layout
+    at = chain.index("build_rocm") if rocm_layout else len(chain)
+    parts = ((chain[:at], ()), (chain[at : at + 1], (f"--rocm-layout={rocm_layout}",)), (chain[at + 1 :], ()))
+    calls = tuple(
+        Call(sessions=tuple(sessions), python=python, posargs=(*posargs, *layout))
+        for sessions, layout in parts
+        if sessions
+    )
+    page = Call(sessions=(report,), python=python, posargs=tuple(posargs))
+    name = context.ref.name
+    return (
+        Job(name=name, stage="build_pytorch", calls=calls),
+        Job(name=report, stage="summary", calls=(page,), needs=(name,), tolerant=True),
+    )
+
+
+def posargs_of(common: Common) -> list[str]:
+    """Write out the common options that were given."""
+    words = [f"--torch-ref={common.torch_ref}"] if common.torch_ref else []
+    words += [f"--gpu-family={common.gpu_family}"] if common.gpu_family else []
+    words += [f"--run-id={common.run_id}", f"--release-type={common.release_type}"]
+    # a store that is named is the only one that is read
+    words += [f"--store={common.store}"] if common.store != DEFAULT_STORE else []
+    words += [f"--refs-file={common.refs_file.resolve()}"] if common.refs_file is not None else []
+    words += ["--force"] if common.force else []
+    return [*words, "--dry-run"] if common.dry_run else words

@@ -1,0 +1,332 @@
+"""A run's artifacts: found in a store, chosen for a GPU family, fetched and extracted side by side."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from ci.publish.buckets import buckets
+from core import console, files
+from core.cli.options import DEFAULT_STORE
+from core.console import transfer
+from core.errors import ArtifactError, FatalError, InterruptedStageError, MissingInputError, StoreError
+from core.run.locations import location
+from core.run.outputs import LOCAL_RUN, this_platform
+from core.stores.location import open_store
+from rocm_packaging.archives import (
+    MARKER,
+    SIDECAR,
+    SUFFIXES,
+    ArchiveName,
+    extract,
+    extracted_digest,
+    is_archive,
+    parse_name,
+    parse_sidecar,
+)
+from rocm_packaging.artifacts import GENERIC, INCOMPLETE
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterator, Mapping, Sequence
+    from pathlib import Path
+
+    from core.cli.options import Common
+    from core.console import Transfer
+    from core.families import Family
+    from core.stores import Store
+
+LOCK = ".fetch.lock"
+_LEAST_JOBS = 8  # a store is waited for more than computed with
+_TRIES = 3
+
+
+@dataclass(frozen=True, kw_only=True)
+class Artifact:
+    """An artifact of a run; `key` or `sidecar` is "" where the store lacks it, `sha256` until it is read."""
+
+    name: ArchiveName
+    key: str
+    sidecar: str
+    size: int
+    sha256: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Place:
+    """Where a run's artifacts were found."""
+
+    store: Store
+    named: str
+    external_repo: str
+    prefix: str
+    listed: tuple[Artifact, ...]
+
+    @property
+    def where(self) -> str:
+        """The place, for people."""
+        return f"{self.store.url}/{self.prefix}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class FetchPlan:
+    """What is fetched; of artifacts that are incomplete in the store, why."""
+
+    artifacts: tuple[Artifact, ...]
+    problems: Mapping[str, str]
+    targets: frozenset[str]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fetched:
+    """An artifact that is in its folder."""
+
+    artifact: Artifact
+    seconds: float
+    fresh: bool
+
+
+def find_place(common: Common, source: str, repository: str, *, fork: bool) -> Place:
+    """Find a run's artifacts: in the store that is named, else in ours, else in the repository's bucket."""
+    looked_at = []
+    for named, external_repo in _stores(common, source, repository, fork=fork):
+        store = open_store(named, root=common.root)
+        for folder in dict.fromkeys((external_repo, "")):
+            prefix = replace(common.outputs, external_repo=folder).prefix
+            listed = list_artifacts(store, prefix)
+            place = Place(store=store, named=named, external_repo=folder, prefix=prefix, listed=listed)
+            if listed:
+                return place
+            looked_at.append(place.where)
+    raise MissingInputError(
+        f"Run {common.run_id} has no artifacts in {' nor in '.join(looked_at)}.",
+        hint="Name an artifact run (--artifact-run-id, or --commit, --latest), and its store "
+        "with --artifact-store.",
+    )
+
+
+def _stores(common: Common, source: str, repository: str, *, fork: bool) -> Iterator[tuple[str, str]]:
+    """Name the stores to look in, each with the folder that the repository has there."""
+    if common.run_id == LOCAL_RUN:
+        yield source or common.store, ""
+        return
+    place = location(buckets(), repository, fork=fork, release_type=common.release_type)
+    yield source or common.store, place.external_repo
+    if not source and common.store == DEFAULT_STORE:
+        yield place.store, place.external_repo
+
+
+def list_artifacts(store: Store, prefix: str) -> tuple[Artifact, ...]:
+    """List a run's artifacts; of one in several forms, the preferred form."""
+    sizes = {
+        stored.key.removeprefix(f"{prefix}/"): stored.size
+        for stored in store.list(f"{prefix}/", recursive=False)
+    }
+    archives = sorted({name.removesuffix(SIDECAR) for name in sizes})
+    names = [parse_name(name) for name in archives if is_archive(name)]
+    chosen: dict[str, ArchiveName] = {}
+    for name in sorted(names, key=lambda name: (name.filename not in sizes, SUFFIXES.index(name.suffix))):
+        chosen.setdefault(name.stem, name)
+    return tuple(
+        Artifact(
+            name=name,
+            key=f"{prefix}/{name.filename}" if name.filename in sizes else "",
+            sidecar=f"{prefix}/{name.filename}{SIDECAR}" if f"{name.filename}{SIDECAR}" in sizes else "",
+            size=sizes.get(name.filename, 0),
+        )
+        for _, name in sorted(chosen.items())
+    )
+
+
+def _targets_of(family: Family) -> frozenset[str]:
+    """The targets whose artifacts a family needs: itself, its gfx targets, and ``generic``."""
+    return frozenset({GENERIC, *family.name.split(";"), *family.targets})
+
+
+def choose(listed: Sequence[Artifact], family: Family, *, where: str) -> tuple[Artifact, ...]:
+    """Choose a family's artifacts, and those that are for every target."""
+    if not listed:
+        raise MissingInputError(
+            f"There are no artifacts in {where}.",
+            hint="Name a run with --run-id (or --commit, --latest), and its store with --from.",
+        )
+    wanted = _targets_of(family)
+    held = {one.name.target for one in listed} - {GENERIC}
+    if not held & wanted:
+        raise MissingInputError(
+            f"There are no artifacts of {family.name} in {where}.",
+            hint=f"It has those of {', '.join(sorted(held)) or 'no GPU family'}: choose with --gpu-family.",
+        )
+    absent = [target for target in family.targets if target not in held]
+    if absent and not held & {*family.name.split(";")}:
+        console.warn(f"{where} has no artifacts of {', '.join(absent)}; {family.name} will lack them.")
+    return tuple(one for one in listed if one.name.target in wanted)
+
+
+def plan(store: Store, chosen: Sequence[Artifact], family: Family, *, jobs: int = 0) -> FetchPlan:
+    """Read the digests of the chosen artifacts, side by side."""
+    artifacts, problems = _read_digests(store, chosen, jobs=jobs)
+    return FetchPlan(artifacts=artifacts, problems=problems, targets=_targets_of(family))
+
+
+def digests(store: Store, chosen: Collection[Artifact]) -> Mapping[str, str]:
+    """Read the SHA-256 of artifacts, by the archive's name."""
+    artifacts, problems = _read_digests(store, chosen)
+    if problems:
+        raise ArtifactError(f"{len(problems)} artifacts are incomplete: {' '.join(problems.values())}")
+    return {one.name.filename: one.sha256 for one in artifacts}
+
+
+def _read_digests(
+    store: Store, chosen: Collection[Artifact], *, jobs: int = 0
+) -> tuple[tuple[Artifact, ...], dict[str, str]]:
+    artifacts: list[Artifact] = []
+    problems: dict[str, str] = {}
+    with ThreadPoolExecutor(_jobs(jobs)) as pool:
+        for one, future in [(one, pool.submit(_with_digest, store, one)) for one in chosen]:
+            try:
+                artifacts.append(future.result())
+            except FatalError as problem:
+                problems[one.name.filename] = problem.message
+    return tuple(artifacts), problems
+
+
+def _with_digest(store: Store, one: Artifact) -> Artifact:
+    if not one.key:
+        raise MissingInputError(f"{one.name.filename} is missing; only its {SIDECAR} exists.")
+    if not one.sidecar:
+        raise MissingInputError(f"{one.name.filename} has no {SIDECAR}.")
+    where = f"{one.name.filename}{SIDECAR}"
+    digest = parse_sidecar(store.read(one.sidecar).decode("utf-8", "replace"), where=where)
+    return replace(one, sha256=digest)
+
+
+def is_current(planned: FetchPlan, folder: Path) -> bool:
+    """Say whether a folder holds just what is planned."""
+    return (
+        not planned.problems
+        and not (folder / INCOMPLETE).exists()
+        and all(extracted_digest(_place(folder, one)) == one.sha256 for one in planned.artifacts)
+        and not _outdated(planned, folder)
+    )
+
+
+def fetch(
+    store: Store, planned: FetchPlan, folder: Path, *, jobs: int = 0, force: bool = False
+) -> tuple[Fetched, ...]:
+    """Fetch artifacts side by side, each extracted as it arrives and verified against its digest.
+
+    What is there already, by the digest of the archive that it came from, is kept. What an
+    earlier fetch left and the run no longer has is removed. While artifacts are missing,
+    the folder says so, and nothing packages it.
+    """
+    with files.locked(folder / LOCK, what=str(folder)):
+        for path in [*_outdated(planned, folder), *folder.glob(".*.part")]:
+            shutil.rmtree(path)
+        files.write_text(folder / INCOMPLETE, "Fetching artifacts into this folder has not ended.\n")
+        done, failed = _fetch_all(store, planned.artifacts, folder, jobs=jobs, force=force)
+        problems = {**planned.problems, **failed}
+        if problems:
+            listing = "\n".join(f"  {name}: {said}" for name, said in sorted(problems.items()))
+            raise ArtifactError(
+                f"{len(problems)} of {len(planned.artifacts) + len(planned.problems)} artifacts "
+                f"could not be fetched:\n{listing}",
+                hint="Run the same command again: what is there already is not fetched again.",
+            )
+        (folder / INCOMPLETE).unlink()
+    return done
+
+
+def _jobs(given: int) -> int:
+    return given or max(_LEAST_JOBS, os.cpu_count() or 1)
+
+
+def _place(folder: Path, one: Artifact) -> Path:
+    return folder / one.name.folder(this_platform())
+
+
+def _outdated(planned: FetchPlan, folder: Path) -> list[Path]:
+    """List what earlier fetches left of the chosen targets that this one would not make."""
+    present = {_place(folder, one) for one in planned.artifacts}
+    folders = (marker.parent for marker in folder.glob(f"*/{MARKER}"))
+    return [path for path in folders if path not in present and _target(path) in planned.targets]
+
+
+def _target(folder: Path) -> str:
+    return parse_name(f"{folder.name.replace('~', ':')}{SUFFIXES[0]}").target
+
+
+def _fetch_all(
+    store: Store, artifacts: Sequence[Artifact], folder: Path, *, jobs: int, force: bool
+) -> tuple[tuple[Fetched, ...], dict[str, str]]:
+    """Fetch each, the largest first, and say for those that failed why."""
+    done: dict[str, Fetched] = {}
+    failed: dict[str, str] = {}
+    stopped = threading.Event()
+    total = sum(one.size for one in artifacts)
+    title = f"Fetching {len(artifacts)} artifacts, {console.size(total)}, from {store.url}"
+    with transfer(title, files=len(artifacts), size=total) as shown, ThreadPoolExecutor(_jobs(jobs)) as pool:
+        fetcher = _Fetcher(store=store, folder=folder, force=force, shown=shown, stopped=stopped)
+        largest_first = sorted(artifacts, key=lambda one: -one.size)
+        futures = {pool.submit(fetcher.fetch, one): one.name.filename for one in largest_first}
+        try:
+            for future in as_completed(futures):
+                name = futures[future]
+                try:
+                    done[name] = future.result()
+                except FatalError as problem:
+                    failed[name] = problem.message
+                    console.error(f"{name}: {problem.message}")
+        except BaseException:
+            stopped.set()
+            pool.shutdown(cancel_futures=True)
+            raise
+    return tuple(done[name] for name in sorted(done)), failed
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Fetcher:
+    store: Store
+    folder: Path
+    force: bool
+    shown: Transfer
+    stopped: threading.Event
+
+    def fetch(self, one: Artifact) -> Fetched:
+        started = time.monotonic()
+        fresh = self.force or extracted_digest(_place(self.folder, one)) != one.sha256
+        if fresh:
+            self._fetch_with_retries(one)
+        else:
+            self.shown.advance(one.size)
+        seconds = time.monotonic() - started
+        self.shown.finish(one.name.stem, one.size, seconds)
+        return Fetched(artifact=one, seconds=seconds, fresh=fresh)
+
+    def _fetch_with_retries(self, one: Artifact) -> None:
+        """Begin again where reading breaks off: extracting a stream cannot be resumed."""
+        for attempt in range(1, _TRIES + 1):
+            came = 0
+
+            def count(size: int) -> None:
+                nonlocal came
+                if self.stopped.is_set():
+                    raise InterruptedStageError("Fetching was stopped.")
+                came += size
+                self.shown.advance(size)
+
+            try:
+                with self.store.open(one.key) as stream:
+                    extract(stream, one.name, self.folder, sha256=one.sha256, on_bytes=count)
+            except StoreError as problem:
+                self.shown.advance(-came)
+                if attempt == _TRIES:
+                    raise
+                console.say(f"{problem.message} Trying again.")
+                self.stopped.wait(2.0 ** (attempt - 1))
+            else:
+                return

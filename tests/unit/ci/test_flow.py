@@ -1,0 +1,223 @@
+from __future__ import annotations
+
+import sys
+import threading
+import time
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from invoke.exceptions import Exit
+
+import tasks
+from ci import flow
+from ci.flow import Outcome, planned, release_words, run_all, show
+from ci.jobs import PLAN_FILE, Call, Job, Target
+from core import process
+from core.cli.options import ROOT, Common
+from core.errors import MissingInputError, ProcessError, UsageError
+from core.run.plan import Plan
+from tests.unit.ci.test_jobs import PULL_REQUEST, stages
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+
+def job(name: str, *needs: str, **facts: Any) -> Job:
+    return Job(name=name, stage=name, calls=(Call(sessions=(name,)),), needs=needs, **facts)
+
+
+class Work:
+    def __init__(self, *failing: str) -> None:
+        self.failing: tuple[str, ...] = failing
+        self.ran: list[str] = []
+
+    def __call__(self, one: Job) -> None:
+        self.ran.append(one.name)
+        if one.name in self.failing:
+            raise ProcessError("it broke\nbadly", returncode=1)
+
+
+CHAIN = (
+    job("rocm"),
+    job("torch", "rocm"),
+    job("test", "torch"),
+    job("other"),
+    job("report", "test", tolerant=True),
+)
+
+
+def test_jobs_run_after_what_they_need_and_a_failure_stops_all_but_the_report() -> None:
+    work = Work()
+    assert [one.result for one in run_all(CHAIN, work)] == ["ok"] * 5
+    assert work.ran == ["rocm", "torch", "test", "other", "report"]
+    work = Work("torch")
+    found = {one.name: (one.result, one.why) for one in run_all(CHAIN, work)}
+    assert found["torch"] == ("failed", "it broke\nbadly")
+    assert found["test"] == ("left out", "torch failed")
+    assert found["other"] == ("left out", "another job failed")
+    assert work.ran == ["rocm", "torch", "report"]
+    kept = {one.name: one.result for one in run_all(CHAIN, work, keep_going=True)}
+    assert kept == {"rocm": "ok", "torch": "failed", "test": "left out", "other": "ok", "report": "ok"}
+
+
+@pytest.mark.parametrize(
+    ("failing", "result"), [("torch", "left out"), ("test", "ok"), ("other", "ok"), ("", "ok")]
+)
+def test_what_puts_results_together_needs_some(failing: str, result: str) -> None:
+    first = (job("torch"), job("test", "torch"), job("more", "torch"), job("other"))
+    last = job("last", "test", "more", tolerant=True, wants_results=True)
+    found = {one.name: one for one in run_all((*first, last), Work(failing), keep_going=True)}
+    assert found["last"].result == result
+    assert (found["last"].why == "nothing has run that it needs") == (result == "left out")
+
+
+def test_only_as_many_jobs_run_at_a_time_as_allowed() -> None:
+    now, most, lock = 0, 0, threading.Lock()
+
+    def work(_: Job) -> None:
+        nonlocal now, most
+        with lock:
+            now += 1
+            most = max(most, now)
+        time.sleep(0.02)
+        with lock:
+            now -= 1
+
+    run_all([job(str(number)) for number in range(8)], work, at_once=3)
+    assert most == 3
+
+
+def test_a_fault_of_the_tool_is_not_a_failed_job() -> None:
+    def work(_: Job) -> None:
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        run_all([job("one")], work)
+
+
+def test_the_table_says_why_and_the_flow_fails(capsys: pytest.CaptureFixture[str]) -> None:
+    show([Outcome(name="rocm", result="ok", seconds=3.0)])
+    with pytest.raises(ProcessError, match="1 of 2 jobs failed: torch"):
+        show(
+            [
+                Outcome(name="torch", result="failed", why="it broke\nbadly"),
+                Outcome(name="test", result="left out", why="torch failed"),
+            ]
+        )
+    said = capsys.readouterr().err
+    assert "it broke\n" in said
+    assert "torch failed" in said
+
+
+@pytest.fixture
+def ran(monkeypatch: pytest.MonkeyPatch) -> list[Job]:
+    """Run every job by noting it; `resolve` leaves the plan as it is."""
+    done: list[Job] = []
+
+    def runner(_root: Path, *, together: bool) -> Callable[[Job], None]:
+        assert together in {True, False}
+        return done.append
+
+    monkeypatch.setattr(flow, "runner", runner)
+    return done
+
+
+def test_a_flow_writes_the_plan_resolves_it_and_runs_its_jobs(ran: list[Job], tmp_path: Path) -> None:
+    flow.run_plan(PULL_REQUEST, Target(), root=tmp_path)
+    assert stages(ran) == [
+        *("setup", "build_rocm", "test_rocm", "build_pytorch", "test_pytorch", "test_report", "summary"),
+    ]
+    assert Plan.read(tmp_path / PLAN_FILE).build_pytorch.value
+
+
+def test_a_plan_without_jobs_is_a_failure(ran: list[Job], tmp_path: Path) -> None:
+    with pytest.raises(MissingInputError, match="no job"):
+        flow.run_plan(["--event=pull_request", "--changed=docs/x.md"], Target(), root=tmp_path)
+    assert ran == []
+
+
+def test_a_failing_resolve_ends_the_flow(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(flow, "runner", lambda *_, **__: Work("resolve"))
+    with pytest.raises(ProcessError, match="1 of 1 jobs failed: resolve"):
+        flow.run_plan(PULL_REQUEST, Target(), root=tmp_path)
+
+
+def test_dry_runs_print_the_chain(capsys: pytest.CaptureFixture[str]) -> None:
+    tasks.release.body(None, gpu_family="gfx94X-dcgpu", torch_ref="release/2.14", python="3.12", dry_run=True)
+    tasks.nightly.body(None, dry_run=True)
+    tasks.promote.body(None, run_id="17", gpu_family="gfx1151", dry_run=True)
+    tasks.ci.body(None, event="pull_request", torch_ref="sample", gpu_family="gfx94X-dcgpu", dry_run=True)
+    lines = capsys.readouterr().out.splitlines()
+    assert all(line.startswith("nox -s ") for line in lines)
+    called = [line.split()[2] for line in lines]
+    assert called[:4] == ["find_rocm", "resolve", "fetch_artifacts", "build_rocm"]
+    assert called[called.index("build_image") :][:6] == [
+        *("build_image", "in_image", "report", "test_smoke", "stage", "promote"),
+    ]
+
+
+def test_only_some_release_types_have_a_flow(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(UsageError, match="invoke promote"):
+        release_words("release", "", "", "")
+    with pytest.raises(Exit) as caught:
+        tasks.release.body(None, type="nigthly")
+    assert caught.value.code == UsageError.exit_code
+    assert "'nigthly' is not released by a flow" in capsys.readouterr().err
+
+
+class Nox:
+    """The calls of nox, the first of which may fail."""
+
+    def __init__(self) -> None:
+        self.calls: list[list[str]] = []
+        self.options: dict[str, Any] = {}
+        self.problem: Exception | None = None
+
+    def __call__(self, argv: list[str], **options: Any) -> None:
+        self.calls.append(list(argv))
+        self.options = options
+        if self.problem is not None and len(self.calls) == 1:
+            raise self.problem
+
+
+@pytest.fixture(name="nox")
+def nox_fixture(monkeypatch: pytest.MonkeyPatch) -> Nox:
+    nox = Nox()
+    monkeypatch.setattr(process, "run", nox)
+    return nox
+
+
+def test_a_ref_is_one_nox_over_its_sessions_and_then_the_page(
+    nox: Nox, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("MATRIX", "ci")  # with it the noxfile has cells in the sessions' place
+    flow.run_ref(Common(torch_ref="sample", gpu_family="cpu"), python="3.12")
+    first, last = nox.calls
+    assert first[:6] == [sys.executable, "-m", "nox", "--no-error-on-external-run", "-s", "resolve"]
+    assert first[first.index("test_torch") + 1 :][:4] == ["-P", "3.12", "--", "--torch-ref=sample"]
+    assert last[5:8] == ["report", "-P", "3.12"]
+    assert nox.options["cwd"] == ROOT
+    assert "MATRIX" not in nox.options["env"]
+    assert "build_rocm: left out, family cpu has no ROCm" in capsys.readouterr().err
+
+
+def test_the_task_ends_with_the_errors_code_and_shows_what_there_is_of_the_run(
+    nox: Nox, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tasks.ci.body(None, torch_ref="sample", gpu_family="cpu")
+    assert "-P" not in nox.calls[0]
+    nox.calls.clear()
+    nox.problem = ProcessError("nox ended with status 1.", returncode=1)
+    with pytest.raises(Exit) as caught:
+        tasks.ci.body(None, torch_ref="sample", gpu_family="cpu")
+    assert caught.value.code == ProcessError.exit_code
+    assert "1 of 2 jobs failed: sample. Their errors are above" in " ".join(capsys.readouterr().err.split())
+    assert [call[5] for call in nox.calls] == ["resolve", "report"]
+    with pytest.raises(Exit) as caught:
+        tasks.ci.body(None, torch_ref="sampel", refs_file="absent.toml")
+    assert caught.value.code not in {0, None}
+
+
+def test_a_plan_goes_by_the_store_of_the_flow() -> None:
+    assert planned(PULL_REQUEST, Target(store="/elsewhere")).store.store == "/elsewhere"
