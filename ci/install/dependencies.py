@@ -22,7 +22,6 @@ from core.errors import DataError, EnvironmentSetupError, ProcessError, StoreErr
 from core.packages import fits, required_by
 from core.packages.resolution import Question, others_of, resolve
 from core.parallel import each
-from core.run.records import FileRecord
 from core.wheel.distributions import SIDECAR, describe, is_ours
 
 if TYPE_CHECKING:
