@@ -177,10 +177,8 @@ def write_pages(common: Common, put: Mapping[str, Sequence[FileRecord]]) -> None
 
 def _await_pages(common: Common, put: Mapping[str, Sequence[FileRecord]]) -> None:
     from core.http import Answer
-    from core.packages import Offer
+    from core.packages import offer_of
     from core.packages.sources import wait_for
-    from core.packages.offers import offer_of
-    from core.packages.pages import wait_for
 
     store, outputs = common.open_store(), common.outputs
 

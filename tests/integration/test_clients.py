@@ -33,7 +33,8 @@ if TYPE_CHECKING:
 
 MakeWheel = Callable[..., Path]
 VERBS = tuple(
-    Verb(name, f"ci.verbs.{name.replace('-', '_')}", "x") for name in ("setup-venv", "fetch-wheels", "mirror-deps")
+    Verb(name, f"ci.verbs.{name.replace('-', '_')}", "x")
+    for name in ("setup-venv", "fetch-wheels", "mirror-deps")
 )
 OUTPUTS = RunOutputs(run_id="17", platform="linux")
 GROUP = "gfx94X-dcgpu"

@@ -9,9 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from ci.verbs import upload
-from core.archive import Member
 from core.cli import Verb, main
-from core.cli.frontdoor import Verb, main
 from core.cli.options import common_from
 from core.errors import MissingInputError, StoreError, UsageError
 
