@@ -41,6 +41,7 @@ _GRAPH_HELP = {
     "jobs": "jobs at a time",
     "keep-going": "after a failure, go on with what does not need it",
 }
+_INPUT = "an input of the dispatched workflow, NAME=VALUE, such as artifact_run_id=17; repeatable"
 _RELEASE_HELP = {
     "type": "nightly, prerelease or dev",
     "gpu-family": "GPU families (default: all of the release matrix)",
@@ -50,6 +51,7 @@ _RELEASE_HELP = {
     "store": _HELP["store"],
     "distribution-store": "where promoted wheels go (default: the release type's bucket)",
     "rocm-layout": _HELP["rocm-layout"],
+    "input": _INPUT,
     "dry-run": "print the plan, and the chain of nox calls",
     **_GRAPH_HELP,
 }
@@ -114,7 +116,7 @@ def ci(
         flow.run_plan(words, target, at_once=jobs, keep_going=keep_going, dry_run=dry_run)
 
 
-@task(help=_RELEASE_HELP)
+@task(help=_RELEASE_HELP, iterable=["input"])
 def release(
     _context: Context,
     type: str = "dev",  # noqa: A002 - the option's name
@@ -125,6 +127,7 @@ def release(
     store: str = "out",
     distribution_store: str = "",
     rocm_layout: str = "",
+    input: list[str] | None = None,  # noqa: A002 - the option's name
     jobs: int = 1,
     keep_going: bool = False,
     dry_run: bool = False,
@@ -134,7 +137,8 @@ def release(
         target = flow.jobs.Target(
             run_id=run_id, store=store, distribution_store=distribution_store, rocm_layout=rocm_layout
         )
-        words = flow.release_words(type, gpu_family, torch_ref, python)
+        words = [*flow.release_words(type, gpu_family, torch_ref, python)]
+        words += [f"--input={one}" for one in input or []]
         flow.run_plan(words, target, at_once=jobs, keep_going=keep_going, dry_run=dry_run)
 
 

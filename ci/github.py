@@ -14,7 +14,6 @@ from urllib.parse import quote, urlsplit
 import urllib3
 from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
 
-from ci.notices import Failure, first_line
 from ci.plan.runs import Run
 from core import console
 from core.errors import MissingInputError, ServiceError
@@ -27,6 +26,7 @@ if TYPE_CHECKING:
 API = "https://api.github.com"
 _PAGE = 100
 _FAILED = ("failure", "timed_out", "startup_failure")
+_LONGEST_LINE = 300
 _MOST_FILES = 3000  # of a pull request, says GitHub
 _TRIES = 6
 _LONGEST_WAIT = 900.0
@@ -36,6 +36,21 @@ _ONLY_REDIRECTS = urllib3.Retry(total=None, connect=0, read=0, status=0, other=0
 
 _UNAUTHORIZED, _FORBIDDEN, _NOT_FOUND, _UNPROCESSABLE, _TOO_MANY, _SERVER = 401, 403, 404, 422, 429, 500
 _OK = 200
+
+
+@dataclass(frozen=True, kw_only=True)
+class Failure:
+    """One job or cell that failed."""
+
+    name: str
+    error: str = ""
+    url: str = ""
+
+
+def first_line(text: str) -> str:
+    """Return the first line that is not empty, cut to what a message holds."""
+    line = next((one.strip() for one in text.splitlines() if one.strip()), "")
+    return line if len(line) <= _LONGEST_LINE else f"{line[: _LONGEST_LINE - 1]}…"
 
 
 class _Answer(BaseModel):

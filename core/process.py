@@ -10,30 +10,27 @@ import shlex
 import shutil
 import signal
 import subprocess
+from collections import deque
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, cast
 
 from core import console
 from core.errors import FatalError, InterruptedStageError, ProcessError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
-    from pathlib import Path
 
 _TAIL_LINES = 40
 _GRACE_SECONDS = 10.0
+_SHOWN_WORDS = 4
+_INTERRUPTED = "Interrupted; run the same command again to go on."
 
 
 @dataclass(frozen=True, kw_only=True)
 class Completed:
-    """What a captured process left.
-
-    Attributes:
-        returncode: Its exit status.
-        stdout: Its standard output, decoded as UTF-8.
-        stderr: Its standard error, decoded as UTF-8.
-    """
+    """What a captured process left; its output is decoded as UTF-8."""
 
     returncode: int
     stdout: str
@@ -42,19 +39,11 @@ class Completed:
 
 def inherited(**changes: str | None) -> dict[str, str]:
     """Copy this process's environment with `changes`; ``None`` takes a variable out."""
-    env = dict(os.environ)
-    for name, value in changes.items():
-        if value is None:
-            env.pop(name, None)
-        else:
-            env[name] = value
-    return env
+    return {name: value for name, value in (os.environ | changes).items() if value is not None}
 
 
 def which(program: str, *, path: str | None = None) -> Path | None:
     """Find a program on `path` (default: this process's PATH)."""
-    from pathlib import Path
-
     found = shutil.which(program, path=path)
     return Path(found) if found else None
 
@@ -67,16 +56,19 @@ def run(
     log: Path | None = None,
     hint: str = "",
 ) -> None:
-    """Run a process whose output people follow, echoing the command first."""
+    """Run a process whose output people follow, echoing the command first.
+
+    Its environment is a copy of ours by default; its output, both streams together, is also written to
+    `log`. `hint` is the next action if it fails.
+    """
     words = [str(word) for word in argv]
     console.detail(f"+ {shlex.join(words)}" + (f"  (in {cwd})" if cwd else ""))
     if log is None:
-        returncode = _wait(_start(words, cwd, env, capture=False))
-        tail = ""
+        returncode, tail, where = _wait(_start(words, cwd, env)), "", ""
     else:
         returncode, tail = _tee(words, cwd, env, log)
+        where = f" Its output is in {log}."
     if returncode != 0:
-        where = f" Its output is in {log}." if log else ""
         raise ProcessError(
             f"{_name(words)} ended with {status(returncode)}.{where}",
             hint=hint,
@@ -95,9 +87,10 @@ def capture(
     timeout: float | None = None,
     hint: str = "",
 ) -> Completed:
-    """Run a process for its output, silently unless it fails."""
+    """Run a process for its output, silently unless it fails or takes more than `timeout` seconds."""
     words = [str(word) for word in argv]
-    process = _start(words, cwd, env, capture=True, stdin=stdin is not None)
+    source = subprocess.DEVNULL if stdin is None else subprocess.PIPE
+    process = _start(words, cwd, env, stdin=source, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     try:
         out, err = process.communicate(stdin, timeout)
     except subprocess.TimeoutExpired:
@@ -107,12 +100,12 @@ def capture(
         _stop(process)
         raise InterruptedStageError(f"{_name(words)} was interrupted.") from None
     if check and process.returncode != 0:
-        said = _last_lines(err or out)
+        last = "\n".join((err or out).strip().splitlines()[-_TAIL_LINES:])
         raise ProcessError(
-            f"{shlex.join(words)} ended with {status(process.returncode)}" + (f":\n{said}" if said else "."),
+            f"{shlex.join(words)} ended with {status(process.returncode)}" + (f":\n{last}" if last else "."),
             hint=hint,
             returncode=process.returncode,
-            output=said,
+            output=last,
         )
     return Completed(returncode=process.returncode, stdout=out, stderr=err)
 
@@ -123,7 +116,7 @@ class Child:
     A group of its own, because a terminal's Ctrl-C and a limit must reach what it starts, too.
     """
 
-    def __init__(self, process: subprocess.Popen[bytes]) -> None:
+    def __init__(self, process: subprocess.Popen[str]) -> None:
         self._process = process
 
     @property
@@ -132,7 +125,7 @@ class Child:
         return self._process.pid
 
     def wait(self, seconds: float) -> int | None:
-        """Wait for its end; its exit status, or None where it still runs after `seconds`."""
+        """Wait for its end; return its exit status, or None where it still runs after `seconds`."""
         try:
             return self._process.wait(max(seconds, 0.0))
         except subprocess.TimeoutExpired:
@@ -153,24 +146,12 @@ class Child:
 
 
 def start(argv: Sequence[str | Path], *, cwd: Path, env: Mapping[str, str], output: Path) -> Child:
-    """Start a process in a group of its own; its output, stdout and stderr together, is added to a file."""
+    """Start a process in a group of its own; its output, both streams together, is added to a file."""
     words = [str(word) for word in argv]
-    program = _program(words[0], env)
+    _program(words[0], env)  # before the file is made
     output.parent.mkdir(parents=True, exist_ok=True)
     with output.open("ab") as stream:
-        try:
-            child = subprocess.Popen(
-                [program, *words[1:]],
-                cwd=cwd,
-                env=dict(env),
-                stdin=subprocess.DEVNULL,
-                stdout=stream,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-            )
-        except OSError as problem:
-            raise _not_started(words[0], cwd, problem) from problem
-    return Child(child)
+        return Child(_start(words, cwd, env, stdout=stream, stderr=subprocess.STDOUT, session=True))
 
 
 def status(returncode: int) -> str:
@@ -188,34 +169,32 @@ def _program(name: str, env: Mapping[str, str] | None) -> str:
     return program
 
 
-def _not_started(name: str, cwd: Path | None, problem: OSError) -> ProcessError:
-    return ProcessError(f"{name} could not be started in {cwd or '.'}: {problem.strerror}.")
-
-
 def _start(
     words: Sequence[str],
     cwd: Path | None,
     env: Mapping[str, str] | None,
     *,
-    capture: bool,
-    stdin: bool = False,
-    merge: bool = False,
+    stdin: int = subprocess.DEVNULL,
+    stdout: int | IO[bytes] | None = None,
+    stderr: int | None = None,
+    session: bool = False,
 ) -> subprocess.Popen[str]:
-    program = _program(words[0], env)
-    pipe = subprocess.PIPE if capture else None
     try:
         return subprocess.Popen(
-            [program, *words[1:]],
+            [_program(words[0], env), *words[1:]],
             cwd=cwd,
             env=dict(env) if env is not None else None,
-            stdin=subprocess.PIPE if stdin else subprocess.DEVNULL,
-            stdout=pipe,
-            stderr=subprocess.STDOUT if merge else pipe,
+            stdin=stdin,
+            stdout=stdout,
+            stderr=stderr,
             encoding="utf-8",
             errors="replace",
+            start_new_session=session,
         )
     except OSError as problem:
-        raise _not_started(words[0], cwd, problem) from problem
+        raise ProcessError(
+            f"{words[0]} could not be started in {cwd or '.'}: {problem.strerror}."
+        ) from problem
 
 
 def _wait(process: subprocess.Popen[str]) -> int:
@@ -223,24 +202,22 @@ def _wait(process: subprocess.Popen[str]) -> int:
         return process.wait()
     except KeyboardInterrupt:
         _stop(process)
-        raise InterruptedStageError("Interrupted; run the same command again to go on.") from None
+        raise InterruptedStageError(_INTERRUPTED) from None
 
 
 def _tee(words: Sequence[str], cwd: Path | None, env: Mapping[str, str] | None, log: Path) -> tuple[int, str]:
     log.parent.mkdir(parents=True, exist_ok=True)
-    process = _start(words, cwd, env, capture=True, merge=True)
-    if process.stdout is None:
-        raise ProcessError(f"{words[0]} gave no output stream.")
-    tail: list[str] = []
+    process = _start(words, cwd, env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    tail: deque[str] = deque(maxlen=_TAIL_LINES)
     try:
-        with process.stdout as lines, log.open("a", encoding="utf-8") as stream:
+        with cast("IO[str]", process.stdout) as lines, log.open("a", encoding="utf-8") as stream:
             for line in lines:
                 stream.write(line)
-                console.say(line.rstrip("\n"))
-                tail = [*tail[-_TAIL_LINES + 1 :], line.rstrip("\n")]
+                tail.append(line.rstrip("\n"))
+                console.say(tail[-1])
     except KeyboardInterrupt:
         _stop(process)
-        raise InterruptedStageError("Interrupted; run the same command again to go on.") from None
+        raise InterruptedStageError(_INTERRUPTED) from None
     except OSError as problem:
         _stop(process)
         raise FatalError(
@@ -264,8 +241,4 @@ def _stop(process: subprocess.Popen[str]) -> None:
 
 
 def _name(words: Sequence[str]) -> str:
-    return shlex.join(words[:4]) + (" …" if len(words) > 4 else "")  # noqa: PLR2004 - enough to know it
-
-
-def _last_lines(text: str) -> str:
-    return "\n".join(text.strip().splitlines()[-_TAIL_LINES:])
+    return shlex.join(words[:_SHOWN_WORDS]) + (" …" if len(words) > _SHOWN_WORDS else "")

@@ -32,12 +32,7 @@ _CLEANUP_SECONDS = 10.0
 
 @dataclass(frozen=True, kw_only=True)
 class Limits:
-    """What a process may take.
-
-    Attributes:
-        seconds: Wall-clock seconds.
-        log_bytes: Bytes of output.
-    """
+    """What a process may take: wall-clock seconds, and bytes of output."""
 
     seconds: float
     log_bytes: int = 1 << 30

@@ -20,8 +20,8 @@ from core.families import CPU, FAMILIES_FILE, families
 from core.run import records
 from docs import ci_tables, command_tables
 from docs.command_tables import table
+from docs.support_tables import support_tables
 from pytorch_build.refs import torch_refs as refs
-from pytorch_build.refs.support_table import support_tables
 from rocm_packaging.rocm_sources import INDEXES_FILE
 
 if TYPE_CHECKING:

@@ -1,4 +1,4 @@
-"""What a stage of this package runs on: the torch ref and the GPU family behind the options."""
+"""What a stage of this package runs on: the torch ref, GPU family and git mirrors behind the options."""
 
 from __future__ import annotations
 
@@ -13,6 +13,9 @@ from core.run.records import Cell
 from pytorch_build.refs.torch_refs import default_ref, torch_ref
 
 if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Mapping
+
     from core.cli.options import Common
     from pytorch_build.refs.torch_refs import TorchRef
 
@@ -104,3 +107,25 @@ def context(common: Common, *, group: str = "") -> Context:
         gpu_targets=chosen.targets,
         group=group if own else "",
     )
+
+
+def add_source_options(parser: argparse.ArgumentParser) -> None:
+    """Declare how origins are reached."""
+    parser.add_argument(
+        "--git-mirror",
+        action="append",
+        default=[],
+        metavar="PREFIX=MIRROR",
+        help="fetch from MIRROR what origins have under PREFIX (https://github.com/=/mirrors/); repeatable",
+    )
+
+
+def mirrors_from(arguments: argparse.Namespace) -> Mapping[str, str]:
+    """Read the mirrors."""
+    mirrors = {}
+    for pair in arguments.git_mirror:
+        prefix, equals, mirror = pair.partition("=")
+        if not (prefix and equals and mirror):
+            raise UsageError(f"--git-mirror {pair!r} is not PREFIX=MIRROR.")
+        mirrors[prefix] = mirror
+    return mirrors

@@ -6,7 +6,7 @@ import hashlib
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
-from ci.report.reading import GroupFacts, RunFacts
+from ci.report.facts import GroupFacts, RunFacts
 from core.run.records import Cell, FileRecord, Record
 from pytorch_build.lock.source_lock import LockedProject, SourceLock
 from pytorch_build.test.summary import CaseEntry, GroupEntry

@@ -15,8 +15,8 @@ from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name, parse_sdist_filename, parse_wheel_filename
 
 from ci.promote import documents
-from ci.publish.indexing.names import FILES as DISTRIBUTIONS
-from ci.publish.indexing.names import SIDECAR
+from ci.publish.index.pages import FILES as DISTRIBUTIONS
+from ci.publish.index.pages import SIDECAR
 from core.errors import DataError
 
 if TYPE_CHECKING:

@@ -14,13 +14,13 @@ from ci.plan.data import load
 from core.cli.options import ROOT
 from core.data import read_text, read_toml
 from core.run.locations import run_buckets
-from pytorch_build.containers.running import load_container
-from pytorch_build.platforms import linux, windows
+from pytorch_build.build.container import load_container
+from pytorch_build.build.toolchain import FILE as TOOLCHAIN_FILE
+from pytorch_build.platforms import LINUX, WINDOWS
 from pytorch_build.refs.torch_refs import load_refs
 from pytorch_build.test import skip_rules
 from pytorch_build.test.skip_review import entries
 from pytorch_build.test.upstream_tests import DATA as CONFIGURATIONS_FILE
-from pytorch_build.toolchain.pins import FILE as TOOLCHAIN_FILE
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -93,7 +93,7 @@ def _untested(python: Python) -> Sequence[str]:
 def _preloads(checkout: Tree) -> tuple[Facts, Facts]:
     python = Python(checkout, _BUILDER)
     theirs = {str(one): python.constant(f"{one.upper()}_LIBRARY_PRELOADS") for one in _PLATFORMS}
-    return theirs, {"linux": linux.PRELOADS, "windows": windows.PRELOADS}
+    return theirs, {"linux": LINUX.preloads, "windows": WINDOWS.preloads}
 
 
 def _tests(checkout: Tree) -> tuple[Facts, Facts]:

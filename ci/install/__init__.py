@@ -1,1 +1,245 @@
-"""A run's wheels at who uses them: what is on offer, pages that lag behind, environments, installing."""
+"""Installing a run's wheels for a user: exact files, ours from their source and others' from elsewhere.
+
+The environment is made where there is none and used where there is one; no other folder is wiped.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from packaging.requirements import InvalidRequirement, Requirement
+from packaging.utils import canonicalize_name
+from packaging.version import Version
+
+from ci.install.dependencies import mirror
+from ci.install.devices import Devices
+from core import console, files, process
+from core.env import installer, interpreter
+from core.env.installer import Install, Sources, configured
+from core.errors import EnvironmentSetupError, MissingInputError, ProcessError, UsageError, nearest
+from core.packages import resolution
+from core.packages.resolution import others_question, pinned_call, resolve_others
+from core.packages.sources import PackageSource, store_address
+from core.wheel.distributions import is_ours
+from rocm_packaging.rocm_sources import sdist_requires
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from core.env import Interpreter
+    from core.env.installer import Backend
+    from core.packages.offers import Offer, RunGroup
+    from core.packages.resolution import Resolved
+    from core.run.outputs import Platform
+
+MARKER = "run-packages.json"
+_CONFIGURATION = "pyvenv.cfg"  # what makes a folder a virtual environment (PEP 405)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Wanted:
+    """What is to be installed."""
+
+    requirements: tuple[str, ...]
+    source: PackageSource
+    offers: tuple[Offer, ...]
+    devices: Devices = field(default_factory=Devices)
+    platform: Platform = "linux"
+    pre: bool = False
+    backend: Backend = "uv"
+    cache_dir: Path | None = None
+    locks: Path
+
+
+@dataclass(frozen=True, kw_only=True)
+class Chosen:
+    """What was chosen: our files, and others' distributions."""
+
+    ours: tuple[Offer, ...]
+    theirs: tuple[Resolved, ...]
+
+
+def parse_requirements(words: Sequence[str]) -> tuple[Requirement, ...]:
+    """Read requirements as users write them: in one word or several, separated by spaces."""
+    found = []
+    for word in (part for one in words for part in one.split()):
+        try:
+            found.append(Requirement(word))
+        except InvalidRequirement as problem:
+            raise UsageError(
+                f"--packages: {word!r} is not a requirement.",
+                hint="Write them as in --packages 'rocm[libraries,devel]==7.1 torch', without spaces inside.",
+            ) from problem
+    if not found:
+        raise UsageError("--packages is empty.", hint="Name packages: --packages 'rocm[libraries] torch'.")
+    return tuple(found)
+
+
+def pinned(requirement: Requirement, offers: Sequence[Offer], *, newest: bool = False) -> str:
+    """Pin a requirement to the version on offer; one of another's distribution stays as it is."""
+    name = canonicalize_name(requirement.name)
+    held = sorted({Version(one.version) for one in offers if one.distribution == name})
+    if not held:
+        if is_ours(name):
+            known = nearest(name, [one.distribution for one in offers])
+            raise MissingInputError(f"There is no {name} for this Python. {known}")
+        return str(requirement)
+    if requirement.url:
+        raise UsageError(f"{requirement.name} is to come from the index, not from {requirement.url}.")
+    fitting = [one for one in held if requirement.specifier.contains(one, prereleases=True)]
+    versions = ", ".join(str(one) for one in held)
+    if not fitting:
+        raise MissingInputError(f"There is no {requirement}, but {name} {versions}.")
+    if len(fitting) > 1 and not newest:
+        raise UsageError(
+            f"The run has several versions of {name}: {versions}.",
+            hint=f"Name one, such as {name}=={fitting[-1]}.",
+        )
+    extras = f"[{','.join(sorted(requirement.extras))}]" if requirement.extras else ""
+    marker = f" ; {requirement.marker}" if requirement.marker else ""
+    return f"{requirement.name}{extras}=={fitting[-1]}{marker}"
+
+
+@contextmanager
+def others_index(group: RunGroup | None, url: str) -> Iterator[Sources | None]:
+    """Yield the index of third-party packages: the one that is named, else the store's own."""
+    cert = configured().cert
+    if url or group is None or group.store.find(mirror().index_key) is None:
+        yield Sources(index_url=url, cert=cert) if url else None
+        return
+    # a bucket without a server in front of it answers no folder's address
+    folder = mirror().index_key.removesuffix("index.html")
+    with store_address(group.store, folder, {}) as base:
+        yield Sources(index_url=f"{base}/{folder}", cert=cert)
+
+
+def choose(wanted: Wanted, theirs: Sources | None, python: Interpreter) -> Chosen:
+    """Choose files, ours and theirs, with the device packages of what is ours."""
+    devices = wanted.devices
+
+    def chosen(*more: str) -> resolution.Chosen:
+        return resolution.choose(
+            wanted.source,
+            (*wanted.requirements, *more),
+            python=python,
+            platform=wanted.platform,
+            sdist_requires=sdist_requires(wanted.source, devices.family, devices.targets),
+        )
+
+    ours = chosen()
+    if more := devices.packages(ours.versions, wanted.offers):
+        ours = chosen(*more)
+    # of uv's own cache; pip's is another one
+    cache_dir = wanted.cache_dir if wanted.backend == "uv" else None
+    question = others_question(python.executable, theirs, pre=wanted.pre, cache_dir=cache_dir)
+    return Chosen(ours=ours.files, theirs=resolve_others(ours.others, list(ours.versions), question))
+
+
+def install_chosen(
+    target: Interpreter, wanted: Wanted, chosen: Chosen, ours: Sources, theirs: Sources | None
+) -> None:
+    """Install chosen files into an environment, each side's from its own side and by digest."""
+    if not chosen.ours:
+        console.warn("None of the packages is one of ours.")
+    _forget_others(target, chosen)
+    calls = []
+    if any(not one.name.endswith(".whl") for one in chosen.ours):
+        calls.append(Install(requirements=("setuptools",), sources=theirs))
+    if chosen.theirs:
+        calls.append(pinned_call(wanted.locks, chosen.theirs, theirs))
+    if chosen.ours:
+        family = wanted.devices.sdk_family(wanted.offers)
+        calls.append(pinned_call(wanted.locks, chosen.ours, ours, told=family))
+    for call in calls:
+        installer.install(target, call, backend=wanted.backend, cache_dir=wanted.cache_dir)
+    files.write_json(target.prefix / MARKER, {one.distribution: one.sha256 for one in chosen.ours})
+    installer.require_complete(target)
+    wanted.devices.require(target)
+
+
+def _forget_others(target: Interpreter, chosen: Chosen) -> None:
+    """Uninstall what an installer would keep by its version, although it was made of another file."""
+    marker = target.prefix / MARKER
+    known = json.loads(marker.read_text(encoding="utf-8")) if marker.is_file() else {}
+    other = [one.distribution for one in chosen.ours if known.get(one.distribution) != one.sha256]
+    marker.unlink(missing_ok=True)
+    if other:
+        argv = [installer.uv_program(), "pip", "uninstall", "--no-config", "--quiet"]
+        process.run([*argv, "--python", target.executable, *other])
+
+
+@contextmanager
+def environment(folder: Path, *, python: str = "", clean: bool = False) -> Iterator[Interpreter]:
+    """Yield the environment of a folder, made first where it has to be, and hold its lock."""
+    folder = folder.absolute()
+    _refuse_other_folder(folder)
+    with files.locked(folder.parent / f".{folder.name}.lock", what=str(folder)):
+        if target := _existing(folder, python, clean=clean):
+            console.detail(f"environment {folder}: there already, Python {target.version}")
+            yield target
+            return
+        # with the pip that virtualenv brings along, for the user
+        argv = [sys.executable, "-m", "virtualenv", "--quiet", "--clear"]
+        try:
+            process.run([*argv, "--python", str(base_python(python)), str(folder)])
+        except ProcessError as problem:
+            raise EnvironmentSetupError(f"Could not create the environment {folder}.") from problem
+        yield _inspected(folder)
+
+
+def planned(folder: Path, *, python: str = "", clean: bool = False) -> Interpreter:
+    """Return the interpreter that an environment has or, where it is still to be made, is made from."""
+    folder = folder.absolute()
+    _refuse_other_folder(folder)
+    return _existing(folder, python, clean=clean) or interpreter(base_python(python))
+
+
+def _refuse_other_folder(folder: Path) -> None:
+    """Refuse a folder that holds anything but a virtual environment: it would be lost."""
+    if not folder.exists() or (folder / _CONFIGURATION).is_file():
+        return
+    if not folder.is_dir() or any(folder.iterdir()):
+        raise EnvironmentSetupError(
+            f"{folder} exists and is not a virtual environment; it is left alone.",
+            hint="Name another folder, or remove this one yourself.",
+        )
+
+
+def _existing(folder: Path, python: str, *, clean: bool) -> Interpreter | None:
+    """Return the environment that is there, of the Python that is named; None where it is to be made."""
+    if clean or not (folder / _CONFIGURATION).is_file():
+        return None
+    target = _inspected(folder)
+    wanted = interpreter(base_python(python)) if python else target
+    if wanted.series != target.series:
+        raise EnvironmentSetupError(
+            f"{folder} is an environment of Python {target.series}, not of {wanted.series}.",
+            hint="Make it anew with --clean, or name another folder.",
+        )
+    return target
+
+
+def _inspected(folder: Path) -> Interpreter:
+    # not from memory: another interpreter may have been there a moment ago
+    windows = sys.platform == "win32"
+    return interpreter.__wrapped__(folder / ("Scripts/python.exe" if windows else "bin/python"))
+
+
+def base_python(python: str) -> Path:
+    """Find an interpreter: a path, a version, or the one that runs this."""
+    if not python:
+        return Path(sys.executable)
+    argv = [installer.uv_program(), "python", "find", "--no-config", "--no-project", "--system"]
+    try:
+        found = process.capture([*argv, "--no-python-downloads", python]).stdout.strip()
+    except ProcessError as problem:
+        raise EnvironmentSetupError(
+            f"There is no Python {python} on this machine: {problem.output}",
+            hint="Install it, or give --python the path of an interpreter.",
+        ) from problem
+    return Path(found)

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Literal, TypeVar
 
 from pydantic import Field
 
-from ci.publish.indexing import Records, write_index
+from ci.publish.index import Indexed, Records, write_index
 from core import parallel
 from core.data import Model, parse_json
 from core.errors import StoreError
@@ -28,7 +28,6 @@ from core.run.records import FileRecord
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
-    from ci.publish.indexing import Indexed
     from core.stores import Store
 
 STAGING = "v2-staging"

@@ -12,7 +12,7 @@ from ci.promote.runs import Recorded, recorded
 from ci.promote.staging_area import python_of
 from ci.provenance.facts import inputs_of, statement_path
 from ci.provenance.statements import PREDICATE_TYPE
-from ci.report.words import spelt
+from ci.report.text import spelt
 from core import data, parallel
 from core.data import Model
 from core.errors import DataError, FatalError, InterruptedStageError, MissingInputError, ProvenanceError

@@ -18,9 +18,9 @@ from ci.promote.documents import document
 from ci.promote.runs import Recorded, recorded
 from core import data, parallel
 from core.data import Model, load_toml, validated
-from core.env.builders import BUILDER
 from core.errors import DataError, MissingInputError
 from core.run.outputs import is_record
+from core.run.stage import BUILDER
 from pytorch_build.lock.source_lock import SourceLock
 from rocm_packaging.packages.layouts import Layout  # noqa: TC001 - pydantic reads it
 

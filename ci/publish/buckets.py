@@ -1,4 +1,4 @@
-"""Who writes run outputs, and where wheels are handed out from. Where runs lie: `core.run.locations`."""
+"""Who writes run outputs, and where wheels are distributed from. Where runs lie: `core.run.locations`."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ class ReleaseType(RunBucket):
 
 
 class Distribution(Model):
-    """Where wheels of a release type are handed out from."""
+    """Where wheels of a release type are distributed from."""
 
     bucket: str
 
 
 class Products(Model):
-    """Where upstream hands out what it builds."""
+    """Where upstream distributes what it builds."""
 
     bucket: str
     role: str
@@ -78,7 +78,7 @@ def buckets() -> Buckets:
 
 
 def access(data: Buckets, origin: Origin, release_type: str) -> Access:
-    """Say where a run of somebody's writes, and as whom."""
+    """Return where a run of a repository writes, and as which role."""
     place = location(data, origin.repository, fork=origin.fork, release_type=release_type)
     chosen = data.release_types[release_type]
     role = chosen.role if is_own(data, origin) or not chosen.external_bucket else chosen.external_role
@@ -92,7 +92,7 @@ def access(data: Buckets, origin: Origin, release_type: str) -> Access:
 
 
 def server_writes_pages(data: Buckets, store: str) -> bool:
-    """Say whether the pages of runs in a store are left to the server behind its bucket."""
+    """Whether the pages of runs in a store are left to the server behind its bucket."""
     return any(
         store.rstrip("/") in {f"s3://{chosen.bucket}", f"s3://{chosen.external_bucket}"}
         for chosen in data.release_types.values()
@@ -101,11 +101,11 @@ def server_writes_pages(data: Buckets, store: str) -> bool:
 
 
 def distribution_store(data: Buckets, release_type: str) -> str:
-    """Name the store that releases of a type are handed out from, as ``s3://{bucket}``."""
+    """Return the store that releases of a type are distributed from, as ``s3://{bucket}``."""
     chosen = data.distributions.get(release_type)
     if chosen is None:
         raise UsageError(
-            f"Wheels of release type {release_type!r} are handed out from nowhere.",
+            f"Wheels of release type {release_type!r} are not distributed.",
             hint=f"Give --release-type ({', '.join(data.distributions)}), or a store with "
             "--distribution-store.",
         )

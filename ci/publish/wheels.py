@@ -1,56 +1,85 @@
-"""Wheels and sdists of a person's folder, put into a run with a record that names them."""
+"""Uploads of wheels and sdists: of a local folder, or of a run in another store with its records."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from ci.publish import telling
-from ci.publish.folders import is_temporary, items_of
-from ci.publish.recorded import UPLOAD, record_stage, recorded
-from ci.publish.transferring import absent, listing, plan, send, send_small
-from core.errors import MissingInputError
+from ci.publish.folders import Item, is_temporary, items_of
+from ci.publish.upload import (
+    UPLOAD,
+    absent,
+    changed,
+    done,
+    listing,
+    put,
+    put_small,
+    recorded,
+    upload_artifacts,
+    upload_tree,
+    write_record,
+)
+from core import console
+from core.errors import MissingInputError, StoreError
 from core.parallel import each
 from core.run import records
-from core.run.records import Cell, FileRecord, Record
+from core.run.outputs import BUILD_MANIFEST, artifact_groups, is_record
 from core.wheel import distributions
 from core.wheel.distributions import SIDECAR
+from rocm_packaging.archives import is_archive
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Mapping, Sequence
     from pathlib import Path
 
-    from ci.publish.digests import Digests
+    from ci.publish.folders import Digests
     from core.cli.options import Common
     from core.run.outputs import RunOutputs
-    from core.stores import Store
+    from core.run.records import FileRecord, Record
+    from core.stores import Store, Stored
+    from core.wheel.distributions import Described
+
+_FAILED = ".failed.json"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Source:
+    """Where a run lies."""
+
+    store: Store
+    outputs: RunOutputs
+
+    def keys(self, folder: str) -> Sequence[str]:
+        """List a folder of the run."""
+        return [stored.key for stored in self.store.list(f"{self.outputs.prefix}/{folder}")]
+
+    def key_in(self, after: RunOutputs, key: str) -> str:
+        """Return the key that a file gets in other outputs."""
+        return f"{after.prefix}{key.removeprefix(self.outputs.prefix)}"
 
 
 def upload_folder(
     common: Common, folder: Path, artifact_group: str, digests: Digests
 ) -> Sequence[FileRecord]:
-    """Put a folder's wheels and sdists into the run.
-
-    Everything is read, hashed and held against the run before anything is written.
-    """
+    """Put a folder's wheels and sdists into the run; all are read and compared before any is written."""
     store, outputs = common.open_store(), common.outputs
-    prefix, replace = outputs.python_prefix(artifact_group), not outputs.immutable
+    prefix, manifests = outputs.python_prefix(artifact_group), outputs.manifests_prefix(artifact_group)
     paths = wheel_paths(folder)
     distributions.require_platform([path.name for path in paths], outputs)
     keys = [f"{prefix}/{path.name}" for path in paths]
-    items = items_of(paths, keys, digests, replace=replace)
+    items = items_of(paths, keys, digests, replace=not outputs.immutable)
     described = each(lambda one: distributions.describe(one.path, key=one.key, sha256=one.sha256), items)
-    manifests = outputs.manifests_prefix(artifact_group)
     listed = listing(store, [prefix, manifests])
     known = recorded(store, listed, f"{manifests}/{UPLOAD}")
-    planned = plan(store, items, listed, known)
-    send(store, planned.send, listed, title=f"wheels of {artifact_group}")
-    sidecars = {f"{one.record.key}{SIDECAR}": one.sidecar for one in described if one.sidecar is not None}
-    send_small(store, absent(sidecars, listed), listed, replace=replace)
-    put = [one.record for one in described]
-    _record(store, outputs, artifact_group, [one for one in put if one.sha256 not in known.get(one.key, ())])
-    telling.table(put)
-    telling.done(store, prefix, sent=len(planned.send), same=len(planned.same), dry_run=common.dry_run)
-    return put
+    sent = put(store, items, listed, known, title=f"wheels of {artifact_group}")
+    _put_sidecars(common, described, listed)
+    found = [one.record for one in described]
+    fresh = [one for one in found if one.sha256 not in known.get(one.key, ())]
+    if fresh:
+        write_record(common, "", artifact_group, [one.key for one in fresh], named=fresh)
+    _table(found)
+    done(common, prefix, sent)
+    return found
 
 
 def wheel_paths(folder: Path) -> Sequence[Path]:
@@ -60,21 +89,196 @@ def wheel_paths(folder: Path) -> Sequence[Path]:
     found = [path for path in names if not is_temporary(path.name) and path.is_file()]
     if not found:
         raise MissingInputError(
-            f"{place} holds no wheel or sdist.", hint="Give a folder that does with --input-dir."
+            f"{place} holds no wheel or sdist.", hint="Name a folder that does with --input-dir."
         )
     return found
 
 
-def _record(store: Store, outputs: RunOutputs, artifact_group: str, put: Sequence[FileRecord]) -> None:
-    if not put:
-        return
-    record = Record(
-        stage=record_stage([one.key for one in put]),
-        run_id=outputs.run_id,
-        platform=outputs.platform,
-        cell=Cell(gpu_family=artifact_group),
-        started=records.now(),
-        seconds=0,
-        files=tuple(put),
-    )
-    records.write(store, outputs, artifact_group, record)
+def upload_run(
+    common: Common, source: Source, kinds: Sequence[str], artifact_group: str, digests: Digests
+) -> Mapping[str, Sequence[FileRecord]]:
+    """Put what a run left in a store into the chosen one."""
+    uploaded: dict[str, Sequence[FileRecord]] = {}
+    if "wheels" in kinds:
+        for group in artifact_groups(source.store, source.outputs, artifact_group):
+            uploaded[group] = upload_group(common, source, group)
+    found = len(uploaded)
+    if source.store.url != common.open_store().url:
+        for kind in (one for one in ("logs", "reports") if one in kinds):
+            found += _upload_trees(common, source, kind, artifact_group, digests)
+        found += _upload_manifests(common, source) if "manifests" in kinds else 0
+        found += _upload_archives(common, source, digests) if "artifacts" in kinds else 0
+    if not found:
+        raise MissingInputError(
+            f"Run {common.run_id} has no {' or '.join(kinds)} in {source.store.url} to upload.",
+            hint="Name another run with --run-id, or a folder: --input-dir, --logs-dir, --artifacts-dir.",
+        )
+    return uploaded
+
+
+def upload_group(common: Common, source: Source, artifact_group: str) -> Sequence[FileRecord]:
+    """Put the wheels of one group of a run into the chosen store, with their records."""
+    store, outputs = common.open_store(), common.outputs
+    found = [
+        one for one in records.read_all(source.store, source.outputs, artifact_group) if one.status == "ok"
+    ]
+    built = records.promised(found)
+    if not built:
+        raise MissingInputError(
+            f"No record of group {artifact_group} names a wheel.", hint="Build something first."
+        )
+    paths = {
+        key: _verified(common, source.store, key, known) for key, known in records.promised(found).items()
+    }
+    prefix = outputs.python_prefix(artifact_group)
+    if source.store.url == store.url:
+        console.done(f"upload: unchanged, {len(paths)} files in {store.url}/{prefix} are as recorded")
+        return [_described(key, *paths[key]).record for key in sorted(paths)]
+    distributions.require_platform([path.name for path, _ in paths.values()], outputs)
+    moved = {source.key_in(outputs, key): one for key, one in paths.items()}
+    listed = listing(store, [prefix, outputs.manifests_prefix(artifact_group)])
+    ours = [_moved(one, source, outputs) for one in found]
+    settled = _first_of_each(store, ours, listed) if outputs.immutable else ours
+    promised = records.promised(settled)
+    described = [
+        _described(key, *moved[key]) for key in sorted(moved) if moved[key][1] in promised.get(key, ())
+    ]
+    documents = {outputs.record_key(artifact_group, one.name): one for one in settled}
+    fresh = changed(store, {key: records.serialize(one) for key, one in documents.items()}, listed)
+    items = [
+        Item(
+            key=one.record.key,
+            path=moved[one.record.key][0],
+            size=one.record.size,
+            sha256=one.record.sha256,
+            replace=not outputs.immutable,
+            owned=True,
+        )
+        for one in described
+    ]
+    known = records.promised([record for key, record in documents.items() if key not in fresh])
+    sent = put(store, items, listed, known, title=f"wheels of {artifact_group}")
+    _put_sidecars(common, described, listed)
+    for key in sorted(fresh):
+        records.write(store, outputs, artifact_group, documents[key])
+    stands = {one.key: one for record in settled for one in record.files}
+    held = [one for _, one in sorted((stands | {one.record.key: one.record for one in described}).items())]
+    _table(held)
+    done(common, prefix, sent)
+    return held
+
+
+def _verified(common: Common, source: Store, key: str, promised: frozenset[str]) -> tuple[Path, str]:
+    path, digest = source.fetch(key, common.cache / "fetched"), source.digest(key)
+    if digest not in promised:
+        raise StoreError(
+            f"{path} is not the file that its record names.", hint="Build it again with --force."
+        )
+    return path, digest
+
+
+def _described(key: str, path: Path, sha256: str) -> Described:
+    return distributions.describe(path, key=key, sha256=sha256)
+
+
+def _moved(record: Record, source: Source, after: RunOutputs) -> Record:
+    """Rename the keys of a record's files; where the run's folder is the same, the record stays as it is."""
+    if source.outputs.prefix == after.prefix:
+        return record
+    files = tuple(one.model_copy(update={"key": source.key_in(after, one.key)}) for one in record.files)
+    return record.model_copy(update={"files": files})
+
+
+def _first_of_each(store: Store, ours: Sequence[Record], listed: Mapping[str, Stored]) -> Sequence[Record]:
+    """Take what a run holds already in the place of what was made from the same inputs.
+
+    Another attempt of a job, or another torch ref with the same triton, makes the same wheel, if not
+    the same bytes; a run keeps the first that it got.
+    """
+    if not any(one.input_digest and file.key in listed for one in ours for file in one.files):
+        return ours
+    keys = [key for key in listed if is_record(key) and "/manifests/" in key]
+    there = each(lambda key: records.parse(store.read(key), where=key), keys)
+    return [_first(one, there, listed) for one in ours]
+
+
+def _first(record: Record, there: Iterable[Record], listed: Mapping[str, Stored]) -> Record:
+    names = {one.key for one in record.files}
+    alike = [
+        one
+        for one in there
+        if (one.status, one.stage, one.input_digest) == ("ok", record.stage, record.input_digest)
+        and {file.key for file in one.files} == names
+        and all(file.key in listed and listed[file.key].size == file.size for file in one.files)
+    ]
+    first = next((one for one in alike if one.name == record.name), alike[0] if alike else record)
+    if not record.input_digest or first.files == record.files:
+        return record
+    console.say(f"{record.name}: the run has it, made from the same inputs by {first.name}; that stays")
+    return first if first.name == record.name else record.model_copy(update={"files": first.files})
+
+
+def _put_sidecars(common: Common, described: Iterable[Described], listed: Mapping[str, Stored]) -> None:
+    sidecars = {f"{one.record.key}{SIDECAR}": one.sidecar for one in described if one.sidecar is not None}
+    put_small(common.open_store(), absent(sidecars, listed), listed, replace=not common.outputs.immutable)
+
+
+def _table(put: Sequence[FileRecord]) -> None:
+    rows = [(one.name, console.size(one.size), one.sha256[:12]) for one in put]
+    console.table(("file", "size", "sha256"), rows)
+
+
+def _upload_manifests(common: Common, source: Source) -> int:
+    """Put the run's plan and source locks into the store, which stages there take commits and versions from.
+
+    Manifests of ROCm builds, records of failures, and records of tests, which have no files, go with them.
+    """
+    store, outputs = common.open_store(), common.outputs
+    names = {key: key.rpartition("/")[2] for key in source.keys("manifests")}
+    locks = [
+        key
+        for key, name in names.items()
+        if name.startswith("source-lock-") or key == source.outputs.plan_key
+    ]
+    builds = [key for key, name in names.items() if name == BUILD_MANIFEST or key.endswith(_FAILED)]
+    tests = [
+        key
+        for key, name in names.items()
+        if key not in builds and name.startswith("test_") and name.endswith(".json")
+    ]
+    listed = listing(store, [f"{outputs.prefix}/manifests"])
+    for chosen, may_replace in ((locks, not outputs.immutable), ([*builds, *tests], True)):
+        documents = {source.key_in(outputs, key): source.store.read(key) for key in chosen}
+        put_small(store, changed(store, documents, listed), listed, replace=may_replace)
+    for key in tests:
+        # a success takes the place of the failure before it, as where the stage itself writes both
+        failed = source.key_in(outputs, key).removesuffix(".json") + _FAILED
+        if failed in listed:
+            store.delete(failed)
+    return len(locks) + len(builds) + len(tests)
+
+
+def _upload_trees(common: Common, source: Source, kind: str, artifact_group: str, digests: Digests) -> int:
+    prefix = f"{source.outputs.prefix}/{kind}/"
+    groups: dict[str, list[str]] = {}
+    for key in source.keys(kind):
+        group, slash, name = key.removeprefix(prefix).partition("/")
+        if slash and artifact_group in {"", group} and not is_temporary(name.rpartition("/")[2]):
+            groups.setdefault(group, []).append(key)
+    for group, found in groups.items():
+        paths = [source.store.fetch(key, common.cache / "fetched") for key in found]
+        keys = [source.key_in(common.outputs, key) for key in found]
+        items = items_of(paths, keys, digests, replace=True, pack=True, owned=True)
+        upload_tree(common, items, kind, group)
+    return len(groups)
+
+
+def _upload_archives(common: Common, source: Source, digests: Digests) -> int:
+    found = [
+        source.store.fetch(one.key, common.cache / "fetched")
+        for one in source.store.list(source.outputs.prefix, recursive=False)
+        if is_archive(one.key)
+    ]
+    for folder in {path.parent for path in found}:
+        upload_artifacts(common, folder, digests)
+    return len(found)

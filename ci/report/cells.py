@@ -1,15 +1,28 @@
-"""The matrix of a run: which cells it has, and how each of their stages ended."""
+"""The matrix of a run: its cells, how each of their stages ended, and when.
+
+The critical path of a cell is the chain of stages that its end depended on.
+"""
 
 from __future__ import annotations
 
 from collections import defaultdict
+from datetime import UTC, datetime
 from math import isfinite
-from typing import TYPE_CHECKING, get_args
+from typing import TYPE_CHECKING, NamedTuple, get_args
 
-from ci.report.cell_name import CellName
-from ci.report.model import Cell, Problem, StageRun, StageState, State
-from ci.report.timeline import NEEDS, time_line
-from ci.report.words import natural
+from ci.report.model import (
+    Bar,
+    Cell,
+    CellName,
+    Idle,
+    Problem,
+    StageRun,
+    StageState,
+    State,
+    Step,
+    TimeLine,
+)
+from ci.report.text import natural
 from core.errors import InterruptedStageError
 from core.families import CPU
 from rocm_packaging.packages.layouts import device_target
@@ -17,8 +30,8 @@ from rocm_packaging.packages.layouts import device_target
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
+    from ci.report.facts import GroupFacts, RunFacts
     from ci.report.model import Wheel
-    from ci.report.reading import GroupFacts, RunFacts
     from core.run.records import Record
     from pytorch_build.lock.source_lock import SourceLock
 
@@ -26,18 +39,32 @@ STATES: tuple[State, ...] = get_args(State)
 TEST = "test_smoke"
 # bookkeeping of `upload`, which no cell waits for
 _UPLOAD = "upload-"
+_COMPANIONS = ("build_audio", "build_vision", "build_apex")
+# what a stage waits for, as `nox` and the workflows run them
+NEEDS: Mapping[str, tuple[str, ...]] = {
+    "build_rocm": ("fetch_artifacts",),
+    "test_rocm": ("build_rocm",),
+    "build_triton": ("build_rocm",),
+    "build_torch": ("build_triton", "build_rocm"),
+    **dict.fromkeys(_COMPANIONS, ("build_torch",)),
+    "test_smoke": (*_COMPANIONS, "build_torch", "build_triton"),
+    "test_torch": ("test_smoke", "build_torch"),
+}
+# records name a start to the second
+_TOLERANCE = 1.5
+# idle time is drawn as at most this part of the time in which something ran
+_SHOWN_IDLE = 0.05
 
 
 def runs_of(group: GroupFacts) -> Mapping[CellName, tuple[StageRun, ...]]:
-    """List how a group's stages ended, by cell; stages that are no cell's have no ref.
+    """List how a group's stages ended, by cell; stages that belong to no cell have no ref.
 
     A failure lies beside the last success, and is the later of the two.
     """
     found: dict[tuple[CellName, str], StageRun] = {}
     for key, record in sorted(group.records, key=lambda one: (one[1].status != "ok", one[0])):
         if not record.stage.startswith(_UPLOAD):
-            name = CellName(group=group.name, torch_ref=record.cell.torch_ref, python=record.cell.python)
-            found[name, record.stage] = _run(key, record)
+            found[CellName.of(group.name, record.cell), record.stage] = _run(key, record)
     for one in group.unreadable:
         found.setdefault((one.cell, one.run.stage), one.run)
     by_cell: dict[CellName, list[StageRun]] = defaultdict(list)
@@ -53,7 +80,7 @@ def _run(key: str, record: Record) -> StageRun:
         stage=record.stage,
         state="ok" if record.status == "ok" else failed,
         started=record.started,
-        # a number that no clock gives cannot be drawn
+        # an infinite number cannot be drawn
         seconds=record.seconds if isfinite(record.seconds) else 0.0,
         exit_code=record.exit_code,
         error=record.error,
@@ -67,7 +94,7 @@ def _order(run: StageRun) -> tuple[bool, str, int, str]:
 
 
 def cells_of(facts: RunFacts, wheels: Sequence[Wheel], failing: Mapping[CellName, str]) -> tuple[Cell, ...]:
-    """Make the matrix."""
+    """Return the matrix; `failing`: why tests of cells did not pass."""
     runs = {name: found for group in facts.groups for name, found in runs_of(group).items()}
     made: dict[CellName, list[Wheel]] = defaultdict(list)
     for wheel in wheels:
@@ -77,9 +104,25 @@ def cells_of(facts: RunFacts, wheels: Sequence[Wheel], failing: Mapping[CellName
         seen[name.torch_ref] |= {run.stage for run in found if run.state == "ok"}
     cells = []
     for name in sorted((name for name in runs if name.torch_ref), key=_in_order):
+        found = runs[name]
+        known = {run.stage for run in found}
         expected = _expected(name, facts.locks.get(name.torch_ref), seen[name.torch_ref])
-        before = runs.get(CellName(group=name.group), ())
-        cells.append(_cell(name, runs[name], expected, before, made[name], failing.get(name, "")))
+        missing = [stage for stage in expected if stage not in known]
+        state, reason = _state(found, missing, failing.get(name, ""))
+        before = [run for run in runs.get(CellName(group=name.group), ()) if run.stage in NEEDS]
+        cells.append(
+            Cell(
+                name=name,
+                state=state,
+                reason=reason,
+                stages=(*found, *(StageRun(stage=stage, state="missing") for stage in missing)),
+                line=time_line([*before, *found]),
+                wheels=len(made[name]),
+                requirements=tuple(
+                    one.requirement for one in made[name] if not device_target(one.distribution)
+                ),
+            )
+        )
     return tuple(cells)
 
 
@@ -88,62 +131,34 @@ def _in_order(name: CellName) -> tuple[object, ...]:
 
 
 def _expected(name: CellName, lock: SourceLock | None, seen: Iterable[str]) -> Sequence[str]:
-    """Say which stages a cell has: builds of what is locked, else those that other cells of the ref have."""
+    """Return a cell's stages: builds of what is locked, else those that other cells of the ref have."""
     kind = "cpu" if name.group == CPU else "rocm"
     if lock is None:
         builds = sorted(stage for stage in seen if stage.startswith("build_"))
     else:
-        builds = [
-            f"build_{project}"
-            for project, locked in lock.projects.items()
-            if not locked.prebuilt and kind in locked.versions
-        ]
+        projects = lock.projects.items()
+        builds = [f"build_{name}" for name, one in projects if not one.prebuilt and kind in one.versions]
     return [*builds, TEST]
 
 
-def _cell(
-    name: CellName,
-    found: Sequence[StageRun],
-    expected: Sequence[str],
-    before: Sequence[StageRun],
-    wheels: Sequence[Wheel],
-    failing: str,
-) -> Cell:
-    known = {run.stage for run in found}
-    missing = tuple(StageRun(stage=stage, state="missing") for stage in expected if stage not in known)
-    state, reason = _state(found, [run.stage for run in missing], failing)
-    return Cell(
-        name=name,
-        state=state,
-        reason=reason,
-        stages=(*found, *missing),
-        line=time_line([*(run for run in before if run.stage in NEEDS), *found]),
-        wheels=len(wheels),
-        requirements=tuple(one.requirement for one in wheels if not device_target(one.distribution)),
-    )
-
-
 def _state(found: Sequence[StageRun], missing: Sequence[str], failing: str) -> tuple[State, str]:
-    """Give the worst state, and why."""
+    """Return the worst state, and its reason."""
 
-    def named(state: str) -> list[str]:
-        return [run.stage for run in found if run.state == state]
+    def reason(state: str, what: str) -> str:
+        return _reason([run.stage for run in found if run.state == state], what)
 
-    unbuilt = [stage for stage in missing if stage != TEST]
     reasons: dict[State, str] = {
-        "failed": " and ".join(filter(None, [_said(named("failed"), "failed"), failing])),
-        "unreadable": _said(named("unreadable"), "cannot be read"),
-        "interrupted": _said(named("interrupted"), "was interrupted"),
-        "incomplete": _said(unbuilt, "has no record"),
-        "untested": _said(missing, "has no record"),
+        "failed": " and ".join(filter(None, [reason("failed", "failed"), failing])),
+        "unreadable": reason("unreadable", "cannot be read"),
+        "interrupted": reason("interrupted", "was interrupted"),
+        "incomplete": _reason([stage for stage in missing if stage != TEST], "has no record"),
+        "untested": _reason(missing, "has no record"),
     }
-    for state in reversed(STATES):
-        if reasons.get(state):
-            return state, reasons[state]
-    return "passed", ""
+    worst = next((state for state in reversed(STATES) if reasons.get(state)), STATES[0])
+    return worst, reasons.get(worst, "")
 
 
-def _said(stages: Sequence[str], what: str) -> str:
+def _reason(stages: Sequence[str], what: str) -> str:
     return f"{', '.join(stages)} {what}" if stages else ""
 
 
@@ -152,18 +167,119 @@ def problems_of(facts: RunFacts) -> tuple[Problem, ...]:
     problems = list(facts.problems)
     for group in facts.groups:
         problems += [*(one.problem for one in group.unreadable), *group.problems]
-        for name, runs in sorted(runs_of(group).items()):
-            problems += [
-                Problem(where=f"{run.stage} {name}", what=run.error or "It ended without saying why.")
-                for run in runs
-                if run.state in {"failed", "interrupted"}
-            ]
+        problems += [
+            Problem(where=f"{run.stage} {name}", what=run.error or "It ended without an error message.")
+            for name, runs in sorted(runs_of(group).items())
+            for run in runs
+            if run.state in {"failed", "interrupted"}
+        ]
     refs = {record.cell.torch_ref for group in facts.groups for _, record in group.records} - {""}
-    problems += [
-        Problem(
-            where=f"source lock of {ref}",
-            what="The run has none, so commits are only known where a build's record names them.",
-        )
-        for ref in sorted(refs - set(facts.locks))
-    ]
-    return tuple(problems)
+    what = "The run has none, so commits are only known where a build's record names them."
+    unlocked = sorted(refs - set(facts.locks))
+    return (*problems, *(Problem(where=f"source lock of {ref}", what=what) for ref in unlocked))
+
+
+class _Span(NamedTuple):
+    start: float
+    end: float
+    stage: str
+    run: StageRun
+
+
+class _Cut(NamedTuple):
+    """An idle time, in seconds after the first start."""
+
+    start: float
+    end: float
+    drawn: float
+
+
+def time_line(stages: Sequence[StageRun]) -> TimeLine:
+    """Lay stages out in time."""
+    starts = [(run, start) for run in stages if (start := moment(run.started)) is not None]
+    spans = [_Span(start, start + run.seconds, run.stage, run) for run, start in starts]
+    spans.sort(key=lambda span: span[:3])
+    if not spans:
+        return TimeLine()
+    path = _critical(spans)
+    first = spans[0].start
+    elapsed = max(span.end for span in spans) - first
+    cuts = _cuts(spans)
+    on_path = {span.stage for span in path}
+    ends = [path[0].start, *(span.end for span in path)]
+    return TimeLine(
+        bars=tuple(
+            Bar(
+                stage=span.stage,
+                state=span.run.state,
+                start=_drawn(span.start - first, cuts),
+                seconds=span.run.seconds,
+                critical=span.stage in on_path,
+            )
+            for span in spans
+        ),
+        length=max(_drawn(elapsed, cuts), 0.001),
+        elapsed=round(elapsed, 3),
+        idle=tuple(
+            Idle(at=round(_drawn(cut.end, cuts) - cut.drawn / 2, 3), seconds=round(cut.end - cut.start, 3))
+            for cut in cuts
+        ),
+        path=tuple(
+            Step(stage=span.stage, seconds=span.run.seconds, waited=round(max(0.0, span.start - end), 3))
+            for span, end in zip(path, ends, strict=False)
+        ),
+    )
+
+
+def moment(started: str) -> float | None:
+    """Read when a stage began, in seconds since 1970; None where it does not say."""
+    try:
+        read = datetime.fromisoformat(started)
+        return (read if read.tzinfo else read.replace(tzinfo=UTC)).timestamp()
+    except (ValueError, OverflowError):
+        return None
+
+
+def _critical(spans: Sequence[_Span]) -> list[_Span]:
+    """Walk back from the last end: to the needed stage that ended last before each began."""
+    at = max(spans, key=_last)
+    path = [at]
+    while True:
+        needed = NEEDS.get(_kind(at.stage), ())
+        before = [
+            span
+            for span in spans
+            if _kind(span.stage) in needed and span.end <= at.start + _TOLERANCE and span not in path
+        ]
+        if not before:
+            return path[::-1]
+        at = max(before, key=_last)
+        path.append(at)
+
+
+def _last(span: _Span) -> tuple[float, str]:
+    return span.end, span.stage
+
+
+def _kind(stage: str) -> str:
+    """Return a stage without its shard and configuration."""
+    first = stage.partition("-")[0]
+    return "test_torch" if first.startswith("test_torch") else first
+
+
+def _cuts(spans: Sequence[_Span]) -> list[_Cut]:
+    """Find the idle times that are drawn shorter than they were."""
+    first, busy, end = spans[0].start, 0.0, spans[0].start
+    gaps: list[tuple[float, float]] = []
+    for span in spans:
+        if span.start > end:
+            gaps.append((end - first, span.start - first))
+        busy += max(0.0, span.end - max(end, span.start))
+        end = max(end, span.end)
+    shown = max(busy * _SHOWN_IDLE, 1.0)
+    return [_Cut(start, end, shown) for start, end in gaps if end - start > shown]
+
+
+def _drawn(at: float, cuts: Sequence[_Cut]) -> float:
+    """Return where a moment is drawn, in seconds after the first start; it lies inside no cut."""
+    return round(at - sum(cut.end - cut.start - cut.drawn for cut in cuts if cut.end <= at), 3)

@@ -11,21 +11,21 @@ import base64
 import hashlib
 import re
 import shlex
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
-from ci.report.sources import commit_url
-from ci.report.words import counted, duration, natural, signed, size, spelt
+from ci.report.text import counted, duration, natural, signed, spelt
+from ci.report.wheels import commit_url
+from core import console
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from ci.report.model import Cell, Group, Page, StageRun, State
+    from ci.report.model import Cell, Group, Page, StageRun
 
 TEMPLATES = Path(__file__).with_name("templates")
 # what is drawn of the widest time line
@@ -40,12 +40,11 @@ _GLYPHS: Mapping[str, str] = {
     "unreadable": "?",
     "failed": "✗",
 }
-# a page is for people; the JSON has everything
+# the JSON has everything
 MOST_LINES, MOST_BUILDS, MOST_PROBLEMS = 200, 40, 100
 
 
-@dataclass(frozen=True, kw_only=True)
-class Row:
+class Row(NamedTuple):
     """A stage of a cell with its bar."""
 
     run: StageRun
@@ -54,8 +53,7 @@ class Row:
     critical: bool = False
 
 
-@dataclass(frozen=True, kw_only=True)
-class MatrixRow:
+class MatrixRow(NamedTuple):
     """A ref and Python of the matrix, with a cell (or none) a family."""
 
     torch_ref: str
@@ -64,7 +62,7 @@ class MatrixRow:
 
 
 def render(page: Page) -> str:
-    """Write the page. The same page gives the same bytes."""
+    """Return the page. The same model gives the same bytes."""
     engine = _engine()
     style, script = _own("page.css"), _own("page.js")
     ids = {cell.name: f"cell-{at}" for at, cell in enumerate(page.cells, 1)}
@@ -88,18 +86,8 @@ def matrix(cells: Sequence[Cell]) -> tuple[MatrixRow, ...]:
     """Lay cells out: a row a ref and Python, a column a family."""
     families = _families(cells)
     by_name = {(cell.name.torch_ref, cell.name.python, cell.name.group): cell for cell in cells}
-    rows = sorted(
-        {(cell.name.torch_ref, cell.name.python) for cell in cells},
-        key=lambda row: (natural(row[0]), natural(row[1])),
-    )
-    return tuple(
-        MatrixRow(
-            torch_ref=ref,
-            python=python,
-            cells=tuple(by_name.get((ref, python, family)) for family in families),
-        )
-        for ref, python in rows
-    )
+    rows = sorted({name[:2] for name in by_name}, key=lambda row: (natural(row[0]), natural(row[1])))
+    return tuple(MatrixRow(*row, tuple(by_name.get((*row, family)) for family in families)) for row in rows)
 
 
 def _families(cells: Sequence[Cell]) -> list[str]:
@@ -159,10 +147,6 @@ def _own(name: str) -> Markup:
     return Markup((TEMPLATES / name).read_text(encoding="utf-8"))  # noqa: S704 - a file of ours
 
 
-def _glyph(state: State | str) -> str:
-    return _GLYPHS[state]
-
-
 def _digest(text: str) -> str:
     return f"sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}"
 
@@ -187,14 +171,14 @@ def _engine() -> Environment:
         finalize=_finalize,
     )
     engine.filters |= {
-        "size": size,
+        "size": console.size,
         "duration": duration,
         "signed": signed,
         "quoted": shlex.quote,
         "slug": _slug,
     }
     engine.globals |= {
-        "glyph": _glyph,
+        "glyph": _GLYPHS.__getitem__,
         "rows_of": rows_of,
         "area": area,
         "setup_command": setup_command,

@@ -6,15 +6,34 @@ Sizes are bytes, durations seconds, moments ISO 8601 in UTC as records have them
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from pydantic import BeforeValidator, Field
 
 if TYPE_CHECKING:
-    from ci.report.build_model import Build
-    from ci.report.cell_name import CellName
+    from core.run.records import Cell as RecordCell
+    from pytorch_build.test.summary import GroupEntry
 
 # from the best to the worst: of several states of a cell, the worst counts
 State = Literal["passed", "untested", "incomplete", "interrupted", "unreadable", "failed"]
 StageState = Literal["ok", "missing", "interrupted", "unreadable", "failed"]
+
+
+@dataclass(frozen=True, kw_only=True, order=True)
+class CellName:
+    """What a stage ran on; "" where it does not apply."""
+
+    group: str = ""
+    torch_ref: str = ""
+    python: str = ""
+
+    @classmethod
+    def of(cls, group: str, cell: RecordCell | GroupEntry) -> CellName:
+        """Return the cell of a record or of test results."""
+        return cls(group=group, torch_ref=cell.torch_ref, python=cell.python)
+
+    def __str__(self) -> str:
+        return " ".join(part for part in (self.group, self.torch_ref, self.python) if part)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -142,6 +161,97 @@ class Group:
     stages: tuple[StageRun, ...] = ()
 
 
+# read from records' details as they are, too: a later version's record may say more
+_Count = Annotated[int, Field(ge=0)]
+_Number = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+
+
+@dataclass(frozen=True, kw_only=True)
+class CompilerCache:
+    """What a compiler cache did for a build."""
+
+    kind: str
+    hits: _Count
+    misses: _Count
+    uncacheable: _Count = 0
+    errors: _Count = 0
+    storage: str = ""
+    access: str = ""
+    lost: str = ""
+
+    @property
+    def hit_rate(self) -> float | None:
+        """Hits as a part of what could be cached, 0 to 1; None where nothing could."""
+        cacheable = self.hits + self.misses
+        return self.hits / cacheable if cacheable else None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Compiled:
+    """A file that a build made, and what it took."""
+
+    output: str
+    seconds: _Number
+
+
+def _named(pair: Any) -> Any:  # noqa: ANN401 - whatever a record has
+    return {"output": pair[0], "seconds": pair[1]} if isinstance(pair, list) and len(pair) == 2 else pair  # noqa: PLR2004
+
+
+@dataclass(frozen=True, kw_only=True)
+class BuildGraph:
+    """One ninja's work within a build."""
+
+    folder: str
+    edges: _Count
+    seconds: _Number
+    busy: Annotated[_Number, Field(validation_alias="busy_seconds")]
+    slowest: tuple[Annotated[Compiled, BeforeValidator(_named)], ...] = ()
+    parallelism: tuple[_Number, ...] = ()
+
+    @property
+    def mean(self) -> float:
+        """Commands that ran at a time, on average."""
+        return self.busy / self.seconds if self.seconds else 0.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Memory:
+    """The machine's memory while a build ran."""
+
+    peak: _Count
+    total: _Count
+    used: tuple[_Count, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reached:
+    """How far ninja came in a build that failed."""
+
+    done: _Count = 0
+    total: _Count = 0
+    failed: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        counted = f"at command {self.done} of {self.total}" if self.total else ""
+        made = f"making {', '.join(self.failed)}" if self.failed else ""
+        return " ".join(filter(None, (counted, made)))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Build:
+    """What is known of the inside of a build."""
+
+    cell: CellName
+    stage: str
+    seconds: float
+    failed: bool = False
+    reached: Reached | None = None
+    cache: CompilerCache | None = None
+    graphs: tuple[BuildGraph, ...] = ()
+    memory: Memory | None = None
+
+
 @dataclass(frozen=True, kw_only=True)
 class TestRun:
     """The results of a test stage on a cell."""
@@ -158,7 +268,7 @@ class TestRun:
 
 @dataclass(frozen=True, kw_only=True)
 class TestLine:
-    """A test that somebody wants to know of, wherever that was."""
+    """A test that is worth showing, with the cells that it ran in."""
 
     __test__ = False
 
@@ -188,10 +298,10 @@ class Source:
 
     torch_ref: str
     project: str
-    origin: str
-    ref: str
-    commit: str
-    version: str
+    origin: str = ""
+    ref: str = ""
+    commit: str = ""
+    version: str = ""
     commit_before: str = ""
     version_before: str = ""
     compare: str = ""

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+import re
+from typing import TYPE_CHECKING, NamedTuple
 
-from ci.report.cell_name import CellName
-from ci.report.words import counted, duration, signed, size, spelt
+from ci.report.model import CellName
+from core import console
 from core.run import job_files
 
 if TYPE_CHECKING:
@@ -14,43 +14,45 @@ if TYPE_CHECKING:
 
     from ci.report.model import Page
 
+
 MOST = 20
+_MINUTE, _HOUR, _DAY = 60, 3600, 86400
+# controls, marks of direction, what no encoding has: each changes how the text around it is read
+_MISLEADING = re.compile(
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f\u00ad\u061c\u180e\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\uffff"
+    "\ud800-\udfff]"
+)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Table:
+class Table(NamedTuple):
     """A table; one without rows is not shown."""
 
     title: str
     columns: tuple[str, ...]
-    rows: tuple[tuple[str, ...], ...]
+    rows: Sequence[tuple[str, ...]]
 
 
 def tables(page: Page) -> tuple[Table, ...]:
-    """Say what the page says, in tables that a terminal has room for."""
+    """Return what the page says, in tables that a terminal has room for."""
     found = (_cells(page), *_wheels(page), _builds(page), *_tests(page), _grown(page), _sources(page))
     return tuple(
-        Table(
-            title=one.title,
-            columns=one.columns,
-            rows=tuple(tuple(spelt(" ".join(cell.split())) for cell in row) for row in one.rows),
-        )
+        one._replace(rows=tuple(tuple(spelt(" ".join(cell.split())) for cell in row) for row in one.rows))
         for one in found
         if one.rows
     )
 
 
 def verdict(page: Page) -> str:
-    """Say in a line how the run stands."""
+    """Return in a line how the run stands."""
     states = [cell.state for cell in page.cells]
-    told = ", ".join(f"{states.count(state)} {state}" for state in dict.fromkeys(sorted(states)))
-    cells = f"{counted(len(states), 'cell')} ({told})" if states else "no cell"
+    counts = ", ".join(f"{states.count(state)} {state}" for state in dict.fromkeys(sorted(states)))
+    cells = f"{counted(len(states), 'cell')} ({counts})" if states else "no cell"
     files, problems = counted(len(page.wheels), "file"), counted(len(page.problems), "problem")
     return f"run {page.run_id}: {cells}, {files}, {problems}"
 
 
 def markdown(page: Page) -> str:
-    """Write the matrix and the wheels for a job's summary."""
+    """Return the matrix and the wheels for a job's summary."""
     blocks = [f"### {job_files.text(verdict(page).capitalize())}"]
     for one in (_cells(page), *_wheels(page)):
         if one.rows:
@@ -60,7 +62,7 @@ def markdown(page: Page) -> str:
 
 
 def _cells(page: Page) -> Table:
-    rows = tuple(
+    rows = [
         (
             str(cell.name),
             cell.state,
@@ -70,36 +72,21 @@ def _cells(page: Page) -> Table:
             cell.reason,
         )
         for cell in page.cells
-    )
-    return Table(
-        title="cells", columns=("cell", "state", "wheels", "time", "critical path", "why"), rows=rows
-    )
+    ]
+    return Table("cells", ("cell", "state", "wheels", "time", "critical path", "why"), rows)
 
 
 def _wheels(page: Page) -> Sequence[Table]:
-    seconds = {(cell.name, run.stage): run.seconds for cell in page.cells for run in cell.stages}
-    seconds |= {
-        (CellName(group=group.name), run.stage): run.seconds for group in page.groups for run in group.stages
-    }
-    return [
-        Table(
-            title=f"run {page.run_id}, {group.name}",
-            columns=("wheel", "version", "size", "seconds", "commit", "sha256"),
-            rows=tuple(
-                (
-                    one.name,
-                    one.version,
-                    size(one.size),
-                    f"{seconds.get((one.cell, one.stage), 0):.1f}",
-                    one.commit[:12],
-                    one.sha256[:12],
-                )
-                for one in page.wheels
-                if one.cell.group == group.name
-            ),
-        )
-        for group in page.groups
-    ]
+    runs = [(cell.name, run) for cell in page.cells for run in cell.stages]
+    runs += [(CellName(group=group.name), run) for group in page.groups for run in group.stages]
+    seconds = {(name, run.stage): run.seconds for name, run in runs}
+    columns = ("wheel", "version", "size", "seconds", "commit", "sha256")
+    rows: dict[str, list[tuple[str, ...]]] = {group.name: [] for group in page.groups}
+    for one in page.wheels:
+        took = f"{seconds.get((one.cell, one.stage), 0):.1f}"
+        row = (one.name, one.version, console.size(one.size), took, one.commit[:12], one.sha256[:12])
+        rows[one.cell.group].append(row)
+    return [Table(f"run {page.run_id}, {group}", columns, found) for group, found in rows.items()]
 
 
 def _builds(page: Page) -> Table:
@@ -114,22 +101,18 @@ def _builds(page: Page) -> Table:
                 f"failed after {duration(one.seconds)}" if one.failed else duration(one.seconds),
                 f"{graph.edges}, {graph.mean:.1f} at a time" if graph else "",
                 f"{rate:.0%}" if rate is not None else "",
-                size(one.memory.peak) if one.memory else "",
+                console.size(one.memory.peak) if one.memory else "",
                 f"{slowest.output} {duration(slowest.seconds)}" if slowest else "",
-                one.reached.said if one.reached else "",
+                str(one.reached or ""),
             )
         )
     columns = ("build", "time", "commands", "cache hits", "memory", "slowest file", "failed")
     used = len(columns) if any(row[-1] for row in rows) else len(columns) - 1
-    return Table(
-        title="the longest builds",
-        columns=columns[:used],
-        rows=tuple(row[:used] for row in rows if any(row[2:])),
-    )
+    return Table("the longest builds", columns[:used], [row[:used] for row in rows if any(row[2:])])
 
 
 def _tests(page: Page) -> Sequence[Table]:
-    runs = tuple(
+    runs = [
         (
             f"{run.stage} {run.cell}",
             ", ".join(f"{count} {name}" for name, count in run.totals),
@@ -137,14 +120,14 @@ def _tests(page: Page) -> Sequence[Table]:
             "passed" if run.passed else "; ".join(run.problems) or "failed",
         )
         for run in page.tests.runs
-    )
-    found = [Table(title="tests", columns=("tests", "results", "time", "verdict"), rows=runs)]
+    ]
+    found = [Table("tests", ("tests", "results", "time", "verdict"), runs)]
     for title, lines in (("failures", page.tests.failures), ("flaky tests", page.tests.flaky)):
-        rows = tuple((one.test, one.outcome, str(len(one.cells)), one.line) for one in lines[:MOST])
+        rows = [(one.test, one.outcome, str(len(one.cells)), one.line) for one in lines[:MOST]]
         left = f", the first {MOST} of {len(lines)}" if len(lines) > MOST else ""
-        found.append(Table(title=f"{title}{left}", columns=("test", "outcome", "cells", "why"), rows=rows))
-    slow = tuple((one.test, duration(one.seconds)) for one in page.tests.slowest[:5])
-    return [*found, Table(title="slowest tests", columns=("test", "time"), rows=slow)]
+        found.append(Table(f"{title}{left}", ("test", "outcome", "cells", "why"), rows))
+    slow = [(one.test, duration(one.seconds)) for one in page.tests.slowest[:5]]
+    return [*found, Table("slowest tests", ("test", "time"), slow)]
 
 
 def _grown(page: Page) -> Table:
@@ -153,19 +136,51 @@ def _grown(page: Page) -> Table:
         if one.grown:
             most = max(one.folders, key=lambda folder: abs(folder.grown or 0), default=None)
             where = f"{most.path} {signed(most.grown)}" if most and most.grown else ""
-            rows.append((one.name, size(one.size), signed(one.grown), where))
+            rows.append((one.name, console.size(one.size), signed(one.grown), where))
         elif one.before is None:
-            rows.append((one.name, size(one.size), "new", ""))
+            rows.append((one.name, console.size(one.size), "new", ""))
     rows += [(name, "", "gone", "") for name in page.gone]
-    columns = ("wheel", "size", "change", "most of it in")
-    return Table(title=f"sizes since run {page.against}", columns=columns, rows=tuple(rows))
+    return Table(f"sizes since run {page.against}", ("wheel", "size", "change", "most of it in"), rows)
 
 
 def _sources(page: Page) -> Table:
-    rows = tuple(
+    rows = [
         (one.torch_ref, one.project, one.commit_before[:12], one.commit[:12], one.version, one.compare)
         for one in page.sources
         if page.against and one.changed
-    )
+    ]
     columns = ("torch ref", "project", "before", "now", "version", "between")
-    return Table(title=f"sources since run {page.against}", columns=columns, rows=rows)
+    return Table(f"sources since run {page.against}", columns, rows)
+
+
+def spelt(text: str) -> str:
+    r"""Spell out invisible characters that change what is read: ``\u202e``."""
+    return _MISLEADING.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
+
+
+def signed(count: int) -> str:
+    """Write a change of bytes: ``+1.4 MiB``, ``-812 B``, ``0``."""
+    if not count:
+        return "0"
+    return f"{'+' if count > 0 else '-'}{console.size(abs(count))}"
+
+
+def duration(seconds: float) -> str:
+    """Write seconds: ``0.4 s``, ``48 s``, ``3 min 05 s``, ``2 h 05 min``, ``3 d 04 h``."""
+    whole = round(seconds)
+    if whole < _HOUR:
+        return console.duration(seconds)
+    if whole < _DAY:
+        return f"{whole // _HOUR} h {whole % _HOUR // _MINUTE:02d} min"
+    return f"{whole // _DAY} d {whole % _DAY // _HOUR:02d} h"
+
+
+def counted(count: int, what: str) -> str:
+    """Write a number of things: ``1 wheel``, ``2 wheels``."""
+    return f"{count} {what}{'' if count == 1 else 's'}"
+
+
+def natural(text: str) -> tuple[tuple[int, str], ...]:
+    """Return the key to sort a name by, so that 2.10 comes after 2.9."""
+    parts = re.split(r"([0-9]{1,18})", text)
+    return tuple((int(part), "") if at % 2 else (0, part) for at, part in enumerate(parts))

@@ -1,12 +1,12 @@
-"""`check-indexes`: do the pages that stay list what is there: dependencies, staging and releases."""
+"""`check-indexes`: whether permanent pages list what is there: dependencies, staging and releases."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ci.install.mirror_data import mirror
+from ci.install.dependencies import mirror
 from ci.promote import documents
-from ci.publish.indexing import write_index
+from ci.publish.index import write_index
 from ci.verbs.mirror_deps import source_of
 from core import console
 from core.cli.options import common_from
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     import argparse
     from collections.abc import Callable, Mapping
 
-    from ci.publish.indexing import Indexed
+    from ci.publish.index import Indexed
     from core.stores import Store
 
 
@@ -70,6 +70,6 @@ def folders(store: Store) -> Mapping[str, Callable[[], Indexed]]:
 
 
 def problems(folder: str, indexed: Indexed) -> list[str]:
-    """Say what an index should list and does not."""
+    """Return what an index should list and does not."""
     stale = [f"{key} is not what it should be." for key in (*indexed.written, *indexed.removed)]
     return [*stale, *(f"{folder}: {one.stored.key} is not listed: {one.why}." for one in indexed.held)]

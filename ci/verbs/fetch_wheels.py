@@ -12,10 +12,9 @@ from typing import TYPE_CHECKING
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from ci.install.device_packages import devices_for
-from ci.install.mirror_data import mirror
-from ci.install.requirements import parse_requirements, pinned
-from ci.install.venvs import base_python
+from ci.install import base_python, parse_requirements, pinned
+from ci.install.dependencies import mirror
+from ci.install.devices import devices_for
 from core import console, files
 from core.cli.options import add_group, add_platform, common_from
 from core.console import transfer
@@ -29,12 +28,11 @@ from rocm_packaging.packages.layouts import device_target, is_rocm, serves
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
-    from ci.install.device_packages import Devices
+    from ci.install.devices import Devices
     from core.console import Transfer
     from core.packages.offers import Offer, RunGroup
-    from core.stores import Store
 
 _LOCK = ".fetch.lock"
 _TRIES = 4
@@ -79,13 +77,13 @@ def run(arguments: argparse.Namespace) -> None:
     group = find_group(common, arguments.artifact_group or common.artifact_group)
     tag = interpreter(base_python(str(common.python))).tag if common.python else ""
     offers = [one for one in offered(group) if not tag or fits(one, tag)]
-    asked = parse_requirements(arguments.packages) if arguments.packages else ()
-    devices = devices_for(asked, common.gpu_family or group.family, here=False)
+    requested = parse_requirements(arguments.packages) if arguments.packages else ()
+    devices = devices_for(requested, common.gpu_family or group.family, here=False)
     if devices.family:
         # the files may be for any machine of the families, and for no other one
         members = devices.family.split(";")
         offers = [one for one in offers if serves(one.distribution, members, devices.targets)]
-    roots = pinned(asked, offers)
+    roots = [pinned(one, offers) for one in requested]
     wanted: Sequence[Offer] = closure(group, offers, roots, devices) if roots else offers
     if arguments.with_dependencies:
         wanted = [*wanted, *dependencies(group, wanted, tag)]
@@ -101,7 +99,16 @@ def run(arguments: argparse.Namespace) -> None:
         console.done(f"fetch_wheels: {len(wanted)} files would be fetched from {group.where} into {folder}")
         return
     done = fetch(group, wanted, folder, jobs=arguments.jobs)
-    _show(done)
+    rows = [
+        (
+            one.offer.name,
+            console.size(one.offer.size),
+            f"{one.seconds:.1f}" if one.fresh else "kept",
+            one.offer.sha256[:12],
+        )
+        for one in sorted(done, key=lambda one: one.offer.name)
+    ]
+    console.table(("file", "size", "seconds", "sha256"), rows)
     fresh = sum(one.fresh for one in done)
     console.done(f"fetch_wheels: {len(done)} files in {folder}, {fresh} of them fetched now")
     console.say(f"Install them: {command(folder, wanted, roots)}")
@@ -114,9 +121,11 @@ def closure(
     chosen: dict[str, Offer] = {}
     waiting = [Requirement(root) for root in roots]
     while waiting:
-        found = _named(offers, waiting.pop())
-        for one in found:
-            if one.name not in chosen:
+        wanted = waiting.pop()
+        name = canonicalize_name(wanted.name)
+        for one in offers:
+            fitting = one.distribution == name and wanted.specifier.contains(one.version, prereleases=True)
+            if fitting and one.name not in chosen:
                 chosen[one.name] = one
                 waiting += _requirements(group, one, offers)
         if devices and not waiting:
@@ -131,32 +140,19 @@ def closure(
 
 def dependencies(group: RunGroup, wanted: Sequence[Offer], tag: str) -> Sequence[Offer]:
     """Choose what files require of others, from the dependencies' index of the same store."""
-    mirrored = [one for one in mirrored_in(group.store) if fits(one, tag, group.outputs.platform)]
+    store = group.store
+    keys = [one.key for one in store.list(f"{mirror().prefix}/manifests") if one.key.endswith(".json")]
+    found = [offer_of(one) for key in keys for one in records.parse(store.read(key), where=key).files]
+    mirrored = [one for one in found if fits(one, tag, group.outputs.platform)]
     if not mirrored:
         raise MissingInputError(
-            f"{group.store.url} has no dependencies' index, or nothing in it for this Python.",
+            f"{store.url} has no dependencies' index, or nothing in it for this Python.",
             hint="Make it: nox -s mirror_deps (with the same --store).",
         )
-    built = [] if all(one.name.endswith(".whl") for one in wanted) else list(_BUILT_WITH)
+    built = () if all(one.name.endswith(".whl") for one in wanted) else _BUILT_WITH
     roots = [*(f"{one.distribution}=={one.version}" for one in wanted), *built]
     ours = {one.name for one in wanted}
     return [one for one in closure(group, [*wanted, *mirrored], roots) if one.name not in ours]
-
-
-def mirrored_in(store: Store) -> Sequence[Offer]:
-    """List the files of a store's dependencies' index."""
-    folder = f"{mirror().prefix}/manifests"
-    keys = [one.key for one in store.list(folder) if one.key.endswith(".json")]
-    return [offer_of(one) for key in keys for one in records.parse(store.read(key), where=key).files]
-
-
-def _named(offers: Sequence[Offer], requirement: Requirement) -> Sequence[Offer]:
-    name = canonicalize_name(requirement.name)
-    return [
-        one
-        for one in offers
-        if one.distribution == name and requirement.specifier.contains(one.version, prereleases=True)
-    ]
 
 
 def _requirements(group: RunGroup, one: Offer, offers: Sequence[Offer]) -> Sequence[Requirement]:
@@ -169,9 +165,9 @@ def _requirements(group: RunGroup, one: Offer, offers: Sequence[Offer]) -> Seque
 
 
 def fetch(group: RunGroup, wanted: Sequence[Offer], folder: Path, *, jobs: int = 8) -> Sequence[Fetched]:
-    """Fetch files side by side, each held against its record before it gets its name.
+    """Fetch files in parallel, each verified against its record before it gets its name.
 
-    What is there already, by its digest, is kept: an interrupted fetch is gone on with.
+    What is there already, by its digest, is kept, so that an interrupted fetch is resumed.
     """
     total = sum(one.size for one in wanted)
     title = f"Fetching {len(wanted)} files, {console.size(total)}, from {group.where}"
@@ -181,15 +177,14 @@ def fetch(group: RunGroup, wanted: Sequence[Offer], folder: Path, *, jobs: int =
     ):
         # the largest first, so that none of them is waited for at the end
         order = sorted(wanted, key=lambda one: -one.size)
-        return each(lambda one: _fetch(group, one, folder, shown), order, jobs=jobs)
+        return each(lambda one: _fetch(group, one, folder / one.name, shown), order, jobs=jobs)
 
 
-def _fetch(group: RunGroup, one: Offer, folder: Path, shown: Transfer) -> Fetched:
+def _fetch(group: RunGroup, one: Offer, path: Path, shown: Transfer) -> Fetched:
     started = time.monotonic()
-    path = folder / one.name
     fresh = not (path.is_file() and path.stat().st_size == one.size and files.sha256(path) == one.sha256)
     if fresh:
-        _patiently(lambda: _download(group, one, path, shown), shown)
+        _download(group, one, path, shown)
     else:
         shown.advance(one.size)
     seconds = time.monotonic() - started
@@ -197,77 +192,52 @@ def _fetch(group: RunGroup, one: Offer, folder: Path, shown: Transfer) -> Fetche
     return Fetched(offer=one, seconds=seconds, fresh=fresh)
 
 
-def _patiently(download: Callable[[], None], shown: Transfer) -> None:
-    """Begin again where reading breaks off."""
+def _download(group: RunGroup, one: Offer, path: Path, shown: Transfer) -> None:
+    """Download a file; begin again where the connection breaks."""
     for attempt in range(_TRIES):
+        digest, came, whole = hashlib.sha256(), 0, False
         try:
-            download()
-        except _BrokenOffError as problem:
-            shown.advance(-problem.came)
-            if attempt == _TRIES - 1:
-                raise problem.why from None
-            console.say(f"{problem.why.message} Trying again.")
+            with files.atomic(path) as target:
+                with group.store.open(one.key) as source:
+                    while chunk := source.read(files.CHUNK):
+                        digest.update(chunk)
+                        target.write(chunk)
+                        came += len(chunk)
+                        shown.advance(len(chunk))
+                whole = True
+                _require_digest(group, one, digest.hexdigest())
+        except StoreError as problem:
+            if whole or attempt == _TRIES - 1:
+                raise
+            shown.advance(-came)
+            console.say(f"{problem.message} Trying again.")
             time.sleep(0.5 * 2**attempt)
         else:
             return
 
 
-class _BrokenOffError(Exception):
-    def __init__(self, why: StoreError, came: int) -> None:
-        super().__init__(str(why))
-        self.why = why
-        self.came = came
-
-
-def _download(group: RunGroup, one: Offer, path: Path, shown: Transfer) -> None:
-    digest, came = hashlib.sha256(), 0
-    with files.atomic(path) as target:
-        try:
-            with group.store.open(one.key) as source:
-                while chunk := source.read(files.CHUNK):
-                    digest.update(chunk)
-                    target.write(chunk)
-                    came += len(chunk)
-                    shown.advance(len(chunk))
-        except StoreError as problem:
-            raise _BrokenOffError(problem, came) from problem
-        if digest.hexdigest() != one.sha256:
-            raise StoreError(
-                f"{one.key} in {group.store.url} is not the file that its record names: its digest is "
-                f"{digest.hexdigest()}, recorded is {one.sha256}.",
-                hint="Somebody replaced it; find out who, and do not install it.",
-            )
+def _require_digest(group: RunGroup, one: Offer, found: str) -> None:
+    if found != one.sha256:
+        raise StoreError(
+            f"{one.key} in {group.store.url} is not the file that its record names: its digest is "
+            f"{found}, recorded is {one.sha256}.",
+            hint="It was replaced; find out by whom, and do not install it.",
+        )
 
 
 def command(folder: Path, wanted: Sequence[Offer], roots: Sequence[str] = ()) -> str:
-    """Write the command that installs fetched files, with versions: nothing else may be taken for them."""
-    pins = list(roots)
-    if not pins:
-        versions: dict[str, set[str]] = {}
-        for one in wanted:
-            versions.setdefault(one.distribution, set()).add(one.version)
-        whole = {"rocm"} & set(versions)
-        parts = [name for name in versions if name.startswith("rocm-sdk-") and not device_target(name)]
-        named = [name for name in versions if not (whole and name in parts)]
-        pins = [f"{name}=={next(iter(versions[name]))}" for name in named if len(versions[name]) == 1]
+    """Return the command that installs fetched files, with versions: no others may be taken for them."""
+    versions: dict[str, set[str]] = {}
+    for one in wanted:
+        versions.setdefault(one.distribution, set()).add(one.version)
+    if roots:
+        # without device packages everything installs, and fails at its first kernel
+        devices = {f"{one.distribution}=={one.version}" for one in wanted if device_target(one.distribution)}
+        pins = [*roots, *sorted(devices)]
     else:
-        # without them everything installs, and fails at its first kernel
-        pins += sorted(
-            {f"{one.distribution}=={one.version}" for one in wanted if device_target(one.distribution)}
-        )
+        parts = {name for name in versions if name.startswith("rocm-sdk-") and not device_target(name)}
+        named = [name for name in versions if "rocm" not in versions or name not in parts]
+        pins = [f"{name}=={next(iter(versions[name]))}" for name in named if len(versions[name]) == 1]
     # pip's cache of built wheels does not know which GPU family an sdist was built for
     cache = [] if all(one.name.endswith(".whl") for one in wanted) else ["--no-cache-dir"]
     return shlex.join(["pip", "install", "--no-index", "--find-links", str(folder), *cache, *pins])
-
-
-def _show(done: Sequence[Fetched]) -> None:
-    rows = [
-        (
-            one.offer.name,
-            console.size(one.offer.size),
-            f"{one.seconds:.1f}" if one.fresh else "kept",
-            one.offer.sha256[:12],
-        )
-        for one in sorted(done, key=lambda one: one.offer.name)
-    ]
-    console.table(("file", "size", "seconds", "sha256"), rows)

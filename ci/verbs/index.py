@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ci.publish.indexing import Files, Indexed, Records, write_index
+from ci.publish.index import Files, Indexed, Records, write_index
 from core import console
 from core.cli.options import add_group, add_platform, common_from
 from core.errors import MissingInputError, StoreError
@@ -71,7 +71,7 @@ def _index(common: Common, arguments: argparse.Namespace) -> None:
 
 
 def write_group(common: Common, artifact_group: str) -> None:
-    """Write the pages of a group that changed, and say which."""
+    """Write the pages of a group that changed, and report which."""
     store, outputs = common.open_store(), common.outputs
     indexed = write_pages(store, outputs, artifact_group)
     _say(common, f"{store.url}/{outputs.python_prefix(artifact_group)}", indexed)
@@ -103,7 +103,7 @@ def write_pages(store: Store, outputs: RunOutputs, artifact_group: str) -> Index
 def write_directory(common: Common, directory: Path) -> Indexed:
     """Write pages and metadata sidecars into a directory, from the wheels and sdists themselves."""
     if not directory.is_dir():
-        raise MissingInputError(f"{directory} is no directory.", hint="Give one with --directory.")
+        raise MissingInputError(f"{directory} is not a directory.", hint="Name one with --directory.")
     import tempfile
 
     store = open_store(str(directory.absolute()), root=common.root, dry_run=common.dry_run)
@@ -112,13 +112,13 @@ def write_directory(common: Common, directory: Path) -> Indexed:
         indexed = write_index(store, "", source, title=directory.absolute().name)
     if not indexed.files:
         raise MissingInputError(
-            f"{directory} holds no wheel or sdist.", hint="Give a folder that does with --directory."
+            f"{directory} holds no wheel or sdist.", hint="Name a folder that does with --directory."
         )
     return indexed
 
 
 def left_to_server(store: str) -> bool:
-    """Say whether the server behind a store writes its pages."""
+    """Whether the server behind a store writes its pages."""
     if "://" not in store:
         return False
     from ci.publish.buckets import buckets, server_writes_pages

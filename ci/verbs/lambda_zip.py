@@ -1,27 +1,46 @@
 """`lambda-zip`: the zip of the function that writes pages behind a bucket's events.
 
-The same sources give the same bytes: nothing is compiled, and every member has one date.
+It holds our modules that the function imports, and `packaging` as it is installed. Imports are read and not
+run, and only those that run when the function starts count: what a function imports when it is called is
+for tools on users' machines (`filelock`, `rich`). The same sources give the same bytes: nothing is
+compiled, and every member has one date.
 """
 
 from __future__ import annotations
 
+import ast
+import importlib.metadata
 import sys
-from pathlib import Path
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
-from ci.publish.server.bundle import bundle
 from core import console, files
 from core.archive import Member
 from core.archive.zip_writer import HashingStream, ZipWriter
 from core.cli.options import common_from
+from core.errors import BuildError
 
 if TYPE_CHECKING:
     import argparse
-
-    from ci.publish.server.bundle import Bundle
+    from collections.abc import Iterable, Iterator, Mapping
 
 # where ci/publish/server/template.yaml looks for it
 OUTPUT = Path("dist", "pages.zip")
+HANDLER = "ci.publish.server"
+_VENDORED = "packaging"
+_OURS = frozenset({"ci", "core"})
+# the runtime of python3.13 has boto3, and with it what boto3 needs
+_AVAILABLE = {*sys.stdlib_module_names, "boto3", "botocore", "urllib3", _VENDORED}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Bundle:
+    """What the zip holds."""
+
+    files: Mapping[str, Path]
+    modules: tuple[str, ...]
+    vendored: str
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -34,7 +53,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> None:
     """Collect the function's files and write the zip."""
     common = common_from(arguments)
-    found = bundle(common.root, stdlib=frozenset(sys.stdlib_module_names))
+    found = bundle(common.root)
     output: Path = arguments.output or common.root / OUTPUT
     what = f"{len(found.modules)} modules and {found.vendored}"
     if common.dry_run:
@@ -42,16 +61,84 @@ def run(arguments: argparse.Namespace) -> None:
         console.done(f"lambda-zip: {what} would be written to {output}")
         return
     sha256 = write(found, output)
-    size = console.size(output.stat().st_size)
-    console.table(("file", "size", "sha256"), [(str(output), size, sha256)])
+    console.table(("file", "size", "sha256"), [(str(output), console.size(output.stat().st_size), sha256)])
     console.done(f"lambda-zip: {what} are in {output}")
 
 
 def write(found: Bundle, output: Path) -> str:
-    """Write the zip."""
+    """Write the zip; return its SHA-256."""
     with files.atomic(output) as stream:
         hashing = HashingStream(stream)
         writer = ZipWriter(hashing)
         writer.add([Member(name=name, source=path) for name, path in found.files.items()])
         writer.finish()
         return hashing.sha256
+
+
+def bundle(root: Path, handler: str = HANDLER) -> Bundle:
+    """Collect the function's files."""
+    modules = _closure(root, handler)
+    found = {path.relative_to(root).as_posix(): path for path in modules.values()}
+    vendored = importlib.metadata.distribution(_VENDORED)
+    for file in map(PurePosixPath, vendored.files or ()):
+        licence = ".dist-info" in file.parts[0] and "licenses" in file.parts
+        if licence or (file.parts[0] == _VENDORED and file.suffix == ".py"):
+            found[str(file)] = Path(str(vendored.locate_file(file)))
+    return Bundle(
+        files=dict(sorted(found.items())),
+        modules=tuple(sorted(modules)),
+        vendored=f"{_VENDORED} {vendored.version}",
+    )
+
+
+def _closure(root: Path, handler: str) -> dict[str, Path]:
+    """Follow imports from the handler's module: modules and their files."""
+    found: dict[str, Path] = {}
+    waiting = [handler]
+    while waiting:
+        module = waiting.pop()
+        if module in found:
+            continue
+        path = _path_of(root, module)
+        if path is None:
+            raise BuildError(f"{handler} needs the module {module}, which is not in {root}.")
+        found[module] = path
+        if "." in module:
+            waiting.append(module.rpartition(".")[0])
+        for name in _imported(ast.parse(path.read_bytes())):
+            top = name.partition(".")[0]
+            if top in _OURS:
+                waiting.append(name if _path_of(root, name) else name.rpartition(".")[0])
+            elif top not in _AVAILABLE:
+                raise BuildError(
+                    f"{path.relative_to(root)} imports {name}, which the function's runtime does not have.",
+                    hint="Import it where it is used, if the function does not come there.",
+                )
+    return found
+
+
+def _path_of(root: Path, module: str) -> Path | None:
+    base = root.joinpath(*module.split("."))
+    return next((path for path in (base.with_suffix(".py"), base / "__init__.py") if path.is_file()), None)
+
+
+def _imported(tree: ast.Module) -> Iterator[str]:
+    """Yield what a module imports when it is imported itself: modules, and names that may be some."""
+    for node in _running(tree.body):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+def _running(body: Iterable[ast.stmt]) -> Iterator[ast.stmt]:
+    """Walk statements that run at import: not those of functions, nor for type checkers alone."""
+    for node in body:
+        yield node
+        if isinstance(node, ast.If) and ast.unparse(node.test).endswith("TYPE_CHECKING"):
+            yield from _running(node.orelse)
+        elif isinstance(node, ast.If | ast.Try | ast.With | ast.ClassDef):
+            for part in ("body", "orelse", "finalbody"):
+                yield from _running(getattr(node, part, ()))
+            for handler in getattr(node, "handlers", ()):
+                yield from _running(handler.body)

@@ -29,7 +29,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> None:
-    """Tell people, and the job's outputs."""
+    """Print the matrices, and set them as the job's outputs."""
     common, env = common_from(arguments), environment()
     own = data.load(data.own_file(arguments.config, common.root, env)).upload
     repository = arguments.repository or env.get("GITHUB_REPOSITORY", "") or buckets().repository
@@ -41,7 +41,7 @@ def run(arguments: argparse.Namespace) -> None:
 
 
 def matrices(known: Buckets, own: OwnStore, *, repository: str, release_type: str) -> Mapping[str, Rows]:
-    """Say which stores get their dependencies mirrored, and of which what is old is deleted."""
+    """Return the stores whose dependencies are mirrored, and those whose old runs are deleted."""
     if own.store:
         row = {"store": own.store, "release_type": release_type, "aws_region": own.region}
         return {

@@ -8,9 +8,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ci.install.mirror_data import mirror
-from ci.install.mirroring import bring, needs, resolved
-from ci.publish.indexing import Records, write_index
+from ci.install.dependencies import bring, mirror, needs, resolved
+from ci.publish.index import Records, write_index
 from core import console, files
 from core.cli.options import add_group, common_from
 from core.errors import StoreError
@@ -23,8 +22,7 @@ if TYPE_CHECKING:
     import argparse
     from collections.abc import Mapping, Sequence
 
-    from ci.install.mirror_data import Mirror
-    from ci.install.mirroring import Source
+    from ci.install.dependencies import Mirror, Source
     from core.cli.options import Common
     from core.run.records import FileRecord
     from core.stores import Store
@@ -84,7 +82,7 @@ def _groups(common: Common, group: str) -> Sequence[RunGroup]:
 
 
 def source_of(data: Mirror, store: Store) -> Records:
-    """Say what names the mirrored files: a record of each call that put some there."""
+    """Return what names the mirrored files: a record of each call that put some there."""
     return Records(store=store, prefix=f"{data.prefix}/manifests")
 
 

@@ -1,43 +1,74 @@
-"""`notify`: how a run ended: told to people in its summary, and to others where that is configured."""
+"""`notify`: how a run ended, in its summary, and by Slack and e-mail where these are configured."""
 
 from __future__ import annotations
 
 import json
 import smtplib
 import ssl
+from collections.abc import Mapping  # noqa: TC003 - pydantic reads it
 from dataclasses import dataclass, replace
+from email.message import EmailMessage
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlsplit
 
 import urllib3
 
-from ci import notices
+from ci.github import Failure, first_line, from_environment
 from core import console
 from core.cli.options import common_from, environment
-from core.data import Model, load_toml
-from core.errors import CheckError, FatalError, ServiceError, UsageError
+from core.data import Model, load_toml, parse_json
+from core.errors import CheckError, DataError, FatalError, ServiceError, UsageError
 from core.run import records
+from core.run.job_files import link, table, text
 from core.run.plan import PLATFORMS
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Mapping, Sequence
-    from email.message import EmailMessage
+    from collections.abc import Sequence
 
-    from ci.notices import Failure, RunResult
     from core.cli.options import Common
+    from core.run.records import Record
 
 POLICY_FILE = Path(__file__).parents[1] / "notify.toml"
 _SECONDS = 30.0
 _OK = 200
 _PORTS = {"smtp": 587, "smtps": 465}
+# act does not say how a called workflow ended: then the run's records do
+_UNKNOWN = ""
+_SHOWN = 20  # a message is read on a telephone; the run's page has them all
 
 
 class Policy(Model):
     """What `notify.toml` says."""
 
     events: tuple[str, ...]
+
+
+class _Need(Model):
+    result: str
+    outputs: Mapping[str, Any] | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunResult:
+    """How a run ended."""
+
+    title: str
+    url: str = ""
+    failures: tuple[Failure, ...] = ()
+    cancelled: bool = False
+
+    @property
+    def ok(self) -> bool:
+        """Whether everything that counts succeeded."""
+        return not self.failures and not self.cancelled
+
+    @property
+    def headline(self) -> str:
+        """How it ended, in one line."""
+        ended = f"{len(self.failures)} failed" if self.failures else "cancelled"
+        return f"{self.title}: {'succeeded' if self.ok else ended}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,67 +83,47 @@ class Places:
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Declare the verb's own options."""
     parser.add_argument(
-        "--require-success", action="store_true", help="fail if anything failed, after telling it"
+        "--require-success", action="store_true", help="fail if anything failed, after reporting it"
     )
     parser.add_argument("--always", action="store_true", help="send, whatever the event and the result")
     parser.epilog = "NEEDS holds toJSON(needs), the results of the workflow's jobs."
 
 
 def run(arguments: argparse.Namespace) -> None:
-    """Gather, tell, and send."""
+    """Gather the results, report them, and send them."""
     common, env = common_from(arguments), environment()
     if not env.get("NEEDS"):
-        raise UsageError("There is no result to tell.", hint="Give NEEDS: toJSON(needs) of the workflow.")
-    needs = notices.read_needs(env["NEEDS"])
-    jobs = _failures(common, env) if notices.may_have_failed(needs) else ()
-    result = notices.result_of(_title(env), needs, jobs=jobs, url=_url(env))
-    _show(result, needs)
-    wanted = arguments.always or is_told(load_toml(POLICY_FILE, Policy), env, result)
-    if wanted:
+        raise UsageError("There is no result to report.", hint="Set NEEDS: toJSON(needs) of the workflow.")
+    needs = read_needs(env["NEEDS"])
+    jobs = _failures(common, env) if not {"failure", _UNKNOWN}.isdisjoint(needs.values()) else ()
+    result = result_of(_title(env), needs, jobs=jobs, url=_url(env))
+    console.table(("job", "result"), list(needs.items()))
+    console.table(("failed", "first line"), [(one.name, one.error) for one in result.failures])
+    console.summary(markdown(result))
+    (console.done if result.ok else console.error)(result.headline)
+    if arguments.always or is_sent(load_toml(POLICY_FILE, Policy), env, result):
         send(result, places(env), dry_run=common.dry_run)
     if arguments.require_success and not result.ok:
-        raise CheckError(f"{notices.headline(result)}.", hint="See the jobs that failed.")
+        raise CheckError(f"{result.headline}.", hint="See the jobs that failed.")
 
 
-def is_told(policy: Policy, env: Mapping[str, str], result: RunResult) -> bool:
-    """Say whether others are told: of failures, on the events of the policy."""
-    return bool(result.failures) and env.get("GITHUB_EVENT_NAME", "") in policy.events
-
-
-def places(env: Mapping[str, str]) -> Places:
-    """Read where messages go."""
-    return Places(
-        slack=env.get("NOTIFY_SLACK_WEBHOOK", ""),
-        smtp=env.get("NOTIFY_SMTP_URL", ""),
-        email=tuple(one.strip() for one in env.get("NOTIFY_EMAIL", "").split(",") if one.strip()),
-    )
-
-
-def send(result: RunResult, to: Places, *, dry_run: bool = False) -> None:
-    """Send what is configured; a message that cannot be sent is a warning, as the run's result is not its."""
-    payload = notices.slack(result)
-    message = notices.email(result, sender=to.email[0], to=to.email) if to.email else None
-    if dry_run:
-        console.result(json.dumps(payload, indent=2, ensure_ascii=False))
-        console.result(message.as_string() if message else "no e-mail: NOTIFY_EMAIL names nobody")
-        return
-    if not (to.slack or (to.smtp and message)):
-        console.say("notify: nobody is told, as no webhook and no mail server is configured")
+def read_needs(written: str) -> Mapping[str, str]:
+    """Read ``toJSON(needs)``: jobs to their results."""
     try:
-        if to.slack:
-            _post(to.slack, payload)
-        if to.smtp and message:
-            _mail(to.smtp, message)
-    except FatalError as problem:
-        console.warn(str(problem), title="notify")
+        given = json.loads(written)
+    except (ValueError, RecursionError) as problem:
+        raise DataError(f"NEEDS is not JSON: {problem}.", hint="Write it with toJSON(needs).") from problem
+    if not isinstance(given, dict) or not given:
+        raise DataError("NEEDS names no job.", hint="Write it with toJSON(needs).")
+    return {
+        name: parse_json(json.dumps(one), _Need, where=f"NEEDS, {name}").result for name, one in given.items()
+    }
 
 
 def _failures(common: Common, env: Mapping[str, str]) -> Sequence[Failure]:
-    """Give what failed: as GitHub says, else as the run's records do."""
+    """Return what failed: by GitHub, else by the run's records."""
     token, run_id = env.get("GITHUB_TOKEN"), env.get("GITHUB_RUN_ID")
     if token and run_id:
-        from ci.github import from_environment
-
         try:
             found = from_environment(env).failed_jobs(env.get("GITHUB_REPOSITORY", ""), run_id)
         except FatalError as problem:
@@ -133,25 +144,40 @@ def _recorded(common: Common) -> Sequence[Failure]:
             keys = [one.key for one in store.list(outputs.manifests_prefix(""))]
             names = [key.removeprefix(outputs.manifests_prefix("")).lstrip("/") for key in keys]
             for group in sorted({name.partition("/")[0] for name in names if "/" in name}):
-                found += notices.of_records(records.read_all(store, outputs, group))
+                found += of_records(records.read_all(store, outputs, group))
         except FatalError as problem:
-            console.warn(f"The run's records cannot be read: {problem.message}", title="notify")
+            console.warn(f"Could not read the run's records: {problem.message}", title="notify")
     return found
 
 
-def _title(env: Mapping[str, str]) -> str:
-    name = env.get("GITHUB_WORKFLOW") or "The run"
-    where = " ".join(
-        part
-        for part in (
-            f"of {env['GITHUB_REPOSITORY']}" if env.get("GITHUB_REPOSITORY") else "",
-            f"({env['GITHUB_EVENT_NAME']}, {env.get('GITHUB_REF_NAME', '')})"
-            if env.get("GITHUB_EVENT_NAME")
-            else "",
+def of_records(found: Sequence[Record]) -> Sequence[Failure]:
+    """Return the stages that failed, by the run's records."""
+    failed = [(one, one.cell) for one in found if one.status == "failed"]
+    return [
+        Failure(
+            name=" ".join(filter(None, (one.stage, cell.gpu_family, cell.torch_ref, cell.python))),
+            error=first_line(one.error or ""),
         )
-        if part
+        for one, cell in failed
+    ]
+
+
+def result_of(title: str, needs: Mapping[str, str], *, jobs: Sequence[Failure], url: str = "") -> RunResult:
+    """Put together how a run ended."""
+    failed = tuple(Failure(name=name) for name, result in needs.items() if result == "failure")
+    failures = tuple(jobs) or failed if failed or _UNKNOWN in needs.values() else ()
+    cancelled = any(result not in {"success", "skipped", "failure", _UNKNOWN} for result in needs.values())
+    return RunResult(title=title, url=url, failures=failures, cancelled=cancelled)
+
+
+def _title(env: Mapping[str, str]) -> str:
+    name, repository = env.get("GITHUB_WORKFLOW") or "The run", env.get("GITHUB_REPOSITORY")
+    event = env.get("GITHUB_EVENT_NAME")
+    where = (
+        f"of {repository}" if repository else "",
+        f"({event}, {env.get('GITHUB_REF_NAME', '')})" if event else "",
     )
-    return f"{name} {where}".strip()
+    return " ".join(filter(None, (name, *where)))
 
 
 def _url(env: Mapping[str, str]) -> str:
@@ -161,11 +187,93 @@ def _url(env: Mapping[str, str]) -> str:
     return f"{server}/{env['GITHUB_REPOSITORY']}/actions/runs/{env['GITHUB_RUN_ID']}"
 
 
-def _show(result: RunResult, needs: Mapping[str, str]) -> None:
-    console.table(("job", "result"), list(needs.items()))
-    console.table(("failed", "first line"), [(one.name, one.error) for one in result.failures])
-    console.summary(notices.markdown(result))
-    (console.done if result.ok else console.error)(notices.headline(result))
+def is_sent(policy: Policy, env: Mapping[str, str], result: RunResult) -> bool:
+    """Whether a message is sent: of failures, on the events of the policy."""
+    return bool(result.failures) and env.get("GITHUB_EVENT_NAME", "") in policy.events
+
+
+def places(env: Mapping[str, str]) -> Places:
+    """Read where messages go."""
+    return Places(
+        slack=env.get("NOTIFY_SLACK_WEBHOOK", ""),
+        smtp=env.get("NOTIFY_SMTP_URL", ""),
+        email=tuple(one.strip() for one in env.get("NOTIFY_EMAIL", "").split(",") if one.strip()),
+    )
+
+
+def send(result: RunResult, to: Places, *, dry_run: bool = False) -> None:
+    """Send what is configured; an undeliverable message is a warning, as it says nothing about the run."""
+    payload = slack(result)
+    message = email(result, sender=to.email[0], to=to.email) if to.email else None
+    if dry_run:
+        console.result(json.dumps(payload, indent=2, ensure_ascii=False))
+        console.result(message.as_string() if message else "no e-mail: NOTIFY_EMAIL is empty")
+        return
+    if not (to.slack or (to.smtp and message)):
+        console.say("notify: nothing is sent, as no webhook and no mail server is configured")
+    try:
+        if to.slack:
+            _post(to.slack, payload)
+        if to.smtp and message:
+            _mail(to.smtp, message)
+    except FatalError as problem:
+        console.warn(str(problem), title="notify")
+
+
+def plain(result: RunResult) -> str:
+    """Return the message as plain text, for e-mail."""
+    lines = [result.headline, ""]
+    for one in result.failures[:_SHOWN]:
+        lines += [f"- {one.name}", *(f"  {part}" for part in (one.error, one.url) if part)]
+    return "\n".join([*lines, *_more(result), "", result.url]).rstrip() + "\n"
+
+
+def _more(result: RunResult) -> list[str]:
+    left = len(result.failures) - _SHOWN
+    return [f"and {left} more"] if left > 0 else []
+
+
+def markdown(result: RunResult) -> str:
+    """Return the message for the job's summary."""
+    rows = [
+        [link(one.name, one.url) if one.url else text(one.name), text(one.error)] for one in result.failures
+    ]
+    lines = [f"### {text(result.headline)}", ""]
+    return "\n".join([*lines, *([table(("failed", "first line of the error"), rows)] if rows else [])])
+
+
+def slack(result: RunResult) -> Mapping[str, Any]:
+    """Return the payload of a Slack webhook: a line for notifications, and blocks for the channel.
+
+    https://docs.slack.dev/messaging/sending-messages-using-incoming-webhooks
+    """
+    head = _slack_text(result.headline)
+    shown = [f"<{result.url}|{head}>" if result.url else head]
+    # a block for each, as a section takes 3000 characters
+    shown += [_slack_line(one) for one in result.failures[:_SHOWN]] + _more(result)
+    blocks = [{"type": "section", "text": {"type": "mrkdwn", "text": line}} for line in shown]
+    return {"text": result.headline, "blocks": blocks}
+
+
+def _slack_line(one: Failure) -> str:
+    name = _slack_text(one.name)
+    label = f"<{one.url}|{name}>" if one.url else f"*{name}*"
+    return f"{label}\n{_slack_text(one.error)}" if one.error else label
+
+
+def _slack_text(value: str) -> str:
+    """Escape what Slack would read as a link, a mention or a command."""
+    return value.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;").replace("|", "¦")
+
+
+def email(result: RunResult, *, sender: str, to: Sequence[str]) -> EmailMessage:
+    """Return the message as an e-mail; others' text cannot add a header to it."""
+    message = EmailMessage()
+    message["Subject"] = " ".join(result.headline.split())
+    message["From"] = sender
+    message["To"] = ", ".join(to)
+    message.set_content(plain(result))
+    return message
 
 
 def _post(address: str, payload: Mapping[str, object]) -> None:
@@ -173,34 +281,32 @@ def _post(address: str, payload: Mapping[str, object]) -> None:
     try:
         answer = urllib3.request("POST", address, json=dict(payload), timeout=_SECONDS, retries=False)
     except urllib3.exceptions.HTTPError as problem:
-        raise ServiceError(f"Slack cannot be reached: {type(problem).__name__}.") from problem
+        raise ServiceError(f"Could not reach Slack: {type(problem).__name__}.") from problem
     if answer.status != _OK:
-        said = answer.data.decode(errors="replace")[:200]
-        raise ServiceError(f"Slack refuses the message: status {answer.status}, {said}.")
-    console.done("notify: told Slack")
+        body = answer.data.decode(errors="replace")[:200]
+        raise ServiceError(f"Slack refused the message: status {answer.status}, {body}.")
+    console.done("notify: sent to Slack")
 
 
 def _mail(address: str, message: EmailMessage) -> None:
     parts = urlsplit(address)
     if parts.scheme not in _PORTS or not parts.hostname:
         raise UsageError(
-            "NOTIFY_SMTP_URL is no mail server.", hint="Write it as smtps://USER:PASSWORD@HOST:PORT."
+            "NOTIFY_SMTP_URL is not a mail server.", hint="Write it as smtps://USER:PASSWORD@HOST:PORT."
         )
-    port = parts.port or _PORTS[parts.scheme]
     context = ssl.create_default_context()
+    place, secure = (parts.hostname, parts.port or _PORTS[parts.scheme]), parts.scheme == "smtps"
     try:
-        if parts.scheme == "smtps":
-            server: smtplib.SMTP = smtplib.SMTP_SSL(parts.hostname, port, timeout=_SECONDS, context=context)
-        else:
-            server = smtplib.SMTP(parts.hostname, port, timeout=_SECONDS)
-        with server:
-            if parts.scheme == "smtp":
+        with (
+            smtplib.SMTP_SSL(*place, timeout=_SECONDS, context=context)
+            if secure
+            else smtplib.SMTP(*place, timeout=_SECONDS)
+        ) as server:
+            if not secure:
                 server.starttls(context=context)
             if parts.username:
                 server.login(unquote(parts.username), unquote(parts.password or ""))
             server.send_message(message)
     except (OSError, smtplib.SMTPException) as problem:
-        raise ServiceError(
-            f"The mail server does not take the message: {type(problem).__name__}."
-        ) from problem
+        raise ServiceError(f"The mail server refused the message: {type(problem).__name__}.") from problem
     console.done(f"notify: sent an e-mail to {message['To']}")

@@ -6,7 +6,8 @@ The page is put beside the run's outputs: ``reports/index.html``.
 from __future__ import annotations
 
 import argparse
-from dataclasses import replace
+import json
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING
 
 from core import console
@@ -15,8 +16,8 @@ from core.errors import FatalError, MissingInputError
 from core.stores.location import holding
 
 if TYPE_CHECKING:
+    from ci.report.facts import RunFacts
     from ci.report.model import Page
-    from ci.report.reading import RunFacts
     from core.cli.options import Common
     from core.run.outputs import RunOutputs
 
@@ -44,9 +45,7 @@ def run(arguments: argparse.Namespace) -> None:
     common = common_from(arguments)
     page = _made(arguments, common)
     if arguments.json:
-        from ci.report.json_text import write
-
-        console.result(write(page))
+        console.result(json.dumps(asdict(page), indent=1))
         return
     from ci.report import text
 
@@ -55,7 +54,7 @@ def run(arguments: argparse.Namespace) -> None:
     if not arguments.text:
         from ci.report.html import render
 
-        # the page is the run's, whatever part of it was asked for
+        # the page is the run's, whatever part of it was selected
         whole = replace(common, gpu_family="", torch_ref="")
         page = page if whole == common else _made(arguments, whole)
         store, key = common.open_store(), page_key(common.outputs)
@@ -65,9 +64,9 @@ def run(arguments: argparse.Namespace) -> None:
 
 
 def _made(arguments: argparse.Namespace, common: Common) -> Page:
-    """Read a run, and the one that it is held against, and make its page."""
-    from ci.report.making import page_of
-    from ci.report.reading import read_run
+    """Read a run, and the one that it is compared with, and make its page."""
+    from ci.report import page_of
+    from ci.report.facts import read_run
 
     facts = read_run(common)
     before = _before(arguments, common, facts)
@@ -75,12 +74,12 @@ def _made(arguments: argparse.Namespace, common: Common) -> Page:
 
 
 def _before(arguments: argparse.Namespace, common: Common, facts: RunFacts) -> Common | None:
-    """Say which run this one is held against; None for none."""
+    """Return the run that this one is compared with; None for none."""
     run_id = arguments.against
     if run_id == NONE or (not run_id and not common.outputs.immutable):
         return None
     if run_id in {"", PREVIOUS}:
-        run_id = _previous(common, facts, asked=bool(run_id))
+        run_id = _previous(common, facts, named=bool(run_id))
     if not run_id:
         return None
     # wherever that run lies, which may be elsewhere
@@ -88,24 +87,24 @@ def _before(arguments: argparse.Namespace, common: Common, facts: RunFacts) -> C
     return replace(other, gpu_family="", torch_ref=common.torch_ref)
 
 
-def _previous(common: Common, facts: RunFacts, *, asked: bool) -> str:
-    from ci.report.previous import MOST, previous
+def _previous(common: Common, facts: RunFacts, *, named: bool) -> str:
+    from ci.report.facts import MOST, previous
 
     store = common.open_for_reading()
     try:
         found = previous(store, common.outputs, facts)
     except FatalError as problem:
-        if asked:
+        if named:
             raise
         console.warn(f"No previous run was looked for: {problem.message}")
         return ""
-    if asked and not found:
+    if named and not found:
         raise MissingInputError(
             f"None of the last {MOST} runs in {store.url} built all the cells of run {common.run_id}.",
             hint="Name another run: --against RUN.",
         )
     if found:
-        console.say(f"held against run {found}")
+        console.say(f"compared with run {found}")
     return found
 
 
@@ -117,12 +116,11 @@ def page_key(outputs: RunOutputs) -> str:
 def tell(common: Common, page: Page) -> None:
     """Print the summary, what went wrong, and where everything lies."""
     from ci.report import text
-    from ci.report.words import spelt
 
     for one in text.tables(page):
         console.table(one.columns, one.rows, title=one.title)
     for problem in page.problems:
-        console.error(spelt(f"{problem.where}: {problem.what}"))
+        console.error(text.spelt(f"{problem.where}: {problem.what}"))
     store, outputs = common.open_for_reading(), common.outputs
     for group in page.groups:
         prefix = outputs.python_prefix(group.name)

@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import argparse
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ci.install.device_packages import devices_for, known_offers
-from ci.install.requirements import parse_requirements, pinned
-from ci.install.run_install import Wanted, choose, install, others_index
-from ci.install.venvs import environment, planned
+from ci.install import (
+    Wanted,
+    choose,
+    environment,
+    install_chosen,
+    others_index,
+    parse_requirements,
+    pinned,
+    planned,
+)
+from ci.install.devices import devices_for, known_offers
 from core import console
 from core.cli.options import add_group, add_platform, common_from
 from core.cli.options import environment as variables
@@ -21,14 +27,13 @@ from core.run.job_files import job_files
 from rocm_packaging.rocm_sources import named_source
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
 
     from packaging.requirements import Requirement
 
-    from ci.install.run_install import Chosen
+    from ci.install import Chosen
     from core.cli.options import Common
     from core.env import Interpreter
-    from core.packages.offers import Offer
 
 WAIT = 600.0
 
@@ -87,8 +92,9 @@ def run(arguments: argparse.Namespace) -> None:
     requirements = parse_requirements(arguments.packages)
     arguments.run_id = arguments.from_run_id or arguments.run_id
     common = common_from(arguments)
-    # what cannot be found is said before anything is made
-    base = planned(arguments.venv, python=str(common.python or ""), clean=arguments.clean)
+    how = {"python": str(common.python or ""), "clean": arguments.clean}
+    # what cannot be found is reported before anything is made
+    base = planned(arguments.venv, **how)
     wanted = _wanted(common, arguments, requirements, base)
     with others_index(wanted.source.group, arguments.deps_index_url) as theirs:
         with console.group("Resolving"):
@@ -99,23 +105,11 @@ def run(arguments: argparse.Namespace) -> None:
             return
         with (
             wanted.source.opened(chosen.ours, wait=arguments.wait) as ours,
-            _environment(common, arguments) as target,
+            environment(arguments.venv, **how) as target,
         ):
-            install(target, wanted, chosen, ours, theirs)
+            install_chosen(target, wanted, chosen, ours, theirs)
             _show(chosen)
-
-
-@contextmanager
-def _environment(common: Common, arguments: argparse.Namespace) -> Iterator[Interpreter]:
-    """Give the environment, made where it has to be; say at the end how it is used."""
-    python = str(common.python or "")
-    with environment(arguments.venv, python=python, clean=arguments.clean) as target:
-        yield target
     console.done(f"setup_venv: {target.prefix} (Python {target.version})")
-    _tell(arguments, target)
-
-
-def _tell(arguments: argparse.Namespace, target: Interpreter) -> None:
     if arguments.activate:
         step = job_files(variables())
         step.add_path(target.scripts)
@@ -136,9 +130,18 @@ def _wanted(
     """Find what the source offers for the Python."""
     source, family = _source(common, arguments)
     devices = devices_for(requirements, family)
-    offers = _fitting(known_offers(source, requirements, devices), source, target)
+    known = known_offers(source, requirements, devices)
+    offers = tuple(one for one in known if fits(one, target.tag))
+    if not known:
+        raise source.lacks("wheel or sdist of ours")
+    if not offers:
+        raise MissingInputError(
+            f"Of the {len(known)} files at {source.words} none is for Python {target.series}.",
+            hint="Choose another Python: --python 3.12.",
+        )
+    console.say(f"{source.words}: {len(offers)} files for Python {target.series}")
     return Wanted(
-        requirements=pinned(requirements, offers, newest=source.group is None),
+        requirements=tuple(pinned(one, offers, newest=source.group is None) for one in requirements),
         source=source,
         offers=offers,
         devices=devices,
@@ -151,7 +154,7 @@ def _wanted(
 
 
 def _source(common: Common, arguments: argparse.Namespace) -> tuple[PackageSource, str]:
-    """Find the source, and the GPU family that it is asked for."""
+    """Return the source, and the GPU family that it is queried for."""
     options = source_options(arguments)
     if bool(arguments.from_run_id) == options.named:
         raise UsageError(
@@ -164,16 +167,3 @@ def _source(common: Common, arguments: argparse.Namespace) -> tuple[PackageSourc
         return named, family
     group = find_group(common, arguments.artifact_group or common.artifact_group)
     return PackageSource(group=group), common.gpu_family or group.family
-
-
-def _fitting(offers: Sequence[Offer], source: PackageSource, target: Interpreter) -> tuple[Offer, ...]:
-    found = tuple(one for one in offers if fits(one, target.tag))
-    if not offers:
-        raise source.lacks("wheel or sdist of ours")
-    if not found:
-        raise MissingInputError(
-            f"Of the {len(offers)} files at {source.words} none is for Python {target.series}.",
-            hint="Choose another Python: --python 3.12.",
-        )
-    console.say(f"{source.words}: {len(found)} files for Python {target.series}")
-    return found

@@ -6,11 +6,12 @@ outputs and links, which so lead to what is there.
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ci.publish.digests import Digests
+from ci.publish.folders import Digests
 from core import console, files
 from core.cli.options import (
     DEFAULT_STORE,
@@ -29,16 +30,19 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from core.cli.options import Common
+    from core.run.job_files import JobFiles
+    from core.run.outputs import RunOutputs
     from core.run.records import FileRecord
 
 KINDS = ("wheels", "logs", "reports", "manifests", "artifacts")
 ALL = "all"
+_ROWS = 200  # of the summary; the page lists them all
 _SERVER_SECONDS = 300.0  # pages follow events of the bucket within seconds
 
 
 @dataclass(frozen=True, kw_only=True)
 class Folders:
-    """Folders of a person's or a build's, the files of which go into the run."""
+    """Folders of a user or a build, the files of which go into the run."""
 
     wheels: Path | None = None
     logs: Path | None = None
@@ -107,16 +111,15 @@ def kinds(what: str) -> Sequence[str]:
 
 def upload_from_out(common: Common, chosen: Sequence[str], group: str) -> Mapping[str, Sequence[FileRecord]]:
     """Upload the run that the stages left in ``out/``."""
-    from ci.publish import runs
+    from ci.publish import wheels
 
-    here = placed(
-        replace(common, store=DEFAULT_STORE, read_store="", external_repo=""), environment(), named=False
-    )
-    source = runs.Source(
+    local = replace(common, store=DEFAULT_STORE, read_store="", external_repo="")
+    here = placed(local, environment(), named=False)
+    source = wheels.Source(
         store=open_store(DEFAULT_STORE, root=common.root), outputs=replace(here.outputs, bucket="")
     )
     digests = _digests(common, common.root / DEFAULT_STORE)
-    return runs.upload_run(common, source, chosen, group, digests)
+    return wheels.upload_run(common, source, chosen, group, digests)
 
 
 def upload_folders(common: Common, given: Folders, group: str) -> Mapping[str, Sequence[FileRecord]]:
@@ -125,31 +128,29 @@ def upload_folders(common: Common, given: Folders, group: str) -> Mapping[str, S
         raise UsageError(
             "Files from a folder need the group they go to.", hint="Give --gpu-family or --artifact-group."
         )
-    put: dict[str, Sequence[FileRecord]] = {}
-    outputs = common.outputs
-    # each imported where it is used: an upload with nothing to do is over before all are
-    if given.artifacts:
-        from ci.publish import artifacts
+    # imported where it is used: an upload with nothing to do is over before all is
+    from ci.publish import folders, upload
 
-        artifacts.upload_artifacts(common, given.artifacts, _digests(common, given.artifacts))
+    uploaded: dict[str, Sequence[FileRecord]] = {}
+    if given.artifacts:
+        upload.upload_artifacts(common, given.artifacts, _digests(common, given.artifacts))
     if given.wheels:
         from ci.publish import wheels
 
-        put[group] = wheels.upload_folder(common, given.wheels, group, _digests(common, given.wheels))
-    from ci.publish import folders, trees
-
+        uploaded[group] = wheels.upload_folder(common, given.wheels, group, _digests(common, given.wheels))
+    outputs = common.outputs
     named = (("logs", given.logs, outputs.logs_prefix), ("reports", given.reports, outputs.reports_prefix))
     for kind, folder, prefix in named:
         if folder:
             items = folders.tree(folder, prefix(group), _digests(common, folder))
-            trees.upload_tree(common, items, kind, group)
+            upload.upload_tree(common, items, kind, group)
     if given.manifest:
-        trees.upload_manifest(common, given.manifest, group, Digests())
-    return put
+        upload.upload_manifest(common, given.manifest, group, Digests())
+    return uploaded
 
 
 def foreseen(common: Common) -> Common:
-    """Let a dry run go on where the store cannot be read: it is taken to be empty, and that is said."""
+    """Let a dry run continue where the store cannot be read: it is reported and taken to be empty."""
     if not common.dry_run or not common.store.startswith("s3://"):
         return common
     try:
@@ -197,18 +198,81 @@ def _await_pages(common: Common, put: Mapping[str, Sequence[FileRecord]]) -> Non
 
 
 def tell(common: Common, put: Mapping[str, Sequence[FileRecord]]) -> None:
-    """Give the job the addresses of what it uploaded, and its summary the links."""
-    from ci.publish import telling
+    """Write the addresses of what was uploaded to the job's outputs, and links to its summary."""
     from core.run.job_files import job_files
 
     if common.dry_run:
         return
     store = common.open_store()
     outputs = common.outputs.at(store)
-    index = all(telling.has_index(store, outputs, group) for group in put)
-    telling.set_outputs(job_files(environment()), outputs, sorted(put), index=index)
+    # an index is an address in a folder, and in buckets that hold pages of folders
+    index = "://" not in store.url or all(
+        store.find(f"{outputs.python_index_prefix(group)}/") is not None for group in put
+    )
+    set_outputs(job_files(environment()), outputs, sorted(put), index=index)
     for group, found in sorted(put.items()):
-        telling.summarize(outputs, group, found, index=index)
+        summarize(outputs, group, found, index=index)
+
+
+def set_outputs(step: JobFiles, outputs: RunOutputs, groups: Sequence[str], *, index: bool) -> None:
+    """Set the addresses as the step's outputs: one, or a JSON map of several groups."""
+    addresses = {"package_find_links_url": {group: outputs.python_find_links_url(group) for group in groups}}
+    if index:
+        addresses["package_index_url"] = {group: outputs.python_index_url(group) for group in groups}
+    for name, urls in addresses.items():
+        step.set_output(name, urls[groups[0]] if len(groups) == 1 else json.dumps(urls))
+
+
+def summarize(
+    outputs: RunOutputs, artifact_group: str, put: Sequence[FileRecord], *, index: bool = True
+) -> None:
+    """Show the wheels of a group in the job's summary, each with its link."""
+    from core.run import job_files
+
+    page = outputs.python_find_links_url(artifact_group)
+    rows = [
+        (
+            job_files.link(one.name, outputs.url_of(one.key)),
+            job_files.text(one.version),
+            console.size(one.size),
+            f"`{one.sha256[:12]}`",
+        )
+        for one in put[:_ROWS]
+    ]
+    named = {"page for --find-links": page}
+    if index:
+        named["index"] = outputs.python_index_url(artifact_group)
+    lines = [
+        f"### {job_files.text(f'Wheels of run {outputs.run_id}, {artifact_group}')}",
+        "",
+        ", ".join(job_files.link(text, url) for text, url in named.items()),
+        "",
+        "```",
+        f"pip install '{_pinned(put)}' --find-links '{page}'",
+        "```",
+        "",
+        job_files.table(("wheel", "version", "size", "sha256"), rows),
+        "",
+        *([f"and {len(put) - _ROWS} more"] if len(put) > _ROWS else []),
+    ]
+    console.summary("\n".join(lines))
+
+
+def _pinned(put: Sequence[FileRecord]) -> str:
+    """Pin what most users install: unpinned, an installer takes the highest version it finds anywhere.
+
+    Split packages come with the extras of all targets, as without one the first kernel fails.
+    """
+    from core.families import families
+    from rocm_packaging.packages.layouts import device_target
+
+    names = [one.distribution for one in put]
+    chosen = next((put[names.index(name)] for name in ("torch", "rocm") if name in names), put[0])
+    kind = "rocm-sdk-device-" if chosen.distribution == "rocm" else f"amd-{chosen.distribution}-device-"
+    held = sorted({device_target(name) for name in names if name.startswith(kind)} & families().keys())
+    libraries = ["libraries"] if chosen.distribution == "rocm" and held else []
+    extras = ",".join([*libraries, *(f"device-{gpu}" for gpu in held)])
+    return f"{chosen.distribution}{f'[{extras}]' if extras else ''}=={chosen.version}"
 
 
 def _folders(arguments: argparse.Namespace) -> Folders:

@@ -114,7 +114,7 @@ def _known(file: FileRecord, by: Recorded, statement: Statement, where: str) -> 
 
 def _text(known: dict[str, Any]) -> str:
     """Write what is known in lines that a narrow terminal takes: a word, then what it is."""
-    from ci.report.words import spelt
+    from ci.report.text import spelt
 
     cell = known["cell"]
     ran_on = [part for part in (cell["torch_ref"], cell["gpu_family"], cell["python"]) if part]

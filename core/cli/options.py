@@ -26,6 +26,7 @@ ROOT = Path(__file__).resolve().parents[2]
 DEFAULT_STORE = "out"
 AUTO_STORE = "auto"
 RUN_STORE = "RUN_STORE"
+GIT_MIRRORS = "GIT_MIRRORS"
 SOURCES_DIR = "SOURCES_DIR"
 # …-bkc: previews of new hardware, in buckets and streams of their own
 RELEASE_TYPES = ("ci", "dev", "dev-bkc", "nightly", "nightly-bkc", "prerelease", "release")

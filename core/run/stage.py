@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 from core import console, files
 from core.cli.options import environment
-from core.env.builders import BUILDER, builder_from
 from core.errors import FatalError, InterruptedStageError, StoreError
 from core.run import records
 from core.run.records import Cell, FileRecord, Record
@@ -222,3 +221,23 @@ def _withdraw_old(stage: Stage, before: Record | None, published: tuple[FileReco
         still = records.promised([one for one in kept if one.name != before.name])
         for key in sorted(gone - still.keys()):
             distributions.withdraw(stage.store, key)
+
+
+# where a record's details have it
+BUILDER = "builder"
+
+
+def builder_from(env: Mapping[str, str]) -> dict[str, str]:
+    """Name the workflow that this process is a job of."""
+    server, workflow, repository = (
+        env.get(name, "") for name in ("GITHUB_SERVER_URL", "GITHUB_WORKFLOW_REF", "GITHUB_REPOSITORY")
+    )
+    if not (server and workflow and repository) or env.get("ACT"):
+        return {}
+    attempt = f"{env.get('GITHUB_RUN_ID', '')}/attempts/{env.get('GITHUB_RUN_ATTEMPT') or '1'}"
+    return {
+        "id": f"{server}/{workflow}",
+        "invocation": f"{server}/{repository}/actions/runs/{attempt}",
+        "source": f"{server}/{repository}",
+        "commit": env.get("GITHUB_SHA", ""),
+    }

@@ -18,7 +18,7 @@ from contextlib import nullcontext
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO, Literal
+from typing import TYPE_CHECKING, BinaryIO
 
 from core.archive import zip_reader
 from core.archive.zip_reader import MemberError, Span
@@ -29,13 +29,12 @@ if TYPE_CHECKING:
     import zipfile
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
-Kind = Literal["structure", "path", "data", "record", "digest", "size", "unlisted", "absent", "duplicate"]
-
 # The largest real wheels (torch for every GPU family) unpack to about 15 GB.
 MAX_UNPACKED = 256 << 30
 _ALGORITHMS = frozenset({"sha256", "sha384", "sha512"})
 _SIGNATURES = ("RECORD.jws", "RECORD.p7s")
 _RECORD_FIELDS = 3
+_Problems = list[tuple[str, str]]  # member and message
 
 
 @dataclass(frozen=True, kw_only=True, order=True)
@@ -43,7 +42,6 @@ class RecordProblem:
     """One thing that is wrong with a wheel as an archive; `member` is "" for the archive as a whole."""
 
     member: str
-    kind: Kind
     message: str
 
 
@@ -91,9 +89,9 @@ def verify_record(
         # largest first
         files = sorted(listing.files, key=lambda pair: (-pair[0].file_size, pair[1].header))
         with ThreadPoolExecutor(jobs or os.cpu_count() or 1) as pool:
-            found = pool.map(lambda pair: _read_member(path, pair[0], pair[1], listing, tap), files)
-            problems += [problem for one in found for problem in one]
-    return tuple(sorted(set(problems)))
+            for found in pool.map(lambda pair: _read_member(path, pair[0], pair[1], listing, tap), files):
+                problems += found
+    return tuple(sorted({RecordProblem(member=member, message=message) for member, message in problems}))
 
 
 def require_listing(path: Path, archive: zipfile.ZipFile) -> Listing:
@@ -103,7 +101,7 @@ def require_listing(path: Path, archive: zipfile.ZipFile) -> Listing:
     inflated, so what RECORD says of the others is not known to be true.
     """
     listing, problems = _list(path, archive)
-    _require_none(path, problems)
+    _require_none(path, [message for _, message in sorted(problems)])
     if listing is None:
         raise WheelError(f"{path.name} cannot be listed.")
     return listing
@@ -111,37 +109,31 @@ def require_listing(path: Path, archive: zipfile.ZipFile) -> Listing:
 
 def require_sound(path: Path) -> None:
     """Raise for the first problem that `verify_record` finds."""
-    _require_none(path, verify_record(path))
+    _require_none(path, [problem.message for problem in verify_record(path)])
 
 
-def _require_none(path: Path, problems: Sequence[RecordProblem]) -> None:
-    if problems:
-        more = f" ({len(problems) - 1} more problems)" if len(problems) > 1 else ""
-        raise WheelError(
-            f"{path.name}: {min(problems).message}{more}", hint="Build or download the wheel again."
-        )
+def _require_none(path: Path, messages: Sequence[str]) -> None:
+    if messages:
+        more = f" ({len(messages) - 1} more problems)" if len(messages) > 1 else ""
+        raise WheelError(f"{path.name}: {messages[0]}{more}", hint="Build or download the wheel again.")
 
 
-def _list(path: Path, archive: zipfile.ZipFile) -> tuple[Listing | None, list[RecordProblem]]:
+def _list(path: Path, archive: zipfile.ZipFile) -> tuple[Listing | None, _Problems]:
     """Read everything but the members' bytes; no listing where members may not be read."""
     problems, files = _survey(archive)
     try:
         folder = find_dist_info(path, archive)
         listed, more = _parse_record(read_text_member(path, archive, f"{folder}/RECORD"), folder)
-        problems += more
     except WheelError as problem:
-        return None, [*problems, _problem("", "structure", problem.message)]
+        return None, [*problems, ("", problem.message)]
+    problems += more
     present = {info.filename for info in files}
-    problems += [
-        _problem(f"{folder}/{name}", "structure", f"The wheel holds no {folder}/{name}.")
-        for name in ("METADATA", "WHEEL")
-        if f"{folder}/{name}" not in present
-    ]
+    needed = {f"{folder}/METADATA", f"{folder}/WHEEL"}
     unlisted = present - set(listed) - {f"{folder}/{name}" for name in _SIGNATURES}
-    problems += [_problem(name, "unlisted", f"{name} is not listed in RECORD.") for name in unlisted]
+    problems += [(name, f"The wheel holds no {name}.") for name in needed - present]
+    problems += [(name, f"{name} is not listed in RECORD.") for name in unlisted]
     problems += [
-        _problem(name, "absent", f"RECORD lists {name}, which the wheel does not hold.")
-        for name in set(listed) - present
+        (name, f"RECORD lists {name}, which the wheel does not hold.") for name in set(listed) - present
     ]
     placed, overlaps = _place(path, files)
     if overlaps:
@@ -149,58 +141,51 @@ def _list(path: Path, archive: zipfile.ZipFile) -> tuple[Listing | None, list[Re
     return Listing(folder=folder, files=placed, entries=listed), problems
 
 
-def _problem(member: str, kind: Kind, message: str) -> RecordProblem:
-    return RecordProblem(member=member, kind=kind, message=message)
-
-
-def _survey(archive: zipfile.ZipFile) -> tuple[list[RecordProblem], list[zipfile.ZipInfo]]:
+def _survey(archive: zipfile.ZipFile) -> tuple[_Problems, list[zipfile.ZipInfo]]:
     """Judge the central directory alone; return the files that may be read."""
     files: list[zipfile.ZipInfo] = []
     counted = Counter(info.filename for info in archive.infolist())
     problems = [
-        _problem(name, "duplicate", f"{name} is in the archive {count} times.")
-        for name, count in counted.items()
-        if count > 1
+        (name, f"{name} is in the archive {count} times.") for name, count in counted.items() if count > 1
     ]
     total = sum(info.file_size for info in archive.infolist())
     if total > MAX_UNPACKED:
-        message = f"The archive declares {total} bytes, more than {MAX_UNPACKED}."
-        return [*problems, _problem("", "data", message)], []
+        return [*problems, ("", f"The archive declares {total} bytes, more than {MAX_UNPACKED}.")], []
     for info in archive.infolist():
         if why := zip_reader.unsafe_path(info.orig_filename):
-            problems.append(_problem(info.filename, "path", f"{info.orig_filename!r} is {why}."))
+            problems.append((info.filename, f"{info.orig_filename!r} is {why}."))
         if kind := zip_reader.unsafe_kind(info):
-            problems.append(_problem(info.filename, "path", f"{info.filename} is {kind}."))
+            problems.append((info.filename, f"{info.filename} is {kind}."))
         elif info.is_dir() and info.file_size:
-            problems.append(_problem(info.filename, "data", f"The folder {info.filename} has data."))
+            problems.append((info.filename, f"The folder {info.filename} has data."))
         elif not info.is_dir():
             files.append(info)
     return problems, files
 
 
-def _parse_record(raw: bytes, folder: str) -> tuple[dict[str, Entry | None], list[RecordProblem]]:
+def _parse_record(raw: bytes, folder: str) -> tuple[dict[str, Entry | None], _Problems]:
     """Read RECORD: path -> what it promises; ``None`` where no digest is needed."""
     record = f"{folder}/RECORD"
     exempt = {record, *(f"{folder}/{name}" for name in _SIGNATURES)}
     listed: dict[str, Entry | None] = {}
-    problems: list[RecordProblem] = []
+    problems: _Problems = []
     try:
         rows = list(csv.reader(raw.decode("utf-8").splitlines(), strict=True))
     except (UnicodeDecodeError, csv.Error) as problem:
-        return {}, [_problem(record, "record", f"{record} is not UTF-8 CSV: {problem}.")]
+        return {}, [(record, f"{record} is not UTF-8 CSV: {problem}.")]
     for number, row in enumerate(rows, start=1):
         where = f"{record} line {number}"
         if len(row) != _RECORD_FIELDS:
-            problems.append(_problem(record, "record", f"{where} has {len(row)} fields, not 3."))
+            problems.append((record, f"{where} has {len(row)} fields, not 3."))
             continue
         name, digest, size = row
         if name in listed:
-            problems.append(_problem(name, "duplicate", f"{where} lists {name} again."))
+            problems.append((name, f"{where} lists {name} again."))
         try:
             listed[name] = None if name in exempt and not digest else _entry(digest, size)
         except ValueError as problem:
             listed[name] = None
-            problems.append(_problem(name, "record", f"{where} ({name}): {problem}."))
+            problems.append((name, f"{where} ({name}): {problem}."))
     return listed, problems
 
 
@@ -221,44 +206,44 @@ def _entry(digest: str, size: str) -> Entry:
 
 def _place(
     path: Path, files: Iterable[zipfile.ZipInfo]
-) -> tuple[tuple[tuple[zipfile.ZipInfo, Span], ...], list[RecordProblem]]:
+) -> tuple[tuple[tuple[zipfile.ZipInfo, Span], ...], _Problems]:
     """Find where each member's bytes lie, by its local header; no two may share any."""
-    problems: list[RecordProblem] = []
+    problems: _Problems = []
     placed: list[tuple[zipfile.ZipInfo, Span]] = []
     with path.open("rb") as stream:
         for info in files:
             try:
                 placed.append((info, zip_reader.span_of(stream, info)))
             except MemberError as problem:
-                problems.append(_problem(info.filename, "data", f"{info.filename} has {problem}."))
+                problems.append((info.filename, f"{info.filename} has {problem}."))
     for (_, span), (info, following) in pairwise(sorted(placed, key=lambda pair: pair[1].header)):
         if following.header < span.end:
-            problems.append(_problem(info.filename, "data", f"{info.filename} shares bytes with another."))
+            problems.append((info.filename, f"{info.filename} shares bytes with another."))
     return tuple(placed), problems
 
 
 def _read_member(
     path: Path, info: zipfile.ZipInfo, span: Span, listing: Listing, tap: Tap | None
-) -> list[RecordProblem]:
+) -> _Problems:
     name, entry = info.filename, listing.entries.get(info.filename)
     hasher = hashlib.new(entry.algorithm if entry else "sha256")
     try:
         with path.open("rb") as stream:
             _consume(stream, info, span, hasher.update, tap)
     except MemberError as problem:
-        return [_problem(name, "data", f"{name} has {problem}.")]
+        return [(name, f"{name} has {problem}.")]
     except OSError as problem:
         raise FatalError(
             f"{path.name}: {name} could not be read or kept: {problem.strerror or problem}.",
             hint="Check the disk and the free space of the temporary folder.",
         ) from problem
-    problems: list[RecordProblem] = []
+    problems: _Problems = []
     if entry and entry.size not in {None, info.file_size}:
         message = f"{name} has {info.file_size} bytes; RECORD says {entry.size}."
-        problems.append(_problem(name, "size", message))
+        problems.append((name, message))
     if entry and hasher.digest() != entry.digest:
         message = f"{name} does not have the {entry.algorithm} that RECORD says."
-        problems.append(_problem(name, "digest", message))
+        problems.append((name, message))
     return problems
 
 

@@ -1,26 +1,81 @@
-"""One build as a value: everything that it follows from."""
+"""One build as a value: what was chosen, what it is made from, and the wheels that it stands on."""
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from pytorch_build.build.plans.common import gpu_targets
-from pytorch_build.platforms import platform_named
+from core import console
+from core.env.installer import Install
+from core.env.locks import locked_call
+from core.errors import MissingInputError, RocmError, UsageError
+from core.packages.resolution import others_of
+from core.run import records
+from core.run.records import Cell
+from core.wheel import read_metadata
+from pytorch_build.platforms import PLATFORMS
+from pytorch_build.refs.torch_refs import DISTRIBUTIONS
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from pathlib import Path
 
     from core.env import Interpreter
-    from pytorch_build.build.dependencies import Dependency
-    from pytorch_build.build.options import BuildChoices
+    from pytorch_build.build.cache import CompilerCache
     from pytorch_build.context import Context
     from pytorch_build.platforms import Platform
+    from pytorch_build.rocm import RocmOptions
     from pytorch_build.sources.trees import Tree
     from rocm_packaging.rocm_sources import RocmSource
 
 # The others have no fat binaries: apex ships sources that are compiled when they are first used.
 SPLIT_PROJECTS = ("torch", "vision")
+# what each project's build stands on, in the order of installation
+NEEDS: dict[str, tuple[str, ...]] = {
+    "triton": (),
+    "torch": ("triton",),
+    "audio": ("triton", "torch"),
+    "vision": ("triton", "torch"),
+    "apex": ("triton", "torch"),
+}
+_TARGET = re.compile(r"gfx[0-9a-f]{3,4}(?::[a-z]+[+-])*", re.ASCII)
+
+
+@dataclass(frozen=True, kw_only=True)
+class BuildChoices:
+    """What the user chose about a build."""
+
+    rocm: RocmOptions
+    own_trees: Mapping[str, Path]
+    gpu_targets: str = ""
+    flash_attention: bool | None = None
+    split: bool = True
+    compiler_cache: CompilerCache | None = None
+    compiler_cache_store: str = ""
+    compiler_cache_read_only: bool = False
+    max_jobs: str = ""
+    clean: bool = False
+    update: bool = False
+    depth: int = 1
+    output_dir: Path | None = None
+    mirrors: Mapping[str, str]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Dependency:
+    """One project that is installed before a build: a wheel of the run, or a prebuilt requirement."""
+
+    project: str
+    requirement: str
+    version: str = ""
+    digest: str = ""
+    others: tuple[str, ...] = ()
+
+    @property
+    def identity(self) -> dict[str, str]:
+        """What a build's inputs say of it."""
+        return {"digest": self.digest} if self.digest else {"requirement": self.requirement}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,7 +94,25 @@ class Build:
     @property
     def platform(self) -> Platform:
         """The platform that the wheel is for."""
-        return platform_named(self.context.common.outputs.platform)
+        return PLATFORMS[self.context.common.outputs.platform]
+
+    @property
+    def cell(self) -> Cell:
+        """The cell of the build's record."""
+        context = self.context
+        return Cell(python=self.target.tag, torch_ref=context.ref.name, gpu_family=context.gpu_family)
+
+    @property
+    def ref_env(self) -> Mapping[str, str]:
+        """The environment that the torch ref gives this project's build."""
+        source = self.context.ref.projects.get(self.project)
+        return source.env if source else {}
+
+    @property
+    def ref_requirements(self) -> tuple[str, ...]:
+        """The build requirements of the torch ref, which replace locked ones."""
+        source = self.context.ref.projects.get(self.project)
+        return source.build_requirements if source else ()
 
     @property
     def gpu_targets(self) -> tuple[str, ...]:
@@ -47,7 +120,7 @@ class Build:
         if not self.context.gpu:
             return ()
         inherited = self.base_env.get("PYTORCH_ROCM_ARCH", "")
-        return gpu_targets(asked=self.choices.gpu_targets, inherited=inherited, sdk=self.context.gpu_targets)
+        return gpu_targets(chosen=self.choices.gpu_targets, inherited=inherited, sdk=self.context.gpu_targets)
 
     @property
     def splits(self) -> bool:
@@ -55,6 +128,95 @@ class Build:
         split = self.rocm is not None and self.rocm.layout == "split"
         return split and self.choices.split and self.project in SPLIT_PROJECTS
 
+    @property
+    def foreign_torch(self) -> bool:
+        """Whether the torch below was built elsewhere: it may find ROCm only when that is loaded first."""
+        torch = self.dependency("torch")
+        return torch is not None and not torch.digest
+
     def dependency(self, project: str) -> Dependency | None:
         """Find one of the dependencies."""
         return next((one for one in self.dependencies if one.project == project), None)
+
+    @property
+    def dependency_inputs(self) -> dict[str, Any]:
+        """What the build's inputs say of its dependencies."""
+        return {one.project: one.identity for one in self.dependencies}
+
+    def environment_calls(self, rocm: Install | None) -> list[Install]:
+        """Return the installer calls that make the target environment: lock, ROCm, triton and torch."""
+        wanted = self.ref_requirements
+        # ours by their files alone, what they require of others by name
+        ours = [
+            Install(requirements=(one.requirement,), dependencies=not one.digest) for one in self.dependencies
+        ]
+        others = tuple(sorted({line for one in self.dependencies for line in one.others}))
+        return [
+            locked_call(self.context.common, self.target, replaced=wanted),
+            *([Install(requirements=wanted)] if wanted else []),
+            *([rocm] if rocm else []),
+            *ours,
+            *([Install(requirements=others)] if others else []),
+        ]
+
+
+def gpu_targets(*, chosen: str, inherited: str, sdk: Iterable[str]) -> tuple[str, ...]:
+    """Choose the GPU targets: the command line, else PYTORCH_ROCM_ARCH, else what the SDK is for."""
+    for source, text in (("--pytorch-rocm-arch", chosen), ("PYTORCH_ROCM_ARCH", inherited)):
+        words = tuple(dict.fromkeys(word for word in re.split(r"[,;\s]+", text) if word))
+        if wrong := [word for word in words if not _TARGET.fullmatch(word)]:
+            raise UsageError(
+                f"{wrong[0]!r} in {source} is not a GPU target.", hint="Targets look like gfx942."
+            )
+        if words:
+            return words
+    if found := tuple(dict.fromkeys(sdk)):
+        return found
+    raise RocmError("The ROCm SDK names no GPU targets.", hint="Give them: --pytorch-rocm-arch gfx942.")
+
+
+def dependencies(context: Context, target: Interpreter, project: str) -> Iterator[Dependency]:
+    """Find what a project's build stands on, in the order of installation."""
+    for name in NEEDS[project]:
+        source = context.ref.projects.get(name)
+        if source is not None and source.prebuilt:
+            yield Dependency(project=name, requirement=source.prebuilt)
+        elif (wheel := _wheel(context, target, name)) is not None:
+            yield wheel
+        elif name == "torch":
+            raise _missing(context, target, name)
+        elif project == "torch" and name in context.ref.components:
+            missing = _missing(context, target, name)
+            if context.common.outputs.immutable:  # a run that others use must not get a lesser wheel
+                raise missing
+            console.warn(
+                f"{missing.message} This torch gets no flash attention and does not require triton, "
+                "unlike those of releases, and check_wheels will say so."
+            )
+
+
+def _wheel(context: Context, target: Interpreter, project: str) -> Dependency | None:
+    store, outputs = context.common.open_for_reading(), context.common.outputs
+    cell = Cell(python=target.tag, torch_ref=context.ref.name, gpu_family=context.gpu_family)
+    name = records.record_name(f"build_{project}", cell)
+    record = records.read(store, outputs, context.artifact_group, name)
+    if record is None or not record.files or store.find(record.files[0].key) is None:
+        return None
+    wheel = record.files[0]
+    path = store.fetch(wheel.key, context.common.cache / "fetched" / outputs.prefix)
+    return Dependency(
+        project=project,
+        requirement=str(path),
+        version=wheel.version,
+        digest=wheel.sha256,
+        others=others_of(read_metadata(path).requires_dist, where=path.name),
+    )
+
+
+def _missing(context: Context, target: Interpreter, project: str) -> MissingInputError:
+    words = f"-P {target.series} -- --torch-ref {context.ref.name} --gpu-family {context.gpu_family}"
+    return MissingInputError(
+        f"Run {context.common.run_id} has no {DISTRIBUTIONS[project]} wheel of {context.ref.name} for "
+        f"{context.gpu_family} and Python {target.series}.",
+        hint=f"Build it first: nox -s build_{project} {words}",
+    )

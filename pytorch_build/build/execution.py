@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import shutil
+import tempfile
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -12,48 +14,50 @@ from core.env import installer
 from core.env.installer import Install
 from core.errors import BuildError
 from core.wheel import parse_wheel_name
-from pytorch_build.build.course import Course
-from pytorch_build.build.plans import environment
+from pytorch_build.build.plans.torch import ROCM_INIT
 from pytorch_build.check.imports import import_command, read_report
+from rocm_packaging.packages.layouts import DEVEL_PAYLOAD
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from core.env import Interpreter
     from core.env.installer import Backend
-    from pytorch_build.build.compiler_cache_use import CacheInUse
-    from pytorch_build.build.plans.types import BuildPlan, FileDrop
+    from pytorch_build.build.cache_use import CacheUse
+    from pytorch_build.build.metrics import Metrics
+    from pytorch_build.build.plans.common import BuildPlan, Overlay
     from pytorch_build.platforms import Platform
 
 CONFIGURATION_MARKER = ".configuration"
+_NO_PRELOADS = "def initialize():\n    pass\n"
 
 
 def execute(
     plan: BuildPlan,
     tree: Path,
-    *,
     platform: Platform,
+    *,
     base_env: Mapping[str, str],
     log: Path,
-    course: Course | None = None,
-    cache: CacheInUse | None = None,
+    metrics: Metrics,
+    cache: CacheUse | None = None,
 ) -> Path:
-    """Run a plan's commands and give the one wheel they leave; `course` keeps how it went."""
+    """Run a plan's commands and return the one wheel that they leave."""
     for note in plan.notes:
         console.say(note)
-    env: Mapping[str, str] = environment(plan, platform=platform, base_env=base_env)
+    env = platform.merge(base_env, plan.env, unset=plan.unset)
     if cache is not None:
         env = cache.environment(env)
     build = _choose_build_folder(plan, tree)
-    # after the choice: what --clean takes out must not come back from where it was kept
+    # after the choice: what --clean removes must not come back from where it was kept
     for pattern in plan.removes:
         for path in tree.glob(pattern):
             _remove(path)
     files.write_text(build / CONFIGURATION_MARKER, plan.configuration)
     with ExitStack() as stack:
-        stack.enter_context((course or Course()).followed(build, log))
-        for drop in plan.file_drops:
-            stack.enter_context(_dropped(drop, tree))
+        stack.enter_context(metrics.followed(build, log))
+        for overlay in plan.overlays:
+            stack.enter_context(_overlaid(overlay, tree))
         for command in plan.commands:
             process.run(command.argv, cwd=Path(command.cwd), env=env, log=log)
     return the_wheel(plan)
@@ -87,8 +91,12 @@ def install_requirements(
     backend: Backend,
     cache_dir: Path | None,
 ) -> None:
-    """Install what the project itself asks for, beyond the locked build requirements."""
-    _uninstall(target, (*plan.uninstall, plan.distribution))
+    """Install the project's own requirements, beyond the locked ones."""
+    names = dict.fromkeys((*plan.uninstall, plan.distribution))
+    # what is not installed is no error to uv
+    process.capture(
+        [installer.uv_program(), "pip", "uninstall", "--quiet", "--python", target.executable, *names]
+    )
     paths = tuple(tree / name for name in plan.requirements_files)
     if paths or plan.requirements:
         call = Install(files=paths, requirements=plan.requirements)
@@ -98,44 +106,66 @@ def install_requirements(
 
 
 def check_import(
-    target: Interpreter,
-    plan: BuildPlan,
-    wheel: Path,
-    *,
-    backend: Backend = "uv",
-    cache_dir: Path | None = None,
+    target: Interpreter, plan: BuildPlan, wheel: Path, *, backend: Backend, cache_dir: Path | None
 ) -> None:
     """Install the wheel where it was built, and import it."""
     # with what it requires of third parties; torch, triton and ROCm are there, and satisfy it
     installer.install(target, Install(requirements=(str(wheel),)), backend=backend, cache_dir=cache_dir)
-    require_import(plan, wheel, target.executable, cwd=target.prefix)
+    _require_import(plan, wheel, target.executable, cwd=target.prefix)
     console.say(f"{wheel.name} imports")
 
 
-def require_import(plan: BuildPlan, wheel: Path, python: Path, *, cwd: Path, where: str = "") -> None:
-    """Import an installed wheel."""
+def check_bare_import(target: Interpreter, plan: BuildPlan, wheel: Path, *, preloads: bool) -> None:
+    """Import an installed wheel without ROCm's development tree, and without torch's preloads.
+
+    On the machine that built a wheel its libraries also find ROCm's development tree, and ``_rocm_init.py``
+    loads most of ROCm before they are looked up. Both hide search paths that lead nowhere. The environment is
+    copied with hard links, which is a matter of a second for tens of thousands of files.
+    """
+    prefix = target.prefix
+    with tempfile.TemporaryDirectory(prefix=".bare-", dir=prefix.parent) as folder:
+        bare = Path(folder) / prefix.name
+        ignored = shutil.ignore_patterns(f"{DEVEL_PAYLOAD}*", "rocm_sdk_devel*")
+        shutil.copytree(prefix, bare, symlinks=True, ignore=ignored, copy_function=_link)
+        init = bare / target.purelib.relative_to(prefix) / ROCM_INIT
+        if init.is_file() and not preloads:
+            files.write_text(init, _NO_PRELOADS)
+        python = bare / target.scripts.relative_to(prefix) / target.executable.name
+        where = ", where ROCm's development tree is not installed and nothing was loaded before"
+        _require_import(plan, wheel, python, cwd=bare, where=where)
+    console.say(f"{wheel.name} imports beside ROCm's run-time packages")
+
+
+def _link(source: str, target: str) -> str:
+    """Link a file; copy it where the file system has no hard links."""
+    try:
+        os.link(source, target)
+    except OSError:
+        shutil.copy2(source, target)
+    return target
+
+
+def _require_import(plan: BuildPlan, wheel: Path, python: Path, *, cwd: Path, where: str = "") -> None:
     env = process.inherited(PYTHONPATH=None, PYTHONHOME=None, LD_LIBRARY_PATH=None)
     command = import_command(python, plan.distribution, plan.version)
     done = process.capture(command, cwd=cwd, env=env, check=False)
-    _, findings = read_report(wheel.name, done.returncode, done.stdout, done.stderr)
-    if findings:
+    if problems := read_report(done.returncode, done.stdout, done.stderr):
         raise BuildError(
-            f"{wheel.name} cannot be imported{where}:\n" + "\n".join(finding.message for finding in findings),
+            f"{wheel.name} cannot be imported{where}:\n" + "\n".join(problems),
             hint=f"Try it by hand: {python} -c 'import {plan.distribution}'",
         )
 
 
 @contextmanager
-def _dropped(drop: FileDrop, tree: Path) -> Iterator[None]:
-    """Put a file into the tree for the time of the build; what was there is put back."""
-    path = tree / drop.path
+def _overlaid(overlay: Overlay, tree: Path) -> Iterator[None]:
+    path = tree / overlay.path
     before = path.read_bytes() if path.is_file() else None
     path.parent.mkdir(parents=True, exist_ok=True)
     try:
-        if drop.source is not None:
-            shutil.copyfile(Path(drop.source), path)
+        if overlay.source is not None:
+            shutil.copyfile(Path(overlay.source), path)
         else:
-            files.write_text(path, drop.content or "")
+            files.write_text(path, overlay.content or "")
         yield
     finally:
         if before is None:
@@ -148,7 +178,7 @@ def _choose_build_folder(plan: BuildPlan, tree: Path) -> Path:
     """Let the build find its own build folder: one a configuration, kept beside the tree.
 
     A folder made for another Python, family or setting would keep its old settings; moved
-    away and back, each goes on where it was left.
+    away and back, each is resumed where it was left.
     """
     # beside `dist`: up to triton 3.3 both lie in python/
     build, aside = Path(plan.wheel_dir).parent / "build", tree.parent / ".builds"
@@ -180,19 +210,3 @@ def _remove(path: Path) -> None:
         shutil.rmtree(path)
     else:
         path.unlink(missing_ok=True)
-
-
-def _uninstall(target: Interpreter, names: Sequence[str]) -> None:
-    unique = tuple(dict.fromkeys(names))
-    if unique:
-        argv: list[str | Path] = [
-            installer.uv_program(),
-            "pip",
-            "uninstall",
-            "--quiet",
-            "--python",
-            target.executable,
-            *unique,
-        ]
-        # what is not installed is no error to uv
-        process.capture(argv)

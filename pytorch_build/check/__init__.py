@@ -1,6 +1,6 @@
 """Checks of built wheels: what an installer, a loader or a GPU would stumble over, found before.
 
-`run.check_wheels` is the way in; each other module has one subject and gives findings.
+`run.check_wheels` is the way in; here is what it reads of a wheel, and what checks find.
 """
 
 from __future__ import annotations
@@ -21,17 +21,28 @@ if TYPE_CHECKING:
     from pytorch_build.check.bundles import Bundle
 
 
+Severity = Literal["error", "warning", "note"]
+_ORDER: tuple[Severity, ...] = ("error", "warning", "note")
+_SHOWN = 5
+
+
+@dataclass(frozen=True, kw_only=True)
+class Finding:
+    """One thing that a check found."""
+
+    severity: Severity
+    check: str
+    wheel: str
+    where: str
+    message: str
+
+
 @dataclass(frozen=True, kw_only=True)
 class Expectation:
     """What the source lock and the build's options promise of a wheel.
 
-    Attributes:
-        distribution: Distribution name.
-        version: Full version.
-        python_tag: ``cp312`` or ``cp313-cp313t``; empty where any will do.
-        requires: Requirements that METADATA must state (``rocm[libraries]==7.1``).
-        gpu_targets: gfx targets that device code must cover; empty for family ``cpu``.
-        local_label: Label of the ref (``sample``), which some limits do not apply to.
+    `python_tag` is such as ``cp312`` or ``cp313-cp313t``, "" where any will do; `requires` is what METADATA
+    must state; some limits do not apply to the `local_label` of a ref, such as ``sample``.
     """
 
     distribution: str
@@ -107,39 +118,18 @@ class WheelView:
         return frozenset(tag.platform for tag in self.name.tags)
 
 
-Severity = Literal["error", "warning", "note"]
-_ORDER: tuple[Severity, ...] = ("error", "warning", "note")
-
-
-@dataclass(frozen=True, kw_only=True)
-class Finding:
-    """One thing that a check found."""
-
-    severity: Severity
-    check: str
-    wheel: str
-    where: str
-    message: str
-
-
 def ordered(findings: Iterable[Finding]) -> tuple[Finding, ...]:
     """Sort by wheel, then the worst first; each finding once."""
     return tuple(
         sorted(
             set(findings),
-            key=lambda found: (
-                found.wheel,
-                _ORDER.index(found.severity),
-                found.check,
-                found.where,
-                found.message,
-            ),
+            key=lambda one: (one.wheel, _ORDER.index(one.severity), one.check, one.where, one.message),
         )
     )
 
 
 def collapsed(findings: Iterable[Finding], *, limit: int = 3) -> tuple[Finding, ...]:
-    """Let one finding stand for many members of a wheel of which the same is said."""
+    """Let one finding stand for many members of a wheel with the same problem."""
     groups: dict[Finding, list[Finding]] = {}
     for found in ordered(findings):
         groups.setdefault(replace(found, where=""), []).append(found)
@@ -154,15 +144,13 @@ def collapsed(findings: Iterable[Finding], *, limit: int = 3) -> tuple[Finding, 
 
 
 def findings_table(findings: Iterable[Finding]) -> tuple[tuple[str, ...], tuple[tuple[str, ...], ...]]:
-    """Lay findings out for `core.console.table`."""
-    columns = ("severity", "check", "wheel", "where", "message")
-    return columns, tuple(
-        (found.severity, found.check, found.wheel, found.where, found.message) for found in ordered(findings)
-    )
+    """Return the columns and rows for `core.console.table`."""
+    rows = tuple(tuple(one.values()) for one in findings_json(findings))
+    return ("severity", "check", "wheel", "where", "message"), rows
 
 
 def findings_json(findings: Iterable[Finding]) -> list[dict[str, str]]:
-    """Give findings as plain data for a record."""
+    """Return findings as plain data for a record."""
     return [asdict(found) for found in ordered(findings)]
 
 
@@ -171,8 +159,8 @@ def require_no_errors(findings: Iterable[Finding]) -> None:
     errors = [found for found in ordered(findings) if found.severity == "error"]
     if not errors:
         return
-    shown = [f"  {found.wheel}: {found.message}" for found in errors[:5]]
-    more = [f"  … and {len(errors) - 5} more"] if len(errors) > len(shown) else []
+    shown = [f"  {found.wheel}: {found.message}" for found in errors[:_SHOWN]]
+    more = [f"  … and {len(errors) - _SHOWN} more"] if len(errors) > _SHOWN else []
     raise CheckError(
         "\n".join([f"The checks found {len(errors)} errors:", *shown, *more]),
         hint="Each finding names the wheel and its member; notes and warnings do not fail the stage.",

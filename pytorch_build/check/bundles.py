@@ -13,15 +13,19 @@ from __future__ import annotations
 import re
 import struct
 import zlib
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, Protocol
 
+import zstandard
+
 if TYPE_CHECKING:
     import mmap
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterator
 
     Data = bytes | memoryview | mmap.mmap
 
+Form = Literal["plain", "zlib", "zstd"]
 PLAIN_MAGIC = b"__CLANG_OFFLOAD_BUNDLE__"
 COMPRESSED_MAGIC = b"CCOB"
 _MAGIC = re.compile(PLAIN_MAGIC + b"|" + COMPRESSED_MAGIC)
@@ -29,7 +33,7 @@ _NONZERO = re.compile(rb"[^\0]")
 _COMMON = struct.Struct("<4sHH")
 # Behind the common fields: [total size,] uncompressed size, hash.
 _REST = {1: struct.Struct("<IQ"), 2: struct.Struct("<IIQ"), 3: struct.Struct("<QQQ")}
-_ZLIB, _ZSTD = 0, 1
+_METHODS: tuple[Form, ...] = ("zlib", "zstd")
 _COUNT = struct.Struct("<Q")
 _ENTRY = struct.Struct("<QQQ")
 # Real bundles hold up to about 50 entries with ids of about 50 bytes.
@@ -41,11 +45,9 @@ _STEP = 1 << 16
 _MAX_WINDOW = 1 << 31
 _TRIPLE_PARTS = 5
 
-Form = Literal["plain", "zlib", "zstd"]
-
 
 class BundleError(ValueError):
-    """Bytes that are no sound bundle. Callers name the file."""
+    """Bytes that are not a sound bundle. Callers name the file."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,44 +62,48 @@ class Entry:
 
 @dataclass(frozen=True, kw_only=True)
 class Bundle:
-    """One bundle."""
+    """One bundle; its size is 0 where a compressed one of version 1 does not say it."""
 
     offset: int
     form: Form
     version: int
     size: int
-    uncompressed: int
     entries: tuple[Entry, ...]
 
     @property
+    def code(self) -> tuple[Entry, ...]:
+        """The code objects for GPUs; an entry without bytes is not one."""
+        return tuple(entry for entry in self.entries if entry.target and entry.size)
+
+    @property
     def targets(self) -> frozenset[str]:
-        """GPU targets that it holds code for; an entry without bytes is none."""
-        return frozenset(entry.target for entry in self.entries if entry.target and entry.size)
+        """GPU targets that it holds code for."""
+        return frozenset(entry.target for entry in self.code)
 
 
 def read_bundles(data: Data) -> tuple[Bundle, ...]:
     """Read every bundle of a section or file."""
-    return tuple(_bundles(memoryview(data)))
-
-
-def targets_of(bundles: Iterable[Bundle]) -> frozenset[str]:
-    """All GPU targets of several bundles."""
-    return frozenset(target for bundle in bundles for target in bundle.targets)
+    view, found, position = memoryview(data), [], 0
+    while (start := _NONZERO.search(view, position)) is not None:
+        bundle = _bundle_at(view, start.start())
+        found.append(bundle)
+        position = bundle.offset + bundle.size if bundle.size else _end_of_version_1(view, bundle)
+    return tuple(found)
 
 
 def code_objects(data: Data, bundle: Bundle) -> Iterator[tuple[Entry, bytes | memoryview]]:
-    """Yield a bundle's code objects for GPUs, one at a time; a compressed bundle is inflated as it goes."""
+    """Return a bundle's code objects for GPUs, one at a time; a compressed bundle is inflated as it goes."""
     view = memoryview(data)[bundle.offset :]
-    wanted = sorted((one for one in bundle.entries if one.target and one.size), key=lambda one: one.offset)
+    wanted = sorted(bundle.code, key=lambda one: one.offset)
     if bundle.form == "plain":
         yield from ((one, view[one.offset : one.offset + one.size]) for one in wanted)
         return
     header = _COMMON.size + _REST[bundle.version].size
     payload = view[header : bundle.size] if bundle.size else view[header:]
-    source, at = _opened(payload, _ZLIB if bundle.form == "zlib" else _ZSTD, bundle.offset), 0
+    source, at = _opened(payload, _METHODS.index(bundle.form), bundle.offset), 0
     for one in wanted:
         if one.offset < at:
-            raise BundleError(f"the bundle at offset {bundle.offset} has code objects that overlap")
+            raise _damaged(bundle.offset, "has code objects that overlap")
         while at < one.offset:
             at += len(_take(source, min(_STEP, one.offset - at), bundle.offset))
         yield one, _take(source, one.size, bundle.offset)
@@ -116,60 +122,42 @@ def parse_entry_id(text: str) -> tuple[str, str]:
     return kind, parts[-1] if parts[-1].startswith("gfx") else ""
 
 
-def _bundles(data: memoryview) -> Iterator[Bundle]:
-    position = 0
-    while (found := _NONZERO.search(data, position)) is not None:
-        bundle = _bundle_at(data, found.start())
-        yield bundle
-        position = bundle.offset + bundle.size if bundle.size else _end_of_version_1(data, bundle)
+def _damaged(offset: int, what: str) -> BundleError:
+    return BundleError(f"the bundle at offset {offset} {what}")
 
 
 def _bundle_at(data: memoryview, offset: int) -> Bundle:
     head = bytes(data[offset : offset + len(PLAIN_MAGIC)])
-    if head == PLAIN_MAGIC:
-        return _plain_at(data, offset)
     if head.startswith(COMPRESSED_MAGIC):
         return _compressed_at(data, offset)
-    raise BundleError(f"neither a bundle nor padding at offset {offset}")
-
-
-def _plain_at(data: memoryview, offset: int) -> Bundle:
+    if head != PLAIN_MAGIC:
+        raise BundleError(f"neither a bundle nor padding at offset {offset}")
     entries = _read_table(_Plain(data[offset:]), offset)
     size = max((entry.offset + entry.size for entry in entries), default=len(PLAIN_MAGIC) + _COUNT.size)
     if offset + size > len(data):
-        raise BundleError(f"the bundle at offset {offset} is cut off")
-    return Bundle(offset=offset, form="plain", version=0, size=size, uncompressed=size, entries=entries)
+        raise _damaged(offset, "is cut off")
+    return Bundle(offset=offset, form="plain", version=0, size=size, entries=entries)
 
 
 def _compressed_at(data: memoryview, offset: int) -> Bundle:
-    if offset + _COMMON.size > len(data):
-        raise BundleError(f"the compressed bundle at offset {offset} is cut off")
+    start = offset + _COMMON.size
+    if start > len(data):
+        raise _damaged(offset, "is cut off")
     _, version, method = _COMMON.unpack_from(data, offset)
     if version not in _REST:
-        raise BundleError(f"the compressed bundle at offset {offset} has unknown version {version}")
-    rest, start = _REST[version], offset + _COMMON.size
+        raise _damaged(offset, f"has unknown version {version}")
+    rest = _REST[version]
     if start + rest.size > len(data):
-        raise BundleError(f"the compressed bundle at offset {offset} is cut off")
+        raise _damaged(offset, "is cut off")
     *sizes, uncompressed, _hash = rest.unpack_from(data, start)
     header, size = _COMMON.size + rest.size, sizes[0] if sizes else 0
     if sizes and (size < header or offset + size > len(data)):
-        raise BundleError(f"the compressed bundle at offset {offset} is cut off")
+        raise _damaged(offset, "is cut off")
     payload = data[offset + header : offset + size] if sizes else data[offset + header :]
     entries = _read_table(_opened(payload, method, offset), offset)
-    _require_inside(entries, uncompressed, offset)
-    return Bundle(
-        offset=offset,
-        form="zlib" if method == _ZLIB else "zstd",
-        version=version,
-        size=size,
-        uncompressed=uncompressed,
-        entries=entries,
-    )
-
-
-def _require_inside(entries: Iterable[Entry], uncompressed: int, offset: int) -> None:
     if any(entry.offset + entry.size > uncompressed for entry in entries):
-        raise BundleError(f"the bundle at offset {offset} has code objects beyond its end")
+        raise _damaged(offset, "has code objects beyond its end")
+    return Bundle(offset=offset, form=_METHODS[method], version=version, size=size, entries=entries)
 
 
 def _end_of_version_1(data: memoryview, bundle: Bundle) -> int:
@@ -178,11 +166,8 @@ def _end_of_version_1(data: memoryview, bundle: Bundle) -> int:
     The magic may occur in compressed data by chance, so what follows it must be a bundle.
     """
     for found in _MAGIC.finditer(data, bundle.offset + len(COMPRESSED_MAGIC)):
-        try:
-            _bundle_at(data, found.start())
-        except BundleError:
-            continue
-        return found.start()
+        with suppress(BundleError):
+            return _bundle_at(data, found.start()).offset
     return len(data)
 
 
@@ -205,8 +190,8 @@ class _Plain:
 class _Inflated:
     """Inflates a zlib stream as far as it is read."""
 
-    def __init__(self, data: memoryview, offset: int) -> None:
-        self._source, self._offset, self._inflater = _Plain(data), offset, zlib.decompressobj()
+    def __init__(self, data: memoryview) -> None:
+        self._source, self._inflater = _Plain(data), zlib.decompressobj()
 
     def read(self, size: int, /) -> bytes:
         found = bytearray()
@@ -214,58 +199,42 @@ class _Inflated:
             pending = self._inflater.unconsumed_tail or self._source.read(_STEP)
             if not pending:
                 break
-            try:
-                found += self._inflater.decompress(pending, size - len(found))
-            except zlib.error as problem:
-                raise BundleError(f"the bundle at offset {self._offset} is damaged ({problem})") from problem
+            found += self._inflater.decompress(pending, size - len(found))
         return bytes(found)
 
 
-class _Zstd:
-    """Inflates a zstd frame as far as it is read."""
-
-    def __init__(self, data: memoryview, offset: int) -> None:
-        import zstandard
-
-        self._offset, self._error = offset, zstandard.ZstdError
-        inflater = zstandard.ZstdDecompressor(max_window_size=_MAX_WINDOW)
-        self._reader = inflater.stream_reader(data, read_size=_STEP)
-
-    def read(self, size: int, /) -> bytes:
-        try:
-            return self._reader.read(size)
-        except (self._error, MemoryError) as problem:
-            raise BundleError(f"the bundle at offset {self._offset} is damaged ({problem})") from problem
-
-
 def _opened(payload: memoryview, method: int, offset: int) -> _Source:
-    if method == _ZLIB:
-        return _Inflated(payload, offset)
-    if method == _ZSTD:
-        return _Zstd(payload, offset)
-    raise BundleError(f"the bundle at offset {offset} is compressed by unknown method {method}")
+    if method == 0:
+        return _Inflated(payload)
+    if method >= len(_METHODS):
+        raise _damaged(offset, f"is compressed by unknown method {method}")
+    inflater = zstandard.ZstdDecompressor(max_window_size=_MAX_WINDOW)
+    return inflater.stream_reader(payload, read_size=_STEP)
 
 
 def _read_table(source: _Source, offset: int) -> tuple[Entry, ...]:
     """Read a bundle's magic and entries, and nothing behind them."""
     if _take(source, len(PLAIN_MAGIC), offset) != PLAIN_MAGIC:
-        raise BundleError(f"the compressed data at offset {offset} is no bundle")
+        raise BundleError(f"the compressed data at offset {offset} is not a bundle")
     (count,) = _COUNT.unpack(_take(source, _COUNT.size, offset))
     if count > _MAX_ENTRIES:
-        raise BundleError(f"the bundle at offset {offset} claims {count} entries")
+        raise _damaged(offset, f"claims {count} entries")
     return tuple(_read_entry(source, offset) for _ in range(count))
 
 
 def _read_entry(source: _Source, offset: int) -> Entry:
     start, size, length = _ENTRY.unpack(_take(source, _ENTRY.size, offset))
     if not 0 < length <= _MAX_ID:
-        raise BundleError(f"the bundle at offset {offset} has an id of {length} bytes")
+        raise _damaged(offset, f"has an id of {length} bytes")
     kind, target = parse_entry_id(_take(source, length, offset).decode("utf-8", "replace"))
     return Entry(kind=kind, target=target, offset=start, size=size)
 
 
 def _take(source: _Source, size: int, offset: int) -> bytes:
-    found = source.read(size)
+    try:
+        found = source.read(size)
+    except (zlib.error, zstandard.ZstdError, MemoryError) as problem:
+        raise _damaged(offset, f"is damaged ({problem})") from problem
     if len(found) != size:
-        raise BundleError(f"the bundle at offset {offset} ends within its table or code")
+        raise _damaged(offset, "ends within its table or code")
     return found

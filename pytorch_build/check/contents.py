@@ -1,4 +1,4 @@
-"""Contents and sizes: what does not belong into a wheel, and wheels that are too small to be real."""
+"""The wheel as an archive: names, versions and tags that agree, what does not belong in it, and its size."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
 
+from pytorch_build.check.policy import matches
 from rocm_packaging.packages.layouts import device_target
 
 if TYPE_CHECKING:
@@ -16,52 +17,49 @@ if TYPE_CHECKING:
     from pytorch_build.check import Expectation, Finding, WheelView
     from pytorch_build.check.policy import Policy
 
-
 CHECK = "contents"
 _LIBRARY = re.compile(r"\.(so(\.\d+)*|dll|pyd|dylib)$")
+_SHARED_OBJECT = re.compile(r"\.so(\.\d+)*$")
+# name.cpython-312-x86_64-linux-gnu.so, name.cp312-win_amd64.pyd (PEP 3149 and CPython's build)
+_EXTENSION = re.compile(r"\.(?:cpython-|cp)(\d+t?)[^/.]*\.(?:so|pyd)$")
 
 
 def check(view: WheelView, expectation: Expectation | None, policy: Policy) -> Iterator[Finding]:
     """Judge member names and sizes."""
-    yield from _check_forbidden(view, policy)
-    yield from _check_members(view)
-    yield from _check_size(view, expectation, policy)
-
-
-def _check_forbidden(view: WheelView, policy: Policy) -> Iterator[Finding]:
-    """One finding a rule: a wheel with 300 byte code files has one problem."""
     for rule in policy.forbidden:
-        if not rule.holds_for(view.name.distribution):
-            continue
+        # one finding a rule: a wheel with 300 byte code files has one problem
         pattern = re.compile(rule.pattern)
-        hits = [member.name for member in view.members if pattern.search(member.name)]
+        meant = matches(view.name.distribution, rule.distributions)
+        hits = [member.name for member in view.members if meant and pattern.search(member.name)]
         if hits:
             more = f" ({len(hits)} such files)" if len(hits) > 1 else ""
             yield view.finding(rule.severity, CHECK, f"{hits[0]} is {rule.message}{more}.", hits[0])
+    yield from _members(view)
+    for name, folder in view.mentions:
+        message = f"{name} mentions {folder}, a folder of the build machine."
+        yield view.finding("warning", CHECK, message, name)
+    yield from _size(view, expectation, policy)
 
 
-def _check_members(view: WheelView) -> Iterator[Finding]:
-    if not any(".dist-info/" not in member.name for member in view.members):
+def _members(view: WheelView) -> Iterator[Finding]:
+    if all(".dist-info/" in member.name for member in view.members):
         yield view.finding("warning", CHECK, "The wheel holds nothing but its metadata.")
     code = {binary.member.name for binary in view.binaries if binary.elf}
     for member in view.members:
-        if _LIBRARY.search(member.name) and member.size == 0:
-            yield view.finding("error", CHECK, f"{member.name} is an empty file.", member.name)
-        elif re.search(r"\.so(\.\d+)*$", member.name) and member.name not in code:
-            yield view.finding(
-                "warning", CHECK, f"{member.name} is no library, whatever its name.", member.name
-            )
-    for member_name, folder in view.mentions:
-        message = f"{member_name} mentions {folder}, a folder of the build machine."
-        yield view.finding("warning", CHECK, message, member_name)
+        name = member.name
+        if _LIBRARY.search(name) and member.size == 0:
+            yield view.finding("error", CHECK, f"{name} is an empty file.", name)
+        elif _SHARED_OBJECT.search(name) and name not in code:
+            yield view.finding("warning", CHECK, f"{name} is not a library, whatever its name.", name)
 
 
-def _check_size(view: WheelView, expectation: Expectation | None, policy: Policy) -> Iterator[Finding]:
+def _size(view: WheelView, expectation: Expectation | None, policy: Policy) -> Iterator[Finding]:
     limit = policy.sizes.get(view.name.distribution)
     if limit is None:
         return
-    size = view.size
-    if size < limit.minimum and not _is_exempt(view, expectation, policy):
+    size, labels = view.size, {*(view.name.version.local or "").split(".")}
+    labels |= {expectation.local_label} if expectation else set()
+    if size < limit.minimum and not labels & {*policy.exempt_labels}:
         message = f"The wheel has {size} bytes; one that works has at least {limit.minimum}."
         yield view.finding("error", "size", message)
     if limit.error_above and size > limit.error_above:
@@ -70,27 +68,15 @@ def _check_size(view: WheelView, expectation: Expectation | None, policy: Policy
         yield view.finding("warning", "size", f"The wheel has {size} bytes, more than {limit.warn_above}.")
 
 
-def _is_exempt(view: WheelView, expectation: Expectation | None, policy: Policy) -> bool:
-    labels = set((view.name.version.local or "").split("."))
-    if expectation is not None:
-        labels.add(expectation.local_label)
-    return bool(labels & set(policy.exempt_labels))
-
-
-# name.cpython-312-x86_64-linux-gnu.so, name.cp312-win_amd64.pyd (PEP 3149 and CPython's build)
-_EXTENSION = re.compile(r"\.(?:cpython-|cp)(\d+t?)[^/.]*\.(?:so|pyd)$")
-
-
 def check_archive(view: WheelView) -> Iterator[Finding]:
     """Compare file name, METADATA, WHEEL and extension modules."""
-    yield from _check_metadata(view)
-    yield from _check_requirements(view)
-    yield from _check_tags(view)
-    yield from _check_root(view)
-    yield from _check_extensions(view)
+    yield from _metadata(view)
+    yield from _tags(view)
+    yield from _root(view)
+    yield from _extensions(view)
 
 
-def _check_metadata(view: WheelView) -> Iterator[Finding]:
+def _metadata(view: WheelView) -> Iterator[Finding]:
     metadata = view.metadata
     if metadata is None:
         return
@@ -103,27 +89,23 @@ def _check_metadata(view: WheelView) -> Iterator[Finding]:
     if not metadata.license:
         message = "METADATA names no licence: neither License-Expression nor License, and no classifier."
         yield view.finding("warning", "metadata", message)
-
-
-def _check_requirements(view: WheelView) -> Iterator[Finding]:
-    for text in view.metadata.requires_dist if view.metadata else ():
+    for text in metadata.requires_dist:
+        message = ""
         try:
-            requirement = Requirement(text)
+            if Requirement(text).url:
+                message = f"Requires-Dist {text!r} is a direct reference, which indexes refuse."
         except InvalidRequirement as problem:
-            yield view.finding("error", "metadata", f"Requires-Dist {text!r} cannot be read: {problem}.")
-            continue
-        if requirement.url:
-            message = f"Requires-Dist {text!r} is a direct reference, which indexes refuse."
+            message = f"Requires-Dist {text!r} cannot be read: {problem}."
+        if message:
             yield view.finding("error", "metadata", message)
 
 
-def _check_tags(view: WheelView) -> Iterator[Finding]:
+def _tags(view: WheelView) -> Iterator[Finding]:
     if view.info is None:
         return
     named = {str(tag) for tag in view.name.tags}
-    inside = view.info.tags
-    if named != inside:
-        listed, expected = ", ".join(sorted(inside)) or "none", ", ".join(sorted(named))
+    if named != view.info.tags:
+        listed, expected = ", ".join(sorted(view.info.tags)) or "none", ", ".join(sorted(named))
         yield view.finding("error", "tags", f"WHEEL lists tags {listed}; the file name says {expected}.")
     if view.info.wheel_version.split(".")[0] != "1":
         message = f"WHEEL has format version {view.info.wheel_version}; installers read 1.x."
@@ -134,10 +116,9 @@ def _check_tags(view: WheelView) -> Iterator[Finding]:
         yield view.finding("error", "tags", message)
 
 
-def _check_root(view: WheelView) -> Iterator[Finding]:
-    compiled = [
-        member.name for member in view.members if member.name.endswith((".pyd", ".dll", ".dylib"))
-    ] + [binary.member.name for binary in view.binaries if binary.elf and binary.elf.machine != "EM_AMDGPU"]
+def _root(view: WheelView) -> Iterator[Finding]:
+    compiled = [one.name for one in view.members if one.name.endswith((".pyd", ".dll", ".dylib"))]
+    compiled += [one.member.name for one in view.binaries if one.elf and one.elf.machine != "EM_AMDGPU"]
     portable = "any" in view.platforms
     if compiled and portable:
         message = f"The tag promises any platform, but {len(compiled)} files are compiled."
@@ -149,15 +130,12 @@ def _check_root(view: WheelView) -> Iterator[Finding]:
         yield view.finding("warning", "tags", "The tag names a platform, but nothing is compiled.")
 
 
-def _check_extensions(view: WheelView) -> Iterator[Finding]:
-    interpreters = {tag.interpreter for tag in view.name.tags}
+def _extensions(view: WheelView) -> Iterator[Finding]:
     abis = {tag.abi for tag in view.name.tags}
+    if {tag.interpreter for tag in view.name.tags} & {"py3", "py2"}:
+        return  # a wheel for every Python may carry one extension for each
     for member in view.members:
         found = _EXTENSION.search(member.name)
-        if not found:
-            continue
-        abi = f"cp{found.group(1)}"
-        # A wheel for every Python may carry one extension for each.
-        if abi not in abis and not interpreters & {"py3", "py2"}:
-            message = f"It is for {abi}, the wheel for {', '.join(sorted(abis))}."
+        if found and f"cp{found[1]}" not in abis:
+            message = f"It is for cp{found[1]}, the wheel for {', '.join(sorted(abis))}."
             yield view.finding("error", "tags", message, member.name)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, BinaryIO
 
 from core.binaries import elf
 from pytorch_build.check import DeviceFacts
-from pytorch_build.check.bundles import COMPRESSED_MAGIC, PLAIN_MAGIC, BundleError, read_bundles, targets_of
+from pytorch_build.check.bundles import COMPRESSED_MAGIC, PLAIN_MAGIC, BundleError, read_bundles
 from rocm_packaging.packages import kpack
 from rocm_packaging.packages.layouts import covers, device_target
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from core.binaries.elf import ElfFacts
     from core.binaries.pe import PeFacts
     from pytorch_build.check import Expectation, Finding, WheelView
-    from pytorch_build.check.bundles import Data
+    from pytorch_build.check.bundles import Bundle, Data
     from pytorch_build.check.policy import Policy
 
 CHECK = "device_code"
@@ -63,8 +63,12 @@ def file_facts(path: Path) -> DeviceFacts | None:
             return DeviceFacts(targets=targets, archived=binaries)
         if not head.startswith(MAGICS):
             return None
-        bundles = read_bundles(mapped(stream))
-    return DeviceFacts(bundles=bundles, targets=targets_of(bundles))
+        return _of_bundles(read_bundles(mapped(stream)))
+
+
+def _of_bundles(bundles: tuple[Bundle, ...], registered: int = -1) -> DeviceFacts:
+    targets = frozenset(target for bundle in bundles for target in bundle.targets)
+    return DeviceFacts(bundles=bundles, targets=targets, registered=registered)
 
 
 def mapped(stream: BinaryIO) -> Data:
@@ -99,19 +103,15 @@ def _section_facts(
     section = memoryview(data)[start : start + size]
     if len(section) != size:
         raise BundleError(f"{fatbin} reaches beyond the end of the file")
-    bundles = read_bundles(section)
-    return DeviceFacts(
-        bundles=bundles,
-        targets=targets_of(bundles),
-        registered=sections[wrappers][1] // _WRAPPER_SIZE if wrappers in sections else -1,
-    )
+    registered = sections[wrappers][1] // _WRAPPER_SIZE if wrappers in sections else -1
+    return _of_bundles(read_bundles(section), registered)
 
 
 def check(view: WheelView, expectation: Expectation | None, policy: Policy) -> Iterator[Finding]:
     """Compare a wheel's device code with the GPU targets it is built for.
 
     A target that no file covers is an error, one that only some files cover a note
-    (libraries may drop kernels that a GPU cannot run), one that nobody asked for a warning.
+    (libraries may drop kernels that a GPU cannot run), one that was not requested a warning.
     """
     device = {binary.member.name: binary.device for binary in view.binaries if binary.device}
     if gpu := device_target(view.name.distribution):
@@ -135,7 +135,7 @@ def check(view: WheelView, expectation: Expectation | None, policy: Policy) -> I
         yield from _check_target(view, target, found, device)
     extra = sorted(target for target in found if not is_asked_for(target, wanted))
     if extra:
-        yield view.finding("warning", CHECK, f"Device code for {', '.join(extra)}, which nobody asked for.")
+        yield view.finding("warning", CHECK, f"Device code for {', '.join(extra)}, which was not requested.")
 
 
 def _check_part(view: WheelView, gpu: str, device: dict[str, DeviceFacts]) -> Iterator[Finding]:
@@ -193,17 +193,17 @@ def _check_target(
 
 
 def processor(target: str) -> str:
-    """A target without its features: ``gfx942`` of ``gfx942:xnack+``."""
+    """Return a target without its features: ``gfx942`` of ``gfx942:xnack+``."""
     return target.partition(":")[0]
 
 
 def features(target: str) -> frozenset[str]:
-    """A target's features: ``xnack+`` of ``gfx942:xnack+``."""
+    """Return a target's features: ``xnack+`` of ``gfx942:xnack+``."""
     return frozenset(target.split(":")[1:])
 
 
 def is_covered(target: str, found: Iterable[str]) -> bool:
-    """Whether code for `target` is among `found`, whatever mode the GPU is in.
+    """Return whether code for `target` is among `found`, whatever mode the GPU is in.
 
     Code that does not name a feature runs in both of its modes; code for ``xnack+`` and code
     for ``xnack-`` together do too (clang's target ID documentation).
@@ -235,7 +235,7 @@ def _opposite(feature: str) -> str:
 
 
 def is_asked_for(found: str, wanted: Iterable[str]) -> bool:
-    """Whether somebody who wants `wanted` wants code for `found`."""
+    """Return whether code for `found` is of use where `wanted` is wanted."""
     if found == PORTABLE:
         return True
     names = {processor(found), *GENERIC.get(processor(found), ())}

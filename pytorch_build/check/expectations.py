@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from packaging.requirements import InvalidRequirement, Requirement
@@ -16,14 +17,13 @@ from pytorch_build.lock.stored import stored_lock
 from pytorch_build.refs.torch_refs import DISTRIBUTIONS
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
 
     from packaging.tags import Tag
 
     from pytorch_build.check import Finding, WheelView
     from pytorch_build.context import Context
     from pytorch_build.lock.source_lock import SourceLock
-
 
 CHECK = "expected"
 _CPYTHON = re.compile(r"cp3(\d+)t?")
@@ -34,20 +34,34 @@ def check(view: WheelView, expectation: Expectation) -> Iterator[Finding]:
     if canonicalize_name(expectation.distribution) != view.name.distribution:
         message = f"This is {view.name.distribution}; {expectation.distribution} is expected."
         yield view.finding("error", CHECK, message)
-    if _version(expectation) != view.name.version:
+    try:
+        version = Version(expectation.version)
+        requires = [Requirement(text) for text in expectation.requires]
+    except (InvalidVersion, InvalidRequirement) as problem:
+        raise DataError(
+            f"What is expected of {expectation.distribution} is malformed: {problem}."
+        ) from problem
+    if version != view.name.version:
         message = f"The version is {view.name.version}; {expectation.version} is expected."
         yield view.finding("error", CHECK, message)
     wanted = expectation.python_tag
     if wanted and not any(fits(tag, wanted) for tag in view.name.tags):
         found = ", ".join(sorted({f"{tag.interpreter}-{tag.abi}" for tag in view.name.tags}))
         yield view.finding("error", CHECK, f"The wheel is for {found}; {wanted} is expected.")
-    if view.metadata is not None:
-        for text in expectation.requires:
-            yield from _check_requirement(view, _requirement(text))
+    if view.metadata is None:
+        return
+    every = list(_stated(view.metadata.requires_dist))
+    for one in requires:
+        stated = [found for found in every if canonicalize_name(found.name) == canonicalize_name(one.name)]
+        if not stated:
+            yield view.finding("error", CHECK, f"METADATA does not require {one}.")
+        elif not any(_same(found, one) for found in stated):
+            listed = ", ".join(sorted(map(str, stated)))
+            yield view.finding("error", CHECK, f"METADATA requires {listed}; {one} is expected.")
 
 
 def fits(tag: Tag, wanted: str) -> bool:
-    """Whether a wheel's tag is right for a Python tag."""
+    """Return whether a wheel's tag is right for a Python tag."""
     interpreter, _, abi = wanted.partition("-")
     abi = abi or interpreter
     if tag.interpreter in {"py3", f"py{interpreter[2:3]}"}:
@@ -60,54 +74,21 @@ def fits(tag: Tag, wanted: str) -> bool:
 
 def _minor(interpreter: str) -> int:
     found = _CPYTHON.fullmatch(interpreter)
-    return int(found.group(1)) if found else 1000
+    return int(found[1]) if found else 1000
 
 
-def _check_requirement(view: WheelView, wanted: Requirement) -> Iterator[Finding]:
-    stated = [
-        requirement
-        for requirement in _stated(view)
-        if canonicalize_name(requirement.name) == canonicalize_name(wanted.name)
-    ]
-    if any(_same(requirement, wanted) for requirement in stated):
-        return
-    if not stated:
-        yield view.finding("error", CHECK, f"METADATA does not require {wanted}.")
-        return
-    found = ", ".join(sorted(str(requirement) for requirement in stated))
-    yield view.finding("error", CHECK, f"METADATA requires {found}; {wanted} is expected.")
-
-
-def _stated(view: WheelView) -> Iterator[Requirement]:
-    for text in view.metadata.requires_dist if view.metadata else ():
-        try:
+def _stated(requires_dist: Iterable[str]) -> Iterator[Requirement]:
+    for text in requires_dist:
+        with suppress(InvalidRequirement):  # `contents.check_archive` reports it
             yield Requirement(text)
-        except InvalidRequirement:
-            continue  # `check_archive` reports it
 
 
 def _same(stated: Requirement, wanted: Requirement) -> bool:
-    """Whether METADATA asks for what is wanted; it may ask for more extras, never under a condition."""
+    """Return whether METADATA requires what is wanted: with more extras at most, never under a condition."""
     if stated.marker is not None and wanted.marker is None and not stated.marker.evaluate():
         return False
-    extras = {canonicalize_name(extra) for extra in stated.extras}
-    return stated.specifier == wanted.specifier and extras >= {
-        canonicalize_name(extra) for extra in wanted.extras
-    }
-
-
-def _version(expectation: Expectation) -> Version:
-    try:
-        return Version(expectation.version)
-    except InvalidVersion as problem:
-        raise DataError(f"The expected version {expectation.version!r} is no version.") from problem
-
-
-def _requirement(text: str) -> Requirement:
-    try:
-        return Requirement(text)
-    except InvalidRequirement as problem:
-        raise DataError(f"The expected requirement {text!r} cannot be read: {problem}.") from problem
+    extras, needed = ({canonicalize_name(extra) for extra in one.extras} for one in (stated, wanted))
+    return stated.specifier == wanted.specifier and extras >= needed
 
 
 def run_lock(context: Context) -> SourceLock:
@@ -122,7 +103,7 @@ def run_lock(context: Context) -> SourceLock:
 
 
 def expectation(context: Context, lock: SourceLock, project: str, *, with_triton: bool = True) -> Expectation:
-    """State what one project's wheel must be."""
+    """Return what one project's wheel must be."""
     requires = []
     if project == "torch" and context.gpu:
         requires.append(f"rocm[libraries]=={lock.rocm_version}")
@@ -141,17 +122,14 @@ def expectation(context: Context, lock: SourceLock, project: str, *, with_triton
 
 
 def expectations(context: Context) -> Mapping[str, Expectation]:
-    """State what every wheel of the run must be, by distribution name."""
+    """Return what every wheel of the run must be, by distribution name."""
     lock = run_lock(context)
-    with_triton = _has_triton(context)
+    found = distributions.in_run(
+        context.common.open_for_reading(), context.common.outputs, context.artifact_group
+    )
+    with_triton = any(one.name == DISTRIBUTIONS["triton"] for one in found)
     return {
         DISTRIBUTIONS[project]: expectation(context, lock, project, with_triton=with_triton)
         for project, locked in lock.projects.items()
         if not locked.prebuilt and project in context.ref.components
     }
-
-
-def _has_triton(context: Context) -> bool:
-    store, outputs = context.common.open_for_reading(), context.common.outputs
-    found = distributions.in_run(store, outputs, context.artifact_group)
-    return any(one.name == DISTRIBUTIONS["triton"] for one in found)

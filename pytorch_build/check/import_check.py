@@ -1,4 +1,4 @@
-"""Runs in a target environment: imports a distribution's modules and says what it saw as JSON.
+"""Runs in a target environment: imports a distribution's module and reports problems as JSON.
 
 Standard library only, and old syntax, as it runs under the target's Python. Standard output
 holds one JSON document; what the modules print goes to standard error. Exit status 1 means
@@ -14,7 +14,6 @@ import json
 import os
 import re
 import sys
-import time
 import traceback
 from typing import TextIO
 
@@ -24,56 +23,36 @@ def main() -> int:
     parser = argparse.ArgumentParser(description="Import a distribution's modules and compare versions.")
     parser.add_argument("--distribution", required=True)
     parser.add_argument("--version", required=True, help="the version that must be installed")
-    parser.add_argument("--module", action="append", required=True)
+    parser.add_argument("--module", required=True)
     parser.add_argument("--public", action="store_true", help="modules state the version without local part")
     options = parser.parse_args()
     with _own_output() as output:
-        report = check(options.distribution, options.version, options.module, public=options.public)
-        output.write(json.dumps(report) + "\n")
-    return 1 if report["problems"] else 0
+        problems = check(options.distribution, options.version, options.module, public=options.public)
+        output.write(json.dumps({"problems": problems}) + "\n")
+    return 1 if problems else 0
 
 
-def check(distribution: str, version: str, modules: list[str], *, public: bool) -> dict[str, object]:
-    """Import every module and compare what it says with what is installed."""
+def check(distribution: str, version: str, module: str, *, public: bool) -> list[str]:
+    """Import a module and compare what it says with what is installed; return every problem."""
     problems: list[str] = []
-    installed = ""
     try:
         installed = importlib.metadata.version(distribution)
+        if normal(installed) != normal(version):
+            problems.append(f"{distribution} {installed} is installed; {version} is expected.")
     except importlib.metadata.PackageNotFoundError:
         problems.append(f"{distribution} is not installed.")
-    if installed and normal(installed) != normal(version):
-        problems.append(f"{distribution} {installed} is installed; {version} is expected.")
-    seen = [_import(module, version, problems, public=public) for module in modules]
-    return {
-        "distribution": distribution,
-        "version": installed,
-        "python": sys.version.split()[0],
-        "modules": seen,
-        "problems": problems,
-    }
-
-
-def _import(module: str, version: str, problems: list[str], *, public: bool) -> dict[str, object]:
-    start = time.perf_counter()
     try:
-        found = importlib.import_module(module)
+        stated = getattr(importlib.import_module(module), "__version__", None)
     # SystemExit included: a module that ends the process on import does not work.
     except BaseException as problem:  # noqa: BLE001 - whatever it raises is what is reported
         traceback.print_exc()
-        problems.append(f"import {module} failed: {type(problem).__name__}: {problem}")
-        return {"name": module, "version": "", "file": "", "seconds": 0.0}
-    stated = getattr(found, "__version__", None)
-    if stated is not None:
-        wanted = version.partition("+")[0] if public else version
-        shown = str(stated).partition("+")[0] if public else str(stated)
-        if normal(shown) != normal(wanted):
-            problems.append(f"{module}.__version__ is {stated}; {wanted} is expected.")
-    return {
-        "name": module,
-        "version": "" if stated is None else str(stated),
-        "file": str(getattr(found, "__file__", "") or ""),
-        "seconds": round(time.perf_counter() - start, 3),
-    }
+        return [*problems, f"import {module} failed: {type(problem).__name__}: {problem}"]
+    wanted, shown = version, str(stated)
+    if public:
+        wanted, shown = wanted.partition("+")[0], shown.partition("+")[0]
+    if stated is not None and normal(shown) != normal(wanted):
+        problems.append(f"{module}.__version__ is {stated}; {wanted} is expected.")
+    return problems
 
 
 def normal(version: str) -> str:

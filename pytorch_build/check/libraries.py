@@ -6,11 +6,12 @@ Search rules: ld.so(8). Libraries that every system has: PEP 600.
 from __future__ import annotations
 
 import re
+from collections import defaultdict
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING
 
-from pytorch_build.check.policy import matches, places, provided, some, unasked
+from pytorch_build.check.policy import Providers, matches, some
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -28,13 +29,11 @@ _ORIGIN = re.compile(r"^\$(ORIGIN|\{ORIGIN\})(/|$)")
 
 @dataclass(frozen=True, kw_only=True)
 class _Libraries:
-    """Where a wheel's files may find libraries."""
+    """Where a wheel's files may find libraries: by file name, by SONAME, in other wheels."""
 
-    inside: Mapping[str, tuple[str, ...]]
-    sonames: Mapping[str, tuple[str, ...]]
-    provided: tuple[str, ...]
-    folders: Mapping[str, tuple[str, ...]]
-    unasked: Mapping[str, tuple[str, ...]]
+    inside: Mapping[str, list[str]]
+    sonames: Mapping[str, list[str]]
+    providers: Providers
     strict: bool
 
 
@@ -48,150 +47,119 @@ def check(view: WheelView, policy: Policy) -> Iterator[Finding]:
     libraries = _libraries(view, policy)
     for binary, elf in host:
         where = binary.member.name
-        yield from _check_machine(view, where, elf)
-        yield from _check_rpath(view, binary, elf)
-        yield from _check_stack(view, where, elf)
-        yield from _check_needed(view, policy, libraries, binary, elf.needed)
-        yield from _check_reach(view, libraries, binary, elf.needed)
+        for severity, message in (
+            *_machine(view, elf),
+            *_rpath(binary, elf),
+            *_stack(elf),
+            *_needed(policy, libraries, binary, elf),
+            *_reach(libraries, binary, elf),
+        ):
+            yield view.finding(severity, CHECK, message, where)
         if elf.debug_bytes:
             yield view.finding("note", CHECK, f"{elf.debug_bytes} bytes of debug sections.", where)
-    yield from _check_sonames(view, host)
-
-
-def _check_machine(view: WheelView, where: str, elf: ElfFacts) -> Iterator[Finding]:
-    for platform in sorted(view.platforms):
-        for suffix, machine in _MACHINES.items():
-            if platform.endswith(suffix) and elf.machine != machine:
-                yield view.finding("error", CHECK, f"It is for {elf.machine}; the tag is {platform}.", where)
-        promised = _promised_glibc(platform)
-        if promised and elf.glibc > promised:
-            needs, has = (".".join(map(str, version)) for version in (elf.glibc, promised))
-            yield view.finding("error", CHECK, f"It needs glibc {needs}; {platform} promises {has}.", where)
-
-
-def _promised_glibc(platform: str) -> tuple[int, int] | None:
-    found = _MANYLINUX.match(platform)
-    if found:
-        return int(found.group(1)), int(found.group(2))
-    return next((version for prefix, version in _LEGACY.items() if platform.startswith(prefix)), None)
-
-
-def _check_rpath(view: WheelView, binary: Binary, elf: ElfFacts) -> Iterator[Finding]:
-    where = binary.member.name
-    absolute = [entry for entry in elf.rpath if entry and not _ORIGIN.match(entry)]
-    if absolute:
-        message = f"Its RPATH names folders of one machine: {some(absolute)}. Only $ORIGIN/… is allowed."
-        yield view.finding("error", CHECK, message, where)
-    if "" in elf.rpath:
-        yield view.finding(
-            "error", CHECK, "Its RPATH has an empty entry, which is the folder a program runs in.", where
-        )
-    outside = [
-        entry
-        for entry in elf.rpath
-        if binary.member.installed and _ORIGIN.match(entry) and _expand(binary, entry) is None
-    ]
-    if outside:
-        yield view.finding("warning", CHECK, f"Its RPATH leaves site-packages: {some(outside)}.", where)
-
-
-def _check_stack(view: WheelView, where: str, elf: ElfFacts) -> Iterator[Finding]:
-    if "E" in elf.stack:
-        yield view.finding("error", CHECK, "It asks for an executable stack.", where)
-    elif not elf.stack:
-        yield view.finding(
-            "warning", CHECK, "It has no PT_GNU_STACK header, which asks for an executable stack.", where
-        )
-
-
-def _check_needed(
-    view: WheelView, policy: Policy, libraries: _Libraries, binary: Binary, needed: Iterable[str]
-) -> Iterator[Finding]:
-    """Find each needed library; those missing for one reason make one finding."""
-    where = binary.member.name
-    of_others: dict[str, list[str]] = {}
-    machine: list[str] = []
-    nowhere: list[str] = []
-    for library in needed:
-        if library in policy.system_libraries or matches(library, libraries.provided):
-            continue
-        inside = libraries.inside.get(library, ()) + libraries.sonames.get(library, ())
-        provider = next((name for name, some in libraries.unasked.items() if matches(library, some)), "")
-        if inside:
-            if not any(matches(place, policy.preloaded) for place in inside):
-                yield from _check_inside(view, libraries, binary, library, inside)
-        elif provider:
-            of_others.setdefault(provider, []).append(library)
-        elif matches(library, policy.machine_libraries):
-            machine.append(library)
-        else:
-            nowhere.append(library)
-    for provider, names in of_others.items():
-        message = f"It needs {some(names)} of {provider}, but METADATA does not require {provider}."
-        yield view.finding("error", CHECK, message, where)
-    if machine:
-        severity: Severity = "error" if libraries.strict else "warning"
-        message = f"It needs {some(machine)}, which no wheel brings: the machine must have it."
-        yield view.finding(severity, CHECK, message, where)
-    if nowhere:
-        yield view.finding("error", CHECK, f"It needs {some(nowhere)}, which nothing brings.", where)
-
-
-def _check_inside(
-    view: WheelView, libraries: _Libraries, binary: Binary, library: str, places: Iterable[str]
-) -> Iterator[Finding]:
-    # The loader looks for files; a SONAME helps only once the library is loaded.
-    if not _on_rpath(binary, libraries.inside.get(library, ())):
-        message = (
-            f"{library} is in the wheel as {some(places)}, but not on this file's RPATH: "
-            "it is found only if something loads it before."
-        )
-        yield view.finding("warning", CHECK, message, binary.member.name)
-
-
-def _check_reach(
-    view: WheelView, libraries: _Libraries, binary: Binary, needed: Iterable[str]
-) -> Iterator[Finding]:
-    """See that libraries of other distributions are found where those have them."""
-    search = [found for entry in binary.elf.rpath if (found := _expand(binary, entry))] if binary.elf else []
-    for folder, patterns in libraries.folders.items():
-        away = [library for library in needed if matches(library, patterns)]
-        if away and not any(matches(place, [folder]) for place in search):
-            message = f"It needs {some(away)} in {folder} of another wheel, where its RPATH does not lead."
-            yield view.finding("error", CHECK, message, binary.member.name)
-
-
-def _check_sonames(view: WheelView, host: Iterable[tuple[Binary, ElfFacts]]) -> Iterator[Finding]:
-    seen: dict[str, list[str]] = {}
+    seen = defaultdict(list)
     for binary, elf in host:
-        if elf.soname:
-            seen.setdefault(elf.soname, []).append(binary.member.name)
+        seen[elf.soname].append(binary.member.name)
     for soname, members in sorted(seen.items()):
-        if len(members) > 1:
+        if soname and len(members) > 1:
             message = (
                 f"{len(members)} files have the SONAME {soname}: {some(members)}. One of them is loaded."
             )
             yield view.finding("warning", CHECK, message, members[0])
 
 
+def _machine(view: WheelView, elf: ElfFacts) -> Iterator[tuple[Severity, str]]:
+    for platform in sorted(view.platforms):
+        for suffix, machine in _MACHINES.items():
+            if platform.endswith(suffix) and elf.machine != machine:
+                yield "error", f"It is for {elf.machine}; the tag is {platform}."
+        promised = _promised_glibc(platform)
+        if promised and elf.glibc > promised:
+            needs, has = (".".join(map(str, version)) for version in (elf.glibc, promised))
+            yield "error", f"It needs glibc {needs}; {platform} promises {has}."
+
+
+def _promised_glibc(platform: str) -> tuple[int, int] | None:
+    if found := _MANYLINUX.match(platform):
+        return int(found[1]), int(found[2])
+    return next((version for prefix, version in _LEGACY.items() if platform.startswith(prefix)), None)
+
+
+def _rpath(binary: Binary, elf: ElfFacts) -> Iterator[tuple[Severity, str]]:
+    if absolute := [entry for entry in elf.search if not _ORIGIN.match(entry)]:
+        yield (
+            "error",
+            f"Its RPATH names folders of one machine: {some(absolute)}. Only $ORIGIN/… is allowed.",
+        )
+    if "" in elf.rpath:
+        yield "error", "Its RPATH has an empty entry, which is the folder a program runs in."
+    relative = [entry for entry in elf.search if binary.member.installed and _ORIGIN.match(entry)]
+    if outside := [entry for entry in relative if _expand(binary, entry) is None]:
+        yield "warning", f"Its RPATH leaves site-packages: {some(outside)}."
+
+
+def _stack(elf: ElfFacts) -> Iterator[tuple[Severity, str]]:
+    if "E" in elf.stack:
+        yield "error", "It asks for an executable stack."
+    elif not elf.stack:
+        yield "warning", "It has no PT_GNU_STACK header, which asks for an executable stack."
+
+
+def _needed(
+    policy: Policy, libraries: _Libraries, binary: Binary, elf: ElfFacts
+) -> Iterator[tuple[Severity, str]]:
+    """Find each needed library; those missing for one reason make one finding."""
+    of_others: dict[str, list[str]] = defaultdict(list)
+    machine: list[str] = []
+    nowhere: list[str] = []
+    for library in elf.needed:
+        if library in policy.system_libraries or matches(library, libraries.providers.libraries):
+            continue
+        inside = [*libraries.inside.get(library, ()), *libraries.sonames.get(library, ())]
+        if inside:
+            # The loader looks for files; a SONAME helps only once the library is loaded.
+            found = _on_rpath(binary, libraries.inside.get(library, ()))
+            if not found and not any(matches(place, policy.preloaded) for place in inside):
+                where = f"{library} is in the wheel as {some(inside)}, but not on this file's RPATH"
+                yield "warning", f"{where}: it is found only if something loads it before."
+        elif provider := libraries.providers.undeclared(library):
+            of_others[provider].append(library)
+        else:
+            (machine if matches(library, policy.machine_libraries) else nowhere).append(library)
+    for provider, names in of_others.items():
+        yield "error", f"It needs {some(names)} of {provider}, but METADATA does not require {provider}."
+    if machine:
+        severity: Severity = "error" if libraries.strict else "warning"
+        yield severity, f"It needs {some(machine)}, which no wheel provides: the machine must have it."
+    if nowhere:
+        yield "error", f"It needs {some(nowhere)}: unresolved dependency."
+
+
+def _reach(libraries: _Libraries, binary: Binary, elf: ElfFacts) -> Iterator[tuple[Severity, str]]:
+    """Verify that libraries of other distributions are found where those have them."""
+    search = [found for entry in elf.rpath if (found := _expand(binary, entry))]
+    for folder, patterns in libraries.providers.folders.items():
+        away = [library for library in elf.needed if matches(library, patterns)]
+        if away and not any(matches(place, [folder]) for place in search):
+            yield (
+                "error",
+                f"It needs {some(away)} in {folder} of another wheel, where its RPATH does not lead.",
+            )
+
+
 def _libraries(view: WheelView, policy: Policy) -> _Libraries:
-    inside: dict[str, tuple[str, ...]] = {}
-    sonames: dict[str, tuple[str, ...]] = {}
-    for member in view.members:
-        if member.installed:
-            base = PurePosixPath(member.installed).name
-            inside[base] = (*inside.get(base, ()), member.installed)
+    inside: dict[str, list[str]] = defaultdict(list)
+    sonames: dict[str, list[str]] = defaultdict(list)
+    for path in filter(None, (member.installed for member in view.members)):
+        inside[PurePosixPath(path).name].append(path)
     for binary in view.binaries:
-        if binary.elf and binary.elf.soname and binary.member.installed:
-            soname = binary.elf.soname
-            if PurePosixPath(binary.member.installed).name != soname:
-                sonames[soname] = (*sonames.get(soname, ()), binary.member.installed)
+        path, soname = binary.member.installed, binary.elf.soname if binary.elf else ""
+        if soname and path and PurePosixPath(path).name != soname:
+            sonames[soname].append(path)
     return _Libraries(
         inside=inside,
         sonames=sonames,
-        provided=provided(view, policy),
-        folders=places(view, policy),
-        unasked=unasked(view, policy),
+        providers=Providers(view, policy),
         strict=any(platform.startswith("manylinux") for platform in view.platforms),
     )
 
@@ -202,7 +170,7 @@ def _on_rpath(binary: Binary, places: Iterable[str]) -> bool:
 
 
 def _expand(binary: Binary, entry: str) -> str | None:
-    """Give the folder below site-packages that an RPATH entry means; none if it is not below."""
+    """Return the folder below site-packages that an RPATH entry means; None if it is not below."""
     found = _ORIGIN.match(entry)
     if not found:
         return None

@@ -15,9 +15,11 @@ from pydantic import Field, field_validator
 from core.data import Model, load_toml
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable
 
     from pytorch_build.check import WheelView
+
+_SHOWN = 3
 
 
 class SizeLimit(Model):
@@ -42,16 +44,12 @@ class Forbidden(Model):
         try:
             re.compile(value)
         except re.error as problem:
-            raise ValueError(f"{value!r} is no regular expression: {problem}") from problem
+            raise ValueError(f"{value!r} is not a regular expression: {problem}") from problem
         return value
-
-    def holds_for(self, distribution: str) -> bool:
-        """Whether the rule is meant for a distribution."""
-        return any(fnmatchcase(distribution, pattern) for pattern in self.distributions)
 
 
 class Provider(Model):
-    """Libraries that another distribution brings, loaded or on the search path at run time."""
+    """Libraries of another distribution, loaded or on the search path at run time."""
 
     distributions: tuple[str, ...]
     libraries: tuple[str, ...] = ()
@@ -60,13 +58,13 @@ class Provider(Model):
     assumed_by: tuple[str, ...] = ()
 
     @property
-    def brings(self) -> tuple[str, ...]:
+    def patterns(self) -> tuple[str, ...]:
         """Patterns of all its libraries."""
         return (*self.libraries, *(name for names in self.folders.values() for name in names))
 
 
 class Windows(Model):
-    """DLLs that a wheel for Windows need not bring. Names are shell patterns in small letters."""
+    """DLLs that a wheel for Windows need not hold. Names are shell patterns in small letters."""
 
     libraries: tuple[str, ...] = ()
     redistributable: tuple[str, ...] = ()
@@ -93,7 +91,7 @@ class Policy(Model):
         for name, provider in value.items():
             for other in provider.includes:
                 if other not in value:
-                    raise ValueError(f"{name} includes {other!r}, which is no provider")
+                    raise ValueError(f"{name} includes {other!r}, which is not a provider")
         return value
 
 
@@ -107,61 +105,50 @@ def _default() -> Policy:
     return load_toml(Path(__file__).with_name("policy.toml"), Policy)
 
 
-_SHOWN = 3
+class Providers:
+    """Libraries that a wheel may expect of the distributions it requires, and those of all others."""
 
+    def __init__(self, view: WheelView, policy: Policy, *, lower: bool = False) -> None:
+        own = view.name.distribution
+        required = {_distribution(text) for text in (view.metadata.requires_dist if view.metadata else ())}
+        there: list[str] = []
+        queue = [
+            name
+            for name, provider in policy.providers.items()
+            if any(matches(one, provider.distributions) for one in required)
+            or own in provider.assumed_by
+            # ROCm's wheels load each other's libraries without requiring one another.
+            or (matches(own, provider.distributions) and own != name)
+        ]
+        while queue:
+            name = queue.pop(0)
+            if name not in there:
+                there.append(name)
+                queue += policy.providers[name].includes
+        known = [policy.providers[name] for name in there]
+        self.libraries = tuple(
+            pattern.lower() if lower else pattern for provider in known for pattern in provider.patterns
+        )
+        # ROCm's own wheels are laid out by `rocm_packaging`, and are not judged by this
+        self.folders = {
+            folder: libraries
+            for provider in known
+            if not matches(own, provider.distributions)
+            for folder, libraries in provider.folders.items()
+        }
+        self._others = {
+            name: [one.lower() if lower else one for one in provider.patterns]
+            for name, provider in policy.providers.items()
+            if name not in there and own not in provider.distributions
+        }
 
-def available(view: WheelView, policy: Policy) -> tuple[str, ...]:
-    """Name the providers whose libraries are there when this wheel is installed."""
-    required = {_distribution(text) for text in (view.metadata.requires_dist if view.metadata else ())}
-    own = view.name.distribution
-    found: list[str] = []
-    queue = [
-        name
-        for name, provider in policy.providers.items()
-        if any(matches(one, provider.distributions) for one in required)
-        or own in provider.assumed_by
-        # ROCm's wheels load each other's libraries without requiring one another.
-        or (matches(own, provider.distributions) and own != name)
-    ]
-    while queue:
-        name = queue.pop(0)
-        if name not in found:
-            found.append(name)
-            queue += policy.providers[name].includes
-    return tuple(found)
-
-
-def provided(view: WheelView, policy: Policy) -> tuple[str, ...]:
-    """List patterns of the libraries that the wheel may expect from other distributions."""
-    return tuple(pattern for name in available(view, policy) for pattern in policy.providers[name].brings)
-
-
-def places(view: WheelView, policy: Policy) -> Mapping[str, tuple[str, ...]]:
-    """Return other distributions' folders that an RPATH must lead to: folder -> patterns of its libraries.
-
-    ROCm's own wheels are laid out by `rocm_packaging`, and are not judged by this.
-    """
-    there = (policy.providers[name] for name in available(view, policy))
-    return {
-        folder: libraries
-        for provider in there
-        if not matches(view.name.distribution, provider.distributions)
-        for folder, libraries in provider.folders.items()
-    }
-
-
-def unasked(view: WheelView, policy: Policy) -> Mapping[str, tuple[str, ...]]:
-    """List patterns of libraries of distributions that the wheel does not require: by provider."""
-    there = available(view, policy)
-    return {
-        name: provider.brings
-        for name, provider in policy.providers.items()
-        if name not in there and view.name.distribution not in provider.distributions
-    }
+    def undeclared(self, library: str) -> str:
+        """Return the distribution that has a library and is not required; "" for none."""
+        return next((name for name, patterns in self._others.items() if matches(library, patterns)), "")
 
 
 def matches(name: str, patterns: Iterable[str]) -> bool:
-    """Whether a name is among shell patterns."""
+    """Return whether a name is among shell patterns."""
     return any(fnmatchcase(name, pattern) for pattern in patterns)
 
 

@@ -180,7 +180,7 @@ def gather(path: Path, options: CheckOptions) -> tuple[WheelView, tuple[RecordPr
             return read(path)
         except WheelError as problem:
             if problem.message not in {one.message for one in problems}:
-                problems.append(RecordProblem(member="", kind="structure", message=problem.message))
+                problems.append(RecordProblem(member="", message=problem.message))
             return None
 
     view = WheelView(

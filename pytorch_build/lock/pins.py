@@ -7,13 +7,13 @@ Formats (of the PyTorch tree): ``related_commits`` holds pipe-delimited rows
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from packaging.version import InvalidVersion, Version
 
 from core.errors import SourceError
+from pytorch_build.sources.git import is_commit
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -27,7 +27,6 @@ SETUP_FILES = ("setup.py", "python/setup.py")
 
 _FIELDS = ("os", "source", "project", "branch", "commit", "origin")
 _OS = "ubuntu"
-_COMMIT = re.compile(r"[0-9a-f]{40}", re.ASCII)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,13 +39,8 @@ class RelatedCommit:
     origin: str
 
 
-def is_commit(text: str) -> bool:
-    """Say whether a text is a whole commit hash: 40 lower-case hex digits."""
-    return _COMMIT.fullmatch(text) is not None
-
-
 def adds_commit(setup: str) -> bool:
-    """Say whether a setup.py of triton's adds the commit to the version: all do, but on release branches."""
+    """Return whether triton's setup.py adds the commit to the version: not on release branches."""
     return "def get_git_commit_hash" in setup
 
 

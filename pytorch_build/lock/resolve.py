@@ -15,10 +15,9 @@ from packaging.requirements import InvalidRequirement, Requirement
 
 from core.errors import DataError, SourceError
 from pytorch_build.lock import pins, versions
-from pytorch_build.lock.remote import Reader
 from pytorch_build.lock.source_lock import LockedProject, SourceLock
 from pytorch_build.refs.torch_refs import DISTRIBUTIONS, PROJECTS
-from pytorch_build.sources.git import Origins
+from pytorch_build.sources.git import Origins, Reader
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

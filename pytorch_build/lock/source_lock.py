@@ -14,8 +14,8 @@ from pydantic import Field, field_validator, model_validator
 from core import data, files
 from core.data import Model
 from core.errors import DataError, SourceError, nearest
-from pytorch_build.lock.pins import is_commit
 from pytorch_build.refs.torch_refs import PROJECTS
+from pytorch_build.sources.git import is_commit
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -105,7 +105,7 @@ class SourceLock(Model):
         return self.projects[name]
 
     def version(self, project: str, *, gpu: bool) -> str:
-        """Give the full version of a wheel to come.
+        """Return the full version of a wheel to come.
 
         Raises:
             SourceError: The project is not locked, is prebuilt, or the lock has no ROCm version.

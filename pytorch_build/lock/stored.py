@@ -12,7 +12,7 @@ from core.errors import MissingInputError, UsageError
 from pytorch_build.lock.resolve import resolve
 from pytorch_build.lock.source_lock import SourceLock
 from pytorch_build.refs.torch_refs import SAMPLE_SCHEME
-from pytorch_build.rocm.options import RocmOptions, find_version
+from pytorch_build.rocm import RocmOptions, find_version
 from pytorch_build.sources.git import Origins
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ PASSED = "SOURCE_LOCK"
 
 
 def origins(common: Common, ref: TorchRef, mirrors: Mapping[str, str]) -> Origins:
-    """Say how a ref's origins are reached; the sample's repositories are made where they are missing."""
+    """Return how a ref's origins are reached; the sample's repositories are made where they are missing."""
     if not any(source.origin.startswith(SAMPLE_SCHEME) for source in ref.projects.values()):
         return Origins(mirrors=mirrors)
     from pytorch_build.sample import ensure_repositories
@@ -59,7 +59,7 @@ def source_lock(
     require_related_commit: bool = False,
     mirrors: Mapping[str, str] | None = None,
 ) -> SourceLock:
-    """Give the run's lock; resolve it where it is missing, and complete it where it lacks versions.
+    """Return the run's lock; resolve it where it is missing, and complete it where it lacks versions.
 
     A stored lock keeps its commits until `update` is given. A ROCm version that it lacks is
     added; one that it contradicts replaces it in the local run only.
@@ -114,7 +114,7 @@ def _serves(lock: SourceLock, context: Context, options: RocmOptions) -> bool:
 
 
 def _same_source(lock: SourceLock, ref: TorchRef, name: str) -> bool:
-    """Say whether a locked project still is what the refs data names; a pin's commit is torch's to say."""
+    """Return whether a locked project still is what the refs data names; a pin's commit is torch's to say."""
     source, locked = ref.projects.get(name), lock.projects[name]
     if source is None:
         return False

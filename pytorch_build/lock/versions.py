@@ -38,7 +38,7 @@ class WheelTag:
 
 
 def python_tag(version: str) -> WheelTag:
-    """Say which wheels a Python version takes: 3.12 -> cp312-cp312, 3.13t -> cp313-cp313t.
+    """Return which wheels a Python version takes: 3.12 -> cp312-cp312, 3.13t -> cp313-cp313t.
 
     Args:
         version: ``3.12``, ``3.12.4`` or, free-threaded, ``3.13t``.

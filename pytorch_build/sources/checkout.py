@@ -18,9 +18,18 @@ from typing import TYPE_CHECKING
 from core import console, files
 from core.errors import ProcessError, SourceError
 from core.run.outputs import key_name
-from pytorch_build.sources import edits, hipify, submodules
+from pytorch_build.sources import edits
 from pytorch_build.sources.edits import HIPIFY_TAG, UPSTREAM_TAG
-from pytorch_build.sources.git import TRANSFER_SECONDS, Origins, Repository, refuses_commits, unreachable
+from pytorch_build.sources.git import (
+    TRANSFER_SECONDS,
+    Origins,
+    Repository,
+    refuses_commits,
+    remove_left,
+    submodules,
+    unreachable,
+    update_submodules,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -65,7 +74,7 @@ class SourceTree:
 
 
 def tree_path(sources: Path, torch_ref: str, project: str) -> Path:
-    """Say where a project's managed tree lies below the folder of source trees."""
+    """Return where a project's managed tree lies below the folder of source trees."""
     return sources / key_name(torch_ref) / project
 
 
@@ -84,23 +93,8 @@ def checkout(locked: LockedProject, tree: Path, options: CheckoutOptions) -> Sou
         return _Checkout(git=git, locked=locked, options=options).perform()
 
 
-def verify(tree: Path, locked: LockedProject) -> SourceTree:
-    """Say that a tree is at the lock's commit, as every build must know."""
-    hint = "Run `nox -s checkout` again, or give the tree as your own (--pytorch-dir and its siblings)."
-    git = Repository(path=tree)
-    if not (tree / ".git").exists():
-        raise SourceError(f"{tree} is no checkout of {locked.project}.", hint=hint)
-    head, upstream, hipified = (git.commit_of(name) for name in ("HEAD", UPSTREAM_TAG, HIPIFY_TAG))
-    if upstream != locked.commit:
-        at = f"at {upstream[:12]}" if upstream else f"not tagged {UPSTREAM_TAG}"
-        raise SourceError(f"{tree} is {at}; the source lock says {locked.commit[:12]}.", hint=hint)
-    if head not in (upstream, hipified):
-        raise SourceError(f"{tree}: HEAD is {head[:12]}, which is none of our commits.", hint=hint)
-    return SourceTree(project=locked.project, path=tree, commit=upstream, head=head, changed=False)
-
-
 def upstream_commit(tree: Path) -> str:
-    """Give the upstream commit of a managed tree: what versions and ``git_version`` name."""
+    """Return the upstream commit of a managed tree: what versions and ``git_version`` name."""
     commit = Repository(path=tree).commit_of(UPSTREAM_TAG) if (tree / ".git").exists() else ""
     if not commit:
         raise SourceError(f"{tree} has no tag {UPSTREAM_TAG}.", hint="Run `nox -s checkout` first.")
@@ -118,7 +112,7 @@ def building(tree: Path) -> Iterator[None]:
     """
     git = Repository(path=tree)
     with _locked(tree):
-        repositories = [*submodules.submodules(git), git]
+        repositories = [*submodules(git), git]
         before = {one.path: set(one.untracked()) for one in repositories}
         git.run("update-ref", "--no-deref", "HEAD", upstream_commit(tree))
         try:
@@ -190,11 +184,11 @@ class _Checkout:
         self._prepare()
         (git.path / ".git" / _STATE).unlink(missing_ok=True)
         self._fetch()
-        repositories = [*submodules.submodules(git), git]
+        repositories = [*submodules(git), git]
         ours = {one.path: self._ours(one) for one in repositories}
         stashes = self._put_aside(repositories, ours)
         head = self._restored() or self._rebuilt(stashes)
-        submodules.remove_left(ours, git)
+        remove_left(ours, git)
         kept = [
             stash.git.path
             for stash in stashes
@@ -293,7 +287,7 @@ class _Checkout:
         git.run("checkout", "--quiet", "--force", "--detach", hipified)
         try:
             if self.options.submodules:
-                submodules.update(git, depth=self.options.depth, jobs=self.options.jobs)
+                update_submodules(git, depth=self.options.depth, jobs=self.options.jobs)
         except SourceError:
             # a submodule was cloned again, and its hipify commit is nowhere else
             return ""
@@ -306,20 +300,20 @@ class _Checkout:
         git.run("update-ref", _UPSTREAM_REF, commit)
         git.run("checkout", "--quiet", "--force", "--detach", commit)
         if self.options.submodules:
-            submodules.update(git, depth=self.options.depth, jobs=self.options.jobs)
+            update_submodules(git, depth=self.options.depth, jobs=self.options.jobs)
         # a half clone has no commit to stash on: files that are not upstream's are found now
         if leftover := edits.put_aside(git):
             stashes.append(leftover)
-        for one in [*submodules.submodules(git), git]:
+        for one in [*submodules(git), git]:
             one.run("tag", "--force", "--no-sign", UPSTREAM_TAG, "HEAD")
             if one.commit_of(HIPIFY_TAG):
                 one.run("tag", "--delete", HIPIFY_TAG)
-        if not (self.options.hipify and hipify.can_hipify(git.path)):
+        if not (self.options.hipify and edits.can_hipify(git.path)):
             return commit
-        before = {one.path: set(hipify.all_untracked(one)) for one in [*submodules.submodules(git), git]}
-        hipify.hipify(git.path, self.options.python)
+        before = {one.path: set(edits.all_untracked(one)) for one in [*submodules(git), git]}
+        edits.hipify(git.path, self.options.python)
         date = git.out("show", "--no-patch", "--format=%cI", commit)
-        return hipify.commit_hipified(git, date, before) or commit
+        return edits.commit_hipified(git, date, before) or commit
 
 
 def _named_by_parent(git: Repository) -> list[str]:

@@ -6,17 +6,19 @@ kept as a branch. What an interrupted run of our own left is told from them by c
 
 from __future__ import annotations
 
+import os
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from core import console
+from core import console, process
 from core.errors import ProcessError, SourceError
+from pytorch_build.sources.git import Repository, direct_submodules
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
+    from pathlib import Path
 
-    from pytorch_build.sources.git import Repository
 
 UPSTREAM_TAG = "THEROCK_UPSTREAM_DIFFBASE"
 HIPIFY_TAG = "THEROCK_HIPIFY_DIFFBASE"
@@ -45,12 +47,12 @@ class Stash:
 
 
 def identity(date: str) -> Mapping[str, str]:
-    """Give the environment of a commit of ours: who, and when (any date that git reads)."""
+    """Return the environment of a commit of ours: who, and when (any date that git reads)."""
     return {**_IDENTITY, "GIT_AUTHOR_DATE": date, "GIT_COMMITTER_DATE": date}
 
 
 def is_clean(git: Repository, *, submodules: bool = False) -> bool:
-    """Say whether a repository has no edits and no untracked files.
+    """Return whether a repository has no edits and no untracked files.
 
     A repository of a person's own inside the tree is nothing that git would stash, so it
     is no edit either.
@@ -152,3 +154,64 @@ def _came_from(git: Repository, trees: list[Mapping[str, str]], path: str, blob:
     text = git.run("cat-file", "blob", blob).stdout
     originals = (git.run("cat-file", "blob", one).stdout for one in candidates if one != _NOTHING)
     return any(original.startswith(text) for original in originals)
+
+
+SCRIPT = "tools/amd_build/build_amd.py"
+
+
+def can_hipify(tree: Path) -> bool:
+    """Return whether a tree brings the script; of upstream's projects only torch does."""
+    return (tree / SCRIPT).is_file()
+
+
+def hipify(tree: Path, python: Path) -> None:
+    """Rewrite a tree's sources in place, its submodules' included.
+
+    The same sources give the same result on every machine: an installed HIP, which the
+    script would look at, and the user's Python settings are kept from it.
+    """
+    env = process.inherited(
+        HIP_PATH=str(tree / "tools" / "amd_build" / "no-hip"),
+        PYTHONDONTWRITEBYTECODE="1",
+        PYTHONUTF8="1",
+        PYTHONHASHSEED="0",
+        PYTHONPATH=None,
+        PYTHONHOME=None,
+        PYTHONSAFEPATH=None,
+    )
+    console.say(f"Rewriting the CUDA sources of {tree} for HIP")
+    try:
+        process.capture([python, SCRIPT], cwd=tree, env=env)
+    except ProcessError as problem:
+        raise SourceError(
+            f"hipify failed in {tree}: {problem.message}",
+            hint=f"Run `{python} {SCRIPT}` there to see the whole output.",
+        ) from problem
+
+
+def commit_hipified(git: Repository, date: str, before: Mapping[Path, set[str]]) -> str:
+    """Commit and tag what hipify changed, submodules first; a clean repository gets neither.
+
+    The commit of a submodule is recorded in its parent's, so that the whole tree is clean.
+    """
+    inner = {one.path: commit_hipified(one, date, before) for one in direct_submodules(git)}
+    git.run("add", "--update", "--", ":/")
+    made = set(all_untracked(git)) - before.get(git.path, set())
+    if made:
+        names = "".join(f"{path}\0" for path in sorted(made))
+        git.run("add", "--force", "--pathspec-from-file=-", "--pathspec-file-nul", stdin=names)
+    for folder, commit in inner.items():
+        if commit:
+            path = folder.relative_to(git.path).as_posix()
+            git.run("update-index", "--cacheinfo", f"160000,{commit},{path}")
+    if git.run("diff", "--cached", "--quiet", "--ignore-submodules=none", check=False).returncode == 0:
+        return ""
+    message = ("--no-verify", "--no-gpg-sign", "--message", HIPIFY_SUBJECT)
+    git.run("commit", "--quiet", *message, env=identity(date))
+    git.run("tag", "--force", "--no-sign", HIPIFY_TAG, "HEAD")
+    return git.commit_of("HEAD")
+
+
+def all_untracked(git: Repository) -> tuple[str, ...]:
+    """List untracked files, those that only the user's own settings ignore included."""
+    return replace(git, settings=(*git.settings, f"core.excludesFile={os.devnull}")).untracked()

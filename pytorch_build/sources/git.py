@@ -5,17 +5,19 @@ from __future__ import annotations
 import os
 import re
 import shlex
-from dataclasses import dataclass, field
+import shutil
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from core import process
+from core import console, files, process
 from core.errors import ProcessError, SourceError, nearest
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Iterator, Mapping
 
     from core.process import Completed
+
 
 SAMPLE_SCHEME = "sample:"
 ANSWER_SECONDS = 120.0
@@ -52,6 +54,11 @@ _WORDLESS = re.compile(
 )
 
 
+def is_commit(text: str) -> bool:
+    """Return whether a text is a whole commit hash: 40 lower-case hex digits."""
+    return re.fullmatch(r"[0-9a-f]{40}", text) is not None
+
+
 @dataclass(frozen=True, kw_only=True)
 class Origins:
     """How origins are reached."""
@@ -60,7 +67,7 @@ class Origins:
     mirrors: Mapping[str, str] = field(default_factory=dict)
 
     def address(self, origin: str) -> str:
-        """Give what git is to be told for an origin: itself, or the path of a sample repository."""
+        """Return what git is to be told for an origin: itself, or the path of a sample repository."""
         if not origin.startswith(SAMPLE_SCHEME):
             return origin
         name = origin.removeprefix(SAMPLE_SCHEME)
@@ -69,7 +76,7 @@ class Origins:
         return str(self.repositories[name])
 
     def settings(self, origin: str) -> tuple[str, ...]:
-        """Give the settings (``name=value``) that git needs to reach an origin and its submodules."""
+        """Return the settings (``name=value``) that git needs to reach an origin and its submodules."""
         rewrites = [f"url.{mirror}.insteadOf={prefix}" for prefix, mirror in self.mirrors.items()]
         # git refuses submodules from paths by default; an origin that is a path was given by a person
         local = any(is_path(place) for place in (self.address(origin), *self.mirrors.values()))
@@ -77,7 +84,7 @@ class Origins:
 
 
 def is_path(address: str) -> bool:
-    """Say whether git would take an address for a folder of this machine."""
+    """Return whether git would take an address for a folder of this machine."""
     if address.startswith("file://") or re.match(r"[A-Za-z]:[\\/]", address):
         return True
     return "://" not in address and ":" not in address.partition("/")[0]
@@ -134,13 +141,13 @@ class Repository:
         return self.names("ls-files", "-z", "--others", "--exclude-standard")
 
     def commit_of(self, name: str) -> str:
-        """Give the commit that a name stands for, or nothing where there is no such commit."""
+        """Return the commit that a name stands for, or nothing where there is no such commit."""
         found = self.run("rev-parse", "--verify", "--quiet", f"{name}^{{commit}}", check=False)
         return found.stdout.strip() if found.returncode == 0 else ""
 
 
 def environment() -> dict[str, str]:
-    """Give git's environment: ours without what would steer git, no prompts, messages in English."""
+    """Return git's environment: ours without what would steer git, no prompts, messages in English."""
     ours = process.inherited(GIT_TERMINAL_PROMPT="0", LC_ALL="C", LANGUAGE=None, GCM_INTERACTIVE="never")
     kept = {
         name: value
@@ -152,7 +159,7 @@ def environment() -> dict[str, str]:
 
 
 def last_words(problem: ProcessError) -> str:
-    """Give the line of a failed git call that says most: the last that is no hint or blank."""
+    """Return the line of a failed git call that says most: the last that is no hint or blank."""
     said = problem.output or problem.message
     lines = [line.strip() for line in said.splitlines() if line.strip()]
     telling = [line for line in lines if not _WORDLESS.search(line)]
@@ -181,5 +188,174 @@ def unreachable(origin: str, problem: ProcessError) -> SourceError:
 
 
 def refuses_commits(problem: ProcessError) -> bool:
-    """Say whether a server refused a fetch because it was for a commit, or for one it lacks."""
+    """Return whether a server refused a fetch because it was for a commit, or for one it lacks."""
     return _REFUSED_WANT.search(problem.output) is not None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reader:
+    """Reads refs and files of origins, without cloning them."""
+
+    cache: Path
+    origins: Origins = field(default_factory=Origins)
+
+    def commit(self, origin: str, ref: str) -> str:
+        """Resolve a branch, tag or commit; an annotated tag to the commit it stands for.
+
+        As in git, a tag comes before a branch of the same name.
+        """
+        if is_commit(ref):
+            return self.fetched(origin, ref).commit_of(ref)
+        names = [f"refs/tags/{ref}^{{}}", f"refs/tags/{ref}", f"refs/heads/{ref}"]
+        if ref == "HEAD" or ref.startswith("refs/"):
+            names = [f"{ref}^{{}}", ref]
+        found = ls_remote(origin, tuple(names), self.origins)
+        for name in names:
+            if name in found:
+                return found[name]
+        hint = "Correct the ref, or give another origin."
+        if re.fullmatch(r"[0-9a-f]{7,39}", ref):
+            hint = "If it is a commit, write all 40 digits."
+        raise SourceError(f"{origin} has no branch or tag {ref!r}.", hint=hint)
+
+    def fetched(self, origin: str, commit: str) -> Repository:
+        """Fetch a commit's tree into the cache, unless it is there."""
+        address = self.origins.address(origin)
+        path = self.cache / files.sha256_text(address)[:16]
+        git = Repository(path=path, settings=self.origins.settings(origin))
+        with files.locked(self.cache / f"{path.name}.lock", what=f"the cache of {origin}"):
+            _ensure_cache(git, address)
+            # a ref of our own says that a commit is there: asking git for the commit itself
+            # would make it fetch, as objects may be missing from these repositories
+            kept = f"refs/kept/{commit}"
+            if git.run("show-ref", "--verify", "--quiet", kept, check=False).returncode != 0:
+                _fetch(git, origin, commit)
+                git.run("update-ref", kept, commit)
+        return git
+
+    def texts(self, origin: str, commit: str, paths: Iterable[str]) -> Mapping[str, str]:
+        """Read files at a commit: path -> text, of those that exist there."""
+        git = self.fetched(origin, commit)
+        listed = git.names("ls-tree", "-z", "--name-only", commit, "--", *paths)
+        try:
+            return {
+                path: git.run("cat-file", "blob", f"{commit}:{path}", timeout=ANSWER_SECONDS).stdout
+                for path in listed
+            }
+        except ProcessError as problem:
+            raise unreachable(origin, problem) from problem
+
+
+def _ensure_cache(git: Repository, address: str) -> None:
+    if (git.path / "complete").is_file():
+        return
+    git.path.mkdir(parents=True, exist_ok=True)
+    git.run("init", "--quiet", "--bare", "--template=")
+    if git.run("remote", "add", "origin", address, check=False).returncode != 0:
+        git.run("remote", "set-url", "origin", address)
+    (git.path / "complete").touch()
+
+
+def _fetch(git: Repository, origin: str, commit: str) -> None:
+    """Fetch a commit and its trees; a server that gives no single commits is asked for all refs."""
+    fetch = ("fetch", "--quiet", "--filter=blob:none", "--no-tags", "--no-write-fetch-head")
+    try:
+        git.run(*fetch, "--depth=1", "origin", commit, timeout=TRANSFER_SECONDS)
+    except ProcessError as problem:
+        if not refuses_commits(problem):
+            raise unreachable(origin, problem) from problem
+        try:
+            git.run(*fetch, "origin", "+refs/*:refs/fetched/*", timeout=TRANSFER_SECONDS)
+        except ProcessError as second:
+            raise unreachable(origin, second) from second
+        if not git.commit_of(commit):
+            raise SourceError(
+                f"{origin} does not have the commit {commit}: {last_words(problem)}",
+                hint="It may lie in a fork, or have been removed; correct the ref or the pin.",
+            ) from problem
+    if not git.commit_of(commit):
+        raise SourceError(f"{origin}: {commit} is no commit.")
+
+
+def submodules(git: Repository) -> Iterator[Repository]:
+    """Return a tree's checked-out submodules at every depth, inner ones before their parents."""
+    for _, folder in listed(git):
+        if (folder / ".git").exists():
+            inner = replace(git, path=folder)
+            yield from submodules(inner)
+            yield inner
+
+
+def direct_submodules(git: Repository) -> Iterator[Repository]:
+    """Return a tree's own checked-out submodules, not theirs."""
+    for _, folder in listed(git):
+        if (folder / ".git").exists():
+            yield replace(git, path=folder)
+
+
+def listed(git: Repository) -> list[tuple[str, Path]]:
+    """Read ``.gitmodules``: each submodule's name and folder."""
+    if not (git.path / ".gitmodules").is_file():
+        return []
+    said = git.run("config", "--file", ".gitmodules", "--null", "--get-regexp", r"\.path$", check=False)
+    rows = (row.split("\n", 1) for row in said.stdout.split("\0") if "\n" in row)
+    found = [(key.removeprefix("submodule.").removesuffix(".path"), git.path / path) for key, path in rows]
+    for _, folder in found:
+        if not folder.resolve().is_relative_to(git.path.resolve()):
+            raise SourceError(f"{git.path}: .gitmodules names a folder outside the tree, {folder}.")
+    return found
+
+
+def update_submodules(git: Repository, *, depth: int, jobs: int) -> None:
+    """Check out every submodule at the commit that its parent names."""
+    if not listed(git):
+        return
+    words = ("submodule", "update", "--init", "--recursive", "--force", f"--jobs={jobs}")
+    console.say(f"Fetching the submodules of {git.path}")
+    shallow = [f"--depth={depth}"] if depth else []
+    try:
+        _synced(git)
+        git.run(*words, *shallow, timeout=TRANSFER_SECONDS)
+    except ProcessError:
+        # a clone that broke off is cloned again, and a server that gives no single
+        # commits is asked for the whole history
+        _remove_broken(git)
+        try:
+            _synced(git)
+            git.run(*words, timeout=TRANSFER_SECONDS)
+        except ProcessError as problem:
+            raise SourceError(
+                f"The submodules of {git.path} could not be fetched: {last_words(problem)}",
+                hint="Check the network and your access, or name a mirror (--git-mirror); then run again.",
+            ) from problem
+
+
+def _synced(git: Repository) -> None:
+    """Take origins over from ``.gitmodules``: they may be others than at the last checkout."""
+    if (git.path / ".git" / "modules").is_dir():
+        git.run("submodule", "--quiet", "sync", "--recursive")
+
+
+def remove_left(before: Iterable[Path], git: Repository) -> None:
+    """Remove folders of submodules that the tree no longer has; git itself leaves them behind.
+
+    Their repositories stay in the tree's own, so that a stash in one is not lost.
+    """
+    now = {one.path for one in submodules(git)}
+    for folder in before:
+        if folder not in now and (folder / ".git").is_file():
+            shutil.rmtree(folder)
+
+
+def _remove_broken(git: Repository) -> None:
+    modules = git.path / git.out("rev-parse", "--git-dir") / "modules"
+    for name, folder in listed(git):
+        inner = replace(git, path=folder)
+        marker = folder / ".git"
+        broken = marker.exists() and not inner.commit_of("HEAD")
+        unborn = not marker.exists() and (modules / name).exists()
+        if broken or unborn:
+            git.run("submodule", "deinit", "--force", "--", folder, check=False)
+            shutil.rmtree(modules / name, ignore_errors=True)
+        elif marker.exists():
+            _remove_broken(inner)

@@ -2,31 +2,36 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
+import os
+import shutil
+import stat
 import sys
+import tempfile
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from core import files
+from core import console, files
 from core.data import read_text
-from core.errors import SourceError
+from core.errors import ProcessError, SourceError
 from pytorch_build.lock import pins, versions
 from pytorch_build.lock.stored import origins
 from pytorch_build.sources import checkout as sources
-from pytorch_build.sources import hipify
+from pytorch_build.sources import edits
 from pytorch_build.sources.checkout import CheckoutOptions, tree_path
-from pytorch_build.sources.own_tree import mirror
+from pytorch_build.sources.git import Repository, last_words, submodules
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from contextlib import AbstractContextManager
 
     from core.cli.options import Common
-    from pytorch_build.build.options import BuildChoices
+    from pytorch_build.build.build import BuildChoices
     from pytorch_build.context import Context
     from pytorch_build.lock.source_lock import LockedProject, SourceLock
-    from pytorch_build.sources.own_tree import OwnTree
 
 
 class Tree(Protocol):
@@ -99,15 +104,15 @@ class DevelopersTree:
                 raise SourceError(
                     f"{self.own.source} was changed while its build began.", hint="Run the same again."
                 )
-            if self.hipify and hipify.can_hipify(path):
-                hipify.hipify(path, Path(sys.executable))
+            if self.hipify and edits.can_hipify(path):
+                edits.hipify(path, Path(sys.executable))
             yield path
 
 
 def checkout_options(
     context: Context, choices_depth: int, mirrors: Mapping[str, str], project: str
 ) -> CheckoutOptions:
-    """Say how a ref's project is checked out."""
+    """Return how a ref's project is checked out."""
     return CheckoutOptions(
         depth=choices_depth,
         hipify=context.ref.projects[project].hipify,
@@ -146,12 +151,12 @@ def developers_tree(
 
 
 def own_path(common: Common, tree: Path, project: str) -> Path:
-    """Say where the copy of a developer's tree lies: one a tree and project, whatever ref it is built for."""
+    """Return where the copy of a developer's tree lies: one per tree and project, for all refs."""
     return common.sources / ".own" / f"{project}-{files.sha256_text(str(tree))[:12]}"
 
 
 def tags_itself(tree: Path, project: str) -> bool:
-    """Say whether the build of a developer's tree adds the commit to the version, as triton's does."""
+    """Return whether the build of a developer's tree adds the commit to the version, as triton's does."""
     setups = (tree / name for name in pins.SETUP_FILES)
     return project == "triton" and any(pins.adds_commit(read_text(one)) for one in setups if one.is_file())
 
@@ -172,3 +177,194 @@ def base_version_of(tree: Path) -> str:
         raise SourceError(f"{tree} is not there.", hint="Give the folder of a git checkout of the project.")
     path = tree / pins.VERSION_FILE
     return pins.parse_version(read_text(path), str(path)) if path.is_file() else ""
+
+
+_STATE = "pytorch-build-mirror.json"
+_BUILD_FILES = ("setup.py", "pyproject.toml", "python/setup.py")
+# A diff's text depends on the reader's taste; these make it depend on the tree alone.
+_DIFF = (
+    "diff.noprefix=false",
+    "diff.mnemonicPrefix=false",
+    "diff.algorithm=myers",
+    "diff.renames=false",
+    "diff.context=3",
+    "core.quotePath=true",
+)
+
+Stamp = tuple[int, int, int]
+
+
+@dataclass(frozen=True, kw_only=True)
+class OwnTree:
+    """A developer's tree and the working copy that is built."""
+
+    source: Path
+    path: Path
+    commit: str
+    diff_digest: str
+    changed: int
+
+
+def mirror(tree: Path, work: Path) -> OwnTree:
+    """Bring a working copy up to date with a developer's tree.
+
+    Tracked files and untracked ones that are not ignored are copied, submodules' included,
+    with their times, and only where they changed; what was deleted there is removed here.
+    What builds left in the copy stays.
+    """
+    tree, work = tree.absolute(), work.absolute()
+    source = _opened(tree)
+    commit = source.commit_of("HEAD")
+    with files.locked(work.parent / f".{work.name}.lock", what=str(work)):
+        state = _copy_of(tree, work, commit)
+        stamps = dict(_stamped(source, tree))
+        changed = _sync(tree, work, stamps, state)
+        if changed or not state:
+            files.write_json(work / ".git" / _STATE, {"source": str(tree), "stamps": stamps})
+    return OwnTree(source=tree, path=work, commit=commit, diff_digest=diff_digest(tree), changed=changed)
+
+
+def diff_digest(tree: Path) -> str:
+    """Hash a tree's edits against its commit, submodules' and untracked files' included."""
+    source = _opened(tree.absolute())
+    with tempfile.TemporaryDirectory(prefix="diff.") as scratch:
+        parts = [part for one in [source, *submodules(source)] for part in _edits(one, source, Path(scratch))]
+    if not parts:
+        return ""
+    whole = hashlib.sha256()
+    for part in parts:
+        whole.update(part)
+    return whole.hexdigest()
+
+
+def _opened(tree: Path) -> Repository:
+    git = Repository(path=tree, settings=_DIFF, managed=False)
+    hint = "Give the folder of a git checkout of the project."
+    if not tree.is_dir():
+        raise SourceError(f"{tree} is not there.", hint=hint)
+    if not (tree / ".git").exists():
+        raise SourceError(f"{tree} is no git repository, so what is built could not be named.", hint=hint)
+    if not any((tree / name).is_file() for name in _BUILD_FILES):
+        raise SourceError(
+            f"{tree} has neither setup.py nor pyproject.toml: there is nothing to build.", hint=hint
+        )
+    try:
+        commit = git.run("rev-parse", "--verify", "HEAD^{commit}").stdout
+    except ProcessError as problem:
+        raise SourceError(f"{tree}: its commit cannot be read: {last_words(problem)}", hint=hint) from problem
+    if not commit:
+        raise SourceError(f"{tree} has no commit.", hint=hint)
+    return git
+
+
+# git must not even refresh an index that is not ours
+_READ_ONLY = {"GIT_OPTIONAL_LOCKS": "0"}
+
+
+def _stamped(git: Repository, tree: Path) -> Iterator[tuple[str, Stamp]]:
+    """List the files to copy, as paths in the tree, with size, time and mode; submodules' included."""
+    for one in [git, *submodules(git)]:
+        start = "" if one.path == tree else one.path.relative_to(tree).as_posix() + "/"
+        names = ("ls-files", "-z", "--cached", "--others", "--exclude-standard", "--deduplicate")
+        for name in one.run(*names, env=_READ_ONLY).stdout.split("\0"):
+            if "\ufffd" in name:
+                raise SourceError(f"{one.path} holds a file whose name is not UTF-8: {name!r}.")
+            # plain os calls: there are tens of thousands of files
+            try:
+                found = os.lstat(f"{one.path}/{name}")
+            except OSError:  # deleted, but not in the index yet
+                continue
+            # submodules are listed as folders
+            if name and (stat.S_ISREG(found.st_mode) or stat.S_ISLNK(found.st_mode)):
+                yield start + name, (found.st_size, found.st_mtime_ns, stat.S_IMODE(found.st_mode))
+
+
+def _copy_of(tree: Path, work: Path, commit: str) -> Mapping[str, Stamp]:
+    """Make the working copy's repository, which borrows the tree's objects; give what was copied."""
+    state = _state(work, tree)
+    if state is None:
+        if work.exists():
+            console.say(f"{work} is no working copy of {tree}; it is made anew.")
+            shutil.rmtree(work)
+        work.parent.mkdir(parents=True, exist_ok=True)
+        Repository(path=work.parent).run(
+            "clone", "--quiet", "--shared", "--no-checkout", "--no-tags", "--template=", tree, work
+        )
+        files.write_json(work / ".git" / _STATE, {"source": str(tree), "stamps": {}})
+    git = Repository(path=work)
+    if git.commit_of("HEAD") != commit or not (work / ".git" / "index").is_file():
+        git.run("update-ref", "--no-deref", "HEAD", commit)
+        git.run("read-tree", commit)
+    return state or {}
+
+
+def _state(work: Path, tree: Path) -> Mapping[str, Stamp] | None:
+    try:
+        state = json.loads((work / ".git" / _STATE).read_text(encoding="utf-8"))
+        if state["source"] != str(tree):
+            return None
+        return {path: tuple(stamp) for path, stamp in state["stamps"].items()}
+    except (OSError, ValueError, LookupError, TypeError, AttributeError):
+        return None
+
+
+def _sync(tree: Path, work: Path, stamps: Mapping[str, Stamp], state: Mapping[str, Stamp]) -> int:
+    changed = 0
+    for path in state.keys() - stamps.keys():
+        (work / path).unlink(missing_ok=True)
+        changed += 1
+    for path, stamp in stamps.items():
+        if state.get(path) == stamp and os.path.lexists(f"{work}/{path}"):
+            continue
+        changed += 1
+        target = work / path
+        if not _same(tree / path, target, stamp):
+            _copy(tree / path, target, work)
+    return changed
+
+
+def _same(source: Path, target: Path, stamp: Stamp) -> bool:
+    """Return whether a file is there already: then it keeps its time, and nothing is built again for it."""
+    if source.is_symlink() or target.is_symlink() or not target.is_file():
+        return False
+    found = target.stat()
+    if (found.st_size, stat.S_IMODE(found.st_mode)) != (stamp[0], stamp[2]):
+        return False
+    return source.read_bytes() == target.read_bytes()
+
+
+def _copy(source: Path, target: Path, work: Path) -> None:
+    for parent in [*target.parents][: len(target.relative_to(work).parts) - 1]:
+        if parent.is_symlink() or parent.is_file():
+            parent.unlink()
+    target.parent.mkdir(parents=True, exist_ok=True)
+    if target.is_dir() and not target.is_symlink():
+        shutil.rmtree(target)
+    target.unlink(missing_ok=True)
+    shutil.copy2(source, target, follow_symlinks=False)
+
+
+def _edits(git: Repository, top: Repository, scratch: Path) -> Iterator[bytes]:
+    """Return what a repository's edits consist of: its diff, and its untracked files."""
+    place = git.path.relative_to(top.path).as_posix().encode()
+    index = scratch / "index"
+    original = git.path / git.out("rev-parse", "--git-path", "index")
+    if original.is_file():
+        # git refreshes an index while it compares; it gets a copy to do that in, with its time,
+        # by which git knows files that were changed in the same moment as the index
+        shutil.copy2(original, index)
+    env = {**_READ_ONLY, "GIT_INDEX_FILE": str(index)}
+    diff = scratch / "diff"
+    words = ("diff", "HEAD", "--binary", "--no-ext-diff", "--no-textconv", "--no-color", "--full-index")
+    git.run(*words, "--ignore-submodules=dirty", f"--output={diff}", env=env)
+    if text := diff.read_bytes():
+        yield b"diff %s\0%d\0" % (place, len(text)) + text
+    listed = git.run("ls-files", "-z", "--others", "--exclude-standard", env=env).stdout
+    for name in sorted(name for name in listed.split("\0") if name):
+        path = git.path / name
+        link = path.is_symlink()
+        content = os.fsencode(path.readlink()) if link else path.read_bytes() if path.is_file() else b""
+        mode = b"link" if link else b"%o" % (path.stat().st_mode & 0o100)
+        digest = hashlib.sha256(content).hexdigest().encode()
+        yield b"file %s\0%s\0%s\0%s\0" % (place, name.encode(), mode, digest)
+    index.unlink(missing_ok=True)

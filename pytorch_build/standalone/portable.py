@@ -47,7 +47,7 @@ class Portability:
 def excluded(needs: Mapping[str, Binary], policy: Policy) -> frozenset[str]:
     """List patterns of the libraries that do not count: other wheels' own, and those inside."""
     inside = {PurePosixPath(path).name for path in needs} | {one.name for one in needs.values() if one.name}
-    others = (pattern for provider in policy.providers.values() for pattern in provider.brings)
+    others = (pattern for provider in policy.providers.values() for pattern in provider.patterns)
     return frozenset({*inside, *others, "libpython3*.so*"})
 
 
@@ -287,7 +287,7 @@ def sort_needs(binaries: Mapping[str, Binary]) -> DllNeeds:
     """Sort the needs of a wheel's files by where they are met."""
     policy = load_policy()
     own = {PurePosixPath(path).name.lower() for path in binaries}
-    others = tuple(pattern for provider in policy.providers.values() for pattern in provider.brings)
+    others = tuple(pattern for provider in policy.providers.values() for pattern in provider.patterns)
     sorted_: dict[str, dict[str, list[str]]] = {"inside": {}, "promised": {}, "others": {}, "missing": {}}
     for path, binary in sorted(binaries.items()):
         for name in binary.needed:

@@ -22,7 +22,7 @@ from core.parallel import each
 from core.run import records
 from pytorch_build.check.expectations import run_lock
 from pytorch_build.refs.torch_refs import DISTRIBUTIONS
-from pytorch_build.rocm.options import packages_of
+from pytorch_build.rocm import packages_of
 from rocm_packaging.packages.layouts import (
     BOOTSTRAP,
     LIBRARIES,
@@ -52,7 +52,7 @@ if TYPE_CHECKING:
     from core.packages.sources import PackageSource, SourceOptions
     from core.run.records import FileRecord
     from pytorch_build.context import Context
-    from pytorch_build.rocm.options import RocmOptions
+    from pytorch_build.rocm import RocmOptions
     from pytorch_build.test.gpus import Assignment
 
 # distributions whose device code may lie in packages of its own, and the names of these

@@ -16,11 +16,10 @@ from core import console, process
 from core.data import Model, load_toml, read_text
 from core.errors import EnvironmentSetupError, ProcessError, SourceError, UsageError, nearest
 from pytorch_build.lock import pins
-from pytorch_build.lock.pins import is_commit
 from pytorch_build.sources import checkout as sources
 from pytorch_build.sources.checkout import tree_path
 from pytorch_build.sources.edits import UPSTREAM_TAG
-from pytorch_build.sources.git import Repository
+from pytorch_build.sources.git import Repository, is_commit
 from pytorch_build.sources.trees import checkout_options
 
 if TYPE_CHECKING:

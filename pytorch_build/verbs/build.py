@@ -2,35 +2,41 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING
 
-from core import console
+from core import console, process
 from core.cli.options import add_platform, common_from, environment
 from core.env import engines, require
-from core.errors import MissingInputError, UsageError, nearest
+from core.errors import EnvironmentSetupError, MissingInputError, UsageError, nearest
 from core.run.job_files import job_files
 from core.run.outputs import this_platform
-from pytorch_build.build import building
-from pytorch_build.build.build import Build
-from pytorch_build.build.dependencies import dependencies
-from pytorch_build.build.options import add_build_options, build_choices_from
-from pytorch_build.context import context
+from pytorch_build.build.build import Build, BuildChoices, dependencies
+from pytorch_build.build.cache import KINDS, CompilerCache, asked_storage
+from pytorch_build.build.stage import perform
+from pytorch_build.context import add_source_options, context, mirrors_from
 from pytorch_build.lock.stored import source_lock, with_components
 from pytorch_build.refs.torch_refs import DISTRIBUTIONS, PROJECTS
-from pytorch_build.rocm.options import find_source, find_version
+from pytorch_build.rocm import add_rocm_options, find_source, find_version, rocm_options_from
 from pytorch_build.sources.trees import base_version_of, developers_tree, managed_tree
 
 if TYPE_CHECKING:
-    import argparse
-    from collections.abc import Mapping
-
     from core.cli.options import Common
     from core.env import Interpreter
-    from pytorch_build.build.options import BuildChoices
     from pytorch_build.context import Context
     from pytorch_build.sources.trees import Tree
+
+# the options that name a developer's own tree of each project
+_OWN_TREES = {
+    "triton": "--triton-dir",
+    "torch": "--pytorch-dir",
+    "audio": "--pytorch-audio-dir",
+    "vision": "--pytorch-vision-dir",
+    "apex": "--apex-dir",
+}
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -43,20 +49,109 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         choices=("any", *engines.RUNNERS),
         help="run in the manylinux image, by docker or podman (default: whichever is there)",
     )
-    add_build_options(parser)
+    trees = parser.add_argument_group("a developer's own trees, built as they are and never changed")
+    for project, option in _OWN_TREES.items():
+        trees.add_argument(option, type=Path, metavar="DIR", dest=f"own_{project}", help=f"tree of {project}")
+    group = parser.add_argument_group("how to build")
+    group.add_argument("--update", action="store_true", help="resolve the ref anew, to its newest commits")
+    group.add_argument("--output-dir", type=Path, metavar="DIR", help="also put the wheel there")
+    group.add_argument("--clean", action="store_true", help="remove the build folder first")
+    env = environment()
+    group.add_argument(
+        "--compiler-cache",
+        choices=KINDS,
+        default=env.get("COMPILER_CACHE") or None,
+        help="send compilations through a cache (default: COMPILER_CACHE, else none)",
+    )
+    group.add_argument(
+        "--compiler-cache-store",
+        default=env.get("COMPILER_CACHE_STORE", ""),
+        metavar="STORE",
+        help="where its entries lie: a folder, s3://BUCKET (sccache), http://… (ccache), or 'local' "
+        "(default: COMPILER_CACHE_STORE, else the run's bucket, for sccache)",
+    )
+    group.add_argument(
+        "--compiler-cache-read-only", action="store_true", help="take entries from there, leave none"
+    )
+    group.add_argument(
+        "--pytorch-rocm-arch", default="", metavar="A;B", help="gfx targets (default: the family's)"
+    )
+    group.add_argument(
+        "--max-jobs", default="", metavar="N", help="compilers at a time (default: MAX_JOBS, else by memory)"
+    )
+    for platform in ("linux", "windows"):
+        group.add_argument(
+            f"--enable-pytorch-flash-attention-{platform}",
+            action=argparse.BooleanOptionalAction,
+            default=None,
+            dest=f"flash_{platform}",
+            help="flash attention (default: where triton and a target allow it)",
+        )
+    group.add_argument(
+        "--depth", type=int, default=1, metavar="N", help="history to fetch (default: 1; 0 for all)"
+    )
+    group.add_argument(
+        "--no-split", action="store_true", help="keep device code in the wheel (default: as ROCm's packages)"
+    )
+    add_source_options(parser)
+    add_rocm_options(parser)
     add_platform(parser)
     parser.add_argument("--json", action="store_true", help="with --dry-run: print the plan as JSON")
+
+
+def build_choices_from(arguments: argparse.Namespace, *, platform: str) -> BuildChoices:
+    """Turn parsed arguments into the value that the build gets."""
+    if arguments.max_jobs and not (arguments.max_jobs.isascii() and arguments.max_jobs.isdecimal()):
+        raise UsageError(f"--max-jobs {arguments.max_jobs!r} is not a number of compilers.")
+    own = {project: getattr(arguments, f"own_{project}") for project in _OWN_TREES}
+    return BuildChoices(
+        rocm=rocm_options_from(arguments, environment()),
+        own_trees={project: tree.resolve() for project, tree in own.items() if tree is not None},
+        gpu_targets=arguments.pytorch_rocm_arch,
+        flash_attention=arguments.flash_windows if platform == "windows" else arguments.flash_linux,
+        split=not arguments.no_split,
+        compiler_cache=_cache(arguments),
+        compiler_cache_store=arguments.compiler_cache_store,
+        compiler_cache_read_only=arguments.compiler_cache_read_only,
+        max_jobs=arguments.max_jobs,
+        clean=arguments.clean,
+        update=arguments.update,
+        depth=arguments.depth,
+        output_dir=arguments.output_dir,
+        mirrors=mirrors_from(arguments),
+    )
+
+
+def _cache(arguments: argparse.Namespace) -> CompilerCache | None:
+    kind, store = arguments.compiler_cache, arguments.compiler_cache_store
+    if kind is None:
+        if store or arguments.compiler_cache_read_only:
+            raise UsageError(
+                "--compiler-cache-store and --compiler-cache-read-only say how a compiler cache is used.",
+                hint="Name it: --compiler-cache sccache, or COMPILER_CACHE.",
+            )
+        return None
+    if kind not in KINDS:  # argparse does not validate the variable
+        raise UsageError(f"COMPILER_CACHE={kind!r} is not a compiler cache.", hint=nearest(kind, KINDS))
+    if store:
+        asked_storage(kind, store)  # refused before hours are spent
+    program = process.which(kind)
+    if program is None:
+        raise EnvironmentSetupError(
+            f"{kind} is not on the PATH.", hint=f"Install {kind}, or leave --compiler-cache out."
+        )
+    return CompilerCache(kind=kind, program=program.absolute())
 
 
 def run(arguments: argparse.Namespace) -> None:
     """Build the wheel, unless nothing has changed."""
     project = arguments.project
     if project not in PROJECTS:
-        raise UsageError(f"{project!r} is no component.", hint=nearest(project, PROJECTS))
+        raise UsageError(f"Unknown component {project!r}.", hint=nearest(project, PROJECTS))
     common = common_from(arguments)
     target = require(common.python)
     if arguments.container:
-        _in_container(arguments, project, target.version, common)
+        _in_container(arguments, target, common)
         return
     if common.platform != this_platform() and not common.dry_run:
         raise UsageError(
@@ -66,65 +161,62 @@ def run(arguments: argparse.Namespace) -> None:
     chosen = with_components(context(common), project)
     choices = build_choices_from(arguments, platform=common.outputs.platform)
     if common.dry_run:
-        _foresee(chosen, choices, target, project, as_json=arguments.json)
+        _forecast(chosen, choices, target, project, as_json=arguments.json)
         return
     made = plan(chosen, choices, target=target, project=project)
-    building.perform(made)
+    perform(made)
     files = job_files(environment())
     if files.outputs:
         files.set_output(f"{DISTRIBUTIONS[project]}_version", made.tree.version)
 
 
-def _foresee(
+def _forecast(
     chosen: Context, choices: BuildChoices, target: Interpreter, project: str, *, as_json: bool
 ) -> None:
     """Print the plan, and whether a record says that it has been done."""
-    from pytorch_build.build import foreseeing
+    from pytorch_build.build.forecast import forecast, show
 
-    data = foreseeing.as_data(foreseeing.foresee(chosen, choices, target=target, project=project))
+    data = forecast(chosen, choices, target=target, project=project)
     if as_json:
         console.result(json.dumps(data, indent=2))
         return
-    foreseeing.show(data)
+    show(data)
     if chosen.common.outputs.platform != this_platform() or project in choices.own_trees:
         return
     try:
-        building.perform(plan(chosen, choices, target=target, project=project))
+        perform(plan(chosen, choices, target=target, project=project))
     except MissingInputError as problem:
         console.say(f"build_{project} cannot be run yet: {problem.message}")
 
 
-def _in_container(arguments: argparse.Namespace, project: str, python: str, common: Common) -> None:
+def _in_container(arguments: argparse.Namespace, target: Interpreter, common: Common) -> None:
     """Run the same session in the manylinux image, which has the same checkout and run."""
-    from pytorch_build.containers import running
+    from pytorch_build.build import container
 
-    env, named = environment(), arguments.container
-    job = running.Job(
+    env, project = environment(), arguments.project
+    words = container.inner_words(sys.argv[2:])
+    if arguments.compiler_cache and not arguments.compiler_cache_read_only:
+        from core.run.locations import origin_from, run_buckets
+
+        # the event's file, which names a fork's run, is not mounted
+        words += ("--compiler-cache-read-only",) if origin_from(env, run_buckets()).fork else ()
+    job = container.Job(
         session=f"build_{project}",
-        python=".".join(python.split(".")[:2]),
-        words=(*running.inner_words(sys.argv[2:], project=project), *_told_inside(arguments, env)),
+        python=target.series,
+        words=words,
         root=common.root,
-        user=running.this_user(),
+        user=container.this_user(),
         present=frozenset(env),
     )
-    engine = next((one for one in engines.RUNNERS if one == named), None) or engines.find_engine(
+    engine = next((one for one in engines.RUNNERS if one == arguments.container), None)
+    engine = engine or engines.find_engine(
         *engines.RUNNERS,
         otherwise="Or build without --container; the wheel is then for machines like this one.",
     )
     if common.dry_run:
-        data = running.load_container()
-        console.say(" ".join(running.command(engine, data, job, running.mounts_of(job.words, job.root))))
+        console.say(" ".join(container.command(engine, job)))
         return
-    running.run(engine, job, env=env)
-
-
-def _told_inside(arguments: argparse.Namespace, env: Mapping[str, str]) -> tuple[str, ...]:
-    """Say inside what cannot be seen there: the event's file, which tells a fork's run, is outside."""
-    if not arguments.compiler_cache or arguments.compiler_cache_read_only:
-        return ()
-    from core.run.locations import origin_from, run_buckets
-
-    return ("--compiler-cache-read-only",) if origin_from(env, run_buckets()).fork else ()
+    container.run(engine, job, env=env)
 
 
 def plan(chosen: Context, choices: BuildChoices, *, target: Interpreter, project: str) -> Build:
@@ -146,6 +238,6 @@ def plan(chosen: Context, choices: BuildChoices, *, target: Interpreter, project
         project=project,
         tree=tree,
         rocm=find_source(chosen, choices.rocm, rocm_version) if chosen.gpu else None,
-        dependencies=dependencies(chosen, target, project),
+        dependencies=tuple(dependencies(chosen, target, project)),
         base_env=environment(),
     )

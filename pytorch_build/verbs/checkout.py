@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING
 from core import console
 from core.cli.options import common_from
 from core.errors import UsageError
+from pytorch_build.context import add_source_options, mirrors_from
 from pytorch_build.lock.resolve import resolve
 from pytorch_build.lock.stored import origins, source_lock, with_components
 from pytorch_build.refs.torch_refs import PROJECTS, absolute_origin
-from pytorch_build.rocm.options import add_rocm_options, rocm_options_from
+from pytorch_build.rocm import add_rocm_options, rocm_options_from
 from pytorch_build.sources.checkout import checkout, tree_path
 from pytorch_build.sources.trees import checkout_options
 from pytorch_build.verbs.resolve import any_context
-from pytorch_build.verbs.shared import add_source_options, mirrors_from
 
 if TYPE_CHECKING:
     import argparse
@@ -87,7 +87,7 @@ def run(arguments: argparse.Namespace) -> None:
 
 
 def chosen_components(chosen: Context, given: str) -> Sequence[str]:
-    """Say which projects are checked out: those asked for, else the ref's components."""
+    """Return which projects are checked out: those asked for, else the ref's components."""
     names = [name for name in given.split(",") if name] or list(chosen.ref.components)
     ordered = chosen.ref.only(names).components
     for name in ordered:
@@ -97,7 +97,7 @@ def chosen_components(chosen: Context, given: str) -> Sequence[str]:
 
 
 def row(tree: SourceTree) -> tuple[str, str, str, str, str]:
-    """Give a tree's row of the closing table."""
+    """Return a tree's row of the closing table."""
     hipified = tree.head[:12] if tree.hipified else "-"
     state = "checked out" if tree.changed else "unchanged"
     if tree.stashed:

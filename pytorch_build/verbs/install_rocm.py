@@ -1,4 +1,4 @@
-"""`install-rocm`: ROCm for a family into a target environment, asked what it is."""
+"""`install-rocm`: ROCm for a family into a target environment, verified there."""
 
 from __future__ import annotations
 
@@ -10,15 +10,10 @@ from core.env import installer, require
 from core.env.locks import locked_call
 from core.errors import UsageError
 from pytorch_build.context import context
-from pytorch_build.rocm.options import add_rocm_options, find_source, find_version, rocm_options_from
-from pytorch_build.rocm.sdk import ask
+from pytorch_build.rocm import add_rocm_options, ask, find_source, find_version, rocm_options_from
 
 if TYPE_CHECKING:
     import argparse
-
-    from core.env import Interpreter
-    from pytorch_build.context import Context
-    from rocm_packaging.rocm_sources import RocmSource
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -27,7 +22,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> None:
-    """Install, ask, and print the answers."""
+    """Install, query, and print the facts."""
     common = common_from(arguments)
     target = require(common.python)
     chosen = context(common)
@@ -46,23 +41,14 @@ def run(arguments: argparse.Namespace) -> None:
             cache_dir=options.pip_cache_dir,
             force=common.force,
         ):
-            _tell(target, source, chosen)
-
-
-def _tell(target: Interpreter, source: RocmSource, chosen: Context) -> None:
-    sdk = ask(
-        target,
-        version=source.version,
-        layout=source.layout,
-        family=chosen.gpu_family,
-        targets=chosen.gpu_targets,
-    )
-    facts = [
-        ("version", sdk.version),
-        ("layout", sdk.layout),
-        ("root", sdk.root),
-        ("bin", sdk.bin),
-        ("cmake", sdk.cmake),
-    ]
-    facts.append(("targets", ";".join(sdk.targets)))
-    console.table(("rocm_sdk", target.prefix.name), [(name, str(value)) for name, value in facts])
+            sdk = ask(
+                target,
+                version=source.version,
+                layout=source.layout,
+                family=chosen.gpu_family,
+                targets=chosen.gpu_targets,
+            )
+            facts = [
+                (name, str(getattr(sdk, name))) for name in ("version", "layout", "root", "bin", "cmake")
+            ]
+            console.table(("rocm_sdk", target.prefix.name), [*facts, ("targets", ";".join(sdk.targets))])

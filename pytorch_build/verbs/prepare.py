@@ -12,8 +12,8 @@ from core.env import installer, require
 from core.env.locks import locked_call
 from core.errors import UsageError
 from core.run.outputs import this_platform
-from pytorch_build.toolchain.providing import plan, provide
-from pytorch_build.verbs.shared import add_source_options, mirrors_from
+from pytorch_build.build.toolchain import plan, provide
+from pytorch_build.context import add_source_options, mirrors_from
 
 if TYPE_CHECKING:
     import argparse

@@ -13,13 +13,12 @@ from core.errors import UsageError
 from core.families import CPU
 from core.run.job_files import job_files
 from core.run.plan import Plan
-from pytorch_build.containers.running import DATA, load_container
-from pytorch_build.context import Context, chosen_family, chosen_ref
-from pytorch_build.lock.planned import complete, outputs
+from pytorch_build.build.container import DATA, load_container
+from pytorch_build.context import Context, add_source_options, chosen_family, chosen_ref, mirrors_from
+from pytorch_build.lock.plan import complete, outputs
 from pytorch_build.lock.stored import source_lock
 from pytorch_build.refs.torch_refs import PROJECTS
-from pytorch_build.rocm.options import add_rocm_options, rocm_options_from
-from pytorch_build.verbs.shared import add_source_options, mirrors_from
+from pytorch_build.rocm import add_rocm_options, rocm_options_from
 from rocm_packaging.rocm_sources import INDEXES_FILE, release_indexes
 
 if TYPE_CHECKING:
@@ -136,7 +135,7 @@ def _run_plan(arguments: argparse.Namespace, common: Common) -> None:
 
 
 def rows(lock: SourceLock, *, gpu: bool) -> Sequence[tuple[str, str, str, str]]:
-    """Give a row a project: name, short commit, the version to come, where it comes from."""
+    """Return a row a project: name, short commit, the version to come, where it comes from."""
     return [
         (name, "prebuilt", locked.prebuilt, "")
         if locked.prebuilt

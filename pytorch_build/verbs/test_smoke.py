@@ -20,10 +20,9 @@ from core.packages.sources import SourceOptions, source_options
 from core.run import records, stage
 from core.run.stage import Made, Stage
 from pytorch_build.context import context
-from pytorch_build.rocm.options import RocmOptions, rocm_options_from
+from pytorch_build.rocm import RocmOptions, add_tested_sources, rocm_options_from
 from pytorch_build.test import installation, reports
 from pytorch_build.test.gpus import assignments
-from pytorch_build.verbs.shared import add_tested_sources
 
 if TYPE_CHECKING:
     import argparse

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ci.publish.indexing import Records, write_index
+from ci.publish.index import Records, write_index
 from core import files
 from core.run.outputs import RunOutputs
 from core.stores.directory import DirectoryStore

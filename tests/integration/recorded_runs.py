@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import io
+import tarfile
 from typing import TYPE_CHECKING
 
 from ci.verbs import index
@@ -31,3 +33,15 @@ def indexed(store: Store, outputs: RunOutputs, group: str, *paths: Path) -> str:
         records.write(store, outputs, group, made)
     index.write_pages(store, outputs, group)
     return outputs.python_prefix(group)
+
+
+def rocm_sdist(folder: Path, version: str, setup: str) -> Path:
+    """Write an sdist of rocm whose requirements are known where it is built."""
+    path = folder / f"rocm-{version}.tar.gz"
+    metadata = f"Metadata-Version: 2.2\nName: rocm\nVersion: {version}\nDynamic: Requires-Dist\n"
+    with tarfile.open(path, "w:gz") as archive:
+        for name, text in (("setup.py", setup), ("PKG-INFO", metadata)):
+            member = tarfile.TarInfo(f"rocm-{version}/{name}")
+            member.size = len(text)
+            archive.addfile(member, io.BytesIO(text.encode()))
+    return path

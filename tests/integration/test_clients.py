@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import io
 import sys
-import tarfile
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -15,7 +13,7 @@ from urllib.parse import unquote
 
 import pytest
 
-from ci.install import mirror_data
+from ci.install import dependencies
 from core import files, process
 from core.cli.frontdoor import Verb, main
 from core.env import installer
@@ -28,7 +26,7 @@ from core.run.records import Record
 from core.stores.directory import DirectoryStore
 from core.stores.location import open_store
 from core.wheel import distributions
-from tests.integration.recorded_runs import indexed
+from tests.integration.recorded_runs import indexed, rocm_sdist
 
 if TYPE_CHECKING:
     from core.stores import Store
@@ -144,27 +142,12 @@ def public_fixture(
         for name in ("RELEASE_TYPE", "GITHUB_EVENT_PATH", "GITHUB_REPOSITORY", "GITHUB_PATH", "GITHUB_ENV"):
             monkeypatch.delenv(name, raising=False)
         (tmp_path / "mirror.toml").write_text(MIRROR)
-        monkeypatch.setattr(mirror_data, "MIRROR_FILE", tmp_path / "mirror.toml")
-        for cached in (installer.configured, mirror_data.mirror):
+        monkeypatch.setattr(dependencies, "MIRROR_FILE", tmp_path / "mirror.toml")
+        for cached in (installer.configured, dependencies.mirror):
             cached.cache_clear()
         yield simple
-    for cached in (installer.configured, mirror_data.mirror):
+    for cached in (installer.configured, dependencies.mirror):
         cached.cache_clear()
-
-
-def rocm_sdist(folder: Path) -> Path:
-    """Write an sdist whose requirements are known where it is built."""
-    path = folder / f"rocm-{ROCM}.tar.gz"
-    texts = {
-        "setup.py": SETUP,
-        "PKG-INFO": f"Metadata-Version: 2.2\nName: rocm\nVersion: {ROCM}\nDynamic: Requires-Dist\n",
-    }
-    with tarfile.open(path, "w:gz") as archive:
-        for name, text in texts.items():
-            member = tarfile.TarInfo(f"rocm-{ROCM}/{name}")
-            member.size = len(text)
-            archive.addfile(member, io.BytesIO(text.encode()))
-    return path
 
 
 @pytest.fixture(name="wheels")
@@ -182,7 +165,7 @@ def wheels_fixture(tmp_path: Path, make_wheel: MakeWheel) -> list[Path]:
         make_wheel(dist, "rocm-sdk-core", ROCM),
         make_wheel(dist, "rocm-sdk-libraries-gfx94x-dcgpu", ROCM),
         make_wheel(dist, "rocm-sdk-libraries-gfx110x-all", ROCM),
-        rocm_sdist(dist),
+        rocm_sdist(dist, ROCM, SETUP),
     ]
 
 

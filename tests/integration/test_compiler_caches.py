@@ -15,10 +15,9 @@ import pytest
 
 from core import process
 from core.cli.options import environment
-from pytorch_build.build.compiler_cache import CompilerCache
-from pytorch_build.build.compiler_cache_server import Patience
-from pytorch_build.build.compiler_cache_storage import Storage
-from pytorch_build.build.compiler_cache_use import BaseDirs, in_use
+from pytorch_build.build import cache_use
+from pytorch_build.build.cache import CompilerCache, Storage
+from pytorch_build.build.cache_use import in_use
 from tests.integration.s3_servers import program, rclone_serving
 
 if TYPE_CHECKING:
@@ -142,16 +141,15 @@ class Shop:
         cache: CompilerCache,
         *,
         between: Callable[[], None] = lambda: None,
-        patience: Patience | None = None,
         compiler: str = "g++",
     ) -> Mapping[str, Any]:
         """Compile every source, doing something before the last; give what the cache did."""
         root = self.folder / tree
         (root / "build").mkdir(parents=True)
         (root / "own.h").write_text("inline int own() { return 1; }\n")
-        dirs = BaseDirs(tree=root, environment=root / "env", root=root)
+        dirs = (root, root / "env", root)
         base_env = process.inherited()
-        with in_use(cache, base_dirs=dirs, base_env=base_env, patience=patience) as used:
+        with in_use(cache, base_dirs=dirs, base_env=base_env) as used:
             assert used is not None
             env = used.environment({n: v for n, v in base_env.items() if not n.startswith("AWS_")})
             for number in range(SOURCES):
@@ -206,7 +204,7 @@ def test_a_store_that_is_not_there(
     assert "SignatureDoesNotMatch" in shop.compiled("wrong", shop.cache())["lost"]
     told = capsys.readouterr().err
     assert told.count(f"warning: sccache cannot use s3://{shop.bucket}/{PREFIX}: ") == 2
-    assert told.count("This build goes on with a local cache.") == 2
+    assert told.count("This build uses a local cache instead.") == 2
 
 
 def signalled(shop: Shop, number: int) -> None:
@@ -220,21 +218,18 @@ def test_a_store_that_dies_while_the_build_runs(shop: Shop, capsys: pytest.Captu
     assert "sccache failed 1 times to read or store an entry in s3://" in capsys.readouterr().err
 
 
-def test_a_store_that_stops_to_answer_while_the_build_runs(
-    shop: Shop, capsys: pytest.CaptureFixture[str]
+def test_a_store_that_stops_answering_while_the_build_runs(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    for name, value in {"EVERY": 0.2, "SILENT": 2, "ANSWER": 0.3}.items():
+        monkeypatch.setattr(cache_use, name, value)
     try:
-        said = shop.compiled(
-            "own",
-            shop.cache(),
-            between=lambda: signalled(shop, signal.SIGSTOP),
-            patience=Patience(every=0.2, silent=2, answer=0.3),
-        )
+        said = shop.compiled("own", shop.cache(), between=lambda: signalled(shop, signal.SIGSTOP))
     finally:
         signalled(shop, signal.SIGCONT)
     # sccache itself would wait for minutes
-    assert "does not answer: the build goes on with a local cache" in capsys.readouterr().err
-    assert said["lost"] == "it stopped to answer while the build ran"
+    assert "does not answer: the build continues with a local cache" in capsys.readouterr().err
+    assert said["lost"] == "it stopped answering during the build"
     assert said["misses"] >= SOURCES - 1
 
 

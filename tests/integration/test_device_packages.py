@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import io
 import json
 import sys
-import tarfile
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from ci.install import device_packages
+from ci.install import devices
 from core import process
 from core.cli.frontdoor import Verb, main
 from core.cli.options import Common
@@ -22,10 +20,10 @@ from core.run.outputs import RunOutputs
 from core.stores.directory import DirectoryStore
 from pytorch_build.context import Context
 from pytorch_build.refs.torch_refs import torch_ref
-from pytorch_build.rocm.options import RocmOptions
+from pytorch_build.rocm import RocmOptions
 from pytorch_build.test import installation
 from pytorch_build.test.installation import require_device_code
-from tests.integration.recorded_runs import indexed
+from tests.integration.recorded_runs import indexed, rocm_sdist
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -53,21 +51,6 @@ open("rocm.py", "w").write("")
 """
 
 
-def rocm_sdist(folder: Path, *, split: bool) -> Path:
-    path = folder / f"rocm-{ROCM}.tar.gz"
-    known = TARGETS if split else ("gfx94X-dcgpu", "gfx950-dcgpu")
-    texts = {
-        "setup.py": SETUP.format(known=known, split=split),
-        "PKG-INFO": f"Metadata-Version: 2.2\nName: rocm\nVersion: {ROCM}\nDynamic: Requires-Dist\n",
-    }
-    with tarfile.open(path, "w:gz") as archive:
-        for name, text in texts.items():
-            member = tarfile.TarInfo(f"rocm-{ROCM}/{name}")
-            member.size = len(text)
-            archive.addfile(member, io.BytesIO(text.encode()))
-    return path
-
-
 @pytest.fixture(name="wheels")
 def wheels_fixture(tmp_path: Path, make_wheel: MakeWheel) -> Callable[..., list[Path]]:
     """Write ROCm of a layout, and a torch: fat, or a host wheel as ours or TheRock's splitter leaves it."""
@@ -80,7 +63,9 @@ def wheels_fixture(tmp_path: Path, make_wheel: MakeWheel) -> Callable[..., list[
             extra = f"device-{gpu}"
             fields.append(("Provides-Extra", extra))
             fields.append(("Requires-Dist", f"amd-torch-{extra}=={TORCH}; extra == '{extra}'"))
-        paths = [make_wheel(dist, "torch", TORCH, fields=fields), rocm_sdist(dist, split=split)]
+        known = TARGETS if split else ("gfx94X-dcgpu", "gfx950-dcgpu")
+        sdist = rocm_sdist(dist, ROCM, SETUP.format(known=known, split=split))
+        paths = [make_wheel(dist, "torch", TORCH, fields=fields), sdist]
         names = (
             ["rocm-sdk-libraries"]
             if split
@@ -204,7 +189,7 @@ def test_a_persons_environment_gets_device_code(
     packages: str,
     wanted: set[str],
 ) -> None:
-    monkeypatch.setattr(device_packages, "detect", lambda: here)
+    monkeypatch.setattr(devices, "detect", lambda: here)
     group, outputs = "gfx94X-dcgpu-gfx950-dcgpu", RunOutputs(run_id="local", platform="linux")
     indexed(DirectoryStore(tmp_path / "store"), outputs, group, *wheels())
     words = ["--store", tmp_path / "store", "--from-run-id", "local", "--backend", backend]

@@ -13,7 +13,7 @@ import boto3
 import pytest
 from moto import mock_aws
 
-from ci.publish.indexing import Files, write_index
+from ci.publish.index import Files, write_index
 from ci.verbs import index
 from core import files, process
 from core.cli.frontdoor import Verb, main

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from ci.report import page_of
 from ci.report.html import render
-from ci.report.making import page_of
 from tests import page_samples as samples
 
 if TYPE_CHECKING:

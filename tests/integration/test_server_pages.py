@@ -14,8 +14,8 @@ from urllib.parse import quote_plus
 
 import pytest
 
-from ci.publish.server.bundle import bundle
 from ci.verbs import lambda_zip
+from ci.verbs.lambda_zip import bundle
 from core import process
 from core.cli.options import ROOT
 from core.run.outputs import RunOutputs
@@ -32,7 +32,7 @@ RUNTIME = ("boto3", "botocore", "s3transfer", "jmespath", "dateutil", "urllib3",
 CALL = """
 import json, sys
 sys.path[:0] = sys.argv[1:3]
-from ci.publish.server.handler import handler
+from ci.publish.server import handler
 print(json.dumps(handler(json.load(sys.stdin), None)))
 """
 RUN = RunOutputs(run_id="17", platform="linux")
@@ -43,7 +43,7 @@ GROUP = "gfx94X-dcgpu"
 def function_fixture(tmp_path: Path, rclone: S3Server) -> Callable[[object], object]:
     """Call the function with an event, in a process that has the zip and boto3 alone."""
     packed = tmp_path / "pages.zip"
-    lambda_zip.write(bundle(ROOT, stdlib=frozenset(sys.stdlib_module_names)), packed)
+    lambda_zip.write(bundle(ROOT), packed)
     runtime = tmp_path / "runtime"
     runtime.mkdir()
     for name in RUNTIME:

@@ -8,7 +8,6 @@ import inspect
 import re
 from collections import Counter
 from functools import cache
-from graphlib import TopologicalSorter
 from importlib import import_module
 from typing import TYPE_CHECKING
 
@@ -29,7 +28,7 @@ FOREIGN = ("rocm_packaging/templates/", "rocm_packaging/sample/templates/", "pyt
 MAY_START = {"core/process.py", "noxfile.py", "pytorch_build/test/smoke/"}
 MAY_PRINT = {"core/console.py"}
 MAY_READ_ENVIRONMENT = {"core/cli/options.py", "core/process.py", "core/console.py", "noxfile.py"}
-MAX_NOXFILE, MAX_MODULE, MAX_FUNCTION = 250, 450, 60
+MAX_FUNCTION = 60
 # written in parts, so that this file holds none of them
 SECRETS_OF_THE_PLACE = [
     "".join(parts)
@@ -108,30 +107,6 @@ def test_imports_go_one_way(layer: str) -> None:
         if name.split(".")[0] in above
     }
     assert upwards == set()
-
-
-def imported_at_the_top(path: Path, known: frozenset[str]) -> set[str]:
-    """List the own modules that a file imports when it is imported itself, or for its types."""
-    body = tree(path).body
-    found = set()
-    for node in (*body, *(one for block in body if isinstance(block, ast.If) for one in block.body)):
-        if isinstance(node, ast.Import):
-            found |= {alias.name for alias in node.names}
-        elif isinstance(node, ast.ImportFrom):
-            for alias in node.names:
-                name = f"{node.module}.{alias.name}"
-                found.add(name if name in known else str(node.module))
-    return found & known
-
-
-def test_no_modules_import_each_other() -> None:
-    dotted = {
-        relative(path).removesuffix(".py").removesuffix("/__init__").replace("/", "."): path
-        for path in modules()
-    }
-    graph = {name: imported_at_the_top(path, frozenset(dotted)) for name, path in dotted.items()}
-    assert sum(map(len, graph.values())) > 1000
-    TopologicalSorter(graph).prepare()  # a circle is an error
 
 
 def test_only_the_process_door_starts_processes() -> None:
@@ -214,14 +189,7 @@ def test_every_session_says_what_it_does_in_one_line() -> None:
         assert len(one.summary) <= 100, one.name
 
 
-def test_files_and_functions_fit_a_reader() -> None:
-    assert len((ROOT / "noxfile.py").read_text().splitlines()) <= MAX_NOXFILE
-    long_modules = {
-        relative(path): lines
-        for path in modules()
-        if (lines := len(path.read_text(encoding="utf-8").splitlines())) >= MAX_MODULE
-    }
-    assert long_modules == {}
+def test_functions_fit_a_reader() -> None:
     long_functions = {
         f"{relative(path)}:{node.name}": lines
         for path in modules()

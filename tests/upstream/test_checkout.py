@@ -13,7 +13,7 @@ import pytest
 from core.errors import DataError
 from pytorch_build.lock.resolve import resolve
 from pytorch_build.refs.torch_refs import torch_ref
-from pytorch_build.sources import hipify
+from pytorch_build.sources import edits
 from pytorch_build.sources.checkout import CheckoutOptions, checkout
 
 if TYPE_CHECKING:
@@ -61,9 +61,9 @@ def test_the_real_torch_is_hipified_and_repaired(
         torn.write_bytes(torn.read_bytes()[: torn.stat().st_size // 2])
         raise DataError("killed")
 
-    hipify_whole = hipify.hipify
+    hipify_whole = edits.hipify
     with monkeypatch.context() as patch:
-        patch.setattr(hipify, "hipify", half)
+        patch.setattr(edits, "hipify", half)
         with pytest.raises(DataError, match="killed"):
             checkout(source, tree, options)
     first = checkout(source, tree, options)

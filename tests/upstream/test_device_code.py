@@ -60,7 +60,6 @@ def test_every_bundle_of_a_real_library_is_read(jax_wheel: Path, tmp_path: Path)
     assert len(facts.bundles) == facts.registered == 45
     assert {(one.form, one.version) for one in facts.bundles} == {("zstd", 3)}
     assert sum(one.size for one in facts.bundles) == 29_400_285
-    assert sum(one.uncompressed for one in facts.bundles) == 2_436_893_448
     assert all(one.targets == TARGETS for one in facts.bundles)
     assert facts.targets == TARGETS
     # Inflating all of it takes seconds and gigabytes; the tables alone take neither.

@@ -73,7 +73,7 @@ def test_the_sample_reads_each_variable_that_upstream_reads_and_our_plans_set(
 ) -> None:
     if project not in upstream_sources:
         pytest.skip(f"--sources has no {project}")
-    made = plan(project, gpu=gpu, options={"max_jobs": 2}, torch_version="2.6.0")
+    made = plan(project, gpu=gpu, max_jobs=2, torch_version="2.6.0")
     # extensions are compiled by torch's own module
     theirs, ours = (
         code(root, *BUILD_FILES) + code(torch, "torch/utils/cpp_extension.py")
@@ -90,9 +90,7 @@ def test_the_sample_reads_each_variable_that_upstream_reads_and_our_plans_set(
 def test_each_reason_is_still_needed(plan: Plan) -> None:
     torch = code(SAMPLE / "torch", *BUILD_FILES)
     sets = {
-        name
-        for project in ("torch", "audio")
-        for name in plan(project, torch_version="2", options={"max_jobs": 2}).env
+        name for project in ("torch", "audio") for name in plan(project, torch_version="2", max_jobs=2).env
     }
     assert sets >= NOT_READ.keys()
     assert {name for name in NOT_READ if reads(torch, name)} <= {"MAX_JOBS", "PATH"}, (

@@ -1,1 +1,203 @@
-"""What runs beside a bucket: the function behind its events, and what it is allowed."""
+"""The function behind a bucket's events, `handler`, which brings the pages of changed folders up to date.
+
+S3 reports changes directly, through SQS (with SNS between or not), or through EventBridge; a batch may
+hold all of these, many times over, in any order. Formats: the S3 user guide's "Event message structure"
+(keys are URL-encoded, a space as ``+``) and "EventBridge event message structure" (keys are as they are).
+The settings are the function's environment variables.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import logging
+import re
+from collections import defaultdict
+from typing import TYPE_CHECKING, Any, NamedTuple
+from urllib.parse import unquote_plus
+
+from ci.publish.index import YANKED, Carried, is_page, write_index
+from ci.publish.index.pages import FILES, SIDECAR
+from core import parallel
+from core.cli.options import environment
+from core.stores.s3 import open_bucket
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+
+    from core.stores import Store
+
+# what a run's wheels lie in; pages of a release index are part of its promotion, and not the server's
+RUN_FOLDERS = r"(?:[^/]+/)?[^/]+-(?:linux|windows)/python/[^/]+"
+FOLDERS_VARIABLE = "PAGES_FOLDERS"
+
+_RUN = re.compile(r"(?P<run>.+)/python/(?P<group>[^/]+)")
+_SQS = "aws:sqs"
+# folders in parallel: each of them has many requests in parallel
+_FOLDERS = 4
+_log = logging.getLogger(__name__)
+logging.getLogger("ci").setLevel(logging.INFO)
+
+
+class EventError(ValueError):
+    """A message that names no object of a bucket."""
+
+
+class Change(NamedTuple):
+    """An object that was put or deleted. Which of both does not matter: the bucket is looked at."""
+
+    bucket: str
+    key: str
+
+
+class Message(NamedTuple):
+    """What one message says; the whole event, where no queue stands between."""
+
+    message_id: str
+    changes: tuple[Change, ...] = ()
+    broken: str = ""
+
+
+class Folder(NamedTuple):
+    """A folder of wheels in a bucket."""
+
+    bucket: str
+    prefix: str
+
+
+def handler(event: Mapping[str, Any], _context: object) -> Mapping[str, Sequence[Mapping[str, str]]]:
+    """Bring the pages up to date with an event's changes: what AWS Lambda calls."""
+    return handle(event, open_bucket=_store, folders=_folders())
+
+
+@functools.cache
+def _folders() -> re.Pattern[str]:
+    return re.compile(environment().get(FOLDERS_VARIABLE) or RUN_FOLDERS)
+
+
+def _store(bucket: str) -> Store:
+    return open_bucket(f"s3://{bucket}")
+
+
+def handle(
+    event: Mapping[str, Any], *, open_bucket: Callable[[str], Store], folders: re.Pattern[str]
+) -> Mapping[str, Sequence[Mapping[str, str]]]:
+    """Write the pages of every folder that an event names, each once; return the messages that failed."""
+    senders: dict[Folder, set[str]] = defaultdict(set)
+    failed: set[str] = set()
+    for message in messages(event):
+        if message.broken:
+            _log.error("message %s: %s", message.message_id, message.broken)
+            failed.add(message.message_id)
+        for folder in filter(None, (folder_of(change, folders) for change in message.changes)):
+            senders[folder].add(message.message_id)
+
+    def written(folder: Folder) -> Exception | None:
+        try:
+            _write(open_bucket(folder.bucket), folder)
+        except Exception as problem:  # noqa: BLE001 - whatever it is, other folders' messages are not to suffer
+            _log.exception("s3://%s/%s", *folder)
+            return problem
+        return None
+
+    ordered = sorted(senders)
+    for folder, problem in zip(ordered, parallel.each(written, ordered, jobs=_FOLDERS), strict=True):
+        if problem is not None and "" in senders[folder]:
+            raise problem
+        if problem is not None:
+            failed |= senders[folder]
+    return {"batchItemFailures": [{"itemIdentifier": one} for one in sorted(failed)]}
+
+
+def _write(store: Store, folder: Folder) -> None:
+    prefix = folder.prefix
+    done = write_index(store, prefix, Carried(store=store), title=title_of(prefix), strict=False)
+    counts = done.files, len(done.written), len(done.removed)
+    _log.info("s3://%s/%s: %d files, %d pages written, %d removed", *folder, *counts)
+    for one in done.held:
+        _log.info("%s is not listed: it has no sidecar, or %s", one.stored.key, one.why)
+
+
+def folder_of(change: Change, folders: re.Pattern[str]) -> Folder | None:
+    """Return the folder whose pages follow a change; None for what no page lists, such as a page."""
+    prefix, _, name = change.key.rpartition("/")
+    if is_page(change.key) or not folders.fullmatch(prefix):
+        return None
+    if name != YANKED and not name.removesuffix(SIDECAR).endswith(FILES):
+        return None
+    return Folder(change.bucket, prefix)
+
+
+def title_of(prefix: str) -> str:
+    """Return the flat page's title as the client writes it: group and run, or the folder itself."""
+    match = _RUN.fullmatch(prefix)
+    return f"{match['group']} ({match['run']})" if match else prefix
+
+
+def messages(event: Mapping[str, Any]) -> Sequence[Message]:
+    """Read an event: each of a queue's messages by itself, so that a broken one spoils no other."""
+    records = event.get("Records")
+    if isinstance(records, list) and any(_source(record) == _SQS for record in records):
+        return [_message(record) for record in records]
+    return [Message("", tuple(_changes(event)))]
+
+
+def _source(record: object) -> str:
+    if not isinstance(record, dict):
+        return ""
+    return str(record.get("eventSource") or record.get("EventSource") or "")
+
+
+def _message(record: Mapping[str, Any]) -> Message:
+    message_id = str(record.get("messageId", ""))
+    try:
+        return Message(message_id, tuple(_changes(_json(record.get("body")))))
+    except EventError as problem:
+        return Message(message_id, broken=str(problem))
+
+
+def _json(text: object) -> Mapping[str, Any]:
+    try:
+        value = json.loads(text) if isinstance(text, str) else None
+    except ValueError as problem:
+        raise EventError(f"The message is not JSON: {problem}.") from problem
+    if not isinstance(value, dict):
+        raise EventError("The message is not a JSON object.")
+    return value
+
+
+def _changes(event: Mapping[str, Any]) -> Iterator[Change]:
+    match event:
+        case {"Event": "s3:TestEvent"}:
+            return
+        case {"detail": detail}:
+            yield _change("The event of EventBridge", detail)
+        case {"Message": str(message)}:  # an SNS topic's, as a queue gets it
+            yield from _changes(_json(message))
+        case {"Records": list(records)}:
+            for record in records:
+                yield from _of_record(record)
+        case _:
+            fields = ", ".join(sorted(event)) or "nothing"
+            raise EventError(f"The event names no object of a bucket; it has {fields}.")
+
+
+def _change(what: str, detail: object) -> Change:
+    match detail:
+        case {"bucket": {"name": bucket}, "object": {"key": key}}:
+            return Change(str(bucket), str(key))
+    raise EventError(f"{what} names no bucket or no object.")
+
+
+def _of_record(record: object) -> Iterator[Change]:
+    source = _source(record)
+    match source, record:
+        case "aws:sns", {"Sns": {"Message": message}}:
+            yield from _changes(_json(message))
+        case "aws:s3", {"s3": detail}:
+            found = _change("A record", detail)
+            yield found._replace(key=unquote_plus(found.key))
+        case (("aws:sns" | "aws:s3"), _):
+            raise EventError("A record names no bucket or no object.")
+        case _:
+            raise EventError(f"A record of {source or 'no source'} names no object of a bucket.")

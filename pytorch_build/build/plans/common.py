@@ -1,270 +1,248 @@
-"""What the builds of all projects share: their common environment, and how a plan is closed."""
+"""A build's plan, and what the plans of all projects share."""
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
 
-from core.errors import DataError, MissingInputError, RocmError, SourceError, UsageError
+from core.errors import DataError, MissingInputError, RocmError, SourceError
 from core.files import digest_of
-from pytorch_build.build.compiler_cache import launcher_env
-from pytorch_build.build.plans.types import BuildPlan, Command
+from pytorch_build.build.cache import launcher_env
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Mapping
     from pathlib import PurePath
 
-    from pytorch_build.build.plans.types import BuildFacts, BuildRequest, FileDrop, RocmFacts, RocmPaths
-    from pytorch_build.platforms import Platform
+    from pytorch_build.build.build import Build
+    from pytorch_build.build.site import Site
+    from pytorch_build.rocm import RocmSdk
 
 # A GPU target given by this variable is no part of a compiler cache's key.
 _TARGET_VARIABLE = "HCC_AMDGPU_TARGET"
-# The run's credentials are for this tool, not for what it builds.
-_CREDENTIALS = frozenset(
-    {"AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "AWS_WEB_IDENTITY_TOKEN_FILE"}
+_LEAKS = frozenset(
+    {
+        # the run's credentials are for this tool, not for what it builds
+        *("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "AWS_WEB_IDENTITY_TOKEN_FILE"),
+        *("PYTHONHOME", "PYTHONPATH", "PYTHONSAFEPATH", "TRITON_WHEEL_NAME", _TARGET_VARIABLE),
+    }
 )
-_LEAKS = _CREDENTIALS | {
-    _TARGET_VARIABLE,
-    "PYTHONHOME",
-    "PYTHONPATH",
-    "PYTHONSAFEPATH",
-    "TRITON_WHEEL_NAME",
-}
-# The others' setup.py starts compilers by itself.
-_BUILT_BY_CMAKE = frozenset({"torch", "triton"})
 # Another ROCm installation's variables, which would lead hipcc and CMake there.
 _OTHER_ROCM = frozenset({"HIP_PATH", "HIP_DEVICE_LIB_PATH", "HIP_CLANG_PATH", "HIP_CLANG_LAUNCHER"})
 _ANY_ROCM = _OTHER_ROCM | {"ROCM_HOME", "ROCM_PATH", "PYTORCH_ROCM_ARCH"}
+# The others' setup.py starts compilers by itself.
+_BUILT_BY_CMAKE = frozenset({"torch", "triton"})
 _OURS = frozenset({"rocm", "triton", "torch", "torchaudio", "torchvision", "apex"})
 # What differs from run to run and leaves a build folder's contents as they are.
 _PASSING = frozenset({"PATH", "MAX_JOBS", "CMAKE_BUILD_PARALLEL_LEVEL"})
-_TARGET = re.compile(r"gfx[0-9a-f]{3,4}(?::[a-z]+[+-])*", re.ASCII)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Context:
-    """A request with everything that its plan is computed from."""
+class Overlay:
+    """A file that lies in the tree while it is built; what was there under its name is put back afterwards.
 
-    request: BuildRequest
-    facts: BuildFacts
-    platform: Platform
-    base_env: Mapping[str, str]
+    Either its content or its source is given.
+    """
+
+    path: str
+    content: str | None = None
+    source: PurePath | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Command:
+    """A command of a build: argument list and folder."""
+
+    argv: tuple[str, ...]
+    cwd: PurePath
+
+
+@dataclass(frozen=True, kw_only=True)
+class BuildPlan:
+    """How to build one wheel. Executing it takes no further decision."""
+
+    project: str
+    distribution: str
+    version: str
+    env: Mapping[str, str]
+    unset: frozenset[str]
+    uninstall: tuple[str, ...]
+    requirements_files: tuple[str, ...]
+    requirements: tuple[str, ...]
+    as_locked: tuple[str, ...]
+    removes: tuple[str, ...]
+    overlays: tuple[Overlay, ...]
+    commands: tuple[Command, ...]
+    wheel_dir: PurePath
+    notes: tuple[str, ...]
+    configuration: str
 
     @property
-    def windows(self) -> bool:
-        """Whether the wheel is for Windows."""
-        return self.platform.NAME == "windows"
+    def wheel_glob(self) -> str:
+        """The pattern of the one wheel that the commands leave in `wheel_dir`."""
+        return f"{self.distribution.replace('-', '_')}-*.whl"
 
 
-@dataclass(frozen=True, kw_only=True)
-class Steps:
-    """What a project's own module says of its plan; `close` adds what is common."""
+def make_plan(  # noqa: PLR0913 - a plan has as many parts
+    build: Build,
+    site: Site,
+    *,
+    distribution: str,
+    env: Mapping[str, str],
+    commands: tuple[Command, ...],
+    folder: str = "",
+    uninstall: tuple[str, ...] = (),
+    requirements_files: tuple[str, ...] = (),
+    requirements: tuple[str, ...] = (),
+    as_locked: tuple[str, ...] = (),
+    removes: tuple[str, ...] = (),
+    overlays: tuple[Overlay, ...] = (),
+    notes: tuple[str, ...] = (),
+) -> BuildPlan:
+    """Add what all projects share to a plan: the ref's environment last, nothing leaking in."""
+    if _TARGET_VARIABLE in build.ref_env:
+        raise DataError(
+            f"The ref's env of {build.project} sets {_TARGET_VARIABLE}, which compiler caches do not see.",
+            hint="Give GPU targets by --gpu-family or --pytorch-rocm-arch.",
+        )
+    env = {**env, **build.ref_env}
+    place = site.tree / folder
+    made = [f"{folder}/{name}".lstrip("/") for name in ("dist", *(("build",) if build.choices.clean else ()))]
+    lasting = {name: value for name, value in env.items() if name not in _PASSING}
+    return BuildPlan(
+        project=build.project,
+        distribution=distribution,
+        version=build.tree.version,
+        env=env,
+        unset=(_LEAKS | (_OTHER_ROCM if site.rocm else _ANY_ROCM)) - env.keys(),
+        uninstall=uninstall,
+        requirements_files=tuple(name for name in requirements_files if name in site.facts.files),
+        requirements=tuple(dict.fromkeys(requirements)),
+        as_locked=as_locked,
+        removes=(*made, *removes),
+        overlays=overlays,
+        commands=commands,
+        wheel_dir=place / "dist",
+        notes=notes,
+        configuration=digest_of({"python": str(site.python), "env": lasting}),
+    )
 
-    distribution: str
-    env: Mapping[str, str]
-    commands: tuple[Command, ...]
-    import_code: str
-    folder: str = ""
-    uninstall: tuple[str, ...] = ()
-    requirements_files: tuple[str, ...] = ()
-    requirements: tuple[str, ...] = ()
-    as_locked: tuple[str, ...] = ()
-    removes: tuple[str, ...] = ()
-    file_drops: tuple[FileDrop, ...] = ()
-    install: bool = False
-    notes: tuple[str, ...] = ()
 
-
-def build_requires(context: Context) -> tuple[str, ...]:
-    """Give what the project's pyproject.toml asks for, less what this pipeline itself installs.
+def build_requires(site: Site) -> tuple[str, ...]:
+    """Return the requirements of the project's pyproject.toml, without what this pipeline itself installs.
 
     Some projects name torch there; the installed one must stay, and no index may answer for it.
     """
-    kept = []
-    for line in context.facts.tree.build_requires:
-        try:
-            name = canonicalize_name(Requirement(line).name)
-        except InvalidRequirement as problem:
-            raise SourceError(
-                f"{context.request.tree / 'pyproject.toml'}: {line!r} is no requirement: {problem}"
-            ) from problem
-        if name not in _OURS:
-            kept.append(line)
-    return tuple(kept)
+    try:
+        return tuple(
+            line
+            for line in site.facts.build_requires
+            if canonicalize_name(Requirement(line).name) not in _OURS
+        )
+    except InvalidRequirement as problem:
+        raise SourceError(f"{site.tree / 'pyproject.toml'}: invalid requirement: {problem}") from problem
 
 
-def gpu_targets(*, asked: str, inherited: str, sdk: Iterable[str]) -> tuple[str, ...]:
-    """Choose the GPU targets: the command line, else PYTORCH_ROCM_ARCH, else what the SDK is for."""
-    for source, text in (("--pytorch-rocm-arch", asked), ("PYTORCH_ROCM_ARCH", inherited)):
-        words = tuple(dict.fromkeys(word for word in re.split(r"[,;\s]+", text) if word))
-        wrong = [word for word in words if not _TARGET.fullmatch(word)]
-        if wrong:
-            raise UsageError(f"{wrong[0]!r} in {source} is no GPU target.", hint="Targets look like gfx942.")
-        if words:
-            return words
-    if found := tuple(dict.fromkeys(sdk)):
-        return found
-    raise RocmError("The ROCm SDK names no GPU targets.", hint="Give them: --pytorch-rocm-arch gfx942.")
-
-
-def common_env(context: Context) -> dict[str, str]:
-    """Give the environment that every project's build shares."""
-    request, platform = context.request, context.platform
-    scripts = request.python.parent
-    path = [str(scripts), platform.find_variable(context.base_env, "PATH")]
+def common_env(build: Build, site: Site) -> dict[str, str]:
+    """Return the environment that every project's build shares."""
+    platform, rocm, scripts = build.platform, site.rocm, site.python.parent
+    path = [str(scripts), platform.find_variable(build.base_env, "PATH")]
     env = {
         "PYTHONUTF8": "1",
-        "USE_KINETO": platform.find_variable(context.base_env, "USE_KINETO") or platform.KINETO,
+        "USE_KINETO": platform.find_variable(build.base_env, "USE_KINETO") or platform.kineto,
         "USE_GLOO": "ON",
         # CMake looks for Python here first, and the tool's own environment may be active.
         "VIRTUAL_ENV": str(scripts.parent),
     }
-    if request.rocm:
-        path.insert(0, str(request.rocm.bin))
-        env |= _rocm_env(request, request.rocm, _rocm_facts(context))
-    env["PATH"] = platform.PATH_SEPARATOR.join(filter(None, path))
-    env |= platform.compiler_settings(context.base_env, request.rocm.root if request.rocm else None)
+    if rocm:
+        path.insert(0, str(rocm.bin))
+        env |= _rocm_env(build, rocm)
+    env["PATH"] = platform.path_separator.join(filter(None, path))
+    env |= platform.compiler_settings(build.base_env, rocm.root if rocm else None)
     env |= launcher_env(
-        request.options.compiler_cache,
-        platform=platform.NAME,
-        rocm_version=request.rocm.version if request.rocm else "",
-        by_cmake=request.project in _BUILT_BY_CMAKE,
-        base_env=context.base_env,
+        site.cache,
+        platform=platform.name,
+        rocm_version=rocm.version if rocm else "",
+        by_cmake=build.project in _BUILT_BY_CMAKE,
+        base_env=build.base_env,
     )
-    if request.options.max_jobs is not None:
-        env["MAX_JOBS"] = str(request.options.max_jobs)
-    return env
+    return env | ({"MAX_JOBS": str(site.max_jobs)} if site.max_jobs is not None else {})
 
 
-def _rocm_facts(context: Context) -> RocmFacts:
-    if context.facts.rocm is None:
-        raise RocmError("Nothing is known of the ROCm SDK that this build is for.")
-    return context.facts.rocm
-
-
-def _rocm_env(request: BuildRequest, rocm: RocmPaths, facts: RocmFacts) -> dict[str, str]:
-    if not request.gpu_targets:
-        raise RocmError(
-            f"There are no GPU targets to build {request.project} for.", hint="Give --gpu-family."
-        )
+def _rocm_env(build: Build, rocm: RocmSdk) -> dict[str, str]:
     env = {
         "CMAKE_PREFIX_PATH": str(rocm.cmake),
         "ROCM_HOME": str(rocm.root),
         "ROCM_PATH": str(rocm.root),
-        "PYTORCH_ROCM_ARCH": ";".join(request.gpu_targets),
+        "PYTORCH_ROCM_ARCH": ";".join(build.gpu_targets),
     }
-    if facts.device_libs:
+    if rocm.device_libs:
         # With ROCM_PATH set, clang does not find its device libraries by itself.
         env["HIP_DEVICE_LIB_PATH"] = str(rocm.root / "lib" / "llvm" / "amdgcn" / "bitcode")
-    if facts.host_math:
+    if rocm.host_math:
         env["BLAS"] = "OpenBLAS"
         env["OpenBLAS_HOME"] = str(rocm.root / "lib" / "host-math")
         env["OpenBLAS_LIB_NAME"] = "rocm-openblas"
     return env
 
 
-def sysdeps_env(context: Context) -> dict[str, str]:
+def sysdeps_env(build: Build, site: Site) -> dict[str, str]:
     """Let the build find ROCm's bundled system libraries (liblzma, libdrm): Linux with ROCm only.
 
     Linking against ROCm's libraries, and running programs so linked, takes them. They go to
-    the commands of the build alone, in front of what a person has set.
+    the commands of the build alone, in front of what the user has set.
     """
-    rocm = context.request.rocm
-    if rocm is None or context.windows:
+    if site.rocm is None or build.platform.windows:
         return {}
-    folder = rocm.root / "lib" / "rocm_sysdeps"
-    if not _rocm_facts(context).sysdeps:
+    folder = site.rocm.root / "lib" / "rocm_sysdeps"
+    if not site.rocm.sysdeps:
         raise RocmError(
-            f"{folder} is missing, so {context.request.project} cannot be built.",
+            f"{folder} is missing, so {build.project} cannot be built.",
             hint="Install rocm[libraries,devel] completely: nox -s install_rocm.",
         )
+    places = {"PKG_CONFIG_PATH": folder / "lib" / "pkgconfig", "LD_LIBRARY_PATH": folder / "lib"}
     return {
-        name: context.platform.PATH_SEPARATOR.join(filter(None, (str(place), context.base_env.get(name, ""))))
-        for name, place in (
-            ("PKG_CONFIG_PATH", folder / "lib" / "pkgconfig"),
-            ("LD_LIBRARY_PATH", folder / "lib"),
-        )
+        name: build.platform.path_separator.join(filter(None, (str(place), build.base_env.get(name, ""))))
+        for name, place in places.items()
     }
 
 
-def windows_env(context: Context) -> dict[str, str]:
+def windows_env(build: Build) -> dict[str, str]:
     """Make setuptools take the compiler of the prompt (torch, audio and vision on Windows)."""
-    return {"DISTUTILS_USE_SDK": "1"} if context.windows else {}
+    return {"DISTUTILS_USE_SDK": "1"} if build.platform.windows else {}
 
 
-def needed_torch(context: Context) -> str:
-    """Give the installed torch's version, which the wheel is then pinned to.
+def needed_torch(build: Build, site: Site) -> str:
+    """Return the installed torch's version, which the wheel is then pinned to.
 
     The full version, local part too: extensions hold for the one torch they are built against.
     """
-    if not context.request.torch_version:
+    if not site.torch_version:
         raise MissingInputError(
-            f"{context.request.project} is built against torch, and torch is not installed.",
+            f"{build.project} is built against torch, and torch is not installed.",
             hint="Build it first: nox -s build_torch.",
         )
-    return context.request.torch_version
+    return site.torch_version
 
 
-def setup_command(context: Context, *arguments: str, folder: str = "") -> Command:
-    """Run setup.py in a folder of the tree."""
-    place = context.request.tree / folder if folder else context.request.tree
-    if (f"{folder}/setup.py" if folder else "setup.py") not in context.facts.tree.files:
-        raise SourceError(
-            f"{place} has no setup.py, so it is no source tree of {context.request.project}.",
-            hint="Check the ref's origin and commit, or the directory that was given.",
-        )
-    return Command(argv=(str(context.request.python), "setup.py", *arguments), cwd=place)
+def setup_command(build: Build, site: Site, *, folder: str = "") -> Command:
+    """Run ``setup.py bdist_wheel`` in a folder of the tree."""
+    if f"{folder}/setup.py".lstrip("/") not in site.facts.files:
+        raise _no_tree(build, site, "has no setup.py")
+    return Command(argv=(str(site.python), "setup.py", "bdist_wheel"), cwd=site.tree / folder)
 
 
-def build_command(context: Context, *arguments: str) -> Command:
+def build_command(build: Build, site: Site, *arguments: str) -> Command:
     """Run ``python -m build --wheel`` in the tree."""
-    if not context.facts.tree.files & {"pyproject.toml", "setup.py"}:
-        raise SourceError(
-            f"{context.request.tree} has neither pyproject.toml nor setup.py, so it is no source tree"
-            f" of {context.request.project}.",
-            hint="Check the ref's origin and commit, or the directory that was given.",
-        )
-    argv = (str(context.request.python), "-m", "build", "--wheel", *arguments)
-    return Command(argv=argv, cwd=context.request.tree)
+    if not site.facts.files & {"pyproject.toml", "setup.py"}:
+        raise _no_tree(build, site, "has neither pyproject.toml nor setup.py")
+    return Command(argv=(str(site.python), "-m", "build", "--wheel", *arguments), cwd=site.tree)
 
 
-def close(context: Context, steps: Steps) -> BuildPlan:
-    """Turn a project's steps into its plan: the ref's environment last, nothing leaking in."""
-    request = context.request
-    if _TARGET_VARIABLE in request.ref_env:
-        raise DataError(
-            f"The ref's env of {request.project} sets {_TARGET_VARIABLE}, which compiler caches do not see.",
-            hint="Give GPU targets by --gpu-family or --pytorch-rocm-arch.",
-        )
-    env = {**steps.env, **request.ref_env}
-    unset = (_LEAKS | (_OTHER_ROCM if request.rocm else _ANY_ROCM)) - env.keys()
-    at = f"{steps.folder}/" if steps.folder else ""
-    cleaned = (f"{at}build",) if request.options.clean else ()
-    place: PurePath = request.tree / steps.folder if steps.folder else request.tree
-    lasting = {name: value for name, value in env.items() if name not in _PASSING}
-    return BuildPlan(
-        project=request.project,
-        distribution=steps.distribution,
-        version=request.version,
-        env=env,
-        unset=unset,
-        uninstall=steps.uninstall,
-        requirements_files=tuple(
-            name for name in steps.requirements_files if name in context.facts.tree.files
-        ),
-        requirements=tuple(dict.fromkeys((*steps.requirements, *request.build_requirements))),
-        as_locked=steps.as_locked,
-        removes=(f"{at}dist", *cleaned, *steps.removes),
-        file_drops=steps.file_drops,
-        commands=steps.commands,
-        wheel_dir=place / "dist",
-        wheel_glob=f"{steps.distribution.replace('-', '_')}-*.whl",
-        install=steps.install,
-        import_check=(str(request.python), "-c", steps.import_code),
-        notes=steps.notes,
-        configuration=digest_of({"python": str(request.python), "env": lasting}),
+def _no_tree(build: Build, site: Site, what: str) -> SourceError:
+    return SourceError(
+        f"{site.tree} {what}, so it is not a source tree of {build.project}.",
+        hint="Check the ref's origin and commit, or the directory that was given.",
     )

@@ -1,4 +1,9 @@
-"""torch: switches, flash attention, what the wheel requires, and the files it carries."""
+"""torch: switches, flash attention, what the wheel requires, and the files it carries.
+
+A wheel for ROCm carries ``torch/_rocm_init.py``, whose ``initialize()`` torch's ``__init__`` calls. It loads
+ROCm's libraries out of the ``rocm-sdk-*`` wheels with global symbols, so that torch's own libraries, and
+anything that looks a library up by an unversioned name, find them.
+"""
 
 from __future__ import annotations
 
@@ -6,32 +11,70 @@ from typing import TYPE_CHECKING
 
 from packaging.requirements import Requirement
 
-from core.errors import MissingInputError, UsageError
-from pytorch_build.build.needs import load_needs
+from core.errors import MissingInputError, RocmError, UsageError
+from pytorch_build.build.machine import load_needs
 from pytorch_build.build.plans.common import (
-    Steps,
+    Overlay,
     build_command,
     build_requires,
-    close,
     common_env,
+    make_plan,
     sysdeps_env,
     windows_env,
 )
-from pytorch_build.build.plans.types import FileDrop
-from pytorch_build.build.rocm_init import PATH as ROCM_INIT
-from pytorch_build.build.rocm_init import preload_names, rocm_init_text
-from pytorch_build.toolchain.pins import load_toolchain
+from pytorch_build.build.toolchain import load_toolchain
 
 if TYPE_CHECKING:
-    from pytorch_build.build.plans.common import Context
-    from pytorch_build.build.plans.types import BuildPlan, RocmFacts, RocmPaths
+    from collections.abc import Collection, Iterator, Sequence
+
+    from pytorch_build.build.build import Build
+    from pytorch_build.build.plans.common import BuildPlan
+    from pytorch_build.build.site import Site
     from pytorch_build.platforms import Platform
 
+ROCM_INIT = "torch/_rocm_init.py"
+# Without these torch cannot work, so their absence is an error of the SDK.
+REQUIRED = ("amdhip64", "hiprtc", "hipblas")
 # GPU targets that the attention kernels (aotriton) exist for; one of them is enough.
 _FLASH_TARGETS = ("gfx90a", "gfx942", "gfx950", "gfx11", "gfx12")
 # Names of the git-ignored libraries that a Windows build with flash attention leaves in torch/lib.
 _FLASH_DLLS = ("aotriton_v2.dll", "liblzma.dll")
 _OFF = frozenset({"0", "OFF", "NO", "FALSE", "N"})
+
+
+def plan(build: Build, site: Site) -> BuildPlan:
+    """Plan torch's wheel."""
+    triton = build.dependency("triton")
+    triton_version, windows = triton.version if triton else "", build.platform.windows
+    flash = flash_attention(
+        build.choices.flash_attention,
+        platform=build.platform,
+        gpu_targets=build.gpu_targets if site.rocm else (),
+        triton_version=triton_version,
+    )
+    overlays = tuple(_overlays(build, site))
+    arguments = ["--no-isolation", *_unchecked(build, site)]
+    if site.facts.build_backend.startswith("scikit_build_core."):
+        # it would leave these out, as git ignores them
+        included = [one.path for one in overlays if one.path.startswith("torch/")]
+        included += [f"torch/lib/{name}" for name in (_FLASH_DLLS if windows and flash else ())]
+        arguments += [f"-Cwheel.force-include.{path}={path}" for path in included]
+    return make_plan(
+        build,
+        site,
+        distribution="torch",
+        env=_env(build, site, triton_version, attention="ON" if flash else "OFF"),
+        commands=(build_command(build, site, *arguments),),
+        uninstall=("torch",),
+        requirements_files=("requirements.txt", "requirements-build.txt"),
+        requirements=("build", *build_requires(site)),
+        # older wheels of ninja loop (1.11.1) or break link.exe's response files (1.13.0) on Windows
+        as_locked=("ninja",) if windows else (),
+        # A file of an earlier build for ROCm would make this wheel ask for rocm_sdk.
+        removes=() if site.rocm else (ROCM_INIT, f"build/lib*/{ROCM_INIT}"),
+        overlays=overlays,
+        notes=tuple(_notes(build, site)),
+    )
 
 
 def flash_attention(
@@ -43,15 +86,15 @@ def flash_attention(
 ) -> bool:
     """Decide whether torch is built with flash and memory-efficient attention.
 
-    A person's word counts. Else Linux needs triton for it, and some target must have kernels;
+    The user's choice counts. Else Linux needs triton for it, and some target must have kernels;
     Windows needs no triton.
     """
-    needs_triton = platform.NAME == "linux" and not triton_version
+    needs_triton = not platform.windows and not triton_version
     if wanted and not gpu_targets:
-        raise UsageError(f"{platform.FLASH_FLAG} needs GPU targets, and family cpu has none.")
+        raise UsageError(f"{platform.flash_flag} needs GPU targets, and family cpu has none.")
     if wanted and needs_triton:
         raise UsageError(
-            f"{platform.FLASH_FLAG} needs triton, and triton is not installed.",
+            f"{platform.flash_flag} needs triton, and triton is not installed.",
             hint="Build it first: nox -s build_triton. Or leave the flag out.",
         )
     if wanted is not None:
@@ -59,67 +102,38 @@ def flash_attention(
     return not needs_triton and any(target.startswith(_FLASH_TARGETS) for target in gpu_targets)
 
 
-def plan(context: Context) -> BuildPlan:
-    """Plan torch's wheel."""
-    request = context.request
-    flash = flash_attention(
-        request.options.flash_attention,
-        platform=context.platform,
-        gpu_targets=request.gpu_targets if request.rocm else (),
-        triton_version=request.triton_version,
-    )
-    drops, notes = _file_drops(context)
-    arguments = ["--no-isolation", *_unchecked(context)]
-    if context.facts.tree.build_backend.startswith("scikit_build_core."):
-        arguments += _force_includes(context, drops, flash=flash)
-    steps = Steps(
-        distribution="torch",
-        env=_env(context, flash=flash),
-        commands=(build_command(context, *arguments),),
-        import_code="import torch; print(torch.__version__, torch.cuda.is_available())",
-        uninstall=("torch",),
-        requirements_files=("requirements.txt", "requirements-build.txt"),
-        requirements=("build", *build_requires(context)),
-        # older wheels of ninja loop (1.11.1) or break link.exe's response files (1.13.0) on Windows
-        as_locked=("ninja",) if context.windows else (),
-        # A file of an earlier build for ROCm would make this wheel ask for rocm_sdk.
-        removes=() if request.rocm else (ROCM_INIT, f"build/lib*/{ROCM_INIT}"),
-        file_drops=drops,
-        install=True,
-        notes=notes,
-    )
-    return close(context, steps)
-
-
-def _env(context: Context, *, flash: bool) -> dict[str, str]:
-    request = context.request
-    attention = "ON" if flash else "OFF"
-    requires = [f"rocm[libraries]=={request.rocm.version}"] if request.rocm else []
-    if request.triton_version:
-        requires.append(f"triton=={request.triton_version}")
-    env = common_env(context) | {
-        "USE_ROCM": "ON" if request.rocm else "OFF",
+def _env(build: Build, site: Site, triton_version: str, *, attention: str) -> dict[str, str]:
+    requires = [f"rocm[libraries]=={site.rocm.version}"] if site.rocm else []
+    requires += [f"triton=={triton_version}"] if triton_version else []
+    env = common_env(build, site) | {
+        "USE_ROCM": "ON" if site.rocm else "OFF",
         "USE_CUDA": "OFF",
         "USE_MPI": "OFF",
         "USE_NUMA": "OFF",
-        "PYTORCH_BUILD_VERSION": request.version,
+        "PYTORCH_BUILD_VERSION": build.tree.version,
         "PYTORCH_BUILD_NUMBER": "1",
         "PYTORCH_EXTRA_INSTALL_REQUIREMENTS": "|".join(requires),
         "USE_FLASH_ATTENTION": attention,
         "USE_MEM_EFF_ATTENTION": attention,
     }
-    if context.windows:
+    if build.platform.windows:
         # Tests of the C++ library do not compile there.
-        return env | windows_env(context) | _libuv_env(context) | {"BUILD_TEST": "0"}
-    return env | sysdeps_env(context) | (_linux_flags(context, env, request.rocm) if request.rocm else {})
+        return env | windows_env(build) | _libuv_env(build, site) | {"BUILD_TEST": "0"}
+    if site.rocm:
+        # the bundled libdrm (for rocm_smi's headers), and kineto's roctracer
+        sysdeps = site.rocm.root / "lib" / "rocm_sysdeps"
+        headers = f"-I{sysdeps / 'include'} -I{site.rocm.root / 'include' / 'roctracer'}"
+        env["CXXFLAGS"] = f"{env.get('CXXFLAGS', '')} {headers}".strip()
+        env["LDFLAGS"] = f"{build.base_env.get('LDFLAGS', '').strip()} -L{sysdeps / 'lib'}".strip()
+    return env | sysdeps_env(build, site)
 
 
-def _libuv_env(context: Context) -> dict[str, str]:
-    """Lead gloo to libuv; without it torch would be built without distributed, and nobody would be told."""
-    if context.facts.uv:
-        return {"libuv_ROOT": str(context.facts.uv.parent.parent)}
-    chosen = {**context.base_env, **context.request.ref_env}
-    if context.platform.find_variable(chosen, "USE_DISTRIBUTED").upper() not in _OFF:
+def _libuv_env(build: Build, site: Site) -> dict[str, str]:
+    """Lead gloo to libuv; without it torch would silently be built without distributed."""
+    if site.provided.uv:
+        return {"libuv_ROOT": str(site.provided.uv.parent.parent)}
+    chosen = {**build.base_env, **build.ref_env}
+    if build.platform.find_variable(chosen, "USE_DISTRIBUTED").upper() not in _OFF:
         raise MissingInputError(
             "torch's distributed needs libuv on Windows.",
             hint="Provide it: nox -s prepare. Or build without distributed: USE_DISTRIBUTED=0.",
@@ -127,63 +141,70 @@ def _libuv_env(context: Context) -> dict[str, str]:
     return {}
 
 
-def _unchecked(context: Context) -> tuple[str, ...]:
+def _unchecked(build: Build, site: Site) -> tuple[str, ...]:
     """Keep `build` from refusing the lock's ninja where the project asks for one that does not work."""
     usable = load_needs().tools.ninja_windows
-    asked = [Requirement(line) for line in build_requires(context)]
-    refused = any(one.name == "ninja" and not one.specifier.contains(usable) for one in asked)
-    return ("--skip-dependency-check",) if context.windows and refused else ()
+    required = [Requirement(line) for line in build_requires(site)]
+    refused = any(one.name == "ninja" and not one.specifier.contains(usable) for one in required)
+    return ("--skip-dependency-check",) if build.platform.windows and refused else ()
 
 
-def _linux_flags(context: Context, env: dict[str, str], rocm: RocmPaths) -> dict[str, str]:
-    """Find the bundled libdrm (for rocm_smi's headers) and kineto's roctracer."""
-    sysdeps = rocm.root / "lib" / "rocm_sysdeps"
-    headers = f"-I{sysdeps / 'include'} -I{rocm.root / 'include' / 'roctracer'}"
-    linker = context.base_env.get("LDFLAGS", "").strip()
-    return {
-        "CXXFLAGS": f"{env.get('CXXFLAGS', '')} {headers}".strip(),
-        "LDFLAGS": f"{linker} -L{sysdeps / 'lib'}".strip(),
-    }
+def _overlays(build: Build, site: Site) -> Iterator[Overlay]:
+    if site.rocm:
+        names, _ = preload_names(build.platform, site.rocm.libraries)
+        yield Overlay(path=ROCM_INIT, content=rocm_init_text(names, rocm_version=site.rocm.version))
+    if not build.platform.windows:
+        return
+    openmp, provided = load_toolchain().openmp.dll, site.provided
+    if provided.openmp:
+        yield Overlay(path=f"torch/lib/{openmp}", source=provided.openmp)
+    elif site.rocm:
+        raise MissingInputError(
+            f"torch's libraries need {openmp}, and there is none that the wheel may carry.",
+            hint="Provide it: nox -s prepare.",
+        )
+    if provided.uv:
+        yield Overlay(path=f"torch/lib/{provided.uv.name}", source=provided.uv)
+    # torch's own license-files take these along
+    for name, path in provided.licenses.items():
+        yield Overlay(path=f"third_party/{name}/LICENSE", source=path)
 
 
-def _file_drops(context: Context) -> tuple[tuple[FileDrop, ...], tuple[str, ...]]:
-    request, facts = context.request, context.facts
-    drops: list[FileDrop] = []
-    notes: list[str] = []
-    if request.rocm and facts.rocm:
-        drop, absent = _rocm_init(context.platform, request.rocm, facts.rocm)
-        drops.append(drop)
-        if absent:
-            notes.append(f"This ROCm has no {', '.join(absent)}: torch will not load them first.")
-    if context.windows:
-        openmp = load_toolchain().openmp.dll
-        if facts.openmp:
-            drops.append(FileDrop(path=f"torch/lib/{openmp}", source=facts.openmp))
-        elif request.rocm:
-            raise MissingInputError(
-                f"torch's libraries need {openmp}, and there is none that the wheel may carry.",
-                hint="Provide it: nox -s prepare.",
-            )
-        if facts.uv:
-            drops.append(FileDrop(path=f"torch/lib/{facts.uv.name}", source=facts.uv))
-        # torch's own license-files take these along
-        drops += [
-            FileDrop(path=f"third_party/{name}/LICENSE", source=path) for name, path in facts.licenses.items()
-        ]
-        if request.options.compiler_cache and request.options.compiler_cache.kind == "ccache":
-            notes.append("If aotriton fails with 'invalid argument', build without --compiler-cache ccache.")
-    return tuple(drops), tuple(notes)
+def _notes(build: Build, site: Site) -> Iterator[str]:
+    if site.rocm and (absent := preload_names(build.platform, site.rocm.libraries)[1]):
+        yield f"This ROCm has no {', '.join(absent)}: torch will not load them first."
+    if build.platform.windows and site.cache and site.cache.kind == "ccache":
+        yield "If aotriton fails with 'invalid argument', build without --compiler-cache ccache."
 
 
-def _rocm_init(platform: Platform, rocm: RocmPaths, facts: RocmFacts) -> tuple[FileDrop, tuple[str, ...]]:
-    preloads = preload_names(platform, facts.libraries)
-    text = rocm_init_text(preloads, rocm_version=rocm.version)
-    return FileDrop(path=ROCM_INIT, content=text), preloads.absent
+def preload_names(platform: Platform, available: Collection[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Return the libraries to load first that the SDK has, and those that it lacks.
+
+    One name in the list that the SDK cannot find breaks ``import torch`` for everybody,
+    so the list follows the SDK, as long as it has what torch cannot do without.
+    """
+    if lacking := [name for name in REQUIRED if name not in available]:
+        raise RocmError(
+            f"The ROCm SDK has no {', '.join(lacking)}, without which torch cannot be imported.",
+            hint="Install rocm[libraries,devel] completely: nox -s install_rocm.",
+        )
+    names = tuple(name for name in platform.preloads if name in available)
+    return names, tuple(name for name in platform.preloads if name not in available)
 
 
-def _force_includes(context: Context, drops: tuple[FileDrop, ...], *, flash: bool) -> list[str]:
-    """Name the files that scikit-build-core would leave out, as git ignores them."""
-    paths = [drop.path for drop in drops if drop.path.startswith("torch/")]
-    if context.windows and flash:
-        paths += [f"torch/lib/{name}" for name in _FLASH_DLLS]
-    return [f"-Cwheel.force-include.{path}={path}" for path in paths]
+def rocm_init_text(names: Sequence[str], *, rocm_version: str) -> str:
+    """Return the text of ``_rocm_init.py``: what to load, and the version to compare with at run time."""
+    listed = "".join(f"            {name!r},\n" for name in names)
+    return (
+        '"""Loads ROCm\'s libraries before torch\'s own. Written when this wheel was built."""\n'
+        "\n\n"
+        "def initialize():\n"
+        "    import rocm_sdk\n"
+        "\n"
+        "    rocm_sdk.initialize_process(\n"
+        "        preload_shortnames=[\n"
+        f"{listed}"
+        "        ],\n"
+        f"        check_version={rocm_version!r},\n"
+        "    )\n"
+    )

@@ -6,56 +6,55 @@ from typing import TYPE_CHECKING
 
 from core.errors import MissingInputError, SourceError
 from pytorch_build.build.plans.common import (
-    Steps,
     build_command,
     build_requires,
-    close,
     common_env,
+    make_plan,
     setup_command,
 )
 
 if TYPE_CHECKING:
-    from pytorch_build.build.plans.common import Context
-    from pytorch_build.build.plans.types import BuildPlan
+    from pytorch_build.build.build import Build
+    from pytorch_build.build.plans.common import BuildPlan
+    from pytorch_build.build.site import Site
 
 _SUFFIX = "TRITON_WHEEL_VERSION_SUFFIX"
 # upstream's builds of LLVM for triton, by the first digits of LLVM's commit
 _LLVM = "https://oaitriton.blob.core.windows.net/public/llvm-builds/llvm-{commit:.8}-windows-x64.tar.gz"
 
 
-def plan(context: Context) -> BuildPlan:
+def plan(build: Build, site: Site) -> BuildPlan:
     """Plan triton's wheel."""
-    tree = context.facts.tree
-    env = common_env(context) | dict(tree.build_env)
-    env[_SUFFIX] = env.get(_SUFFIX, "") + _version_suffix(context)
+    env = common_env(build, site) | dict(site.facts.build_env)
+    env[_SUFFIX] = env.get(_SUFFIX, "") + _version_suffix(build, site)
     # ROCm's CMake folder is on CMAKE_PREFIX_PATH, and MLIR must not find ROCm's LLVM there.
     env["TRITON_APPEND_CMAKE_ARGS"] = "-DCMAKE_FIND_USE_CMAKE_ENVIRONMENT_PATH=FALSE"
-    if context.windows:
-        env |= _windows_env(context)
-        folder, build = "", build_command(context)
-    else:
-        # Up to triton 3.3 setup.py lay in python/.
-        folder = "python" if "python/setup.py" in tree.files else ""
-        build = setup_command(context, "bdist_wheel", folder=folder)
-    own = ("build", "wheel") if context.windows else ("setuptools", "wheel", *build_requires(context))
-    name = context.request.ref_env.get("TRITON_WHEEL_NAME", env.get("TRITON_WHEEL_NAME", "triton"))
-    steps = Steps(
+    if build.platform.windows:
+        env |= _windows_env(site)
+        name = build.ref_env.get("TRITON_WHEEL_NAME", "triton")
+        commands = (build_command(build, site),)
+        return make_plan(
+            build, site, distribution=name, env=env, commands=commands, requirements=("build", "wheel")
+        )
+    # Up to triton 3.3 setup.py lay in python/.
+    folder = "python" if "python/setup.py" in site.facts.files else ""
+    name = {"TRITON_WHEEL_NAME": "triton", **env, **build.ref_env}["TRITON_WHEEL_NAME"]
+    return make_plan(
+        build,
+        site,
         distribution=name,
         env=env,
-        commands=(build,),
-        import_code="import triton; print(triton.__version__)",
+        commands=(setup_command(build, site, folder=folder),),
         folder=folder,
-        uninstall=() if context.windows else (name,),
-        requirements_files=() if context.windows else ("python/requirements.txt",),
-        requirements=own,
-        install=not context.windows,
+        uninstall=(name,),
+        requirements_files=("python/requirements.txt",),
+        requirements=("setuptools", "wheel", *build_requires(site)),
     )
-    return close(context, steps)
 
 
-def _version_suffix(context: Context) -> str:
-    """Say what setup.py must be told to add; the commit it adds by itself, in front."""
-    version, git = context.request.version, context.facts.tree.git_suffix.lower()
+def _version_suffix(build: Build, site: Site) -> str:
+    """Return what setup.py must be told to add; the commit it adds by itself, in front."""
+    version, git = build.tree.version, site.facts.git_suffix.lower()
     base, plus, local = version.partition("+")
     if not git:
         return plus + local
@@ -68,10 +67,10 @@ def _version_suffix(context: Context) -> str:
     return rest
 
 
-def _windows_env(context: Context) -> dict[str, str]:
-    llvm = context.facts.llvm
+def _windows_env(site: Site) -> dict[str, str]:
+    llvm = site.provided.llvm
     if llvm is None:
-        wanted = _LLVM.format(commit=context.facts.tree.llvm_hash or "COMMIT")
+        wanted = _LLVM.format(commit=site.facts.llvm_hash or "COMMIT")
         raise MissingInputError(
             "triton on Windows is built against an LLVM of its own, and none was given.",
             hint=f"Unpack {wanted} and name its folder in LLVM_SYSPATH.",

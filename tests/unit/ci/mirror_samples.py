@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ci.install.mirror_data import Mirror
+from ci.install.dependencies import Mirror
 
 DATA = Mirror.model_validate(
     {

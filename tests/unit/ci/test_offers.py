@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from packaging.requirements import Requirement
 from packaging.version import Version
 
-from ci.install.requirements import parse_requirements, pinned
+from ci.install import parse_requirements, pinned
 from core.errors import MissingInputError, StoreError, UsageError
 from core.packages.offers import Offer, RunGroup, find_group, fits, offered, required_by
 from core.run import records
@@ -39,7 +39,7 @@ OFFERS = (
 
 
 def pins(*words: str, newest: bool = False) -> tuple[str, ...]:
-    return pinned(parse_requirements(words), OFFERS, newest=newest)
+    return tuple(pinned(one, OFFERS, newest=newest) for one in parse_requirements(words))
 
 
 def test_names_of_the_run_are_pinned_to_its_version_and_others_left_alone() -> None:
@@ -69,7 +69,7 @@ def test_a_name_of_ours_that_the_run_lacks_is_not_looked_for_elsewhere() -> None
 
 def test_one_of_ours_comes_from_no_other_address() -> None:
     with pytest.raises(UsageError, match="torch is to come from the index"):
-        pinned([Requirement("torch @ https://elsewhere/torch.whl")], OFFERS)
+        pinned(Requirement("torch @ https://elsewhere/torch.whl"), OFFERS)
 
 
 @pytest.mark.parametrize("words", [(), ("",), ("torch =2",)])
@@ -81,7 +81,7 @@ def test_what_is_no_requirement_is_said(words: tuple[str, ...]) -> None:
 @given(st.lists(st.sampled_from(["1.0", "1.0rc1", "2.0.dev3", "1.0+rocm7.1", "0.9", "2!1"]), min_size=1))
 def test_the_newest_is_the_highest_by_pep_440(versions: list[str]) -> None:
     offers = [offer("torch", version) for version in versions]
-    assert pinned([Requirement("torch")], offers, newest=True) == (f"torch=={max(map(Version, versions))}",)
+    assert pinned(Requirement("torch"), offers, newest=True) == f"torch=={max(map(Version, versions))}"
 
 
 @pytest.mark.parametrize(

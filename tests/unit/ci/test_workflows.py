@@ -21,7 +21,7 @@ from core.cli.frontdoor import verb_parser
 from core.cli.options import ROOT, sources_folder
 from core.run.locations import run_buckets
 from docs.command_tables import all_sessions
-from pytorch_build.lock.planned import outputs as resolved
+from pytorch_build.lock.plan import outputs as resolved
 from tests.unit.ci.workflow_reading import (
     FOLDER,
     Workflow,

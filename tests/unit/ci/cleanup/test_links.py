@@ -6,7 +6,7 @@ import pytest
 from packaging.version import Version
 
 from ci.cleanup.units import listed, required, units
-from ci.publish.indexing.pages import Entry, render
+from ci.publish.index.pages import Entry, render
 from core.errors import DataError
 from core.stores import Stored
 

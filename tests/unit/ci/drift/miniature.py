@@ -12,11 +12,11 @@ from core.cli.options import ROOT
 from core.data import load_toml, read_text, read_toml
 from core.families import families
 from core.run.locations import run_buckets
-from pytorch_build.containers.running import load_container
-from pytorch_build.platforms import linux, windows
+from pytorch_build.build.container import load_container
+from pytorch_build.build.toolchain import FILE
+from pytorch_build.platforms import LINUX, WINDOWS
 from pytorch_build.refs.torch_refs import load_refs
 from pytorch_build.test.upstream_tests import DATA
-from pytorch_build.toolchain.pins import FILE
 from rocm_packaging.packages.layouts import packages
 from rocm_packaging.rocm_sources import release_indexes
 
@@ -51,7 +51,7 @@ def write(root: Path) -> Path:
         ".github/workflows/test_pytorch_wheels.yml": read_text(ROOT / ".github/workflows/setup.yml"),
         ".github/workflows/multi_arch_build_windows_pytorch_wheels.yml": _windows(),
         "external-builds/pytorch/build_prod_wheels.py": _constants(
-            LINUX_LIBRARY_PRELOADS=list(linux.PRELOADS), WINDOWS_LIBRARY_PRELOADS=list(windows.PRELOADS)
+            LINUX_LIBRARY_PRELOADS=list(LINUX.preloads), WINDOWS_LIBRARY_PRELOADS=list(WINDOWS.preloads)
         ),
         "external-builds/pytorch/run_pytorch_tests_full.py": _tests(),
         "external-builds/pytorch/skip_tests/generic.py": _constants(

@@ -22,7 +22,7 @@ from core.files import sha256
 from core.wheel import read_metadata
 from core.wheel.record import verify_record
 from core.wheel.writer import WheelSpec, metadata_text, write_sdist, write_wheel
-from pytorch_build.build.rocm_init import Preloads, rocm_init_text
+from pytorch_build.build.plans.torch import rocm_init_text
 from pytorch_build.check import Expectation
 
 if TYPE_CHECKING:
@@ -109,7 +109,6 @@ def devel(version: str = ROCM, tree: Mapping[str, bytes] | None = None) -> Packa
 
 
 def torch(version: str = TORCH, rocm: str = ROCM) -> Package:
-    preloads = Preloads(names=("amdhip64",), absent=())
     local = version.partition("+")[2]
     return Package(
         name="torch",
@@ -121,7 +120,7 @@ def torch(version: str = TORCH, rocm: str = ROCM) -> Package:
             "torch/version.py": (
                 f"__version__ = '{version}'\ngit_version = '{COMMIT}'\nhip: str = '7.10.0'\n"
             ).encode(),
-            "torch/_rocm_init.py": rocm_init_text(preloads, rocm_version=rocm).encode(),
+            "torch/_rocm_init.py": rocm_init_text(("amdhip64",), rocm_version=rocm).encode(),
         },
     )
 

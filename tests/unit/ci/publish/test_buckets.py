@@ -51,5 +51,5 @@ def test_unknown_keys_are_refused() -> None:
 
 def test_every_release_type_but_ci_has_a_distribution_bucket() -> None:
     assert distribution_store(buckets(), "nightly") == "s3://therock-nightly-python"
-    with pytest.raises(UsageError, match=r"'ci' are handed out from nowhere.\nGive --release-type \(dev, "):
+    with pytest.raises(UsageError, match=r"'ci' are not distributed.\nGive --release-type \(dev, "):
         distribution_store(buckets(), "ci")

@@ -1,20 +1,24 @@
 from __future__ import annotations
 
+import gzip
+import hashlib
+import os
+import time
 from typing import TYPE_CHECKING
 
 import pytest
 
-from ci.publish import artifacts, folders, trees, wheels
-from ci.publish.digests import Digests
+from ci.publish import folders, upload, wheels
+from ci.publish.folders import Digests, pack
 from core import files
 from core.errors import ArtifactError, MissingInputError, UsageError
-from core.run.outputs import RunOutputs
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-OUTPUTS = RunOutputs(run_id="17", platform="linux")
+    from core.cli.options import Common
+    from core.stores import Store
 
 
 @pytest.mark.parametrize(
@@ -75,42 +79,107 @@ def test_wheels_lie_in_dist_where_there_is_one(tmp_path: Path, make_wheel: Calla
         wheels.wheel_paths(tmp_path)
 
 
-def test_a_folder_that_is_none_or_empty_is_an_error(tmp_path: Path) -> None:
+def test_a_folder_that_is_none_or_empty_is_an_error(common: Common, tmp_path: Path) -> None:
     with pytest.raises(MissingInputError, match="holds no file to upload"):
         folders.walked(tmp_path)
-    with pytest.raises(MissingInputError, match="is no folder"):
+    with pytest.raises(MissingInputError, match="is not a folder"):
         folders.walked(tmp_path / "none")
     (tmp_path / "notes.txt").write_text("x")
     with pytest.raises(MissingInputError, match="holds no artifact"):
-        artifacts.archives(tmp_path, OUTPUTS, Digests())
+        upload.upload_artifacts(common, tmp_path, Digests())
 
 
-def test_artifacts_are_held_against_the_digest_beside_them(tmp_path: Path) -> None:
-    path = tmp_path / "blas_lib_gfx110X-all.tar.zst"
+def test_artifacts_are_compared_with_the_digest_beside_them(
+    common: Common, store: Store, tmp_path: Path
+) -> None:
+    path = tmp_path / "mine" / "blas_lib_gfx110X-all.tar.zst"
+    path.parent.mkdir()
     path.write_bytes(b"archive")
-    (one,) = artifacts.archives(tmp_path, OUTPUTS, Digests())
-    assert (one.item.key, one.item.replace) == (f"17-linux/{path.name}", False)
-    assert one.sidecar == f"{files.sha256(path)}\n".encode()
-    beside = tmp_path / f"{path.name}.sha256sum"
-    beside.write_text(f"{files.sha256(path)} *{path.name}\n")
-    assert artifacts.archives(tmp_path, OUTPUTS, Digests())[0].sidecar == beside.read_bytes()
+    digest = files.sha256(path)
+    beside = path.with_name(f"{path.name}.sha256sum")
+    for text in (f"{digest}\n", f"{digest} *{path.name}\n"):
+        upload.upload_artifacts(common, path.parent, Digests())
+        assert store.read(f"17-linux/{path.name}") == b"archive"
+        assert store.read(f"17-linux/{beside.name}") == text.encode()
+        store.delete(f"17-linux/{beside.name}")
+        beside.write_text(f"{digest} *{path.name}\n")
     beside.write_text("0" * 64)
     with pytest.raises(ArtifactError, match=r"blas_lib_gfx110X-all.tar.zst has the digest .* says 000"):
-        artifacts.archives(tmp_path, OUTPUTS, Digests())
+        upload.upload_artifacts(common, path.parent, Digests())
 
 
-def test_an_artifact_named_otherwise_is_refused(tmp_path: Path) -> None:
+def test_an_artifact_named_otherwise_is_refused(common: Common, tmp_path: Path) -> None:
     (tmp_path / "blas.tar.zst").write_bytes(b"x")
     with pytest.raises(ArtifactError, match=r"blas.tar.zst"):
-        artifacts.archives(tmp_path, OUTPUTS, Digests())
+        upload.upload_artifacts(common, tmp_path, Digests())
 
 
-def test_a_builds_manifest_lies_among_the_records_under_its_own_name(tmp_path: Path) -> None:
+def test_a_builds_manifest_lies_among_the_records_under_its_own_name(
+    common: Common, store: Store, tmp_path: Path
+) -> None:
     path = tmp_path / "therock_manifest.json"
-    with pytest.raises(MissingInputError, match="is no file"):
-        trees.manifest_item(path, OUTPUTS, "g", Digests())
+    with pytest.raises(MissingInputError, match="is not a file"):
+        upload.upload_manifest(common, path, "g", Digests())
     path.write_text("{}")
-    assert trees.manifest_item(path, OUTPUTS, "g", Digests()).key == f"17-linux/manifests/g/{path.name}"
+    upload.upload_manifest(common, path, "g", Digests())
+    assert store.read(f"17-linux/manifests/g/{path.name}") == b"{}"
     other = path.rename(tmp_path / "build_torch.json")
     with pytest.raises(UsageError, match=r"not named therock_manifest.json"):
-        trees.manifest_item(other, OUTPUTS, "g", Digests())
+        upload.upload_manifest(common, other, "g", Digests())
+
+
+@pytest.fixture(name="path")
+def path_fixture(tmp_path: Path) -> Path:
+    path = tmp_path / "file.log"
+    path.write_bytes(b"line\n" * 1000)
+    past = time.time() - 60
+    os.utime(path, (past, past))
+    return path
+
+
+def content(data: bytes) -> tuple[int, str]:
+    return len(data), hashlib.sha256(data).hexdigest()
+
+
+def found(known: Digests, path: Path, *, packed: bool = False) -> tuple[int, str]:
+    (one,) = known.contents([(path, packed)])
+    assert one.changed == path.stat().st_mtime_ns
+    return one.size, one.sha256
+
+
+def test_a_file_is_hashed_once_until_it_changes(
+    path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    memory = tmp_path / "memory.json"
+    assert found(Digests(memory=memory), path) == content(path.read_bytes())
+    with monkeypatch.context() as patch:
+        patch.setattr(files, "sha256", pytest.fail)
+        assert found(Digests(memory=memory), path) == content(path.read_bytes())
+    path.write_bytes(b"other")
+    assert found(Digests(memory=memory), path) == content(b"other")
+
+
+def test_a_file_written_in_this_moment_is_not_remembered(path: Path) -> None:
+    path.write_bytes(b"1")
+    known = Digests()
+    assert found(known, path) == content(b"1")
+    assert known.known == {}
+
+
+def test_the_gzip_form_is_the_same_each_time_and_remembered_for_itself(
+    path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    known = Digests()
+    packed = found(known, path, packed=True)
+    pack(path, tmp_path / "a.gz")
+    assert packed == content((tmp_path / "a.gz").read_bytes())
+    assert gzip.decompress((tmp_path / "a.gz").read_bytes()) == path.read_bytes()
+    assert found(known, path) == content(path.read_bytes())
+    monkeypatch.setattr(folders, "packed_content", pytest.fail)
+    assert found(known, path, packed=True) == packed
+
+
+@pytest.mark.parametrize("text", ["{", '"x"', '{"/x": 5}'])
+def test_a_broken_memory_is_none(text: str, path: Path, tmp_path: Path) -> None:
+    (tmp_path / "memory.json").write_text(text.replace("/x", str(path)))
+    assert found(Digests(memory=tmp_path / "memory.json"), path) == content(path.read_bytes())

@@ -10,11 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from ci.publish import runs
-from ci.publish.digests import Digests
+from ci.publish import wheels
+from ci.publish.folders import Digests
 from ci.verbs import upload
 from ci.verbs.upload import Folders
-from core.cli import options
 from core.cli.options import Common
 from core.run import records
 from core.stores import location
@@ -110,8 +109,7 @@ def deaths(
             return Mortal(root / place, death)
         return real(place, root=root, dry_run=dry_run)
 
-    for module in (options, upload):
-        monkeypatch.setattr(module, "open_store", open_store)
+    monkeypatch.setattr("core.cli.options.open_store", open_store)
     act(Common(root=root, run_id="17", store="target"))
     total, whole = death.writes, state(root / "target")
     assert total >= 5
@@ -148,10 +146,10 @@ def test_a_run_from_out(
     store.put_bytes(f"{outputs.logs_prefix(GROUP)}/build_torch.log", b"log")
     store.put_bytes(f"{outputs.reports_prefix(GROUP)}/smoke.xml", b"<a/>")
     store.put_bytes(outputs.source_lock_key("nightly"), b"{}")
-    source = runs.Source(store=store, outputs=outputs)
+    source = wheels.Source(store=store, outputs=outputs)
 
     def act(common: Common) -> None:
-        runs.upload_run(common, source, upload.KINDS, "", Digests())
+        wheels.upload_run(common, source, upload.KINDS, "", Digests())
 
     for _, folder in deaths(monkeypatch, tmp_path, act):
         assert state(folder).keys() <= state(tmp_path / "target").keys()

@@ -126,22 +126,6 @@ def test_the_second_time_no_file_is_asked_about(
     assert sum(asked.values()) <= 16
 
 
-def test_a_dry_run_shows_and_leaves_everything(
-    s3: S3Client,
-    run: Callable[..., int],
-    wheel: Path,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(upload, "answers", lambda _: True)
-    assert run(*WORDS, "--store", "s3://bucket", "--dry-run") == 0
-    assert keys(s3) == []
-    said = capsys.readouterr().err
-    for name in (wheel.name, "index.html", "simple/torch/index.html"):
-        assert f"would write s3://bucket/123-linux/python/{GROUP}/{name}" in said
-    assert "package_find_links_url" not in said
-
-
 def broken(folder: Path) -> None:
     metadata = "Metadata-Version: 2.1\nName: torch\nVersion: 9.9\n"
     spec = WheelSpec(distribution="torch", version="1.0", tag="py3-none-any", metadata=metadata)
@@ -214,23 +198,6 @@ def test_without_credentials_nothing_is_written(
         monkeypatch.delenv(name)
     assert run(*WORDS, "--bucket", "bucket") == StoreError.exit_code
     assert "credentials" in capsys.readouterr().err
-
-
-def test_a_key_that_exists_with_other_bytes_is_refused(
-    s3: S3Client,
-    run: Callable[..., int],
-    wheel: Path,
-    make_wheel: Callable[..., Path],
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    assert run(*WORDS, "--bucket", "bucket") == 0
-    before = keys(s3)
-    make_wheel(tmp_path / "mine", "torch", "2.10.0+rocm7.1", content="other")
-    make_wheel(tmp_path / "mine", "apex", "1.0")
-    assert run(*WORDS, "--bucket", "bucket") == StoreError.exit_code
-    assert f"{wheel.name} exists in s3://bucket with other bytes" in capsys.readouterr().err
-    assert keys(s3) == before
 
 
 def test_a_builds_logs_artifacts_and_manifest_go_by_one_command(

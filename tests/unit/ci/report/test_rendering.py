@@ -6,24 +6,22 @@ import base64
 import hashlib
 import json
 import re
-import time
 from collections import Counter
-from dataclasses import replace
+from dataclasses import asdict, replace
 from html.parser import HTMLParser
 from typing import TYPE_CHECKING
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ci.report import json_text, text
+from ci.report import page_of, text
 from ci.report.html import area, matrix, render
-from ci.report.making import page_of
 from ci.report.model import Page, Problem
-from ci.report.words import duration, natural, signed, spelt
+from ci.report.text import duration, natural, signed, spelt
 from tests import page_samples as samples
 
 if TYPE_CHECKING:
-    from ci.report.reading import RunFacts
+    from ci.report.facts import RunFacts
 
 VOID = {"meta", "input", "line", "rect", "polygon", "br"}
 
@@ -163,13 +161,13 @@ def test_the_policy_allows_this_files_own_style_and_script_and_nothing_else() ->
 def test_the_same_page_gives_the_same_bytes() -> None:
     one, two = page_of(small()), page_of(small())
     assert render(one) == render(two)
-    assert json_text.write(one) == json_text.write(two)
+    assert json.dumps(asdict(one)) == json.dumps(asdict(two))
 
 
 def test_text_html_and_json_say_the_same() -> None:
     now = samples.run(["gfx900", "gfx1100"], ["nightly", "release/2.10"])
     page = page_of(now, samples.run(["gfx900", "gfx1100"], ["nightly"], run_id="122", seed="x"))
-    document, said = render(page), json.loads(json_text.write(page))
+    document, said = render(page), asdict(page)
     printed = "\n".join("  ".join(row) for table in text.tables(page) for row in table.rows)
     for wheel in page.wheels:
         for form in (document, printed):
@@ -216,16 +214,10 @@ def test_an_empty_run_is_a_page() -> None:
         assert said in document
 
 
-def test_three_hundred_cells_are_quick_and_small() -> None:
-    run = samples.run()
-    began = time.process_time()
-    page = page_of(run)
-    document = render(page)
-    seconds = time.process_time() - began
+def test_three_hundred_cells_are_a_small_page() -> None:
+    page = page_of(samples.run())
     assert len(page.cells) == 300
-    # a quarter of that on an idle machine
-    assert seconds < 8
-    assert len(document.encode()) < 6_000_000
+    assert len(render(page).encode()) < 6_000_000
 
 
 @given(st.lists(st.floats(0, 1e12), max_size=120))

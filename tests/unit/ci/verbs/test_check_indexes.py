@@ -1,22 +1,21 @@
-"""Indexes that stay are held against what is there."""
+"""Permanent indexes are compared with what is there."""
 
 from __future__ import annotations
 
-import hashlib
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from ci.install.mirror_data import mirror
-from ci.publish.indexing import Indexed, write_index
+from ci.install.dependencies import mirror
+from ci.publish.index import Indexed, write_index
 from ci.verbs import check_indexes
 from ci.verbs.mirror_deps import source_of
 from core import files
 from core.cli.frontdoor import Verb, main
 from core.run import records
-from core.run.records import FileRecord, Record
+from core.run.records import Record
 from core.stores.directory import DirectoryStore
-from core.wheel import read_metadata
+from core.wheel.distributions import describe
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -34,26 +33,11 @@ def store_fixture(tmp_path: Path, make_wheel: Callable[..., Path]) -> Path:
     """A store with one mirrored wheel, its record and its pages."""
     store, data = DirectoryStore(tmp_path / "store"), mirror()
     wheel = make_wheel(tmp_path / "dist", "numpy", "2.1")
-    raw = read_metadata(wheel).raw
-    made = FileRecord(
-        name=wheel.name,
-        key=f"{data.prefix}/{wheel.name}",
-        size=wheel.stat().st_size,
-        sha256=files.sha256(wheel),
-        distribution="numpy",
-        version="2.1",
-        metadata_sha256=hashlib.sha256(raw).hexdigest(),
-    )
-    store.put_file(made.key, wheel, sha256=made.sha256, replace=False)
-    store.put_bytes(f"{made.key}.metadata", raw)
-    record = Record(
-        stage="mirror_deps",
-        run_id="local",
-        platform="linux",
-        started=records.now(),
-        seconds=0,
-        files=(made,),
-    )
+    made = describe(wheel, key=f"{data.prefix}/{wheel.name}", sha256=files.sha256(wheel))
+    store.put_file(made.record.key, wheel, sha256=made.record.sha256, replace=False)
+    store.put_bytes(f"{made.record.key}.metadata", made.sidecar or b"")
+    facts: dict[str, Any] = {"run_id": "local", "platform": "linux", "started": records.now(), "seconds": 0}
+    record = Record(stage="mirror_deps", files=(made.record,), **facts)
     store.put_bytes(f"{data.prefix}/manifests/mirror_deps-1.json", records.serialize(record))
     write_index(store, data.prefix, source_of(data, store), title="Dependencies")
     return tmp_path / "store"

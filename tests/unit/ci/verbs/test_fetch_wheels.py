@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 import pytest
 
-from ci.install.device_packages import Devices
+from ci.install.devices import Devices
 from ci.verbs import fetch_wheels
 from ci.verbs.fetch_wheels import closure, command, dependencies, fetch
 from core.cli.frontdoor import Verb, main

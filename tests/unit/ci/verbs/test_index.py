@@ -4,15 +4,14 @@ import os
 import re
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 
-from ci.publish import indexing
 from ci.verbs import index
 from core import files
 from core.cli.frontdoor import Verb, main
-from core.errors import ConflictError, MissingInputError, StoreError
+from core.errors import MissingInputError, StoreError
 from core.run import records
 from core.run.records import FileRecord, Record
 from core.stores.location import DryRunStore
@@ -58,25 +57,6 @@ def test_pages_list_what_is_recorded_with_digests_and_metadata(
     assert 'href="../../torch-2.10.0%2Brocm7.1' in page(store, outputs, "simple/torch/index.html")
 
 
-def test_an_unchanged_group_is_not_written_again(store: Store, outputs: RunOutputs, publish: Publish) -> None:
-    publish()
-    index.write_pages(store, outputs, "g")
-    assert index.write_pages(store, outputs, "g").written == ()
-
-
-def test_a_page_of_what_has_gone_goes(store: Store, outputs: RunOutputs, publish: Publish) -> None:
-    publish()
-    old = publish("apex", "1.10.0")
-    index.write_pages(store, outputs, "g")
-    distributions.withdraw(store, old.key)
-    store.delete(outputs.record_key("g", "build_apex_1.10.0-nightly-cp312"))
-    indexed = index.write_pages(store, outputs, "g")
-    gone = [f"{outputs.python_prefix('g')}/simple/apex/index.{kind}" for kind in ("html", "json")]
-    assert list(indexed.removed) == gone
-    assert [store.find(key) for key in gone] == [None, None]
-    assert "apex" not in page(store, outputs) + page(store, outputs, "simple/index.html")
-
-
 def test_an_sdist_is_listed_plainly_and_a_wheel_only_with_its_sidecar(
     store: Store, outputs: RunOutputs, publish: Publish, record_of: Callable[..., Record], tmp_path: Path
 ) -> None:
@@ -100,17 +80,6 @@ def test_an_sdist_is_listed_plainly_and_a_wheel_only_with_its_sidecar(
 def test_zero_wheels_are_an_error(store: Store, outputs: RunOutputs) -> None:
     with pytest.raises(MissingInputError, match="holds no wheel or sdist"):
         index.write_pages(store, outputs, "g")
-
-
-def test_a_recorded_file_that_is_absent_is_refused(
-    store: Store, outputs: RunOutputs, publish: Publish
-) -> None:
-    one = publish()
-    publish("apex", "1.10.0")
-    store.delete(one.key)
-    with pytest.raises(StoreError, match=f"{re.escape(one.key)} is recorded but not in"):
-        index.write_pages(store, outputs, "g")
-    assert store.find(f"{outputs.python_prefix('g')}/index.html") is None
 
 
 def test_a_wheel_that_no_record_names_is_refused(
@@ -137,60 +106,6 @@ def test_a_failed_stages_record_names_nothing(
     aged(store, one)
     with pytest.raises(StoreError, match="no record names it"):
         index.write_pages(store, outputs, "g")
-
-
-def test_a_file_with_another_digest_is_refused(store: Store, outputs: RunOutputs, publish: Publish) -> None:
-    one = publish()
-    store.put_bytes(one.key, b"other bytes")
-    with pytest.raises(StoreError, match="differs from its record"):
-        index.write_pages(store, outputs, "g")
-
-
-@pytest.fixture(autouse=True)
-def _no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(indexing, "_LONGEST_PAUSE", 0)
-
-
-class Raced:
-    """A store in which somebody else is first, so many times."""
-
-    def __init__(self, store: Store, times: int) -> None:
-        self.store = store
-        self.times = times
-        self.listings = 0
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.store, name)
-
-    def list(self, prefix: str, **how: Any) -> Any:
-        self.listings += prefix.endswith("/g") and "/python/" in prefix
-        return self.store.list(prefix, **how)
-
-    def put_bytes(self, key: str, data: bytes, *, if_match: str | None = None, replace: bool = True) -> Any:
-        if self.times:
-            self.times -= 1
-            self.store.put_bytes(key, f"written by somebody else, {self.times}".encode())
-        return self.store.put_bytes(key, data, if_match=if_match, replace=replace)
-
-
-def test_pages_are_written_from_a_fresh_listing_when_somebody_was_first(
-    store: Store, outputs: RunOutputs, publish: Publish, capsys: pytest.CaptureFixture[str]
-) -> None:
-    publish()
-    raced: Any = Raced(store, times=2)
-    index.write_pages(raced, outputs, "g")
-    assert "torch" in page(store, outputs)
-    assert "somebody else" not in page(store, outputs, "simple/torch/index.html")
-    assert raced.listings >= 3
-    assert "listing again" in capsys.readouterr().err
-
-
-def test_at_some_point_a_writer_gives_up(store: Store, outputs: RunOutputs, publish: Publish) -> None:
-    publish()
-    raced: Any = Raced(store, times=1000)
-    with pytest.raises(StoreError, match="were written by others 100 times") as caught:
-        index.write_pages(raced, outputs, "g")
-    assert not isinstance(caught.value, ConflictError)
 
 
 def test_a_dry_run_says_what_would_be_written(

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from ci.publish.server import bundle
+from ci.verbs import lambda_zip
 from core import process
 from core.cli.frontdoor import Verb, main
 from core.cli.options import ROOT
@@ -19,15 +19,14 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
 VERBS = (Verb("lambda-zip", "ci.verbs.lambda_zip", "pack"),)
-STDLIB = frozenset(sys.stdlib_module_names)
 # what runs in the place of Lambda: nothing but the zip and boto3
 CALL = """
 import json, sys
 sys.path[:0] = sys.argv[1:3]
-from ci.publish.server.handler import handler
+from ci.publish.server import handler
 event = json.loads(sys.argv[3])
 answer = handler(event, None)
-names = ("ci.publish.indexing.pages", "packaging.version")
+names = ("ci.publish.index.pages", "packaging.version")
 places = {name: getattr(sys.modules[name], "__file__", "") for name in names}
 print(json.dumps({"answer": answer, "places": places}))
 """
@@ -64,14 +63,11 @@ def test_it_holds_what_the_handler_needs_and_no_more(written: Path) -> None:
     with zipfile.ZipFile(written) as archive:
         assert archive.testzip() is None
         names = archive.namelist()
-        assert (
-            archive.read("ci/publish/indexing/pages.py")
-            == (ROOT / "ci/publish/indexing/pages.py").read_bytes()
-        )
+        assert archive.read("ci/publish/index/pages.py") == (ROOT / "ci/publish/index/pages.py").read_bytes()
     assert names == sorted(names)
     assert {
-        "ci/publish/server/handler.py",
-        "ci/publish/indexing/__init__.py",
+        "ci/publish/server/__init__.py",
+        "ci/publish/index/__init__.py",
         "core/stores/s3.py",
         "packaging/version.py",
     } <= set(names)
@@ -81,8 +77,7 @@ def test_it_holds_what_the_handler_needs_and_no_more(written: Path) -> None:
     for other in (
         "ci/verbs/retention.py",
         "ci/publish/buckets.py",
-        "ci/publish/server/bundle.py",
-        "core/process.py",
+        "ci/verbs/lambda_zip.py",
         "core/run/records.py",
     ):
         assert other not in names
@@ -94,7 +89,7 @@ def test_a_dry_run_lists_the_files_and_writes_none(
 ) -> None:
     output = tmp_path / "pages.zip"
     assert main("ci", "", VERBS, ["lambda-zip", "--dry-run", "--output", str(output)]) == 0
-    assert "ci/publish/server/handler.py" in capsys.readouterr().err
+    assert "ci/publish/server/__init__.py" in capsys.readouterr().err
     assert not output.exists()
 
 
@@ -103,7 +98,7 @@ def test_the_template_takes_the_zip_from_where_it_is_written() -> None:
 
     text = (ROOT / "ci" / "publish" / "server" / "template.yaml").read_text(encoding="utf-8")
     assert f"CodeUri: ../../{OUTPUT.as_posix()}\n" in text
-    assert f"Handler: {bundle.HANDLER}.handler\n" in text
+    assert f"Handler: {lambda_zip.HANDLER}.handler\n" in text
 
 
 @pytest.mark.processes
@@ -127,15 +122,17 @@ def test_the_handler_runs_from_the_zip_with_boto3_and_the_standard_library_alone
 @pytest.fixture(name="tree")
 def tree_fixture(
     tmp_path: Path, write_files: Callable[[Path, Mapping[str, str]], None]
-) -> Callable[[Mapping[str, str]], bundle.Bundle]:
-    def make(texts: Mapping[str, str]) -> bundle.Bundle:
+) -> Callable[[Mapping[str, str]], lambda_zip.Bundle]:
+    def make(texts: Mapping[str, str]) -> lambda_zip.Bundle:
         write_files(tmp_path / "tree", {"ci/__init__.py": "", **texts})
-        return bundle.bundle(tmp_path / "tree", stdlib=STDLIB, handler="ci.start")
+        return lambda_zip.bundle(tmp_path / "tree", "ci.start")
 
     return make
 
 
-def test_imports_count_where_they_run_at_start(tree: Callable[[Mapping[str, str]], bundle.Bundle]) -> None:
+def test_imports_count_where_they_run_at_start(
+    tree: Callable[[Mapping[str, str]], lambda_zip.Bundle],
+) -> None:
     start = """
 from __future__ import annotations
 import json, boto3.session
@@ -171,7 +168,7 @@ def later():
     ("start", "says"), [("import pydantic\n", "imports pydantic"), ("import core.gone\n", "which is not in")]
 )
 def test_what_the_runtime_lacks_is_refused(
-    tree: Callable[[Mapping[str, str]], bundle.Bundle], start: str, says: str
+    tree: Callable[[Mapping[str, str]], lambda_zip.Bundle], start: str, says: str
 ) -> None:
     with pytest.raises(BuildError, match=says):
         tree({"ci/start.py": start})

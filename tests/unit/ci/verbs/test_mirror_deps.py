@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from ci.install import mirroring
+from ci.install import dependencies
 from ci.verbs import mirror_deps
 from core import files
 from core.cli.frontdoor import Verb, main
@@ -18,8 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from pathlib import Path
 
-    from ci.install.mirror_data import Mirror
-    from ci.install.mirroring import Source
+    from ci.install.dependencies import Mirror, Source
     from core.run.records import FileRecord
 
 VERBS = (Verb("mirror-deps", "ci.verbs.mirror_deps", "x"),)
@@ -51,9 +50,9 @@ def index_fixture(
             fetched.append(one)
             files.copy(tmp_path / "public" / one.filename, folder / one.filename)
 
-    monkeypatch.setattr(mirroring, "configured", lambda: None)
-    monkeypatch.setattr(mirroring, "resolve", resolve)
-    monkeypatch.setattr(mirroring, "download", download)
+    monkeypatch.setattr(dependencies, "configured", lambda: None)
+    monkeypatch.setattr(dependencies, "resolve", resolve)
+    monkeypatch.setattr(dependencies, "download", download)
     monkeypatch.setattr(mirror_deps, "mirror", lambda: DATA)
     monkeypatch.delenv("RELEASE_TYPE", raising=False)
     return fetched
@@ -120,14 +119,14 @@ def test_a_runs_own_requirements_are_mirrored_too(
 ) -> None:
     publish("torch", fields=[("Requires-Dist", "pillow<2"), ("Requires-Dist", "rocm")], group="g")
     asked: list[str] = []
-    real = vars(mirroring)["resolve"]
+    real = vars(dependencies)["resolve"]
 
     def resolve(question: Any) -> Any:
         asked.extend(question.requirements)
         return [] if "pillow<2" in question.requirements else real(question)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(mirroring, "resolve", resolve)
+        patch.setattr(dependencies, "resolve", resolve)
         assert front(tmp_path / "out", "--from-run-id", "17", *words) == 0
     assert "pillow<2" in asked
     assert not any(one.startswith("rocm") for one in asked)

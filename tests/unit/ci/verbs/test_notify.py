@@ -6,10 +6,12 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from ci.notices import Failure, RunResult
+from ci.github import Failure, first_line
 from ci.verbs import notify
-from ci.verbs.notify import Places, Policy
+from ci.verbs.notify import Places, Policy, RunResult
 from core import errors
 from core.cli.frontdoor import Verb, main
 from core.run.outputs import RunOutputs
@@ -22,6 +24,78 @@ if TYPE_CHECKING:
 
 FAILED = RunResult(title="CI", failures=(Failure(name="build_torch"),))
 VERBS = [Verb("notify", "ci.verbs.notify", "tell")]
+
+
+LISTED = RunResult(
+    title="CI of ROCm/TheRock",
+    url="https://github.com/ROCm/TheRock/actions/runs/7",
+    failures=(
+        Failure(name="build torch, gfx1151", error="error: no <hip> & more", url="https://page/1"),
+        Failure(name="test_smoke"),
+    ),
+)
+
+
+def test_needs_are_jobs_to_results() -> None:
+    written = '{"setup": {"result": "success", "outputs": null}, "linux": {"result": "failure"}}'
+    assert notify.read_needs(written) == {"setup": "success", "linux": "failure"}
+
+
+@pytest.mark.parametrize("written", ["", "[]", "{}", "nonsense", '{"setup": {}}', '{"setup": "success"}'])
+def test_what_names_no_results_is_refused(written: str) -> None:
+    with pytest.raises(errors.DataError):
+        notify.read_needs(written)
+
+
+@pytest.mark.parametrize(
+    ("needs", "jobs", "failures", "headline"),
+    [
+        ({"setup": "success", "windows": "skipped"}, (), (), "CI: succeeded"),
+        ({"linux": "success"}, ("expected to fail",), (), "CI: succeeded"),
+        ({"linux": ""}, (), (), "CI: succeeded"),
+        ({"linux": ""}, ("build_torch",), ("build_torch",), "CI: 1 failed"),
+        ({"setup": "failure"}, (), ("setup",), "CI: 1 failed"),
+        ({"linux": "cancelled"}, (), (), "CI: cancelled"),
+    ],
+)
+def test_a_run_ended_as_the_jobs_that_count_or_where_unknown_its_records(
+    needs: dict[str, str], jobs: tuple[str, ...], failures: tuple[str, ...], headline: str
+) -> None:
+    result = notify.result_of("CI", needs, jobs=[Failure(name=one) for one in jobs])
+    assert result.failures == tuple(Failure(name=one) for one in failures)
+    assert (result.headline, result.ok) == (headline, headline.endswith("succeeded"))
+
+
+def test_slack_gets_links_and_no_markup_of_others() -> None:
+    payload = notify.slack(LISTED)
+    assert payload["text"] == "CI of ROCm/TheRock: 2 failed"
+    head, first, second = [block["text"]["text"] for block in payload["blocks"]]
+    assert head == f"<{LISTED.url}|CI of ROCm/TheRock: 2 failed>"
+    assert first == "<https://page/1|build torch, gfx1151>\nerror: no &lt;hip&gt; &amp; more"
+    assert second == "*test_smoke*"
+
+
+def test_a_message_stays_readable_with_hundreds_of_failures() -> None:
+    many = RunResult(title="CI", failures=tuple(Failure(name=f"cell {n}") for n in range(300)))
+    assert len(notify.slack(many)["blocks"]) <= 50  # Slack takes no more
+    assert "and 280 more" in notify.plain(many)
+
+
+@given(st.text(), st.text())
+def test_no_error_adds_a_header_to_an_email_or_a_mention_to_slack(title: str, error: str) -> None:
+    clean = title.encode(errors="replace").decode()
+    result = RunResult(title=clean, failures=(Failure(name="one", error=first_line(error)),))
+    message = notify.email(result, sender="a@example.com", to=["b@example.com"])
+    assert set(message.keys()) >= {"Subject", "From", "To"}
+    assert "Bcc" not in message
+    assert "<!" not in json.dumps(notify.slack(result))
+
+
+def test_the_summary_names_every_failure() -> None:
+    written = notify.markdown(LISTED)
+    assert "(<https://page/1>)" in written
+    assert "test\\_smoke" in written
+    assert notify.markdown(RunResult(title="CI")).strip() == "### CI: succeeded"
 
 
 class Slack(BaseHTTPRequestHandler):
@@ -64,7 +138,7 @@ def test_a_refused_message_is_a_warning(slack: Any, capsys: pytest.CaptureFixtur
 
 def test_nobody_is_told_where_nothing_is_configured(capsys: pytest.CaptureFixture[str]) -> None:
     notify.send(FAILED, Places())
-    assert "nobody is told" in capsys.readouterr().err
+    assert "nothing is sent" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -76,7 +150,7 @@ def test_nobody_is_told_where_nothing_is_configured(capsys: pytest.CaptureFixtur
     ],
 )
 def test_failing_nightlies_are_told(event: str, result: RunResult, told: bool) -> None:  # noqa: FBT001 - a row
-    assert notify.is_told(Policy(events=("schedule",)), {"GITHUB_EVENT_NAME": event}, result) is told
+    assert notify.is_sent(Policy(events=("schedule",)), {"GITHUB_EVENT_NAME": event}, result) is told
 
 
 def test_addresses_are_read_from_the_environment() -> None:
@@ -86,7 +160,7 @@ def test_addresses_are_read_from_the_environment() -> None:
 
 def test_a_mail_server_that_is_none_is_a_warning(capsys: pytest.CaptureFixture[str]) -> None:
     notify.send(FAILED, Places(smtp="https://mail", email=("a@example.com",)))
-    assert "NOTIFY_SMTP_URL is no mail server" in capsys.readouterr().err
+    assert "NOTIFY_SMTP_URL is not a mail server" in capsys.readouterr().err
 
 
 @pytest.fixture

@@ -361,9 +361,7 @@ def test_killed_at_any_write_no_page_lists_what_is_gone_and_the_next_run_ends_it
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("core.parallel.each", lambda action, items, **_: [action(one) for one in items])
-    monkeypatch.setattr(
-        "ci.publish.indexing.writing.each", lambda action, items, **_: [action(one) for one in items]
-    )
+    monkeypatch.setattr("ci.publish.index.each", lambda action, items, **_: [action(one) for one in items])
     paths = [make_wheel(tmp_path / "dist", "rocm", f"7.{number}") for number in range(1, 6)]
     later(130)
     ends, ended, step = set(), False, 0

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from ci.install import device_packages, run_install
-from ci.install.run_install import Chosen
+from ci import install
+from ci.install import Chosen, devices
 from ci.verbs import setup_venv
 from core.cli.frontdoor import Verb, main
 from core.env.installer import Sources
@@ -41,7 +41,7 @@ def calls_fixture(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[Any]:
         calls.append(("made", folder.name, options))
         yield Target()
 
-    def install(_target: Target, wanted: Any, *rest: Any) -> None:
+    def install_chosen(_target: Target, wanted: Any, *rest: Any) -> None:
         calls.append(("installed", wanted, rest))
 
     def choose(wanted: Any, *_: Any) -> Chosen:
@@ -51,10 +51,10 @@ def calls_fixture(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[Any]:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(setup_venv, "environment", environment)
     monkeypatch.setattr(setup_venv, "planned", lambda *_, **__: Target())
-    monkeypatch.setattr(setup_venv, "install", install)
+    monkeypatch.setattr(setup_venv, "install_chosen", install_chosen)
     monkeypatch.setattr(setup_venv, "choose", choose)
-    monkeypatch.setattr(device_packages, "detect", lambda: ())
-    for module in (sources, run_install):
+    monkeypatch.setattr(devices, "detect", lambda: ())
+    for module in (sources, install):
         monkeypatch.setattr(module, "configured", Sources)
     for name in ("GITHUB_PATH", "GITHUB_ENV", "GITHUB_REPOSITORY", "GITHUB_EVENT_PATH", "RELEASE_TYPE"):
         monkeypatch.delenv(name, raising=False)

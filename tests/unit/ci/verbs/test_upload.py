@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -7,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from ci.publish import runs
-from ci.publish.digests import Digests
+from ci.publish import wheels
+from ci.publish.folders import Digests
 from ci.verbs import index, upload
 from ci.verbs.upload import Folders
 from core import files
@@ -17,14 +18,15 @@ from core.cli.frontdoor import Verb, main
 from core.cli.options import Common
 from core.errors import MissingInputError, StoreError, UsageError, WheelError
 from core.run import records
-from core.run.records import Cell
+from core.run.job_files import JobFiles
+from core.run.outputs import RunOutputs
+from core.run.records import Cell, FileRecord
 from core.stores.directory import DirectoryStore
 from core.wheel import distributions
 from core.wheel.writer import WheelSpec, write_wheel
 
 if TYPE_CHECKING:
-    from core.run.outputs import RunOutputs
-    from core.run.records import FileRecord, Record
+    from core.run.records import Record
     from core.stores import Store
 
 MakeWheel = Callable[..., Path]
@@ -40,8 +42,8 @@ def upload_folder(common: Common, folder: Path, group: str) -> Sequence[FileReco
 
 
 def upload_group(common: Common, store: Store, group: str) -> Sequence[FileRecord]:
-    source = runs.Source(store=store, outputs=replace(common, store="out").outputs)
-    return runs.upload_group(common, source, group)
+    source = wheels.Source(store=store, outputs=replace(common, store="out").outputs)
+    return wheels.upload_group(common, source, group)
 
 
 def test_a_folder_is_put_with_records_that_the_index_takes(
@@ -65,11 +67,6 @@ def test_a_folder_is_put_once(
     upload_folder(common, tmp_path / "mine", "g")
     assert everything(store) == before
     assert len(records.read_all(store, outputs, "g")) == 1
-
-
-def test_a_folder_without_wheels_is_an_error(common: Common, tmp_path: Path) -> None:
-    with pytest.raises(MissingInputError, match="holds no wheel or sdist"):
-        upload_folder(common, tmp_path, "g")
 
 
 def test_other_bytes_in_an_immutable_run_are_refused_before_anything_is_written(
@@ -138,20 +135,6 @@ def test_a_runs_group_is_put_into_another_store_with_its_records(
     assert [one.distribution for one in put] == ["apex", "torch"]
     assert everything(target.open_store()) == everything(store)
     assert index.write_pages(target.open_store(), outputs, "g").files == 2
-
-
-def test_failures_stay_where_they_were(
-    store: Store,
-    outputs: RunOutputs,
-    publish: Callable[..., FileRecord],
-    record_of: Callable[..., Record],
-    tmp_path: Path,
-) -> None:
-    publish()
-    records.write(store, outputs, "g", record_of(stage="build_audio", status="failed", error="No."))
-    target = Common(root=tmp_path, run_id="17", store="elsewhere")
-    upload_group(target, store, "g")
-    assert [one.status for one in records.read_all(target.open_store(), outputs, "g")] == ["ok"]
 
 
 def test_a_file_that_differs_from_its_record_is_not_uploaded(
@@ -254,7 +237,7 @@ def test_what_tests_left_in_out_goes_to_the_run_and_takes_the_place_of_a_failure
 ) -> None:
     here, there = Common(root=tmp_path, run_id="17"), Common(root=tmp_path, run_id="17", store="there")
     target, outputs = there.open_store(), there.outputs
-    source = runs.Source(store=here.open_store(), outputs=here.outputs)
+    source = wheels.Source(store=here.open_store(), outputs=here.outputs)
     records.write(target, outputs, "g", record_of(stage="test_smoke", status="failed", error="No GPU."))
     passed = record_of(stage="test_smoke", details={"tests": {"tests": 3}})
     records.write(source.store, source.outputs, "g", passed)
@@ -262,7 +245,7 @@ def test_what_tests_left_in_out_goes_to_the_run_and_takes_the_place_of_a_failure
     records.write(source.store, source.outputs, "g", record_of(stage="build_torch"))
     report = f"{source.outputs.reports_prefix('g')}/smoke.xml"
     source.store.put_bytes(report, b"<testsuites/>")
-    put = runs.upload_run(there, source, ("logs", "reports", "manifests"), "g", Digests())
+    put = wheels.upload_run(there, source, ("logs", "reports", "manifests"), "g", Digests())
     assert put == {}
     assert target.read(report) == b"<testsuites/>"
     found = {(one.stage, one.status) for one in records.read_all(target, outputs, "g")}
@@ -272,7 +255,7 @@ def test_what_tests_left_in_out_goes_to_the_run_and_takes_the_place_of_a_failure
     # tested again, as a job is run again: the newer record counts
     again = record_of(stage="test_torch-1-of-2", details={"tests": {"tests": 4}})
     records.write(source.store, source.outputs, "g", again)
-    runs.upload_run(there, source, ("manifests",), "g", Digests())
+    wheels.upload_run(there, source, ("manifests",), "g", Digests())
     found = {(one.stage, one.status) for one in records.read_all(target, outputs, "g")}
     assert ("test_torch-1-of-2", "ok") in found
     assert ("test_torch-1-of-2", "failed") not in found
@@ -379,3 +362,58 @@ def test_pages_of_a_server_are_waited_for_before_their_address_is_told(
     index.write_pages(store, outputs, "g")
     assert main("ci", "", VERBS, argv) == 0
     assert "package_find_links_url: file://" in capsys.readouterr().err
+
+
+OUTPUTS = RunOutputs(run_id="17", platform="linux", address="https://b.s3.amazonaws.com")
+
+
+def wheel_record(name: str, version: str = "1.0+rocm7.1") -> FileRecord:
+    filename = f"{name}-{version}-py3-none-any.whl"
+    key = f"{OUTPUTS.python_prefix('g')}/{filename}"
+    return FileRecord(name=filename, key=key, size=5, sha256="0" * 64, distribution=name, version=version)
+
+
+def test_the_summary_links_wheels_and_pins_what_it_installs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(tmp_path / "summary"))
+    upload.summarize(OUTPUTS, "g", [wheel_record("apex"), wheel_record("torch")])
+    text = (tmp_path / "summary").read_text()
+    page = "https://b.s3.amazonaws.com/17-linux/python/g/index.html"
+    assert f"pip install 'torch==1.0+rocm7.1' --find-links '{page}'" in text
+    assert "(<https://b.s3.amazonaws.com/17-linux/python/g/apex-1.0%2Brocm7.1-py3-none-any.whl>)" in text
+    upload.summarize(OUTPUTS, "g", [wheel_record(f"a{number}") for number in range(250)])
+    assert "and 50 more" in (tmp_path / "summary").read_text()
+
+
+def test_split_wheels_are_installed_with_device_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(tmp_path / "summary"))
+    devices = [
+        wheel_record(f"{kind}-device-{gpu}")
+        for kind in ("amd-torch", "rocm-sdk")
+        for gpu in ("gfx942", "gfx11")
+    ]
+    upload.summarize(OUTPUTS, "g", [wheel_record("torch"), *devices])
+    upload.summarize(OUTPUTS, "g", [wheel_record("rocm"), *devices])
+    text = (tmp_path / "summary").read_text()
+    for said in ("torch[device-gfx942]==1.0+rocm7.1", "rocm[libraries,device-gfx942]==1.0+rocm7.1"):
+        assert f"pip install '{said}' --find-links" in text
+
+
+def test_an_index_that_the_store_does_not_serve_has_no_address(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(tmp_path / "summary"))
+    upload.set_outputs(JobFiles(outputs=tmp_path / "outputs"), OUTPUTS, ["g"], index=False)
+    upload.summarize(OUTPUTS, "g", [wheel_record("torch")], index=False)
+    assert "package_index_url" not in (tmp_path / "outputs").read_text()
+    assert "/simple/" not in (tmp_path / "summary").read_text()
+
+
+def test_one_group_has_an_address_and_several_have_a_map(tmp_path: Path) -> None:
+    for groups, file in ((["g"], "one"), (["g", "h"], "two")):
+        upload.set_outputs(JobFiles(outputs=tmp_path / file), OUTPUTS, groups, index=True)
+    one, two = ((tmp_path / file).read_text().splitlines() for file in ("one", "two"))
+    flat = {group: OUTPUTS.python_find_links_url(group) for group in "gh"}
+    assert (one[1], one[4]) == (flat["g"], OUTPUTS.python_index_url("g"))
+    assert json.loads(two[1]) == flat

@@ -9,7 +9,7 @@ from urllib.request import Request, urlopen
 import pytest
 from packaging.version import Version
 
-from ci.publish.indexing.pages import Entry, render
+from ci.publish.index.pages import Entry, render
 from core.errors import MissingInputError, StoreError
 from core.http import Answer, fetch
 from core.packages.offers import Offer

@@ -1,13 +1,14 @@
 from __future__ import annotations
 
 import sys
+import venv
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from core import process
+from core import env, process
 from core.env import installer
 from core.env.installer import Install
 from core.errors import BuildError, ProcessError, WheelError
@@ -15,16 +16,20 @@ from core.process import Completed
 from pytorch_build.build import execution
 from pytorch_build.build.execution import (
     CONFIGURATION_MARKER,
+    check_bare_import,
     check_import,
     execute,
     install_requirements,
     the_wheel,
 )
-from pytorch_build.build.plans.types import BuildPlan, Command, FileDrop
-from pytorch_build.platforms import platform_named
+from pytorch_build.build.metrics import Metrics
+from pytorch_build.build.plans.common import BuildPlan, Command, Overlay
+from pytorch_build.platforms import LINUX
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
+
+    from core.env import Interpreter
 
     Commit = Callable[[Path, Mapping[str, str]], str]
 
@@ -48,12 +53,9 @@ def plan(tree: Path, *code: str, **changes: Any) -> BuildPlan:
         requirements=(),
         as_locked=(),
         removes=("dist",),
-        file_drops=(),
+        overlays=(),
         commands=commands,
         wheel_dir=tree / "dist",
-        wheel_glob="torch-*.whl",
-        install=True,
-        import_check=(),
         notes=(),
         configuration="a" * 64,
     )
@@ -73,11 +75,7 @@ def tree(tmp_path: Path, commit_files: Commit) -> Path:
 
 def go(plan: BuildPlan, tree: Path, **env: str) -> Path:
     return execute(
-        plan,
-        tree,
-        platform=platform_named("linux"),
-        base_env={**ENV, **env},
-        log=tree.parent / "build.log",
+        plan, tree, LINUX, base_env={**ENV, **env}, log=tree.parent / "build.log", metrics=Metrics()
     )
 
 
@@ -117,13 +115,13 @@ def test_dropped_files_are_there_for_the_build_and_gone_afterwards(tree: Path, c
     source = tree.parent / "lib.dll"
     source.write_bytes(b"dll")
     drops = (
-        FileDrop(path="new/_rocm_init.py", content="dropped"),
-        FileDrop(path="kept.py", content="other"),
-        FileDrop(path="lib.dll", source=source),
+        Overlay(path="new/_rocm_init.py", content="dropped"),
+        Overlay(path="kept.py", content="other"),
+        Overlay(path="lib.dll", source=source),
     )
     read = "import pathlib as p; print([p.Path(n).read_text() for n in "
     read += "('new/_rocm_init.py', 'kept.py', 'lib.dll')])"
-    planned = plan(tree, read, code, file_drops=drops)
+    planned = plan(tree, read, code, overlays=drops)
     if code == MAKE_WHEEL:
         go(planned, tree)
     else:
@@ -138,11 +136,11 @@ def test_dropped_files_are_there_for_the_build_and_gone_afterwards(tree: Path, c
 @pytest.mark.processes
 def test_a_drop_that_cannot_be_made_leaves_the_others_undone(tree: Path) -> None:
     drops = (
-        FileDrop(path="kept.py", content="other"),
-        FileDrop(path="lib.dll", source=tree / "nowhere.dll"),
+        Overlay(path="kept.py", content="other"),
+        Overlay(path="lib.dll", source=tree / "nowhere.dll"),
     )
     with pytest.raises(FileNotFoundError):
-        go(plan(tree, MAKE_WHEEL, file_drops=drops), tree)
+        go(plan(tree, MAKE_WHEEL, overlays=drops), tree)
     assert (tree / "kept.py").read_text() == "kept = 1\n"
 
 
@@ -180,7 +178,7 @@ def test_another_configuration_starts_empty_and_the_first_comes_back(tree: Path)
 
 
 @pytest.mark.processes
-def test_a_build_folder_of_nobody_knows_what_is_not_trusted(tree: Path) -> None:
+def test_a_build_folder_of_another_tool_is_not_trusted(tree: Path) -> None:
     (tree / "build").mkdir()
     (tree / "build" / "objects").write_text("of another tool")
     go(plan(tree, BUILD, MAKE_WHEEL), tree)
@@ -267,15 +265,11 @@ class Cache:
 def test_commands_get_what_leads_to_the_compiler_cache(tree: Path) -> None:
     check = "import os; assert os.environ['SEEN'] == os.environ['ADDED'] == '1'"
     cache: Any = Cache()
-    wheel = execute(
-        plan(tree, check, MAKE_WHEEL),
-        tree,
-        platform=platform_named("linux"),
-        base_env=ENV,
-        log=tree.parent / "build.log",
-        cache=cache,
+    log = tree.parent / "build.log"
+    made = execute(
+        plan(tree, check, MAKE_WHEEL), tree, LINUX, base_env=ENV, log=log, metrics=Metrics(), cache=cache
     )
-    assert wheel.name == WHEEL
+    assert made.name == WHEEL
 
 
 @pytest.fixture
@@ -328,8 +322,8 @@ def test_a_wheel_is_imported_where_it_was_built(
     run: Any, calls: list[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     wheel = run.root / "dist" / WHEEL
-    monkeypatch.setattr(execution, "read_report", lambda *_: (None, ()))
-    check_import(run.target(), plan(run.root), wheel)
+    monkeypatch.setattr(execution, "read_report", lambda *_: ())
+    check_import(run.target(), plan(run.root), wheel, backend="uv", cache_dir=None)
     (call, _), command = calls
     assert call.requirements == (str(wheel),)
     # torchvision's own module does not import without pillow, which only its wheel asks for
@@ -342,6 +336,97 @@ def test_a_wheel_that_does_not_import_is_an_error(run: Any, monkeypatch: pytest.
     failed = Completed(returncode=1, stdout="", stderr="ImportError: libamdhip64.so: cannot open")
     monkeypatch.setattr(process, "capture", lambda *_, **__: failed)
     with pytest.raises(BuildError, match="cannot be imported") as caught:
-        check_import(run.target(), plan(run.root), run.root / WHEEL)
+        check_import(run.target(), plan(run.root), run.root / WHEEL, backend="uv", cache_dir=None)
     assert "libamdhip64" in caught.value.message
     assert "import torch" in caught.value.hint
+
+
+TORCH = f"""
+import ctypes, pathlib
+from torch import _rocm_init
+_rocm_init.initialize()
+ctypes.CDLL(str(pathlib.Path(__file__).parent / "lib" / "libtorch_hip.so"))
+__version__ = {VERSION!r}
+"""
+PRELOADS = """
+import ctypes, pathlib
+def initialize():
+    ctypes.CDLL(str(pathlib.Path(__file__).parents[1] / "_rocm_sdk_core" / "lib" / "libamdhip64.so.7"))
+"""
+
+
+@pytest.fixture
+def target(tmp_path: Path) -> Interpreter:
+    """Return an environment with ROCm's run-time library, and the same in its development tree."""
+    folder = tmp_path / "environment"
+    venv.create(folder, symlinks=True)
+    target = env.interpreter(folder / "bin" / Path(sys.executable).name)
+    core, devel = (target.purelib / one / "lib" for one in ("_rocm_sdk_core", "_rocm_sdk_devel"))
+    info = target.purelib / f"torch-{VERSION}.dist-info"
+    for one in (core, devel, info, target.purelib / "torch" / "lib"):
+        one.mkdir(parents=True)
+    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: torch\nVersion: {VERSION}\n")
+    (target.purelib / "torch" / "__init__.py").write_text(TORCH)
+    (target.purelib / "torch" / "_rocm_init.py").write_text(PRELOADS)
+    compiled(core / "libamdhip64.so.7", "int hip(void) { return 7; }\n", "-Wl,-soname,libamdhip64.so.7")
+    (devel / "libamdhip64.so").symlink_to("../../_rocm_sdk_core/lib/libamdhip64.so.7")
+    (devel / "libamdhip64.so.7").symlink_to("libamdhip64.so")
+    return target
+
+
+def compiled(path: Path, code: str, *flags: str) -> None:
+    compiler = process.which("cc") or process.which("c++")
+    assert compiler is not None
+    source = path.with_suffix(".c")
+    source.write_text(code)
+    process.capture([compiler, "-shared", "-fPIC", source, "-o", path, *flags])
+
+
+def link(target: Interpreter, rpath: str) -> None:
+    devel = target.purelib / "_rocm_sdk_devel" / "lib"
+    code = "int hip(void); int x(void) { return hip(); }\n"
+    flags = (f"-L{devel}", "-lamdhip64", f"-Wl,-rpath,{rpath}", "-Wl,--disable-new-dtags")
+    compiled(target.purelib / "torch" / "lib" / "libtorch_hip.so", code, *flags)
+
+
+def check(target: Interpreter, *, preloads: bool = False) -> None:
+    check_bare_import(target, plan(target.prefix), target.prefix / WHEEL, preloads=preloads)
+
+
+@pytest.mark.processes
+def test_a_search_path_into_the_run_time_packages_is_enough(
+    target: Interpreter, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    link(target, "$ORIGIN/../../_rocm_sdk_core/lib")
+    check(target)
+    assert "imports beside ROCm's run-time packages" in capsys.readouterr().err
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["environment"]
+    assert (target.purelib / "torch" / "_rocm_init.py").read_text() == PRELOADS
+    assert (target.purelib / "_rocm_sdk_devel").is_dir()
+
+
+@pytest.mark.parametrize(
+    "rpath", ["$ORIGIN", "$ORIGIN/../../_rocm_sdk_devel/lib", "$ORIGIN/../_rocm_sdk_core/lib"]
+)
+@pytest.mark.processes
+def test_other_search_paths_are_found_out(target: Interpreter, tmp_path: Path, rpath: str) -> None:
+    link(target, rpath)
+    with pytest.raises(BuildError, match="development tree is not installed") as caught:
+        check(target)
+    assert "libamdhip64.so.7" in caught.value.message
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["environment"]
+    check(target, preloads=True)
+
+
+@pytest.mark.processes
+def test_where_files_cannot_be_linked_they_are_copied(
+    target: Interpreter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    link(target, "$ORIGIN/../../_rocm_sdk_core/lib")
+
+    def refuses(*_: object) -> None:
+        raise OSError("Invalid cross-device link")
+
+    monkeypatch.setattr("os.link", refuses)
+    check(target)
+    assert (target.purelib / "torch" / "__init__.py").stat().st_nlink == 1

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pytorch_build.check.bundles import BundleError, parse_entry_id, read_bundles, targets_of
+from pytorch_build.check.bundles import BundleError, parse_entry_id, read_bundles
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -44,7 +44,6 @@ def test_a_compressed_bundle(plain: Write, compressed: Write, version: int, meth
     assert bundle.form == ("zlib", "zstd")[method]
     assert bundle.version == version
     assert bundle.size == (0 if version == 1 else len(data))
-    assert bundle.uncompressed == len(inner)
     assert bundle.targets == {"gfx90a:sramecc+:xnack-", "gfx9-4-generic"}
 
 
@@ -60,7 +59,9 @@ def test_a_section_of_many_bundles(plain: Write, compressed: Write, alignment: i
     bundles = read_bundles(section + bytes(10_000))
 
     assert [bundle.version for bundle in bundles] == [0, *(version for version, _ in ALL)]
-    assert targets_of(bundles) == {f"gfx{900 + index}" for index in range(len(written))}
+    assert frozenset().union(*(one.targets for one in bundles)) == {
+        f"gfx{900 + index}" for index in range(len(written))
+    }
     assert all(section[one.offset : one.offset + 4] in {b"CCOB", b"__CL"} for one in bundles)
 
 
@@ -128,7 +129,7 @@ def test_damaged_bundles(plain: Write, compressed: Write) -> None:
         b"CCOB" + struct.pack("<HH", 9, 1) + bytes(24): "unknown version 9",
         whole[:6] + struct.pack("<H", 7) + whole[8:]: "unknown method 7",
         whole[:32] + b"\xff" * 60 + whole[92:]: "is damaged",
-        compressed(b"no bundle at all" * 10): "is no bundle",
+        compressed(b"not a bundle at all" * 10): "is not a bundle",
         compressed(good[:40]): "ends within its table",
         compressed(good, method=0)[:32] + bytes(400): "is damaged",
         whole[:16] + struct.pack("<Q", 50) + whole[24:]: "beyond its end",

@@ -155,7 +155,7 @@ def test_a_target_that_one_library_lacks_is_a_note(view: Callable[..., WheelView
 
 def test_extra_targets_are_a_warning(view: Callable[..., WheelView]) -> None:
     found = findings(view(files={"a.so": facts("gfx942", "gfx900", "gfx906")}), "gfx942")
-    assert found == [("warning", "", "Device code for gfx900, gfx906, which nobody asked for.")]
+    assert found == [("warning", "", "Device code for gfx900, gfx906, which was not requested.")]
 
 
 def test_device_code_in_a_cpu_wheel_is_a_warning(view: Callable[..., WheelView]) -> None:

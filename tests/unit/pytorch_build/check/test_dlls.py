@@ -52,7 +52,7 @@ def test_a_dll_that_nothing_brings_is_refused_by_name(
 ) -> None:
     extension = pe_file(needed=("libomp140.x86_64.dll", "KERNEL32.dll", "zlib1.dll"))
     assert found({EXTENSION: extension}) == [
-        ("error", EXTENSION, "It needs libomp140.x86_64.dll, zlib1.dll, which nothing brings.")
+        ("error", EXTENSION, "It needs libomp140.x86_64.dll, zlib1.dll: unresolved dependency.")
     ]
 
 
@@ -61,7 +61,7 @@ def test_a_dll_that_is_loaded_late_does_not_stop_an_import(
 ) -> None:
     [(severity, _, message)] = found({EXTENSION: pe_file(delayed=("nvml.dll",))})
     assert severity == "warning"
-    assert message == "It needs nvml.dll, which nothing brings. It is loaded when it is first called."
+    assert message == "It needs nvml.dll: unresolved dependency. It is loaded when it is first called."
 
 
 @pytest.mark.parametrize(
@@ -128,7 +128,7 @@ def test_files_for_other_processors_and_files_that_are_none_are_refused(
         "torchvision/cut.dll": pe_file(needed=("a.dll",))[:-5],
         "torchvision/tool.exe": pe_file(dll=False),
     }
-    none = "It is no 64-bit DLL, whatever its name."
+    none = "It is not a 64-bit DLL, whatever its name."
     assert found(files) == [
         (
             "error",
@@ -168,7 +168,7 @@ def test_device_code_of_a_dll_counts(tmp_path: Path, wheel: WriteWheel, plain: C
     assert [one.message for one in check({})] == ["There is no device code; gfx1151 are expected."]
     assert [one.message for one in check({".hip_fat": plain("gfx942")})] == [
         "No device code for gfx1151.",
-        "Device code for gfx942, which nobody asked for.",
+        "Device code for gfx942, which was not requested.",
     ]
     assert [one.severity for one in check({".kpackrf": b"x"})] == ["error", "note"]
 
@@ -192,6 +192,6 @@ def test_dlls_that_a_real_linker_made_are_judged(tmp_path: Path, found: Found) -
         process.capture([LINKER, *options, made, *libraries], cwd=tmp_path)
     extension, base = ((tmp_path / f"{name}.dll").read_bytes() for name in ("_C", "zlib1"))
     assert found({EXTENSION: extension}) == [
-        ("error", EXTENSION, "It needs zlib1.dll, which nothing brings.")
+        ("error", EXTENSION, "It needs zlib1.dll: unresolved dependency.")
     ]
     assert found({EXTENSION: extension, "torchvision/zlib1.dll": base}) == []

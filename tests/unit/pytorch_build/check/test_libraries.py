@@ -148,7 +148,7 @@ def test_libraries_of_torch_need_no_rpath_where_torch_is_required(view: MakeView
 def test_torch_itself_must_hold_its_libraries(view: MakeView) -> None:
     wheel = view(files={"torch/lib/libtorch.so": library("libtorch_cpu.so")}, requires=["rocm[libraries]==7"])
     assert found(wheel) == [
-        ("error", "torch/lib/libtorch.so", "It needs libtorch_cpu.so, which nothing brings.")
+        ("error", "torch/lib/libtorch.so", "It needs libtorch_cpu.so: unresolved dependency.")
     ]
 
 
@@ -184,13 +184,13 @@ def test_a_library_that_only_its_soname_names(view: MakeView) -> None:
 def test_libraries_of_the_machine(view: MakeView, tag: str, severity: str) -> None:
     wheel = view(f"torch-2-cp312-cp312-{tag}.whl", files={"a.so": library("libgomp.so.1")})
     assert found(wheel) == [
-        (severity, "a.so", "It needs libgomp.so.1, which no wheel brings: the machine must have it.")
+        (severity, "a.so", "It needs libgomp.so.1, which no wheel provides: the machine must have it.")
     ]
 
 
 def test_libraries_from_nowhere(view: MakeView) -> None:
     assert found(view(files={"a.so": library("libx.so", "liby.so")})) == [
-        ("error", "a.so", "It needs libx.so, liby.so, which nothing brings.")
+        ("error", "a.so", "It needs libx.so, liby.so: unresolved dependency.")
     ]
 
 

@@ -7,10 +7,9 @@ import pytest
 
 from core.errors import DataError, SourceError
 from pytorch_build.lock import resolve as module
-from pytorch_build.lock.remote import Reader
 from pytorch_build.lock.resolve import resolve
 from pytorch_build.refs.torch_refs import ProjectSource, TorchRef
-from pytorch_build.sources.git import Origins
+from pytorch_build.sources.git import Origins, Reader
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

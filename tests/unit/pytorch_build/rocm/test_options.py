@@ -10,7 +10,7 @@ from core.env.installer import Sources
 from core.errors import MissingInputError, RocmError, UsageError
 from core.packages import sources
 from core.packages.sources import PackageSource, SourceOptions
-from pytorch_build.rocm.options import (
+from pytorch_build.rocm import (
     RocmOptions,
     add_rocm_options,
     find_source,
@@ -59,7 +59,7 @@ def test_an_images_rocm_is_of_the_version_that_the_lock_says(
     run: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     here = RocmSource(version="7.1.0", packages=PackageSource(installed=Path("/opt/python")))
-    monkeypatch.setattr("pytorch_build.rocm.options._installed", lambda _: here)
+    monkeypatch.setattr("pytorch_build.rocm._installed", lambda _: here)
     chosen = options(no_install=True)
     assert find_version(run.context(), chosen) == "7.1.0"
     assert find_source(run.context(), chosen, "7.1.0") is here

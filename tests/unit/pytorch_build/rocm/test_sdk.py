@@ -8,8 +8,8 @@ import pytest
 
 from core.errors import RocmError, UsageError
 from core.packages.sources import PackageSource
-from pytorch_build.rocm import sdk
-from pytorch_build.rocm.sdk import RocmSdk, ask, installed, link
+from pytorch_build import rocm
+from pytorch_build.rocm import RocmSdk, ask, installed, link
 from rocm_packaging.packages.layouts import is_rocm
 from rocm_packaging.rocm_sources import RocmSource, release_index_url, requirements
 
@@ -24,6 +24,10 @@ UNSPLIT = replace(SPLIT, layout="unsplit")
 SDK = """
 import os
 __version__ = os.environ.get("FAKE_VERSION", "7.1.0")
+def find_libraries(name):
+    if name in ("hipfile", "rccl"):
+        raise (ModuleNotFoundError if name == "hipfile" else FileNotFoundError)(name)
+    return [] if name == "roctx64" else [f"/sdk/lib{name}.so"]
 """
 DIST_INFO = """
 import os
@@ -130,6 +134,15 @@ def test_an_installed_sdk_is_asked_for_its_facts(target: Any, tmp_path: Path) ->
     assert (answer.root, answer.bin) == (tmp_path / "root", tmp_path / "root" / "bin")
     assert answer.cmake == tmp_path / "root" / "cmake"
     assert (answer.layout, answer.targets) == ("unsplit", ("gfx942", "gfx950"))
+    assert (answer.device_libs, answer.host_math, answer.sysdeps) == (False, False, False)
+    for folder in ("lib/llvm/amdgcn/bitcode", "lib/host-math", "lib/rocm_sysdeps"):
+        (tmp_path / "root" / folder).mkdir(parents=True)
+    wanted = ("amdhip64", "hipfile", "rccl", "roctx64")
+    whole = ask(target, version="7.1.0", layout="unsplit", family=FAMILY, libraries=wanted)
+    assert whole.device_libs
+    assert whole.host_math
+    assert whole.sysdeps
+    assert whole.libraries == {"amdhip64"}
 
 
 @pytest.mark.processes
@@ -149,8 +162,8 @@ def test_a_split_sdk_is_never_told_a_family(target: Any, monkeypatch: pytest.Mon
     [
         ("FAKE_VERSION", "7.0.0", "is 7.0.0, not 7.1.0"),
         ("FAKE_FAMILY", "gfx110X-all", "is for 'gfx110X-all', not 'gfx94X-dcgpu'"),
-        ("FAKE_PATH", "relative", "answered 'relative', which is no folder"),
-        ("FAKE_PATH", "/nonexistent/folder", "which is no folder"),
+        ("FAKE_PATH", "relative", "answered 'relative', which is not a folder"),
+        ("FAKE_PATH", "/nonexistent/folder", "which is not a folder"),
         ("FAKE_PATH", " ", "gave an empty answer to path --root"),
         ("FAKE_TARGETS", ";", "names no GPU targets"),
         ("FAKE_TARGETS", " ", "gave an empty answer"),
@@ -194,7 +207,7 @@ def test_an_images_rocm_is_linked_and_nothing_else(
         (base / name).mkdir(parents=True)
     (base / "rocm-7.1.0.dist-info" / "METADATA").write_text("Name: rocm")
     own.mkdir()
-    monkeypatch.setattr(sdk, "interpreter", lambda _: replace(run.target(), purelib=base))
+    monkeypatch.setattr(rocm, "interpreter", lambda _: replace(run.target(), purelib=base))
     target = replace(run.target(), purelib=own)
     for _ in range(2):
         link(target)

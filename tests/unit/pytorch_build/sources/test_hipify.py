@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from core.errors import SourceError
-from pytorch_build.sources import hipify
+from pytorch_build.sources import edits
 from pytorch_build.sources.git import Repository
 
 if TYPE_CHECKING:
@@ -24,9 +24,9 @@ pathlib.Path("seen").write_text("\\n".join([os.getcwd(), *sys.argv, *os.environ]
 
 
 def test_only_trees_with_the_script_can_be_hipified(tmp_path: Path, write_files: Write) -> None:
-    assert not hipify.can_hipify(tmp_path)
-    write_files(tmp_path, {hipify.SCRIPT: ""})
-    assert hipify.can_hipify(tmp_path)
+    assert not edits.can_hipify(tmp_path)
+    write_files(tmp_path, {edits.SCRIPT: ""})
+    assert edits.can_hipify(tmp_path)
 
 
 @pytest.mark.processes
@@ -35,19 +35,19 @@ def test_the_script_runs_without_arguments_in_the_tree(
 ) -> None:
     monkeypatch.setenv("PYTHONPATH", "/elsewhere")
     monkeypatch.setenv("HIP_PATH", "/opt/rocm/hip")
-    write_files(tmp_path, {hipify.SCRIPT: SHOW})
-    hipify.hipify(tmp_path, Path(sys.executable))
+    write_files(tmp_path, {edits.SCRIPT: SHOW})
+    edits.hipify(tmp_path, Path(sys.executable))
     folder, script, *names = (tmp_path / "seen").read_text().splitlines()
-    assert (Path(folder), script) == (tmp_path, hipify.SCRIPT)
+    assert (Path(folder), script) == (tmp_path, edits.SCRIPT)
     assert "PYTHONPATH" not in names
     assert {"HIP_PATH", "PYTHONDONTWRITEBYTECODE"} <= set(names)
 
 
 @pytest.mark.processes
 def test_a_failing_script_is_a_source_error(tmp_path: Path, write_files: Write) -> None:
-    write_files(tmp_path, {hipify.SCRIPT: "raise SystemExit('no such kernel')"})
+    write_files(tmp_path, {edits.SCRIPT: "raise SystemExit('no such kernel')"})
     with pytest.raises(SourceError, match="no such kernel"):
-        hipify.hipify(tmp_path, Path(sys.executable))
+        edits.hipify(tmp_path, Path(sys.executable))
 
 
 @pytest.mark.processes
@@ -62,12 +62,12 @@ def test_what_the_users_settings_ignore_is_committed_if_hipify_made_it(
     commit_files(tree, {"a.cu": "cuda\n", ".gitignore": "build/\n"})
     write_files(tree, {".idea": "an editor's"})
     repository = Repository(path=tree)
-    before = {tree: set(hipify.all_untracked(repository))}
+    before = {tree: set(edits.all_untracked(repository))}
     write_files(tree, {"a.hip": "hip\n", "build/x": "ignored by the project"})
-    commit = hipify.commit_hipified(repository, "2026-01-01T00:00:00Z", before)
+    commit = edits.commit_hipified(repository, "2026-01-01T00:00:00Z", before)
     assert git(tree, "show", "--name-only", "--format=%an %aI %s", commit).splitlines() == [
         "pytorch-build 2026-01-01T00:00:00+00:00 DO NOT SUBMIT: HIPIFY",
         "",
         "a.hip",
     ]
-    assert hipify.commit_hipified(repository, "2026-01-01T00:00:00Z", before) == ""
+    assert edits.commit_hipified(repository, "2026-01-01T00:00:00Z", before) == ""

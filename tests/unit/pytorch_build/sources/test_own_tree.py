@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from core.errors import SourceError
-from pytorch_build.sources.own_tree import diff_digest, mirror
+from pytorch_build.sources.trees import diff_digest, mirror
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from core.errors import SourceError
+from pytorch_build.sources import git
 from pytorch_build.sources import git as git_module
-from pytorch_build.sources import submodules
 from pytorch_build.sources.git import Repository
 
 if TYPE_CHECKING:
@@ -39,41 +39,41 @@ def tree(tmp_path: Path, commit_files: Commit, git: Git) -> Repository:
 
 
 def test_submodules_are_listed_inner_ones_first(tree: Repository) -> None:
-    assert list(submodules.submodules(tree)) == []
-    submodules.update(tree, depth=1, jobs=2)
+    assert list(git.submodules(tree)) == []
+    git.update_submodules(tree, depth=1, jobs=2)
     outer = tree.path / "outer"
-    assert [one.path for one in submodules.submodules(tree)] == [outer / "lib/inner", outer]
-    assert [one.path for one in submodules.direct(tree)] == [outer]
+    assert [one.path for one in git.submodules(tree)] == [outer / "lib/inner", outer]
+    assert [one.path for one in git.direct_submodules(tree)] == [outer]
     assert (outer / "lib/inner/i").read_text() == "1"
 
 
 def test_a_tree_without_submodules_needs_nothing(tmp_path: Path, commit_files: Commit) -> None:
     commit_files(tmp_path, {"a": ""})
-    submodules.update(Repository(path=tmp_path), depth=1, jobs=2)
-    assert submodules.listed(Repository(path=tmp_path)) == []
+    git.update_submodules(Repository(path=tmp_path), depth=1, jobs=2)
+    assert git.listed(Repository(path=tmp_path)) == []
 
 
 def test_servers_that_give_no_single_commits_are_asked_for_all(
     tree: Repository, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(git_module, "_MANAGED", (*git_module._MANAGED, "protocol.version=0"))
-    submodules.update(tree, depth=1, jobs=2)
+    git.update_submodules(tree, depth=1, jobs=2)
     assert (tree.path / "outer/o").read_text() == "1"
     assert (tree.path / "outer/lib/inner/i").read_text() == "1"
 
 
 def test_a_nested_clone_that_broke_off_is_made_again(tree: Repository) -> None:
-    submodules.update(tree, depth=1, jobs=2)
+    git.update_submodules(tree, depth=1, jobs=2)
     nested = tree.path / "outer/lib/inner"
     modules = tree.path / ".git/modules/outer/modules/lib/inner"
     shutil.rmtree(modules)
     modules.mkdir()
-    submodules.update(tree, depth=1, jobs=2)
+    git.update_submodules(tree, depth=1, jobs=2)
     assert (nested / "i").read_text() == "1"
-    assert len(list(submodules.submodules(tree))) == 2
+    assert len(list(git.submodules(tree))) == 2
 
 
 def test_a_folder_outside_the_tree_is_refused(tmp_path: Path, commit_files: Commit) -> None:
     commit_files(tmp_path / "tree", {".gitmodules": '[submodule "x"]\n\tpath = ../other\n\turl = ../x\n'})
     with pytest.raises(SourceError, match="outside the tree"):
-        submodules.listed(Repository(path=tmp_path / "tree"))
+        git.listed(Repository(path=tmp_path / "tree"))

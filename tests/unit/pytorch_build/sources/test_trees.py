@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from core.errors import SourceError
-from pytorch_build.build.options import BuildChoices
-from pytorch_build.rocm.options import RocmOptions
+from pytorch_build.build.build import BuildChoices
+from pytorch_build.rocm import RocmOptions
 from pytorch_build.sources import checkout as sources
-from pytorch_build.sources import hipify, trees
+from pytorch_build.sources import edits, trees
 from pytorch_build.sources.git import Origins
 from pytorch_build.sources.trees import base_version_of, developers_tree, managed_tree
 
@@ -130,8 +130,8 @@ def test_only_builds_for_gpus_are_hipified_and_only_in_the_copy(
     run: Any, own: tuple[Path, str], monkeypatch: pytest.MonkeyPatch, gpu_family: str
 ) -> None:
     hipified: list[Path] = []
-    monkeypatch.setattr(hipify, "can_hipify", lambda _path: True)
-    monkeypatch.setattr(hipify, "hipify", lambda path, _python: hipified.append(path))
+    monkeypatch.setattr(edits, "can_hipify", lambda _path: True)
+    monkeypatch.setattr(edits, "hipify", lambda path, _python: hipified.append(path))
     with developers(run, own[0], gpu_family=gpu_family).checked_out() as path:
         pass
     assert hipified == ([path] if gpu_family != "cpu" else [])

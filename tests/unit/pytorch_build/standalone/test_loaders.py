@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from core.errors import WheelError
-from pytorch_build.build.rocm_init import Preloads, rocm_init_text
+from pytorch_build.build.plans.torch import rocm_init_text
 from pytorch_build.standalone.texts import Asked, patched_torch_init, read_rocm_init, standalone_init
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ if sys.platform == "win32":
 
 
 def test_what_our_builds_write_is_read_back() -> None:
-    text = rocm_init_text(Preloads(names=("amd_comgr", "amdhip64"), absent=()), rocm_version="7.1.0rc2")
+    text = rocm_init_text(("amd_comgr", "amdhip64"), rocm_version="7.1.0rc2")
     assert read_rocm_init(text, "x") == Asked(names=("amd_comgr", "amdhip64"), version="7.1.0rc2")
 
 

@@ -8,7 +8,7 @@ import pytest
 from core.env import installer
 from core.env.installer import Sources
 from core.packages import sources
-from pytorch_build.rocm.sdk import RocmSdk
+from pytorch_build.rocm import RocmSdk
 from pytorch_build.verbs import install_rocm
 
 if TYPE_CHECKING:

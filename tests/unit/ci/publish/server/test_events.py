@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ci.publish.server.events import Change, EventError, Message, messages
+from ci.publish.server import Change, EventError, Message, messages
 
 KEY = "17-linux/python/g/torch-2.10.0+rocm7.1 (1)-cp312.whl"
 ENCODED = "17-linux/python/g/torch-2.10.0%2Brocm7.1+%281%29-cp312.whl"
@@ -81,8 +81,8 @@ def test_a_queue_gives_each_message_by_itself_whatever_it_wraps() -> None:
 @pytest.mark.parametrize(
     ("body", "says"),
     [
-        ("{", "no JSON"),
-        ("[]", "no JSON object"),
+        ("{", "not JSON"),
+        ("[]", "not a JSON object"),
         ("{}", "it has nothing"),
         ({"Records": [{"eventSource": "aws:s3"}]}, "names no bucket"),
         ({"Records": [{"eventSource": "aws:dynamodb"}]}, "aws:dynamodb"),

@@ -15,11 +15,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ci.publish.indexing import is_page, write_index
-from ci.publish.server import handler, pages
-from ci.publish.server.carried import Carried
-from ci.publish.server.events import Change
-from ci.publish.server.pages import RUN_FOLDERS, Folder, folder_of, handle, title_of
+from ci.publish import server
+from ci.publish.index import is_page, write_index
+from ci.publish.index.sources import Carried
+from ci.publish.server import RUN_FOLDERS, Change, Folder, folder_of, handle, title_of
 from ci.verbs import index
 from core.stores.directory import DirectoryStore
 from core.stores.s3 import open_bucket
@@ -101,14 +100,6 @@ def test_pages_follow_distributions_and_nothing_else(key: str, prefix: str | Non
     assert folder_of(Change(bucket="b", key=key), FOLDERS) == expected
 
 
-def test_other_folders_can_have_pages_too(tmp_path: Path) -> None:
-    store = DirectoryStore(tmp_path)
-    key = put(store, "rocm-1.0.tar.gz", folder="wheels")
-    handle(event(key), open_bucket=lambda _: store, folders=re.compile("wheels"))
-    assert "wheels/index.html" in page_texts(store, "wheels")
-    assert title_of("wheels") == "wheels"
-
-
 def test_a_wheel_is_listed_with_its_digest_when_its_sidecar_is_there(tmp_path: Path) -> None:
     store, name = DirectoryStore(tmp_path), "torch-2.10.0+rocm7.1-py3-none-any.whl"
     key = put(store, name)
@@ -123,28 +114,6 @@ def test_a_wheel_is_listed_with_its_digest_when_its_sidecar_is_there(tmp_path: P
     store.delete(f"{key}.metadata")
     told(store, f"{key}.metadata")
     assert not [text for text in page_texts(store).values() if b"torch-2" in text]
-
-
-def test_only_the_projects_pages_change(tmp_path: Path) -> None:
-    store = DirectoryStore(tmp_path)
-    for name in ("torch-1.0-py3-none-any.whl", "apex-1.0-py3-none-any.whl"):
-        told(store, put(store, name), put_sidecar(store, name))
-    before = page_texts(store)
-    late = "torch-1.1-py3-none-any.whl"
-    told(store, put(store, late), put_sidecar(store, late))
-    changed = {key for key, text in page_texts(store).items() if before.get(key) != text}
-    paths = {"index.html", "simple/torch/index.html", "simple/torch/index.json"}
-    assert changed == {f"{PREFIX}/{path}" for path in paths}
-
-
-def test_nothing_is_written_for_what_is_listed_already(tmp_path: Path) -> None:
-    store, name = DirectoryStore(tmp_path), "torch-1.0-py3-none-any.whl"
-    keys = [put(store, name), put_sidecar(store, name)]
-    told(store, *keys)
-    etags = {one.key: one.etag for one in store.list(PREFIX)}
-    told(store, *keys, *keys)
-    told(store, f"{PREFIX}/index.html")
-    assert {one.key: one.etag for one in store.list(PREFIX)} == etags
 
 
 def test_the_pages_are_the_clients_byte_for_byte(
@@ -281,7 +250,7 @@ def test_32_jobs_at_once_end_with_a_complete_page(
     bucket: Store, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """32 jobs upload while functions get their events in batches: in any order, and some twice."""
-    monkeypatch.setattr(handler, "_store", lambda _: bucket)
+    monkeypatch.setattr(server, "_store", lambda _: bucket)
     order = random.Random(seed)  # noqa: S311 - a test's order
     names = [f"{project}-1.{job}-py3-none-any.whl" for job in range(16) for project in ("torch", "rocm")]
     queue = Queue(order)
@@ -295,7 +264,7 @@ def test_32_jobs_at_once_end_with_a_complete_page(
         while not (last := ended.is_set()) or queue.waiting:
             keys = queue.receive()
             if keys:
-                assert handler.handler(event(*keys), None) == {"batchItemFailures": []}
+                assert server.handler(event(*keys), None) == {"batchItemFailures": []}
             elif not last:
                 ended.wait(0.01)
 
@@ -312,21 +281,21 @@ def test_32_jobs_at_once_end_with_a_complete_page(
         assert link in texts[f"{PREFIX}/index.html"]
         assert link in texts[f"{PREFIX}/simple/{name.split('-')[0]}/index.html"]
     once = bucket.list(PREFIX)
-    assert handler.handler(event(f"{PREFIX}/{names[0]}"), None) == {"batchItemFailures": []}
+    assert server.handler(event(f"{PREFIX}/{names[0]}"), None) == {"batchItemFailures": []}
     assert bucket.list(PREFIX) == once
 
 
 def test_the_handler_takes_its_folders_from_the_environment(
     bucket: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(handler, "_store", lambda _: bucket)
+    monkeypatch.setattr(server, "_store", lambda _: bucket)
     monkeypatch.setenv("PAGES_FOLDERS", "wheels/[a-z]+")
-    handler._folders.cache_clear()
+    server._folders.cache_clear()
     try:
-        handler.handler(event(put(bucket, "rocm-1.0.tar.gz", folder="wheels/g")), None)
-        handler.handler(event(put(bucket, "rocm-1.0.tar.gz")), None)
+        server.handler(event(put(bucket, "rocm-1.0.tar.gz", folder="wheels/g")), None)
+        server.handler(event(put(bucket, "rocm-1.0.tar.gz")), None)
     finally:
-        handler._folders.cache_clear()
+        server._folders.cache_clear()
     assert page_texts(bucket, "wheels")
     assert not page_texts(bucket)
 
@@ -335,6 +304,6 @@ def test_one_folder_of_a_thousand_messages_is_written_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store, written = DirectoryStore(tmp_path), []
-    monkeypatch.setattr(pages, "_write", lambda _store, folder: written.append(folder.prefix))
+    monkeypatch.setattr(server, "_write", lambda _store, folder: written.append(folder.prefix))
     told(store, *[f"{PREFIX}/rocm-{number}.tar.gz" for number in range(1000)])
     assert written == [PREFIX]

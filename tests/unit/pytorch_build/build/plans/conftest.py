@@ -1,87 +1,69 @@
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from pathlib import PurePath, PurePosixPath, PureWindowsPath
-from typing import TYPE_CHECKING, Any, Protocol
+from collections.abc import Callable
+from contextlib import nullcontext
+from dataclasses import dataclass, field, replace
+from pathlib import Path, PurePosixPath, PureWindowsPath
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from core.cli.options import Common
+from pytorch_build.build.build import Build, BuildChoices, Dependency
 from pytorch_build.build.plans import plan_build
-from pytorch_build.build.plans.types import BuildFacts, BuildOptions, BuildRequest, RocmFacts, TreeFacts
-from pytorch_build.platforms import platform_named
+from pytorch_build.build.plans.common import BuildPlan
+from pytorch_build.build.site import Site, TreeFacts
+from pytorch_build.build.toolchain import Provided
+from pytorch_build.context import Context
+from pytorch_build.platforms import LINUX, WINDOWS
+from pytorch_build.refs.torch_refs import torch_ref
+from pytorch_build.rocm import RocmOptions, RocmSdk
+from tests.unit.target_samples import target_in
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+    from contextlib import AbstractContextManager
 
-    from pytorch_build.build.plans.types import BuildPlan
 
-BOTH = frozenset(platform_named("windows").PRELOADS)
-ALL = BOTH | frozenset(platform_named("linux").PRELOADS)
+VERSION = "2.10.0a0+rocm7.10.0a20251120"
+SETUP = frozenset({"setup.py", "pyproject.toml"})
+PLACES = {
+    "linux": (PurePosixPath("/src/torch"), PurePosixPath("/env/bin/python"), PurePosixPath("/env/rocm")),
+    "windows": (
+        PureWindowsPath("C:/b/torch"),
+        PureWindowsPath("C:/env/Scripts/python.exe"),
+        PureWindowsPath("C:/env/rocm"),
+    ),
+}
+PROVIDED = {
+    "linux": Provided(),
+    "windows": Provided(
+        openmp=PureWindowsPath("C:/openmp/libomp140.x86_64.dll"),
+        uv=PureWindowsPath("C:/uv/bin/uv.dll"),
+        licenses={
+            "llvm-openmp": PureWindowsPath("C:/openmp/LICENSE"),
+            "libuv": PureWindowsPath("C:/uv/LICENSE"),
+        },
+    ),
+}
 
 
 @dataclass(frozen=True, kw_only=True)
-class Sdk:
+class Tree:
+    """A tree that nothing is built in."""
+
     version: str
-    root: PurePath
-    bin: PurePath
-    cmake: PurePath
-    targets: tuple[str, ...]
+    inputs: Mapping[str, Any] = field(default_factory=dict)
+
+    def checked_out(self) -> AbstractContextManager[Path]:
+        return nullcontext(Path())
 
 
-def sdk(root: PurePath, version: str = "7.10.0a20251120") -> Sdk:
-    return Sdk(
-        version=version,
-        root=root,
-        bin=root / "bin",
-        cmake=root / "lib" / "cmake",
-        targets=("gfx942",),
-    )
-
-
-class Plan(Protocol):
-    def __call__(
-        self,
-        project: str,
-        platform: str = "linux",
-        *,
-        gpu: bool = True,
-        base_env: Mapping[str, str] | None = None,
-        tree: Mapping[str, Any] | None = None,
-        facts: Mapping[str, Any] | None = None,
-        rocm_facts: Mapping[str, Any] | None = None,
-        options: Mapping[str, Any] | None = None,
-        **request: Any,
-    ) -> BuildPlan: ...
-
-
-LINUX = BuildRequest(
-    project="torch",
-    version="2.10.0a0+rocm7.10.0a20251120",
-    tree=PurePosixPath("/src/torch"),
-    python=PurePosixPath("/env/bin/python"),
-    rocm=sdk(PurePosixPath("/env/rocm")),
-    gpu_targets=("gfx942", "gfx1100"),
-)
-WINDOWS = replace(
-    LINUX,
-    tree=PureWindowsPath("C:/b/torch"),
-    python=PureWindowsPath("C:/env/Scripts/python.exe"),
-    rocm=sdk(PureWindowsPath("C:/env/rocm")),
-)
-SETUP = frozenset({"setup.py", "pyproject.toml"})
-TOOLCHAIN: dict[str, Any] = {
-    "openmp": PureWindowsPath("C:/openmp/libomp140.x86_64.dll"),
-    "uv": PureWindowsPath("C:/uv/bin/uv.dll"),
-    "licenses": {
-        "llvm-openmp": PureWindowsPath("C:/openmp/LICENSE"),
-        "libuv": PureWindowsPath("C:/uv/LICENSE"),
-    },
-}
-ROCM = RocmFacts(device_libs=True, host_math=True, sysdeps=True, libraries=ALL)
+Plan = Callable[..., BuildPlan]
 
 
 @pytest.fixture
-def plan() -> Plan:
+def plan(tmp_path: Path) -> Plan:
     """Plan a build on either platform, with anything about it changed."""
 
     def planned(
@@ -89,28 +71,61 @@ def plan() -> Plan:
         platform: str = "linux",
         *,
         gpu: bool = True,
+        gpu_targets: tuple[str, ...] = ("gfx942", "gfx1100"),
+        version: str = VERSION,
+        triton_version: str = "",
+        ref_env: Mapping[str, str] | None = None,
         base_env: Mapping[str, str] | None = None,
         tree: Mapping[str, Any] | None = None,
-        facts: Mapping[str, Any] | None = None,
-        rocm_facts: Mapping[str, Any] | None = None,
-        options: Mapping[str, Any] | None = None,
-        **request: Any,
+        provided: Mapping[str, Any] | None = None,
+        sdk: Mapping[str, Any] | None = None,
+        choices: Mapping[str, Any] | None = None,
+        **site: Any,
     ) -> BuildPlan:
-        whole = WINDOWS if platform == "windows" else LINUX
-        if not gpu:
-            whole = replace(whole, rocm=None, gpu_targets=())
-        whole = replace(whole, project=project, options=BuildOptions(**(options or {})))
-        known = BuildFacts(
-            tree=replace(TreeFacts(files=SETUP), **(tree or {})),
-            rocm=replace(ROCM, libraries=BOTH if platform == "windows" else ALL, **(rocm_facts or {})),
-            **(TOOLCHAIN if platform == "windows" else {}),
-        )
-        known = replace(known, **(facts or {})) if gpu else replace(known, rocm=None, **(facts or {}))
-        return plan_build(
-            replace(whole, **request),
-            known,
-            platform=platform_named(platform),
+        ref = torch_ref("sample")
+        projects = {name: replace(source, env=ref_env or {}) for name, source in ref.projects.items()}
+        source, python, root = PLACES[platform]
+        build = Build(
+            context=Context(
+                common=Common(root=tmp_path, platform="windows" if platform == "windows" else "linux"),
+                ref=replace(ref, projects=projects),
+                gpu_family="gfx94X-dcgpu" if gpu else "cpu",
+                gpu_targets=(),
+            ),
+            choices=BuildChoices(
+                rocm=RocmOptions(),
+                own_trees={},
+                mirrors={},
+                gpu_targets=";".join(gpu_targets),
+                **(choices or {}),
+            ),
+            target=target_in(tmp_path / "env"),
+            project=project,
+            tree=Tree(version=version),
+            rocm=None,
+            dependencies=[Dependency(project="triton", requirement="", version=triton_version)]
+            if triton_version
+            else [],
             base_env={"PATH": "/usr/bin"} if base_env is None else base_env,
+        )
+        rocm = RocmSdk(
+            version="7.10.0a20251120",
+            layout="split",
+            root=root,
+            bin=root / "bin",
+            cmake=root / "lib" / "cmake",
+            targets=("gfx942",),
+            libraries=frozenset((WINDOWS if platform == "windows" else LINUX).preloads),
+        )
+        place: dict[str, Any] = {"tree": source, "python": python, **site}
+        return plan_build(
+            build,
+            Site(
+                facts=replace(TreeFacts(files=SETUP), **(tree or {})),
+                rocm=replace(rocm, **(sdk or {})) if gpu else None,
+                provided=replace(PROVIDED[platform], **(provided or {})),
+                **place,
+            ),
         )
 
     return planned

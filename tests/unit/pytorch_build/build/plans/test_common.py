@@ -2,18 +2,15 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import PurePosixPath, PureWindowsPath
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from core.errors import DataError, RocmError, SourceError, UsageError
-from pytorch_build.build.compiler_cache import CompilerCache
-from pytorch_build.build.plans import environment, plan_build
-from pytorch_build.build.plans.common import gpu_targets
-from pytorch_build.build.plans.types import BuildFacts, BuildRequest, TreeFacts
-from pytorch_build.platforms import platform_named
+from core.errors import DataError, RocmError, SourceError
+from pytorch_build.build.cache import CompilerCache
+from pytorch_build.platforms import LINUX
 
 if TYPE_CHECKING:
     from tests.unit.pytorch_build.build.plans.conftest import Plan
@@ -22,65 +19,16 @@ QUIET = "-Wno-error=maybe-uninitialized -Wno-error=uninitialized -Wno-error=rest
 PROJECTS = ("triton", "torch", "audio", "vision", "apex")
 
 
-def test_an_unknown_project_is_named(plan: Plan) -> None:
-    with pytest.raises(UsageError, match="'tritn'") as unknown:
-        plan("tritn")
-    assert "triton" in unknown.value.hint
-
-
 @pytest.mark.parametrize("project", PROJECTS)
-def test_every_build_on_linux_shares_this(plan: Plan, project: str) -> None:
+def test_programs_of_rocm_and_of_the_environment_come_first(plan: Plan, project: str) -> None:
     env = plan(project, torch_version="2.10.0").env
-    shared = {
-        "PYTHONUTF8": "1",
-        "CMAKE_PREFIX_PATH": "/env/rocm/lib/cmake",
-        "ROCM_HOME": "/env/rocm",
-        "ROCM_PATH": "/env/rocm",
-        "PYTORCH_ROCM_ARCH": "gfx942;gfx1100",
-        "USE_KINETO": "ON",
-        "USE_GLOO": "ON",
-        "PATH": "/env/rocm/bin:/env/bin:/usr/bin",
-        "VIRTUAL_ENV": "/env",
-        "HIP_DEVICE_LIB_PATH": "/env/rocm/lib/llvm/amdgcn/bitcode",
-        "BLAS": "OpenBLAS",
-        "OpenBLAS_HOME": "/env/rocm/lib/host-math",
-        "OpenBLAS_LIB_NAME": "rocm-openblas",
-        "CPPFLAGS": QUIET,
-    }
-    assert {name: env.get(name) for name in shared} == shared
-    assert env["CXXFLAGS"].startswith(QUIET)
+    assert env["PATH"] == "/env/rocm/bin:/env/bin:/usr/bin"
+    assert env["VIRTUAL_ENV"] == "/env"
     assert not {"CC", "CXX", "HIP_CLANG_PATH", "MAX_JOBS", "DISTUTILS_USE_SDK"} & env.keys()
-
-
-@pytest.mark.parametrize("project", PROJECTS)
-def test_every_build_on_windows_shares_this(plan: Plan, project: str) -> None:
-    llvm = PureWindowsPath("C:/llvm")
-    env = plan(
-        project,
-        "windows",
-        base_env={"Path": r"C:\Windows"},
-        torch_version="2.10.0",
-        facts={"llvm": llvm},
-    ).env
-    shared = {
-        "PYTHONUTF8": "1",
-        "CMAKE_PREFIX_PATH": r"C:\env\rocm\lib\cmake",
-        "ROCM_HOME": r"C:\env\rocm",
-        "ROCM_PATH": r"C:\env\rocm",
-        "PYTORCH_ROCM_ARCH": "gfx942;gfx1100",
-        "USE_KINETO": "OFF",
-        "USE_GLOO": "ON",
-        "PATH": r"C:\env\rocm\bin;C:\env\Scripts;C:\Windows",
-        "VIRTUAL_ENV": r"C:\env",
-        "HIP_DEVICE_LIB_PATH": r"C:\env\rocm\lib\llvm\amdgcn\bitcode",
-        "BLAS": "OpenBLAS",
-        "OpenBLAS_HOME": r"C:\env\rocm\lib\host-math",
-        "OpenBLAS_LIB_NAME": "rocm-openblas",
-        "CC": r"C:\env\rocm\lib\llvm\bin\clang-cl.exe",
-        "CXX": r"C:\env\rocm\lib\llvm\bin\clang-cl.exe",
-        "HIP_CLANG_PATH": "C:/env/rocm/lib/llvm/bin",
-    }
-    assert {name: env.get(name) for name in shared} == shared
+    llvm, base_env = {"llvm": PureWindowsPath("C:/llvm")}, {"Path": r"C:\Windows"}
+    env = plan(project, "windows", base_env=base_env, torch_version="2.10.0", provided=llvm).env
+    assert env["PATH"] == r"C:\env\rocm\bin;C:\env\Scripts;C:\Windows"
+    assert env["VIRTUAL_ENV"] == r"C:\env"
     assert not {"CXXFLAGS", "CPPFLAGS", "LDFLAGS", "LD_LIBRARY_PATH", "PKG_CONFIG_PATH"} & env.keys()
 
 
@@ -88,15 +36,17 @@ def test_every_build_on_windows_shares_this(plan: Plan, project: str) -> None:
 @pytest.mark.parametrize("project", PROJECTS)
 def test_family_cpu_knows_nothing_of_rocm(plan: Plan, project: str, platform: str) -> None:
     facts = {"llvm": PureWindowsPath("C:/llvm")}
-    made = plan(project, platform, gpu=False, facts=facts, version="2.10.0+cpu", torch_version="2.10.0+cpu")
+    made = plan(
+        project, platform, gpu=False, provided=facts, version="2.10.0+cpu", torch_version="2.10.0+cpu"
+    )
     assert {name for name, value in made.env.items() if "rocm" in f"{name}{value}".lower()} <= {"USE_ROCM"}
     assert {"ROCM_HOME", "ROCM_PATH", "PYTORCH_ROCM_ARCH", "HIP_PATH"} <= made.unset
     assert "LD_LIBRARY_PATH" not in made.env
-    assert not [drop for drop in made.file_drops if drop.path == "torch/_rocm_init.py"]
+    assert not [drop for drop in made.overlays if drop.path == "torch/_rocm_init.py"]
 
 
 def test_what_the_sdk_lacks_is_not_set(plan: Plan) -> None:
-    made = plan("audio", torch_version="2.10.0", rocm_facts={"device_libs": False, "host_math": False})
+    made = plan("audio", torch_version="2.10.0", sdk={"device_libs": False, "host_math": False})
     absent = {"HIP_DEVICE_LIB_PATH", "BLAS", "OpenBLAS_HOME", "OpenBLAS_LIB_NAME"}
     assert not absent & made.env.keys()
     assert "HIP_DEVICE_LIB_PATH" in made.unset, "another ROCm's would be worse than none"
@@ -105,12 +55,12 @@ def test_what_the_sdk_lacks_is_not_set(plan: Plan) -> None:
 @pytest.mark.parametrize("project", ["torch", "audio", "vision", "apex"])
 def test_an_sdk_without_system_libraries_is_refused_on_linux(plan: Plan, project: str) -> None:
     with pytest.raises(RocmError, match="rocm_sysdeps is missing"):
-        plan(project, torch_version="2.10.0", rocm_facts={"sysdeps": False})
-    plan(project, "windows", torch_version="2.10.0", rocm_facts={"sysdeps": False})
+        plan(project, torch_version="2.10.0", sdk={"sysdeps": False})
+    plan(project, "windows", torch_version="2.10.0", sdk={"sysdeps": False})
 
 
 @pytest.mark.parametrize("project", ["torch", "audio", "vision", "apex"])
-def test_a_persons_settings_are_kept_and_added_to(plan: Plan, project: str) -> None:
+def test_a_users_settings_are_kept_and_added_to(plan: Plan, project: str) -> None:
     mine = {
         "PATH": "/usr/bin",
         "CXXFLAGS": "-O1",
@@ -138,7 +88,7 @@ def test_the_process_environment_plays_no_part(plan: Plan, monkeypatch: pytest.M
 def test_no_build_gets_its_gpu_targets_from_a_variable_that_caches_miss(plan: Plan, project: str) -> None:
     base = {"PATH": "/usr/bin", "HCC_AMDGPU_TARGET": "gfx900", "PYTHONPATH": "/leak", "KEPT": "1"}
     made = plan(project, base_env=base, torch_version="2.10.0")
-    whole = environment(made, platform=platform_named("linux"), base_env=base)
+    whole = LINUX.merge(base, made.env, unset=made.unset)
     assert not {"HCC_AMDGPU_TARGET", "PYTHONPATH"} & whole.keys()
     assert whole["KEPT"] == "1"
     assert whole["PYTORCH_ROCM_ARCH"] == "gfx942;gfx1100"
@@ -151,7 +101,7 @@ def test_the_refs_environment_has_the_last_word(plan: Plan, project: str) -> Non
     made = plan(
         project,
         torch_version="2.10.0",
-        options={"max_jobs": 8},
+        max_jobs=8,
         ref_env={"USE_FFMPEG": "0", "MAX_JOBS": "2", "USE_GLOO": "OFF", "HIP_PATH": "/mine"},
     )
     assert {made.env[name] for name in ("USE_FFMPEG", "MAX_JOBS")} == {"0", "2"}
@@ -159,14 +109,13 @@ def test_the_refs_environment_has_the_last_word(plan: Plan, project: str) -> Non
     assert "HIP_PATH" not in made.unset
 
 
-def test_jobs_and_cache_come_from_the_options(plan: Plan) -> None:
+def test_jobs_and_cache_come_from_the_site(plan: Plan) -> None:
     cache = CompilerCache(kind="sccache", program=PurePosixPath("/bin/sccache"))
-    options = {"max_jobs": 3, "compiler_cache": cache}
-    made = plan("torch", options=options)
+    made = plan("torch", max_jobs=3, cache=cache)
     assert made.env["MAX_JOBS"] == "3"
     assert made.env["CMAKE_CXX_COMPILER_LAUNCHER"] == "/bin/sccache"
     assert "HIP_CLANG_LAUNCHER" not in made.env, "hipcc of ROCm 7.10 has no launcher"
-    by_setup_py = plan("vision", torch_version="2.10.0", base_env={"CXX": "g++-12"}, options=options)
+    by_setup_py = plan("vision", torch_version="2.10.0", base_env={"CXX": "g++-12"}, cache=cache)
     assert by_setup_py.env["CXX"] == "/bin/sccache g++-12"
     assert "CMAKE_CXX_COMPILER_LAUNCHER" not in by_setup_py.env
 
@@ -180,27 +129,20 @@ def test_what_is_built_sees_no_credentials_of_the_run(plan: Plan, project: str) 
         "AWS_SESSION_TOKEN": "of-the-run",
     }
     made = plan(project, base_env=mine, torch_version="2.10.0")
-    env = environment(made, platform=platform_named("linux"), base_env=mine)
+    env = LINUX.merge(mine, made.env, unset=made.unset)
     assert not [name for name in env if name.startswith("AWS_")]
 
 
 @pytest.mark.parametrize("project", PROJECTS)
 def test_clean_removes_the_build_folder_too(plan: Plan, project: str) -> None:
     assert plan(project, torch_version="2.10.0").removes == ("dist",)
-    assert plan(project, torch_version="2.10.0", options={"clean": True}).removes == ("dist", "build")
+    assert plan(project, torch_version="2.10.0", choices={"clean": True}).removes == ("dist", "build")
 
 
 @pytest.mark.parametrize("project", PROJECTS)
 def test_a_tree_without_setup_is_refused(plan: Plan, project: str) -> None:
-    with pytest.raises(SourceError, match="no source tree of"):
+    with pytest.raises(SourceError, match="not a source tree of"):
         plan(project, torch_version="2.10.0", tree={"files": frozenset()})
-
-
-@pytest.mark.parametrize("project", PROJECTS)
-def test_what_the_ref_needs_is_installed_with_the_rest(plan: Plan, project: str) -> None:
-    made = plan(project, torch_version="2.10.0", build_requirements=("setuptools<81", "wheel"))
-    assert "setuptools<81" in made.requirements
-    assert len(set(made.requirements)) == len(made.requirements)
 
 
 @pytest.mark.parametrize("project", PROJECTS)
@@ -209,20 +151,13 @@ def test_no_index_may_answer_for_what_this_pipeline_builds(plan: Plan, project: 
     made = plan(project, torch_version="2.10.0", tree={"build_requires": asked})
     assert {"setuptools>=60", "numpy"} <= set(made.requirements)
     assert not [line for line in made.requirements if line.lower().startswith(("torch", "triton"))]
-    with pytest.raises(SourceError, match=r"pyproject\.toml: '== 3' is no requirement"):
+    with pytest.raises(SourceError, match=r"pyproject\.toml: invalid requirement"):
         plan(project, torch_version="2.10.0", tree={"build_requires": ("== 3",)})
-
-
-def test_gpu_builds_without_targets_or_facts_are_refused(plan: Plan) -> None:
-    with pytest.raises(RocmError, match="no GPU targets"):
-        plan("torch", gpu_targets=())
-    with pytest.raises(RocmError, match="Nothing is known"):
-        plan("torch", facts={"rocm": None})
 
 
 def test_a_kept_build_folder_is_tied_to_what_it_was_made_with(plan: Plan) -> None:
     first = plan("torch")
-    same = plan("torch", base_env={"PATH": "/other"}, options={"max_jobs": 2, "clean": True})
+    same = plan("torch", base_env={"PATH": "/other"}, max_jobs=2, choices={"clean": True})
     assert same.configuration == first.configuration
     others = [
         plan("torch", gpu_targets=("gfx942",)),
@@ -234,50 +169,13 @@ def test_a_kept_build_folder_is_tied_to_what_it_was_made_with(plan: Plan) -> Non
     assert len({first.configuration, *(other.configuration for other in others)}) == 6
 
 
-def test_targets_come_from_the_nearest_source() -> None:
-    sdk = ("gfx942", "gfx942", "gfx950")
-    assert gpu_targets(asked="", inherited="", sdk=sdk) == ("gfx942", "gfx950")
-    assert gpu_targets(asked="", inherited="gfx1100,gfx1101", sdk=sdk) == ("gfx1100", "gfx1101")
-    assert gpu_targets(asked="gfx90a:xnack+;gfx908", inherited="gfx1100", sdk=sdk) == (
-        "gfx90a:xnack+",
-        "gfx908",
-    )
-
-
-def test_what_is_no_target_is_refused() -> None:
-    with pytest.raises(UsageError, match="'gfx94X' in --pytorch-rocm-arch"):
-        gpu_targets(asked="gfx942,gfx94X", inherited="", sdk=())
-    with pytest.raises(UsageError, match="'native' in PYTORCH_ROCM_ARCH"):
-        gpu_targets(asked="", inherited="native", sdk=())
-    with pytest.raises(RocmError, match="no GPU targets"):
-        gpu_targets(asked=" ", inherited=";", sdk=())
-
-
-targets = st.lists(st.from_regex(r"gfx(9[0-9a-f]{2}|1[0-9]{3})", fullmatch=True), min_size=1, unique=True)
-
-
-@given(targets, st.sampled_from([",", ";", " ", ", "]))
-def test_targets_keep_their_order_through_any_separator(words: list[str], separator: str) -> None:
-    assert gpu_targets(asked=separator.join(words), inherited="", sdk=()) == tuple(words)
-
-
 flags = st.text(alphabet="-abcDWO123=", min_size=1, max_size=20)
 
 
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.sampled_from(PROJECTS), flags, st.sampled_from(["CXXFLAGS", "CPPFLAGS"]))
-def test_a_persons_flags_stay_first(project: str, mine: str, name: str) -> None:
-    request = BuildRequest(
-        project=project,
-        version="1.0+cpu",
-        tree=PurePosixPath("/src"),
-        python=PurePosixPath("/env/bin/python"),
-        rocm=None,
-        torch_version="2.10.0",
-    )
-    facts = BuildFacts(tree=TreeFacts(files=frozenset({"setup.py"})))
-    linux = platform_named("linux")
-    made = plan_build(request, facts, platform=linux, base_env={name: mine})
+def test_a_users_flags_stay_first(plan: Plan, project: str, mine: str, name: str) -> None:
+    cpu: dict[str, Any] = {"gpu": False, "version": "1.0+cpu", "torch_version": "2.10.0"}
+    made, other = (plan(project, base_env=base, **cpu) for base in ({name: mine}, {}))
     assert made.env[name].split(" ", 1)[0] == mine
-    assert replace(made, env={}) == replace(
-        plan_build(request, facts, platform=linux, base_env={}), env={}, configuration=made.configuration
-    )
+    assert replace(made, env={}) == replace(other, env={}, configuration=made.configuration)

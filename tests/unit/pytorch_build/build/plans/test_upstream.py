@@ -10,10 +10,9 @@ import pytest
 
 from core.data import read_toml
 from pytorch_build.refs.torch_refs import load_refs
-from tests.unit.pytorch_build.build.plans.conftest import sdk
 
 if TYPE_CHECKING:
-    from pytorch_build.build.plans.types import BuildPlan
+    from pytorch_build.build.plans.common import BuildPlan
     from tests.unit.pytorch_build.build.plans.conftest import Plan
 
 FACTS = read_toml(Path(__file__).with_name("upstream.toml"))
@@ -55,7 +54,12 @@ def ours(plan: Plan, ref: str, platform: str, project: str, targets: str, *, tri
     made: BuildPlan = plan(
         project,
         platform,
-        rocm=sdk(ROOTS[platform], ROCM),
+        sdk={
+            "root": ROOTS[platform],
+            "bin": ROOTS[platform] / "bin",
+            "cmake": ROOTS[platform] / "lib" / "cmake",
+            "version": ROCM,
+        },
         gpu_targets=tuple(targets.split(";")),
         version=version,
         torch_version="" if project in {"triton", "torch"} else "2.12.0",
@@ -71,7 +75,7 @@ def ours(plan: Plan, ref: str, platform: str, project: str, targets: str, *, tri
     return Both(
         env={name: value.replace("\\", "/") for name, value in made.env.items()},
         arguments=[word.replace("\\", "/") for word in command.argv],
-        files={drop.path for drop in made.file_drops},
+        files={drop.path for drop in made.overlays},
         before={*made.requirements_files, *made.uninstall, *(f"as locked: {one}" for one in made.as_locked)},
     )
 

@@ -1,0 +1,238 @@
+"""What `mirror.toml` says: what of others' packages is mirrored for ours."""
+
+from __future__ import annotations
+
+import functools
+import sys
+import tempfile
+from collections import Counter
+from dataclasses import dataclass
+from itertools import product
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+from packaging.requirements import InvalidRequirement, Requirement
+from pydantic import AfterValidator
+
+from core import console, files, process
+from core.data import Model, load_toml
+from core.env import installer
+from core.env.installer import configured
+from core.errors import DataError, EnvironmentSetupError, ProcessError, StoreError
+from core.packages.offers import fits, required_by
+from core.packages.resolution import Question, others_of, resolve
+from core.parallel import each
+from core.run.records import FileRecord
+from core.wheel.distributions import SIDECAR, describe, is_ours
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from core.packages.offers import Offer, RunGroup
+    from core.packages.resolution import Resolved
+    from core.run.records import FileRecord
+    from core.stores import Store
+
+
+MIRROR_FILE = Path(__file__).parents[1] / "mirror.toml"
+_JOBS = 4  # uv waits for the network, and resolves on one core
+
+
+def _requirement(text: str) -> str:
+    try:
+        Requirement(text)
+    except InvalidRequirement as problem:
+        raise ValueError(f"{text!r} is not a requirement: {problem}") from problem
+    return text
+
+
+class Platform(Model):
+    """A platform that is resolved for."""
+
+    uv: str
+    pip: tuple[str, ...]
+
+
+class Mirror(Model):
+    """What `mirror.toml` says."""
+
+    prefix: str
+    pythons: tuple[str, ...]
+    platforms: dict[str, Platform]
+    requirements: dict[str, tuple[Annotated[str, AfterValidator(_requirement)], ...]]
+
+    @property
+    def index_key(self) -> str:
+        """Key of the index's first page."""
+        return f"{self.prefix}/simple/index.html"
+
+
+@functools.cache
+def mirror() -> Mirror:
+    """Read the data file."""
+    return load_toml(MIRROR_FILE, Mirror)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cell:
+    """A Python on a platform."""
+
+    python: str
+    platform: str
+
+    @property
+    def tag(self) -> str:
+        """The Python's ABI tag."""
+        return "cp" + self.python.replace(".", "")
+
+    def __str__(self) -> str:
+        return f"Python {self.python} on {self.platform}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Need:
+    """Requirements that must be resolvable together in a cell."""
+
+    cell: Cell
+    of: str
+    requirements: tuple[str, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Source:
+    """A third-party file that is to be mirrored."""
+
+    filename: str
+    distribution: str
+    version: str
+    sha256: str
+    cell: Cell
+
+
+def needs(data: Mirror, groups: Sequence[RunGroup], offers: Sequence[Sequence[Offer]]) -> Sequence[Need]:
+    """Gather what has to be resolved: the data's requirements by distribution, and those of a run's wheels.
+
+    Each distribution is resolved by itself, so that wheels that are never installed together need not
+    fit together; what the data knows is resolved in one piece, too.
+    """
+    found: dict[tuple[Cell, tuple[str, ...]], Need] = {}
+    every = tuple(line for lines in data.requirements.values() for line in lines)
+    lists = [(f"{name} (mirror.toml)", lines) for name, lines in data.requirements.items()]
+    for python, platform in product(data.pythons, data.platforms):
+        cell = Cell(python=python, platform=platform)
+        stated = [*lists, ("all of mirror.toml", every)]
+        for group, offered in zip(groups, offers, strict=True):
+            if group.outputs.platform == platform:
+                fitting = (one for one in offered if fits(one, cell.tag))
+                stated += [(one.name, required_by(group.store, one)) for one in fitting]
+        for of, lines in stated:
+            if kept := others_of(lines, where=of):
+                found.setdefault((cell, kept), Need(cell=cell, of=of, requirements=kept))
+    return list(found.values())
+
+
+def resolved(data: Mirror, wanted: Sequence[Need]) -> Sequence[Source]:
+    """Resolve each need into files, by file name."""
+    sources: dict[str, Source] = {}
+    for need, answer in zip(wanted, each(lambda one: _query(data, one), wanted, jobs=_JOBS), strict=True):
+        for one in answer:
+            if is_ours(one.name):
+                raise DataError(
+                    f"{need.of} requires {one.name} through third-party packages, and that name is ours: "
+                    "what the public index has under it is not.",
+                    hint="See who requires it, and leave that out of ci/mirror.toml.",
+                )
+            for file in one.files:
+                source = Source(
+                    filename=file.filename,
+                    distribution=one.name,
+                    version=one.version,
+                    sha256=file.sha256,
+                    cell=need.cell,
+                )
+                before = sources.setdefault(source.filename, source)
+                if before.sha256 != source.sha256:
+                    raise StoreError(f"The configured indexes have two files {source.filename}.")
+    return [sources[name] for name in sorted(sources)]
+
+
+def _query(data: Mirror, need: Need) -> Sequence[Resolved]:
+    question = Question(
+        requirements=need.requirements,
+        sources=configured(),
+        exact=False,
+        python_version=need.cell.python,
+        platform=data.platforms[need.cell.platform].uv,
+        only_wheels=True,
+    )
+    try:
+        return resolve(question)
+    except EnvironmentSetupError as problem:
+        raise EnvironmentSetupError(
+            f"What {need.of} requires, for {need.cell}: {problem.message}"
+        ) from problem
+
+
+def batches(sources: Sequence[Source]) -> Sequence[Sequence[Source]]:
+    """Divide files into calls of pip: one cell each, and no distribution twice."""
+    found: dict[tuple[Cell, int], list[Source]] = {}
+    count: Counter[tuple[Cell, str]] = Counter()
+    for one in sources:
+        count[one.cell, one.distribution] += 1
+        found.setdefault((one.cell, count[one.cell, one.distribution]), []).append(one)
+    return list(found.values())
+
+
+def download(data: Mirror, batch: Sequence[Source], folder: Path) -> None:
+    """Let pip fetch files of one cell, each by its digest."""
+    cell = batch[0].cell
+    lock = folder / f"{cell.tag}-{cell.platform}.txt"
+    lines = [f"{one.distribution}=={one.version} --hash=sha256:{one.sha256}\n" for one in batch]
+    files.write_text(lock, "".join(lines))
+    argv = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--no-input", "download"]
+    argv += ["--quiet", "--no-deps", "--require-hashes", "--only-binary", ":all:", "--progress-bar", "off"]
+    argv += ["--python-version", cell.python, "--implementation", "cp", "--abi", cell.tag, "--abi", "abi3"]
+    for platform in data.platforms[cell.platform].pip:
+        argv += ["--platform", platform]
+    argv += ["--dest", str(folder), "-r", str(lock)]
+    try:
+        process.run(argv, env=installer.environment_for(exact=False))
+    except ProcessError as problem:
+        raise EnvironmentSetupError(
+            f"Could not fetch {len(batch)} files for {cell}.",
+            hint="See pip's output above. What was fetched is kept, so run it again.",
+        ) from problem
+
+
+def publish(data: Mirror, store: Store, source: Source, path: Path) -> FileRecord:
+    """Put a file and its sidecar into the index's folder."""
+    key = f"{data.prefix}/{source.filename}"
+    described = describe(path, key=key, sha256=source.sha256)
+    if described.record.distribution != source.distribution:
+        raise DataError(f"{path.name} calls itself {described.record.distribution}; it is not mirrored.")
+    store.put_file(key, path, sha256=source.sha256, replace=False)
+    store.put_bytes(f"{key}{SIDECAR}", described.sidecar or b"", replace=False)
+    return described.record
+
+
+def bring(
+    data: Mirror, store: Store, missing: Sequence[Source], present: frozenset[str]
+) -> Sequence[FileRecord]:
+    """Fetch files and put them into the store; what an interrupted call put there is taken as it is."""
+    put = []
+    with tempfile.TemporaryDirectory(prefix="mirror.") as name:
+        folder = Path(name)
+        there = [one for one in missing if f"{data.prefix}/{one.filename}" in present]
+        for one in there:
+            key = f"{data.prefix}/{one.filename}"
+            if store.digest(key) != one.sha256:
+                raise StoreError(
+                    f"{key} in {store.url} is not the file of that name that the public index has.",
+                    hint="Find out who put it there, and delete it.",
+                )
+            put.append(publish(data, store, one, store.fetch(key, folder)))
+        for batch in batches([one for one in missing if one not in there]):
+            with console.group(f"{len(batch)} files for {batch[0].cell}"):
+                download(data, batch, folder)
+                put += each(lambda one: publish(data, store, one, folder / one.filename), batch)
+    return put

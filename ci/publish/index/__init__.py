@@ -1,0 +1,344 @@
+"""Write the index of a folder of wheels and sdists, from listings and from what says what they are.
+
+What another layout needs (a release's prefix, a Lambda behind events)::
+
+    source = Records(store=store, prefix="9-linux/manifests/gfx110X-all")
+    write_index(store, "9-linux/python/gfx110X-all", source, title="gfx110X-all (9-linux)")
+
+`prefix` is where files and pages lie; `source` (`ci.publish.index.sources`) gives digests and metadata:
+`Records` from a run's records, `Files` from the files themselves. A wheel is listed once something names
+it and its metadata sidecar is there; until then it is held back, so that no page lists a wheel that is
+half published. To take a file away: first what names it, then the index, then the file.
+
+Pages are replaced by conditional writes. Projects' pages come before the pages that lead to them, and go
+after; what the index remembers is written last, so that it never claims a page that is not there. After a
+conflict all is listed again; after a success, too, and the pages are written again where something
+appeared meanwhile: that also repairs what a server lost that ignores conditions.
+
+Standard library, packaging and the store's own needs only, so that a Lambda can import this.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import random
+import re
+import time
+from bisect import bisect_left
+from dataclasses import dataclass, field, replace
+from operator import attrgetter, eq
+from typing import TYPE_CHECKING
+
+from packaging.utils import canonicalize_name
+from packaging.version import Version
+
+from ci.publish.index.catalog import Catalog, Held, entries_of, key_in, seen_of
+from ci.publish.index.pages import (
+    FLAT,
+    SIMPLE,
+    flat_block,
+    flat_page,
+    page_format,
+    project_pages,
+    read_name,
+    root_pages,
+)
+from ci.publish.index.sources import Carried, Files, Records, Source, is_local
+from ci.publish.index.state import Page, State, dump, load
+from core import console
+from core.errors import ConflictError, DataError, FatalError, MissingInputError, StoreError, WheelError
+from core.parallel import JOBS, each
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from core.stores import Store, Stored
+
+__all__ = ["Carried", "Files", "Held", "Indexed", "Records", "is_page", "write_index"]
+
+YANKED = "yanked.json"
+STATE = f"{SIMPLE}/index-state.txt"
+
+_ROOT = f"{SIMPLE}/"
+_PAGE = re.compile(rf"(?:.*/)?(?:{FLAT}|{_ROOT}(?:[a-z0-9-]+/)?(?:index\.(?:html|json))?|{re.escape(STATE)})")
+_MD5 = re.compile(r"[0-9a-f]{32}")
+_KEY, _ETAG = attrgetter("key"), attrgetter("etag")
+_TRIES = 100
+_LONGEST_PAUSE = 4.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Indexed:
+    """What `write_index` did."""
+
+    files: int
+    written: tuple[str, ...] = ()
+    removed: tuple[str, ...] = ()
+    held: tuple[Held, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Snapshot:
+    """What there is: pages by path, what names files, what else lies directly in the folder."""
+
+    pages: Mapping[str, Stored]
+    documents: Mapping[str, str]
+    found: Sequence[Stored]
+
+    def same(self, other: _Snapshot) -> bool:
+        """Whether an index of the one is an index of the other."""
+        return (
+            self.documents == other.documents
+            and len(self.found) == len(other.found)
+            # by etags alone: no file's bytes are another's, as a wheel holds its name
+            and all(map(eq, map(_ETAG, self.found), map(_ETAG, other.found)))
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Changes:
+    """What is to be written, in this order."""
+
+    projects: Mapping[str, bytes]
+    roots: Mapping[str, bytes]
+    stale: Sequence[str]
+    state: State | None
+
+
+def is_page(key: str) -> bool:
+    """Whether a key is a page of some index, or what an index remembers: nothing to index."""
+    return _PAGE.fullmatch(key) is not None
+
+
+def write_index(store: Store, prefix: str, source: Source, *, title: str, strict: bool = True) -> Indexed:
+    """Make the pages of a folder list what is there; nothing is written where they do."""
+    writer = _Writer(store, prefix)
+    for attempt in range(_TRIES):
+        found = _snapshot(store, prefix, source)
+        old = _remembered(store, prefix, found)
+        try:
+            yanked = _read_yanked(store, key_in(prefix, YANKED), found)
+            listed = Catalog(
+                store=store,
+                prefix=prefix,
+                source=source,
+                old=old,
+                documents=found.documents,
+                files=seen_of(found.found, prefix),
+                yanked=yanked,
+                strict=strict,
+            ).listed()
+        except FatalError:
+            # perhaps of what was just being changed
+            if not found.same(_snapshot(store, prefix, source)):
+                _pause(attempt)
+                continue
+            raise
+        new = State(
+            form=page_format(),
+            title=title,
+            yanked=yanked,
+            documents=listed.documents,
+            projects=listed.projects,
+            pending=listed.pending,
+        )
+        folders = _ROOT in old.pages or store.keeps_folder_pages(prefix)
+        todo = _changes(old, new, found.pages, folders=folders, md5=not is_local(store))
+        try:
+            writer.write(todo, found.pages)
+        except ConflictError:
+            console.say("Another process wrote a page meanwhile; listing again.")
+            _pause(attempt)
+            continue
+        # a folder's conditions hold; files that were read had their sidecars written
+        settled = todo is None or (is_local(store) and source.names_files)
+        if settled or found.same(_snapshot(store, prefix, source)):
+            return Indexed(
+                files=sum(project.count for project in listed.projects.values()),
+                written=tuple(writer.written),
+                removed=tuple(writer.removed),
+                held=tuple(listed.held),
+            )
+    raise StoreError(
+        f"The pages of {store.url}/{prefix} were written by others {_TRIES} times.",
+        hint="Run nox -s index again when the run's uploads have ended.",
+    )
+
+
+def _pause(attempt: int) -> None:
+    # a random part of a growing time, so that many writers do not meet again
+    longest = min(_LONGEST_PAUSE, 0.05 * 2 ** min(attempt, 8))
+    time.sleep(random.uniform(0, longest))  # noqa: S311 - nothing is secret about it
+
+
+def _place(listing: Sequence[Stored], key: str) -> int | None:
+    """Find a key in a listing, which is sorted by them."""
+    place = bisect_left(listing, key, key=_KEY)
+    return place if place < len(listing) and listing[place].key == key else None
+
+
+def _snapshot(store: Store, prefix: str, source: Source) -> _Snapshot:
+    """List pages, documents and files, in this order.
+
+    Pages first: who writes one after this has listed later, and its etag then stops us. Documents
+    before files: what they name was there before them.
+    """
+    cut = len(prefix) + 1 if prefix else 0
+    flat_key = key_in(prefix, FLAT)
+    pages = {stored.key[cut:]: stored for stored in store.list(key_in(prefix, SIMPLE))}
+    flat = store.find(flat_key)
+    if flat is not None:
+        pages[FLAT] = flat
+    documents = source.documents()
+    found = list(store.list(prefix, recursive=False))
+    place = _place(found, flat_key)
+    if place is not None:
+        del found[place]
+    return _Snapshot(pages=pages, documents=documents, found=found)
+
+
+def _remembered(store: Store, prefix: str, found: _Snapshot) -> State:
+    """Read what the index remembers; nothing of another form, so that all is written anew."""
+    if STATE not in found.pages:
+        return State()
+    try:
+        state = load(store.read(key_in(prefix, STATE)))
+    except MissingInputError:
+        return State()  # it went meanwhile
+    return state if state is not None and state.form == page_format() else State()
+
+
+def _read_yanked(store: Store, key: str, found: _Snapshot) -> Mapping[str, str]:
+    """Read why files are yanked (PEP 592): file name, or ``name==version``, to reason."""
+    if _place(found.found, key) is None:
+        return {}
+    try:
+        reasons = json.loads(store.read(key))
+        return {_yanked_key(one): " ".join(why.split()) for one, why in reasons.items()}
+    except (ValueError, AttributeError, WheelError) as problem:
+        raise DataError(
+            f"{store.url}/{key} does not say what is yanked: {problem}",
+            hint='Write file names, or name==version, and why: {"torch==2.10.0": "broken on gfx90a"}.',
+        ) from problem
+
+
+def _yanked_key(text: str) -> str:
+    name, equal, version = text.partition("==")
+    if not equal:
+        read_name(text)
+        return text
+    return f"{canonicalize_name(name.strip())}=={Version(version.strip())}"
+
+
+def _changes(
+    old: State, new: State, present: Mapping[str, Stored], *, folders: bool, md5: bool
+) -> _Changes | None:
+    """Return which pages change; None where nothing does."""
+    if not new.projects and not present:
+        return None
+    paths = {name: _paths(f"{_ROOT}{name}/", folders=folders) for name in new.projects}
+    at_root = _paths(_ROOT, folders=folders)
+    expected = {*at_root, FLAT, *(path for both in paths.values() for path in both)}
+    broken = _broken(old.pages, present, expected)
+    # how a project was listed may differ although the pages say the same
+    other = {
+        name
+        for name, one in new.projects.items()
+        if one is not (was := old.projects.get(name))
+        and (was is None or one.rows != was.rows or one.facts != was.facts)
+    }
+    projects: dict[str, bytes] = {}
+    for name, project in new.projects.items():
+        if name in other or broken.intersection(paths[name]):
+            pages = project_pages(name, entries_of(project, new.yanked), project.html())
+            projects |= _encoded(pages, folders=folders)
+    renamed = new.projects.keys() != old.projects.keys()
+    roots: dict[str, bytes] = {}
+    if renamed or broken.intersection(at_root):
+        roots = _encoded(root_pages(list(new.projects)), folders=folders)
+    if other or renamed or FLAT in broken or new.title != old.title:
+        blocks = [flat_block(name, one.newest, one.rows) for name, one in new.projects.items()]
+        roots[FLAT] = flat_page(new.title, sum(one.count for one in new.projects.values()), blocks)
+    stale = sorted(path for path in present if path not in expected and path != STATE and is_page(path))
+    written = {**projects, **roots}
+    remembered = replace(
+        new,
+        pages={
+            path: _page(written[path], md5=md5 and path != FLAT) if path in written else old.pages[path]
+            for path in sorted(expected)
+        },
+    )
+    same = not written and STATE in present and new == replace(old, pages={}, pending=list(old.pending))
+    if same and not stale:
+        return None
+    return _Changes(projects=projects, roots=roots, stale=stale, state=None if same else remembered)
+
+
+def _paths(folder: str, *, folders: bool) -> tuple[str, ...]:
+    return (f"{folder}index.html", f"{folder}index.json", *([folder] if folders else []))
+
+
+def _encoded(pages: Mapping[str, str], *, folders: bool) -> dict[str, bytes]:
+    found = {path: page.encode() for path, page in pages.items()}
+    if folders:
+        name = "index.html"
+        found |= {path.removesuffix(name): page for path, page in found.items() if path.endswith(name)}
+    return found
+
+
+def _page(data: bytes, *, md5: bool) -> Page:
+    # of the flat page, which is large, its size tells what was lost
+    return Page(len(data), hashlib.md5(data, usedforsecurity=False).hexdigest() if md5 else "")
+
+
+def _broken(known: Mapping[str, Page], present: Mapping[str, Stored], expected: set[str]) -> set[str]:
+    """Name the pages that are not there as they were written."""
+    etags = {path: present[path].etag.strip('"') for path in expected if path in present}
+    # an etag is the MD5 of what was put only in some stores
+    comparable = any(etag == known[path].md5 for path, etag in etags.items() if path in known)
+    return {
+        path
+        for path in expected
+        if path not in known
+        or path not in etags
+        or present[path].size != known[path].size
+        or (comparable and known[path].md5 and _MD5.fullmatch(etags[path]) and etags[path] != known[path].md5)
+    }
+
+
+@dataclass
+class _Writer:
+    """Writes pages by condition, and remembers conditions that held and were refused all the same."""
+
+    store: Store
+    prefix: str
+    written: dict[str, None] = field(default_factory=dict)
+    removed: dict[str, None] = field(default_factory=dict)
+    _refused: dict[str, str] = field(default_factory=dict)
+
+    def write(self, todo: _Changes | None, present: Mapping[str, Stored]) -> None:
+        """Write what changes."""
+        if todo is None:
+            return
+        jobs = 1 if is_local(self.store) else JOBS
+        each(lambda path: self._put(path, todo.projects[path], present), todo.projects, jobs=jobs)
+        for path, page in todo.roots.items():
+            self._put(path, page, present)
+        for path in todo.stale:
+            self.store.delete(key_in(self.prefix, path))
+            self.removed[key_in(self.prefix, path)] = None
+        if todo.state is not None:
+            self._put(STATE, dump(todo.state), present)
+
+    def _put(self, path: str, data: bytes, present: Mapping[str, Stored]) -> None:
+        key, etag = key_in(self.prefix, path), present[path].etag if path in present else ""
+        # some servers refuse an If-Match that holds; then the listing afterwards has to do
+        condition = None if self._refused.get(path) == etag else etag
+        try:
+            outcome = self.store.put_bytes(key, data, if_match=condition)
+        except ConflictError:
+            self._refused[path] = etag
+            raise
+        if outcome != "unchanged" and path != STATE:
+            self.written[key] = None

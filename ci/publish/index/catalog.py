@@ -1,0 +1,242 @@
+"""Which files an index lists: from what it listed before, and what there is now."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from ci.publish.index.pages import FILES, SIDECAR, Entry, read_name, row
+from ci.publish.index.sources import Promise, digest_in, is_local
+from ci.publish.index.state import Line, Project, State, project_of
+from core.errors import StoreError, WheelError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from collections.abc import Set as AbstractSet
+
+    from ci.publish.index.sources import Source
+    from ci.publish.index.state import Made
+    from core.stores import Store, Stored
+
+
+@dataclass(frozen=True, kw_only=True)
+class Held:
+    """A file that is there and not listed."""
+
+    stored: Stored
+    why: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Listed:
+    """What an index is to list."""
+
+    documents: Mapping[str, tuple[str, int]]
+    projects: Mapping[str, Project]
+    pending: Sequence[Promise]
+    held: Sequence[Held]
+
+
+def seen_of(stored: Sequence[Stored], prefix: str) -> dict[str, Stored]:
+    """Pair wheels and sdists with their sidecars: names and etags, which change when the files do."""
+    cut = len(prefix) + 1 if prefix else 0
+    sidecars = {one.key: one.etag for one in stored if one.key.endswith(SIDECAR)}
+    return {
+        f"{key[cut:]} {one.etag} {sidecars.get(key + SIDECAR, '')}": one
+        for one in stored
+        if (key := one.key).endswith(FILES)
+    }
+
+
+@dataclass(kw_only=True)
+class Catalog:
+    """Decides what an index lists now, reading only documents and files that are new."""
+
+    store: Store
+    prefix: str
+    source: Source
+    old: State
+    documents: Mapping[str, str]
+    files: Mapping[str, Stored]
+    yanked: Mapping[str, str]
+    strict: bool
+    promises: dict[str, list[Promise]] = field(default_factory=dict)
+    earlier: Mapping[str, Line] = field(default_factory=dict)
+    held: list[Held] = field(default_factory=list)
+    pending: set[Promise] = field(default_factory=set)
+
+    def listed(self) -> Listed:
+        """Return what the index lists now."""
+        documents, anew = self._read_documents()
+        old: Mapping[str, Project] = {} if anew else self.old.projects
+        known = set() if anew else self.old.seen()
+        fresh = {seen: stored for seen, stored in self.files.items() if seen not in known}
+        gone = self._gone(known - self.files.keys())
+        if self.source.names_files:
+            for line in gone:
+                self._promise(line.promise)
+            self._collect_absent({seen.partition(" ")[0] for seen in fresh})
+        else:
+            described = self.source.query(list(fresh.values()))
+            self.promises = {_filename(one.key, self.prefix): [one] for one in described}
+        lines = (line for one in self.old.projects.values() for line in one.lines()) if anew else gone
+        self.earlier = {line.promise.key: line for line in lines}
+        made: dict[str, list[Made]] = {}
+        for seen, stored in fresh.items():
+            entry = self._judged(seen, stored)
+            if entry is not None:
+                made.setdefault(entry.name, []).append((entry, seen, row(entry)))
+        projects = dict(old)
+        again = self._with_other_reasons()
+        for name in {read_name(line.promise.key).name for line in gone} | made.keys() | again:
+            stay = [line for line in old[name].lines() if line.seen in self.files] if name in old else []
+            kept = [(entry_of(line.promise, line.modified, self.yanked), line) for line in stay]
+            rows = [(one, line.seen, row(one) if name in again else line.html) for one, line in kept]
+            projects[name] = project_of([*rows, *made.get(name, ())])
+        return Listed(
+            documents=documents,
+            projects={name: projects[name] for name in sorted(projects) if projects[name].count},
+            pending=sorted(self.pending),
+            held=self.held,
+        )
+
+    def _promise(self, promise: Promise) -> None:
+        self.promises.setdefault(promise.key, []).append(promise)
+
+    def _read_documents(self) -> tuple[Mapping[str, tuple[str, int]], bool]:
+        """Gather promises; return documents with etags and counts, and whether all were read anew."""
+        old = self.old.documents
+        new = [name for name, etag in self.documents.items() if old.get(name, ("", 0))[0] != etag]
+        # a document that says other than it did may have stopped naming a file, which others may name
+        anew = any(name in old for name in new) or any(
+            count for name, (_, count) in old.items() if name not in self.documents
+        )
+        new = list(self.documents) if anew else new
+        counts = dict.fromkeys(self.documents, 0) | {name: one[1] for name, one in old.items()}
+        for promise in () if anew else self.old.pending:
+            self._promise(promise)
+        for name, promised in zip(new, self.source.read(new) if new else (), strict=True):
+            mine = [
+                one._replace(key=filename)
+                for one in promised
+                if (filename := _filename(one.key, self.prefix))
+            ]
+            counts[name] = len(mine)
+            for one in mine:
+                self._promise(one)
+        return {name: (etag, counts[name]) for name, etag in self.documents.items()}, anew
+
+    def _gone(self, seen: AbstractSet[str]) -> Sequence[Line]:
+        """Find what was listed and is not there as it was."""
+        names = {read_name(one.partition(" ")[0]).name for one in seen}
+        return [line for name in names for line in self.old.projects[name].lines() if line.seen in seen]
+
+    def _collect_absent(self, new: AbstractSet[str]) -> None:
+        """Keep promises of files that are not there yet, or refuse them."""
+        missing = self.promises.keys() - new
+        present = {seen.partition(" ")[0] for seen in self.files} if missing else set()
+        absent = sorted(filename for filename in missing - present if self.strict or _is_name(filename))
+        for filename in absent:
+            read_name(filename)
+        if absent and self.source.refuses_absent and self.strict:
+            more = f" (and {len(absent) - 1} more)" if len(absent) > 1 else ""
+            raise StoreError(
+                f"{key_in(self.prefix, absent[0])} is recorded but not in {self.store.url}{more}.",
+                hint="Run the stage that made it again.",
+            )
+        self.pending |= {one for filename in absent for one in self.promises[filename]}
+
+    def _judged(self, seen: str, stored: Stored) -> Entry | None:
+        """Return what pages say of a new file; None for one that is held back."""
+        filename = _filename(stored.key, self.prefix)
+        candidates = self.promises.get(filename, ())
+        try:
+            read_name(filename)
+            promise = self._kept(filename, seen, stored, candidates)
+        except (StoreError, WheelError) as problem:
+            if self.strict:
+                raise
+            self.held.append(Held(stored=stored, why=problem.message))
+            self.pending |= set(candidates)
+            return None
+        if promise is None:
+            self.held.append(Held(stored=stored, why="no record names it"))
+            return None
+        if promise.metadata_sha256 and seen.endswith(" ") and self.source.names_files:
+            self.held.append(Held(stored=stored, why="its metadata sidecar is not there yet"))
+            self.pending |= set(candidates)
+            return None
+        return entry_of(promise._replace(key=filename), int(stored.modified), self.yanked)
+
+    def _kept(
+        self, filename: str, seen: str, stored: Stored, candidates: Sequence[Promise]
+    ) -> Promise | None:
+        """Choose the promise that the file keeps; None where there is no promise."""
+        if not candidates:
+            return None
+        fitting = [one for one in candidates if one.size == stored.size]
+        if fitting and self.source.names_files and self._doubted(filename, seen, fitting):
+            digest = digest_in(self.store)(stored)
+            fitting = [one for one in fitting if one.sha256 == digest]
+        if not fitting:
+            raise StoreError(
+                f"{stored.key} in {self.store.url} differs from its record.",
+                hint="Build it again with --force.",
+            )
+        return fitting[-1]
+
+    def _doubted(self, filename: str, seen: str, fitting: Sequence[Promise]) -> bool:
+        """Whether its size alone does not tell which file it is."""
+        if is_local(self.store) or len({one.sha256 for one in fitting}) > 1:
+            return True
+        before = self.earlier.get(filename)
+        return before is not None and before.etag != seen.split(" ")[1]
+
+    def _with_other_reasons(self) -> set[str]:
+        """Name the projects some of whose files are yanked, no longer yanked, or for another reason."""
+        old, new = self.old.yanked, self.yanked
+        changed = [key for key in {*old, *new} if old.get(key) != new.get(key)]
+        return {key.partition("==")[0] if "==" in key else read_name(key).name for key in changed}
+
+
+def entries_of(project: Project, yanked: Mapping[str, str]) -> Sequence[Entry]:
+    """Return a project's files as the entries that their rows were made from."""
+    if project.entries is not None:
+        return project.entries
+    return [entry_of(line.promise, line.modified, yanked) for line in project.lines()]
+
+
+def entry_of(promise: Promise, modified: int, yanked: Mapping[str, str]) -> Entry:
+    """Return what pages say of a file."""
+    filename = promise.key
+    name, version, release = read_name(filename)
+    return Entry(
+        filename=filename,
+        name=name,
+        version=version,
+        sha256=promise.sha256,
+        size=promise.size,
+        modified=modified,
+        requires_python=promise.requires_python,
+        metadata_sha256=promise.metadata_sha256,
+        yanked=yanked.get(filename, yanked.get(f"{name}=={release}")) if yanked else None,
+    )
+
+
+def _is_name(filename: str) -> bool:
+    try:
+        read_name(filename)
+    except WheelError:
+        return False
+    return True
+
+
+def key_in(prefix: str, path: str) -> str:
+    """Return the key of a path in the folder that is indexed."""
+    return f"{prefix}/{path}" if prefix else path
+
+
+def _filename(key: str, prefix: str) -> str:
+    """Return the name of a wheel or sdist directly in the folder; "" for another key."""
+    folder, _, filename = key.rpartition("/")
+    return filename if folder == prefix and filename.endswith(FILES) else ""

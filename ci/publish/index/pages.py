@@ -1,0 +1,313 @@
+"""The pages of an index as a pure function of what it lists.
+
+Flat page for ``--find-links``, beside the files; below ``simple/`` PEP 503 pages for ``--index-url``
+and the same as PEP 691 JSON (API version 1.1, PEP 700), with yanked files (PEP 592) and metadata
+sidecars (PEP 658, PEP 714). Deterministic: the same files give the same bytes, sorted by PEP 440.
+The only script writes a page's own address into its install commands; installers see plain links.
+
+Names of files are read by one strict expression, a thousand in a millisecond: what `packaging.utils`
+takes, less letters beyond ASCII and what would have to be escaped in a page or an address.
+
+Standard library and packaging only.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import json
+import re
+import time
+from dataclasses import dataclass
+from functools import lru_cache
+from html import escape
+from itertools import chain, groupby
+from typing import TYPE_CHECKING, NamedTuple
+from urllib.parse import quote
+
+from packaging.utils import canonicalize_name
+from packaging.version import InvalidVersion, Version
+
+from core.errors import WheelError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+SIDECAR = ".metadata"
+FILES = (".whl", ".tar.gz")
+
+_NAME = r"(?P<name>[A-Za-z0-9](?:[A-Za-z0-9._]*[A-Za-z0-9])?)"
+_VERSION = r"(?P<version>[A-Za-z0-9][A-Za-z0-9._!+]*)"
+_INTERPRETERS = r"[A-Za-z_][A-Za-z0-9_]*(?:\.[A-Za-z_][A-Za-z0-9_]*)*"
+_TAG = r"[A-Za-z0-9_]+(?:\.[A-Za-z0-9_]+)*"
+_WHEEL = re.compile(rf"{_NAME}-{_VERSION}(?:-[0-9][A-Za-z0-9_.]*)?-{_INTERPRETERS}-{_TAG}-{_TAG}\.whl")
+_SDIST = re.compile(rf"(?P<name>[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?)-{_VERSION}\.tar\.gz")
+API_VERSION = "1.1"
+FLAT = "index.html"
+SIMPLE = "simple"
+
+Block = tuple[bytes, bytes | memoryview, bytes]
+
+_json = json.JSONEncoder(separators=(",", ":")).encode
+_PLAIN = re.compile(r"[A-Za-z0-9._+-]+")
+_KILOBYTE = 1024
+_DAY = 86400
+
+_STYLE = """
+:root{color-scheme:light dark;--fg:#1f2328;--bg:#fff;--dim:#59636e;
+--line:#d1d9e0;--box:#f6f8fa;--link:#0550ae}
+@media(prefers-color-scheme:dark){
+:root{--fg:#e6edf3;--bg:#0d1117;--dim:#9198a1;--line:#3d444d;--box:#161b22;--link:#79b8ff}}
+*{box-sizing:border-box}
+body{margin:0 auto;max-width:76rem;padding:1.5rem 1rem 4rem;background:var(--bg);color:var(--fg);
+font:1rem/1.5 system-ui,sans-serif}
+h1{font-size:1.5rem;margin:0 0 .25rem;overflow-wrap:anywhere}
+h2{font-size:1.15rem;margin:2rem 0 .5rem;overflow-wrap:anywhere}
+p{margin:.25rem 0 1rem;color:var(--dim)}
+a{color:var(--link);text-decoration:none}a:hover{text-decoration:underline}
+section{content-visibility:auto;contain-intrinsic-size:auto 12rem}
+pre{margin:.25rem 0;padding:.5rem .75rem;background:var(--box);border:1px solid var(--line);border-radius:6px;
+white-space:pre-wrap;overflow-wrap:anywhere;user-select:all;-webkit-user-select:all;cursor:copy}
+pre,code{font:.85rem/1.5 ui-monospace,monospace}var{font-style:normal}
+ul{list-style:none;margin:.5rem 0;padding:0}
+li{display:flex;flex-wrap:wrap;gap:0 1rem;padding:.35rem 0;border-top:1px solid var(--line)}
+li>a{flex:1 1 24rem;min-width:0;overflow-wrap:anywhere}
+li>span,li>time,li>code{color:var(--dim);font-variant-numeric:tabular-nums;white-space:nowrap}
+li>span{flex:0 0 5.5rem;text-align:right}
+li>a[data-yanked]{text-decoration:line-through}li>em{flex-basis:100%;color:var(--dim)}
+@media(max-width:44rem){li>a{flex-basis:100%}li>span{flex:none;text-align:left}}
+""".strip()
+
+_SCRIPT = """
+for(const v of document.querySelectorAll("var")){
+const u=new URL(v.dataset.to||"",location.origin+location.pathname).href;
+if(/^https?:[\\w:/.%+~@-]+$/.test(u))v.textContent=u}
+""".strip()
+
+HEAD = (
+    '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
+    '<meta name="pypi:repository-version" content="1.1">\n'
+    '<meta name="viewport" content="width=device-width,initial-scale=1">\n'
+    f"<title>%s</title>\n<style>\n{_STYLE.replace('%', '%%')}\n</style>\n</head>\n<body>\n<h1>%s</h1>\n"
+)
+FOOT = f"<script>\n{_SCRIPT}\n</script>\n</body>\n</html>\n"
+
+
+class FileName(NamedTuple):
+    """What a file's name says."""
+
+    name: str
+    version: Version
+    release: str
+
+
+@lru_cache(maxsize=1 << 15)
+def read_name(filename: str) -> FileName:
+    """Read the name of a wheel or an sdist."""
+    match = (_WHEEL if filename.endswith(".whl") else _SDIST).fullmatch(filename)
+    if match is None or "__" in match["name"]:
+        raise WheelError(
+            f"{filename!r} is not the name of a wheel or an sdist.",
+            hint="Wheels are named NAME-VERSION[-BUILD]-PYTHON-ABI-PLATFORM.whl, sdists NAME-VERSION.tar.gz.",
+        )
+    try:
+        return FileName(_normalised(match["name"]), *_version(match["version"]))
+    except InvalidVersion:
+        raise WheelError(
+            f"{filename!r}: {match['version']!r} is not a version.",
+            hint="Versions are written as PEP 440 says.",
+        ) from None
+
+
+@lru_cache(maxsize=4096)
+def _normalised(name: str) -> str:
+    return canonicalize_name(name)
+
+
+@lru_cache(maxsize=4096)
+def _version(text: str) -> tuple[Version, str]:
+    version = Version(text)
+    return version, str(version)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Entry:
+    """One file that a page lists."""
+
+    filename: str
+    name: str
+    version: Version
+    sha256: str
+    size: int
+    modified: float
+    requires_python: str = ""
+    metadata_sha256: str = ""
+    yanked: str | None = None
+
+
+def render(title: str, entries: Sequence[Entry]) -> Mapping[str, str]:
+    """Write every page of an index."""
+    pages: dict[str, str] = {}
+    blocks = []
+    ordered = in_order(entries)
+    for name, group in groupby(ordered, key=lambda entry: entry.name):
+        mine = tuple(group)
+        rows = [row(entry) for entry in mine]
+        blocks.append(flat_block(name, str(newest(mine)), _lines(rows).encode()))
+        pages |= project_pages(name, mine, rows)
+    names = [path.split("/")[1] for path in pages if path.endswith(".html")]
+    return {**pages, **root_pages(names), FLAT: flat_page(title, len(ordered), blocks).decode()}
+
+
+def in_order(entries: Sequence[Entry]) -> Sequence[Entry]:
+    """Sort entries by name, version (PEP 440) and file name."""
+    return sorted(entries, key=lambda entry: (entry.name, entry.version, entry.filename))
+
+
+def newest(entries: Sequence[Entry]) -> Version:
+    """Return the version that a command to copy installs: the last one that is not yanked, else the last."""
+    return next((one for one in reversed(entries) if one.yanked is None), entries[-1]).version
+
+
+def flat_page(title: str, files: int, blocks: Iterable[Block]) -> bytes:
+    """Return the page for ``--find-links``, which lies beside the files, from its projects' blocks."""
+    head = f"{HEAD % (escape(title), escape(title))}<p>{_counted(files, 'file')}</p>\n"
+    return b"".join([head.encode(), *chain.from_iterable(blocks), FOOT.encode()])
+
+
+def flat_block(name: str, version: str, rows: bytes | memoryview) -> Block:
+    """Write a project's part of the flat page, around its rows, each of which ends a line."""
+    commands = _commands(f"{name}=={version}", "--find-links <var>ADDRESS-OF-THIS-PAGE</var>")
+    head = f"<section>\n<h2>{name}</h2>\n{commands}<ul>\n"
+    return head.encode(), rows, b"</ul>\n</section>\n"
+
+
+def root_pages(names: Sequence[str]) -> Mapping[str, str]:
+    """Return the pages that name every project, which change with the projects alone."""
+    links = "".join(f'<li><a href="{name}/">{name}</a></li>\n' for name in names)
+    listed = {"meta": {"api-version": API_VERSION}, "projects": [{"name": name} for name in names]}
+    title = "Simple index"
+    head = HEAD % (title, title)
+    return {
+        f"{SIMPLE}/index.html": f"{head}<p>{_counted(len(names), 'project')}</p>\n<ul>\n{links}</ul>\n{FOOT}",
+        f"{SIMPLE}/index.json": json.dumps(listed, separators=(",", ":")) + "\n",
+    }
+
+
+def project_pages(name: str, entries: Sequence[Entry], rows: Sequence[str]) -> Mapping[str, str]:
+    """Write a project's pages, ``simple/{name}/``, from its entries in order and their rows."""
+    title = f"Links for {name}"
+    commands = _commands(
+        f"{name}=={newest(entries)}", '--extra-index-url <var data-to="..">ADDRESS-OF-SIMPLE</var>'
+    )
+    links = _lines(line.replace('href="', 'href="../../', 1) for line in rows)
+    versions = ",".join(dict.fromkeys(f'"{_written(entry)}"' for entry in entries))
+    files = ",\n".join(map(_json_file, entries))
+    meta = f'{{"meta":{{"api-version":"{API_VERSION}"}},"name":"{name}"'
+    return {
+        f"{SIMPLE}/{name}/index.html": f"{HEAD % (title, title)}{commands}<ul>\n{links}</ul>\n{FOOT}",
+        f"{SIMPLE}/{name}/index.json": f'{meta},"versions":[{versions}],"files":[\n{files}]}}\n',
+    }
+
+
+def row(entry: Entry) -> str:
+    """Write the line of an entry as the flat page holds it, without a line feed or a tab."""
+    attributes = ""
+    if entry.requires_python:
+        attributes = f' data-requires-python="{escape(entry.requires_python)}"'
+    if entry.metadata_sha256:
+        # the older name beside PEP 714's, for installers that know only that
+        digest = f'sha256={entry.metadata_sha256}"'
+        attributes += f' data-core-metadata="{digest} data-dist-info-metadata="{digest}'
+    why = ""
+    if entry.yanked is not None:
+        attributes += f' data-yanked="{escape(entry.yanked)}"'
+        why = f" <em>yanked: {escape(entry.yanked) or 'no reason given'}</em>"
+    address = f"{quoted(entry.filename)}#sha256={entry.sha256}"
+    return (
+        f'<li><a href="{address}"{attributes}>{escape(entry.filename)}</a>'
+        f" <span>{_size(entry.size)}</span> <time>{_minute(int(entry.modified))}</time>"
+        f" <code>{entry.sha256[:12]}</code>{why}</li>"
+    )
+
+
+def quoted(filename: str) -> str:
+    """Write a file name as a relative address; ``+`` means a space to some servers."""
+    if _PLAIN.fullmatch(filename):
+        return filename.replace("+", "%2B")
+    return quote(filename, safe="")
+
+
+@functools.cache
+def page_format() -> str:
+    """Name the form that this version writes pages in; pages of another form are written anew."""
+    sample = Entry(
+        filename="a-1-py3-none-any.whl",
+        name="a",
+        version=Version("1"),
+        sha256="0" * 64,
+        size=1,
+        modified=0,
+        requires_python=">=3",
+        metadata_sha256="1" * 64,
+        yanked="why",
+    )
+    return hashlib.sha256(repr(sorted(render("t", [sample]).items())).encode()).hexdigest()[:12]
+
+
+def _written(entry: Entry) -> str:
+    """Write an entry's version, which was written before where it came from the file's name."""
+    try:
+        found = read_name(entry.filename)
+    except WheelError:
+        return str(entry.version)
+    return found.release if found.version is entry.version else str(entry.version)
+
+
+def _json_file(entry: Entry) -> str:
+    # put together by hand: the encoder takes three times as long
+    moment = int(entry.modified)
+    more = f',"requires-python":{_json(entry.requires_python)}' if entry.requires_python else ""
+    if entry.metadata_sha256:
+        digest = f'{{"sha256":"{entry.metadata_sha256}"}}'
+        more += f',"core-metadata":{digest},"dist-info-metadata":{digest}'
+    if entry.yanked is not None:
+        more += f',"yanked":{_json(entry.yanked or True)}'
+    return (
+        f'{{"filename":{_json(entry.filename)},"url":"../../{quoted(entry.filename)}"'
+        f',"hashes":{{"sha256":"{entry.sha256}"}},"size":{entry.size}'
+        f',"upload-time":"{_minute(moment, "T")}:{moment % 60:02}Z"{more}}}'
+    )
+
+
+def _commands(requirement: str, where: str) -> str:
+    return "".join(
+        f'<pre>{tool} install "{escape(requirement)}" {where}</pre>\n' for tool in ("pip", "uv pip")
+    )
+
+
+def _lines(rows: Iterable[str]) -> str:
+    return "\n".join([*rows, ""])
+
+
+def _counted(count: int, what: str) -> str:
+    return f"{count} {what}{'' if count == 1 else 's'}"
+
+
+def _size(count: int) -> str:
+    value = count / _KILOBYTE
+    for unit in ("KiB", "MiB"):
+        if value < _KILOBYTE:
+            return f"{value:.1f} {unit}"
+        value /= _KILOBYTE
+    return f"{value:.2f} GiB"
+
+
+def _minute(moment: int, between: str = " ") -> str:
+    seconds = moment % _DAY
+    return f"{_day(moment // _DAY)}{between}{seconds // 3600:02}:{seconds // 60 % 60:02}"
+
+
+@functools.lru_cache(maxsize=4096)
+def _day(number: int) -> str:
+    return time.strftime("%Y-%m-%d", time.gmtime(number * _DAY))

@@ -1,0 +1,216 @@
+"""Where an index takes digests and metadata from: documents that name files, objects' metadata, or the files.
+
+A listing gives names, sizes and times. A source of another layout is any subclass of `Source`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from dataclasses import dataclass, field
+from email.parser import BytesParser
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+
+from packaging.utils import canonicalize_name
+from packaging.version import InvalidVersion, Version
+
+from ci.publish.index.pages import SIDECAR, read_name
+from core import files
+from core.errors import DataError, MissingInputError, WheelError
+from core.parallel import each
+from core.run.outputs import is_record
+from core.stores.directory import DirectoryStore
+from core.stores.location import DryRunStore
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+    from pathlib import Path
+
+    from core.stores import Store, Stored
+
+_SHA256 = re.compile(r"[0-9a-f]{64}")
+_MAX_TEXT = 16 << 20
+
+
+class Promise(NamedTuple):
+    """What a file is to be; of one that is remembered, the key is its name alone."""
+
+    key: str
+    size: int
+    sha256: str
+    metadata_sha256: str = ""
+    requires_python: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Source:
+    """Describes listed files; where documents name the files, one that none names is not listed."""
+
+    store: Store
+    refuses_absent: bool = False
+    names_files: ClassVar[bool] = False
+
+    def documents(self) -> Mapping[str, str]:
+        """Return the documents that name files, with their etags."""
+        return {}
+
+    def read(self, names: Sequence[str]) -> Sequence[Sequence[Promise]]:  # noqa: ARG002 - there are none
+        """Return what each of these documents promises."""
+        return ()
+
+    def query(self, found: Sequence[Stored]) -> Sequence[Promise]:  # noqa: ARG002 - documents name files
+        """Describe files that no document names."""
+        return ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Records(Source):
+    """Files that JSON documents in a folder name: a run's records, or a release's decisions."""
+
+    prefix: str
+    refuses_absent: bool = True
+    names_files: ClassVar[bool] = True
+
+    def documents(self) -> Mapping[str, str]:
+        """List the folder's JSON documents: one listing."""
+        listed = self.store.list(self.prefix, recursive=False)
+        return {stored.key: stored.etag for stored in listed if is_record(stored.key)}
+
+    def read(self, names: Sequence[str]) -> Sequence[Sequence[Promise]]:
+        """Read these documents, in parallel where the store is remote."""
+        if len(names) == 1 or is_local(self.store):
+            return [self._read(name) for name in names]
+        return each(self._read, names)
+
+    def _read(self, key: str) -> Sequence[Promise]:
+        try:
+            return _promises(json.loads(self.store.read(key)))
+        except (ValueError, KeyError, TypeError) as problem:
+            raise DataError(
+                f"{key} is not a record: {type(problem).__name__}: {problem}.",
+                hint="Run the stage again with --force.",
+            ) from problem
+
+
+@dataclass(frozen=True, kw_only=True)
+class Files(Source):
+    """Files that speak for themselves: read once, and their sidecars written beside them."""
+
+    folder: Path
+    _read: dict[tuple[str, str], Promise] = field(default_factory=dict, repr=False)
+
+    def query(self, found: Sequence[Stored]) -> Sequence[Promise]:
+        """Hash these files and read their metadata."""
+        # listed again with the sidecars that were just written, they are not read again
+        new = [stored for stored in found if (stored.key, stored.etag) not in self._read]
+        for stored, promise in zip(new, each(self._promise, new), strict=True):
+            self._read[stored.key, stored.etag] = promise
+        return [self._read[stored.key, stored.etag] for stored in found]
+
+    def _promise(self, stored: Stored) -> Promise:
+        path = self.store.fetch(stored.key, self.folder)
+        if path.suffix != ".whl":
+            return _promise_of(stored, files.sha256(path), _sdist_requires_python(path))
+        from core import wheel  # no part of the server
+
+        metadata = wheel.read_metadata(path)
+        _require_name(path, metadata.name, str(metadata.version), "METADATA")
+        self.store.put_bytes(f"{stored.key}{SIDECAR}", metadata.raw)
+        return _promise_of(stored, files.sha256(path), metadata.requires_python, metadata.raw)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Carried(Source):
+    """Files that our uploads put: their digest is the object's metadata, a wheel's metadata its sidecar.
+
+    Two requests a file; a wheel without a sidecar is not listed.
+    """
+
+    def query(self, found: Sequence[Stored]) -> Sequence[Promise]:
+        """Describe those of these files that are complete."""
+        return [promise for promise in each(self._promise, found) if promise is not None]
+
+    def _promise(self, stored: Stored) -> Promise | None:
+        try:
+            sha256 = self.store.digest(stored.key)
+            metadata = self.store.read(f"{stored.key}{SIDECAR}") if stored.key.endswith(".whl") else b""
+        except MissingInputError:
+            return None  # its sidecar is yet to come, or it went meanwhile
+        fields = BytesParser().parsebytes(metadata, headersonly=True)
+        return _promise_of(stored, sha256, str(fields.get("Requires-Python", "")), metadata)
+
+
+def _promise_of(stored: Stored, sha256: str, requires_python: str, metadata: bytes = b"") -> Promise:
+    return Promise(
+        key=stored.key,
+        size=stored.size,
+        sha256=sha256,
+        requires_python=" ".join(requires_python.split()),
+        metadata_sha256=hashlib.sha256(metadata).hexdigest() if metadata else "",
+    )
+
+
+def _sdist_requires_python(path: Path) -> str:
+    """Read PKG-INFO, the first of an sdist's files in most: the rest is not unpacked."""
+    import tarfile
+
+    try:
+        with tarfile.open(path, "r|gz") as archive:
+            for member in archive:
+                if member.name.count("/") == 1 and member.name.endswith("/PKG-INFO") and member.isfile():
+                    stream = archive.extractfile(member)
+                    text = stream.read(_MAX_TEXT) if stream else b""
+                    fields = BytesParser().parsebytes(text, headersonly=True)
+                    _require_name(
+                        path, str(fields.get("Name", "")), str(fields.get("Version", "")), "PKG-INFO"
+                    )
+                    return str(fields.get("Requires-Python", ""))
+    except (tarfile.TarError, OSError, EOFError) as problem:
+        raise WheelError(f"{path.name} is not a gzipped tar archive: {problem}.") from problem
+    raise WheelError(f"{path.name} is not an sdist: it holds no PKG-INFO.")
+
+
+def _require_name(path: Path, name: str, version: str, where: str) -> None:
+    """Refuse a file whose metadata contradicts its name."""
+    expected = read_name(path.name)
+    try:
+        same = canonicalize_name(name) == expected.name and Version(version) == expected.version
+    except InvalidVersion:
+        same = False
+    if not same:
+        raise WheelError(
+            f"{path.name}: {where} says {name} {version}.",
+            hint="A file is renamed by rewriting its metadata, not by its name alone.",
+        )
+
+
+def is_local(store: Store) -> bool:
+    """Whether a store is a folder: quick to query, and true to conditions of writes."""
+    return isinstance(store.store if isinstance(store, DryRunStore) else store, DirectoryStore)
+
+
+def digest_in(store: Store) -> Callable[[Stored], str]:
+    """Return the quickest way to get the digests of files that were just listed."""
+    return store.digest_of if isinstance(store, DirectoryStore) else lambda stored: store.digest(stored.key)
+
+
+def _promises(record: Mapping[str, Any]) -> Sequence[Promise]:
+    """Read what a stage's record promises; a failed stage's promises nothing."""
+    if record["schema_version"] != 1:
+        raise ValueError(f"schema_version is {record['schema_version']!r}")
+    return [_promise(one) for one in record["files"] if one["key"]] if record["status"] == "ok" else ()
+
+
+def _promise(one: Mapping[str, Any]) -> Promise:
+    promise = Promise(
+        key=one["key"],
+        size=one["size"],
+        sha256=one["sha256"],
+        requires_python=" ".join(one.get("requires_python", "").split()),
+        metadata_sha256=one.get("metadata_sha256", ""),
+    )
+    for digest in (promise.sha256, promise.metadata_sha256 or promise.sha256):
+        if not _SHA256.fullmatch(digest):
+            raise ValueError(f"{promise.key} has no SHA-256, but {digest!r}")
+    return promise

@@ -1,0 +1,125 @@
+"""The command line that runs a session in a container, and what is mounted into it. Pure but for `run`."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pydantic import field_validator
+
+from core import files, process
+from core.data import Dated, Model, load_toml
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from core.env.engines import Engine
+
+DATA = Path(__file__).with_name("container.toml")
+CACHE = ".cache/container"
+# The container's own environment for the tool; the lock's digest tells whether it is current.
+_SCRIPT = """\
+tool="$1"; tool_python="$2"; shift 2
+mark="$tool/lock"
+if ! cmp -s requirements.txt "$mark"; then
+    "$tool_python" -m venv --clear "$tool"
+    "$tool/bin/python" -m pip install --quiet --require-hashes -r requirements.txt
+    cp requirements.txt "$mark"
+fi
+exec "$tool/bin/python" -m nox "$@"
+"""
+
+
+class Environment(Model):
+    """Variables that hold inside."""
+
+    passed: tuple[str, ...]
+
+
+class Container(Dated):
+    """The data: which image, and what of the machine it sees."""
+
+    image: str
+    tool_python: str
+    python_bin: str
+    caches: dict[str, str]
+    environment: Environment
+
+    @field_validator("image")
+    @classmethod
+    def _pinned(cls, value: str) -> str:
+        digest = value.partition("@sha256:")[2]
+        if len(digest) != len("0" * 64):
+            raise ValueError(f"{value!r} names no digest (NAME@sha256:…), so it could change")
+        return value
+
+
+@dataclass(frozen=True, kw_only=True)
+class Job:
+    """What is to run."""
+
+    session: str
+    python: str
+    words: tuple[str, ...]
+    root: Path
+    user: tuple[int, int]
+    present: frozenset[str]
+
+
+def load_container(path: Path = DATA) -> Container:
+    """Read the data."""
+    return load_toml(path, Container)
+
+
+def command(engine: Engine, job: Job) -> tuple[str, ...]:
+    """Return the command: the checkout and the mounts lie where they lie on the machine."""
+    data, cache = load_container(), job.root / CACHE
+    tag = f"cp{job.python.replace('.', '')}"
+    words = [engine, "run", "--rm", "--init", "--workdir", str(job.root)]
+    # podman without root maps the user to root unless it is told to keep the number
+    words += ["--userns", "keep-id"] if engine == "podman" else []
+    words += ["--user", f"{job.user[0]}:{job.user[1]}"]
+    for place in (job.root, *_mounts(job.words, job.root)):
+        words += ["--mount", f"type=bind,source={place},target={place}"]
+    for variable, folder in sorted(data.caches.items()):
+        words += ["--env", f"{variable}={cache / folder}"]
+    for variable in sorted(job.present.intersection(data.environment.passed)):
+        words += ["--env", variable]
+    script = f'export PATH="{data.python_bin.replace("{tag}", tag)}:$PATH"\n{_SCRIPT}'
+    inner = ["bash", "-ec", script, "container", str(cache / "tool"), data.tool_python]
+    nox = ["--session", job.session, "--force-pythons", job.python, "--envdir", str(cache / "nox")]
+    return (*words, data.image, *inner, *nox, "--", *job.words)
+
+
+def inner_words(words: Sequence[str]) -> tuple[str, ...]:
+    """Return a session's posargs: a front door's arguments without project, container and Python."""
+    outer = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    outer.add_argument("project")
+    outer.add_argument("--python")
+    outer.add_argument("--container", nargs="?")
+    return tuple(outer.parse_known_args(words)[1])
+
+
+def _mounts(words: Sequence[str], root: Path) -> tuple[Path, ...]:
+    """Find what the posargs name of the machine outside of the checkout."""
+    named = {Path(word.rpartition("=")[2]) for word in words if "://" not in word}
+    found: list[Path] = []
+    for path in sorted(path for path in named if path.is_absolute() and path.exists()):
+        if not any(path.is_relative_to(place) for place in (root, *found)):
+            found.append(path)
+    return tuple(found)
+
+
+def run(engine: Engine, job: Job, *, env: Mapping[str, str]) -> None:
+    """Run a session in the container."""
+    for folder in load_container().caches.values():
+        files.made(job.root / CACHE / folder)
+    process.run(command(engine, job), cwd=job.root, env=env)
+
+
+def this_user() -> tuple[int, int]:
+    """Return the user's and the group's number; 0 and 0 where there are none."""
+    return (os.getuid(), os.getgid()) if hasattr(os, "getuid") else (0, 0)

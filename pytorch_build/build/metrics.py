@@ -1,0 +1,242 @@
+"""A build's metrics for its record: memory in use, what ninja did, how far a failed build came.
+
+Format: ``.ninja_log`` of version 5, 6 and 7: a line an output, with start and end in milliseconds since
+ninja began, the output's time, its path and its command's hash, separated by tabs
+(https://ninja-build.org/manual.html#ref_log). ninja appends to it, and now and then writes it anew in
+any order, so what a build did is what was not there before.
+"""
+
+from __future__ import annotations
+
+import re
+import threading
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+NAME = ".ninja_log"
+VERSIONS = ("5", "6", "7")
+MEMINFO = Path("/proc/meminfo")
+# bounds of what a record keeps
+MOST_SAMPLES, MOST_GRAPHS, MOST_SLOWEST, MOST_PARTS, MOST_LETTERS = 100, 4, 25, 100, 200
+
+_HEADER = "# ninja log v"
+_FIELDS = 5
+# more restarts than that are a log that was written anew, in any order
+_MOST_RESTARTS = 20
+_MILLISECONDS = 1000
+_NUMBER = re.compile(r"\d{1,12}", re.ASCII)
+# what ninja prints unless NINJA_STATUS is set; since 1.13 a failure says its code
+_STATUS = re.compile(r"^\[(\d{1,9})/(\d{1,9})\] ", re.MULTILINE)
+_FAILED = re.compile(r"^FAILED: (?:\[code=-?\d+\] )?(\S+)", re.MULTILINE)
+_MOST_FAILED = 5
+_TAIL = 4 << 20  # bytes of a log's end: the last command's errors may be long
+_PERIOD = 1.0  # seconds between two samples, doubled whenever there are too many of them
+_MEMORY = re.compile(r"^(MemTotal|MemAvailable):\s+(\d+) kB$", re.MULTILINE)
+
+
+@dataclass
+class Metrics:
+    """What is known of a build, for its record."""
+
+    details: dict[str, Any] = field(default_factory=dict)
+
+    @contextmanager
+    def followed(self, build: Path, log: Path) -> Iterator[None]:
+        """Follow a build while the block runs, however it ends."""
+        before = logs(build)
+        known: dict[str, Any] = {}
+        with watched() as memory:
+            try:
+                yield
+            except BaseException:
+                known["reached"] = reached(_end_of(log))
+                raise
+            finally:
+                known |= {"ninja": summaries(build, before), "memory": memory.details}
+                self.details |= {name: value for name, value in known.items() if value}
+
+
+def _end_of(log: Path) -> str:
+    if not log.is_file():
+        return ""
+    with log.open("rb") as stream:
+        stream.seek(max(0, log.stat().st_size - _TAIL))
+        return stream.read().decode("utf-8", "replace")
+
+
+class Memory:
+    """Samples of the memory in use; at most `MOST_SAMPLES` of them, evenly spread."""
+
+    def __init__(self) -> None:
+        self.total = self.peak = 0
+        self.period = _PERIOD
+        self._used: list[int] = []
+
+    def add(self, used: int, total: int) -> None:
+        """Add a sample, in bytes."""
+        self.total, self.peak = total, max(self.peak, used)
+        self._used.append(used)
+        if len(self._used) >= 2 * MOST_SAMPLES:
+            # the higher of two, because peaks decide how many jobs a machine can take
+            self._used = [max(pair) for pair in zip(self._used[::2], self._used[1::2], strict=True)]
+            self.period *= 2
+
+    @property
+    def details(self) -> dict[str, Any] | None:
+        """What a record keeps as ``details.memory``; None without a sample."""
+        step = 2 if len(self._used) > MOST_SAMPLES else 1
+        used = [max(self._used[at : at + step]) for at in range(0, len(self._used), step)]
+        return {"peak": self.peak, "total": self.total, "used": used} if used else None
+
+
+def memory_use(text: str) -> tuple[int, int] | None:
+    """Read ``/proc/meminfo``: bytes in use and in total; None where they are not named."""
+    said = {name: int(count) << 10 for name, count in _MEMORY.findall(text)}
+    total, available = said.get("MemTotal"), said.get("MemAvailable")
+    return None if total is None or available is None else (total - available, total)
+
+
+@contextmanager
+def watched(meminfo: Path = MEMINFO) -> Iterator[Memory]:
+    """Sample the machine's memory while the block runs; where it cannot be read, there are no samples."""
+    memory, ended = Memory(), threading.Event()
+
+    def sample() -> bool:
+        try:
+            found = memory_use(meminfo.read_text(encoding="ascii", errors="replace"))
+        except OSError:
+            return False
+        if found is not None:
+            memory.add(*found)
+        return found is not None
+
+    def sample_on() -> None:
+        while not ended.wait(memory.period) and sample():
+            pass
+
+    sample()  # so that the shortest build is seen
+    thread = threading.Thread(target=sample_on, name="memory", daemon=True)
+    thread.start()
+    try:
+        yield memory
+    finally:
+        ended.set()
+        thread.join()
+
+
+class Edge(NamedTuple):
+    """A command of ninja's, in milliseconds."""
+
+    output: str
+    start: int
+    end: int
+
+
+def logs(folder: Path) -> Mapping[str, frozenset[str]]:
+    """Read the lines of every log below a build folder; path of the log's folder to its lines."""
+    return {
+        path.parent.relative_to(folder).as_posix(): frozenset(_lines(path))
+        for path in folder.rglob(NAME)
+        if path.is_file()
+    }
+
+
+def summaries(folder: Path, before: Mapping[str, frozenset[str]]) -> list[dict[str, Any]]:
+    """Summarize what ninja did below a build folder since `before`."""
+    found = []
+    for path in filter(Path.is_file, folder.rglob(NAME)):
+        name = path.parent.relative_to(folder).as_posix()
+        known = before.get(name, frozenset())
+        edges = parse_log(line for line in _lines(path) if line.startswith(_HEADER) or line not in known)
+        if edges:
+            found.append(summary(edges, folder=f"{folder.name}/{name}".removesuffix("/."), root=str(folder)))
+    return sorted(found, key=lambda one: (-one["busy_seconds"], one["folder"]))[:MOST_GRAPHS]
+
+
+def reached(output: str) -> dict[str, Any] | None:
+    """Return how far ninja came, from what a build printed."""
+    printed = _STATUS.findall(output)
+    failed = tuple(dict.fromkeys(found.group(1) for found in _FAILED.finditer(output)))
+    if not printed and not failed:
+        return None
+    counts = dict(zip(("done", "total"), map(int, printed[-1]), strict=True)) if printed else {}
+    return {**counts, "failed": [_short(one, "") for one in failed[:_MOST_FAILED]]}
+
+
+def _lines(path: Path) -> list[str]:
+    return path.read_text(encoding="utf-8", errors="replace").split("\n")
+
+
+def parse_log(lines: Iterable[str]) -> tuple[Edge, ...]:
+    """Read a log's commands, in its order; a line that was cut off is ignored."""
+    edges: dict[tuple[int, int, str], Edge] = {}
+    known = False
+    for line in lines:
+        if line.startswith(_HEADER):
+            known = line.removeprefix(_HEADER).strip() in VERSIONS
+            continue
+        fields = line.split("\t")
+        if not known or len(fields) != _FIELDS or not all(map(_NUMBER.fullmatch, fields[:2])):
+            continue
+        start, end = int(fields[0]), int(fields[1])
+        if start <= end:
+            edges.setdefault((start, end, fields[4]), Edge(fields[3], start, end))
+    return tuple(edges.values())
+
+
+def in_sequence(edges: Sequence[Edge]) -> tuple[Edge, ...]:
+    """Put the commands of several calls of ninja one after the other: each call counts from zero.
+
+    A call's commands stand in the order of their ends.
+    """
+    moved: list[Edge] = []
+    offset = restarts = last = 0
+    for edge in edges:
+        if edge.end < last:
+            offset, restarts = moved[-1].end, restarts + 1
+        moved.append(Edge(edge.output, edge.start + offset, edge.end + offset))
+        last = edge.end
+    return tuple(moved if restarts < _MOST_RESTARTS else edges)
+
+
+def summary(edges: Sequence[Edge], *, folder: str, root: str = "") -> dict[str, Any]:
+    """Describe one log's commands; bounded, however long the log."""
+    ordered = in_sequence(edges)
+    milliseconds = max(edge.end for edge in ordered) - min(edge.start for edge in ordered)
+    slowest = sorted(ordered, key=lambda edge: (edge.start - edge.end, edge.output))[:MOST_SLOWEST]
+    return {
+        "folder": folder[-MOST_LETTERS:],
+        "edges": len(ordered),
+        "seconds": milliseconds / _MILLISECONDS,
+        "busy_seconds": sum(edge.end - edge.start for edge in ordered) / _MILLISECONDS,
+        "slowest": [[_short(edge.output, root), (edge.end - edge.start) / _MILLISECONDS] for edge in slowest],
+        "parallelism": parallelism(ordered),
+    }
+
+
+def _short(output: str, root: str) -> str:
+    """Return a path without the machine's own folders, bounded in length."""
+    output = output.replace("\\", "/")
+    inside = root.replace("\\", "/").rstrip("/") + "/"
+    if root and output.startswith(inside):
+        output = output.removeprefix(inside)
+    elif output.startswith("/") or output[1:3] == ":/":
+        output = "/".join(["…", *output.split("/")[-3:]])
+    return output if len(output) <= MOST_LETTERS else f"…{output[1 - MOST_LETTERS :]}"
+
+
+def parallelism(edges: Sequence[Edge], parts: int = MOST_PARTS) -> list[float]:
+    """Return how many commands ran at a time, on average, in each of equal parts of the time."""
+    first, last = min(edge.start for edge in edges), max(edge.end for edge in edges)
+    parts = min(parts, last - first)
+    busy = [0.0] * parts
+    for edge in edges if parts else ():
+        start, end = ((moment - first) * parts / (last - first) for moment in (edge.start, edge.end))
+        for part in range(int(start), min(int(end) + 1, parts)):
+            busy[part] += max(0.0, min(end, part + 1) - max(start, part))
+    return [round(total, 2) for total in busy]

@@ -1,0 +1,320 @@
+"""What builds link or ship besides ROCm and machines do not have: pinned (`toolchain.toml`), and provided.
+
+libuv is built with git and CMake, the OpenMP runtime downloaded: `nox -s prepare`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import os
+import shutil
+import tarfile
+import tempfile
+import zipfile
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path, PurePath, PurePosixPath
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import zstandard
+from pydantic import Field
+
+from core import console, files, process
+from core.cli.options import environment
+from core.data import Model, load_toml
+from core.errors import BuildError, DataError, MissingInputError, ProcessError
+from core.http import download
+from pytorch_build.sources.git import TRANSFER_SECONDS, Origins, Repository, unreachable
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from core.env import Interpreter
+    from pytorch_build.platforms import Platform
+
+
+FILE = Path(__file__).with_name("toolchain.toml")
+LICENSE = "LICENSE"
+_MOST_BYTES = 64 << 20  # of one file out of a downloaded archive
+_Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
+
+
+class Pin(Model):
+    """What every part has."""
+
+    version: str
+    license: str
+
+
+class Libuv(Pin):
+    """libuv, built from its repository at a commit."""
+
+    platforms: tuple[str, ...]
+    origin: str
+    commit: str = Field(pattern=r"^[0-9a-f]{40}$")
+    options: tuple[str, ...]
+    libraries: dict[str, str]
+
+
+class Member(Model):
+    """One file in an archive within the archive that is downloaded."""
+
+    archive: str
+    member: str
+    sha256: _Sha256
+
+
+class Download(Pin):
+    """An OpenMP runtime that is downloaded: a zip of ``.tar.zst`` archives."""
+
+    redistributable: bool
+    url: str
+    sha256: _Sha256
+    library: Member
+    license_file: Member
+
+
+class VisualStudio(Model):
+    """The OpenMP runtime of the Visual Studio on the machine: a glob below a variable's folder."""
+
+    license: str
+    redistributable: bool
+    variable: str
+    pattern: str
+
+
+class OpenMp(Model):
+    """The OpenMP runtimes of Windows; the first of `order` that is there is taken."""
+
+    platforms: tuple[str, ...]
+    dll: str
+    order: tuple[Literal["download", "visual_studio"], ...]
+    download: Download
+    visual_studio: VisualStudio
+
+
+class Toolchain(Model):
+    """Content of toolchain.toml."""
+
+    libuv: Libuv
+    openmp: OpenMp
+
+
+@cache
+def load_toolchain() -> Toolchain:
+    """Read toolchain.toml."""
+    return load_toml(FILE, Toolchain)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Places:
+    """Where `nox -s prepare` puts things, by what they are made from: a changed pin is another folder."""
+
+    libuv: Path
+    openmp: Path
+
+
+def places(cache_dir: Path, platform: str) -> Places:
+    """Return where things for a platform lie once they are provided."""
+    pins, root = load_toolchain(), cache_dir / "toolchain"
+    return Places(
+        libuv=root / f"libuv-{pins.libuv.commit[:12]}-{platform}",
+        openmp=root / f"openmp-{pins.openmp.download.sha256[:12]}",
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Provided:
+    """What a build links or ships besides ROCm; only Windows' builds need it."""
+
+    openmp: PurePath | None = None
+    uv: PurePath | None = None
+    licenses: Mapping[str, PurePath] = field(default_factory=dict)
+    llvm: PurePath | None = None
+
+
+def provided(at: Places, *, platform: Platform, base_env: Mapping[str, str], redistributed: bool) -> Provided:
+    """Find what is there for a build, as provided or as variables name it."""
+    if not platform.windows:
+        return Provided()
+    openmp, uv = _openmp(platform, base_env, at, redistributed=redistributed), _uv(platform, base_env, at)
+    carried = {"llvm-openmp": at.openmp if openmp else None, "libuv": uv and uv.parent.parent}
+    llvm = platform.find_variable(base_env, "LLVM_SYSPATH")
+    if llvm and not (Path(llvm) / "include").is_dir():
+        raise MissingInputError(
+            f"LLVM_SYSPATH is {llvm}, and no LLVM lies there.", hint="Name the folder of its include and lib."
+        )
+    return Provided(
+        openmp=openmp,
+        uv=uv,
+        licenses={
+            name: folder / LICENSE
+            for name, folder in carried.items()
+            if folder and (folder / LICENSE).is_file()
+        },
+        llvm=Path(llvm) if llvm else None,
+    )
+
+
+def _openmp(
+    platform: Platform, base_env: Mapping[str, str], at: Places, *, redistributed: bool
+) -> Path | None:
+    """Find the first OpenMP runtime of toolchain.toml that is there and may be carried."""
+    data = load_toolchain().openmp
+    redist = platform.find_variable(base_env, data.visual_studio.variable)
+    found = {
+        "download": [path] if (path := at.openmp / data.dll).is_file() else [],
+        "visual_studio": sorted(Path(redist).glob(data.visual_studio.pattern)) if redist else [],
+    }
+    allowed = {
+        "download": data.download.redistributable,
+        "visual_studio": data.visual_studio.redistributable,
+    }
+    usable = (name for name in data.order if found[name] and (allowed[name] or not redistributed))
+    chosen = next(usable, None)
+    if chosen is not None and not allowed[chosen]:
+        console.warn(
+            f"The wheel gets {found[chosen][-1]}, which may not be redistributed: keep it to yourself, "
+            "or run nox -s prepare first."
+        )
+    return found[chosen][-1] if chosen else None
+
+
+def _uv(platform: Platform, base_env: Mapping[str, str], at: Places) -> Path | None:
+    named = platform.find_variable(base_env, "libuv_ROOT")
+    found = (Path(named) if named else at.libuv) / load_toolchain().libuv.libraries[platform.name]
+    if named and not found.is_file():
+        raise MissingInputError(
+            f"libuv_ROOT is {named}, and {found} does not exist.",
+            hint="Unset libuv_ROOT, and run nox -s prepare.",
+        )
+    return found if found.is_file() else None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Step:
+    """One part that a platform's builds need and nothing else brings."""
+
+    name: str
+    version: str
+    source: str
+    digest: str
+    license: str
+    target: str
+    commands: tuple[tuple[str, ...], ...] = ()
+
+
+def plan(cache_dir: Path, platform: str, *, only: Sequence[str] = ()) -> tuple[Step, ...]:
+    """Return what `provide` would do for a platform, from any platform."""
+    pins, at = load_toolchain(), places(cache_dir, platform)
+    libuv, openmp = pins.libuv, pins.openmp.download
+    commands = _libuv_commands(libuv, PurePath("cmake"), Path("SOURCE"), at.libuv)
+    parts = (
+        ("libuv", libuv, libuv.origin, libuv.commit, at.libuv, commands, libuv.platforms),
+        ("openmp", openmp, openmp.url, openmp.sha256, at.openmp, (), pins.openmp.platforms),
+    )
+    return tuple(
+        Step(
+            name=name,
+            version=pin.version,
+            source=source,
+            digest=digest,
+            license=pin.license,
+            target=str(target),
+            commands=commands,
+        )
+        for name, pin, source, digest, target, commands, platforms in parts
+        if name in only or (not only and platform in platforms)
+    )
+
+
+def _libuv_commands(pin: Libuv, cmake: PurePath, source: Path, prefix: Path) -> tuple[tuple[str, ...], ...]:
+    build = str(source / "build")
+    configure = ("-S", str(source), "-B", build, "-G", "Ninja", f"-DCMAKE_INSTALL_PREFIX={prefix}")
+    return (
+        (str(cmake), *configure, *pin.options),
+        (str(cmake), "--build", build),
+        (str(cmake), "--install", build),
+    )
+
+
+def provide(steps: Sequence[Step], platform: str, *, target: Interpreter, mirrors: Mapping[str, str]) -> None:
+    """Provide what `plan` names and is not there yet."""
+    for step in steps:
+        folder = Path(step.target)
+        with files.locked(folder.parent / f".{folder.name}.lock", what=str(folder)):
+            if (folder / LICENSE).is_file():
+                console.done(f"{step.name} {step.version}: already at {folder}")
+                continue
+            if folder.exists():
+                shutil.rmtree(folder)
+            scratch = tempfile.TemporaryDirectory(dir=files.made(folder.parent), ignore_cleanup_errors=True)
+            with console.group(f"{step.name} {step.version}"), scratch as name:
+                # the licence is written last, so that what was interrupted is known by its absence
+                if step.name == "libuv":
+                    _build_libuv(Path(name), folder, platform, target, mirrors)
+                else:
+                    _unpack_openmp(Path(name), folder, mirrors)
+            console.done(f"{step.name} {step.version}: {folder}")
+
+
+def _build_libuv(
+    scratch: Path, prefix: Path, platform: str, target: Interpreter, mirrors: Mapping[str, str]
+) -> None:
+    pin = load_toolchain().libuv
+    git = Repository(path=scratch, settings=Origins(mirrors=mirrors).settings(pin.origin))
+    try:
+        git.run("init", "--quiet", "--template=")
+        git.run(
+            "fetch", "--quiet", "--depth=1", "--no-tags", pin.origin, pin.commit, timeout=TRANSFER_SECONDS
+        )
+    except ProcessError as problem:
+        raise unreachable(pin.origin, problem) from problem
+    git.run("checkout", "--quiet", "--detach", pin.commit)
+    env = dict(environment())
+    env["PATH"] = os.pathsep.join((str(target.scripts), env.get("PATH", "")))  # ninja lies beside cmake
+    for command in _libuv_commands(pin, target.scripts / "cmake", scratch, prefix):
+        process.run(command, cwd=scratch, env=env)
+    library = prefix / pin.libraries[platform]
+    if not library.is_file():
+        raise BuildError(
+            f"The build of libuv left no {library}.", hint="Correct libraries in toolchain.toml."
+        )
+    files.copy(scratch / LICENSE, prefix / LICENSE)
+
+
+def _unpack_openmp(scratch: Path, folder: Path, mirrors: Mapping[str, str]) -> None:
+    openmp = load_toolchain().openmp
+    pin = openmp.download
+    archive = scratch / PurePosixPath(pin.url).name
+    download(_mirrored(pin.url, mirrors), archive, sha256=pin.sha256)
+    library, text = _member(archive, pin.library), _member(archive, pin.license_file)
+    for path, content in ((folder / openmp.dll, library), (folder / LICENSE, text)):
+        with files.atomic(path) as out:
+            out.write(content)
+
+
+def _mirrored(url: str, mirrors: Mapping[str, str]) -> str:
+    """Put the longest prefix's mirror in its place, as git does."""
+    prefix = max((one for one in mirrors if url.startswith(one)), key=len, default="")
+    return mirrors[prefix] + url.removeprefix(prefix) if prefix else url
+
+
+def _member(path: Path, wanted: Member) -> bytes:
+    """Read a file out of an archive within an archive, both known by digest."""
+    try:
+        with zipfile.ZipFile(path) as outer, outer.open(wanted.archive) as packed:
+            stream = zstandard.ZstdDecompressor().stream_reader(packed)
+            with tarfile.open(fileobj=io.BufferedReader(stream), mode="r|") as inner:
+                found = next((one for one in inner if one.name == wanted.member and one.isfile()), None)
+                opened = inner.extractfile(found) if found else None
+                content = opened.read(_MOST_BYTES) if opened else b""
+    except (KeyError, zipfile.BadZipFile, tarfile.TarError, zstandard.ZstdError, OSError) as problem:
+        raise DataError(f"{path.name}: {wanted.archive} cannot be read: {problem}.") from problem
+    if hashlib.sha256(content).hexdigest() != wanted.sha256:
+        raise DataError(
+            f"{path.name} has no {wanted.member} of SHA-256 {wanted.sha256}.",
+            hint="Correct the member and its digest in toolchain.toml.",
+        )
+    return content

@@ -1,1 +1,0 @@
-"""Builds inside the manylinux image: the same session, run by docker or podman."""

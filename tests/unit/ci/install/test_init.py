@@ -1,0 +1,262 @@
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
+
+import pytest
+
+from ci import install
+from ci.install import MARKER, Chosen, Wanted, choose, install_chosen, others_index
+from ci.install.dependencies import mirror
+from ci.install.devices import Devices
+from core import process
+from core.env import installer
+from core.env.installer import Sources
+from core.errors import CheckError, EnvironmentSetupError, MissingInputError
+from core.packages import resolution, sources
+from core.packages.offers import Offer, RunGroup
+from core.packages.pages import served_store
+from core.packages.resolution import Resolved, ResolvedFile
+from core.packages.sources import PackageSource
+from core.stores.directory import DirectoryStore
+from tests.unit.target_samples import target_in
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from core.run.outputs import RunOutputs
+    from core.run.records import FileRecord
+    from core.stores import Store
+
+A, B = "a" * 64, "b" * 64
+TORCH = Offer(name="torch-2-py3-none-any.whl", distribution="torch", version="2", sha256=A)
+ROCM = Offer(name="rocm-7.tar.gz", distribution="rocm", version="7", sha256=B)
+NUMPY = Resolved(name="numpy", version="2", files=(ResolvedFile(filename="n", url="https://x/n", sha256=B),))
+OURS, THEIRS = Sources(find_links=("http://run/",), no_index=True), Sources(index_url="https://deps/")
+
+
+@pytest.fixture(autouse=True)
+def _own_configuration(monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in (install, sources, resolution):
+        monkeypatch.setattr(module, "configured", Sources)
+
+
+def wanted_of(folder: Path, **facts: Any) -> Wanted:
+    values = {
+        "requirements": ("torch==2",),
+        "source": PackageSource(find_links=(str(folder / "dist"),)),
+        "offers": (TORCH, ROCM),
+        "devices": Devices(family="gfx94X-dcgpu", targets=("gfx942",)),
+        "locks": folder / "locks",
+    }
+    return Wanted(**{**values, **facts})
+
+
+@pytest.fixture(name="done")
+def done_fixture(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """What is done to an environment, in order."""
+    done: list[Any] = []
+    monkeypatch.setattr(installer, "install", lambda _target, call, **_: done.append(call))
+    monkeypatch.setattr(installer, "missing_dependencies", lambda _target: [])
+    monkeypatch.setattr(installer, "uv_program", lambda: "uv")
+    monkeypatch.setattr(process, "run", lambda argv, **_: done.append(list(map(str, argv))))
+    return done
+
+
+def test_each_side_is_installed_from_its_own_side_by_digest(tmp_path: Path, done: list[Any]) -> None:
+    target = target_in(tmp_path / "venv")
+    chosen = Chosen(ours=(ROCM, TORCH), theirs=(NUMPY,))
+    install_chosen(target, wanted_of(tmp_path), chosen, OURS, THEIRS)
+    uninstall, setuptools, theirs, ours = done
+    assert uninstall[-2:] == ["rocm", "torch"]
+    assert (setuptools.requirements, setuptools.sources) == (("setuptools",), THEIRS)
+    assert (theirs.sources, ours.sources) == (THEIRS, OURS)
+    assert theirs.files[0].read_text() == f"numpy==2 --hash=sha256:{B}\n"
+    assert ours.files[0].read_text() == f"rocm==7 --hash=sha256:{B}\ntorch==2 --hash=sha256:{A}\n"
+    assert all(call.hashed and not call.dependencies for call in (theirs, ours))
+    assert ours.env == {"ROCM_SDK_TARGET_FAMILY": "gfx94X-dcgpu"}
+    assert json.loads((target.prefix / MARKER).read_text()) == {"rocm": B, "torch": A}
+
+
+def test_what_is_installed_from_the_same_file_stays(tmp_path: Path, done: list[Any]) -> None:
+    target = target_in(tmp_path / "venv")
+    for _ in range(2):
+        chosen = Chosen(ours=(TORCH,), theirs=())
+        install_chosen(target, wanted_of(tmp_path, offers=(TORCH,)), chosen, OURS, None)
+    assert [one[-1] for one in done if isinstance(one, list)] == ["torch"]
+
+
+def test_what_does_not_fit_together_is_an_error(
+    tmp_path: Path, done: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(installer, "missing_dependencies", lambda _target: ["torch lacks numpy"])
+    with pytest.raises(CheckError, match="torch lacks numpy"):
+        install_chosen(target_in(tmp_path), wanted_of(tmp_path), Chosen(ours=(), theirs=()), OURS, None)
+    assert len(done) == 0
+
+
+def test_ours_come_with_their_device_packages_and_others_from_elsewhere(
+    tmp_path: Path, make_wheel: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[Any] = []
+
+    def resolve(one: Any) -> Any:
+        asked.append(one)
+        return (NUMPY,)
+
+    monkeypatch.setattr(resolution, "resolve", resolve)
+    for name in ("torch", "amd-torch-device-gfx942"):
+        make_wheel(tmp_path / "dist", name, "2", fields=[("Requires-Dist", "numpy")])
+    source = PackageSource(find_links=(str(tmp_path / "dist"),))
+    wanted = wanted_of(tmp_path, source=source, offers=source.listed)
+    chosen = choose(wanted, THEIRS, target_in(tmp_path / "venv"))
+    assert [one.distribution for one in chosen.ours] == ["amd-torch-device-gfx942", "torch"]
+    assert chosen.theirs == (NUMPY,)
+    assert (asked[0].sources, asked[0].exact, asked[0].requirements) == (THEIRS, True, ("numpy",))
+    assert set(asked[0].excludes) == {"torch", "amd-torch-device-gfx942"}
+
+
+@pytest.fixture(name="group")
+def group_fixture(store: Store, outputs: RunOutputs, publish: Callable[..., FileRecord]) -> RunGroup:
+    publish("torch", "2.10.0+rocm7.1")
+    return RunGroup(store=store, outputs=outputs, name="g")
+
+
+def test_others_come_from_the_index_that_is_named_the_stores_own_or_the_persons(group: RunGroup) -> None:
+    with others_index(group, "") as theirs:
+        assert theirs is None
+    with others_index(None, "https://deps/") as theirs:
+        assert theirs == THEIRS
+    group.store.put_bytes(mirror().index_key, b"")
+    with others_index(group, "") as theirs:
+        assert theirs is not None
+        assert theirs.index_url.endswith("/python-deps/simple/")
+        assert theirs.index_url.startswith("http://127.0.0.1:")
+
+
+def write_flat(group: RunGroup, *offers: Offer) -> None:
+    links = "".join(f'<a href="{one.name}#sha256={one.sha256}">x</a>' for one in offers)
+    group.store.put_bytes(f"{group.prefix}/index.html", links.encode())
+
+
+def test_a_store_of_this_machine_is_served_and_its_page_waited_for(group: RunGroup) -> None:
+    source = PackageSource(group=group)
+    lacking = r"(?s)does not list.*/out/17-linux/python/g/index.html: .*torch-2\.10"
+    with pytest.raises(MissingInputError, match=lacking), source.opened(source.listed, wait=0):
+        pass
+    with source.opened(source.listed) as sources:
+        assert sources.find_links, "builds of the run come before its pages"
+    write_flat(group, *source.listed)
+    with source.opened(source.listed, wait=0) as sources:
+        (page,) = sources.find_links
+        assert page.startswith("http://127.0.0.1:")
+        assert page.endswith(f"/{group.prefix}/index.html")
+        assert sources.no_index
+
+
+def test_files_that_everybody_may_read_are_read_where_they_lie(
+    group: RunGroup, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = PackageSource(group=group)
+    write_flat(group, *source.listed)
+    with served_store(group.store) as public:
+        monkeypatch.setattr(DirectoryStore, "url_of", lambda _self, key: f"{public}/{quote(key)}")
+        with source.opened(source.listed) as sources:
+            assert sources.find_links == (f"{public}/{group.prefix}/index.html",)
+    with source.opened(source.listed) as sources:
+        assert not sources.find_links[0].startswith(public), "nobody answers there: read through the store"
+
+
+@pytest.fixture(name="made")
+def made_fixture(tmp_path: Path) -> Path:
+    with install.environment(tmp_path / "venv") as target:
+        assert target.virtual
+        assert target.prefix == tmp_path / "venv"
+    return tmp_path / "venv"
+
+
+@pytest.mark.processes
+def test_an_environment_is_made_used_again_and_made_anew_when_asked(made: Path) -> None:
+    stray = made / "stray"
+    stray.write_text("")
+    for clean in (False, True):
+        with install.environment(made, clean=clean) as target:
+            assert target.version == sys.version.split()[0]
+            assert stray.exists() is not clean
+    assert install.planned(made).prefix == made
+
+
+def folder_with_a_file(path: Path) -> None:
+    path.mkdir()
+    (path / "thesis.txt").write_text("years of work")
+
+
+@pytest.mark.parametrize("make", [folder_with_a_file, lambda path: path.write_text("years of work")])
+@pytest.mark.parametrize("clean", [False, True])
+@pytest.mark.processes
+def test_what_is_no_environment_is_never_wiped(
+    tmp_path: Path, make: Callable[[Path], object], *, clean: bool
+) -> None:
+    place = tmp_path / "thesis"
+    make(place)
+    with (
+        pytest.raises(EnvironmentSetupError, match="is not a virtual environment; it is left alone"),
+        install.environment(place, clean=clean),
+    ):
+        pass
+    assert "years of work" in (place if place.is_file() else place / "thesis.txt").read_text()
+    with pytest.raises(EnvironmentSetupError, match="left alone"):
+        install.planned(place, clean=clean)
+
+
+@pytest.mark.processes
+def test_an_empty_folder_becomes_one(tmp_path: Path) -> None:
+    with install.environment(tmp_path) as target:
+        assert target.prefix == tmp_path
+
+
+@pytest.mark.processes
+def test_an_environment_of_another_python_is_kept_unless_made_anew(
+    made: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (made / "other").write_text("")
+    other = "3.12" if sys.version_info[:2] != (3, 12) else "3.13"
+    asked: list[str] = []
+
+    def interpreter(python: Path) -> object:
+        asked.append(str(python))
+        return type("Other", (), {"series": other})()
+
+    monkeypatch.setattr(install, "base_python", lambda python: Path(f"/usr/bin/python{python}"))
+    monkeypatch.setattr(
+        install, "_inspected", lambda _: type("Target", (), {"series": "3.1", "version": "3.1.0"})()
+    )
+    monkeypatch.setattr(install, "interpreter", interpreter)
+    with (
+        pytest.raises(EnvironmentSetupError, match=rf"is an environment of Python 3\.1, not of {other}"),
+        install.environment(made, python=other),
+    ):
+        pass
+    assert asked == [f"/usr/bin/python{other}"]
+    assert (made / "other").exists()
+
+
+@pytest.mark.processes
+def test_a_python_that_is_not_there_is_said_and_nothing_is_made(tmp_path: Path) -> None:
+    with (
+        pytest.raises(EnvironmentSetupError, match=r"There is no Python 3\.99 on this machine"),
+        install.environment(tmp_path / "venv", python="3.99"),
+    ):
+        pass
+    assert not (tmp_path / "venv").exists()
+
+
+@pytest.mark.processes
+def test_a_path_and_a_version_name_an_interpreter() -> None:
+    version = ".".join(map(str, sys.version_info[:2]))
+    assert install.base_python("") == Path(sys.executable)
+    assert install.base_python(version).exists()
+    assert install.base_python(sys.executable).exists()

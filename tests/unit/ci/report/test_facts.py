@@ -1,0 +1,185 @@
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import pytest
+
+from ci.report import page_of
+from ci.report.facts import earlier, has_built, read_run
+from ci.report.model import CellName
+from core.cli.options import Common
+from core.errors import MissingInputError
+from core.junit import Case, Document
+from core.run.outputs import RunOutputs
+from core.run.records import Record, serialize, write
+from pytorch_build.test import summary
+from pytorch_build.test.results import Origin, Report, document_of
+from tests import page_samples as samples
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+GROUP = "gfx900"
+
+
+@pytest.fixture(name="common")
+def common_fixture(tmp_path: Path) -> Common:
+    return Common(root=tmp_path, run_id="123")
+
+
+@pytest.fixture(name="built")
+def built_fixture(common: Common) -> Record:
+    record = samples.build("torch", GROUP, "nightly", "cp312")
+    write(common.open_store(), common.outputs, GROUP, record)
+    return record
+
+
+def put(common: Common, name: str, content: bytes) -> str:
+    key = f"{common.outputs.manifests_prefix(GROUP)}/{name}"
+    common.open_store().put_bytes(key, content)
+    return key
+
+
+def report_of_tests(common: Common, *cases: Case) -> None:
+    origin = Origin(stage="test_torch", torch_ref="nightly", python="cp312")
+    from core import junit
+
+    content = junit.write(document_of(Report(origin=origin, document=Document(cases=cases))))
+    key = f"{common.outputs.reports_prefix(GROUP)}/torch-nightly-cp312.xml"
+    common.open_store().put_bytes(key, content)
+
+
+def test_records_and_locks_of_every_group_are_read(common: Common, built: Record) -> None:
+    lock = samples.lock("nightly")
+    common.open_store().put_bytes(common.outputs.source_lock_key("nightly"), lock.model_dump_json().encode())
+    other = samples.record("build_rocm", "gfx901")
+    write(common.open_store(), common.outputs, "gfx901", other)
+    facts = read_run(common)
+    assert [(group.name, [one for _, one in group.records]) for group in facts.groups] == [
+        (GROUP, [built]),
+        ("gfx901", [other]),
+    ]
+    assert facts.locks == {"nightly": lock}
+    assert facts.problems == ()
+    assert [group.name for group in read_run(replace(common, gpu_family=GROUP)).groups] == [GROUP]
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (b"", "Invalid JSON"),
+        (b"[]", "should be an object"),
+        (b'{"schema_version": 2, "stage": "build_apex"}', "record of schema version 2"),
+        (b'{"schema_version": 1, "stage": "build_apex"}', "Field required"),
+        (b'{"schema_version": "\\ud800", "stage": ["x"], "cell": 3}', "record of schema version"),
+        (b"\xff\xfe", "Invalid JSON"),
+        (b'{"stage": 1e999', "Invalid JSON"),
+    ],
+)
+def test_what_is_no_record_of_this_version_is_told_and_stops_nothing(
+    common: Common, built: Record, content: bytes, said: str
+) -> None:
+    key = put(common, "build_apex-nightly-cp312.json", content)
+    (group,) = read_run(common).groups
+    assert [one for _, one in group.records] == [built]
+    (odd,) = group.unreadable
+    assert odd.problem.where == key
+    assert said in odd.problem.what
+    assert odd.problem.hint
+    assert odd.run.stage in {"build_apex", "build_apex-nightly-cp312"}
+    page = page_of(read_run(common))
+    assert page.problems[0].where == key
+
+
+def test_a_record_of_a_later_version_is_shown_in_its_cell(common: Common, built: Record) -> None:
+    said = json.loads(serialize(built)) | {"schema_version": 2, "stage": "build_apex"}
+    put(common, "build_apex-nightly-cp312.json", json.dumps(said).encode())
+    (cell,) = page_of(read_run(common)).cells
+    assert (cell.state, cell.reason) == ("unreadable", "build_apex cannot be read")
+
+
+def test_a_lock_that_cannot_be_read_is_told(common: Common, built: Record) -> None:
+    assert built.files
+    common.open_store().put_bytes(common.outputs.source_lock_key("nightly"), b"{}")
+    facts = read_run(common)
+    assert facts.locks == {}
+    assert facts.problems[0].where == common.outputs.source_lock_key("nightly")
+
+
+def test_one_ref_is_read_with_what_is_no_refs(common: Common, built: Record) -> None:
+    other = samples.build("torch", GROUP, "release/2.10", "cp312")
+    rocm = samples.record("build_rocm", GROUP)
+    for record in (other, rocm):
+        write(common.open_store(), common.outputs, GROUP, record)
+    (group,) = read_run(replace(common, torch_ref="nightly")).groups
+    assert {one.stage: one.cell.torch_ref for _, one in group.records} == {
+        "build_rocm": "",
+        built.stage: "nightly",
+    }
+
+
+def test_results_come_from_reports_and_from_what_test_report_filed(common: Common, built: Record) -> None:
+    assert built.files
+    failing = Case(test="test_nn.py::test_a", outcome="failed", seconds=2, line="No.", file="test_nn.py")
+    report_of_tests(common, failing)
+    (tests,) = read_run(common).groups[0].tests
+    assert (tests.torch_ref, tests.python, tests.totals["failed"]) == ("nightly", "cp312", 1)
+    filed = summary.ReportData(
+        run_id="123",
+        passed=True,
+        tests=(tests.model_copy(update={"totals": {"passed": 77}, "passed": True}),),
+    )
+    key = f"{common.outputs.reports_prefix(GROUP)}/test-report.json"
+    common.open_store().put_bytes(key, filed.model_dump_json().encode())
+    assert read_run(common).groups[0].tests[0].totals == {"passed": 77}
+    assert read_run(common, tests=False).groups[0].tests == ()
+
+
+def test_results_that_cannot_be_read_are_told(common: Common, built: Record) -> None:
+    assert built.files
+    common.open_store().put_bytes(f"{common.outputs.reports_prefix(GROUP)}/test-report.json", b"[")
+    (group,) = read_run(common).groups
+    assert group.tests == ()
+    assert "not valid JSON" in group.problems[0].what
+
+
+def test_a_run_without_records_is_told(common: Common) -> None:
+    with pytest.raises(MissingInputError, match="Run 123 has no records"):
+        read_run(common)
+
+
+def test_a_family_that_is_not_there_is_told_with_the_nearest(common: Common, built: Record) -> None:
+    assert built.cell.gpu_family == GROUP
+    with pytest.raises(MissingInputError, match="has no group 'gfx90'") as caught:
+        read_run(replace(common, gpu_family="gfx90"))
+    assert GROUP in caught.value.hint
+
+
+@pytest.mark.parametrize(
+    ("run_id", "before"), [("1000", ["999", "99"]), ("99", []), ("local", ["a-9", "1000", "999", "99"])]
+)
+def test_runs_before_are_those_with_lower_ids_the_last_first(run_id: str, before: list[str]) -> None:
+    runs = ("99-linux", "999-linux", "1000-linux", "998-windows", "local-linux", "python-deps", "a-9-linux")
+    assert earlier(runs, RunOutputs(run_id=run_id, platform="linux")) == before
+
+
+BUILT = "gfx94X-dcgpu/build_torch-release-2.10-cp312.json"
+
+
+@pytest.mark.parametrize(
+    "records",
+    [
+        [],
+        ["gfx94X-dcgpu/test_smoke-release-2.10-cp312.json"],
+        ["gfx94X-dcgpu-debug/build_torch-release-2.10-cp312.json"],
+        ["gfx94X-dcgpu/build_torch-my-release-2.10-cp312.json"],
+        ["gfx94X-dcgpu/build_torch-release-2.10-cp312t.json"],
+        [BUILT, "gfx94X-dcgpu/build_apex-release-2.10-cp312.failed.json"],
+    ],
+)
+def test_a_cell_is_built_where_its_builds_are_there_and_none_failed(records: list[str]) -> None:
+    cells = [CellName(group="gfx94X-dcgpu", torch_ref="release/2.10", python="cp312")]
+    assert has_built([BUILT], cells)
+    assert not has_built(records, cells)

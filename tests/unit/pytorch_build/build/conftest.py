@@ -1,0 +1,59 @@
+"""A build of the sample's torch, of which every part is a value."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from core.packages.offers import Offer
+from core.packages.sources import PackageSource
+from pytorch_build.build.build import Build, BuildChoices, Dependency
+from pytorch_build.rocm import RocmOptions
+from rocm_packaging.rocm_sources import RocmSource
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+    from pathlib import Path
+
+FILE = Offer(name="rocm.tar.gz", distribution="rocm", version="7.1.0", sha256="aa", url="/rocm/rocm.tar.gz")
+ROCM = RocmSource(version="7.1.0", packages=PackageSource(find_links=("/rocm",)), files=(FILE,))
+VERSION = "2.10.0a0+devrocm7.99.0.dev0.sample"
+
+
+@dataclass(frozen=True, kw_only=True)
+class FakeTree:
+    """A tree that lies there, ready."""
+
+    path: Path
+    version: str = VERSION
+    inputs: Mapping[str, Any] = field(default_factory=lambda: {"commit": "1" * 40, "hipify": True})
+
+    @contextmanager
+    def checked_out(self) -> Iterator[Path]:
+        yield self.path
+
+
+@pytest.fixture
+def build(run: Any) -> Build:
+    requirements = run.root / "requirements"
+    requirements.mkdir()
+    (requirements / "target-linux-3.12.txt").write_text("setuptools==80.0 \\\n    --hash=sha256:aa\n")
+    (requirements / "target.in").write_text("numpy\n")
+    tree = run.root / "src"
+    tree.mkdir()
+    (tree / "setup.py").touch()
+    return Build(
+        context=run.context(),
+        choices=BuildChoices(rocm=RocmOptions(), own_trees={}, mirrors={}),
+        target=run.target(),
+        project="torch",
+        tree=FakeTree(path=tree),
+        rocm=ROCM,
+        dependencies=(
+            Dependency(project="triton", requirement="/run/triton.whl", version="3.6.0", digest="bb"),
+        ),
+        base_env={"PATH": "/usr/bin", "HOME": "/home/me"},
+    )

@@ -1,0 +1,428 @@
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import replace
+from pathlib import PurePosixPath, PureWindowsPath
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import ValidationError
+
+from core.errors import DataError, UsageError
+from core.run.locations import CompilerCaches, Origin, RunBucket, RunBuckets, run_buckets
+from pytorch_build.build.cache import (
+    AccessRules,
+    CompilerCache,
+    S3Access,
+    Storage,
+    Wanted,
+    asked_storage,
+    cache_rules,
+    ccache_env,
+    client_env,
+    launcher_env,
+    parse_statistics,
+    server_env,
+    storage_for,
+    unwritten,
+)
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+CCACHE = CompilerCache(kind="ccache", program=PurePosixPath("/usr/bin/ccache"))
+SCCACHE = CompilerCache(kind="sccache", program=PurePosixPath("/opt/bin/sccache"))
+BUCKET = Storage(kind="s3", where="bucket/compiler-cache/ci/sccache")
+READ_ONLY = Storage(kind="s3", where="bucket/compiler-cache/ci/sccache", access="read-only")
+ADDRESS = {"SCCACHE_SERVER_UDS": "/run/s/socket"}
+DIRS = ("/co/src/torch", "/co/.nox/env", "/co")
+SECRET = "of-the-run"  # noqa: S105 - of nobody
+KEYS = S3Access(endpoint="http://127.0.0.1:9000", region="us-east-1", credentials=SECRET)
+# what a machine may have: settings of the cache, and AWS's
+MINE = {
+    "PATH": "/usr/bin",
+    "AWS_PROFILE": "mine",
+    "AWS_SECRET_ACCESS_KEY": "of-the-machine",
+    "SCCACHE_BUCKET": "mine",
+    "SCCACHE_CACHE_SIZE": "5G",
+    "SCCACHE_CONF": "/home/me/sccache.toml",
+    "SCCACHE_DIR": "/mine",
+    "SCCACHE_REDIS": "redis://mine",
+    "SCCACHE_SERVER_PORT": "4226",
+}
+
+
+def launched(cache: CompilerCache | None, platform: str = "linux", rocm: str = "", **base_env: str) -> Any:
+    return launcher_env(cache, platform=platform, rocm_version=rocm, by_cmake=True, base_env=base_env)
+
+
+def test_linux_launchers() -> None:
+    assert launched(None, rocm="7.13.0") == {}
+    ccache = {
+        "CMAKE_C_COMPILER_LAUNCHER": "/usr/bin/ccache",
+        "CMAKE_CXX_COMPILER_LAUNCHER": "/usr/bin/ccache",
+    }
+    assert launched(CCACHE, rocm="7.14.0") == ccache
+    sccache = dict.fromkeys(ccache, "/opt/bin/sccache")
+    assert launched(SCCACHE, rocm="7.12.9") == sccache
+    assert launched(SCCACHE, rocm="") == sccache
+    wrapped = sccache | {"HIP_CLANG_LAUNCHER": "/opt/bin/sccache"}
+    for version in ("7.13.0.dev0+abc", "7.13.0a20260101", "7.99.0.dev0+sample", "10.1.0"):
+        assert launched(SCCACHE, rocm=version) == wrapped
+
+
+def test_windows_launchers_embed_debug_information() -> None:
+    program = PureWindowsPath("C:/tools/sccache.exe")
+    for kind in ("ccache", "sccache"):
+        cache = CompilerCache(kind=kind, program=program)
+        assert launched(cache, "windows", "7.14.0") == {
+            "CMAKE_C_COMPILER_LAUNCHER": r"C:\tools\sccache.exe",
+            "CMAKE_CXX_COMPILER_LAUNCHER": r"C:\tools\sccache.exe",
+            "CMAKE_MSVC_DEBUG_INFORMATION_FORMAT": "Embedded",
+        }
+
+
+@pytest.mark.parametrize("cache", [CCACHE, SCCACHE])
+def test_setup_py_gets_compilers_of_two_words(cache: CompilerCache) -> None:
+    def wrapped(platform: str = "linux", **base_env: str) -> Any:
+        return launcher_env(cache, platform=platform, rocm_version="", by_cmake=False, base_env=base_env)
+
+    program = str(cache.program)
+    assert wrapped() == {"CC": f"{program} cc", "CXX": f"{program} c++"}
+    assert wrapped(CXX="/opt/g++ -m64") == {"CC": f"{program} cc", "CXX": f"{program} /opt/g++ -m64"}
+    # a person's own wrapping is not wrapped again
+    assert wrapped(CXX="/usr/lib/ccache/g++") == {"CC": f"{program} cc"}
+    assert "CC" not in wrapped("windows"), "its compiler is found by Visual Studio's own means"
+
+
+def test_the_server_alone_knows_the_store_and_its_credentials() -> None:
+    env = server_env(
+        BUCKET, address=ADDRESS, base_dirs=DIRS, base_env=MINE, s3=KEYS, credentials="/run/s/credentials"
+    )
+    assert env["SCCACHE_BUCKET"] == "bucket"
+    assert env["SCCACHE_S3_KEY_PREFIX"] == "compiler-cache/ci/sccache"
+    assert env["SCCACHE_ENDPOINT"] == "http://127.0.0.1:9000"
+    assert env["SCCACHE_S3_USE_SSL"] == "false"
+    assert (env["SCCACHE_REGION"], env["AWS_CONFIG_FILE"]) == ("us-east-1", os.devnull)
+    assert env["AWS_SHARED_CREDENTIALS_FILE"] == "/run/s/credentials"
+    assert env["SCCACHE_BASEDIRS"] == os.pathsep.join(DIRS)
+    assert env["SCCACHE_SERVER_UDS"] == "/run/s/socket"
+    assert not {SECRET, "of-the-machine"} & set(env.values()), "compilers are tried out with it"
+    # nothing of a person's own storage, profile or server is left, but how large a cache may be
+    assert not {"AWS_PROFILE", "SCCACHE_REDIS", "SCCACHE_SERVER_PORT"} & env.keys()
+    assert (env["SCCACHE_CONF"], env["SCCACHE_CACHE_SIZE"]) == (os.devnull, "5G")
+    assert not [name for name in env if name.endswith("_RW_MODE")]
+    assert SECRET not in repr(KEYS)
+
+    client = client_env(BUCKET, address=ADDRESS, base_dirs=DIRS, env=MINE)
+    assert {"AWS_SECRET_ACCESS_KEY": "of-the-machine", "AWS_PROFILE": "mine"}.items() <= client.items()
+    assert {name for name in client if name.startswith("SCCACHE_")} == {
+        "SCCACHE_BASEDIRS",
+        "SCCACHE_CACHE_SIZE",
+        "SCCACHE_CONF",
+        "SCCACHE_DIR",
+        "SCCACHE_IDLE_TIMEOUT",
+        "SCCACHE_IGNORE_SERVER_IO_ERROR",
+        "SCCACHE_SERVER_UDS",
+    }
+
+
+@pytest.mark.parametrize(
+    ("access", "gets"),
+    [
+        (S3Access(endpoint="https://s3", region="eu-1"), {"AWS_PROFILE": "mine"}),
+        (
+            S3Access(endpoint="https://s3", region="eu-1", anonymous=True),
+            {"SCCACHE_S3_NO_CREDENTIALS": "true"},
+        ),
+        (
+            S3Access(endpoint="https://s3", region="eu-1", credentials=SECRET),
+            {"AWS_SHARED_CREDENTIALS_FILE": "/c"},
+        ),
+    ],
+)
+def test_credentials_are_handed_over_or_left_to_sccache(access: S3Access, gets: dict[str, str]) -> None:
+    env = server_env(BUCKET, address=ADDRESS, base_dirs=DIRS, base_env=MINE, s3=access, credentials="/c")
+    assert gets.items() <= env.items()
+    assert env["SCCACHE_S3_USE_SSL"] == "true"
+    assert ("AWS_PROFILE" in env) == (not access.credentials)
+
+
+def test_who_may_only_read_stores_nothing_anywhere() -> None:
+    env = server_env(READ_ONLY, address=ADDRESS, base_dirs=DIRS, base_env={}, s3=KEYS)
+    for backend in ("S3", "LOCAL", "GHA", "REDIS", "WEBDAV"):
+        assert env[f"SCCACHE_{backend}_RW_MODE"] == "READ_ONLY"
+    # neither does a server that a client starts in its place, nor ccache
+    client = client_env(READ_ONLY, address=ADDRESS, base_dirs=DIRS, env={})
+    assert client["SCCACHE_LOCAL_RW_MODE"] == "READ_ONLY"
+    assert (
+        ccache_env(Storage(access="read-only"), log="/l", base_dir="/co", env={})["CCACHE_READONLY"] == "true"
+    )
+
+
+def test_folders_and_a_persons_own_settings_of_sccache() -> None:
+    folder = Storage(kind="folder", where="/shared/compiler-cache/ci/sccache")
+    env = server_env(folder, address=ADDRESS, base_dirs=DIRS, base_env=MINE)
+    assert env["SCCACHE_DIR"] == "/shared/compiler-cache/ci/sccache"
+    assert "SCCACHE_BUCKET" not in env
+    own = server_env(Storage(kind="own"), address=ADDRESS, base_dirs=DIRS, base_env=MINE)
+    assert own["SCCACHE_BUCKET"] == "mine"
+    assert own["SCCACHE_CONF"] == "/home/me/sccache.toml"
+    local = server_env(Storage(), address=ADDRESS, base_dirs=DIRS, base_env=MINE)
+    assert (local["SCCACHE_DIR"], "SCCACHE_BUCKET" in local) == ("/mine", False)
+
+
+@pytest.mark.parametrize(
+    ("storage", "remote"),
+    [
+        (Storage(kind="folder", where="/shared/c"), "file:/shared/c"),
+        (Storage(kind="http", where="http://host/c|layout=flat"), "http://host/c|layout=flat"),
+        (Storage(), None),
+        (Storage(kind="own"), "redis://mine"),
+    ],
+)
+def test_ccache_hits_in_other_folders_and_machines(storage: Storage, remote: str | None) -> None:
+    mine = {"CCACHE_REMOTE_STORAGE": "redis://mine", "PATH": "/usr/bin"}
+    env = ccache_env(storage, log="/run/c/log", base_dir="/co", env=mine)
+    assert env.get("CCACHE_REMOTE_STORAGE") == remote
+    own = {"CCACHE_BASEDIR": "/co", "CCACHE_NOHASHDIR": "true", "CCACHE_STATSLOG": "/run/c/log"}
+    assert own.items() <= env.items()
+    assert env["CCACHE_COMPILERCHECK"] == "content", "another machine's compiler has another date"
+    kept = ccache_env(storage, log="/l", base_dir="/co", env={"CCACHE_COMPILERCHECK": "string:x"})
+    assert kept["CCACHE_COMPILERCHECK"] == "string:x"
+    assert "CCACHE_READONLY" not in env
+
+
+BUCKETS = RunBuckets(
+    repository="ROCm/TheRock",
+    release_types={
+        "ci": RunBucket(bucket="ours", external_bucket="everybodys"),
+        "nightly": RunBucket(bucket="nightlies"),
+    },
+)
+OWN = Origin(repository="rocm/therock")
+FORK = Origin(repository="ROCm/TheRock", fork=True)
+OTHER = Origin(repository="somebody/downstream")
+RULES = cache_rules().model_copy(
+    update={
+        "layout": "cc/{release_type}/{kind}",
+        "access": AccessRules(own="read-write", fork="read-only", shared="none"),
+    }
+)
+WANTED = Wanted(kind="sccache", store="s3://ours", origin=OWN, buckets=BUCKETS)
+
+
+def chosen(wanted: Wanted = WANTED, env: dict[str, str] | None = None, **changes: object) -> Storage:
+    return storage_for(replace(wanted, **changes), rules=RULES, env=env or {})  # type: ignore[arg-type]
+
+
+def test_the_data_keeps_release_types_apart_and_forks_from_writing() -> None:
+    rules = cache_rules()
+    places = {rules.layout.format(release_type=one, kind="sccache") for one in run_buckets().release_types}
+    assert len(places) == len(run_buckets().release_types)
+    assert (rules.access.own, rules.access.fork, rules.access.shared) == ("read-write", "read-only", "none")
+    with pytest.raises(ValidationError, match="entries would mix"):
+        type(rules).model_validate({**rules.model_dump(), "layout": "cache/{kind}"})
+
+
+def test_sccache_takes_the_runs_bucket() -> None:
+    found = chosen()
+    assert (found.kind, found.bucket, found.access) == ("s3", "ours", "read-write")
+    assert str(found) == "s3://ours/cc/ci/sccache"
+    assert str(chosen(store="s3://nightlies", release_type="nightly")) == "s3://nightlies/cc/nightly/sccache"
+
+
+@pytest.mark.parametrize(
+    ("store", "origin", "bucket", "access"),
+    [
+        ("s3://ours", OWN, "caches-ci", "read-write"),
+        ("s3://everybodys", FORK, "caches-ci", "read-only"),
+        ("s3://another", OWN, "another", "read-write"),
+        ("s3://everybodys", OTHER, "everybodys", "none"),
+    ],
+)
+def test_runs_in_the_main_repositorys_buckets_have_one_for_caches(
+    store: str, origin: Origin, bucket: str, access: str
+) -> None:
+    caches = CompilerCaches(
+        region="us-east-1", bucket="caches-{type}", role="", session_seconds=21600, types={"ci": "ci"}
+    )
+    buckets = BUCKETS.model_copy(update={"compiler_caches": caches})
+    found = chosen(store=store, origin=origin, buckets=buckets)
+    assert (found.bucket, found.access) == (bucket, access)
+
+
+def test_each_release_type_of_the_data_has_a_bucket_for_caches() -> None:
+    caches = run_buckets().compiler_caches
+    assert caches is not None
+    assert caches.types.keys() == run_buckets().release_types.keys()
+    assert [one for one in caches.types.items() if one[1] == "prerelease"] == [("prerelease", "prerelease")]
+
+
+def test_without_a_bucket_the_cache_is_local() -> None:
+    assert chosen(store="out") == Storage()
+    assert chosen(kind="ccache") == Storage(), "ccache does not speak S3"
+    assert chosen(asked="local") == Storage()
+    assert str(Storage()) == "local"
+
+
+def test_a_persons_own_settings_go_before_the_runs_bucket_and_after_what_is_asked_for() -> None:
+    mine = {"SCCACHE_BUCKET": "mine"}
+    assert chosen(env=mine).kind == "own"
+    assert chosen(env={"CCACHE_REMOTE_STORAGE": "redis://mine"}, kind="ccache").kind == "own"
+    assert chosen(env={"SCCACHE_BUCKET": "", "SCCACHE_DIR": "/mine"}).kind == "s3"
+    assert str(chosen(env=mine, asked="s3://theirs/deep/")) == "s3://theirs/deep/cc/ci/sccache"
+
+
+def test_what_a_fork_compiles_reaches_nobody_else() -> None:
+    # its outputs lie in the bucket that forks share; entries are the main repository's
+    found = chosen(store="s3://everybodys", origin=FORK)
+    assert (found.bucket, found.access) == ("ours", "read-only")
+    assert chosen(asked="s3://everybodys", store="out", origin=FORK) == found
+    for asked in ("s3://mine", "/shared", "local"):
+        assert chosen(asked=asked, origin=FORK).access == "read-only"
+    assert chosen(env={"SCCACHE_BUCKET": "mine"}, origin=FORK).access == "read-only"
+    assert chosen(kind="ccache", asked="http://host/c", origin=FORK).access == "read-only"
+    assert chosen(origin=replace(FORK, repository="some/other"), store="s3://theirs").bucket == "theirs"
+
+
+def test_a_bucket_that_other_repositories_write_to_is_not_trusted() -> None:
+    assert chosen(store="s3://everybodys", origin=OTHER).access == "none"
+    assert chosen(asked="s3://ours", store="out", origin=OTHER, read_only=True).access == "none"
+    assert chosen(store="s3://theirs", origin=OTHER).access == "read-write", "their own"
+
+
+def test_asking_can_take_writing_away() -> None:
+    assert chosen(read_only=True).access == "read-only"
+    assert chosen(read_only=True, origin=FORK, store="s3://everybodys").access == "read-only"
+
+
+def test_folders_hold_both_caches_and_every_release_type(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for kind in ("ccache", "sccache"):
+        found = chosen(kind=kind, asked="shared", release_type="nightly")
+        assert (found.kind, found.where) == ("folder", str(tmp_path / "shared/cc/nightly" / kind))
+
+
+def test_an_address_is_ccaches_and_shows_no_credentials() -> None:
+    found = chosen(kind="ccache", asked="http://me:secret@host:8080/c|layout=flat")
+    assert found.where == "http://me:secret@host:8080/c|layout=flat"
+    assert str(found) == "http://host:8080/c"
+
+
+@pytest.mark.parametrize(
+    ("kind", "asked", "said"),
+    [
+        ("ccache", "s3://bucket", "ccache does not speak S3"),
+        ("sccache", "s3://", "names no bucket"),
+        ("sccache", "http://host/c", "sccache cannot use http: addresses"),
+        ("ccache", "https://host/c", "ccache cannot use https: addresses"),
+        ("ccache", "redis://host", "is not a store"),
+    ],
+)
+def test_what_a_cache_cannot_use_is_refused(kind: str, asked: str, said: str) -> None:
+    with pytest.raises(UsageError, match=said) as refused:
+        asked_storage(kind, asked)
+    assert refused.value.hint
+
+
+def sccache_text(**changes: Any) -> str:
+    """Output of sccache 0.16.0 for one miss, one hit and one `gcc -E`, with changes."""
+    stats = {
+        "compile_requests": 3,
+        "requests_unsupported_compiler": 0,
+        "requests_not_compile": 0,
+        "requests_not_cacheable": 1,
+        "requests_executed": 2,
+        "cache_errors": {"counts": {}, "adv_counts": {}},
+        "cache_hits": {"counts": {"C/C++": 1}, "adv_counts": {"c [gcc]": 1}},
+        "cache_misses": {"counts": {"C/C++": 1}, "adv_counts": {"c [gcc]": 1}},
+        "cache_timeouts": 0,
+        "cache_read_errors": 0,
+        "non_cacheable_compilations": 0,
+        "forced_recaches": 0,
+        "cache_write_errors": 0,
+        "cache_writes": 1,
+        "cache_write_duration": {"secs": 0, "nanos": 208078},
+        "compile_fails": 0,
+        "not_cached": {"-E": 1},
+    } | changes
+    return json.dumps({"stats": stats, "cache_location": "Local disk", "version": "0.16.0"})
+
+
+# The statistics log of ccache 4.7.5 for a miss, a hit and one `gcc -E`.
+CCACHE_TEXT = """\
+# a.c
+cache_miss
+direct_cache_miss
+local_storage_miss
+local_storage_write
+preprocessed_cache_miss
+# a.c
+direct_cache_hit
+local_storage_hit
+# a.c
+called_for_preprocessing
+"""
+
+
+LANGUAGES = sccache_text(
+    cache_hits={"counts": {"C/C++": 7, "HIP": 2}},
+    cache_misses={"counts": {}},
+    cache_errors={"counts": {"C/C++": 1}},
+    cache_timeouts=1,
+    cache_read_errors=1,
+    cache_write_errors=1,
+    requests_not_compile=3,
+)
+REMOTE = CCACHE_TEXT + "# b.c\npreprocessed_cache_hit\nremote_storage_error\nremote_storage_timeout\n"
+
+
+@pytest.mark.parametrize(
+    ("kind", "text", "counted"),
+    [
+        ("ccache", CCACHE_TEXT, (1, 1, 1, 0)),
+        ("ccache", REMOTE, (2, 1, 1, 2)),
+        ("ccache", "", (0, 0, 0, 0)),  # without a compilation there is no log
+        ("sccache", sccache_text(), (1, 1, 1, 0)),
+        ("sccache", LANGUAGES, (9, 0, 4, 4)),
+    ],
+)
+def test_statistics(kind: str, text: str, counted: tuple[int, ...]) -> None:
+    found = parse_statistics(kind, text)
+    assert tuple(found[name] for name in ("hits", "misses", "uncacheable", "errors")) == counted
+
+
+def test_what_sccache_may_not_store_is_no_error() -> None:
+    text = sccache_text(cache_write_errors=3, cache_read_errors=1)
+    assert parse_statistics("sccache", text)["errors"] == 4
+    assert parse_statistics("sccache", text, read_only=True)["errors"] == 1
+
+
+def test_entries_that_are_still_to_be_stored_are_counted() -> None:
+    misses = {"counts": {"C/C++": 4, "HIP": 1}}
+    assert unwritten(sccache_text(cache_misses=misses, cache_writes=1, cache_write_errors=2)) == 2
+    assert unwritten(sccache_text()) == 0
+    assert unwritten("nothing") == unwritten('{"stats": []}') == 0
+
+
+@pytest.mark.parametrize("kind", ["ccache", "sccache"])
+@pytest.mark.parametrize("text", ["{}", "[]", '{"stats": []}', "cache_miss\tmany", "1\t2\t3"])
+def test_what_no_cache_printed_is_refused(kind: str, text: str) -> None:
+    with pytest.raises(DataError, match=f"statistics of {kind}"):
+        parse_statistics(kind, text)
+
+
+@given(st.text(), st.sampled_from(["ccache", "sccache"]))
+def test_any_text_is_read_or_refused(text: str, kind: str) -> None:
+    try:
+        found = parse_statistics(kind, text)
+    except DataError:
+        return
+    assert kind == "ccache"
+    assert found.total() <= len(text.splitlines())

@@ -1,0 +1,180 @@
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from dataclasses import replace
+from pathlib import Path, PurePosixPath, PureWindowsPath
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from core.errors import EnvironmentSetupError, UsageError
+from pytorch_build.build import machine
+from pytorch_build.build.machine import MachineFacts, load_needs, machine_facts, max_jobs, require_none
+from pytorch_build.platforms import LINUX, WINDOWS
+
+if TYPE_CHECKING:
+    from core.env import Interpreter
+
+ON_LINUX = MachineFacts(
+    platform="linux",
+    python=PurePosixPath("/env/bin/python"),
+    python_headers=True,
+    tree=PurePosixPath("/src/torch"),
+    compiler="/usr/bin/g++",
+    tools={"cmake": "3.31.0", "ninja": "1.12.1"},
+    disk_gib=200,
+    memory_gib=64,
+)
+ON_WINDOWS = replace(ON_LINUX, platform="windows", python=PureWindowsPath("C:/Python312/python.exe"))
+PROJECTS = ("triton", "torch", "audio", "vision", "apex")
+
+
+def problems(project: str, facts: MachineFacts, *, sample: bool = False) -> list[str]:
+    found = list(machine.problems(project, facts, sample=sample))
+    assert all(hint.endswith(".") for _, hint in found)
+    return [message for message, _ in found]
+
+
+@pytest.mark.parametrize("project", PROJECTS)
+def test_a_good_machine_has_no_problems_and_the_sample_takes_little(project: str) -> None:
+    bare = replace(ON_LINUX, tools={"cmake": "", "ninja": ""})  # requirements bring both
+    for facts in (ON_LINUX, ON_WINDOWS, bare):
+        assert problems(project, facts) == []
+    small = replace(ON_LINUX, disk_gib=1, memory_gib=1, python_headers=False)
+    assert problems(project, small, sample=True) == []
+    assert len(problems(project, small)) == 3
+
+
+@pytest.mark.parametrize(
+    ("changes", "message", "windows"),
+    [
+        ({"compiler": ""}, "no C++ compiler", True),
+        ({"tools": {"cmake": "3.16.3", "ninja": ""}}, "cmake 3.16.3", True),
+        ({"tools": {"cmake": "", "ninja": "1.7"}}, "ninja 1.7", True),
+        ({"tools": {"cmake": "", "ninja": "1.11.1.git.kitware.jobserver-1"}}, "", True),
+        ({"disk_gib": 10.5}, "10.5 GiB free", True),
+        ({"memory_gib": 3.9}, "there are 3.9 GiB", True),
+        ({"python_headers": False}, "no Python.h", True),
+        ({"long_paths": False}, "260 characters", False),
+        ({"python": PureWindowsPath("C:/Program Files/python.exe")}, "has a space", False),
+    ],
+)
+def test_what_fails_a_build(changes: dict[str, Any], message: str, *, windows: bool) -> None:
+    def found(facts: MachineFacts) -> list[bool]:
+        return [message in problem for problem in problems("torch", replace(facts, **changes))]
+
+    assert found(ON_WINDOWS) == ([True] if message else [])
+    assert found(ON_LINUX) == ([True] if message and windows else [])
+
+
+def test_the_sample_still_needs_a_compiler() -> None:
+    (problem,) = problems("audio", replace(ON_LINUX, compiler=""), sample=True)
+    assert "compiler" in problem
+
+
+def test_problems_end_the_stage_together() -> None:
+    require_none([])
+    one, two = ("A is missing.", "Install A."), ("B is old.", "Install a newer B.")
+    with pytest.raises(EnvironmentSetupError, match=r"^A is missing\.\nInstall A\.$"):
+        require_none([one])
+    with pytest.raises(EnvironmentSetupError, match="2 reasons") as both:
+        require_none([one, two])
+    assert "A is missing. Install A.\n  B is old. Install a newer B." in both.value.message
+
+
+def test_every_project_has_its_needs() -> None:
+    assert set(load_needs().projects) == set(PROJECTS)
+    for project, need in load_needs().projects.items():
+        assert load_needs().of(project, sample=False) == need
+        assert need.memory >= need.job, "one compiler must fit"
+        assert load_needs().of(project, sample=True).disk < need.disk
+
+
+def jobs(project: str, cores: int, memory_gib: float, wanted: str = "") -> int:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(machine, "cores", lambda: cores)
+        patch.setattr(machine, "memory_bytes", lambda: int(memory_gib * (1 << 30)))
+        return max_jobs(load_needs().of(project, sample=False), wanted)
+
+
+@pytest.mark.parametrize(("cores", "memory", "expected"), [(32, 64, 16), (4, 64, 4), (4, 1, 1)])
+def test_jobs_fit_cores_and_memory(cores: int, memory: float, expected: int) -> None:
+    assert jobs("torch", cores, memory) == expected
+
+
+def test_the_users_number_of_jobs_counts() -> None:
+    assert jobs("torch", 2, 1, wanted="32") == 32
+    for wrong in ("0", "-1", "many", "2.5", "²"):
+        with pytest.raises(UsageError, match="not a number of jobs"):
+            jobs("torch", 2, 1, wanted=wrong)
+
+
+@given(st.sampled_from(PROJECTS), st.integers(1, 512), st.floats(0.1, 4096))
+def test_jobs_never_take_more_than_there_is(project: str, cores: int, memory: float) -> None:
+    found = jobs(project, cores, memory)
+    assert 1 <= found <= cores
+    assert found == 1 or found * load_needs().of(project, sample=False).job <= memory
+
+
+def script(path: Path, output: str) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(f"#!/bin/sh\necho '{output}'\n")
+    path.chmod(0o755)
+    return path
+
+
+@pytest.fixture
+def target(run: Any, tmp_path: Path) -> Interpreter:
+    """Return the interpreter of an environment that has ninja and Python's headers."""
+    script(tmp_path / "env" / "bin" / "ninja", "1.13.0.git.kitware")
+    (tmp_path / "include").mkdir()
+    (tmp_path / "include" / "Python.h").touch()
+    found: Interpreter = run.target(include=tmp_path / "include")
+    return found
+
+
+@pytest.mark.processes
+@pytest.mark.skipif(sys.platform == "win32", reason="the stand-ins are shell scripts")
+def test_what_a_machine_has(tmp_path: Path, target: Interpreter) -> None:
+    system = tmp_path / "system"
+    script(system / "ninja", "1.11.1")
+    script(system / "cmake", "cmake version 3.31.6\n\nCMake suite")
+    compiler = script(system / "g++", "")
+    base_env = {"PATH": f"{system}:/bin"}
+    found = machine_facts(LINUX, target=target, tree=tmp_path / "not" / "yet", base_env=base_env)
+    assert found.tools == {"cmake": "3.31.6", "ninja": "1.13.0"}
+    assert found.python_headers
+    assert Path(found.compiler).name in {"c++", compiler.name}
+    assert 0 < found.disk_gib <= shutil.disk_usage(tmp_path).total / (1 << 30)
+    assert found.memory_gib > 0.1
+    other = replace(target, include=tmp_path)
+    on_windows = machine_facts(WINDOWS, target=other, tree=tmp_path, base_env={"Path": str(system)})
+    assert not on_windows.python_headers
+
+
+@pytest.mark.processes
+@pytest.mark.skipif(sys.platform == "win32", reason="the stand-ins are shell scripts")
+def test_the_compiler_that_the_user_names(tmp_path: Path, target: Interpreter) -> None:
+    mine = script(tmp_path / "my-gcc", "")
+    script(tmp_path / "g++", "")
+    for cxx, expected in {"my-gcc -m64": str(mine), "": str(tmp_path / "g++"), "absent": ""}.items():
+        env = {"PATH": str(tmp_path), "CXX": cxx}
+        assert machine_facts(LINUX, target=target, tree=tmp_path, base_env=env).compiler == expected
+
+
+def test_limits_of_a_container_count(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(machine, "_CGROUP", tmp_path)
+    free = machine.cores(), machine.memory_bytes()
+    assert free[0] == len(os.sched_getaffinity(0))
+    for cpu, memory, expected in (
+        ("100000 100000", f"{1 << 20}", (1, 1 << 20)),
+        ("max 100000", "max", free),
+        ("50000 100000", "max", (1, free[1])),
+    ):
+        (tmp_path / "cpu.max").write_text(f"{cpu}\n")
+        (tmp_path / "memory.max").write_text(f"{memory}\n")
+        assert (machine.cores(), machine.memory_bytes()) == expected

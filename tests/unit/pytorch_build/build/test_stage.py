@@ -1,0 +1,484 @@
+from __future__ import annotations
+
+import shutil
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from core import files, process
+from core.env import installer
+from core.env.installer import Sources
+from core.errors import BuildError, CheckError, EnvironmentSetupError, InterruptedStageError
+from core.packages import sources
+from core.packages.sources import PackageSource
+from core.process import Completed
+from core.run import records
+from core.run.records import Cell
+from core.run.stage import Made
+from pytorch_build.build import cache_use, machine, stage
+from pytorch_build.build.cache import CompilerCache
+from pytorch_build.build.metrics import Metrics
+from pytorch_build.build.stage import inputs, make, perform
+from pytorch_build.check import Finding
+from pytorch_build.rocm import RocmOptions, RocmSdk
+from tests.unit.pytorch_build.build.conftest import FILE, ROCM, VERSION, FakeTree
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+
+    from core.env.installer import Install
+    from pytorch_build.build.build import Build
+    from pytorch_build.build.site import Site
+
+ELSEWHERE = PackageSource(find_links=("/elsewhere",))
+
+
+def digest(build: Build) -> str:
+    return files.digest_of(inputs(build))
+
+
+def with_tree(**changes: Any) -> Callable[[Build], Build]:
+    return lambda build: replace(build, tree=FakeTree(path=Path(), **changes))
+
+
+def with_choice(**changes: Any) -> Callable[[Build], Build]:
+    return lambda build: replace(build, choices=replace(build.choices, **changes))
+
+
+def with_source(**changes: Any) -> Callable[[Build], Build]:
+    def change(build: Build) -> Build:
+        ref = build.context.ref
+        projects = {**ref.projects, "torch": replace(ref.projects["torch"], **changes)}
+        return replace(build, context=replace(build.context, ref=replace(ref, projects=projects)))
+
+    return change
+
+
+def with_env(**changes: str) -> Callable[[Build], Build]:
+    return lambda build: replace(build, base_env={**build.base_env, **changes})
+
+
+def with_rocm(**changes: Any) -> Callable[[Build], Build]:
+    return lambda build: replace(build, rocm=replace(build.rocm or ROCM, **changes))
+
+
+def with_target(**changes: Any) -> Callable[[Build], Build]:
+    return lambda build: replace(build, target=replace(build.target, **changes))
+
+
+def with_lock(text: str) -> Callable[[Build], Build]:
+    def change(build: Build) -> Build:
+        (build.context.common.root / "requirements" / "target-linux-3.12.txt").write_text(text)
+        return build
+
+    return change
+
+
+CHANGES: Mapping[str, Callable[[Build], Build]] = {
+    "commit": with_tree(inputs={"commit": "2" * 40, "hipify": True}),
+    "hipify": with_tree(inputs={"commit": "1" * 40, "hipify": False}),
+    "version": with_tree(version="2.10.0a1"),
+    "python": with_target(version="3.12.5"),
+    "locked requirements": with_lock("numpy==2.1\n"),
+    "rocm version": with_rocm(version="7.2"),
+    "rocm's files": with_rocm(files=(replace(FILE, sha256="cc"),)),
+    "rocm extras": with_choice(rocm=RocmOptions(extras=("profiler",))),
+    "gpu targets": with_choice(gpu_targets="gfx950"),
+    "inherited gpu targets": with_env(PYTORCH_ROCM_ARCH="gfx950"),
+    "dependency": lambda build: replace(build, dependencies=(replace(build.dependencies[0], digest="cc"),)),
+    "no dependency": lambda build: replace(build, dependencies=()),
+    "ref's environment": with_source(env={"USE_X": "1"}),
+    "ref's requirements": with_source(build_requirements=("setuptools<81",)),
+    "flash attention": with_choice(flash_attention=False),
+    "compiler flags": with_env(CXXFLAGS="-O1"),
+    "compiler": with_env(CXX="clang++"),
+    "cmake arguments": with_env(CMAKE_ARGS="-G Ninja"),
+    "upstream's switches": with_env(USE_DISTRIBUTED="0"),
+    "upstream's build switches": with_env(BUILD_TEST="0"),
+    "date": with_env(SOURCE_DATE_EPOCH="0"),
+}
+
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_every_input_counts(name: str, build: Build) -> None:
+    before = digest(build)
+    assert digest(build) == before
+    assert digest(CHANGES[name](build)) != before
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        with_env(HOME="/home/you"),
+        with_env(PATH="/opt/bin:/usr/bin"),
+        with_env(MAX_JOBS="1"),
+        with_env(BUILD_NUMBER="17"),
+        with_choice(max_jobs="3"),
+        with_choice(clean=True),
+        with_choice(output_dir=Path("/elsewhere")),
+        with_rocm(packages=ELSEWHERE),
+        with_target(executable=Path("/other/bin/python")),
+    ],
+)
+def test_what_leaves_the_wheel_as_it_is_does_not_count(
+    change: Callable[[Build], Build], build: Build
+) -> None:
+    assert digest(change(build)) == digest(build)
+
+
+def test_a_source_of_rocm_without_digests_counts_by_its_address(build: Build) -> None:
+    files = (replace(FILE, sha256=""),)
+    first, other = with_rocm(files=files)(build), with_rocm(files=files, packages=ELSEWHERE)(build)
+    assert digest(first) != digest(other)
+
+
+def test_family_cpu_has_neither_rocm_nor_targets(build: Build, run: Any) -> None:
+    cpu = replace(build, context=run.context("cpu"), rocm=None)
+    assert inputs(cpu)["rocm"] is None
+    assert inputs(cpu)["gpu_targets"] == []
+    assert inputs(with_choice(rocm=RocmOptions(extras=("profiler",)))(cpu))["rocm_extras"] == []
+
+
+def test_a_python_without_a_lock_counts_its_unlocked_requirements(build: Build, run: Any) -> None:
+    other = replace(build, target=run.target("3.14.0"))
+    before = digest(other)
+    (run.root / "requirements" / "target.in").write_text("numpy\nrich\n")
+    assert digest(other) != before
+
+
+def test_a_changed_rule_is_a_changed_input(build: Build, tmp_path: Path, monkeypatch: Any) -> None:
+    package = tmp_path / "pytorch_build"
+    ignored = shutil.ignore_patterns("__pycache__", "sample", "smoke")
+    shutil.copytree(Path(stage.__file__).parents[1], package, ignore=ignored)
+    original = digest(build)
+    monkeypatch.setattr(stage, "__file__", str(package / "build" / "stage.py"))
+    # where the checkout lies does not count
+    assert digest(build) == original
+    rules = [package / "build" / name for name in ("rpaths.py", "execution.py", "stage.py")]
+    for path in [*rules, *package.glob("build/plans/*.py"), package / "platforms.py"]:
+        text = path.read_text()
+        path.write_text(text + "# changed\n")
+        assert digest(build) != original, path
+        path.write_text(text)
+
+
+def test_secrets_do_not_enter_a_record(build: Build) -> None:
+    flags = inputs(with_env(CMAKE_ARGS="-DURL=https://me:hunter22@host/")(build))["flags"]
+    assert "hunter22" not in str(flags)
+    assert "host" in flags["CMAKE_ARGS"]
+
+
+@pytest.fixture
+def made(run: Any, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Let a build make the promised wheel at once, and count how often it does."""
+    calls: list[str] = []
+
+    def make(build: Build, name: str, _metrics: Metrics) -> Made:
+        calls.append(name)
+        return Made(files=(run.wheel("torch", build.tree.version),), details={"source": "x"})
+
+    monkeypatch.setattr("pytorch_build.build.stage.make", make)
+    return calls
+
+
+def test_a_build_is_recorded_and_not_repeated(
+    build: Build, run: Any, made: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    record = perform(build)
+    assert record is not None
+    assert record.cell == Cell(python="cp312", torch_ref="sample", gpu_family="gfx94X-dcgpu")
+    assert record.files[0].version == VERSION
+    assert run.store.digest(record.files[0].key) == record.files[0].sha256
+    capsys.readouterr()
+    assert perform(build) == record
+    assert made == ["build_torch-sample-cp312"]
+    assert "build_torch: unchanged" in capsys.readouterr().err
+    perform(CHANGES["commit"](build))
+    assert len(made) == 2
+
+
+def test_a_wheel_that_has_gone_or_differs_is_built_again(build: Build, run: Any, made: list[str]) -> None:
+    record = perform(build)
+    assert record is not None
+    run.store.delete(record.files[0].key)
+    perform(build)
+    (run.root / "out" / record.files[0].key).write_bytes(b"cut off")
+    perform(build)
+    assert len(made) == 3
+
+
+def test_the_wheel_is_copied_out_changed_or_not(build: Build, tmp_path: Path, made: list[str]) -> None:
+    perform(build)
+    perform(with_choice(output_dir=tmp_path / "mine")(build))
+    assert len(made) == 1
+    assert [path.name for path in (tmp_path / "mine").iterdir()] == [
+        f"torch-{VERSION}-cp312-cp312-linux_x86_64.whl"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("problem", "code"),
+    [(BuildError("no wheel"), 8), (InterruptedStageError("stopped"), 130), (KeyboardInterrupt(), 130)],
+)
+def test_a_failure_is_recorded_with_the_front_doors_code(
+    build: Build, run: Any, monkeypatch: pytest.MonkeyPatch, problem: BaseException, code: int
+) -> None:
+    def fails(_build: Build, _name: str, metrics: Metrics) -> Made:
+        metrics.details["reached"] = {"done": 7, "total": 9, "failed": ["a.o"]}
+        raise problem
+
+    monkeypatch.setattr("pytorch_build.build.stage.make", fails)
+    with pytest.raises(type(problem)):
+        perform(build)
+    outputs = run.common().outputs
+    failed = records.read(run.store, outputs, "gfx94X-dcgpu", "build_torch-sample-cp312.failed")
+    assert failed is not None
+    assert (failed.status, failed.exit_code) == ("failed", code)
+    assert failed.error
+    assert failed.details == {"reached": {"done": 7, "total": 9, "failed": ["a.o"]}}
+    assert records.read(run.store, outputs, "gfx94X-dcgpu", "build_torch-sample-cp312") is None
+
+
+def test_the_next_success_takes_the_failure_away(build: Build, run: Any, made: list[str]) -> None:
+    failure = records.Record(
+        stage="build_torch",
+        status="failed",
+        exit_code=8,
+        run_id="local",
+        platform="linux",
+        cell=Cell(python="cp312", torch_ref="sample", gpu_family="gfx94X-dcgpu"),
+        started=records.now(),
+        seconds=0,
+    )
+    records.write(run.store, run.common().outputs, "gfx94X-dcgpu", failure)
+    perform(build)
+    assert made
+    assert not [one.key for one in run.store.list("local-linux/manifests") if "failed" in one.key]
+
+
+def test_a_dry_run_builds_nothing(build: Build, run: Any, made: list[str]) -> None:
+    assert perform(replace(build, context=run.context(dry_run=True))) is None
+    assert made == []
+
+
+@dataclass
+class Workshop:
+    """What the parts around a build got."""
+
+    calls: Sequence[Install] = ()
+    digest: str = ""
+    site: Site | None = None
+    env: Mapping[str, str] = field(default_factory=dict)
+    cache: Any = None
+    done: list[str] = field(default_factory=list)
+    findings: tuple[Finding, ...] = ()
+    problem: Exception | None = None
+
+    def make(self, build: Build) -> Made:
+        return make(build, "build_torch", Metrics())
+
+
+@pytest.fixture
+def shop(run: Any, monkeypatch: pytest.MonkeyPatch) -> Workshop:
+    """Stand for the parts that take real tools, which the integration test of the pipeline has."""
+    shop = Workshop()
+
+    @contextmanager
+    def prepared(_target: Any, calls: Sequence[Install], *, digest: str, **_: Any) -> Iterator[None]:
+        shop.calls, shop.digest = calls, digest
+        yield
+        shop.done.append("left")
+
+    def plan(_build: Build, site: Site) -> Any:
+        shop.site = site
+
+    def execute(
+        *_: Any, base_env: Mapping[str, str], log: Path, metrics: Metrics, cache: Any, **__: Any
+    ) -> Any:
+        shop.env, shop.cache = base_env, cache
+        log.parent.mkdir(parents=True, exist_ok=True)
+        log.write_text("compiling\n")
+        shop.done.append("built")
+        metrics.details["ninja"] = [{"folder": "build"}]
+        if shop.problem:
+            raise shop.problem
+        return run.wheel("torch", VERSION)
+
+    def split(wheel: Path, _: Path, *, rocm_version: str) -> tuple[Path, ...]:
+        shop.done.append(f"split {rocm_version}")
+        return wheel, run.wheel("amd_torch_device_gfx942", VERSION)
+
+    def check(_: Path, promised: Any, **__: Any) -> tuple[Finding, ...]:
+        shop.done.append(f"checked {promised.distribution}")
+        return shop.findings
+
+    sdk = RocmSdk(
+        version="7.1.0", layout="split", root=run.root, bin=run.root, cmake=run.root, targets=("gfx942",)
+    )
+    parts: Mapping[str, Callable[..., Any]] = {
+        "ask": lambda *_, **__: sdk,
+        "plan_build": plan,
+        "execute": execute,
+        "install_requirements": lambda *_, **__: shop.done.append("requirements"),
+        "check_import": lambda *_, **__: shop.done.append("imported"),
+        "check_bare_import": lambda *_, **how: shop.done.append(f"imported, preloads {how['preloads']}"),
+        "check_wheel": check,
+        "split": split,
+    }
+    for name, part in parts.items():
+        monkeypatch.setattr(stage, name, part)
+    monkeypatch.setattr(installer, "prepared", prepared)
+    monkeypatch.setattr(sources, "configured", lambda: Sources(index_url="https://mine"))
+    monkeypatch.setattr(machine, "problems", lambda *_, **__: ())
+    answer = Completed(returncode=0, stdout="1700000000\n", stderr="")
+    monkeypatch.setattr(process, "capture", lambda *_, **__: answer)
+    return shop
+
+
+def log_of(run: Any) -> str:
+    found: Path = run.root / "out" / "local-linux" / "logs" / "gfx94X-dcgpu" / "build_torch.log"
+    return found.read_text()
+
+
+def test_a_build_is_prepared_built_split_imported_and_checked(build: Build, run: Any, shop: Workshop) -> None:
+    made = shop.make(build)
+    assert [path.name for path in made.files] == [
+        f"torch-{VERSION}-cp312-cp312-linux_x86_64.whl",
+        f"amd_torch_device_gfx942-{VERSION}-cp312-cp312-linux_x86_64.whl",
+    ]
+    assert made.details["source"] == {"commit": "1" * 40, "hipify": True}
+    assert made.details["ninja"] == [{"folder": "build"}]
+    assert sum(files for files, _, _ in made.details["contents"][made.files[0].name].values()) > 2
+    after = ["split 7.1.0", "imported", "imported, preloads False"]
+    checked = ["checked torch", "checked amd-torch-device-gfx942"]
+    assert shop.done == ["requirements", "built", *after, *checked, "left"]
+    assert shop.calls[1].files[0].read_text() == "rocm==7.1.0 --hash=sha256:aa\n"
+    assert log_of(run) == "compiling\n"
+
+
+def test_family_cpu_has_no_rocm_that_could_be_left_out(
+    build: Build, run: Any, shop: Workshop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stage, "ask", lambda *_, **__: pytest.fail("there is none"))
+    shop.make(replace(build, context=run.context("cpu"), rocm=None, dependencies=()))
+    assert len(shop.calls) == 1
+    assert shop.site is not None
+    assert shop.site.rocm is None
+    assert shop.done == ["requirements", "built", "imported", "checked torch", "left"]
+
+
+@pytest.mark.parametrize("change", [with_choice(max_jobs="3"), with_env(MAX_JOBS="3")])
+def test_the_users_number_of_jobs_is_kept(
+    build: Build, shop: Workshop, change: Callable[[Build], Build]
+) -> None:
+    shop.make(change(build))
+    assert shop.site is not None
+    assert shop.site.max_jobs == 3
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        with_rocm(files=(replace(FILE, sha256="bb"),)),
+        lambda build: replace(build, dependencies=(replace(build.dependencies[0], digest="cc"),)),
+        lambda build: (build.tree.path / "requirements.txt").write_text("numpy\n") and build,
+    ],
+)
+def test_an_environment_is_known_by_all_that_it_is_made_from(
+    build: Build, shop: Workshop, change: Any
+) -> None:
+    shop.make(build)
+    first = shop.digest
+    shop.make(build)
+    assert shop.digest == first
+    shop.make(change(build))
+    assert shop.digest != first
+
+
+@dataclass(frozen=True)
+class Use:
+    cache: CompilerCache
+    said: Any
+
+    def details(self) -> Any:
+        return self.said
+
+
+@pytest.mark.parametrize("said", [{"kind": "sccache", "hits": 3}, None])
+def test_a_build_goes_through_the_compiler_cache_and_records_what_it_did(
+    build: Build, run: Any, shop: Workshop, monkeypatch: pytest.MonkeyPatch, said: Any
+) -> None:
+    asked: list[Any] = []
+
+    @contextmanager
+    def in_use(cache: CompilerCache, **how: Any) -> Iterator[Use]:
+        asked.append((cache, how["base_dirs"]))
+        yield Use(cache, said)
+        shop.done.append("cache gone")
+
+    monkeypatch.setattr(cache_use, "in_use", in_use)
+    cache = CompilerCache(kind="sccache", program=run.root / "sccache")
+    chosen = with_choice(compiler_cache=cache, compiler_cache_store="s3://mine")(build)
+    assert shop.make(chosen).details.get("compiler_cache") == said
+    ((used, base_dirs),) = asked
+    assert str(used.storage) == "s3://mine/compiler-cache/ci/sccache"
+    assert base_dirs == (run.root / "src", run.root / "env", run.root)
+    assert shop.site is not None
+    assert shop.site.cache == shop.cache.cache == used
+    assert shop.done[:3] == ["requirements", "built", "cache gone"]
+
+
+def test_a_compiler_cache_that_does_not_start_is_none(
+    build: Build, run: Any, shop: Workshop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cache_use, "in_use", lambda *_, **__: nullcontext())
+    cache = CompilerCache(kind="sccache", program=run.root / "sccache")
+    assert "compiler_cache" not in shop.make(with_choice(compiler_cache=cache)(build)).details
+    assert shop.site is not None
+    assert shop.site.cache is None, "compilers would be started through it"
+    assert shop.cache is None
+
+
+def test_a_failing_build_leaves_its_log_among_the_outputs(
+    build: Build, run: Any, shop: Workshop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shop.problem = BuildError("no wheel")
+    with pytest.raises(BuildError):
+        shop.make(build)
+    assert log_of(run) == "compiling\n"
+
+    def stops(*_: Any, **__: Any) -> Any:
+        raise BuildError("stopped before the first command")
+
+    monkeypatch.setattr(stage, "execute", stops)
+    with pytest.raises(BuildError):
+        shop.make(build)
+    # the log of the last build that wrote one stays readable
+    assert log_of(run) == "compiling\n"
+
+
+def test_error_findings_keep_a_wheel_from_being_published(build: Build, shop: Workshop) -> None:
+    shop.findings = (
+        Finding(wheel="torch.whl", check="elf", severity="error", where="", message="needs libfoo.so"),
+    )
+    with pytest.raises(CheckError):
+        shop.make(build)
+    shop.findings = (replace(shop.findings[0], severity="warning"),)
+    assert shop.make(build).files
+
+
+def test_what_will_fail_later_is_said_first(build: Build, shop: Workshop, monkeypatch: Any) -> None:
+    monkeypatch.setattr(machine, "problems", lambda *_, **__: [("There is no compiler.", "Install one.")])
+    with pytest.raises(EnvironmentSetupError, match="no compiler"):
+        shop.make(build)
+    assert shop.calls == ()
+
+
+def test_a_wheel_is_dated_by_the_user_or_by_its_commit(build: Build, shop: Workshop) -> None:
+    shop.make(build)
+    assert shop.env["SOURCE_DATE_EPOCH"] == "1700000000"
+    shop.make(with_env(SOURCE_DATE_EPOCH="17")(build))
+    assert shop.env["SOURCE_DATE_EPOCH"] == "17"

@@ -1,0 +1,203 @@
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from core.errors import SourceError
+from core.run.plan import Cell, Decision, Plan, PlanEvent
+from pytorch_build.lock.plan import complete, outputs, refuse_collisions
+from pytorch_build.lock.source_lock import LockedProject, SourceLock
+from pytorch_build.lock.versions import wheel_version
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+COMMIT = "0123456789abcdef0123456789abcdef01234567"
+
+
+def cell(stage: Any = "build_pytorch", **facts: Any) -> Cell:
+    values: dict[str, Any] = {
+        "name": f"{stage} {sorted(facts.items())}",
+        "platform": "linux",
+        "stage": stage,
+        "sessions": ("build_torch", "build_vision", "check_wheels"),
+        "runner": "ubuntu-24.04",
+        "gpu_family": "gfx94X-dcgpu",
+        "artifact_group": facts.get("gpu_family", "gfx94X-dcgpu"),
+        "python": "3.12",
+        "torch_ref": "nightly",
+        "reason": "a test",
+    }
+    return Cell(**{**values, **facts})
+
+
+def plan(*cells: Cell) -> Plan:
+    yes = Decision(value=True, reason="a test")
+    return Plan(
+        event=PlanEvent(name="push", repository="a/b"),
+        trusted=yes,
+        enable_build_jobs=yes,
+        build_pytorch=yes,
+        upload=yes,
+        promote=yes,
+        release_type="ci",
+        test_type="quick",
+        test_type_reason="a test",
+        test_labels={},
+        cells=cells,
+    )
+
+
+class Locks:
+    """Resolves refs, and writes down for what."""
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[str, str, str]] = []
+
+    def __call__(self, platform: Any, torch_ref: str, gpu_family: str) -> SourceLock:
+        self.asked.append((platform, torch_ref, gpu_family))
+        versions: Any = {"rocm": f"2.10+rocm7.{platform}", "cpu": "2.10+cpu"}
+        projects = {
+            name: LockedProject(
+                project=name, origin="o", ref="r", commit=COMMIT, base_version="2.10", versions=versions
+            )
+            for name in ("torch", "audio", "vision")
+        }
+        return SourceLock(torch_ref=torch_ref, release_type="ci", rocm_version="7", projects=projects)
+
+
+def test_every_cell_gets_the_versions_of_the_wheels_that_its_job_builds() -> None:
+    built = (cell(), cell(gpu_family="cpu"), cell(platform="windows"), cell(python="3.13", torch_ref="main"))
+    tested = cell("test_pytorch", sessions=("test_smoke",))
+    rocm = cell("build_rocm", torch_ref="", python="", sessions=("build_rocm",))
+    locks = Locks()
+    completed, found = complete(plan(*built, tested, rocm), locks)
+    assert locks.asked == [
+        ("linux", "nightly", "gfx94X-dcgpu"),
+        ("linux", "main", "gfx94X-dcgpu"),
+        ("windows", "nightly", "gfx94X-dcgpu"),
+    ]
+    versions = [one.versions for one in completed.cells]
+    gpu = "2.10+rocm7.linux"
+    assert versions[0] == versions[3] == versions[4] == {"torch": gpu, "torchvision": gpu}
+    assert versions[1] == {"torch": "2.10+cpu", "torchvision": "2.10+cpu"}
+    assert versions[2]["torch"] == "2.10+rocm7.windows"
+    assert versions[5] == {}
+    assert completed.locks["linux"]["main"] == found["linux"]["main"].digest()
+    assert completed.digest() != plan(*built, tested, rocm).digest()
+
+
+def test_a_ref_that_is_built_without_rocm_alone_is_locked_so() -> None:
+    locks = Locks()
+    complete(plan(cell(gpu_family="cpu")), locks)
+    assert locks.asked == [("linux", "nightly", "cpu")]
+
+
+class TwoRefs(Locks):
+    """Gives torch of each ref a commit and version of its own; the audio of each as a test says."""
+
+    def __init__(self, audio: dict[str, LockedProject]) -> None:
+        super().__init__()
+        self.audio = audio
+
+    def __call__(self, platform: Any, torch_ref: str, gpu_family: str) -> SourceLock:
+        lock = super().__call__(platform, torch_ref, gpu_family)
+        digit = str(sorted(self.audio).index(torch_ref))
+        versions: Any = {"rocm": f"2.1{digit}+rocm7", "cpu": f"2.1{digit}+cpu"}
+        torch = lock.projects["torch"].model_copy(update={"commit": digit * 40, "versions": versions})
+        return lock.model_copy(update={"projects": {"torch": torch, "audio": self.audio[torch_ref]}})
+
+
+def audio_of(version: str, commit: str = COMMIT) -> LockedProject:
+    versions: Any = {"rocm": f"{version}rocm7", "cpu": f"{version}cpu"}
+    return LockedProject(
+        project="audio", origin="o", ref="r", commit=commit, base_version="2.11", versions=versions
+    )
+
+
+AUDIO = ("build_torch", "build_audio")
+
+
+def test_one_name_for_two_wheels_is_refused_with_both_cells_named() -> None:
+    built = [cell(name=name, torch_ref=name, sessions=AUDIO) for name in ("2.12", "2.13")]
+    locks = TwoRefs({"2.12": audio_of("2.11+"), "2.13": audio_of("2.11+")})
+    with pytest.raises(SourceError) as caught:
+        complete(plan(*built), locks)
+    assert str(caught.value.message).splitlines()[1:] == [
+        "torchaudio 2.11+rocm7 for Python 3.12 in gfx94X-dcgpu:",
+        f"  2.12: audio {COMMIT[:12]} of o, torch {'0' * 12} of o, ROCm 7",
+        f"  2.13: audio {COMMIT[:12]} of o, torch {'1' * 12} of o, ROCm 7",
+    ]
+    assert "torch_in_version" in caught.value.hint
+
+
+def test_other_folders_pythons_platforms_and_versions_are_other_names() -> None:
+    first = cell(torch_ref="2.12", sessions=AUDIO)
+    same = TwoRefs({"2.12": audio_of("2.11+"), "2.13": audio_of("2.11+")})
+    for other in ({"python": "3.13"}, {"platform": "windows"}, {"artifact_group": "gfx94X-dcgpu-asan"}):
+        complete(plan(first, cell(torch_ref="2.13", sessions=AUDIO, **other)), same)
+    labelled = TwoRefs({"2.12": audio_of("2.11+torch2.12."), "2.13": audio_of("2.11+torch2.13.")})
+    complete(plan(first, cell(torch_ref="2.13", sessions=AUDIO)), labelled)
+
+
+def test_one_wheel_of_two_refs_is_one_wheel() -> None:
+    built = [cell(torch_ref=name, sessions=("build_audio",)) for name in ("nightly", "mine")]
+    complete(plan(*built), Locks())
+
+
+def test_each_lock_is_the_line_that_a_job_takes() -> None:
+    completed, locks = complete(plan(cell()), Locks())
+    written = outputs(completed, locks)
+    line = json.loads(written["linux_source_locks"])["nightly"]
+    assert SourceLock.from_compact(line) == locks["linux"]["nightly"]
+    assert json.loads(written["windows_source_locks"]) == {}
+    assert json.loads(written["linux_build_pytorch_matrix"])[0]["torch_version"] == "2.10+rocm7.linux"
+    assert written["plan_digest"] == completed.digest()
+
+
+def test_a_wheel_that_the_lock_does_not_promise_is_an_error() -> None:
+    with pytest.raises(SourceError, match="does not hold apex"):
+        complete(plan(cell(sessions=("build_apex",))), Locks())
+
+
+def test_a_plan_without_pytorch_has_nothing_to_resolve() -> None:
+    locks = Locks()
+    completed, found = complete(plan(cell("build_rocm", torch_ref="")), locks)
+    assert (locks.asked, found) == ([], {"linux": {}, "windows": {}})
+    assert completed.cells[0].versions == {}
+
+
+@given(
+    st.lists(
+        st.tuples(st.sampled_from("ab"), st.sampled_from("12"), st.sampled_from("cd"), st.booleans()),
+        min_size=1,
+        max_size=4,
+    )
+)
+def test_exactly_names_with_several_makers_are_refused(
+    refs: Sequence[tuple[str, str, str, bool]],
+) -> None:
+    locks, wheels = {}, set()
+    for number, (audio, minor, torch, named) in enumerate(refs):
+        version = wheel_version(
+            "2.11.0", "+rocm7", release_type="ci", commit="", torch=f"2.1{minor}.0" if named else ""
+        )
+        projects = {
+            "torch": LockedProject(
+                project="torch", origin="o", ref="r", commit=torch * 40, base_version=f"2.1{minor}"
+            ),
+            "audio": audio_of("", audio * 40).model_copy(update={"versions": {"rocm": version}}),
+        }
+        name = f"ref-{number}"
+        locks[name] = SourceLock(torch_ref=name, release_type="ci", rocm_version="7", projects=projects)
+        wheels.add((version, audio, torch))
+    cells = [cell(torch_ref=name, sessions=("build_audio",)) for name in locks]
+    if len({version for version, _, _ in wheels}) == len(wheels):
+        refuse_collisions(cells, locks)
+    else:
+        with pytest.raises(SourceError, match="different wheels of one name"):
+            refuse_collisions(cells, locks)
