@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from ci.pipeline import BUILDS
+from ci.jobs import BUILDS
 from ci.plan import decisions, families
 from ci.verbs.cells import missing
 from core.errors import DataError, UsageError, nearest

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from ci.github import Run
 from ci.plan import rocm
 from ci.plan.artifacts import find_place
 from ci.plan.data import RocmData
 from ci.plan.rocm import Need, Search, completed, needs
-from ci.plan.runs import Run
 from core.cli.options import Common
 from core.env.installer import Sources
 from core.errors import FatalError, MissingInputError, ServiceError, UsageError
@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
+    from ci.github import RunQuery
     from ci.plan.artifacts import Place
-    from ci.plan.runs import RunQuery
 
 FAMILIES = ("gfx94X-dcgpu", "gfx1151")
 NEEDS = tuple(Need(platform="linux", artifact_group=one, gpu_family=one) for one in FAMILIES)
@@ -105,7 +105,7 @@ class World:
             repository=repository,
             release_type="ci",
             data=what or known().rocm,
-            source=self.hub,
+            github=cast("Any", self.hub),
             place=place,
             notes=self.notes,
         )

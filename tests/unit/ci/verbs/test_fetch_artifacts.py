@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from ci import github
+from ci.github import Run
 from ci.plan import artifacts
 from ci.plan.artifacts import find_place
-from ci.plan.runs import Run
 from ci.verbs import fetch_artifacts
 from core.cli import options
 from core.cli.frontdoor import Verb, verb_parser
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from types_boto3_s3 import S3Client
 
-    from ci.plan.runs import RunQuery
+    from ci.github import RunQuery
     from core.stores import Store
 
 VERB = Verb("fetch-artifacts", "ci.verbs.fetch_artifacts", "fetch")
