@@ -15,6 +15,7 @@ import urllib3
 
 from ci.github import MOST_RUNS, GitHub, Run, RunQuery, find_run, from_environment, pause
 from core.errors import MissingInputError, ServiceError, UsageError
+from tests.unit.ci.plan.planning import RunsOfGitHub, made_run
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -249,42 +250,11 @@ def test_patience_ends_soon_where_there_is_a_safe_default(played: Played, status
 # -- which run to take artifacts from --------------------------------------------------------
 
 RUNS = RunQuery(repository="ROCm/TheRock", workflow="multi_arch_ci.yml", branch="main")
-GOOD = Run(
-    run_id="1",
-    commit="d" * 40,
-    branch="main",
-    status="completed",
-    conclusion="success",
-    created="2026-08-22T05:00:00Z",
-    url="https://github.com/ROCm/TheRock/actions/runs/1",
-    fork=False,
-)
-
-
-@dataclass
-class Recorded:
-    """A source that gives runs, and notes what it was asked."""
-
-    found: list[Run]
-    asked: list[RunQuery] = field(default_factory=list)
-    given: int = 0
-
-    def whole_commit(self, repository: str, commit: str) -> str:
-        assert repository == RUNS.repository
-        return commit.ljust(40, "d")
-
-    def run(self, repository: str, run_id: str) -> Run:
-        raise AssertionError(repository, run_id)
-
-    def runs(self, query: RunQuery) -> Iterator[Run]:
-        self.asked.append(query)
-        for run in self.found:
-            self.given += 1
-            yield run
+GOOD = made_run("1")
 
 
 def recorded_runs(found: list[Run]) -> Any:
-    return Recorded(found)
+    return RunsOfGitHub(found)
 
 
 def test_the_newest_run_with_artifacts_counts() -> None:

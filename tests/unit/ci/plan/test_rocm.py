@@ -9,24 +9,22 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from ci.github import Run
 from ci.plan import rocm
 from ci.plan.artifacts import find_place
 from ci.plan.data import RocmData
 from ci.plan.rocm import Need, Search, completed, needs
 from core.cli.options import Common
 from core.env.installer import Sources
-from core.errors import FatalError, MissingInputError, ServiceError, UsageError
+from core.errors import FatalError, MissingInputError, UsageError
 from core.packages import sources
 from core.run.plan import Plan, RocmOrigin, RocmPackages
 from tests.folders import served
-from tests.unit.ci.plan.planning import OURS, dispatched, known, planned, pull_request
+from tests.unit.ci.plan.planning import OURS, RunsOfGitHub, dispatched, known, made_run, planned, pull_request
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from ci.github import RunQuery
     from ci.plan.artifacts import Place
 
 FAMILIES = ("gfx94X-dcgpu", "gfx1151")
@@ -36,49 +34,12 @@ ASAN = Need(platform="linux", artifact_group="gfx94X-dcgpu-asan", gpu_family="gf
 INDEX = "https://packages.example/whl/"
 
 
-def made_run(run_id: str, workflow: str = "multi_arch_ci.yml", **facts: Any) -> Run:
-    values: dict[str, Any] = {
-        "run_id": run_id,
-        "commit": "a" * 40,
-        "branch": "main",
-        "status": "completed",
-        "conclusion": "success",
-        "created": f"2026-11-{run_id}",
-        "url": "",
-        "fork": False,
-        "workflow": workflow,
-    }
-    return Run(**{**values, **facts})
-
-
-@dataclass
-class Hub:
-    """GitHub, with these runs, the newest first."""
-
-    known: list[Run] = field(default_factory=list)
-    silent: bool = False
-
-    def whole_commit(self, _repository: str, commit: str) -> str:
-        return commit
-
-    def run(self, repository: str, run_id: str) -> Run:
-        for one in self.known:
-            if one.run_id == run_id:
-                return one
-        raise MissingInputError(f"GitHub has nothing at /repos/{repository}/actions/runs/{run_id}.")
-
-    def runs(self, query: RunQuery) -> Iterator[Run]:
-        if self.silent:
-            raise ServiceError("GitHub cannot be reached.")
-        yield from (one for one in self.known if one.workflow == query.workflow)
-
-
 @dataclass
 class World:
     """A store of runs, and a search in it."""
 
     root: Path
-    hub: Hub = field(default_factory=Hub)
+    hub: RunsOfGitHub = field(default_factory=RunsOfGitHub)
     notes: list[str] = field(default_factory=list)
 
     def put(self, run_id: str, *names: str, platform: str = "linux", whole: bool = True) -> None:
