@@ -46,7 +46,6 @@ class Run:
 
     run_id: str
     commit: str
-    branch: str
     status: str
     conclusion: str
     created: str
@@ -110,7 +109,6 @@ class _Repository(_Answer):
 class _Run(_Answer):
     id: int
     head_sha: str
-    head_branch: str | None = None
     status: str | None = None
     conclusion: str | None = None
     created_at: str
@@ -314,7 +312,6 @@ def _as_run(run: _Run, repository: str) -> Run:
     return Run(
         run_id=str(run.id),
         commit=run.head_sha,
-        branch=run.head_branch or "",
         status=run.status or "",
         conclusion=run.conclusion or "",
         created=run.created_at,

@@ -117,7 +117,6 @@ def made_run(run_id: str, workflow: str = "multi_arch_ci.yml", **facts: Any) -> 
     values: dict[str, Any] = {
         "run_id": run_id,
         "commit": "d" * 40,
-        "branch": "main",
         "status": "completed",
         "conclusion": "success",
         "created": f"2026-11-{run_id}",
