@@ -20,8 +20,8 @@ from rocm_packaging import selftest
 from rocm_packaging.packages.build import BuildRequest, BuiltPackages, build
 from rocm_packaging.sample import FAMILIES, ROCM_VERSION, ensure_artifacts
 from rocm_packaging.sample.layout import FAMILY_TARGETS
-from rocm_packaging.sample.layout import LIBRARIES as LIBRARIES_OF_THE_SAMPLE
 from tests.integration.rocm_environments import RocmEnvironment
+from tests.unit.rocm_packaging.artifact_sets import PRELOADED
 
 FAMILY = "gfx94X-dcgpu"
 CORE = f"rocm-sdk-core=={ROCM_VERSION}"
@@ -135,7 +135,7 @@ status = everything.hipblasSgemm(handle, 111, 111, 2, 2, 2, ctypes.byref(one), a
                                  ctypes.byref(zero), c, 2)
 print(status, list(c), everything.rocm_sample_registered())
 """
-    said = shared.run("-c", code, *(library.short for library in LIBRARIES_OF_THE_SAMPLE)).stdout.splitlines()
+    said = shared.run("-c", code, *PRELOADED).stdout.splitlines()
     # Column-major: [1 3; 2 4] * [5 7; 6 8].
     assert said == ["100 0", "0 [23.0, 34.0, 31.0, 46.0] 10"]
 

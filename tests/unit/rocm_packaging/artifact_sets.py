@@ -14,6 +14,12 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 VERSION = "7.99.0.dev0+sample"
+# what torch loads first
+PRELOADED = [
+    *("amd_comgr", "amdhip64", "hiprtc", "hipblas", "hipfft", "hiprand", "hipsparse", "hipsparselt"),
+    *("hipsolver", "hipblaslt", "miopen", "hipdnn", "rocm-openblas", "amd_smi", "rocm_sysdeps_liblzma"),
+    *("rocm_smi64", "rocprofiler-sdk", "rocprofiler-sdk-roctx", "roctracer64", "roctx64", "rccl", "hipfile"),
+]
 
 
 def write(root: Path, name: str, **files: str) -> None:

@@ -13,16 +13,11 @@ from rocm_packaging.packages import layouts, versions
 from rocm_packaging.packages.layouts import packages
 from rocm_packaging.sample.artifacts import TEMPLATES
 from rocm_packaging.sample.layout import DATA_FILES, FAMILY_TARGETS, LIBRARIES, ROCM_VERSION, data_files
+from tests.unit.rocm_packaging.artifact_sets import PRELOADED
 
 if TYPE_CHECKING:
     from pathlib import Path
     from types import ModuleType
-
-PRELOADED = [
-    *("amd_comgr", "amdhip64", "hiprtc", "hipblas", "hipfft", "hiprand", "hipsparse", "hipsparselt"),
-    *("hipsolver", "hipblaslt", "miopen", "hipdnn", "rocm-openblas", "amd_smi", "rocm_sysdeps_liblzma"),
-    *("rocm_smi64", "rocprofiler-sdk", "rocprofiler-sdk-roctx", "roctracer64", "roctx64", "rccl", "hipfile"),
-]
 
 
 @pytest.fixture(scope="module")
