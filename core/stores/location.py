@@ -5,18 +5,15 @@ from __future__ import annotations
 import functools
 import hashlib
 import io
-import socket
 import time
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, BinaryIO, TypeVar
 from urllib.parse import urlsplit
-from urllib.request import getproxies
 
 from core import console
 from core.errors import FatalError, UsageError
 from core.stores import Stored, refuse_other_bytes, require_digest
-from core.stores.directory import DirectoryStore
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -45,6 +42,8 @@ def open_store(location: str, *, root: Path, dry_run: bool = False) -> Store:
             hint="Give a folder, or s3://bucket.",
         )
     else:
+        from core.stores.directory import DirectoryStore
+
         store = DirectoryStore((root / location).resolve())
     return DryRunStore(store) if dry_run else store
 
@@ -190,6 +189,8 @@ class DryRunStore:
 
 def unread(location: str) -> DryRunStore:
     """Return a stand-in for a store that cannot be read: an empty one."""
+    from core.stores.directory import DirectoryStore
+
     return DryRunStore(DirectoryStore(Path("/nothing")), named=location)
 
 
@@ -305,6 +306,9 @@ def holding(store: Store, key: str) -> Store:
 @functools.cache
 def answers(url: str) -> bool:
     """Return whether an address accepts connections, before requests are repeated patiently; warn if not."""
+    import socket
+    from urllib.request import getproxies  # slow to import, and rarely needed
+
     parts = urlsplit(url)
     if not url or getproxies():
         return True

@@ -172,7 +172,7 @@ def test_nobody_waits_for_a_network_that_is_not_there(
     both: OverlayStore, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(location, "answers", ANSWERS)
-    monkeypatch.setattr(location, "getproxies", dict)
+    monkeypatch.setattr("urllib.request.getproxies", dict)
     with socket.create_server(("127.0.0.1", 0)) as server:
         address = f"http://127.0.0.1:{server.getsockname()[1]}"
         heard = OverlayStore(both.store, lambda: both.behind, "the bucket", f"{address}/a")
